@@ -1,0 +1,597 @@
+//! The experiment file, schema 1, as plain data: what was asked, before anything is decided.
+//!
+//! Every key stands in `defaults.toml` with its meaning and default; rules between keys live in
+//! `check.rs`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::values::{Auto, Duration, Every, Shape2, Strict};
+
+/// A whole experiment file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Version of this schema; 1.
+    pub schema: u32,
+    /// Name and seed.
+    pub experiment: Identity,
+    /// What is trained.
+    pub model: Model,
+    /// On what.
+    pub data: Data,
+    /// For how long, in which batches and precision.
+    pub train: Train,
+    /// What is minimised.
+    pub loss: Loss,
+    /// How parameters move.
+    pub optimizer: Optimizer,
+    /// How the learning rate follows the global batch size.
+    pub lr_scaling: LrScaling,
+    /// How the learning rate follows time.
+    pub scheduler: Scheduler,
+    /// The fp16 gradient scaler.
+    pub loss_scale: LossScale,
+    /// Ranks, devices and collectives.
+    pub distributed: Distributed,
+    /// When to evaluate.
+    pub validation: Validation,
+    /// When to save, and what to keep.
+    pub checkpoint: Checkpoint,
+    /// When to give up early.
+    pub early_stopping: EarlyStopping,
+    /// What to do about failures.
+    pub fault: Fault,
+    /// What to write about the run, and where.
+    pub logging: Logging,
+    /// Figures that the run must reach: `"val/accuracy" = { at_least = 0.9 }`.
+    pub expect: BTreeMap<String, Expectation>,
+}
+
+/// `[experiment]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// Name of the run's folders: letters, digits, `.`, `_`, `-`. The file's stem by default.
+    pub name: Option<String>,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+/// `[model]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Registered name.
+    pub name: String,
+    /// Outputs of the classifier; "auto" = the data's number of classes.
+    pub num_classes: Auto<u32>,
+    /// Safetensors state dict to start from.
+    pub pretrained: Option<PathBuf>,
+    /// Whether every key of `pretrained` must fit.
+    pub strict: Strict,
+    /// `ResNet`: "imagenet" (7x7 stride 2 and pooling) or "cifar" (3x3 stride 1).
+    pub stem: Option<Stem>,
+    /// `ResNet`: start the last norm of each block at zero.
+    pub zero_init_residual: Option<bool>,
+    /// Train the head only.
+    pub freeze_backbone: Option<bool>,
+    /// MLP: widths of the hidden layers.
+    pub hidden: Option<Vec<u32>>,
+    /// MLP: dropout after each hidden layer.
+    pub dropout: Option<f64>,
+    /// Options of a model that the user registered.
+    pub options: BTreeMap<String, serde_json::Value>,
+}
+
+/// First layers of a `ResNet`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stem {
+    /// 7x7 convolution with stride 2, then 3x3 max pooling with stride 2.
+    Imagenet,
+    /// 3x3 convolution with stride 1, no pooling: for 32x32 images.
+    Cifar,
+}
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Kind of data set.
+    pub name: DataKind,
+    /// `image_folder`, `shapes`: folder of class folders to train on. `csv`: file to train on.
+    pub train_dir: Option<PathBuf>,
+    /// The same for validation.
+    pub val_dir: Option<PathBuf>,
+    /// `mnist`: folder of the four idx files (`.gz` or not). `shapes`: folder to generate into.
+    pub dir: Option<PathBuf>,
+    /// `csv`: training table with a header line.
+    pub train_file: Option<PathBuf>,
+    /// `csv`: validation table.
+    pub val_file: Option<PathBuf>,
+    /// `csv`: name of the column to predict.
+    pub target: Option<String>,
+    /// `shapes`: number of classes, 2 to 90.
+    pub classes: Option<u32>,
+    /// `shapes`: training images per class.
+    pub train_per_class: Option<u32>,
+    /// `shapes`: validation images per class.
+    pub val_per_class: Option<u32>,
+    /// `shapes`: height and width in pixels.
+    pub image_size: Option<u32>,
+    /// Loader threads per rank; 0 loads in the training thread.
+    pub num_workers: Auto<u32>,
+    /// Batches that each loader thread prepares ahead.
+    pub prefetch_factor: u32,
+    /// Drop the samples that do not fill a global batch at the end of an epoch.
+    pub drop_last: bool,
+    /// New order in each epoch.
+    pub shuffle: bool,
+    /// "shards" (same samples per step at any world size) or "torch" (`DistributedSampler`'s order).
+    pub sampler: Sampler,
+    /// What to do about a sample that cannot be read.
+    pub on_bad_sample: OnBadSample,
+    /// Image transforms.
+    pub transforms: Transforms,
+}
+
+/// Kinds of data sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataKind {
+    /// Folders of images, one folder per class, as torchvision's `ImageFolder`.
+    ImageFolder,
+    /// The idx files of MNIST and its relatives.
+    Mnist,
+    /// Generated coloured shapes and textures, written as an image folder on first use.
+    Shapes,
+    /// A table of numbers with a header line; one column is the target.
+    Csv,
+}
+
+/// Order of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sampler {
+    /// The global batch is cut into shards; independent of the world size.
+    Shards,
+    /// `torch.utils.data.DistributedSampler`, bit for bit.
+    Torch,
+}
+
+/// Policy for samples that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBadSample {
+    /// Stop and name the file.
+    Error,
+    /// Use the next readable sample in file order instead, and count it.
+    Skip,
+}
+
+/// `[data.transforms]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transforms {
+    /// Applied to training images, in order.
+    pub train: Vec<Transform>,
+    /// Applied to validation images, in order.
+    pub val: Vec<Transform>,
+}
+
+/// One entry of `[[data.transforms.train]]`; keys that its name does not use are errors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transform {
+    /// Which transform.
+    pub name: TransformKind,
+    /// Output size; for `resize` one number means the shorter side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Shape2>,
+    /// `random_resized_crop`: area fraction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<[f64; 2]>,
+    /// `random_resized_crop`: aspect ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<[f64; 2]>,
+    /// Probability of a flip.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p: Option<f64>,
+    /// `random_crop`: zero padding on each side, pixels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub padding: Option<u32>,
+    /// `random_rotation`: largest angle, degrees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub degrees: Option<f64>,
+    /// `color_jitter`: factor in [1 - b, 1 + b].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brightness: Option<f64>,
+    /// `color_jitter`: factor in [1 - c, 1 + c].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contrast: Option<f64>,
+    /// `color_jitter`: factor in [1 - s, 1 + s].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saturation: Option<f64>,
+    /// `color_jitter`: shift in [-h, h] turns, h <= 0.5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hue: Option<f64>,
+    /// `normalize`: per-channel mean of values in [0, 1].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Vec<f64>>,
+    /// `normalize`: per-channel standard deviation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub std: Option<Vec<f64>>,
+}
+
+/// Names of torchvision's standard transforms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransformKind {
+    /// Antialiased bilinear resize.
+    Resize,
+    /// Cut from the middle.
+    CenterCrop,
+    /// Cut at a random place, after padding.
+    RandomCrop,
+    /// Cut a random area and aspect, then resize.
+    RandomResizedCrop,
+    /// Mirror left to right with probability `p`.
+    RandomHorizontalFlip,
+    /// Rotate by up to `degrees`, nearest neighbour, black fill.
+    RandomRotation,
+    /// Brightness, contrast, saturation and hue in random order.
+    ColorJitter,
+    /// `(x - mean) / std` per channel, after scaling to [0, 1].
+    Normalize,
+}
+
+/// `[train]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Train {
+    /// Passes over the data.
+    pub epochs: Option<u64>,
+    /// Optimizer steps, instead of epochs.
+    pub steps: Option<u64>,
+    /// Wall-clock budget, instead of or beside them: "2h".
+    pub time: Option<Duration>,
+    /// Samples per pass per rank.
+    pub batch_size: Auto<u32>,
+    /// Samples per step over all ranks and passes.
+    pub global_batch_size: Auto<u32>,
+    /// Passes per step.
+    pub gradient_accumulation_steps: Auto<u32>,
+    /// Largest global L2 norm of the gradients.
+    pub clip_grad_norm: Option<f64>,
+    /// Largest absolute value of a gradient element.
+    pub clip_grad_value: Option<f64>,
+    /// Numbers of matrix products and convolutions.
+    pub precision: PrecisionChoice,
+    /// What to do about a loss or gradient that is not finite (beyond fp16's skipped steps).
+    pub on_non_finite: OnNonFinite,
+}
+
+/// `train.precision`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PrecisionChoice {
+    /// 32-bit everywhere.
+    Fp32,
+    /// bfloat16 autocast.
+    Bf16,
+    /// half-precision autocast with a gradient scaler.
+    Fp16,
+    /// The best that the device has: bf16 on the CPU.
+    Amp,
+}
+
+/// Policy for losses and gradients that are not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNonFinite {
+    /// Stop all ranks, exit 4.
+    Stop,
+    /// Leave the parameters as they are and go on with the next step.
+    Skip,
+}
+
+/// `[loss]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loss {
+    /// Which loss.
+    pub name: LossKind,
+    /// Cross-entropy: share of the target spread over all classes.
+    pub label_smoothing: Option<f64>,
+}
+
+/// Losses, each a mean over the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossKind {
+    /// Softmax cross-entropy with class labels.
+    CrossEntropy,
+    /// Mean squared error.
+    Mse,
+    /// Mean absolute error.
+    Mae,
+}
+
+/// `[optimizer]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Optimizer {
+    /// Which update rule.
+    pub name: OptimizerKind,
+    /// Base learning rate, before `lr_scaling`.
+    pub lr: f64,
+    /// L2 penalty (`sgd`, `adam`) or decoupled decay (`adamw`).
+    pub weight_decay: Option<f64>,
+    /// `sgd`
+    pub momentum: Option<f64>,
+    /// `sgd`
+    pub dampening: Option<f64>,
+    /// `sgd`
+    pub nesterov: Option<bool>,
+    /// `adam`, `adamw`
+    pub betas: Option<[f64; 2]>,
+    /// `adam`, `adamw`
+    pub eps: Option<f64>,
+    /// Leave biases and norm parameters (one-dimensional tensors) without weight decay.
+    pub no_decay_on_1d: bool,
+}
+
+/// Update rules, each exactly PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerKind {
+    /// `torch.optim.SGD`
+    Sgd,
+    /// `torch.optim.Adam`
+    Adam,
+    /// `torch.optim.AdamW`
+    AdamW,
+}
+
+/// `[lr_scaling]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LrScaling {
+    /// Exponent of the scaling.
+    pub rule: ScalingRule,
+    /// Global batch size that `optimizer.lr` was tuned for.
+    pub base_batch_size: u32,
+}
+
+/// How the learning rate follows the global batch size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScalingRule {
+    /// Not at all.
+    None,
+    /// With its square root.
+    Sqrt,
+    /// In proportion (Goyal et al. 2017).
+    Linear,
+}
+
+/// `[scheduler]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheduler {
+    /// Which schedule.
+    pub name: SchedulerKind,
+    /// Whether the schedule moves after each epoch or each step.
+    pub interval: Interval,
+    /// Linear rise from `warmup_start_factor` before the schedule begins: "5 epochs", "500 steps".
+    pub warmup: Every,
+    /// Learning-rate factor at the first warm-up step.
+    pub warmup_start_factor: f64,
+    /// `step`: intervals between drops.
+    pub step_size: Option<u64>,
+    /// `multi_step`: intervals after which the rate drops.
+    pub milestones: Option<Vec<u64>>,
+    /// `step`, `multi_step`, `exponential`: factor of a drop.
+    pub gamma: Option<f64>,
+    /// `cosine`: lowest learning rate.
+    pub eta_min: Option<f64>,
+    /// `one_cycle`: share of the steps in which the rate rises.
+    pub pct_start: Option<f64>,
+    /// `one_cycle`: the first rate is the peak divided by this.
+    pub div_factor: Option<f64>,
+    /// `one_cycle`: the last rate is the first divided by this.
+    pub final_div_factor: Option<f64>,
+    /// `plateau`: factor of a drop.
+    pub factor: Option<f64>,
+    /// `plateau`: bad epochs that are tolerated.
+    pub patience: Option<u64>,
+    /// `plateau`: relative improvement that counts.
+    pub threshold: Option<f64>,
+    /// `plateau`: metric to watch.
+    pub monitor: Option<String>,
+    /// `plateau`: whether less or more is better.
+    pub mode: Option<Mode>,
+}
+
+/// Learning-rate schedules, each exactly PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SchedulerKind {
+    /// The same rate throughout.
+    Constant,
+    /// `StepLR`
+    Step,
+    /// `MultiStepLR`
+    MultiStep,
+    /// `CosineAnnealingLR` over what follows the warm-up.
+    Cosine,
+    /// `OneCycleLR` over all steps; its peak is the (scaled) learning rate.
+    OneCycle,
+    /// `ReduceLROnPlateau`
+    Plateau,
+    /// `ExponentialLR`
+    Exponential,
+}
+
+/// When a schedule moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interval {
+    /// After each epoch.
+    Epoch,
+    /// After each step.
+    Step,
+}
+
+/// Whether less or more of a metric is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Less is better.
+    Min,
+    /// More is better.
+    Max,
+}
+
+/// `[loss_scale]`, the fp16 gradient scaler
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossScale {
+    /// First scale.
+    pub init: f64,
+    /// Factor after `growth_interval` good steps.
+    pub growth_factor: f64,
+    /// Factor after a step with a gradient that is not finite.
+    pub backoff_factor: f64,
+    /// Good steps in a row before the scale grows.
+    pub growth_interval: u64,
+}
+
+/// `[distributed]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distributed {
+    /// How ranks exchange tensors.
+    pub backend: Backend,
+    /// Ranks of this machine: "auto" or a count.
+    pub devices: Auto<u32>,
+    /// Compute threads of each rank; "auto" = cores / ranks.
+    pub threads_per_rank: Auto<u32>,
+    /// Bytes of gradients that are reduced together: "25MiB".
+    pub bucket_cap: crate::config::values::Size,
+    /// Bytes of the first bucket to be ready.
+    pub first_bucket_cap: crate::config::values::Size,
+    /// Parts of the global batch that fix the order of additions; "auto" = the world size.
+    pub shards: Auto<u32>,
+    /// Reduce buckets while backward still runs.
+    pub overlap: bool,
+    /// Tolerate parameters that the loss does not reach.
+    pub find_unused_parameters: bool,
+    /// Normalise over all ranks instead of over each rank.
+    pub sync_batchnorm: bool,
+    /// Longest wait for another rank.
+    pub timeout: Duration,
+}
+
+/// Collective backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// The best for the devices: `shm` on CPUs.
+    Auto,
+    /// Shared memory of one machine.
+    Shm,
+    /// GPUs.
+    Nccl,
+    /// CPUs of several machines.
+    Mpi,
+}
+
+/// `[validation]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Validation {
+    /// "1 epoch", "500 steps" or "never".
+    pub every: Every,
+    /// Samples per pass; "auto" = `train.batch_size`.
+    pub batch_size: Auto<u32>,
+}
+
+/// `[checkpoint]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Folder of all runs' checkpoints.
+    pub dir: PathBuf,
+    /// "1 epoch", "500 steps" or "never".
+    pub every: Every,
+    /// Newest checkpoints to keep.
+    pub keep_last: u32,
+    /// Best checkpoints to keep.
+    pub keep_best: u32,
+    /// Metric that ranks checkpoints.
+    pub monitor: String,
+    /// Whether less or more of it is better.
+    pub mode: Mode,
+}
+
+/// `[early_stopping]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStopping {
+    /// Metric to watch.
+    pub monitor: String,
+    /// Whether less or more of it is better.
+    pub mode: Mode,
+    /// Evaluations without improvement that are tolerated; absent = no early stopping.
+    pub patience: Option<u64>,
+    /// Absolute improvement that counts.
+    pub min_delta: f64,
+}
+
+/// `[fault]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// Times that the group is started again from its newest checkpoint after a failure.
+    pub max_restarts: u32,
+}
+
+/// `[logging]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Logging {
+    /// Folder of all runs' logs.
+    pub dir: PathBuf,
+    /// "10 steps": how often a step is recorded.
+    pub every: Every,
+    /// What to write beside the history: "jsonl", "csv", "curves".
+    pub sinks: Vec<Sink>,
+}
+
+/// What a run can write about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sink {
+    /// `events.jsonl`
+    Jsonl,
+    /// `metrics.csv`
+    Csv,
+    /// `curves.png` and `curves.svg`
+    Curves,
+}
+
+/// One entry of `[expect]`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expectation {
+    /// The final value must not be less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The final value must not be more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+}

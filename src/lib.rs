@@ -1,0 +1,28 @@
+//! ddprun: one TOML file in, one distributed data-parallel training run out.
+//!
+//! A value walks forward through the rooms below, and a module uses only modules declared above it
+//! (`tests/layering.rs` holds us to it). Reading order = dependency order = the walk of a value.
+//!
+//! ```text
+//! resnet.toml ─config─▶ Experiment ─plan─▶ Plan ─launch─▶ one process per rank ─worker─▶ Engine::step ...
+//! ```
+
+pub mod units;
+pub mod rng;
+pub mod files;
+pub mod event;
+pub mod config;
+pub mod plan;
+pub mod launch;
+pub mod data;
+pub mod ops;
+pub mod nn;
+pub mod model;
+pub mod collective;
+pub mod optim;
+pub mod engine;
+pub mod checkpoint;
+pub mod record;
+pub mod worker;
+pub mod report;
+pub mod cli;

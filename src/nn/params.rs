@@ -1,0 +1,399 @@
+//! Ordered parameters and buffers, and the hook through which gradients leave `backward`.
+//!
+//! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position need
+//! registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, Var, bail};
+
+use crate::rng::{Key, Purpose, name_hash};
+
+/// Receives each parameter's complete gradient, once per pass, from inside `backward`.
+pub trait GradientSink: Send + Sync {
+    /// Takes the gradient of parameter `index` (registration order), of the parameter's shape, f32.
+    ///
+    /// # Errors
+    ///
+    /// Anything that must end the pass.
+    fn accept(&self, index: usize, gradient: &Tensor) -> Result<()>;
+}
+
+/// Distribution of a parameter's initial values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All the same.
+    Constant(f64),
+    /// Uniform in [-bound, bound].
+    Uniform(f64),
+    /// Normal with mean 0 and this standard deviation.
+    Normal(f64),
+}
+
+impl Init {
+    /// He normal with fan-out, for a convolution (out, in, kh, kw): N(0, sqrt(2 / (out kh kw))).
+    pub fn he_fan_out(shape: &[usize]) -> Self {
+        let fan_out: usize = shape.iter().product::<usize>() / shape.get(1).copied().unwrap_or(1);
+        Self::Normal((2.0 / fan_out as f64).sqrt())
+    }
+
+    /// PyTorch's default of `Linear` and `Conv`, weight and bias: U(+-1/sqrt(`fan_in`)).
+    pub fn torch_default(fan_in: usize) -> Self {
+        Self::Uniform(1.0 / (fan_in as f64).sqrt())
+    }
+
+    fn values(self, key: Key, n: usize) -> Vec<f32> {
+        let mut stream = key.stream();
+        let mut draw = || match self {
+            Self::Constant(value) => value,
+            Self::Uniform(bound) => stream.range(-bound, bound),
+            Self::Normal(std) => std * stream.normal(),
+        };
+        (0..n).map(|_| draw() as f32).collect()
+    }
+}
+
+/// All parameters and buffers of a model, in registration order.
+#[derive(Default)]
+pub struct Params {
+    parameters: Vec<Param>,
+    buffers: Vec<Buffer>,
+    counters: Vec<Counter>,
+}
+
+/// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
+#[derive(Clone)]
+pub struct Param(Arc<ParamInner>);
+
+struct ParamInner {
+    name: String,
+    index: usize,
+    shape: Vec<usize>,
+    /// `None` while a model is only described, so that counting parameters allocates nothing.
+    var: Option<Var>,
+    pass: Mutex<PassState>,
+}
+
+/// The parameter's part of the pass at hand.
+#[derive(Default)]
+struct PassState {
+    sink: Option<Arc<dyn GradientSink>>,
+    node: Option<Tensor>,
+}
+
+impl Param {
+    /// PyTorch's state-dict key.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// Number of elements.
+    pub fn elem_count(&self) -> usize {
+        self.0.shape.iter().product()
+    }
+
+    /// The f32 master.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described.
+    pub fn var(&self) -> Result<&Var> {
+        match &self.0.var {
+            Some(var) => Ok(var),
+            None => bail!("parameter `{}` has no values: the model was only described", self.name()),
+        }
+    }
+
+    /// The parameter's node in the graph of this pass; the same node however often it is used, so that
+    /// its gradient is complete when the hook sees it. Detached when no gradient is wanted.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn tensor(&self) -> Result<Tensor> {
+        let mut pass = lock(&self.0.pass);
+        let Some(sink) = pass.sink.clone() else { return Ok(self.var()?.as_detached_tensor()) };
+        if let Some(node) = &pass.node {
+            return Ok(node.clone());
+        }
+        let node = self.var()?.apply_op1(Hook { index: self.0.index, sink })?;
+        pass.node = Some(node.clone());
+        Ok(node)
+    }
+}
+
+/// A tensor that training changes but no gradient does: running statistics. Cloning shares it.
+#[derive(Clone)]
+pub struct Buffer(Arc<BufferInner>);
+
+struct BufferInner {
+    name: String,
+    shape: Vec<usize>,
+    value: Option<Var>,
+}
+
+impl Buffer {
+    /// PyTorch's state-dict key.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// The value, f32.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described.
+    pub fn var(&self) -> Result<&Var> {
+        match &self.0.value {
+            Some(var) => Ok(var),
+            None => bail!("buffer `{}` has no values: the model was only described", self.name()),
+        }
+    }
+}
+
+/// A counter of PyTorch's state dict (`num_batches_tracked`). Cloning shares it.
+#[derive(Clone)]
+pub struct Counter(Arc<(String, AtomicI64)>);
+
+impl Counter {
+    /// PyTorch's state-dict key.
+    pub fn name(&self) -> &str {
+        &self.0.0
+    }
+
+    /// The count.
+    pub fn get(&self) -> i64 {
+        self.0.1.load(Ordering::Relaxed)
+    }
+
+    /// Sets the count.
+    pub fn set(&self, value: i64) {
+        self.0.1.store(value, Ordering::Relaxed);
+    }
+
+    /// Counts one more.
+    pub fn increment(&self) {
+        self.0.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Params {
+    /// Parameters in registration order.
+    pub fn parameters(&self) -> &[Param] {
+        &self.parameters
+    }
+
+    /// Buffers in registration order.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    /// Counters in registration order.
+    pub fn counters(&self) -> &[Counter] {
+        &self.counters
+    }
+
+    /// Number of trainable elements.
+    pub fn elem_count(&self) -> usize {
+        self.parameters.iter().map(Param::elem_count).sum()
+    }
+
+    /// Opens a pass: each parameter enters the graph anew, and its gradient goes to `sink`.
+    /// Without a sink the pass records no gradients.
+    pub fn begin_pass(&self, sink: Option<&Arc<dyn GradientSink>>) {
+        for param in &self.parameters {
+            *lock(&param.0.pass) = PassState { sink: sink.cloned(), node: None };
+        }
+    }
+
+    /// Closes the pass and lets go of its graph.
+    pub fn end_pass(&self) {
+        self.begin_pass(None);
+    }
+}
+
+/// Registers a model's parameters under a path: `builder.pp("layer1").pp("0")` names `layer1.0.…`.
+#[derive(Clone)]
+pub struct Builder {
+    params: Arc<Mutex<Params>>,
+    path: String,
+    /// `None` = only describe.
+    seed: Option<u64>,
+}
+
+impl Builder {
+    /// Builds parameters with initial values drawn for `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { params: Arc::default(), path: String::new(), seed: Some(seed) }
+    }
+
+    /// Records names and shapes only; nothing is allocated, and nothing can be computed.
+    pub fn describe() -> Self {
+        Self { params: Arc::default(), path: String::new(), seed: None }
+    }
+
+    /// The builder of a child module.
+    #[must_use]
+    pub fn pp(&self, name: impl std::fmt::Display) -> Self {
+        Self { path: self.name(&name.to_string()), ..self.clone() }
+    }
+
+    /// Path of this module; the empty string at the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Registers a trainable parameter.
+    ///
+    /// # Errors
+    ///
+    /// The name is taken, or the device is out of memory.
+    pub fn param(&self, name: &str, shape: &[usize], init: Init) -> Result<Param> {
+        let name = self.name(name);
+        let mut params = lock(&self.params);
+        if params.parameters.iter().any(|param| param.name() == name) {
+            bail!("parameter `{name}` is registered twice");
+        }
+        let key = |seed| Key::new(seed, Purpose::Init, name_hash(&name), 0);
+        let var = self.var(shape, |seed, n| init.values(key(seed), n))?;
+        let inner = ParamInner {
+            index: params.parameters.len(),
+            shape: shape.to_vec(),
+            var,
+            pass: Mutex::default(),
+            name,
+        };
+        params.parameters.push(Param(Arc::new(inner)));
+        Ok(params.parameters[params.parameters.len() - 1].clone())
+    }
+
+    /// Registers a buffer with all elements equal to `value`.
+    ///
+    /// # Errors
+    ///
+    /// The device is out of memory.
+    pub fn buffer(&self, name: &str, shape: &[usize], value: f32) -> Result<Buffer> {
+        let value = self.var(shape, |_, n| vec![value; n])?;
+        let inner = BufferInner { name: self.name(name), shape: shape.to_vec(), value };
+        let buffer = Buffer(Arc::new(inner));
+        lock(&self.params).buffers.push(buffer.clone());
+        Ok(buffer)
+    }
+
+    /// Registers a counter, zero.
+    pub fn counter(&self, name: &str) -> Counter {
+        let counter = Counter(Arc::new((self.name(name), AtomicI64::new(0))));
+        lock(&self.params).counters.push(counter.clone());
+        counter
+    }
+
+    /// All that was registered through this builder and its children.
+    pub fn finish(self) -> Params {
+        std::mem::take(&mut *lock(&self.params))
+    }
+
+    fn var(&self, shape: &[usize], values: impl FnOnce(u64, usize) -> Vec<f32>) -> Result<Option<Var>> {
+        let Some(seed) = self.seed else { return Ok(None) };
+        let values = values(seed, shape.iter().product());
+        Var::from_vec(values, shape, &candle_core::Device::Cpu).map(Some)
+    }
+
+    fn name(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+}
+
+/// Identity whose backward hands the complete gradient to the sink, and keeps it out of the `GradStore`.
+struct Hook {
+    index: usize,
+    sink: Arc<dyn GradientSink>,
+}
+
+impl CustomOp1 for Hook {
+    fn name(&self) -> &'static str {
+        "gradient-hook"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("a parameter is always contiguous")
+        };
+        let values = storage.as_slice::<f32>()?[start..end].to_vec();
+        Ok((CpuStorage::F32(values), layout.shape().clone()))
+    }
+
+    fn bwd(&self, _arg: &Tensor, _res: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        self.sink.accept(self.index, gradient)?;
+        // `None` is allowed because the argument is a Var: nothing enters the GradStore.
+        Ok(None)
+    }
+}
+
+/// A panicking thread cannot leave these plain values half-written.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Recorded(Mutex<Vec<(usize, Vec<f32>)>>);
+
+    impl GradientSink for Recorded {
+        fn accept(&self, index: usize, gradient: &Tensor) -> Result<()> {
+            let values = gradient.flatten_all()?.to_vec1()?;
+            self.0.lock().unwrap().push((index, values));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_weight_used_twice_reaches_the_sink_once_with_its_whole_gradient() -> Result<()> {
+        let builder = Builder::new(1);
+        let weight = builder.param("weight", &[2], Init::Constant(3.0))?;
+        let params = builder.finish();
+        let recorded = Arc::new(Recorded::default());
+        let sink: Arc<dyn GradientSink> = recorded.clone();
+        params.begin_pass(Some(&sink));
+        // d/dw (w * w) = 2 w, with w entering at two places.
+        let loss = (weight.tensor()? * weight.tensor()?)?.sum_all()?;
+        let gradients = loss.backward()?;
+        params.end_pass();
+        assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![6.0, 6.0])]);
+        assert!(gradients.get(weight.var()?).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn describing_a_model_allocates_no_values() -> Result<()> {
+        let builder = Builder::describe();
+        let huge = builder.pp("head").param("weight", &[1 << 20, 1 << 20], Init::Constant(0.0))?;
+        assert_eq!((huge.name(), huge.elem_count()), ("head.weight", 1 << 40));
+        assert!(huge.var().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn initial_values_depend_on_seed_and_name_only() -> Result<()> {
+        let first = |seed, name: &str| -> Result<Vec<f32>> {
+            Builder::new(seed).param(name, &[4], Init::Normal(1.0))?.var()?.to_vec1()
+        };
+        assert_eq!(first(1, "a")?, first(1, "a")?);
+        assert_ne!(first(1, "a")?, first(1, "b")?);
+        assert_ne!(first(1, "a")?, first(2, "a")?);
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Counter-based random numbers: a [`Key`] in, the same numbers out, on every device and at every world size.
+//!
+//! There is no state to save, to lose or to share between threads. A key is derived from the run's
+//! seed and from what the numbers are for (`purpose`, epoch, sample or step), never from the rank.
+//! Each draw mixes the key with a counter by the finaliser of `SplitMix64` (Steele, Lea and Flood,
+//! OOPSLA 2014).
+
+const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// What random numbers are drawn for; keeps the streams of different uses apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Purpose {
+    /// Initial weights; `a` = hash of the parameter's name.
+    Init = 1,
+    /// Order of the samples; `a` = epoch.
+    Shuffle = 2,
+    /// Augmentation; `a` = epoch, `b` = sample.
+    Augment = 3,
+    /// Dropout masks; `a` = step, `b` = global pass index and layer.
+    Dropout = 4,
+    /// Generated data sets; `a` = split, `b` = sample.
+    Generate = 5,
+}
+
+/// A stream of random numbers, identified by what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(u64);
+
+impl Key {
+    /// The stream of `purpose` in the run with `seed`, at place (`a`, `b`).
+    pub fn new(seed: u64, purpose: Purpose, a: u64, b: u64) -> Self {
+        [purpose as u64, a, b].into_iter().fold(Self(mix(seed ^ GOLDEN_GAMMA)), Self::with)
+    }
+
+    /// The sub-stream `part` of this stream.
+    #[must_use]
+    pub fn with(self, part: u64) -> Self {
+        Self(mix(self.0.wrapping_add(GOLDEN_GAMMA) ^ mix(part.wrapping_add(GOLDEN_GAMMA))))
+    }
+
+    /// The number at position `counter`, uniform over all `u64`.
+    pub fn bits(self, counter: u64) -> u64 {
+        mix(self.0.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
+    }
+
+    /// Uniform in [0, 1) with 53 bits.
+    pub fn uniform(self, counter: u64) -> f64 {
+        (self.bits(counter) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A sequential reader of this stream.
+    pub fn stream(self) -> Stream {
+        Stream { key: self, counter: 0 }
+    }
+}
+
+/// Reads a [`Key`]'s numbers one after another.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    key: Key,
+    counter: u64,
+}
+
+impl Stream {
+    /// The next 64 random bits.
+    pub fn next_bits(&mut self) -> u64 {
+        self.counter += 1;
+        self.key.bits(self.counter - 1)
+    }
+
+    /// Uniform in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        self.counter += 1;
+        self.key.uniform(self.counter - 1)
+    }
+
+    /// Uniform in [`low`, `high`).
+    pub fn range(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.uniform()
+    }
+
+    /// Uniform over `0..n` without bias (Lemire 2019); 0 for `n` = 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        loop {
+            let product = u128::from(self.next_bits()) * u128::from(n);
+            if (product as u64) >= n.wrapping_neg() % n.max(1) {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+
+    /// Standard normal (Box and Muller 1958).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+}
+
+/// A random permutation of `0..n` (Fisher and Yates).
+pub fn permutation(key: Key, n: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n as u32).collect();
+    let mut stream = key.stream();
+    for last in (1..n).rev() {
+        order.swap(last, stream.below(last as u64 + 1) as usize);
+    }
+    order
+}
+
+/// FNV-1a hash of a name, for keys that belong to a parameter or a layer.
+pub fn name_hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_different_places_differ_and_equal_places_agree() {
+        let key = |purpose, a, b| Key::new(42, purpose, a, b).bits(0);
+        assert_eq!(key(Purpose::Augment, 3, 9), key(Purpose::Augment, 3, 9));
+        assert_ne!(key(Purpose::Augment, 3, 9), key(Purpose::Augment, 9, 3));
+        assert_ne!(key(Purpose::Augment, 3, 9), key(Purpose::Dropout, 3, 9));
+    }
+
+    #[test]
+    fn a_permutation_holds_each_index_once() {
+        for n in [0, 1, 2, 7, 1000] {
+            let mut order = permutation(Key::new(1, Purpose::Shuffle, 0, 0), n);
+            order.sort_unstable();
+            assert!(order.iter().enumerate().all(|(i, &v)| i as u32 == v));
+        }
+    }
+
+    #[test]
+    fn moments_are_those_of_the_named_distributions() {
+        let mut stream = Key::new(7, Purpose::Init, 0, 0).stream();
+        let n = 200_000;
+        let (mut sum, mut squares, mut uniform) = (0.0, 0.0, 0.0);
+        for _ in 0..n {
+            let z = stream.normal();
+            sum += z;
+            squares += z * z;
+            uniform += stream.uniform();
+        }
+        assert!((sum / f64::from(n)).abs() < 0.01);
+        assert!((squares / f64::from(n) - 1.0).abs() < 0.01);
+        assert!((uniform / f64::from(n) - 0.5).abs() < 0.005);
+    }
+
+    #[test]
+    fn below_reaches_every_value_and_never_the_bound() {
+        let mut stream = Key::new(7, Purpose::Shuffle, 1, 0).stream();
+        let mut seen = [0; 6];
+        (0..6000).for_each(|_| seen[stream.below(6) as usize] += 1);
+        assert!(seen.iter().all(|&count| (850..1150).contains(&count)), "{seen:?}");
+    }
+}
