@@ -4,7 +4,6 @@
 //! is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so that all ranks
 //! hold the same bits.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::units::{Rank, WorldSize};
@@ -52,4 +51,13 @@ pub trait Collective: Send + Sync {
     ///
     /// As [`Collective::all_reduce`].
     fn barrier(&self) -> Result<(), Error>;
+}
+
+/// Why a collective failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {}
+
+/// Gradient memory that moves between the training thread and the communication thread.
+pub struct Segment {
+    _owner: Arc<dyn Send + Sync>,
 }

@@ -5,4 +5,4 @@
 
 pub mod params;
 
-pub use params::{Builder, Buffer, GradientSink, Init, Param, Params};
+pub use params::{Buffer, Builder, GradientSink, Init, Param, Params};

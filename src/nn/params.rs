@@ -106,7 +106,9 @@ impl Param {
     pub fn var(&self) -> Result<&Var> {
         match &self.0.var {
             Some(var) => Ok(var),
-            None => bail!("parameter `{}` has no values: the model was only described", self.name()),
+            None => {
+                bail!("parameter `{}` has no values: the model was only described", self.name())
+            }
         }
     }
 
@@ -303,7 +305,11 @@ impl Builder {
         std::mem::take(&mut *lock(&self.params))
     }
 
-    fn var(&self, shape: &[usize], values: impl FnOnce(u64, usize) -> Vec<f32>) -> Result<Option<Var>> {
+    fn var(
+        &self,
+        shape: &[usize],
+        values: impl FnOnce(u64, usize) -> Vec<f32>,
+    ) -> Result<Option<Var>> {
         let Some(seed) = self.seed else { return Ok(None) };
         let values = values(seed, shape.iter().product());
         Var::from_vec(values, shape, &candle_core::Device::Cpu).map(Some)

@@ -13,9 +13,7 @@ pub use crate::config::schema::{
     Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite, Sampler, ScalingRule, Sink,
     Stem, TransformKind,
 };
-use crate::units::{
-    AccumulationSteps, BatchSize, Bytes, GlobalBatchSize, Rank, Shards, WorldSize,
-};
+use crate::units::{AccumulationSteps, BatchSize, Bytes, GlobalBatchSize, Rank, Shards, WorldSize};
 
 /// Everything that will happen, decided. Equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
