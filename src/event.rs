@@ -1,1 +1,220 @@
-//! event
+//! Everything a run can say, as plain versioned data. `engine` and `launch` only say it; `record` turns
+//! it into the terminal and files, `report` into pictures.
+//!
+//! ```text
+//! Started                      once, first: the arithmetic, ranks, devices
+//! for epoch:
+//!     for step:                forward, backward, reduce, update
+//!         StepDone             every `logging.every`
+//!         StepSkipped          fp16: a gradient was not finite
+//!         Evaluated            every `validation.every`
+//!         Saved                every `checkpoint.every`
+//!         Warned               whenever something is worth a look
+//!     EpochDone
+//! Finished | Failed            once, last
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, Rank};
+
+/// Version of [`Event`]'s written form.
+pub const FORMAT: u32 = 1;
+
+/// Something that happened in a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The run, or its continuation, begins.
+    Started(Started),
+    /// A step was recorded.
+    StepDone(StepDone),
+    /// The update of a step was left out because a gradient was not finite.
+    StepSkipped {
+        /// The step.
+        step: u64,
+        /// Loss scale from here on; `None` without a scaler.
+        loss_scale: Option<f64>,
+    },
+    /// The validation data was evaluated, each sample exactly once.
+    Evaluated(Evaluated),
+    /// An epoch is over.
+    EpochDone(EpochDone),
+    /// A checkpoint is on disk.
+    Saved(Saved),
+    /// Something is worth a look.
+    Warned {
+        /// What, and what to do.
+        message: String,
+    },
+    /// The run is over.
+    Finished(Finished),
+    /// The run failed.
+    Failed {
+        /// Where it happened.
+        rank: Rank,
+        /// Last step begun.
+        step: u64,
+        /// What happened.
+        message: String,
+    },
+}
+
+/// First words of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// Version of this file's lines.
+    pub format: u32,
+    /// Version of ddprun.
+    pub version: String,
+    /// Experiment and run.
+    pub name: String,
+    /// `<time>-<id>`
+    pub run: String,
+    /// Lines of arithmetic: batch size, learning rate, steps.
+    pub arithmetic: Vec<String>,
+    /// Device of each rank, in rank order.
+    pub devices: Vec<String>,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Last step.
+    pub total_steps: u64,
+    /// Step that the run continues from; 0 at a fresh start.
+    pub resumed_from: u64,
+}
+
+/// One recorded step. Loss, accuracy and gradient norm are those of the global batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepDone {
+    /// Counted from 1.
+    pub step: u64,
+    /// Counted from 1.
+    pub epoch: u64,
+    /// Step within the epoch, from 1.
+    pub step_in_epoch: u64,
+    /// Mean over the global batch.
+    pub loss: f64,
+    /// Share of right answers, 0 to 1; classifiers only.
+    pub accuracy: Option<f64>,
+    /// Learning rate used.
+    pub lr: f64,
+    /// L2 norm of the mean gradient before clipping.
+    pub grad_norm: f64,
+    /// fp16 only.
+    pub loss_scale: Option<f64>,
+    /// Samples of all ranks per second since the last record.
+    pub samples_per_second: f64,
+}
+
+/// An evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluated {
+    /// After this step.
+    pub step: u64,
+    /// In this epoch.
+    pub epoch: u64,
+    /// `val/loss`, `val/accuracy` ...
+    pub metrics: BTreeMap<String, f64>,
+    /// Samples, each counted once.
+    pub samples: u64,
+}
+
+/// The end of an epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpochDone {
+    /// Counted from 1.
+    pub epoch: u64,
+    /// Last step of the epoch.
+    pub step: u64,
+    /// Mean over the epoch's steps of the global-batch mean.
+    pub train_loss: f64,
+    /// Share of right answers, 0 to 1; classifiers only.
+    pub train_accuracy: Option<f64>,
+    /// Of the last evaluation in this epoch, if there was one.
+    pub val_loss: Option<f64>,
+    /// Of the last evaluation in this epoch, 0 to 1.
+    pub val_accuracy: Option<f64>,
+    /// Learning rate used in the epoch's last step.
+    pub lr: f64,
+    /// Wall-clock time.
+    pub seconds: f64,
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    /// State after this step.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Whether it is the best so far.
+    pub best: bool,
+    /// Size of all its files.
+    pub size: Bytes,
+    /// Wall-clock time of the save.
+    pub seconds: f64,
+}
+
+/// Last words of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Why it ended.
+    pub reason: Reason,
+    /// Last step.
+    pub step: u64,
+    /// Metric that ranks checkpoints, its best value and step.
+    pub best: Option<Best>,
+    /// Wall-clock time of this process's part of the run.
+    pub seconds: f64,
+    /// Samples of all ranks per second of training.
+    pub samples_per_second: f64,
+    /// Seconds of rank 0 in each phase.
+    pub time: TimeShares,
+}
+
+/// The best value of the monitored metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// `val/accuracy`
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// The step that reached it.
+    pub step: u64,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// All steps are done.
+    Completed,
+    /// No improvement for too long.
+    EarlyStopped,
+    /// The time budget is used up.
+    OutOfTime,
+    /// A signal asked for it; the state is saved.
+    Stopped,
+}
+
+/// Where the time of training went, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimeShares {
+    /// Waiting for the loader.
+    pub data: f64,
+    /// Forward passes.
+    pub forward: f64,
+    /// Backward passes, with the communication that they hide.
+    pub backward: f64,
+    /// Waiting for reductions after backward.
+    pub communication: f64,
+    /// Updates.
+    pub optimizer: f64,
+    /// Evaluations.
+    pub evaluation: f64,
+    /// Saving checkpoints.
+    pub checkpoint: f64,
+}
