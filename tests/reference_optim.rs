@@ -1,0 +1,152 @@
+//! Update rules, schedules and clipping against values recorded with PyTorch 2.6.
+#![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
+
+use ddprun::optim::{Moments, Plateau, Schedule, Update, clip_coefficient};
+use ddprun::plan::{
+    Mode, OptimizerPlan, ScalingRule, SchedulePlan, ScheduleRule, UpdateRule,
+};
+use ddprun::units::GlobalBatchSize;
+use serde_json::Value;
+
+fn golden() -> Value {
+    serde_json::from_str(include_str!("golden/optim.json")).unwrap()
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn plan(rule: UpdateRule, lr: f64, weight_decay: f64) -> OptimizerPlan {
+    OptimizerPlan {
+        rule,
+        lr,
+        base_lr: lr,
+        scaling: ScalingRule::None,
+        base_batch_size: GlobalBatchSize::ONE,
+        weight_decay,
+        no_decay_on_1d: false,
+    }
+}
+
+/// Five updates of a 6-vector under `plan` give the recorded parameters, to the rounding of f32.
+#[track_caller]
+fn check_rule(name: &str, plan: &OptimizerPlan) {
+    let golden = golden();
+    let mut values: Vec<f32> = numbers(&golden["param0"]).iter().map(|&v| v as f32).collect();
+    let mut moments = Moments::new(&plan.rule, values.len());
+    for step in 0..5 {
+        let gradient: Vec<f32> =
+            numbers(&golden["grads"][step]).iter().map(|&v| v as f32).collect();
+        let update = Update::new(plan, plan.lr, None, step as u64 + 1);
+        update.apply(&mut values, &gradient, &mut moments, 1);
+        for (value, expected) in values.iter().zip(numbers(&golden[name][step])) {
+            let error = (f64::from(*value) - expected).abs();
+            assert!(error < 3e-7, "{name}, step {step}: {value} instead of {expected}");
+        }
+    }
+}
+
+fn sgd(momentum: f64, dampening: f64, nesterov: bool) -> UpdateRule {
+    UpdateRule::Sgd { momentum, dampening, nesterov }
+}
+
+#[test]
+fn sgd_moves_as_pytorchs() {
+    check_rule("sgd_lr.1", &plan(sgd(0.0, 0.0, false), 0.1, 0.0));
+    check_rule("sgd_lr.1_m.9", &plan(sgd(0.9, 0.0, false), 0.1, 0.0));
+    check_rule("sgd_lr.1_m.9_damp.5", &plan(sgd(0.9, 0.5, false), 0.1, 0.0));
+    check_rule("sgd_lr.1_m.9_wd.01_nesterov", &plan(sgd(0.9, 0.0, true), 0.1, 0.01));
+}
+
+#[test]
+fn adam_and_adamw_move_as_pytorchs() {
+    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let adam_w = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    check_rule("adam_lr.01", &plan(adam, 0.01, 0.0));
+    check_rule("adam_lr.01_wd.1_L2", &plan(adam, 0.01, 0.1));
+    check_rule("adamw_lr.01_wd.1", &plan(adam_w, 0.01, 0.1));
+    let other = UpdateRule::AdamW { beta1: 0.95, beta2: 0.999, eps: 1e-8 };
+    check_rule("adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4", &plan(other, 1e-4, 1e-6));
+}
+
+fn schedule(rule: ScheduleRule) -> SchedulePlan {
+    SchedulePlan { warmup_steps: 0, warmup_start_factor: 1.0, interval: 1, rule }
+}
+
+#[track_caller]
+fn check_schedule(name: &str, plan: &SchedulePlan, lr: f64) {
+    for (step, expected) in numbers(&golden()[name]).into_iter().enumerate() {
+        let rates = Schedule::new(plan, lr).rates(step as u64, &Plateau::default());
+        assert!((rates.lr - expected).abs() < 1e-9, "{name}, step {step}: {}", rates.lr);
+    }
+}
+
+#[test]
+fn schedules_give_pytorchs_learning_rates() {
+    let cosine = |t_max| ScheduleRule::Cosine { t_max, eta_min: 0.0 };
+    check_schedule("cosine_T10_eta0", &schedule(cosine(10)), 0.1);
+    check_schedule("step_3_.1", &schedule(ScheduleRule::Step { size: 3, gamma: 0.1 }), 0.1);
+    let milestones = ScheduleRule::MultiStep { milestones: vec![2, 5], gamma: 0.1 };
+    check_schedule("multistep_2_5_.1", &schedule(milestones), 0.1);
+    check_schedule("exponential_.9", &schedule(ScheduleRule::Exponential { gamma: 0.9 }), 0.1);
+    let warmed =
+        SchedulePlan { warmup_steps: 5, warmup_start_factor: 0.01, ..schedule(cosine(15)) };
+    check_schedule("linear_start.01_iters5_then_cosine_T15(SequentialLR)", &warmed, 0.1);
+    check_schedule("onecycle_max.1_total20_pct.2", &schedule(one_cycle()), 0.1);
+}
+
+fn one_cycle() -> ScheduleRule {
+    ScheduleRule::OneCycle { total: 20, pct_start: 0.2, div_factor: 25.0, final_div_factor: 1e4 }
+}
+
+#[test]
+fn one_cycle_moves_adams_first_beta_against_the_rate() {
+    let plan = schedule(one_cycle());
+    let golden = golden();
+    let recorded = golden["onecycle_adam_max2e-4_total20_pct.2 (lr,beta1)"].as_array().unwrap();
+    assert_eq!(recorded.len(), 20);
+    for (step, expected) in recorded.iter().enumerate() {
+        let rates = Schedule::new(&plan, 2e-4).rates(step as u64, &Plateau::default());
+        assert!((rates.lr - expected[0].as_f64().unwrap()).abs() < 1e-9);
+        assert!((rates.momentum.unwrap() - expected[1].as_f64().unwrap()).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn plateau_drops_on_the_bad_epoch_after_its_patience() {
+    let rule = ScheduleRule::Plateau {
+        monitor: "val/loss".into(),
+        mode: Mode::Min,
+        factor: 0.5,
+        patience: 2,
+        threshold: 1e-4,
+    };
+    let plan = schedule(rule.clone());
+    let mut plateau = Plateau::default();
+    for pair in golden()["plateau_f.5_p2_thr1e-4rel"].as_array().unwrap() {
+        plateau.observe(&rule, pair[0].as_f64().unwrap());
+        let rates = Schedule::new(&plan, 0.1).rates(0, &plateau);
+        assert!((rates.lr - pair[1].as_f64().unwrap()).abs() < 1e-12, "{pair}");
+    }
+}
+
+#[test]
+fn warmup_meets_the_schedule_without_a_jump() {
+    for warmup_steps in [1, 7, 100] {
+        let plan = SchedulePlan {
+            warmup_steps,
+            warmup_start_factor: 0.01,
+            ..schedule(ScheduleRule::Constant)
+        };
+        let rate = |step| Schedule::new(&plan, 0.5).rates(step, &Plateau::default()).lr;
+        assert!((rate(warmup_steps) - 0.5).abs() < 1e-12);
+        let rise = rate(warmup_steps) - rate(warmup_steps - 1);
+        assert!(rise > 0.0 && rise <= 0.5 * 0.99 / warmup_steps as f64 + 1e-12);
+    }
+}
+
+#[test]
+fn the_clipping_coefficient_is_pytorchs() {
+    assert!((clip_coefficient(4.726_864_829_775_482, 1.0) - 0.211_556_671_166_928).abs() < 1e-12);
+    assert_eq!(clip_coefficient(0.5, 1.0), 1.0);
+}
