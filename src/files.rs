@@ -1,1 +1,429 @@
-//! files
+//! The only code that writes files: whatever has a final name is complete.
+//!
+//! A file or folder is made under a temporary name beside its final one, written, synced, renamed, and
+//! the folder that holds it is synced. A crash at any point leaves the old content or the new one, and
+//! at worst a temporary that [`remove_stale_temporaries`] finds by its name. Logs grow by whole lines
+//! ([`Lines`]). A run folder belongs to one process at a time ([`RunLock`]).
+
+mod lines;
+mod run_lock;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+pub use lines::Lines;
+pub use run_lock::RunLock;
+
+/// What marks a temporary: `.<final name>.<pid>-<counter>` and this.
+const TEMPORARY: &str = ".ddprun-tmp";
+
+/// Why something could not be written. The operating system's reason is the source.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused.
+    #[error("cannot {operation} `{}`", path.display())]
+    Io {
+        /// What was tried, as a verb: `create`, `sync` ...
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        reason: io::Error,
+    },
+    /// Another process holds the run.
+    #[error("`{}` is in use by {holder}", folder.display())]
+    InUse {
+        /// The folder of the run.
+        folder: PathBuf,
+        /// `pid 123 on host`
+        holder: String,
+    },
+    /// Something that is not a link has the name of a link.
+    #[error("`{}` exists and is not a link", path.display())]
+    NotALink {
+        /// Where.
+        path: PathBuf,
+    },
+    /// A path that names no file, such as `/` or `..`.
+    #[error("`{}` has no file name", path.display())]
+    NoName {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+impl Error {
+    /// Whether the file system, or the user's share of it, is full.
+    pub fn is_out_of_space(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { reason, .. } if matches!(reason.kind(), StorageFull | QuotaExceeded))
+    }
+
+    /// A closure that adds `operation` and `path` to an error of the operating system.
+    pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |reason| Self::Io { operation, path: path.to_owned(), reason }
+    }
+}
+
+/// Writes `bytes` to `path`, mode 0644 less the umask. The old file stays whole until the new one is on disk.
+///
+/// # Errors
+///
+/// Any step fails; the old file is then unchanged and the temporary is gone.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let temporary = temporary_beside(path)?;
+    let written = write_synced(&temporary, bytes)
+        .and_then(|()| fs::rename(&temporary, path).map_err(Error::io("rename to", path)));
+    match written {
+        Ok(()) => sync_parent(path),
+        Err(error) => {
+            let _ = fs::remove_file(&temporary);
+            Err(error)
+        }
+    }
+}
+
+/// Makes the folder `path` from what `fill` writes into the folder that it is given; all of it, synced, or
+/// nothing. A folder that already has the name is replaced.
+///
+/// # Errors
+///
+/// `fill` fails, or any step after it; there is then no new folder, and an old one is unchanged.
+pub fn write_folder_atomic<T, E: From<Error>>(
+    path: &Path,
+    fill: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    let temporary = temporary_beside(path)?;
+    let filled = create_folder(&temporary).map_err(E::from).and_then(|()| {
+        let value = fill(&temporary)?;
+        sync_tree(&temporary)?;
+        replace_folder(&temporary, path)?;
+        Ok(value)
+    });
+    if filled.is_err() {
+        let _ = fs::remove_dir_all(&temporary);
+    } else {
+        sync_parent(path)?;
+    }
+    filled
+}
+
+/// Makes `link` a relative symbolic link to `target`, in one step for whoever reads it. `target` need not
+/// exist, its folder must.
+///
+/// # Errors
+///
+/// Something other than a link has that name, or a step fails; the old link is then unchanged.
+pub fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
+    if fs::symlink_metadata(link).is_ok_and(|found| !found.is_symlink()) {
+        return Err(Error::NotALink { path: link.to_owned() });
+    }
+    let temporary = temporary_beside(link)?;
+    let relative = relative_to(&resolved_parent(link)?, target)?;
+    symlink(relative, &temporary).map_err(Error::io("create the link", link))?;
+    if let Err(reason) = fs::rename(&temporary, link) {
+        let _ = fs::remove_file(&temporary);
+        return Err(Error::io("replace the link", link)(reason));
+    }
+    sync_parent(link)
+}
+
+/// Makes a folder and those above it.
+///
+/// # Errors
+///
+/// A part of the path cannot be made, or is a file.
+pub fn create_folder(path: &Path) -> Result<(), Error> {
+    fs::create_dir_all(path).map_err(Error::io("create the folder", path))
+}
+
+/// Makes the folder if needed and writes a small file into it, synced, and removes it again: a folder that is
+/// read-only or full is found before training, not after the first epoch.
+///
+/// # Errors
+///
+/// The folder cannot be made or written.
+pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
+    create_folder(path)?;
+    let probe = temporary_beside(&path.join("probe"))?;
+    let written = write_synced(&probe, &[0; 64 * 1024]);
+    let _ = fs::remove_file(&probe);
+    written.map_err(|error| match error {
+        Error::Io { reason, .. } => Error::io("write into the folder", path)(reason),
+        other => other,
+    })
+}
+
+/// Removes the temporaries that a killed process left in `folder`, and says how many. Call it while holding
+/// the run's lock, before anything is written.
+///
+/// # Errors
+///
+/// The folder cannot be read, or a temporary cannot be removed.
+pub fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
+    let mut removed = 0;
+    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
+        let entry = entry.map_err(Error::io("read the folder", folder))?;
+        let path = entry.path();
+        if is_temporary(&entry.file_name().to_string_lossy()) {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let result = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            result.map_err(Error::io("remove", &path))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(TEMPORARY)
+}
+
+/// A name in the same folder, so that the rename does not cross file systems.
+fn temporary_beside(path: &Path) -> Result<PathBuf, Error> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let name = path.file_name().ok_or_else(|| Error::NoName { path: path.to_owned() })?;
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}-{count}{TEMPORARY}", std::process::id()));
+    Ok(path.with_file_name(temporary))
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(path)
+        .map_err(Error::io("create", path))?;
+    file.write_all(bytes).map_err(Error::io("write", path))?;
+    file.sync_all().map_err(Error::io("sync", path))
+}
+
+fn sync_tree(folder: &Path) -> Result<(), Error> {
+    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
+        let entry = entry.map_err(Error::io("read the folder", folder))?;
+        let kind = entry.file_type().map_err(Error::io("look at", &entry.path()))?;
+        if kind.is_dir() {
+            sync_tree(&entry.path())?;
+        } else if kind.is_file() {
+            sync(&entry.path())?;
+        }
+    }
+    sync(folder)
+}
+
+fn sync_parent(path: &Path) -> Result<(), Error> {
+    sync(parent_of(path))
+}
+
+fn sync(path: &Path) -> Result<(), Error> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(Error::io("sync", path))
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// `rename` replaces an empty folder only; a filled one is exchanged with the new one and then removed.
+fn replace_folder(new: &Path, path: &Path) -> Result<(), Error> {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
+    match fs::rename(new, path) {
+        Err(reason) if matches!(reason.kind(), DirectoryNotEmpty | AlreadyExists) => {}
+        other => return other.map_err(Error::io("rename to", path)),
+    }
+    renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE)
+        .map_err(|code| Error::io("replace the folder", path)(code.into()))?;
+    fs::remove_dir_all(new).map_err(Error::io("remove", new))
+}
+
+fn resolved_parent(path: &Path) -> Result<PathBuf, Error> {
+    let parent = parent_of(path);
+    parent.canonicalize().map_err(Error::io("find the folder", parent))
+}
+
+/// The way from the resolved folder `from` to `target`, whose last part is not followed.
+fn relative_to(from: &Path, target: &Path) -> Result<PathBuf, Error> {
+    let name = target.file_name().ok_or_else(|| Error::NoName { path: target.to_owned() })?;
+    let folder = resolved_parent(target)?;
+    let shared = from.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(shared).map(|_| Path::new(".."));
+    let down = folder.components().skip(shared);
+    Ok(up.chain(down.map(|part| Path::new(part.as_os_str()))).collect::<PathBuf>().join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Runs `body` without root's right to write everywhere.
+    fn as_nobody<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                if rustix::process::geteuid().is_root() {
+                    rustix::thread::set_thread_res_uid(None, Some(nobody), None).unwrap();
+                }
+                body()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    fn with_mode(folder: &Path, mode: u32) {
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.json");
+        write_atomic(&path, b"old").unwrap();
+        write_atomic(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(names(folder.path()), ["history.json"]);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o133, 0);
+    }
+
+    #[test]
+    fn a_failed_rename_leaves_the_old_content_and_no_temporary() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("taken");
+        fs::create_dir_all(path.join("by a folder")).unwrap();
+        let error = write_atomic(&path, b"new").unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot rename to `{}`", path.display()));
+        assert_eq!(names(folder.path()), ["taken"]);
+    }
+
+    #[test]
+    fn a_read_only_folder_is_found_by_the_probe_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        with_mode(folder.path(), 0o555);
+        let (probed, written) = as_nobody(|| {
+            let probed = create_writable_folder(folder.path()).unwrap_err();
+            (probed, write_atomic(&folder.path().join("a"), b"x").unwrap_err())
+        });
+        with_mode(folder.path(), 0o755);
+        assert_eq!(
+            probed.to_string(),
+            format!("cannot write into the folder `{}`", folder.path().display())
+        );
+        for error in [probed, written] {
+            assert!(!error.is_out_of_space());
+            let Error::Io { reason, .. } = error else { panic!("{error}") };
+            assert_eq!(reason.kind(), io::ErrorKind::PermissionDenied);
+        }
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn a_full_file_system_is_told_apart() {
+        let mut lines = Lines::open(Path::new("/dev/full")).unwrap();
+        let error = lines.push("a line").unwrap_err();
+        assert!(error.is_out_of_space(), "{error:?}");
+        assert_eq!(error.to_string(), "cannot write `/dev/full`");
+    }
+
+    #[test]
+    fn a_folder_appears_with_all_its_files_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("step-00000010");
+        let size = write_folder_atomic(&path, |dir| {
+            assert!(!path.exists());
+            create_folder(&dir.join("sub"))?;
+            write_atomic(&dir.join("sub/model"), b"weights")?;
+            Ok::<_, Error>(7)
+        });
+        assert_eq!(size.unwrap(), 7);
+        assert_eq!(fs::read(path.join("sub/model")).unwrap(), b"weights");
+
+        let failed = write_folder_atomic(&path, |dir| {
+            write_atomic(&dir.join("model"), b"half")?;
+            Err::<(), _>(Error::NotALink { path: dir.to_owned() })
+        });
+        assert!(failed.is_err());
+        assert_eq!(fs::read(path.join("sub/model")).unwrap(), b"weights");
+        assert_eq!(names(folder.path()), ["step-00000010"]);
+    }
+
+    #[test]
+    fn a_folder_of_the_same_name_is_replaced_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("step-00000010");
+        for content in ["first", "second"] {
+            write_folder_atomic(&path, |dir| write_atomic(&dir.join(content), b"")).unwrap();
+        }
+        assert_eq!(names(&path), ["second"]);
+        assert_eq!(names(folder.path()), ["step-00000010"]);
+    }
+
+    #[test]
+    fn a_link_is_relative_and_moves_in_one_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("name/run");
+        for step in ["step-1", "step-2"] {
+            create_folder(&run.join(step)).unwrap();
+            swap_link(&run.join("latest"), &run.join(step)).unwrap();
+            swap_link(&folder.path().join("checkpoint_latest"), &run.join(step)).unwrap();
+        }
+        assert_eq!(fs::read_link(run.join("latest")).unwrap(), Path::new("step-2"));
+        let from_above = fs::read_link(folder.path().join("checkpoint_latest")).unwrap();
+        assert_eq!(from_above, Path::new("name/run/step-2"));
+        swap_link(&run.join("up"), &folder.path().join("name")).unwrap();
+        assert_eq!(fs::read_link(run.join("up")).unwrap(), Path::new("../../name"));
+        assert_eq!(names(&run), ["latest", "step-1", "step-2", "up"]);
+    }
+
+    #[test]
+    fn a_users_file_with_the_name_of_a_link_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("latest");
+        write_atomic(&link, b"precious").unwrap();
+        let error = swap_link(&link, &folder.path().join("step-1")).unwrap_err();
+        assert_eq!(error.to_string(), format!("`{}` exists and is not a link", link.display()));
+        assert_eq!(fs::read(&link).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn only_temporaries_are_swept() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        create_folder(&at(".step-1.77-0.ddprun-tmp/sub")).unwrap();
+        for name in [".history.json.77-1.ddprun-tmp", ".hidden", "a.ddprun-tmp", "kept"] {
+            write_atomic(&at(name), b"").unwrap();
+        }
+        assert_eq!(remove_stale_temporaries(folder.path()).unwrap(), 2);
+        assert_eq!(names(folder.path()), [".hidden", "a.ddprun-tmp", "kept"]);
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_folder_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        write_atomic(&file, b"").unwrap();
+        let error = create_folder(&file.join("run")).unwrap_err();
+        let expected = format!("cannot create the folder `{}`", file.join("run").display());
+        assert_eq!(error.to_string(), expected);
+    }
+}

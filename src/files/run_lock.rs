@@ -1,0 +1,90 @@
+//! One process per run: an advisory lock on `.lock` in the run's folder, held until the value is dropped
+//! or the process is gone, however it ends.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// The right to write into a run's folder.
+#[derive(Debug)]
+pub struct RunLock {
+    // Closing the file releases the lock. Children do not inherit it, so none can outlive the holder with it.
+    file: File,
+    path: PathBuf,
+}
+
+impl RunLock {
+    /// Takes the lock of `folder`, and writes this process into it for whoever asks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] with the other process; or the lock cannot be made.
+    pub fn acquire(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join(".lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(&path)
+            .map_err(Error::io("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::InUse { folder: folder.to_owned(), holder: read_holder(file) });
+            }
+            Err(TryLockError::Error(reason)) => return Err(Error::io("lock", &path)(reason)),
+        }
+        write_holder(&mut file).map_err(Error::io("write", &path))?;
+        Ok(Self { file, path })
+    }
+
+    /// The file that carries the lock.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunLock {
+    /// Empties the file; removing it would let two processes lock two files of the same name.
+    fn drop(&mut self) {
+        let _ = self.file.set_len(0);
+    }
+}
+
+fn write_holder(file: &mut File) -> std::io::Result<()> {
+    let host = rustix::system::uname();
+    let holder = format!("pid {} on {}", std::process::id(), host.nodename().to_string_lossy());
+    file.set_len(0)?;
+    file.write_all(holder.as_bytes())
+}
+
+fn read_holder(mut file: File) -> String {
+    let mut holder = String::new();
+    match file.read_to_string(&mut holder) {
+        Ok(length) if length > 0 => holder,
+        // The other process has the lock and has not yet written its name.
+        _ => "another process".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_owner_is_refused_and_told_who_has_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = RunLock::acquire(folder.path()).unwrap();
+        let refused = RunLock::acquire(folder.path()).unwrap_err().to_string();
+        let holder = format!("is in use by pid {} on ", std::process::id());
+        assert!(refused.contains(&holder), "{refused}");
+        drop(lock);
+        let again = RunLock::acquire(folder.path()).unwrap();
+        assert!(again.path().ends_with(".lock"));
+    }
+}
