@@ -3,10 +3,33 @@
 //! Every rank makes the same calls in the same order. Every wait has a deadline; a failed collective
 //! is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so that all ranks
 //! hold the same bits.
+//!
+//! With W ranks, S bytes per rank and pieces of P = 512 KiB, `shm` takes per rank:
+//!
+//! | call         | waits for all | bytes read and written                     | algorithm                        |
+//! |--------------|---------------|--------------------------------------------|----------------------------------|
+//! | `all_reduce` | 2             | S/W from W ranks, S/W to W ranks: 2S       | each rank reduces its share      |
+//! | `broadcast`  | 1 + S/P       | rank 0 writes S, the others read S         | staging halves, write and read overlap |
+//! | `all_gather` | 1 + max S/P   | S written, the sum of the others' S read   | staging halves                   |
+//! | `barrier`    | 1             | 0                                          |                                  |
 
+mod mapping;
+mod meeting;
+mod reduce;
+mod segment;
+mod shm;
+mod solo;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::units::{Rank, WorldSize};
+use crate::plan::BackendPlan;
+use crate::units::{Bytes, Rank, WorldSize};
+
+pub use reduce::tree_sum;
+pub use segment::Segment;
 
 /// A group of ranks that exchange tensors.
 pub trait Collective: Send + Sync {
@@ -24,7 +47,7 @@ pub trait Collective: Send + Sync {
     /// The mapping is smaller than the plan says, or the call is the second.
     fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error>;
 
-    /// Replaces the segment by its sum over all ranks, added in the fixed tree.
+    /// Replaces the segment by its sum over all ranks, added in the fixed tree of [`tree_sum`].
     ///
     /// # Errors
     ///
@@ -51,13 +74,145 @@ pub trait Collective: Send + Sync {
     ///
     /// As [`Collective::all_reduce`].
     fn barrier(&self) -> Result<(), Error>;
+
+    /// Ends the group: every rank that waits, or will wait, returns [`Error::Aborted`] with this reason.
+    /// The first reason stays. For a rank that cannot go on while others wait for it.
+    fn abort(&self, reason: &str);
 }
 
-/// Why a collective failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {}
+/// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.
+/// No rank waits longer than `timeout` for another.
+///
+/// # Errors
+///
+/// [`Error::Mapping`]: the descriptor is missing, too small for the world, or cannot be mapped.
+pub fn open(
+    backend: BackendPlan,
+    rank: Rank,
+    world: WorldSize,
+    fd: Option<OwnedFd>,
+    timeout: Duration,
+) -> Result<Arc<dyn Collective>, Error> {
+    match backend {
+        BackendPlan::Solo if world == WorldSize::ONE => Ok(Arc::new(solo::Solo::default())),
+        BackendPlan::Solo => Err(Error::mapping(format!("{world} ranks cannot share `solo`"))),
+        BackendPlan::Shm { mapping } => {
+            let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
+            Ok(Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?))
+        }
+    }
+}
 
-/// Gradient memory that moves between the training thread and the communication thread.
-pub struct Segment {
-    _owner: Arc<dyn Send + Sync>,
+/// What a rank does in a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// [`Collective::segments`]: lengths are compared.
+    Segments,
+    /// [`Collective::all_reduce`]
+    AllReduce,
+    /// [`Collective::broadcast`]
+    Broadcast,
+    /// [`Collective::all_gather`]
+    AllGather,
+    /// [`Collective::barrier`]
+    Barrier,
+}
+
+/// One call of a rank: what is compared between ranks before data moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Position in the sequence of the group's calls, from 1.
+    pub seq: u64,
+    /// Which operation.
+    pub op: Op,
+    /// Its length; 0 where lengths may differ.
+    pub bytes: Bytes,
+    /// Segment of an `all_reduce`; hash of all lengths for `segments`; else 0.
+    pub tag: u64,
+}
+
+/// A rank that did not come in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The rank.
+    pub rank: Rank,
+    /// Calls that it has begun.
+    pub begun: u64,
+}
+
+/// Why a collective failed. Any of them ends the group.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// Some ranks did not come within the deadline.
+    #[error("no sign of {} after {:.1} s in {call}", list(missing), waited.as_secs_f64())]
+    Timeout {
+        /// What this rank waits in.
+        call: Call,
+        /// Who is missing.
+        missing: Vec<Missing>,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+    /// Ranks make different calls.
+    #[error("rank {} is in {}, but rank {} is in {}", first.0, first.1, second.0, second.1)]
+    Mismatch {
+        /// Rank 0 and its call.
+        first: (Rank, Call),
+        /// The first rank that differs, and its call.
+        second: (Rank, Call),
+    },
+    /// A rank ended the group.
+    #[error("rank {by} ended the group: {reason}")]
+    Aborted {
+        /// Who.
+        by: Rank,
+        /// Why, in its words.
+        reason: String,
+    },
+    /// The shared mapping cannot be used.
+    #[error("the shared mapping cannot be used: {what}")]
+    Mapping {
+        /// What is wrong with it.
+        what: String,
+        /// The system's reason, if it refused.
+        #[source]
+        source: Option<Arc<std::io::Error>>,
+    },
+}
+
+impl Error {
+    fn mapping(what: impl Into<String>) -> Self {
+        Self::Mapping { what: what.into(), source: None }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Segments => "segments",
+            Self::AllReduce => "all_reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::Barrier => "barrier",
+        })
+    }
+}
+
+impl fmt::Display for Call {
+    /// `` `all_reduce` (call 414, 25.00 MiB, bucket 3) ``
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` (call {}", self.op, self.seq)?;
+        if self.bytes.0 > 0 {
+            write!(f, ", {}", self.bytes)?;
+        }
+        if self.op == Op::AllReduce {
+            write!(f, ", bucket {}", self.tag)?;
+        }
+        f.write_str(")")
+    }
+}
+
+fn list(missing: &[Missing]) -> String {
+    let each = missing.iter().map(|m| format!("rank {} (in call {})", m.rank, m.begun));
+    each.collect::<Vec<_>>().join(", ")
 }

@@ -1,1 +1,5 @@
 //! launch
+
+mod memory;
+
+pub use memory::shared_memory;

@@ -1,0 +1,89 @@
+//! Sums in a fixed order: the same bits whoever adds, however the elements are cut into shares.
+
+use std::ops::Range;
+
+/// Shares begin at multiples of a cache line, so that two ranks never write the same one.
+const LINE: usize = 16;
+
+/// Adds all `parts` in a fixed binary tree and leaves the sum in `parts[0]`; the others are overwritten.
+///
+/// Neighbours are paired, and an odd one is carried up: five parts give `((0+1)+(2+3))+4`. A tree over
+/// a power of two of equal blocks is the tree of the blocks' own trees, so ranks may begin it alone.
+pub fn tree_sum(parts: &mut [&mut [f32]]) {
+    let mut stride = 1;
+    while stride < parts.len() {
+        for left in (0..parts.len() - stride).step_by(2 * stride) {
+            let (low, high) = parts.split_at_mut(left + stride);
+            for (sum, value) in low[left].iter_mut().zip(high[0].iter()) {
+                *sum += *value;
+            }
+        }
+        stride *= 2;
+    }
+}
+
+/// Adds all `parts` as [`tree_sum`], and copies the sum into each.
+pub(super) fn tree_sum_everywhere(parts: &mut [&mut [f32]]) {
+    tree_sum(parts);
+    if let Some((sum, others)) = parts.split_first_mut() {
+        others.iter_mut().for_each(|other| other.copy_from_slice(sum));
+    }
+}
+
+/// The elements of `0..n` that `rank` reduces.
+pub(super) fn share(n: usize, rank: usize, world: usize) -> Range<usize> {
+    let bound = |rank: usize| match rank {
+        last if last == world => n,
+        rank => (n * rank / world).next_multiple_of(LINE).min(n),
+    };
+    bound(rank)..bound(rank + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The tree as it is defined, by levels.
+    fn by_levels(mut level: Vec<f32>) -> f32 {
+        while level.len() > 1 {
+            level = level
+                .chunks(2)
+                .map(|pair| pair.iter().copied().reduce(|a, b| a + b).unwrap())
+                .collect();
+        }
+        level[0]
+    }
+
+    #[test]
+    fn five_parts_are_added_as_two_pairs_and_one_carried_up() {
+        let mut values = [[1e8f32], [1.0], [-1e8], [3.0], [0.5]];
+        let expected = ((1e8f32 + 1.0) + (-1e8 + 3.0)) + 0.5;
+        let mut parts: Vec<&mut [f32]> = values.iter_mut().map(|v| &mut v[..]).collect();
+        tree_sum_everywhere(&mut parts);
+        assert!(parts.iter().all(|part| part[0].to_bits() == expected.to_bits()));
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_is_that_of_the_tree_by_levels(values in prop::collection::vec(-1e6f32..1e6, 1..70)) {
+            let mut memory: Vec<[f32; 1]> = values.iter().map(|&v| [v]).collect();
+            let mut parts: Vec<&mut [f32]> = memory.iter_mut().map(|v| &mut v[..]).collect();
+            tree_sum(&mut parts);
+            prop_assert_eq!(parts[0][0].to_bits(), by_levels(values).to_bits());
+        }
+
+        #[test]
+        fn shares_cover_each_element_once(n in 0usize..5000, world in 1usize..64) {
+            let mut next = 0;
+            for rank in 0..world {
+                let share = share(n, rank, world);
+                prop_assert_eq!(share.start, next);
+                prop_assert!(share.start <= share.end);
+                next = share.end;
+            }
+            prop_assert_eq!(next, n);
+        }
+    }
+}

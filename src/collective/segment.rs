@@ -1,0 +1,48 @@
+//! The handle of gradient memory.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::collective::mapping::Floats;
+
+/// Gradient memory, f32, that moves between the training thread and the communication thread.
+///
+/// Whoever owns it may write it; a reduction needs it whole (`&mut`), so nobody looks while others write.
+pub struct Segment {
+    pub(super) memory: Memory,
+    pub(super) index: usize,
+}
+
+/// Where a segment lives.
+pub(super) enum Memory {
+    /// A world of one.
+    Private(Vec<f32>),
+    /// A part of this rank's gradient area.
+    Shared(Floats),
+}
+
+impl Segment {
+    /// Position in the call of `segments`: the number of its bucket.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl Deref for Segment {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match &self.memory {
+            Memory::Private(values) => values,
+            Memory::Shared(floats) => floats.as_slice(),
+        }
+    }
+}
+
+impl DerefMut for Segment {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match &mut self.memory {
+            Memory::Private(values) => values,
+            Memory::Shared(floats) => floats.as_mut_slice(),
+        }
+    }
+}

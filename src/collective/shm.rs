@@ -1,0 +1,150 @@
+//! The ranks of one machine through one shared mapping.
+//!
+//! Gradients live in the mapping, so a reduction is in place: after a meeting, rank r adds the r-th share
+//! of the elements of all ranks and writes the sum to all of them, then all meet again. `broadcast` and
+//! `all_gather` go through the ranks' staging areas in pieces of half an area: while one half is
+//! read, the other is written, so each piece costs one meeting.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::collective::mapping::{Floats, Mapping, STAGING};
+use crate::collective::meeting::{self, MAX_WORLD, Seat};
+use crate::collective::reduce::share;
+use crate::collective::segment::Memory;
+use crate::collective::{Collective, Error, Op, Segment};
+use crate::units::{Bytes, Rank, WorldSize};
+
+/// Bytes that are exchanged between two meetings.
+const PIECE: usize = STAGING / 2;
+/// Segments begin at multiples of this many elements, as `plan` counts them.
+const ALIGN: usize = 64;
+
+/// One rank of the group.
+pub(super) struct Shm {
+    rank: Rank,
+    world: WorldSize,
+    mapping: Arc<Mapping>,
+    /// Held for a whole call: calls of different threads follow one another.
+    state: Mutex<State>,
+}
+
+struct State {
+    seat: Seat,
+    given: bool,
+}
+
+impl Shm {
+    /// Maps the memory; waits for nobody.
+    pub(super) fn open(
+        fd: &OwnedFd,
+        size: Bytes,
+        rank: Rank,
+        world: WorldSize,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        if world.count() > MAX_WORLD || rank.0 >= world.get() {
+            let what = format!("rank {rank} of {world} has no place among {MAX_WORLD}");
+            return Err(Error::mapping(what));
+        }
+        let mapping = Arc::new(Mapping::open(fd, size, world)?);
+        let seat = Seat::new(Arc::clone(&mapping), rank, world, timeout);
+        Ok(Self { rank, world, mapping, state: Mutex::new(State { seat, given: false }) })
+    }
+
+    /// A panic inside a call leaves a group whose meetings no longer agree, which the next call finds out.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lay_out(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+        let mut start = 0;
+        let mut segments = Vec::with_capacity(lengths.len());
+        for (index, &len) in lengths.iter().enumerate() {
+            let floats = Floats::new(&self.mapping, self.rank, start, len)?;
+            segments.push(Segment { memory: Memory::Shared(floats), index });
+            start += len.next_multiple_of(ALIGN);
+        }
+        Ok(segments)
+    }
+}
+
+impl Collective for Shm {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> WorldSize {
+        self.world
+    }
+
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.given, true) {
+            return Err(Error::mapping("its segments were already given out"));
+        }
+        let bytes: Vec<u8> = lengths.iter().flat_map(|&n| (n as u64).to_le_bytes()).collect();
+        let hash = blake3::hash(&bytes);
+        let tag = hash.as_bytes()[..8].iter().fold(0, |tag, &byte| tag << 8 | u64::from(byte));
+        state.seat.begin(Op::Segments, 4 * lengths.iter().sum::<usize>(), tag, 0)?;
+        self.lay_out(lengths)
+    }
+
+    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
+        let (len, index) = (segment.len(), segment.index as u64);
+        let Memory::Shared(floats) = &mut segment.memory else {
+            return Err(Error::mapping("the segment is private memory"));
+        };
+        if !floats.is_in(&self.mapping) {
+            return Err(Error::mapping("the segment belongs to another group"));
+        }
+        let mut state = self.state();
+        let (call, _) = state.seat.begin(Op::AllReduce, 4 * len, index, 0)?;
+        floats.reduce(share(len, self.rank.index(), self.world.count()));
+        state.seat.meet(&call)
+    }
+
+    fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let mut state = self.state();
+        let (call, _) = state.seat.begin(Op::Broadcast, bytes.len(), 0, 0)?;
+        for (at, piece) in bytes.chunks_mut(PIECE).enumerate() {
+            let half = at % 2 * PIECE;
+            if self.rank.is_first() {
+                self.mapping.write_staging(self.rank, half, piece);
+            }
+            state.seat.meet(&call)?;
+            if !self.rank.is_first() {
+                self.mapping.read_staging(Rank(0), half, piece);
+            }
+        }
+        Ok(())
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut state = self.state();
+        let (call, lengths) = state.seat.begin(Op::AllGather, 0, 0, mine.len() as u64)?;
+        let mut all: Vec<Vec<u8>> = lengths.iter().map(|&len| vec![0; len as usize]).collect();
+        let longest = all.iter().map(Vec::len).max().unwrap_or(0);
+        for from in (0..longest).step_by(PIECE) {
+            let half = from / PIECE % 2 * PIECE;
+            let piece = |len: usize| from.min(len)..(from + PIECE).min(len);
+            self.mapping.write_staging(self.rank, half, &mine[piece(mine.len())]);
+            state.seat.meet(&call)?;
+            for (rank, bytes) in (0..).map(Rank).zip(&mut all) {
+                let range = piece(bytes.len());
+                self.mapping.read_staging(rank, half, &mut bytes[range]);
+            }
+        }
+        Ok(all)
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.state().seat.begin(Op::Barrier, 0, 0, 0).map(|_| ())
+    }
+
+    fn abort(&self, reason: &str) {
+        // Not through the seat, which a waiting thread of this rank may hold.
+        meeting::end(&self.mapping, self.rank, reason);
+    }
+}

@@ -1,0 +1,64 @@
+//! A world of one: sums are what they are, and nobody is waited for.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::collective::segment::Memory;
+use crate::collective::{Collective, Error, Segment};
+use crate::units::{Rank, WorldSize};
+
+/// The group of rank 0 alone.
+#[derive(Default)]
+pub(super) struct Solo {
+    given: AtomicBool,
+    aborted: Mutex<Option<String>>,
+}
+
+impl Solo {
+    fn check(&self) -> Result<(), Error> {
+        match &*self.aborted.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(reason) => Err(Error::Aborted { by: Rank(0), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Collective for Solo {
+    fn rank(&self) -> Rank {
+        Rank(0)
+    }
+
+    fn world_size(&self) -> WorldSize {
+        WorldSize::ONE
+    }
+
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+        if self.given.swap(true, Ordering::Relaxed) {
+            return Err(Error::mapping("its segments were already given out"));
+        }
+        let segment = |(index, &n)| Segment { memory: Memory::Private(vec![0.0; n]), index };
+        Ok(lengths.iter().enumerate().map(segment).collect())
+    }
+
+    fn all_reduce(&self, _segment: &mut Segment) -> Result<(), Error> {
+        self.check()
+    }
+
+    fn broadcast(&self, _bytes: &mut [u8]) -> Result<(), Error> {
+        self.check()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.check()?;
+        Ok(vec![mine.to_vec()])
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.check()
+    }
+
+    fn abort(&self, reason: &str) {
+        let mut aborted = self.aborted.lock().unwrap_or_else(PoisonError::into_inner);
+        aborted.get_or_insert_with(|| reason.to_owned());
+    }
+}
