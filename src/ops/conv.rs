@@ -1,0 +1,317 @@
+//! 2-d convolution, NHWC: forward, gradient of the input, gradient of the weight.
+//!
+//! Blocks of output pixels are gathered into a matrix and multiplied by the weight. The weight gradient
+//! adds a fixed number of partial sums in a fixed order, so that the number of threads changes no bit.
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use rayon::prelude::*;
+
+use super::gemm::{Into, Matrix, multiply};
+use super::im2col::Geometry;
+use super::precision::{round, rounded};
+use super::storage::{output, read, slice, tensor};
+use crate::plan::Precision;
+
+/// Output pixels per matrix product.
+const PIXELS: usize = 256;
+/// Elements of all partial weight gradients together, about 64 MiB.
+const PARTIAL_SUMS: usize = 1 << 24;
+
+/// How a window slides over an image, the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Input pixels from one output pixel to the next.
+    pub stride: usize,
+    /// Rows and columns added on each side.
+    pub padding: usize,
+}
+
+/// Cross-correlation as `torch.nn.functional.conv2d`, with activations in NHWC.
+///
+/// x (n, h, w, ci) f32, weight (co, ci, kh, kw) f32 -> (n, oh, ow, co) f32. Under a half precision, operands,
+/// result and gradients are rounded to it.
+///
+/// # Errors
+///
+/// The channels differ, or the kernel is larger than the padded image.
+pub fn conv2d(x: &Tensor, weight: &Tensor, window: Window, precision: Precision) -> Result<Tensor> {
+    let geometry = Geometry::new(x.dims4()?, weight.dims4()?, window.stride, window.padding)?;
+    x.contiguous()?.apply_op2(&weight.contiguous()?, Conv { geometry, precision })
+}
+
+struct Conv {
+    geometry: Geometry,
+    precision: Precision,
+}
+
+impl CustomOp2 for Conv {
+    fn name(&self) -> &'static str {
+        "conv2d-nhwc"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let x = rounded(slice(x, x_layout)?, self.precision);
+        let weight = rounded(slice(weight, weight_layout)?, self.precision);
+        let mut y = forward(&self.geometry, &x, &to_ohwi(&self.geometry, &weight));
+        round(&mut y, self.precision);
+        let Geometry { n, oh, ow, co, .. } = self.geometry;
+        Ok(output(y, (n, oh, ow, co)))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let geometry = &self.geometry;
+        read([x, weight, dy], |[x_values, weight_values, dy]| {
+            let dy = rounded(dy, self.precision);
+            let dx = if x.track_op() {
+                let weight_values = rounded(weight_values, self.precision);
+                let mut dx = backward_data(geometry, &dy, &to_ohwi(geometry, &weight_values));
+                round(&mut dx, self.precision);
+                Some(tensor(dx, x.shape())?)
+            } else {
+                None
+            };
+            let dw = if weight.track_op() {
+                let mut dw = backward_weight(geometry, &rounded(x_values, self.precision), &dy);
+                round(&mut dw, self.precision);
+                Some(tensor(dw, weight.shape())?)
+            } else {
+                None
+            };
+            Ok((dx, dw))
+        })
+    }
+}
+
+/// y (pixels, co) = gathered x (pixels, columns) weight^T, block by block.
+fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
+    let weight = Matrix::new(weight, g.co, g.columns()).transposed();
+    let mut y = vec![0.0; g.pixels() * g.co];
+    y.par_chunks_mut(PIXELS * g.co).enumerate().for_each_init(Vec::new, |scratch, (block, y)| {
+        let first = block * PIXELS;
+        let pixels = first..first + y.len() / g.co;
+        multiply(y, gathered(g, x, pixels, scratch), weight, Into::Replace);
+    });
+    y
+}
+
+/// Each block's dy (pixels, co) weight (co, columns) is added to the pixels that the block had read.
+fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
+    let weight = Matrix::new(weight, g.co, g.columns());
+    let per_image = g.oh * g.ow;
+    // Images do not share input values; small ones are taken together to fill a block.
+    let images = PIXELS.div_ceil(per_image);
+    let mut dx = vec![0.0; g.n * g.h * g.w * g.ci];
+    let task = |scratch: &mut Vec<f32>, (group, dx): (usize, &mut [f32])| {
+        let first = group * images * per_image;
+        let last = (first + images * per_image).min(g.pixels());
+        for start in (first..last).step_by(PIXELS) {
+            let pixels = start..(start + PIXELS).min(last);
+            let dy = &dy[pixels.start * g.co..pixels.end * g.co];
+            let dy = Matrix::new(dy, pixels.len(), g.co);
+            if g.is_pointwise() {
+                let dx = &mut dx[(pixels.start - first) * g.ci..(pixels.end - first) * g.ci];
+                multiply(dx, dy, weight, Into::Replace);
+            } else {
+                scratch.resize(pixels.len() * g.columns(), 0.0);
+                multiply(scratch, dy, weight, Into::Replace);
+                g.scatter(scratch, pixels, dx, group * images);
+            }
+        }
+    };
+    dx.par_chunks_mut(images * g.h * g.w * g.ci).enumerate().for_each_init(Vec::new, task);
+    dx
+}
+
+/// dw (co, columns) = dy^T (co, pixels) gathered x (pixels, columns), returned as (co, ci, kh, kw).
+fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
+    let len = g.co * g.columns();
+    let blocks = g.pixels().div_ceil(PIXELS);
+    let parts = (PARTIAL_SUMS / len.max(1)).clamp(4, 32).min(blocks);
+    let part_sum = |part: usize| {
+        let (mut sum, mut scratch) = (vec![0.0; len], Vec::new());
+        for block in blocks * part / parts..blocks * (part + 1) / parts {
+            let pixels = block * PIXELS..((block + 1) * PIXELS).min(g.pixels());
+            let dy = &dy[pixels.start * g.co..pixels.end * g.co];
+            let dy = Matrix::new(dy, pixels.len(), g.co).transposed();
+            multiply(&mut sum, dy, gathered(g, x, pixels, &mut scratch), Into::Add);
+        }
+        sum
+    };
+    let sums: Vec<Vec<f32>> = (0..parts).into_par_iter().map(part_sum).collect();
+    let mut dw = vec![0.0; len];
+    let (columns, taps) = (g.columns(), g.kh * g.kw);
+    dw.par_chunks_mut(columns).enumerate().for_each(|(out, filter)| {
+        for part in &sums {
+            let part = &part[out * columns..][..columns];
+            for (c, filter) in filter.chunks_exact_mut(taps).enumerate() {
+                for (tap, sum) in filter.iter_mut().enumerate() {
+                    *sum += part[tap * g.ci + c];
+                }
+            }
+        }
+    });
+    dw
+}
+
+/// The block's matrix (pixels, columns): the input itself for a 1x1 convolution, else gathered into `scratch`.
+fn gathered<'a>(
+    g: &Geometry,
+    x: &'a [f32],
+    pixels: std::ops::Range<usize>,
+    scratch: &'a mut Vec<f32>,
+) -> Matrix<'a> {
+    let (rows, columns) = (pixels.len(), g.columns());
+    if g.is_pointwise() {
+        return Matrix::new(&x[pixels.start * columns..pixels.end * columns], rows, columns);
+    }
+    scratch.resize(rows * columns, 0.0);
+    g.gather(x, pixels, scratch);
+    Matrix::new(scratch, rows, columns)
+}
+
+/// (co, ci, kh, kw) -> (co, kh, kw, ci), the order of the gathered columns.
+fn to_ohwi(g: &Geometry, weight: &[f32]) -> Vec<f32> {
+    let (columns, taps) = (g.columns(), g.kh * g.kw);
+    let mut ohwi = vec![0.0; weight.len()];
+    let filters = ohwi.par_chunks_mut(columns).zip(weight.par_chunks(columns));
+    filters.for_each(|(filter, weight)| {
+        for (c, weight) in weight.chunks_exact(taps).enumerate() {
+            for (tap, &value) in weight.iter().enumerate() {
+                filter[tap * g.ci + c] = value;
+            }
+        }
+    });
+    ohwi
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::super::testing::{check_gradients, values};
+    use super::*;
+
+    fn slow(x: &[f64], w: &[f64], g: &Geometry) -> Vec<f64> {
+        let mut y = vec![0.0; g.pixels() * g.co];
+        for (i, y) in y.iter_mut().enumerate() {
+            let (o, pixel) = (i % g.co, i / g.co);
+            let (image, row, col) = (pixel / (g.oh * g.ow), pixel / g.ow % g.oh, pixel % g.ow);
+            for (ky, kx) in (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| (ky, kx))) {
+                let (iy, ix) = (row * g.stride + ky, col * g.stride + kx);
+                if iy < g.padding
+                    || ix < g.padding
+                    || iy >= g.h + g.padding
+                    || ix >= g.w + g.padding
+                {
+                    continue;
+                }
+                let at = ((image * g.h + iy - g.padding) * g.w + ix - g.padding) * g.ci;
+                for c in 0..g.ci {
+                    *y += x[at + c] * w[((o * g.ci + c) * g.kh + ky) * g.kw + kx];
+                }
+            }
+        }
+        y
+    }
+
+    fn check(x: [usize; 4], co: usize, kernel: (usize, usize), window: Window) {
+        let weight = [co, x[3], kernel.0, kernel.1];
+        let g = Geometry::new(
+            (x[0], x[1], x[2], x[3]),
+            (co, x[3], kernel.0, kernel.1),
+            window.stride,
+            window.padding,
+        )
+        .unwrap();
+        check_gradients(
+            &[&x, &weight],
+            |t| conv2d(&t[0], &t[1], window, Precision::Fp32),
+            |v| slow(&v[0], &v[1], &g),
+            1e-4,
+        );
+    }
+
+    #[test]
+    fn outputs_and_gradients_equal_the_slow_ones_over_odd_shapes() {
+        let window = |stride, padding| Window { stride, padding };
+        check([1, 1, 1, 1], 1, (1, 1), window(1, 0));
+        check([2, 5, 4, 3], 2, (3, 3), window(1, 1));
+        check([2, 7, 5, 2], 3, (3, 3), window(2, 1));
+        check([3, 6, 6, 2], 5, (1, 1), window(1, 0));
+        check([3, 5, 7, 2], 5, (1, 1), window(2, 0));
+        check([1, 9, 8, 1], 2, (7, 7), window(2, 3));
+        check([2, 3, 2, 2], 1, (2, 3), window(3, 2));
+        check([1, 2, 2, 1], 1, (5, 5), window(1, 3));
+        check([1, 1, 3, 2], 2, (1, 3), window(1, 0));
+    }
+
+    #[test]
+    fn blocks_that_span_images_and_blocks_inside_an_image_agree_with_the_slow_form() {
+        check([3, 17, 13, 1], 2, (3, 3), Window { stride: 1, padding: 1 });
+        check([37, 4, 4, 1], 2, (3, 3), Window { stride: 1, padding: 1 });
+        check([1, 23, 29, 2], 1, (1, 1), Window { stride: 1, padding: 0 });
+    }
+
+    fn bits(threads: usize) -> Vec<u32> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let x = tensor(values("x", 0, 9 * 13 * 11 * 6), (9, 13, 11, 6)).unwrap();
+            let w = tensor(values("w", 0, 10 * 6 * 9), (10, 6, 3, 3)).unwrap();
+            let (x, w) = (Var::from_tensor(&x).unwrap(), Var::from_tensor(&w).unwrap());
+            let window = Window { stride: 1, padding: 1 };
+            let y = conv2d(&x, &w, window, Precision::Fp32).unwrap();
+            let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            [&y, grads.get(&x).unwrap(), grads.get(&w).unwrap()]
+                .iter()
+                .flat_map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+                .map(f32::to_bits)
+                .collect()
+        })
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_the_number_of_threads() {
+        let one = bits(1);
+        assert!(one == bits(2) && one == bits(3));
+    }
+
+    #[test]
+    fn half_precision_rounds_operands_results_and_gradients() -> Result<()> {
+        let x =
+            Var::from_vec(vec![1.0f32 + 2f32.powi(-11)], (1, 1, 1, 1), &candle_core::Device::Cpu)?;
+        let w = Var::from_vec(vec![300.0f32], (1, 1, 1, 1), &candle_core::Device::Cpu)?;
+        let y = conv2d(&x, &w, Window { stride: 1, padding: 0 }, Precision::Fp16)?;
+        assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [300.0]);
+        let grads = (y * 1e4)?.sum_all()?.backward()?;
+        let values = |v: &Var| grads.get(v).unwrap().flatten_all()?.to_vec1::<f32>();
+        assert_eq!(values(&x)?, [f32::INFINITY]);
+        assert_eq!(values(&w)?, [10000.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_kernel_larger_than_the_padded_image_is_refused() {
+        let shape = |dims: [usize; 4]| {
+            Tensor::zeros(&dims, candle_core::DType::F32, &candle_core::Device::Cpu).unwrap()
+        };
+        let window = Window { stride: 1, padding: 0 };
+        assert!(
+            conv2d(&shape([1, 2, 2, 1]), &shape([1, 1, 3, 3]), window, Precision::Fp32).is_err()
+        );
+        assert!(
+            conv2d(&shape([1, 3, 3, 2]), &shape([1, 1, 3, 3]), window, Precision::Fp32).is_err()
+        );
+    }
+}

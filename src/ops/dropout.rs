@@ -1,0 +1,91 @@
+//! Dropout with a mask that is a function of a key, so that no state has to be saved or shared.
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::storage::{output, read, slice, tensor};
+use crate::rng::Key;
+
+/// Values per task.
+const BLOCK: usize = 1 << 13;
+
+/// Zeroes each element with probability `p` and scales the others by 1 / (1 - p); any shape, f32.
+///
+/// Element i (row-major) is kept if number i of `key` is at least `p` (Srivastava et al., 2014).
+///
+/// # Errors
+///
+/// `p` outside [0, 1].
+pub fn dropout(x: &Tensor, p: f64, key: Key) -> Result<Tensor> {
+    if !(0.0..=1.0).contains(&p) {
+        bail!("a dropout probability of {p}");
+    }
+    if p == 0.0 { Ok(x.clone()) } else { x.contiguous()?.apply_op1(Dropout { p, key }) }
+}
+
+struct Dropout {
+    p: f64,
+    key: Key,
+}
+
+impl Dropout {
+    fn apply(&self, values: &[f32]) -> Vec<f32> {
+        let scale = if self.p < 1.0 { (1.0 / (1.0 - self.p)) as f32 } else { 0.0 };
+        let mut out = values.to_vec();
+        out.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
+            for (i, value) in out.iter_mut().enumerate() {
+                let kept = self.key.uniform((block * BLOCK + i) as u64) >= self.p;
+                *value = if kept { *value * scale } else { 0.0 };
+            }
+        });
+        out
+    }
+}
+
+impl CustomOp1 for Dropout {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok(output(self.apply(slice(x, layout)?), layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        read([dy], |[dy]| Ok(Some(tensor(self.apply(dy), x.shape())?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::rng::Purpose;
+
+    #[test]
+    fn the_gradient_has_the_mask_of_the_output_and_the_mean_is_kept() -> Result<()> {
+        let n = 40_000;
+        let x = Var::from_vec(vec![1.0f32; n], n, &Device::Cpu)?;
+        let y = dropout(&x, 0.3, Key::new(1, Purpose::Dropout, 2, 3))?;
+        let gradients = y.sum_all()?.backward()?;
+        let y = y.to_vec1::<f32>()?;
+        assert_eq!(gradients.get(&x).unwrap().to_vec1::<f32>()?, y);
+        assert!((y.iter().sum::<f32>() / n as f32 - 1.0).abs() < 0.02);
+        let dropped = y.iter().filter(|v| **v == 0.0).count() as f64 / n as f64;
+        assert!((dropped - 0.3).abs() < 0.01);
+        Ok(())
+    }
+
+    #[test]
+    fn keys_decide_the_mask_and_the_ends_of_the_range_are_exact() -> Result<()> {
+        let x = tensor(vec![2.0; 64], 64)?;
+        let run = |p, b| dropout(&x, p, Key::new(1, Purpose::Dropout, 0, b))?.to_vec1::<f32>();
+        assert_eq!(run(0.5, 1)?, run(0.5, 1)?);
+        assert_ne!(run(0.5, 1)?, run(0.5, 2)?);
+        assert_eq!(run(0.0, 1)?, [2.0; 64]);
+        assert_eq!(run(1.0, 1)?, [0.0; 64]);
+        assert!(run(1.5, 1).is_err());
+        Ok(())
+    }
+}

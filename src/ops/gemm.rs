@@ -1,0 +1,119 @@
+//! Matrix products in f32, safe, on one thread: callers cut the work into fixed blocks.
+#![expect(unsafe_code, reason = "the `gemm` crate takes raw pointers; lengths are checked here")]
+
+/// A matrix view; every (row, column) lies inside `values` by construction.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    values: &'a [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Row-major (rows, cols) over all of `values`.
+    pub(super) fn new(values: &'a [f32], rows: usize, cols: usize) -> Self {
+        assert_eq!(values.len(), rows * cols, "a matrix covers its values");
+        Self { values, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// (cols, rows), without copying.
+    pub(super) fn transposed(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// Rows `start..start + count`, without copying.
+    pub(super) fn row_block(self, start: usize, count: usize) -> Self {
+        assert!(start + count <= self.rows, "rows of a block exist");
+        let first = (start * self.row_stride).min(self.values.len());
+        Self { values: &self.values[first..], rows: count, ..self }
+    }
+}
+
+/// What happens to the values that are already in the output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Into {
+    /// out = a b
+    Replace,
+    /// out += a b
+    Add,
+}
+
+/// `out`, row-major (a.rows, b.cols), becomes or grows by `a b`.
+pub(super) fn multiply(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, into: Into) {
+    assert_eq!(a.cols, b.rows, "inner sizes agree");
+    assert_eq!(out.len(), a.rows * b.cols, "the output covers its values");
+    if a.cols == 0 || out.is_empty() {
+        if into == Into::Replace {
+            out.fill(0.0);
+        }
+        return;
+    }
+    // SAFETY: a `Matrix` holds (rows - 1) row_stride + (cols - 1) col_stride < values.len(), `out` is
+    // a.rows x b.cols row-major, checked above, and is borrowed mutably, so that nothing overlaps.
+    unsafe {
+        gemm::gemm(
+            a.rows,
+            b.cols,
+            a.cols,
+            out.as_mut_ptr(),
+            1,
+            b.cols as isize,
+            into == Into::Add,
+            a.values.as_ptr(),
+            a.col_stride as isize,
+            a.row_stride as isize,
+            b.values.as_ptr(),
+            b.col_stride as isize,
+            b.row_stride as isize,
+            1.0f32,
+            1.0f32,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(n: usize, salt: u64) -> Vec<f32> {
+        super::super::testing::values("gemm", salt, n)
+    }
+
+    #[test]
+    fn products_of_odd_sizes_and_transposed_views_equal_the_slow_ones() {
+        for (m, k, n) in [(1, 1, 1), (1, 7, 5), (7, 1, 3), (13, 31, 17), (64, 100, 33)] {
+            let (a, b) = (values(m * k, 1), values(k * n, 2));
+            let at: Vec<f32> = (0..k * m).map(|i| a[i % m * k + i / m]).collect();
+            let mut plain = vec![f32::NAN; m * n];
+            multiply(&mut plain, Matrix::new(&a, m, k), Matrix::new(&b, k, n), Into::Replace);
+            let mut turned = vec![1.0; m * n];
+            let view = Matrix::new(&at, k, m).transposed();
+            multiply(&mut turned, view, Matrix::new(&b, k, n), Into::Add);
+            for i in 0..m * n {
+                let exact: f64 =
+                    (0..k).map(|j| f64::from(a[i / n * k + j]) * f64::from(b[j * n + i % n])).sum();
+                assert!((f64::from(plain[i]) - exact).abs() < 1e-5, "{m} {k} {n}");
+                assert!((f64::from(turned[i]) - 1.0 - exact).abs() < 1e-5, "{m} {k} {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_over_nothing_is_zero() {
+        let mut out = vec![3.0; 4];
+        multiply(&mut out, Matrix::new(&[], 2, 0), Matrix::new(&[], 0, 2), Into::Replace);
+        assert_eq!(out, [0.0; 4]);
+    }
+}

@@ -1,0 +1,91 @@
+//! NCHW <-> NHWC, at the border between data and convolutions.
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use rayon::prelude::*;
+
+use super::storage::{output, read, slice, tensor};
+
+/// Pixels transposed together, so that both sides stay in the first-level cache.
+const TILE: usize = 64;
+
+/// (n, c, h, w) -> (n, h, w, c), f32.
+///
+/// # Errors
+///
+/// Not four dimensions, or not f32 on the CPU.
+pub fn nchw_to_nhwc(x: &Tensor) -> Result<Tensor> {
+    let (n, c, h, w) = x.dims4()?;
+    let op = Transpose { rows: c, cols: h * w, shape: [n, h, w, c] };
+    x.contiguous()?.apply_op1(op)
+}
+
+/// (n, h, w, c) -> (n, c, h, w), f32.
+///
+/// # Errors
+///
+/// Not four dimensions, or not f32 on the CPU.
+pub fn nhwc_to_nchw(x: &Tensor) -> Result<Tensor> {
+    let (n, h, w, c) = x.dims4()?;
+    let op = Transpose { rows: h * w, cols: c, shape: [n, c, h, w] };
+    x.contiguous()?.apply_op1(op)
+}
+
+/// Transposes each image's (rows, cols) matrix.
+struct Transpose {
+    rows: usize,
+    cols: usize,
+    shape: [usize; 4],
+}
+
+impl CustomOp1 for Transpose {
+    fn name(&self) -> &'static str {
+        "image-layout"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok(output(transpose(slice(x, layout)?, self.rows, self.cols), &self.shape))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        read([dy], |[dy]| Ok(Some(tensor(transpose(dy, self.cols, self.rows), x.shape())?)))
+    }
+}
+
+fn transpose(x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    let mut y = vec![0.0; x.len()];
+    let image = (rows * cols).max(1);
+    y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
+        for first in (0..cols).step_by(TILE) {
+            for (row, x) in x.chunks_exact(cols).enumerate() {
+                for (col, &value) in x.iter().enumerate().skip(first).take(TILE) {
+                    y[col * rows + row] = value;
+                }
+            }
+        }
+    });
+    y
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{check_gradients, values};
+    use super::*;
+
+    #[test]
+    fn both_directions_equal_candles_permutation_and_have_a_gradient() -> Result<()> {
+        for dims in [[1, 1, 1, 1], [2, 3, 5, 7], [3, 70, 3, 31]] {
+            let x = tensor(values("x", 0, dims.iter().product()), &dims)?;
+            let there = nchw_to_nhwc(&x)?;
+            let expected = x.permute((0, 2, 3, 1))?;
+            assert_eq!(there.dims(), expected.dims());
+            let flat = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+            assert_eq!(flat(&there)?, flat(&expected)?);
+            assert_eq!(flat(&nhwc_to_nchw(&there)?)?, flat(&x)?);
+        }
+        let at = |v: &[f64], c: usize, hw: usize| -> Vec<f64> {
+            (0..v.len()).map(|i| v[i / (c * hw) * c * hw + i % c * hw + i / c % hw]).collect()
+        };
+        check_gradients(&[&[2, 3, 2, 2]], |t| nchw_to_nhwc(&t[0]), |v| at(&v[0], 3, 4), 1e-6);
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Losses of regression: mean squared and mean absolute error.
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+
+use super::storage::{output, read, slice, tensor};
+
+/// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 -> scalar.
+///
+/// # Errors
+///
+/// Shapes that differ, or no elements.
+pub fn mse(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
+    apply(prediction, target, Kind::Squared)
+}
+
+/// Mean over all elements of |prediction - target|, as `torch.nn.L1Loss`; the gradient at 0 is 0.
+///
+/// # Errors
+///
+/// As [`mse`].
+pub fn mae(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
+    apply(prediction, target, Kind::Absolute)
+}
+
+/// Each sample's mean squared error over its targets, without a graph: (n, targets) -> n numbers.
+///
+/// # Errors
+///
+/// As [`mse`].
+pub fn score_mse(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
+    score(prediction, target, Kind::Squared)
+}
+
+/// Each sample's mean absolute error over its targets, without a graph.
+///
+/// # Errors
+///
+/// As [`mse`].
+pub fn score_mae(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
+    score(prediction, target, Kind::Absolute)
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Squared,
+    Absolute,
+}
+
+impl Kind {
+    fn loss(self, difference: f64) -> f64 {
+        match self {
+            Self::Squared => difference * difference,
+            Self::Absolute => difference.abs(),
+        }
+    }
+
+    fn slope(self, difference: f32) -> f32 {
+        match self {
+            Self::Squared => 2.0 * difference,
+            Self::Absolute if difference == 0.0 => 0.0,
+            // Keeps NaN, unlike a comparison.
+            Self::Absolute => difference.signum(),
+        }
+    }
+}
+
+fn apply(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Tensor> {
+    check(prediction, target)?;
+    prediction.contiguous()?.apply_op2(&target.contiguous()?, Regression(kind))
+}
+
+fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
+    check(prediction, target)?;
+    let per_sample = prediction.elem_count() / prediction.dims().first().copied().unwrap_or(1);
+    read([prediction, target], |[p, t]| {
+        let sample = |(p, t): (&[f32], &[f32])| sum(p, t, kind) / per_sample as f64;
+        Ok(p.chunks_exact(per_sample).zip(t.chunks_exact(per_sample)).map(sample).collect())
+    })
+}
+
+fn check(prediction: &Tensor, target: &Tensor) -> Result<()> {
+    if prediction.dims() != target.dims() || prediction.elem_count() == 0 {
+        bail!("predictions {:?} for targets {:?}", prediction.dims(), target.dims());
+    }
+    Ok(())
+}
+
+fn sum(p: &[f32], t: &[f32], kind: Kind) -> f64 {
+    p.iter().zip(t).map(|(&p, &t)| kind.loss(f64::from(p) - f64::from(t))).sum()
+}
+
+struct Regression(Kind);
+
+impl CustomOp2 for Regression {
+    fn name(&self) -> &'static str {
+        "regression-loss"
+    }
+
+    fn cpu_fwd(
+        &self,
+        p: &CpuStorage,
+        p_layout: &Layout,
+        t: &CpuStorage,
+        t_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (p, t) = (slice(p, p_layout)?, slice(t, t_layout)?);
+        Ok(output(vec![(sum(p, t, self.0) / p.len() as f64) as f32], ()))
+    }
+
+    fn bwd(
+        &self,
+        prediction: &Tensor,
+        target: &Tensor,
+        _loss: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let scale = dy.to_scalar::<f32>()? / prediction.elem_count() as f32;
+        let slopes = read([prediction, target], |[p, t]| {
+            let slopes = p.iter().zip(t).map(|(p, t)| scale * self.0.slope(p - t)).collect();
+            tensor(slopes, prediction.shape())
+        })?;
+        let of_target = if target.track_op() { Some(slopes.neg()?) } else { None };
+        Ok((Some(slopes), of_target))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::check_gradients;
+    use super::*;
+
+    #[test]
+    fn outputs_and_gradients_equal_the_slow_ones() {
+        let shapes: [&[usize]; 2] = [&[5, 3], &[5, 3]];
+        let mean = |v: &[Vec<f64>], f: fn(f64) -> f64| {
+            vec![v[0].iter().zip(&v[1]).map(|(p, t)| f(p - t)).sum::<f64>() / 15.0]
+        };
+        check_gradients(&shapes, |t| mse(&t[0], &t[1]), |v| mean(v, |d| d * d), 1e-6);
+        check_gradients(&shapes, |t| mae(&t[0], &t[1]), |v| mean(v, f64::abs), 1e-6);
+    }
+
+    #[test]
+    fn scores_are_per_sample_and_shapes_must_agree() -> Result<()> {
+        let p = tensor(vec![1.0, 2.0, 3.0, 5.0], (2, 2))?;
+        let t = tensor(vec![1.0, 0.0, 3.0, 4.0], (2, 2))?;
+        assert_eq!(score_mse(&p, &t)?, [2.0, 0.5]);
+        assert_eq!(score_mae(&p, &t)?, [1.0, 0.5]);
+        assert!(mse(&p, &t.flatten_all()?).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! Checks an operation against a slow f64 reference: values, and gradients by central differences.
+
+use candle_core::{Device, Result, Tensor, Var};
+
+use crate::rng::{Key, Purpose, name_hash};
+
+/// Deterministic values in [-1, 1).
+pub(crate) fn values(name: &str, salt: u64, n: usize) -> Vec<f32> {
+    let mut stream = Key::new(salt, Purpose::Generate, name_hash(name), n as u64).stream();
+    (0..n).map(|_| stream.range(-1.0, 1.0) as f32).collect()
+}
+
+/// Compares `op` with `reference`, and the gradient of `sum(y r)` for a fixed random r with central
+/// differences of the reference. `tolerance` is relative to the largest entry (at least 1).
+#[track_caller]
+pub(crate) fn check_gradients(
+    shapes: &[&[usize]],
+    op: impl Fn(&[Tensor]) -> Result<Tensor>,
+    reference: impl Fn(&[Vec<f64>]) -> Vec<f64>,
+    tolerance: f64,
+) {
+    let inputs: Vec<Vec<f32>> = shapes
+        .iter()
+        .enumerate()
+        .map(|(i, shape)| values("input", i as u64, shape.iter().product()))
+        .collect();
+    let vars: Vec<Var> = inputs
+        .iter()
+        .zip(shapes)
+        .map(|(values, shape)| Var::from_vec(values.clone(), *shape, &Device::Cpu).unwrap())
+        .collect();
+    let tensors: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
+    let mut exact: Vec<Vec<f64>> =
+        inputs.iter().map(|values| values.iter().map(|&v| f64::from(v)).collect()).collect();
+
+    let y = op(&tensors).unwrap();
+    close("output", &y, &reference(&exact), tolerance);
+
+    let r = values("r", 0, y.elem_count());
+    let weights = Tensor::from_vec(r.clone(), y.shape(), &Device::Cpu).unwrap();
+    let grads = (y * weights).unwrap().sum_all().unwrap().backward().unwrap();
+    let objective = |exact: &[Vec<f64>]| -> f64 {
+        reference(exact).iter().zip(&r).map(|(y, &r)| y * f64::from(r)).sum()
+    };
+    for (i, var) in vars.iter().enumerate() {
+        let slopes: Vec<f64> = (0..inputs[i].len())
+            .map(|j| {
+                let at = exact[i][j];
+                let mut moved = |by: f64| {
+                    exact[i][j] = at + by;
+                    objective(&exact)
+                };
+                let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                exact[i][j] = at;
+                slope
+            })
+            .collect();
+        close(&format!("gradient {i}"), grads.get(var).unwrap(), &slopes, tolerance);
+    }
+}
+
+#[track_caller]
+fn close(what: &str, actual: &Tensor, expected: &[f64], tolerance: f64) {
+    let actual = actual.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(1.0f64, |max, v| max.max(v.abs()));
+    for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
+        let error = (f64::from(*a) - e).abs() / scale;
+        assert!(error <= tolerance, "{what}[{i}]: {a} instead of {e}");
+    }
+}
