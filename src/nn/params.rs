@@ -68,7 +68,8 @@ pub struct Param(Arc<ParamInner>);
 
 struct ParamInner {
     name: String,
-    index: usize,
+    /// Position in [`Params::parameters`]; `None` for a frozen parameter.
+    index: Option<usize>,
     shape: Vec<usize>,
     /// `None` while a model is only described, so that counting parameters allocates nothing.
     var: Option<Var>,
@@ -91,6 +92,11 @@ impl Param {
     /// The shape.
     pub fn shape(&self) -> &[usize] {
         &self.0.shape
+    }
+
+    /// Whether gradients reach it; a frozen parameter enters every graph detached.
+    pub fn is_trainable(&self) -> bool {
+        self.0.index.is_some()
     }
 
     /// Number of elements.
@@ -120,17 +126,19 @@ impl Param {
     /// The model was only described, or the device failed.
     pub fn tensor(&self) -> Result<Tensor> {
         let mut pass = lock(&self.0.pass);
-        let Some(sink) = pass.sink.clone() else { return Ok(self.var()?.as_detached_tensor()) };
+        let (Some(sink), Some(index)) = (pass.sink.clone(), self.0.index) else {
+            return Ok(self.var()?.as_detached_tensor());
+        };
         if let Some(node) = &pass.node {
             return Ok(node.clone());
         }
-        let node = self.var()?.apply_op1(Hook { index: self.0.index, sink })?;
+        let node = self.var()?.apply_op1(Hook { index, sink })?;
         pass.node = Some(node.clone());
         Ok(node)
     }
 }
 
-/// A tensor that training changes but no gradient does: running statistics. Cloning shares it.
+/// A tensor that no gradient changes: running statistics, frozen parameters. Cloning shares it.
 #[derive(Clone)]
 pub struct Buffer(Arc<BufferInner>);
 
@@ -191,12 +199,13 @@ impl Counter {
 }
 
 impl Params {
-    /// Parameters in registration order.
+    /// Trainable parameters in registration order.
     pub fn parameters(&self) -> &[Param] {
         &self.parameters
     }
 
-    /// Buffers in registration order.
+    /// Buffers in registration order, frozen parameters among them: whatever is done for buffers
+    /// (broadcast, checkpoints) is done for these too, and nothing that is done for gradients.
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers
     }
@@ -223,6 +232,11 @@ impl Params {
     pub fn end_pass(&self) {
         self.begin_pass(None);
     }
+
+    fn holds(&self, name: &str) -> bool {
+        self.parameters.iter().any(|param| param.name() == name)
+            || self.buffers.iter().any(|buffer| buffer.name() == name)
+    }
 }
 
 /// Registers a model's parameters under a path: `builder.pp("layer1").pp("0")` names `layer1.0.…`.
@@ -232,17 +246,18 @@ pub struct Builder {
     path: String,
     /// `None` = only describe.
     seed: Option<u64>,
+    frozen: bool,
 }
 
 impl Builder {
     /// Builds parameters with initial values drawn for `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { params: Arc::default(), path: String::new(), seed: Some(seed) }
+        Self { params: Arc::default(), path: String::new(), seed: Some(seed), frozen: false }
     }
 
     /// Records names and shapes only; nothing is allocated, and nothing can be computed.
     pub fn describe() -> Self {
-        Self { params: Arc::default(), path: String::new(), seed: None }
+        Self { params: Arc::default(), path: String::new(), seed: None, frozen: false }
     }
 
     /// The builder of a child module.
@@ -251,12 +266,19 @@ impl Builder {
         Self { path: self.name(&name.to_string()), ..self.clone() }
     }
 
+    /// A builder at the same path whose parameters are frozen: they keep their values, are listed as
+    /// buffers, and enter every graph detached.
+    #[must_use]
+    pub fn frozen(&self) -> Self {
+        Self { frozen: true, ..self.clone() }
+    }
+
     /// Path of this module; the empty string at the root.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Registers a trainable parameter.
+    /// Registers a parameter, trainable unless this builder is [`Builder::frozen`].
     ///
     /// # Errors
     ///
@@ -264,32 +286,39 @@ impl Builder {
     pub fn param(&self, name: &str, shape: &[usize], init: Init) -> Result<Param> {
         let name = self.name(name);
         let mut params = lock(&self.params);
-        if params.parameters.iter().any(|param| param.name() == name) {
+        if params.holds(&name) {
             bail!("parameter `{name}` is registered twice");
         }
         let key = |seed| Key::new(seed, Purpose::Init, name_hash(&name), 0);
         let var = self.var(shape, |seed, n| init.values(key(seed), n))?;
-        let inner = ParamInner {
-            index: params.parameters.len(),
-            shape: shape.to_vec(),
-            var,
-            pass: Mutex::default(),
-            name,
-        };
-        params.parameters.push(Param(Arc::new(inner)));
-        Ok(params.parameters[params.parameters.len() - 1].clone())
+        let index = (!self.frozen).then_some(params.parameters.len());
+        let shape = shape.to_vec();
+        if self.frozen {
+            let inner =
+                BufferInner { name: name.clone(), shape: shape.clone(), value: var.clone() };
+            params.buffers.push(Buffer(Arc::new(inner)));
+        }
+        let param = Param(Arc::new(ParamInner { name, index, shape, var, pass: Mutex::default() }));
+        if !self.frozen {
+            params.parameters.push(param.clone());
+        }
+        Ok(param)
     }
 
     /// Registers a buffer with all elements equal to `value`.
     ///
     /// # Errors
     ///
-    /// The device is out of memory.
+    /// The name is taken, or the device is out of memory.
     pub fn buffer(&self, name: &str, shape: &[usize], value: f32) -> Result<Buffer> {
+        let name = self.name(name);
+        let mut params = lock(&self.params);
+        if params.holds(&name) {
+            bail!("buffer `{name}` is registered twice");
+        }
         let value = self.var(shape, |_, n| vec![value; n])?;
-        let inner = BufferInner { name: self.name(name), shape: shape.to_vec(), value };
-        let buffer = Buffer(Arc::new(inner));
-        lock(&self.params).buffers.push(buffer.clone());
+        let buffer = Buffer(Arc::new(BufferInner { name, shape: shape.to_vec(), value }));
+        params.buffers.push(buffer.clone());
         Ok(buffer)
     }
 
@@ -389,6 +418,24 @@ mod tests {
         let huge = builder.pp("head").param("weight", &[1 << 20, 1 << 20], Init::Constant(0.0))?;
         assert_eq!((huge.name(), huge.elem_count()), ("head.weight", 1 << 40));
         assert!(huge.var().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_frozen_parameter_is_a_buffer_and_gets_no_gradient() -> Result<()> {
+        let builder = Builder::new(1);
+        let frozen = builder.frozen().param("frozen", &[1], Init::Constant(2.0))?;
+        let weight = builder.param("weight", &[1], Init::Constant(3.0))?;
+        assert!(builder.buffer("frozen", &[1], 0.0).is_err());
+        let params = builder.finish();
+        let recorded = Arc::new(Recorded::default());
+        let sink: Arc<dyn GradientSink> = recorded.clone();
+        params.begin_pass(Some(&sink));
+        (weight.tensor()? * frozen.tensor()?)?.sum_all()?.backward()?;
+        params.end_pass();
+        assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![2.0])]);
+        assert_eq!((frozen.is_trainable(), weight.is_trainable()), (false, true));
+        assert_eq!((params.parameters().len(), params.buffers()[0].name()), (1, "frozen"));
         Ok(())
     }
 

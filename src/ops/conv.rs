@@ -6,7 +6,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use super::gemm::{Into, Matrix, multiply};
+use super::gemm::{Matrix, Write, multiply};
 use super::im2col::Geometry;
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
@@ -101,7 +101,7 @@ fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
     y.par_chunks_mut(PIXELS * g.co).enumerate().for_each_init(Vec::new, |scratch, (block, y)| {
         let first = block * PIXELS;
         let pixels = first..first + y.len() / g.co;
-        multiply(y, gathered(g, x, pixels, scratch), weight, Into::Replace);
+        multiply(y, gathered(g, x, pixels, scratch), weight, Write::Replace);
     });
     y
 }
@@ -122,10 +122,10 @@ fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
             let dy = Matrix::new(dy, pixels.len(), g.co);
             if g.is_pointwise() {
                 let dx = &mut dx[(pixels.start - first) * g.ci..(pixels.end - first) * g.ci];
-                multiply(dx, dy, weight, Into::Replace);
+                multiply(dx, dy, weight, Write::Replace);
             } else {
                 scratch.resize(pixels.len() * g.columns(), 0.0);
-                multiply(scratch, dy, weight, Into::Replace);
+                multiply(scratch, dy, weight, Write::Replace);
                 g.scatter(scratch, pixels, dx, group * images);
             }
         }
@@ -145,7 +145,7 @@ fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
             let pixels = block * PIXELS..((block + 1) * PIXELS).min(g.pixels());
             let dy = &dy[pixels.start * g.co..pixels.end * g.co];
             let dy = Matrix::new(dy, pixels.len(), g.co).transposed();
-            multiply(&mut sum, dy, gathered(g, x, pixels, &mut scratch), Into::Add);
+            multiply(&mut sum, dy, gathered(g, x, pixels, &mut scratch), Write::Add);
         }
         sum
     };

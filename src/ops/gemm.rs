@@ -39,7 +39,7 @@ impl<'a> Matrix<'a> {
 
 /// What happens to the values that are already in the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Into {
+pub(super) enum Write {
     /// out = a b
     Replace,
     /// out += a b
@@ -47,11 +47,11 @@ pub(super) enum Into {
 }
 
 /// `out`, row-major (a.rows, b.cols), becomes or grows by `a b`.
-pub(super) fn multiply(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, into: Into) {
+pub(super) fn multiply(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, write: Write) {
     assert_eq!(a.cols, b.rows, "inner sizes agree");
     assert_eq!(out.len(), a.rows * b.cols, "the output covers its values");
     if a.cols == 0 || out.is_empty() {
-        if into == Into::Replace {
+        if write == Write::Replace {
             out.fill(0.0);
         }
         return;
@@ -66,7 +66,7 @@ pub(super) fn multiply(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, into: Into
             out.as_mut_ptr(),
             1,
             b.cols as isize,
-            into == Into::Add,
+            write == Write::Add,
             a.values.as_ptr(),
             a.col_stride as isize,
             a.row_stride as isize,
@@ -97,10 +97,10 @@ mod tests {
             let (a, b) = (values(m * k, 1), values(k * n, 2));
             let at: Vec<f32> = (0..k * m).map(|i| a[i % m * k + i / m]).collect();
             let mut plain = vec![f32::NAN; m * n];
-            multiply(&mut plain, Matrix::new(&a, m, k), Matrix::new(&b, k, n), Into::Replace);
+            multiply(&mut plain, Matrix::new(&a, m, k), Matrix::new(&b, k, n), Write::Replace);
             let mut turned = vec![1.0; m * n];
             let view = Matrix::new(&at, k, m).transposed();
-            multiply(&mut turned, view, Matrix::new(&b, k, n), Into::Add);
+            multiply(&mut turned, view, Matrix::new(&b, k, n), Write::Add);
             for i in 0..m * n {
                 let exact: f64 =
                     (0..k).map(|j| f64::from(a[i / n * k + j]) * f64::from(b[j * n + i % n])).sum();
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_sum_over_nothing_is_zero() {
         let mut out = vec![3.0; 4];
-        multiply(&mut out, Matrix::new(&[], 2, 0), Matrix::new(&[], 0, 2), Into::Replace);
+        multiply(&mut out, Matrix::new(&[], 2, 0), Matrix::new(&[], 0, 2), Write::Replace);
         assert_eq!(out, [0.0; 4]);
     }
 }

@@ -1,0 +1,54 @@
+//! Dropout layer.
+
+use candle_core::{Result, Tensor};
+
+use super::{Builder, Mode, Pass};
+use crate::ops;
+use crate::rng::name_hash;
+
+/// `torch.nn.Dropout`, with a mask that is a function of the pass's key and the layer's path.
+pub struct Dropout {
+    p: f64,
+    path: u64,
+}
+
+impl Dropout {
+    /// Registers nothing; the builder's path tells this layer from others.
+    pub fn new(builder: &Builder, p: f64) -> Self {
+        Self { p, path: name_hash(builder.path()) }
+    }
+
+    /// Any shape; the same tensor in evaluation.
+    ///
+    /// # Errors
+    ///
+    /// A probability outside [0, 1].
+    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        match pass.mode {
+            Mode::Eval => Ok(x.clone()),
+            Mode::Train { key, .. } => ops::dropout(x, self.p, key.with(self.path)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::plan::Precision;
+    use crate::rng::{Key, Purpose};
+
+    #[test]
+    fn layers_of_one_pass_have_their_own_masks_and_evaluation_has_none() -> Result<()> {
+        let builder = Builder::new(1);
+        let (a, b) = (Dropout::new(&builder.pp("a"), 0.5), Dropout::new(&builder.pp("b"), 0.5));
+        let x = Tensor::ones(64, DType::F32, &Device::Cpu)?;
+        let train = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+        let run = |layer: &Dropout, pass: &Pass| layer.forward(&x, pass)?.to_vec1::<f32>();
+        assert_eq!(run(&a, &train)?, run(&a, &train)?);
+        assert_ne!(run(&a, &train)?, run(&b, &train)?);
+        assert_eq!(run(&a, &Pass::eval(Precision::Fp32))?, [1.0; 64]);
+        Ok(())
+    }
+}

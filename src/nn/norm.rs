@@ -1,0 +1,114 @@
+//! Batch normalisation layer, NHWC.
+
+use candle_core::{Result, Tensor, Var};
+
+use super::{Buffer, Builder, Counter, Init, Mode, Param, Pass};
+use crate::ops::{self, Activation, BatchStatistics, RunningStatistics};
+
+const EPS: f64 = 1e-5;
+const MOMENTUM: f64 = 0.1;
+
+/// `torch.nn.BatchNorm2d` over NHWC activations, fused with a residual and an activation.
+///
+/// Normalises with the biased variance of the batch; the running variance learns the unbiased one, with
+/// momentum 0.1. Statistics are those of one pass on one rank.
+pub struct BatchNorm2d {
+    weight: Param,
+    bias: Param,
+    running_mean: Buffer,
+    running_var: Buffer,
+    num_batches_tracked: Counter,
+}
+
+impl BatchNorm2d {
+    /// Registers `weight` (all `gamma`), `bias` (0), `running_mean` (0), `running_var` (1), `num_batches_tracked`.
+    ///
+    /// # Errors
+    ///
+    /// A name is taken, or the device is out of memory.
+    pub fn new(builder: &Builder, channels: usize, gamma: f64) -> Result<Self> {
+        Ok(Self {
+            weight: builder.param("weight", &[channels], Init::Constant(gamma))?,
+            bias: builder.param("bias", &[channels], Init::Constant(0.0))?,
+            running_mean: builder.buffer("running_mean", &[channels], 0.0)?,
+            running_var: builder.buffer("running_var", &[channels], 1.0)?,
+            num_batches_tracked: builder.counter("num_batches_tracked"),
+        })
+    }
+
+    /// activation(norm(x) + residual); x and residual (n, h, w, c).
+    ///
+    /// # Errors
+    ///
+    /// Shapes that do not fit, or training on one value per channel.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Activation,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        let affine = [&self.weight.tensor()?, &self.bias.tensor()?];
+        match pass.mode {
+            Mode::Train { track_statistics, .. } => {
+                let (y, batch) = ops::batch_norm(x, affine, residual, activation, EPS)?;
+                if track_statistics {
+                    self.track(&batch)?;
+                }
+                Ok(y)
+            }
+            Mode::Eval => {
+                let running = RunningStatistics {
+                    mean: self.running_mean.var()?,
+                    variance: self.running_var.var()?,
+                };
+                ops::batch_norm_running(x, affine, residual, activation, EPS, running)
+            }
+        }
+    }
+
+    fn track(&self, batch: &BatchStatistics) -> Result<()> {
+        let unbiased = batch.rows as f64 / (batch.rows as f64 - 1.0);
+        move_towards(self.running_mean.var()?, &batch.mean, 1.0)?;
+        move_towards(self.running_var.var()?, &batch.variance, unbiased)?;
+        self.num_batches_tracked.increment();
+        Ok(())
+    }
+}
+
+/// running = (1 - momentum) running + momentum scale value
+fn move_towards(running: &Var, values: &[f32], scale: f64) -> Result<()> {
+    let moved = |(old, value): (f32, &f32)| {
+        ((1.0 - MOMENTUM) * f64::from(old) + MOMENTUM * scale * f64::from(*value)) as f32
+    };
+    let moved: Vec<f32> = running.to_vec1()?.into_iter().zip(values).map(moved).collect();
+    running.set(&Tensor::new(moved, running.device())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::plan::Precision;
+    use crate::rng::{Key, Purpose};
+
+    #[test]
+    fn running_statistics_follow_pytorch_and_only_when_asked() -> Result<()> {
+        let builder = Builder::new(1);
+        let norm = BatchNorm2d::new(&builder, 1, 1.0)?;
+        let params = builder.finish();
+        // torch.nn.BatchNorm2d(1) over [1, 2, 3, 6]: mean 3, unbiased variance 14/3.
+        let x = Tensor::new(&[1f32, 2.0, 3.0, 6.0], &Device::Cpu)?.reshape((1, 2, 2, 1))?;
+        let key = Key::new(1, Purpose::Dropout, 0, 0);
+        let mut pass = Pass::train(key, Precision::Fp32);
+        norm.forward(&x, None, Activation::Identity, &pass)?;
+        let buffer = |i: usize| params.buffers()[i].var()?.to_vec1::<f32>();
+        assert_eq!((buffer(0)?, buffer(1)?), (vec![0.3], vec![0.9 + 0.466_666_67]));
+        pass.mode = Mode::Train { key, track_statistics: false };
+        norm.forward(&x, None, Activation::Identity, &pass)?;
+        norm.forward(&x, None, Activation::Identity, &Pass::eval(Precision::Fp32))?;
+        assert_eq!((buffer(0)?[0], params.counters()[0].get()), (0.3, 1));
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! Safetensors file <-> [`Params`], under PyTorch's state-dict keys.
+//!
+//! The file is not trusted: its header is limited before anything is allocated, and no shape in it is
+//! believed. Nothing is changed unless every tensor fits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor, Var};
+use half::{bf16, f16};
+use safetensors::tensor::{SafeTensorError, TensorView};
+use safetensors::{Dtype, SafeTensors};
+
+use super::Params;
+
+/// Longest header read: a ResNet-50 has 40 kB.
+const MAX_HEADER: u64 = 16 << 20;
+const COUNTER: &str = "num_batches_tracked";
+
+/// What a file may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strict<'a> {
+    /// Nothing: keys and shapes agree.
+    All,
+    /// Tensors under these prefixes (`fc.`) may be missing, extra or of another shape; they then keep their values.
+    ExceptHead(&'a [&'a str]),
+}
+
+/// What was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Tensors taken from the file.
+    pub loaded: usize,
+    /// The model's tensors that keep their values, in registration order.
+    pub kept: Vec<String>,
+    /// The file's keys that were not used.
+    pub ignored: Vec<String>,
+}
+
+/// A key with its shape.
+pub type KeyShape = (String, Vec<usize>);
+
+/// Why a state dict was not loaded or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be read.
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Not a safetensors file, or a damaged one.
+    #[error("`{}` is not a whole safetensors file: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: SafeTensorError,
+    },
+    /// The header claims to be too long.
+    #[error("`{}` claims a header of {header} bytes; at most {MAX_HEADER} are read", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// Its claim.
+        header: u64,
+    },
+    /// Keys or shapes differ.
+    #[error("`{}` does not fit the model:{}", path.display(), list(missing, unexpected, mismatched))]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// The model's tensors that the file lacks.
+        missing: Vec<KeyShape>,
+        /// The file's tensors that the model lacks.
+        unexpected: Vec<KeyShape>,
+        /// Tensors whose shapes differ: key, the model's, the file's.
+        mismatched: Vec<(String, Vec<usize>, Vec<usize>)>,
+    },
+    /// Not a number type that has a meaning as a weight.
+    #[error("`{key}` in `{}` holds {dtype:?}, not floating-point numbers", path.display())]
+    Dtype {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What it holds.
+        dtype: Dtype,
+    },
+    /// The values could not be moved.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// The bytes could not be made.
+    #[error("a state dict cannot be written: {0}")]
+    Write(#[source] SafeTensorError),
+}
+
+/// Replaces the model's values by those of a safetensors file, all or none.
+///
+/// `module.` is stripped from keys; if all of the model's keys share a first component (`resnet18.`) that none
+/// of the file's has, it is put before them. f16, bf16 and f64 become f32. `num_batches_tracked` is taken if
+/// present, and never missed.
+///
+/// # Errors
+///
+/// The file cannot be read or is damaged, or keys or shapes differ (each is listed).
+pub fn load_state_dict(
+    params: &Params,
+    path: &Path,
+    strict: Strict<'_>,
+) -> Result<LoadReport, Error> {
+    let bytes = read_limited(path)?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|source| Error::Format { path: path.to_owned(), source })?;
+    let mut file = renamed(params, &file);
+    let mut loading = Loading::new(path, strict);
+    let mut values = Vec::new();
+    for (name, shape, var) in tensors(params)? {
+        if let Some(value) = loading.take(&mut file, &name, &shape)? {
+            values.push((var, value));
+        }
+    }
+    let counts = loading.take_counts(params, &mut file);
+    loading.refuse_rest(&file);
+    let report = loading.finish()?;
+    for (var, value) in values {
+        var.set(&Tensor::from_vec(value, var.shape(), &Device::Cpu)?)?;
+    }
+    counts.into_iter().for_each(|(counter, count)| counter.set(count));
+    Ok(report)
+}
+
+/// All parameters, buffers and counters as a safetensors file that PyTorch loads with `strict=True`.
+///
+/// Counters are int64 scalars. Equal values give equal bytes.
+///
+/// # Errors
+///
+/// The model was only described.
+pub fn save_state_dict(params: &Params) -> Result<Vec<u8>, Error> {
+    let mut owned: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for (name, shape, var) in tensors(params)? {
+        let values = var.flatten_all()?.to_vec1::<f32>()?;
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        owned.push((name, Dtype::F32, shape, bytes));
+    }
+    for counter in params.counters() {
+        let bytes = counter.get().to_le_bytes().to_vec();
+        owned.push((counter.name().to_owned(), Dtype::I64, vec![], bytes));
+    }
+    let views = owned
+        .iter()
+        .map(|(name, dtype, shape, bytes)| {
+            Ok((name.as_str(), TensorView::new(*dtype, shape.clone(), bytes)?))
+        })
+        .collect::<Result<Vec<_>, SafeTensorError>>()
+        .map_err(Error::Write)?;
+    let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
+    safetensors::serialize(views, Some(metadata)).map_err(Error::Write)
+}
+
+/// Parameters, then buffers.
+fn tensors(params: &Params) -> Result<Vec<(String, Vec<usize>, Var)>, Error> {
+    let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var()));
+    let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var()));
+    parameters
+        .chain(buffers)
+        .map(|(name, shape, var)| Ok((name.to_owned(), shape.to_vec(), var?.clone())))
+        .collect()
+}
+
+/// The file's bytes, once its header is known to be of a sane length.
+fn read_limited(path: &Path) -> Result<Vec<u8>, Error> {
+    let failed = |source| Error::Read { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut header = [0; 8];
+    file.read_exact(&mut header).map_err(failed)?;
+    let header = u64::from_le_bytes(header);
+    if header > MAX_HEADER {
+        return Err(Error::Header { path: path.to_owned(), header });
+    }
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// The file's tensors under the model's keys.
+fn renamed<'a>(params: &Params, file: &SafeTensors<'a>) -> BTreeMap<String, TensorView<'a>> {
+    let stripped: BTreeMap<String, TensorView<'a>> = file
+        .tensors()
+        .into_iter()
+        .map(|(key, view)| (key.strip_prefix("module.").map_or(key.clone(), str::to_owned), view))
+        .collect();
+    match shared_component(params) {
+        Some(prefix) if !stripped.keys().any(|key| key.starts_with(&prefix)) => {
+            stripped.into_iter().map(|(key, view)| (format!("{prefix}{key}"), view)).collect()
+        }
+        _ => stripped,
+    }
+}
+
+/// The first component, with its dot, if all keys of the model have the same.
+fn shared_component(params: &Params) -> Option<String> {
+    let parameters = params.parameters().iter().map(super::Param::name);
+    let names = parameters.chain(params.buffers().iter().map(super::Buffer::name));
+    let components: BTreeSet<Option<&str>> =
+        names.map(|name| name.split_once('.').map(|(first, _)| first)).collect();
+    match components.into_iter().collect::<Vec<_>>()[..] {
+        [Some(only)] => Some(format!("{only}.")),
+        _ => None,
+    }
+}
+
+/// Compares the file with the model, and remembers what differs.
+struct Loading<'a> {
+    path: &'a Path,
+    strict: Strict<'a>,
+    report: LoadReport,
+    missing: Vec<KeyShape>,
+    unexpected: Vec<KeyShape>,
+    mismatched: Vec<(String, Vec<usize>, Vec<usize>)>,
+}
+
+impl<'a> Loading<'a> {
+    fn new(path: &'a Path, strict: Strict<'a>) -> Self {
+        Self {
+            path,
+            strict,
+            report: LoadReport::default(),
+            missing: Vec::new(),
+            unexpected: Vec::new(),
+            mismatched: Vec::new(),
+        }
+    }
+
+    /// The file's values for this tensor; `None` if it has none that fit.
+    fn take(
+        &mut self,
+        file: &mut BTreeMap<String, TensorView<'_>>,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Option<Vec<f32>>, Error> {
+        let free = self.may_differ(name);
+        match file.remove(name) {
+            Some(view) if view.shape() == shape => {
+                self.report.loaded += 1;
+                return self.values(name, &view).map(Some);
+            }
+            Some(_) if free => self.report.ignored.push(name.to_owned()),
+            Some(view) => {
+                let theirs = view.shape().to_vec();
+                self.mismatched.push((name.to_owned(), shape.to_vec(), theirs));
+            }
+            None if free => {}
+            None => self.missing.push((name.to_owned(), shape.to_vec())),
+        }
+        if free {
+            self.report.kept.push(name.to_owned());
+        }
+        Ok(None)
+    }
+
+    fn take_counts<'p>(
+        &mut self,
+        params: &'p Params,
+        file: &mut BTreeMap<String, TensorView<'_>>,
+    ) -> Vec<(&'p super::Counter, i64)> {
+        let mut counts = Vec::new();
+        for counter in params.counters() {
+            let Some(view) = file.remove(counter.name()) else { continue };
+            match (view.dtype(), <[u8; 8]>::try_from(view.data())) {
+                (Dtype::I64, Ok(bytes)) => counts.push((counter, i64::from_le_bytes(bytes))),
+                _ => self.report.ignored.push(counter.name().to_owned()),
+            }
+        }
+        counts
+    }
+
+    fn refuse_rest(&mut self, file: &BTreeMap<String, TensorView<'_>>) {
+        for (key, view) in file {
+            if self.may_differ(key) || key.ends_with(COUNTER) {
+                self.report.ignored.push(key.clone());
+            } else {
+                self.unexpected.push((key.clone(), view.shape().to_vec()));
+            }
+        }
+    }
+
+    fn finish(self) -> Result<LoadReport, Error> {
+        let Self { path, report, missing, unexpected, mismatched, .. } = self;
+        if missing.is_empty() && unexpected.is_empty() && mismatched.is_empty() {
+            return Ok(report);
+        }
+        Err(Error::Mismatch { path: path.to_owned(), missing, unexpected, mismatched })
+    }
+
+    fn may_differ(&self, key: &str) -> bool {
+        match self.strict {
+            Strict::All => false,
+            Strict::ExceptHead(head) => head.iter().any(|prefix| key.starts_with(prefix)),
+        }
+    }
+
+    fn values(&self, key: &str, view: &TensorView<'_>) -> Result<Vec<f32>, Error> {
+        let data = view.data();
+        match view.dtype() {
+            Dtype::F32 => Ok(decode(data, f32::from_le_bytes)),
+            Dtype::F64 => Ok(decode(data, |bytes| f64::from_le_bytes(bytes) as f32)),
+            Dtype::F16 => Ok(decode(data, |bytes| f16::from_le_bytes(bytes).to_f32())),
+            Dtype::BF16 => Ok(decode(data, |bytes| bf16::from_le_bytes(bytes).to_f32())),
+            dtype => Err(Error::Dtype { path: self.path.to_owned(), key: key.to_owned(), dtype }),
+        }
+    }
+}
+
+fn decode<const N: usize>(data: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    data.as_chunks().0.iter().map(|bytes| value(*bytes)).collect()
+}
+
+/// One line per tensor that does not fit.
+fn list(
+    missing: &[KeyShape],
+    unexpected: &[KeyShape],
+    mismatched: &[(String, Vec<usize>, Vec<usize>)],
+) -> String {
+    let mut lines = String::new();
+    for (key, shape) in missing {
+        let _ = write!(lines, "\n  missing `{key}` {shape:?}");
+    }
+    for (key, shape) in unexpected {
+        let _ = write!(lines, "\n  unexpected `{key}` {shape:?}");
+    }
+    for (key, ours, theirs) in mismatched {
+        let _ = write!(lines, "\n  `{key}` is {theirs:?} in the file and {ours:?} in the model");
+    }
+    lines
+}
