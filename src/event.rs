@@ -14,10 +14,14 @@
 //! Finished | Failed            once, last
 //! ```
 
+mod history;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use history::History;
 
 use crate::units::{Bytes, Rank};
 
@@ -96,12 +100,14 @@ pub struct StepDone {
     /// Step within the epoch, from 1.
     pub step_in_epoch: u64,
     /// Mean over the global batch.
+    #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
     /// Share of right answers, 0 to 1; classifiers only.
     pub accuracy: Option<f64>,
     /// Learning rate used.
     pub lr: f64,
     /// L2 norm of the mean gradient before clipping.
+    #[serde(deserialize_with = "null_is_nan")]
     pub grad_norm: f64,
     /// fp16 only.
     pub loss_scale: Option<f64>,
@@ -117,6 +123,7 @@ pub struct Evaluated {
     /// In this epoch.
     pub epoch: u64,
     /// `val/loss`, `val/accuracy` ...
+    #[serde(deserialize_with = "nulls_are_nan")]
     pub metrics: BTreeMap<String, f64>,
     /// Samples, each counted once.
     pub samples: u64,
@@ -130,6 +137,7 @@ pub struct EpochDone {
     /// Last step of the epoch.
     pub step: u64,
     /// Mean over the epoch's steps of the global-batch mean.
+    #[serde(deserialize_with = "null_is_nan")]
     pub train_loss: f64,
     /// Share of right answers, 0 to 1; classifiers only.
     pub train_accuracy: Option<f64>,
@@ -171,7 +179,8 @@ pub struct Finished {
     pub seconds: f64,
     /// Samples of all ranks per second of training.
     pub samples_per_second: f64,
-    /// Seconds of rank 0 in each phase.
+    /// Seconds of rank 0 in each phase. Every written line has a `time` of its own.
+    #[serde(rename = "phase_seconds")]
     pub time: TimeShares,
 }
 
@@ -217,4 +226,45 @@ pub struct TimeShares {
     pub evaluation: f64,
     /// Saving checkpoints.
     pub checkpoint: f64,
+}
+
+impl Event {
+    /// The step after which it happened; `None` for what belongs to no step.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Self::Started(started) => Some(started.resumed_from),
+            Self::StepDone(done) => Some(done.step),
+            Self::StepSkipped { step, .. } | Self::Failed { step, .. } => Some(*step),
+            Self::Evaluated(evaluated) => Some(evaluated.step),
+            Self::EpochDone(epoch) => Some(epoch.step),
+            Self::Saved(saved) => Some(saved.step),
+            Self::Finished(finished) => Some(finished.step),
+            Self::Warned { .. } => None,
+        }
+    }
+}
+
+impl TimeShares {
+    /// The phases in the order of a step, each with its name and seconds.
+    pub fn phases(&self) -> [(&'static str, f64); 7] {
+        [
+            ("data", self.data),
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("communication", self.communication),
+            ("optimizer", self.optimizer),
+            ("evaluation", self.evaluation),
+            ("checkpoint", self.checkpoint),
+        ]
+    }
+}
+
+/// JSON has no word for a loss that is not a number; serde writes it as `null`.
+fn null_is_nan<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or(f64::NAN))
+}
+
+fn nulls_are_nan<'de, D: Deserializer<'de>>(value: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let values = BTreeMap::<String, Option<f64>>::deserialize(value)?;
+    Ok(values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }

@@ -1,0 +1,195 @@
+//! `events.jsonl`: one line per event, with its time and step. A log: a resumed run adds to it, and its
+//! `started` line says from which step.
+
+use std::fs;
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Error;
+use crate::event::{Event, FORMAT};
+use crate::files::{self, Lines};
+
+/// Name of the file in the run's folder.
+pub const NAME: &str = "events.jsonl";
+
+/// An event with when it happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamped {
+    /// When it was recorded.
+    pub time: Timestamp,
+    /// The last step known then.
+    pub step: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What could be read of an `events.jsonl`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Log {
+    /// In the order of writing.
+    pub events: Vec<Stamped>,
+    /// Lines that are none: a killed process, or a full disk, cuts a line short.
+    pub n_unreadable: usize,
+}
+
+impl Log {
+    /// The events that made the present state: those after the step from which a later start continued
+    /// are left out, since they were done again.
+    pub fn effective(&self) -> Vec<&Stamped> {
+        let mut kept: Vec<&Stamped> = Vec::new();
+        for stamped in &self.events {
+            if let Event::Started(started) = &stamped.event {
+                kept.retain(|earlier| earlier.step <= started.resumed_from);
+                kept.retain(|earlier| {
+                    !matches!(earlier.event, Event::Finished(_) | Event::Failed { .. })
+                });
+            }
+            kept.push(stamped);
+        }
+        kept
+    }
+}
+
+/// Reads the events of a run.
+///
+/// # Errors
+///
+/// The file cannot be read, or a newer ddprun wrote it.
+pub fn read(path: &Path) -> Result<Log, Error> {
+    let bytes = fs::read(path).map_err(files::Error::io("read", path))?;
+    let mut log = Log::default();
+    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match parse(line) {
+            Ok(stamped) => log.events.push(stamped),
+            Err(Some(found)) => {
+                return Err(Error::Newer { path: path.to_owned(), found, known: FORMAT });
+            }
+            Err(None) => log.n_unreadable += 1,
+        }
+    }
+    Ok(log)
+}
+
+/// Appends an event.
+pub(crate) fn write(lines: &mut Lines, stamped: &Stamped) -> Result<(), Error> {
+    let line = encode(stamped).map_err(|reason| Error::Encode { what: NAME, reason })?;
+    Ok(lines.push(&line)?)
+}
+
+/// One flat object: time, step, kind, then what the event says.
+fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
+    let mut object = Map::new();
+    object.insert("time".into(), format!("{:.3}", stamped.time).into());
+    object.insert("step".into(), stamped.step.into());
+    if let Value::Object(fields) = serde_json::to_value(&stamped.event)? {
+        object.extend(fields);
+    }
+    serde_json::to_string(&object)
+}
+
+/// `Err(Some(format))` for a line of a newer format, `Err(None)` for what is no event.
+fn parse(line: &[u8]) -> Result<Stamped, Option<u32>> {
+    let object: Map<String, Value> = serde_json::from_slice(line).map_err(|_| None)?;
+    let format = object.get("format").and_then(Value::as_u64).unwrap_or(u64::from(FORMAT));
+    if format > u64::from(FORMAT) {
+        return Err(Some(format as u32));
+    }
+    let field = |name: &str| object.get(name).cloned().unwrap_or_default();
+    Ok(Stamped {
+        time: serde_json::from_value(field("time")).map_err(|_| None)?,
+        step: serde_json::from_value(field("step")).map_err(|_| None)?,
+        event: serde_json::from_value(Value::Object(object)).map_err(|_| None)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::StepDone;
+    use crate::record::examples;
+
+    fn stamped(step: u64, event: Event) -> Stamped {
+        Stamped { time: "2026-11-20T13:25:56.125Z".parse().unwrap(), step, event }
+    }
+
+    fn step(step: u64) -> Stamped {
+        stamped(step, Event::StepDone(examples::step_done(step)))
+    }
+
+    #[test]
+    fn a_line_is_flat_and_begins_with_time_step_and_kind() {
+        let line = encode(&stamped(9, Event::Warned { message: "slow disk".into() })).unwrap();
+        insta::assert_snapshot!(line,
+            @r#"{"time":"2026-11-20T13:25:56.125Z","step":9,"event":"warned","message":"slow disk"}"#);
+        let line = encode(&step(7)).unwrap();
+        assert_eq!(line.matches("\"step\"").count(), 1, "{line}");
+    }
+
+    #[test]
+    fn every_kind_of_event_comes_back_as_it_was_written() {
+        let events = [
+            Event::Started(examples::started(0)),
+            Event::StepDone(examples::step_done(3)),
+            Event::StepSkipped { step: 4, loss_scale: None },
+            Event::Evaluated(examples::evaluated(20)),
+            Event::EpochDone(examples::epoch_done(1)),
+            Event::Warned { message: "two\nlines".into() },
+            Event::Finished(examples::finished()),
+        ];
+        for event in events {
+            let written = stamped(event.step().unwrap_or(5), event);
+            assert_eq!(parse(encode(&written).unwrap().as_bytes()), Ok(written));
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_not_a_number_comes_back_as_such() {
+        let done = StepDone { loss: f64::NAN, grad_norm: f64::INFINITY, ..examples::step_done(3) };
+        let line = encode(&stamped(3, Event::StepDone(done))).unwrap();
+        let Event::StepDone(read) = parse(line.as_bytes()).unwrap().event else { panic!("{line}") };
+        assert!(read.loss.is_nan() && read.grad_norm.is_nan());
+    }
+
+    #[test]
+    fn a_torn_line_is_counted_and_the_rest_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let line = encode(&step(1)).unwrap();
+        files::write_atomic(&path, format!("{line}\n{}\n{line}\n", &line[..30]).as_bytes())
+            .unwrap();
+        let log = read(&path).unwrap();
+        assert_eq!((log.events.len(), log.n_unreadable), (2, 1));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_both_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        files::write_atomic(&path, b"{\"event\":\"started\",\"format\":9}\n").unwrap();
+        let message = read(&path).unwrap_err().to_string();
+        assert!(
+            message.ends_with("has format 9, and this ddprun reads formats up to 1"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn steps_that_were_done_again_count_once() {
+        let log = Log {
+            events: vec![
+                stamped(0, Event::Started(examples::started(0))),
+                step(10),
+                step(20),
+                step(30),
+                stamped(20, Event::Started(examples::started(20))),
+                step(30),
+            ],
+            n_unreadable: 0,
+        };
+        let steps: Vec<u64> = log.effective().iter().map(|stamped| stamped.step).collect();
+        assert_eq!(steps, [0, 10, 20, 20, 30]);
+    }
+}

@@ -1,0 +1,238 @@
+//! `Event` -> one or more lines of plain text, without colour or escape codes. Pure.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::text::{self, duration, escape, loss, percent, rate, short};
+use crate::event::{EpochDone, Evaluated, Event, Saved, Started, StepDone};
+
+/// What the words about a step need to know of the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Context {
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Last step of the run.
+    pub total_steps: u64,
+    /// Estimate for the rest of the run.
+    pub time_left: Option<Duration>,
+}
+
+impl Context {
+    /// The numbers of a run that begins.
+    pub fn of(started: &Started) -> Self {
+        Self {
+            steps_per_epoch: started.steps_per_epoch,
+            total_steps: started.total_steps,
+            time_left: None,
+        }
+    }
+
+    /// Epochs of the run; an incomplete last one counts.
+    pub fn epochs(&self) -> u64 {
+        self.total_steps.div_ceil(self.steps_per_epoch.max(1))
+    }
+
+    /// Steps of the epoch, counted from 1; the last one may be cut short.
+    pub fn steps_of(&self, epoch: u64) -> u64 {
+        let before = epoch.saturating_sub(1) * self.steps_per_epoch;
+        self.total_steps.saturating_sub(before).min(self.steps_per_epoch)
+    }
+
+    fn ends_an_epoch(&self, step: u64) -> bool {
+        self.steps_per_epoch > 0 && step.is_multiple_of(self.steps_per_epoch)
+    }
+}
+
+/// What the user reads about an event; `None` where another event says it, or [`super::summary`] does.
+pub fn line(event: &Event, context: &Context) -> Option<String> {
+    let text = match event {
+        Event::Started(started) => first_lines(started),
+        Event::StepDone(done) => step_line(done, context),
+        Event::StepSkipped { step, loss_scale } => skipped(*step, *loss_scale),
+        // At the end of an epoch, `EpochDone` carries these numbers.
+        Event::Evaluated(at) if context.ends_an_epoch(at.step) => return None,
+        Event::Evaluated(evaluated) => evaluation(evaluated),
+        Event::EpochDone(epoch) => epoch_line(epoch, context),
+        Event::Saved(saved) => saved_line(saved),
+        Event::Warned { message } => format!("warning: {message}"),
+        Event::Failed { rank, step, message } => {
+            format!("rank {rank} failed at step {step}: {message}")
+        }
+        Event::Finished(_) => return None,
+    };
+    Some(escape(&text).into_owned())
+}
+
+/// `Use device (DDP): cpu, rank 0/2`
+pub fn device_line(device: &str, rank: usize, world_size: usize) -> String {
+    format!("Use device (DDP): {device}, rank {rank}/{world_size}")
+}
+
+/// The numbers of a step that stand beside the bar.
+pub(crate) fn step_numbers(done: &StepDone) -> String {
+    let mut numbers = format!("loss {}", loss(done.loss));
+    push_accuracy(&mut numbers, done.accuracy);
+    let _ = write!(numbers, "  lr {}  grad norm {}", short(done.lr), short(done.grad_norm));
+    if let Some(scale) = done.loss_scale {
+        let _ = write!(numbers, "  loss scale {scale}");
+    }
+    let _ = write!(numbers, "  {}", rate(done.samples_per_second));
+    numbers
+}
+
+fn first_lines(started: &Started) -> String {
+    let mut lines = vec![format!("{}  {}  ddprun {}", started.name, started.run, started.version)];
+    lines.extend(started.arithmetic.iter().cloned());
+    let world_size = started.devices.len();
+    let devices = started.devices.iter().enumerate();
+    lines.extend(devices.map(|(rank, device)| device_line(device, rank, world_size)));
+    if started.resumed_from > 0 {
+        lines.push(format!("resumed after step {}", started.resumed_from));
+    }
+    lines.join("\n")
+}
+
+fn step_line(done: &StepDone, context: &Context) -> String {
+    let (epochs, steps) = (context.epochs(), context.total_steps);
+    let mut line = format!("epoch {}/{epochs}  step {}/{steps}  ", done.epoch, done.step);
+    line += &step_numbers(done);
+    if let Some(left) = context.time_left {
+        let _ = write!(line, "  ETA {}", duration(left.as_secs_f64()));
+    }
+    line
+}
+
+fn skipped(step: u64, loss_scale: Option<f64>) -> String {
+    let scale = loss_scale.map(|scale| format!("; loss scale {scale} from here"));
+    format!("step {step} skipped: a gradient is not finite{}", scale.unwrap_or_default())
+}
+
+fn evaluation(evaluated: &Evaluated) -> String {
+    let mut line = format!("step {}  val", evaluated.step);
+    let mut metrics: Vec<_> = evaluated.metrics.iter().collect();
+    metrics.sort_by_key(|(name, _)| *name != "val/loss");
+    for (name, value) in metrics {
+        let short_name = name.strip_prefix("val/").unwrap_or(name);
+        let _ = write!(line, "  {short_name} {}", text::metric(name, *value));
+    }
+    let _ = write!(line, "  ({} samples)", evaluated.samples);
+    line
+}
+
+fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
+    let mut line = format!("epoch {}/{}  ", epoch.epoch, context.epochs());
+    let _ = write!(line, "train loss {}", loss(epoch.train_loss));
+    push_accuracy(&mut line, epoch.train_accuracy);
+    if let Some(val_loss) = epoch.val_loss {
+        let _ = write!(line, "  val loss {}", loss(val_loss));
+        push_accuracy(&mut line, epoch.val_accuracy);
+    }
+    let _ = write!(line, "  lr {}  {}", short(epoch.lr), duration(epoch.seconds));
+    line
+}
+
+fn saved_line(saved: &Saved) -> String {
+    let best = if saved.best { ", the best so far" } else { "" };
+    let (path, time) = (saved.path.display(), duration(saved.seconds));
+    format!("saved step {}{best}: {path} ({} in {time})", saved.step, saved.size)
+}
+
+fn push_accuracy(line: &mut String, accuracy: Option<f64>) {
+    if let Some(accuracy) = accuracy {
+        let _ = write!(line, "  accuracy {}", percent(accuracy));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::record::examples;
+    use crate::units::{Bytes, Rank};
+
+    fn check(event: &Event) -> String {
+        let context = Context {
+            steps_per_epoch: 20,
+            total_steps: 50,
+            time_left: Some(Duration::from_secs(754)),
+        };
+        line(event, &context).unwrap()
+    }
+
+    #[test]
+    fn the_first_lines_state_the_arithmetic_and_every_ranks_device() {
+        assert_snapshot!(check(&Event::Started(examples::started(0))), @r"
+        shapes  20261120-132556-3fa2  ddprun 0.1.0
+        128 = 32 x 2 ranks x 2 passes
+        lr 0.05 = 0.1 x 128/256 (linear)
+        Use device (DDP): cpu, rank 0/2
+        Use device (DDP): cpu, rank 1/2
+        ");
+    }
+
+    #[test]
+    fn a_continued_run_says_from_where() {
+        let lines = check(&Event::Started(examples::started(30)));
+        assert_eq!(lines.lines().last(), Some("resumed after step 30"));
+    }
+
+    #[test]
+    fn a_step_shows_its_place_and_the_numbers_of_the_global_batch() {
+        assert_snapshot!(check(&Event::StepDone(examples::step_done(30))),
+            @"epoch 2/3  step 30/50  loss 0.5000  accuracy 75.00 %  lr 0.05  grad norm 1.25  1234 samples/s  ETA 12m 34s");
+        let half =
+            StepDone { accuracy: None, loss_scale: Some(65536.0), ..examples::step_done(10) };
+        assert_snapshot!(check(&Event::StepDone(half)),
+            @"epoch 1/3  step 10/50  loss 0.5000  lr 0.05  grad norm 1.25  loss scale 65536  1234 samples/s  ETA 12m 34s");
+    }
+
+    #[test]
+    fn an_epoch_shows_train_and_val_in_one_line() {
+        assert_snapshot!(check(&Event::EpochDone(examples::epoch_done(2))),
+            @"epoch 2/3  train loss 0.6000  accuracy 70.00 %  val loss 0.5500  accuracy 72.50 %  lr 0.05  12.3 s");
+        let without = EpochDone {
+            val_loss: None,
+            val_accuracy: None,
+            train_accuracy: None,
+            ..examples::epoch_done(1)
+        };
+        assert_snapshot!(check(&Event::EpochDone(without)), @"epoch 1/3  train loss 0.8000  lr 0.05  12.3 s");
+    }
+
+    #[test]
+    fn an_evaluation_is_shown_unless_the_epochs_line_shows_it() {
+        assert_snapshot!(check(&Event::Evaluated(examples::evaluated(30))),
+            @"step 30  val  loss 0.5500  accuracy 72.50 %  (1000 samples)");
+        let context = Context { steps_per_epoch: 20, total_steps: 50, time_left: None };
+        assert_eq!(line(&Event::Evaluated(examples::evaluated(40)), &context), None);
+    }
+
+    #[test]
+    fn saves_skips_warnings_and_failures_have_their_line() {
+        let saved = Saved {
+            step: 20,
+            path: "checkpoints/shapes/r/step-00000020".into(),
+            best: true,
+            size: Bytes(46_758_048),
+            seconds: 0.123,
+        };
+        assert_snapshot!(check(&Event::Saved(saved)),
+            @"saved step 20, the best so far: checkpoints/shapes/r/step-00000020 (44.59 MiB in 0.12 s)");
+        assert_snapshot!(check(&Event::StepSkipped { step: 7, loss_scale: Some(32768.0) }),
+            @"step 7 skipped: a gradient is not finite; loss scale 32768 from here");
+        assert_snapshot!(check(&Event::Warned { message: "`a\x1b[2J.png` is \nempty".into() }), @r"
+        warning: `a\u{1b}[2J.png` is 
+        empty
+        ");
+        let failed = Event::Failed { rank: Rank(1), step: 7, message: "out of memory".into() };
+        assert_snapshot!(check(&failed), @"rank 1 failed at step 7: out of memory");
+    }
+
+    #[test]
+    fn the_last_epoch_may_be_cut_short() {
+        let context = Context { steps_per_epoch: 20, total_steps: 50, time_left: None };
+        assert_eq!((context.epochs(), context.steps_of(1), context.steps_of(3)), (3, 20, 10));
+        assert_eq!(context.steps_of(9), 0);
+    }
+}

@@ -1,0 +1,81 @@
+//! `Finished` -> the last lines of a run: why it ended, the best it reached, where its time went, and
+//! where its files are. Pure.
+
+use std::path::PathBuf;
+
+use super::text::{duration, escape, metric, rate};
+use crate::event::{Finished, Reason, TimeShares};
+
+/// Files and folders that the last lines name: what for, and where.
+pub(crate) type Places = Vec<(&'static str, PathBuf)>;
+
+/// The last lines of a run.
+pub(crate) fn summary(finished: &Finished, places: &Places) -> String {
+    let mut lines = vec![ending(finished)];
+    if let Some(best) = &finished.best {
+        let value = metric(&best.metric, best.value);
+        lines.push(format!("best {} {value} at step {}", best.metric, best.step));
+    }
+    lines.push(format!("time: {}", shares(&finished.time, finished.seconds)));
+    let width = places.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
+    lines.extend(places.iter().map(|(what, path)| format!("{what:<width$}  {}", path.display())));
+    escape(&lines.join("\n")).into_owned()
+}
+
+fn ending(finished: &Finished) -> String {
+    let why = match finished.reason {
+        Reason::Completed => "completed",
+        Reason::EarlyStopped => "stopped early, no more improvement,",
+        Reason::OutOfTime => "out of time",
+        Reason::Stopped => "stopped by request, the state is saved,",
+    };
+    let (time, rate) = (duration(finished.seconds), rate(finished.samples_per_second));
+    format!("{why} after step {} in {time}, {rate}", finished.step)
+}
+
+/// Each phase's share of `seconds` in percent. What no phase claims is `other`: start, logging, waiting.
+fn shares(time: &TimeShares, seconds: f64) -> String {
+    let phases = time.phases();
+    let claimed: f64 = phases.iter().map(|(_, spent)| spent).sum();
+    // Clocks of phases and run are read at different moments; the whole is never less than its parts.
+    let whole = seconds.max(claimed);
+    if whole <= 0.0 {
+        return "too short to measure".to_owned();
+    }
+    let share = |name: &str, spent: f64| format!("{name} {:.1} %", 100.0 * spent / whole);
+    let mut words: Vec<String> = phases.iter().map(|(name, spent)| share(name, *spent)).collect();
+    words.push(share("other", whole - claimed));
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::record::examples;
+
+    #[test]
+    fn the_last_lines_name_reason_best_time_and_places() {
+        let places = vec![
+            ("best", "checkpoints/shapes/r/best".into()),
+            ("history", "logs/shapes/r/training_history.json".into()),
+        ];
+        assert_snapshot!(summary(&examples::finished(), &places), @r"
+        completed after step 50 in 2m 31s, 1234 samples/s
+        best val/accuracy 72.50 % at step 40
+        time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %, optimizer 2.6 %, evaluation 5.3 %, checkpoint 0.7 %, other 1.3 %
+        best     checkpoints/shapes/r/best
+        history  logs/shapes/r/training_history.json
+        ");
+    }
+
+    #[test]
+    fn shares_add_up_to_a_hundred_even_if_the_clocks_disagree() {
+        let time = TimeShares { forward: 3.0, backward: 5.0, ..TimeShares::default() };
+        let words = shares(&time, 7.9);
+        assert!(words.starts_with("data 0.0 %, forward 37.5 %, backward 62.5 %"), "{words}");
+        assert!(words.ends_with("other 0.0 %"), "{words}");
+        assert_eq!(shares(&TimeShares::default(), 0.0), "too short to measure");
+    }
+}
