@@ -1,6 +1,37 @@
 //! Files on disk -> this rank's batches: survey, decode, augment, shard, prefetch.
+//!
+//! ```text
+//! DataFacts ◀─survey─ files ─open─▶ Dataset ─┐
+//!            EpochOrder ─passes─▶ Request ───┴─Loader─▶ Batch
+//! ```
+//!
+//! Which samples a pass holds and how each is augmented follows from (seed, epoch, sample) alone: no
+//! loader thread owns random state, so a run may resume at any step, with any number of threads.
+
+mod csv;
+mod decode;
+mod error;
+mod image_folder;
+mod listing;
+pub mod loader;
+mod mersenne;
+mod mnist;
+mod read;
+pub mod sampler;
+mod shapes;
+mod survey;
+mod transform;
+
+use std::sync::Arc;
 
 use candle_core::Tensor;
+
+use crate::plan::{DataPlan, SourcePlan};
+use crate::rng::Key;
+
+pub use error::{Error, SampleError};
+pub use survey::survey;
+pub use transform::output_size;
 
 /// Samples of one pass.
 #[derive(Clone, Debug)]
@@ -11,4 +42,85 @@ pub struct Batch {
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
+}
+
+/// What a model should answer for a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// A class label.
+    Class(u32),
+    /// A number.
+    Value(f32),
+}
+
+/// Samples that can be loaded in any order, from any thread.
+pub trait Dataset: Send + Sync {
+    /// Number of samples.
+    fn len(&self) -> usize;
+
+    /// Whether there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Shape of one sample: (channels, height, width) or (features).
+    fn shape(&self) -> &[usize];
+
+    /// Whether targets are classes (else numbers).
+    fn classifies(&self) -> bool;
+
+    /// What messages call sample `index`: its file, if it has one.
+    fn name(&self, index: usize) -> String;
+
+    /// Writes sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns its target.
+    /// `key` is the randomness of the augmentation; without it nothing is random.
+    ///
+    /// # Errors
+    ///
+    /// The sample cannot be read, or does not survive its transforms; names the file.
+    fn load(
+        &self,
+        index: usize,
+        key: Option<Key>,
+        values: &mut [f32],
+    ) -> Result<Target, SampleError>;
+}
+
+/// The two splits of the data.
+#[derive(Clone)]
+pub struct Splits {
+    /// Samples to train on.
+    pub train: Arc<dyn Dataset>,
+    /// Samples to validate on.
+    pub val: Arc<dyn Dataset>,
+}
+
+/// Opens the data that `plan` describes, with its transforms, and checks that it still is what was planned.
+///
+/// # Errors
+///
+/// The data is unusable, or its counts or classes are no longer those of the plan.
+pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
+    let (splits, classes) = match &plan.source {
+        SourcePlan::ImageFolder { train, val } => image_folder::open(train, val, plan)?,
+        SourcePlan::Mnist { dir } => mnist::open(dir, plan)?,
+        SourcePlan::Csv { train, val, target, classify } => {
+            csv::open(train, val, target, *classify)?
+        }
+    };
+    unchanged("the number of training samples", &plan.n_train, &splits.train.len())?;
+    unchanged("the number of validation samples", &plan.n_val, &splits.val.len())?;
+    unchanged("the list of classes", &plan.classes, &classes)?;
+    Ok(splits)
+}
+
+fn unchanged<T: PartialEq + std::fmt::Debug>(
+    what: &'static str,
+    planned: &T,
+    found: &T,
+) -> Result<(), Error> {
+    if planned == found {
+        return Ok(());
+    }
+    Err(Error::Changed { what, planned: format!("{planned:?}"), found: format!("{found:?}") })
 }

@@ -1,0 +1,386 @@
+//! Tables of numbers with a header line; one column is the target.
+//!
+//! Features are standardised: each column minus its mean, divided by its population standard deviation,
+//! both of the *training* rows (a constant column becomes 0). Targets stay as they are: numbers for
+//! regression; for classification a label is the position of the row's value among the sorted distinct
+//! values of the training table (numerically if all are integers, else in byte order).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::data::error::{Error, SampleError, shown};
+use crate::data::{Dataset, Splits, Target, read};
+use crate::rng::Key;
+
+const EXPECTED: &str = "a table of numbers, separated by commas, with one header line";
+
+/// One split, in memory.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// `rows * columns` standardised values.
+    features: Vec<f32>,
+    shape: [usize; 1],
+    targets: Vec<Target>,
+    classifies: bool,
+    name: String,
+}
+
+/// What the tables say.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Rows to train on.
+    pub(crate) n_train: usize,
+    /// Rows to validate on.
+    pub(crate) n_val: usize,
+    /// Columns without the target.
+    pub(crate) n_features: usize,
+    /// Distinct targets in label order; empty for regression.
+    pub(crate) classes: Vec<String>,
+}
+
+/// Counts rows, features and classes.
+///
+/// # Errors
+///
+/// As [`open`].
+pub(crate) fn count(
+    train: &Path,
+    val: &Path,
+    target: &str,
+    classify: bool,
+) -> Result<Counts, Error> {
+    let (splits, classes) = open(train, val, target, classify)?;
+    Ok(Counts {
+        n_train: splits.train.len(),
+        n_val: splits.val.len(),
+        n_features: splits.train.shape()[0],
+        classes,
+    })
+}
+
+/// Reads both tables; also returns the classes in label order.
+///
+/// # Errors
+///
+/// A file is absent or has no `target`, the columns of the two differ, or a line holds something that is
+/// not a finite number; names file, line, column and value.
+pub(crate) fn open(
+    train: &Path,
+    val: &Path,
+    target: &str,
+    classify: bool,
+) -> Result<(Splits, Vec<String>), Error> {
+    let mut train_raw = Raw::read(train, "the training table", target, classify)?;
+    let mut val_raw = Raw::read(val, "the validation table", target, classify)?;
+    if train_raw.columns != val_raw.columns {
+        return Err(Error::ColumnsDiffer {
+            train: train.to_owned(),
+            val: val.to_owned(),
+            train_columns: train_raw.columns,
+            val_columns: val_raw.columns,
+        });
+    }
+    let scales = train_raw.scales();
+    train_raw.standardise(&scales);
+    val_raw.standardise(&scales);
+    let classes = if classify { sorted_classes(&train_raw.answers) } else { Vec::new() };
+    let splits = Splits {
+        train: Arc::new(train_raw.into_table(train, &classes, classify)?),
+        val: Arc::new(val_raw.into_table(val, &classes, classify)?),
+    };
+    Ok((splits, classes))
+}
+
+impl Dataset for Table {
+    fn len(&self) -> usize {
+        self.targets.len()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn classifies(&self) -> bool {
+        self.classifies
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("row {} of `{}`", index + 1, self.name)
+    }
+
+    fn load(&self, index: usize, _: Option<Key>, values: &mut [f32]) -> Result<Target, SampleError> {
+        let columns = self.shape[0];
+        values.copy_from_slice(&self.features[index * columns..][..columns]);
+        Ok(self.targets[index])
+    }
+}
+
+/// A table as written.
+struct Raw {
+    /// Names of the features.
+    columns: Vec<String>,
+    features: Vec<f64>,
+    answers: Vec<Answer>,
+    /// Line of each row.
+    lines: Vec<u64>,
+}
+
+/// A cell of the target column.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Answer {
+    /// A number, for regression; its f32 bits.
+    Value(u32),
+    /// A class that is an integer.
+    Integer(i64),
+    /// A class that is a word.
+    Word(String),
+}
+
+/// Mean and deviation of a column.
+type Scale = (f64, f64);
+
+impl Raw {
+    fn read(
+        path: &Path,
+        what: &'static str,
+        target: &str,
+        classify: bool,
+    ) -> Result<Self, Error> {
+        let bytes = read::whole(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => {
+                Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
+            }
+            _ => Error::Io { action: "read", path: path.to_owned(), source },
+        })?;
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+        let mut reader = ::csv::ReaderBuilder::new()
+            .flexible(true)
+            .trim(::csv::Trim::All)
+            .from_reader(bytes);
+        let header = reader.headers().map_err(|error| malformed(path, &error))?;
+        let header: Vec<String> = header.iter().map(str::to_owned).collect();
+        let target_idx = check_header(path, &header, target)?;
+        let mut raw = Self { columns: header, features: vec![], answers: vec![], lines: vec![] };
+        let mut record = ::csv::StringRecord::new();
+        while reader.read_record(&mut record).map_err(|error| malformed(path, &error))? {
+            let line = record.position().map_or(0, ::csv::Position::line);
+            raw.push(&record, target_idx, classify).map_err(|what| at(path, line, what))?;
+            raw.lines.push(line);
+        }
+        if raw.lines.is_empty() {
+            let what = "it has a header but no rows".to_owned();
+            return Err(Error::Format { path: path.to_owned(), what });
+        }
+        raw.columns.remove(target_idx);
+        Ok(raw)
+    }
+
+    fn push(
+        &mut self,
+        record: &::csv::StringRecord,
+        target_idx: usize,
+        classify: bool,
+    ) -> Result<(), String> {
+        if record.len() != self.columns.len() {
+            let (cells, columns) = (record.len(), self.columns.len());
+            return Err(format!("{cells} cells, but the header has {columns}"));
+        }
+        for (column_idx, cell) in record.iter().enumerate() {
+            let column = &self.columns[column_idx];
+            if column_idx != target_idx {
+                self.features.push(number(column, cell)?);
+            } else if classify {
+                self.answers.push(class(column, cell)?);
+            } else {
+                self.answers.push(Answer::Value((number(column, cell)? as f32).to_bits()));
+            }
+        }
+        Ok(())
+    }
+
+    fn scales(&self) -> Vec<Scale> {
+        let n = self.lines.len() as f64;
+        let columns = self.columns.len();
+        let column = |c: usize| self.features.iter().skip(c).step_by(columns);
+        let scale = |c| {
+            let mean = column(c).sum::<f64>() / n;
+            let variance = column(c).map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+            // Rounding leaves a constant column with a tiny variance.
+            let constant = variance.sqrt() <= mean.abs() * 1e-12;
+            (mean, if constant { 1.0 } else { variance.sqrt() })
+        };
+        (0..columns).map(scale).collect()
+    }
+
+    fn standardise(&mut self, scales: &[Scale]) {
+        for row in self.features.chunks_exact_mut(scales.len().max(1)) {
+            for (value, (mean, deviation)) in row.iter_mut().zip(scales) {
+                *value = (*value - mean) / deviation;
+            }
+        }
+    }
+
+    fn into_table(
+        self,
+        path: &Path,
+        classes: &[String],
+        classifies: bool,
+    ) -> Result<Table, Error> {
+        let labels: std::collections::BTreeMap<&str, u32> =
+            classes.iter().zip(0..).map(|(class, label)| (class.as_str(), label)).collect();
+        let target = |(answer, &line): (&Answer, &u64)| match answer {
+            Answer::Value(bits) => Ok(Target::Value(f32::from_bits(*bits))),
+            class => match labels.get(class.text().as_str()) {
+                Some(&label) => Ok(Target::Class(label)),
+                None => {
+                    let what = format!("class `{}` is not in the training table", class.text());
+                    Err(at(path, line, what))
+                }
+            },
+        };
+        let targets: Result<Vec<Target>, Error> =
+            self.answers.iter().zip(&self.lines).map(target).collect();
+        Ok(Table {
+            features: self.features.iter().map(|&value| value as f32).collect(),
+            shape: [self.columns.len()],
+            targets: targets?,
+            classifies,
+            name: shown(path),
+        })
+    }
+}
+
+impl Answer {
+    fn text(&self) -> String {
+        match self {
+            Self::Value(bits) => f32::from_bits(*bits).to_string(),
+            Self::Integer(value) => value.to_string(),
+            Self::Word(word) => word.clone(),
+        }
+    }
+}
+
+/// Distinct classes: integers in their order, or all as words.
+fn sorted_classes(answers: &[Answer]) -> Vec<String> {
+    let distinct: BTreeSet<&Answer> = answers.iter().collect();
+    let mut classes: Vec<String> = distinct.iter().map(|answer| answer.text()).collect();
+    if distinct.iter().any(|answer| matches!(answer, Answer::Word(_))) {
+        classes.sort_unstable();
+    }
+    classes
+}
+
+/// Position of the target.
+fn check_header(path: &Path, header: &[String], target: &str) -> Result<usize, Error> {
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
+        return Err(at(path, 1, format!("two columns are called `{twice}`")));
+    }
+    if header.len() < 2 {
+        return Err(at(path, 1, "the table needs the target and at least one feature".to_owned()));
+    }
+    let columns = || header.to_vec();
+    header.iter().position(|name| name == target).ok_or_else(|| Error::NoColumn {
+        path: path.to_owned(),
+        column: target.to_owned(),
+        columns: columns(),
+    })
+}
+
+fn number(column: &str, cell: &str) -> Result<f64, String> {
+    match cell.parse::<f64>() {
+        Ok(value) if (value as f32).is_finite() => Ok(value),
+        Ok(_) => Err(format!("`{column}` is `{cell}`, which is not finite in 32 bits")),
+        Err(_) if cell.is_empty() => Err(format!("`{column}` is empty")),
+        Err(_) => Err(format!("`{column}` is `{}`, which is not a number", shown(Path::new(cell)))),
+    }
+}
+
+fn class(column: &str, cell: &str) -> Result<Answer, String> {
+    match cell.parse::<f64>() {
+        // f64 holds integers up to 2^53 exactly.
+        Ok(value) if value.fract() == 0.0 && value.abs() < 9e15 => {
+            Ok(Answer::Integer(value as i64))
+        }
+        Ok(_) => Err(format!(
+            "`{column}` is `{cell}`, which is not a class: a class is an integer or a word"
+        )),
+        Err(_) if cell.is_empty() => Err(format!("`{column}` is empty")),
+        Err(_) => Ok(Answer::Word(cell.to_owned())),
+    }
+}
+
+fn at(path: &Path, line: u64, what: String) -> Error {
+    Error::Line { path: path.to_owned(), line, what }
+}
+
+fn malformed(path: &Path, error: &::csv::Error) -> Error {
+    let line = error.position().map_or(1, ::csv::Position::line);
+    at(path, line, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn opened(train: &str, val: &str, classify: bool) -> Result<(Splits, Vec<String>), Error> {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
+            path
+        };
+        open(&put("train.csv", train), &put("val.csv", val), "y", classify)
+    }
+
+    fn row(dataset: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
+        let mut values = vec![0.0; dataset.shape()[0]];
+        let target = dataset.load(index, None, &mut values).unwrap();
+        (values, target)
+    }
+
+    #[test]
+    fn features_are_standardised_with_the_training_rows_and_targets_are_not() {
+        let train = "\u{feff}a,y,b\r\n1,10.5,7\r\n3,-2,7\r\n";
+        let (splits, classes) = opened(train, "a,y,b\n5,1,8\n", false).unwrap();
+        assert!(classes.is_empty());
+        // Column a: mean 2, population deviation 1. Column b is constant.
+        assert_eq!(row(&*splits.train, 0), (vec![-1.0, 0.0], Target::Value(10.5)));
+        assert_eq!(row(&*splits.train, 1), (vec![1.0, 0.0], Target::Value(-2.0)));
+        assert_eq!(row(&*splits.val, 0), (vec![3.0, 1.0], Target::Value(1.0)));
+    }
+
+    #[test]
+    fn classes_are_the_sorted_distinct_labels() {
+        let (splits, classes) = opened("a,y\n0,10\n1,2\n2,10.0\n", "a,y\n3,2\n", true).unwrap();
+        assert_eq!(classes, ["2", "10"]);
+        assert_eq!(row(&*splits.train, 2).1, Target::Class(1));
+        assert_eq!(row(&*splits.val, 0).1, Target::Class(0));
+        let (_, words) = opened("a,y\n0,setosa\n1,iris\n2,3\n", "a,y\n0,3\n", true).unwrap();
+        assert_eq!(words, ["3", "iris", "setosa"]);
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_named_with_line_and_column() {
+        let check = |train: &str, classify: bool, expected: &str| {
+            let Err(error) = opened(train, "a,y\n1,1\n", classify) else { panic!("{train}") };
+            assert!(error.to_string().contains(expected), "{error}");
+        };
+        check("a,y\n1,1\n,2\n", false, "line 3: `a` is empty");
+        check("a,y\n1,1\nNaN,2\n", false, "line 3: `a` is `NaN`");
+        check("a,y\n1,1e39\n", false, "line 2: `y` is `1e39`");
+        check("a,y\n\"1,5\",1\n", false, "`a` is `1,5`, which is not a number");
+        check("a,y\n1,1\n1,2,3\n", false, "line 3: 3 cells, but the header has 2");
+        check("a,y\n1,0.5\n", true, "not a class");
+        check("a,b\n1,1\n", false, "has no column `y`; its columns are `a`, `b`");
+        check("y,y\n1,1\n", false, "two columns are called `y`");
+        check("b,y\n1,1\n", false, "different columns");
+        check("a,y\n", false, "no rows");
+        check("", false, "at least one feature");
+        check("a,y\n1,5\n", true, "line 2: class `1` is not in the training table");
+    }
+}

@@ -1,0 +1,298 @@
+//! A folder of class folders -> its classes and files, in exactly torchvision's `ImageFolder` order.
+//!
+//! Easily got wrong: `ImageFolder` sorts whole directory paths (`sorted(os.walk(..))`), so `a-b/` comes
+//! before `a/b/`, and file names only within their directory.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::data::error::Error;
+
+/// Endings of image files, compared without case.
+pub(crate) const ENDINGS: [&str; 9] =
+    [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
+
+/// What an image folder must look like.
+const EXPECTED: &str = "one folder per class, with images in it: <class>/<image>.jpg";
+
+/// Classes and files of an image folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listing {
+    /// Class names in label order: byte order of the folder names.
+    pub(crate) classes: Vec<String>,
+    /// Files with their labels, in sample order.
+    pub(crate) files: Vec<(PathBuf, u32)>,
+}
+
+/// Lists the image folder `root`, called `what` in messages, without opening a file.
+///
+/// Links are followed; a link to a folder above itself is not descended into again. Only regular files
+/// count, and links that lead nowhere (their samples fail by name when they are loaded).
+///
+/// # Errors
+///
+/// The folder is absent or unreadable, has no class folders, or one of them holds no image.
+pub(crate) fn list(root: &Path, what: &'static str) -> Result<Listing, Error> {
+    let names = class_names(root, what)?;
+    if names.is_empty() {
+        return Err(Error::NoClasses { path: root.to_owned() });
+    }
+    let mut files = Vec::new();
+    let mut empty = Vec::new();
+    for (label, name) in names.iter().enumerate() {
+        let before = files.len();
+        list_class(&root.join(name), label as u32, &mut files)?;
+        if files.len() == before {
+            empty.push(name.to_string_lossy().into_owned());
+        }
+    }
+    if !empty.is_empty() {
+        return Err(Error::EmptyClasses { path: root.to_owned(), classes: empty });
+    }
+    let classes = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    Ok(Listing { classes, files })
+}
+
+/// Checks that two folders have the same classes.
+///
+/// # Errors
+///
+/// They do not; both differences are listed.
+pub(crate) fn check_same_classes(
+    (train, train_classes): (&Path, &[String]),
+    (val, val_classes): (&Path, &[String]),
+) -> Result<(), Error> {
+    if train_classes == val_classes {
+        return Ok(());
+    }
+    let missing_in = |from: &[String], other: &[String]| {
+        let other: std::collections::BTreeSet<&String> = other.iter().collect();
+        from.iter().filter(|class| !other.contains(class)).cloned().collect()
+    };
+    Err(Error::ClassListsDiffer {
+        train: train.to_owned(),
+        val: val.to_owned(),
+        only_train: missing_in(train_classes, val_classes),
+        only_val: missing_in(val_classes, train_classes),
+    })
+}
+
+/// Names of the root's sub-folders (links to folders included), in byte order.
+fn class_names(root: &Path, what: &'static str) -> Result<Vec<OsString>, Error> {
+    let entries = fs::read_dir(root).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => {
+            Error::Missing { what, path: root.to_owned(), expected: EXPECTED }
+        }
+        io::ErrorKind::NotADirectory => {
+            Error::NotAFolder { what, path: root.to_owned(), expected: EXPECTED }
+        }
+        _ => listing_failed(root)(source),
+    })?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(listing_failed(root))?;
+        if kind(&entry)? == Kind::Folder {
+            names.push(entry.file_name());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// A folder of a class with the names of its images.
+struct Folder {
+    path: PathBuf,
+    images: Vec<OsString>,
+}
+
+fn list_class(root: &Path, label: u32, files: &mut Vec<(PathBuf, u32)>) -> Result<(), Error> {
+    let mut folders = Vec::new();
+    walk(root.to_owned(), &mut Vec::new(), &mut folders)?;
+    folders.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    for folder in &mut folders {
+        folder.images.sort_unstable();
+        files.extend(folder.images.iter().map(|name| (folder.path.join(name), label)));
+    }
+    Ok(())
+}
+
+/// Collects the images of `path` and all folders below it. `above` holds (device, inode) of each folder
+/// on the way down.
+fn walk(path: PathBuf, above: &mut Vec<(u64, u64)>, out: &mut Vec<Folder>) -> Result<(), Error> {
+    let meta = fs::metadata(&path).map_err(listing_failed(&path))?;
+    let identity = (meta.dev(), meta.ino());
+    if above.contains(&identity) {
+        return Ok(());
+    }
+    above.push(identity);
+    let mut images = Vec::new();
+    let mut below = Vec::new();
+    for entry in fs::read_dir(&path).map_err(listing_failed(&path))? {
+        let entry = entry.map_err(listing_failed(&path))?;
+        match kind(&entry)? {
+            Kind::Folder => below.push(entry.path()),
+            Kind::File if is_image(&entry.file_name()) => images.push(entry.file_name()),
+            Kind::File | Kind::Other => {}
+        }
+    }
+    out.push(Folder { path, images });
+    for folder in below {
+        walk(folder, above, out)?;
+    }
+    above.pop();
+    Ok(())
+}
+
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Folder,
+    File,
+    Other,
+}
+
+/// What an entry is, links followed. Costs a system call for links only.
+fn kind(entry: &fs::DirEntry) -> Result<Kind, Error> {
+    let path = entry.path();
+    let mut file_type = entry.file_type().map_err(listing_failed(&path))?;
+    if file_type.is_symlink() {
+        match fs::metadata(&path) {
+            Ok(meta) => file_type = meta.file_type(),
+            // A dead link or a loop of links: an image that cannot be read.
+            Err(_) => return Ok(Kind::File),
+        }
+    }
+    Ok(match () {
+        () if file_type.is_dir() => Kind::Folder,
+        () if file_type.is_file() => Kind::File,
+        () => Kind::Other,
+    })
+}
+
+fn is_image(name: &OsString) -> bool {
+    let lower = OsString::from_vec(name.as_bytes().to_ascii_lowercase());
+    ENDINGS.iter().any(|ending| lower.as_bytes().ends_with(ending.as_bytes()))
+}
+
+fn listing_failed(path: &Path) -> impl Fn(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { action: "list", path: path.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::File::create(path).unwrap();
+        }
+        dir
+    }
+
+    fn listed(dir: &Path) -> Vec<String> {
+        let listing = list(dir, "the folder").unwrap();
+        let relative = |(path, label): &(PathBuf, u32)| {
+            format!("{} {label}", path.strip_prefix(dir).unwrap().display())
+        };
+        listing.files.iter().map(relative).collect()
+    }
+
+    #[test]
+    fn classes_files_and_nested_folders_are_in_torchvision_order() {
+        // The order that `sorted(os.walk(.., followlinks=True))` gives, run with Python 3.
+        let dir = tree(&[
+            "class_2/b.JPG",
+            "class_2/a/z.png",
+            "class_2/a-b/y.webp",
+            "class_2/a/b/x.bmp",
+            "class_2/B.jpeg",
+            "class_2/notes.txt",
+            "class_10/1.tiff",
+            "class_10/10.pgm",
+            "class_10/2.ppm",
+            "readme.md",
+        ]);
+        assert_eq!(
+            listed(dir.path()),
+            [
+                "class_10/1.tiff 0",
+                "class_10/10.pgm 0",
+                "class_10/2.ppm 0",
+                "class_2/B.jpeg 1",
+                "class_2/b.JPG 1",
+                "class_2/a/z.png 1",
+                "class_2/a-b/y.webp 1",
+                "class_2/a/b/x.bmp 1",
+            ]
+            .map(|line| line.to_owned())
+            .into_iter()
+            .collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn links_are_followed_and_a_link_upwards_ends() {
+        let dir = tree(&["real/a.png", "elsewhere.d/b.png"]);
+        let link = |from: &str, to: &str| {
+            std::os::unix::fs::symlink(to, dir.path().join(from)).unwrap();
+        };
+        link("real/up", "..");
+        link("linked", "elsewhere.d");
+        link("real/dead.jpg", "nowhere");
+        let found = listed(dir.path());
+        assert!(found.contains(&"linked/b.png 1".to_owned()), "{found:?}");
+        assert!(found.contains(&"real/dead.jpg 2".to_owned()), "{found:?}");
+        assert_eq!(found.iter().filter(|line| line.starts_with("real/a.png")).count(), 1);
+    }
+
+    #[test]
+    fn a_fifo_is_not_an_image() {
+        let dir = tree(&["a/1.png"]);
+        let fifo = dir.path().join("a/2.png");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+        assert_eq!(listed(dir.path()), ["a/1.png 0"]);
+    }
+
+    #[test]
+    fn an_empty_class_is_named_and_a_missing_folder_says_what_it_should_hold() {
+        let dir = tree(&["cats/1.png", "dogs/readme.txt"]);
+        let error = list(dir.path(), "the training folder").unwrap_err();
+        assert!(error.to_string().contains("1 class folder of"), "{error}");
+        assert!(error.to_string().ends_with("`dogs`"), "{error}");
+        let error = list(&dir.path().join("absent"), "the training folder").unwrap_err();
+        assert!(error.to_string().starts_with("the training folder `"), "{error}");
+        assert!(error.help().unwrap().contains("<class>/<image>.jpg"));
+        let error = list(&dir.path().join("cats"), "the training folder").unwrap_err();
+        assert!(matches!(error, Error::NoClasses { .. }));
+        let error = list(&dir.path().join("cats/1.png"), "the training folder").unwrap_err();
+        assert!(matches!(error, Error::NotAFolder { .. }));
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_work() {
+        use std::os::unix::ffi::OsStringExt;
+        let dir = tree(&["a/1.png"]);
+        let odd = OsString::from_vec(b"\xff\n.jpg".to_vec());
+        fs::File::create(dir.path().join("a").join(odd)).unwrap();
+        assert_eq!(list(dir.path(), "the folder").unwrap().files.len(), 2);
+    }
+
+    #[test]
+    fn class_lists_that_differ_are_shown_from_both_sides() {
+        let names = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
+        let (train, val) = (names(&["ape", "bear", "cat"]), names(&["ape", "cow"]));
+        let error = check_same_classes((Path::new("t"), &train), (Path::new("v"), &val));
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "class folders differ: only in `t`: `bear`, `cat`; only in `v`: `cow`"
+        );
+        assert!(check_same_classes((Path::new("t"), &train), (Path::new("v"), &train)).is_ok());
+    }
+}

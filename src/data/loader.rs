@@ -1,0 +1,349 @@
+//! Loader threads: requests for passes in, their batches out, in the order of the requests.
+//!
+//! Threads take whole passes, so that the order of the batches, and every bit in them, is the same for any
+//! number of threads. At most `threads * prefetch_factor` batches are ready or in the making.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use candle_core::{Device, Tensor};
+
+use crate::data::error::{Error, SampleError};
+use crate::data::{Batch, Dataset, Target};
+use crate::plan::{DataPlan, OnBadSample};
+use crate::rng::{Key, Purpose};
+
+/// Unreadable samples in a row after which `skip` gives up.
+const MOST_BAD_IN_A_ROW: usize = 100;
+
+/// One pass to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Indices into the data set; may be empty.
+    pub samples: Vec<u32>,
+    /// The epoch, for the randomness of the augmentation; `None` = evaluation, nothing is random.
+    pub epoch: Option<u64>,
+}
+
+/// A loaded pass.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The samples; an empty request gives a batch of no rows.
+    pub batch: Batch,
+    /// One message for each unreadable sample: what is wrong with it, and what was done.
+    pub substituted: Vec<String>,
+}
+
+/// How to load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Loader threads; 0 loads in the thread that asks.
+    pub threads: usize,
+    /// Batches prepared ahead per thread.
+    pub prefetch_factor: usize,
+    /// Policy for unreadable samples.
+    pub on_bad_sample: OnBadSample,
+}
+
+impl Settings {
+    /// As planned.
+    pub fn new(plan: &DataPlan, seed: u64) -> Self {
+        Self {
+            seed,
+            threads: plan.num_workers,
+            prefetch_factor: plan.prefetch_factor,
+            on_bad_sample: plan.on_bad_sample,
+        }
+    }
+}
+
+type Requests = Box<dyn Iterator<Item = Request> + Send>;
+
+/// Loads the passes of one rank. Dropping it ends and joins its threads.
+pub struct Loader {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What threads and consumer share.
+struct Shared {
+    dataset: Arc<dyn Dataset>,
+    settings: Settings,
+    /// Most passes taken but not yet consumed.
+    capacity: u64,
+    state: Mutex<State>,
+    /// A pass is done, or none will be any more.
+    done: Condvar,
+    /// There is room for another pass, or the loader is closed.
+    room: Condvar,
+}
+
+struct State {
+    requests: Requests,
+    exhausted: bool,
+    /// Passes that threads took; each has its number.
+    taken: u64,
+    /// Passes that the consumer got.
+    consumed: u64,
+    ready: BTreeMap<u64, Result<Loaded, Error>>,
+    /// Message of a thread that panicked outside of loading.
+    panicked: Option<String>,
+    closed: bool,
+}
+
+impl Loader {
+    /// Starts loading `requests`, in their order. A run that resumes starts with later requests.
+    ///
+    /// # Errors
+    ///
+    /// A thread cannot be started; those already started are ended.
+    pub fn start(
+        dataset: Arc<dyn Dataset>,
+        requests: impl Iterator<Item = Request> + Send + 'static,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let state = State {
+            requests: Box::new(requests),
+            exhausted: false,
+            taken: 0,
+            consumed: 0,
+            ready: BTreeMap::new(),
+            panicked: None,
+            closed: false,
+        };
+        let shared = Arc::new(Shared {
+            dataset,
+            settings,
+            capacity: (settings.threads * settings.prefetch_factor.max(1)) as u64,
+            state: Mutex::new(state),
+            done: Condvar::new(),
+            room: Condvar::new(),
+        });
+        let mut loader = Self { shared, threads: Vec::with_capacity(settings.threads) };
+        for number in 0..settings.threads {
+            let shared = loader.shared.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("loader-{number}"))
+                .spawn(move || shared.run_thread())
+                .map_err(|source| Error::Spawn {
+                    number: number + 1,
+                    wanted: settings.threads,
+                    source,
+                })?;
+            loader.threads.push(thread);
+        }
+        Ok(loader)
+    }
+
+    /// The next pass, in the order of the requests; waits until it is loaded. `None` after the last one.
+    ///
+    /// The item is an error if a sample cannot be read under `on_bad_sample = "error"`, or a thread panicked.
+    #[expect(clippy::should_implement_trait, reason = "`Iterator` is implemented through this")]
+    pub fn next(&mut self) -> Option<Result<Loaded, Error>> {
+        if self.threads.is_empty() { self.shared.load_here() } else { self.shared.wait_for_next() }
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Result<Loaded, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Self::next(self)
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.room.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic was caught in the thread and is in `panicked`.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Shared {
+    fn load_here(&self) -> Option<Result<Loaded, Error>> {
+        let request = self.lock().requests.next()?;
+        Some(load(&*self.dataset, &request, &self.settings, &|| false))
+    }
+
+    fn wait_for_next(&self) -> Option<Result<Loaded, Error>> {
+        let mut state = self.lock();
+        loop {
+            let number = state.consumed;
+            if let Some(loaded) = state.ready.remove(&number) {
+                state.consumed += 1;
+                self.room.notify_one();
+                return Some(loaded);
+            }
+            if let Some(message) = &state.panicked {
+                return Some(Err(Error::Panicked { message: message.clone() }));
+            }
+            if state.exhausted && state.taken == state.consumed {
+                return None;
+            }
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A thread's life: what it panics with reaches the consumer, who would wait for ever otherwise.
+    fn run_thread(&self) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.load_passes())) {
+            self.lock().panicked = Some(panic_message(&*panic));
+            self.done.notify_all();
+        }
+    }
+
+    fn load_passes(&self) {
+        while let Some((number, request)) = self.take() {
+            let cancelled = || self.lock().closed;
+            let loaded = load(&*self.dataset, &request, &self.settings, &cancelled);
+            self.lock().ready.insert(number, loaded);
+            self.done.notify_all();
+        }
+        self.done.notify_all();
+    }
+
+    /// Waits for room and takes the next request; `None` when there is none or the loader is closed.
+    fn take(&self) -> Option<(u64, Request)> {
+        let mut state = self.lock();
+        while !state.closed && !state.exhausted && state.taken - state.consumed >= self.capacity {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closed || state.exhausted || state.panicked.is_some() {
+            return None;
+        }
+        let Some(request) = state.requests.next() else {
+            state.exhausted = true;
+            self.room.notify_all();
+            return None;
+        };
+        state.taken += 1;
+        Some((state.taken - 1, request))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Only the iterator of requests can panic while the lock is held, and it is not asked again.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Loads one pass into one buffer. Stops early, with what it has, once `cancelled`.
+fn load(
+    dataset: &dyn Dataset,
+    request: &Request,
+    settings: &Settings,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<Loaded, Error> {
+    let size: usize = dataset.shape().iter().product();
+    let mut values = vec![0.0; size * request.samples.len()];
+    let mut targets = Vec::with_capacity(request.samples.len());
+    let mut samples = Vec::with_capacity(request.samples.len());
+    let mut substituted = Vec::new();
+    for &sample in &request.samples {
+        if cancelled() {
+            break;
+        }
+        let row = &mut values[samples.len() * size..][..size];
+        let key = request
+            .epoch
+            .map(|epoch| Key::new(settings.seed, Purpose::Augment, epoch, u64::from(sample)));
+        let is_training = request.epoch.is_some();
+        let found = match load_caught(dataset, sample as usize, key, row) {
+            Ok(target) => Some((sample, target)),
+            Err(source) if settings.on_bad_sample == OnBadSample::Error => {
+                return Err(Error::Sample { index: sample as usize, source });
+            }
+            Err(source) if is_training => {
+                let message = format!("sample {sample}: {source}");
+                let (used, target) = substitute(dataset, (sample as usize, source), key, row)?;
+                substituted.push(format!("{message}; used sample {used} instead"));
+                Some((used, target))
+            }
+            // A stand-in would be counted twice: what cannot be read is left out of the evaluation.
+            Err(source) => {
+                substituted.push(format!("sample {sample}: {source}; left out"));
+                None
+            }
+        };
+        if let Some((sample, target)) = found {
+            samples.push(sample);
+            targets.push(target);
+        }
+    }
+    values.truncate(samples.len() * size);
+    let batch = to_batch(dataset, values, &targets, samples)?;
+    Ok(Loaded { batch, substituted })
+}
+
+/// The next readable sample after `bad` in the data set, from the start again after its end.
+fn substitute(
+    dataset: &dyn Dataset,
+    (bad, mut error): (usize, SampleError),
+    key: Option<Key>,
+    row: &mut [f32],
+) -> Result<(u32, Target), Error> {
+    let n = dataset.len();
+    let tries = n.min(MOST_BAD_IN_A_ROW);
+    for distance in 1..tries {
+        let index = (bad + distance) % n;
+        match load_caught(dataset, index, key, row) {
+            Ok(target) => return Ok((index as u32, target)),
+            Err(next) => error = next,
+        }
+    }
+    Err(Error::ManyBadSamples { first: bad, count: tries, source: error })
+}
+
+/// Loads one sample; a panic of a decoder is an error of the sample.
+fn load_caught(
+    dataset: &dyn Dataset,
+    index: usize,
+    key: Option<Key>,
+    row: &mut [f32],
+) -> Result<Target, SampleError> {
+    catch_unwind(AssertUnwindSafe(|| dataset.load(index, key, row))).unwrap_or_else(|panic| {
+        Err(SampleError::Panicked { name: dataset.name(index), message: panic_message(&*panic) })
+    })
+}
+
+fn to_batch(
+    dataset: &dyn Dataset,
+    values: Vec<f32>,
+    targets: &[Target],
+    samples: Vec<u32>,
+) -> Result<Batch, Error> {
+    let n = samples.len();
+    let shape = [&[n], dataset.shape()].concat();
+    let class = |target: &Target| match *target {
+        Target::Class(label) => label,
+        Target::Value(value) => value as u32,
+    };
+    let value = |target: &Target| match *target {
+        Target::Class(label) => label as f32,
+        Target::Value(value) => value,
+    };
+    let cpu = &Device::Cpu;
+    let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
+        let targets = if dataset.classifies() {
+            Tensor::from_vec(targets.iter().map(class).collect::<Vec<u32>>(), n, cpu)
+        } else {
+            Tensor::from_vec(targets.iter().map(value).collect::<Vec<f32>>(), (n, 1), cpu)
+        };
+        Ok((inputs, targets?))
+    });
+    let (inputs, targets) = tensors.map_err(|error| Error::Batch { what: error.to_string() })?;
+    Ok(Batch { inputs, targets, samples })
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}

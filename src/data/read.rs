@@ -1,0 +1,63 @@
+//! Reads a whole file of the user's, safely: never blocks on a FIFO, never maps memory that may shrink.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Largest encoded file that is read: 1 GiB.
+const LARGEST: u64 = 1 << 30;
+
+/// Opens a regular file. A FIFO, socket or device is an error at once.
+///
+/// # Errors
+///
+/// The file is absent, not readable or not a regular file.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    // Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
+/// The file's bytes. A device error (EIO) is tried once more.
+///
+/// # Errors
+///
+/// As [`open`], or the file is larger than 1 GiB.
+pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
+    match once(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => once(path),
+        result => result,
+    }
+}
+
+fn once(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    if length > LARGEST {
+        let message = format!("{length} bytes are more than the {LARGEST} that are read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    // The file may grow while it is read.
+    file.take(LARGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_or_device_is_an_error_and_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("pipe.jpg");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+        assert!(whole(&fifo).unwrap_err().to_string().contains("not a regular file"));
+        assert!(whole(Path::new("/dev/zero")).is_err());
+        assert!(whole(dir.path()).is_err());
+    }
+}

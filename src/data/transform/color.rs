@@ -1,0 +1,141 @@
+//! Colour jitter, with the integer arithmetic of PIL's `ImageEnhance` and HSV conversion.
+
+use crate::data::transform::Pixels;
+use crate::rng::Stream;
+
+/// One draw of `ColorJitter`: up to four changes in random order.
+#[derive(Debug, PartialEq)]
+pub(super) struct Jitter(Vec<Change>);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Change {
+    /// Blend with black.
+    Brightness(f64),
+    /// Blend with the mean grey.
+    Contrast(f64),
+    /// Blend with the grey picture.
+    Saturation(f64),
+    /// Turn the hue, in turns.
+    Hue(f64),
+}
+
+impl Jitter {
+    /// Draws factors from [max(0, 1 - s), 1 + s] for the strengths of brightness, contrast and saturation,
+    /// and a shift from [-s, s] for that of the hue; a strength of 0 leaves the change out.
+    pub(super) fn draw(strengths: [f64; 4], random: &mut Stream) -> Self {
+        let kinds = [Change::Brightness, Change::Contrast, Change::Saturation, Change::Hue];
+        let mut changes = Vec::with_capacity(4);
+        for (position, (strength, kind)) in strengths.into_iter().zip(kinds).enumerate() {
+            let low = if position == 3 { -strength } else { (1.0 - strength).max(0.0) };
+            let high = if position == 3 { strength } else { 1.0 + strength };
+            let factor = random.range(low, high);
+            if strength > 0.0 {
+                changes.push(kind(factor));
+            }
+        }
+        for last in (1..changes.len()).rev() {
+            changes.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        Self(changes)
+    }
+
+    /// Applies the changes in their order. Grey images have neither saturation nor hue.
+    pub(super) fn apply(&self, mut image: Pixels) -> Pixels {
+        for change in &self.0 {
+            match *change {
+                Change::Brightness(factor) => brighten(&mut image, factor as f32),
+                Change::Contrast(factor) => contrast(&mut image, factor as f32),
+                Change::Saturation(_) | Change::Hue(_) if image.channels == 1 => {}
+                Change::Saturation(factor) => saturate(&mut image, factor as f32),
+                Change::Hue(turns) => turn_hue(&mut image, turns),
+            }
+        }
+        image
+    }
+}
+
+fn brighten(image: &mut Pixels, factor: f32) {
+    let table: [u8; 256] = std::array::from_fn(|value| blend(0, value as u8, factor));
+    image.data.iter_mut().for_each(|value| *value = table[usize::from(*value)]);
+}
+
+fn contrast(image: &mut Pixels, factor: f32) {
+    let sum: u64 = match image.channels {
+        1 => image.data.iter().map(|&value| u64::from(value)).sum(),
+        _ => image.data.chunks_exact(3).map(|pixel| u64::from(luma(pixel))).sum(),
+    };
+    let mean = (sum as f64 / (image.height * image.width) as f64 + 0.5) as u8;
+    let table: [u8; 256] = std::array::from_fn(|value| blend(mean, value as u8, factor));
+    image.data.iter_mut().for_each(|value| *value = table[usize::from(*value)]);
+}
+
+fn saturate(image: &mut Pixels, factor: f32) {
+    for pixel in image.data.chunks_exact_mut(3) {
+        let grey = luma(pixel);
+        pixel.iter_mut().for_each(|value| *value = blend(grey, *value, factor));
+    }
+}
+
+fn turn_hue(image: &mut Pixels, turns: f64) {
+    // torchvision: the shift in 1/255 turns, cut towards zero, added modulo 256.
+    let shift = (turns * 255.0) as i32 as u8;
+    for pixel in image.data.chunks_exact_mut(3) {
+        let [hue, saturation, value] = to_hsv([pixel[0], pixel[1], pixel[2]]);
+        pixel.copy_from_slice(&to_rgb([hue.wrapping_add(shift), saturation, value]));
+    }
+}
+
+/// PIL's `Image.blend(degenerate, image, factor)`: cut, not rounded; clipped.
+fn blend(from: u8, to: u8, factor: f32) -> u8 {
+    let value = f32::from(from) + factor * (f32::from(to) - f32::from(from));
+    value.clamp(0.0, 255.0) as u8
+}
+
+/// PIL's conversion to "L" (ITU-R 601-2) in 16-bit fixed point.
+fn luma(pixel: &[u8]) -> u8 {
+    let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
+    ((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16) as u8
+}
+
+/// PIL's RGB -> HSV: all three in 0..=255.
+fn to_hsv([r, g, b]: [u8; 3]) -> [u8; 3] {
+    let (max, min) = (r.max(g).max(b), r.min(g).min(b));
+    if max == min {
+        return [0, 0, max];
+    }
+    let range = f32::from(max - min);
+    let saturation = range / f32::from(max);
+    let [rc, gc, bc] = [r, g, b].map(|v| f32::from(max - v) / range);
+    // PIL adds the whole number in f64 and keeps the result in f32.
+    let hue = match max {
+        _ if r == max => bc - gc,
+        _ if g == max => (2.0 + f64::from(rc) - f64::from(bc)) as f32,
+        _ => (4.0 + f64::from(gc) - f64::from(rc)) as f32,
+    };
+    let hue = (f64::from(hue) / 6.0 + 1.0).rem_euclid(1.0) as f32;
+    [(f64::from(hue) * 255.0) as u8, (f64::from(saturation) * 255.0) as u8, max]
+}
+
+/// PIL's HSV -> RGB.
+fn to_rgb([h, s, v]: [u8; 3]) -> [u8; 3] {
+    if s == 0 {
+        return [v; 3];
+    }
+    let scaled = f64::from(f32::from(h)) * 6.0 / 255.0;
+    let sector = scaled.floor();
+    let f = f64::from((scaled - sector) as f32);
+    let fs = f64::from((f64::from(f32::from(s)) / 255.0) as f32);
+    let value = f64::from(v);
+    let channel = |v: f64| v.round().clamp(0.0, 255.0) as u8;
+    let p = channel(value * (1.0 - fs));
+    let q = channel(value * (1.0 - fs * f));
+    let t = channel(value * (1.0 - fs * (1.0 - f)));
+    match sector as u8 % 6 {
+        0 => [v, t, p],
+        1 => [q, v, p],
+        2 => [p, v, t],
+        3 => [p, q, v],
+        4 => [t, p, v],
+        _ => [v, p, q],
+    }
+}
