@@ -1,1 +1,373 @@
-//! engine
+//! batch -> forward -> backward -> reduce -> update.
+//!
+//! [`Engine::step`] is the training step in the order of its mathematics. All decisions (skip, stop,
+//! learning rate) are taken on reduced values, so every rank takes the same one.
+
+pub mod buckets;
+mod clock;
+mod error;
+mod evaluate;
+mod loss;
+mod reducer;
+mod scaler;
+mod start;
+mod state;
+mod vote;
+
+use std::sync::Arc;
+
+pub use clock::Clock;
+pub use error::Error;
+pub use scaler::Scaler;
+pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
+pub use vote::Wish;
+
+use crate::collective::Collective;
+use crate::data::{Batch, sampler};
+use crate::event::TimeShares;
+use crate::model::Model;
+use crate::nn::{GradientSink, Mode, Params, Pass, change_values};
+use crate::optim::{
+    GradientNorm, Moments, Rates, Schedule, Update, clip_coefficient, clip_values,
+    scale_and_measure,
+};
+use crate::plan::{OnNonFinite, Plan};
+use crate::rng::{Key, Purpose};
+use crate::units::Rank;
+use reducer::Reducer;
+use vote::{PassReport, Totals, Vote};
+
+/// Loss scale below which fp16 is given up.
+const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
+
+/// Trains one rank's replica of a model together with the other ranks.
+pub struct Engine {
+    plan: Arc<Plan>,
+    model: Box<dyn Model>,
+    params: Params,
+    moments: Vec<Moments>,
+    collective: Arc<dyn Collective>,
+    reducer: Reducer,
+    sink: Arc<dyn GradientSink>,
+    state: TrainState,
+    time: TimeShares,
+}
+
+/// What a step did, equal on all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// The step, from 1.
+    pub step: u64,
+    /// Mean over the global batch.
+    pub loss: f64,
+    /// Share of right answers; classifiers only.
+    pub accuracy: Option<f64>,
+    /// Learning rate.
+    pub lr: f64,
+    /// L2 norm of the mean gradient before clipping.
+    pub grad_norm: f64,
+    /// Loss scale after the step.
+    pub loss_scale: Option<f64>,
+    /// Whether the parameters moved.
+    pub updated: bool,
+    /// Samples of all ranks.
+    pub samples: u64,
+    /// The strongest wish of any rank.
+    pub wish: Wish,
+}
+
+/// Gives the batch of each pass of a step, in order.
+pub type NextBatch<'a> = &'a mut dyn FnMut() -> Result<Batch, crate::data::Error>;
+
+impl Engine {
+    /// One step: this rank's `passes` forward and backward, the mean gradient over all ranks, one
+    /// update. `wish` is what this rank would like to happen at the step edge.
+    ///
+    /// # Errors
+    ///
+    /// A tensor operation, a sample or another rank failed; loss or gradient are not finite and
+    /// `train.on_non_finite = "stop"`. Parameters then stand as before the step.
+    pub fn step(
+        &mut self,
+        passes: &[sampler::Pass],
+        next: NextBatch<'_>,
+        wish: Wish,
+    ) -> Result<StepReport, Error> {
+        let step = self.state.step + 1;
+        let rates = self.schedule().rates(self.state.step, &self.state.plateau);
+        let loss_scale = self.state.scaler.map_or(1.0, |scaler| scaler.scale);
+
+        self.reducer.begin_step();
+        let mut reports = Vec::with_capacity(passes.len());
+        for (position, pass) in passes.iter().enumerate() {
+            if position + 1 == passes.len() {
+                self.reducer.begin_last_pass();
+            }
+            if !pass.samples.is_empty() {
+                let batch = self.timed(|time| &mut time.data, |_| next())?;
+                reports.push(self.pass(step, pass, &batch, loss_scale)?);
+            }
+            if passes.get(position + 1).is_some_and(|next| next.shard != pass.shard) {
+                self.reducer.end_shard();
+            }
+        }
+        let waited = self.reducer.finish_step()?;
+        self.time.communication += waited.as_secs_f64();
+
+        let votes = self.vote(Vote { passes: reports, unused: self.reducer.unused(), wish })?;
+        self.check_unused(step, &votes)?;
+        let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
+
+        let norm = self.mean_gradients(&totals, loss_scale);
+        let updated = self.decide(step, &votes, &totals, norm)?;
+        if updated {
+            let idle = self.unused_everywhere(&votes);
+            self.timed(
+                |time| &mut time.optimizer,
+                |engine| engine.update(step, rates, norm, &idle),
+            )?;
+        }
+        self.count(&totals);
+        let wish = votes.iter().map(|vote| vote.wish).max().unwrap_or_default();
+        Ok(self.report(step, rates, &totals, norm, (updated, wish)))
+    }
+
+    /// Progress of the run.
+    pub fn state(&self) -> &TrainState {
+        &self.state
+    }
+
+    /// Progress of the run, to be moved on by what happens between steps.
+    pub fn state_mut(&mut self) -> &mut TrainState {
+        &mut self.state
+    }
+
+    /// Parameters and buffers.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Optimizer state of each parameter in registration order.
+    pub fn moments(&self) -> &[Moments] {
+        &self.moments
+    }
+
+    /// Seconds spent in each phase so far.
+    pub fn time(&self) -> TimeShares {
+        self.time
+    }
+
+    /// Seconds spent in each phase so far, for phases outside the engine.
+    pub fn time_mut(&mut self) -> &mut TimeShares {
+        &mut self.time
+    }
+
+    /// Learning rate of the step after the finished ones.
+    pub fn next_rates(&self) -> Rates {
+        self.schedule().rates(self.state.step, &self.state.plateau)
+    }
+
+    /// Forward and backward of one pass; gradients go to the buckets.
+    fn pass(
+        &mut self,
+        step: u64,
+        pass: &sampler::Pass,
+        batch: &Batch,
+        loss_scale: f64,
+    ) -> Result<PassReport, Error> {
+        let samples = pass.samples.len();
+        // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less.
+        let weight = samples as f64 / self.plan.batch.size.count() as f64;
+        let place = self.place(step, pass);
+        self.params.begin_pass(Some(&self.sink));
+        let result = self
+            .timed(
+                |time| &mut time.forward,
+                |engine| {
+                    let outputs = engine.model.forward(&batch.inputs, &place)?;
+                    let loss = loss::mean(&engine.plan.loss, &outputs, &batch.targets)?;
+                    let correct = loss::correct(&engine.plan.loss, &outputs, &batch.targets)?;
+                    let value = f64::from(loss::scalar(&loss)?);
+                    Ok(((loss * (weight * loss_scale))?, value, correct))
+                },
+            )
+            .map_err(|source| Error::Tensor { phase: "forward", step, source })
+            .and_then(|(scaled, value, correct)| {
+                self.timed(|time| &mut time.backward, |_| scaled.backward())
+                    .map_err(|source| Error::Tensor { phase: "backward", step, source })?;
+                Ok(PassReport::new(pass.index_in_step, samples as u64, value, correct))
+            });
+        self.params.end_pass();
+        result
+    }
+
+    /// What the layers need to know about a pass. Running statistics follow the first shard only, as
+    /// DDP's `broadcast_buffers` keeps those of rank 0.
+    fn place(&self, step: u64, pass: &sampler::Pass) -> Pass {
+        let key = Key::new(self.plan.seed, Purpose::Dropout, step, pass.index_in_step as u64);
+        Pass {
+            mode: Mode::Train { key, track_statistics: pass.shard == 0 },
+            precision: self.plan.precision,
+        }
+    }
+
+    fn vote(&mut self, vote: Vote) -> Result<Vec<Vote>, Error> {
+        let collective = self.collective.clone();
+        self.timed(|time| &mut time.communication, |_| vote::exchange(collective.as_ref(), &vote))
+    }
+
+    /// Turns sums over passes into means over samples, and measures them.
+    fn mean_gradients(&self, totals: &Totals, loss_scale: f64) -> GradientNorm {
+        let weights = totals.samples as f64 / self.plan.batch.size.count() as f64;
+        let factor = (1.0 / (weights * loss_scale)) as f32;
+        let mut norm = GradientNorm::default();
+        self.reducer.for_each_gradient(|_, gradient| norm.add(scale_and_measure(gradient, factor)));
+        norm
+    }
+
+    /// Whether the parameters may move. A gradient that overflows while the loss is finite is the
+    /// gradient scaler's business; everything else is `train.on_non_finite`'s.
+    fn decide(
+        &mut self,
+        step: u64,
+        votes: &[Vote],
+        totals: &Totals,
+        norm: GradientNorm,
+    ) -> Result<bool, Error> {
+        let finite = totals.loss.is_finite() && norm.is_finite();
+        if let (Some(scaler), Some(plan)) = (&mut self.state.scaler, &self.plan.scaler) {
+            scaler.update(plan, norm.is_finite());
+            if scaler.scale < SCALE_FLOOR {
+                return Err(Error::ScaleUnderflow { step, floor: SCALE_FLOOR });
+            }
+        }
+        let scaler_handles = self.state.scaler.is_some() && totals.loss.is_finite();
+        if finite || scaler_handles || self.plan.on_non_finite == OnNonFinite::Skip {
+            return Ok(finite);
+        }
+        let what = if totals.loss.is_finite() { "the gradient" } else { "the loss" };
+        Err(Error::NotFinite { what, step, culprit: self.culprit(votes) })
+    }
+
+    /// Where a value that is not finite was seen first.
+    fn culprit(&self, votes: &[Vote]) -> String {
+        let bad = |vote: &Vote| vote.passes.iter().any(|pass| !pass.loss().is_finite());
+        let rank = votes.iter().position(bad).map(|rank| format!(" on rank {rank}"));
+        let mut first = None;
+        self.reducer.for_each_gradient(|parameter, gradient| {
+            if first.is_none() && gradient.iter().any(|value| !value.is_finite()) {
+                first = Some(parameter);
+            }
+        });
+        let name = first.map(|parameter| {
+            let name = self.params.parameters()[parameter].name();
+            format!("; the first parameter with such a gradient is `{name}`")
+        });
+        rank.unwrap_or_default() + &name.unwrap_or_default()
+    }
+
+    /// Clips, then moves every parameter but the `idle` ones.
+    fn update(
+        &mut self,
+        step: u64,
+        rates: Rates,
+        norm: GradientNorm,
+        idle: &[usize],
+    ) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        let coefficient = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
+        let count = self.state.updates + 1;
+        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count);
+        let update = update.scaled(coefficient);
+        let mut result = Ok(());
+        let (params, moments) = (self.params.parameters(), &mut self.moments);
+        self.reducer.for_each_gradient(|parameter, gradient| {
+            if idle.contains(&parameter) {
+                return;
+            }
+            if let Some(limit) = plan.clip.value {
+                clip_values(gradient, limit);
+            }
+            let param = &params[parameter];
+            let moved = param.var().and_then(|var| {
+                change_values(var, |values| {
+                    update.apply(values, gradient, &mut moments[parameter], param.shape().len());
+                })
+            });
+            if result.is_ok() {
+                result = moved;
+            }
+        });
+        self.state.updates = count;
+        result.map_err(|source| Error::Tensor { phase: "optimizer", step, source })
+    }
+
+    /// Every parameter needs a gradient on every rank, unless unused ones are tolerated.
+    fn check_unused(&self, step: u64, votes: &[Vote]) -> Result<(), Error> {
+        if self.plan.distributed.find_unused_parameters {
+            return Ok(());
+        }
+        let Some(rank) = votes.iter().position(|vote| !vote.unused.is_empty()) else {
+            return Ok(());
+        };
+        let name = |&parameter: &usize| self.params.parameters()[parameter].name().to_owned();
+        let names = votes[rank].unused.iter().map(name).collect();
+        Err(Error::Unused { step, rank: Rank(rank as u32), names })
+    }
+
+    /// Parameters that no rank used: the optimizer leaves them alone, weight decay included, as DDP's.
+    fn unused_everywhere(&self, votes: &[Vote]) -> Vec<usize> {
+        let mut unused = votes.first().map(|vote| vote.unused.clone()).unwrap_or_default();
+        unused.retain(|parameter| votes.iter().all(|vote| vote.unused.contains(parameter)));
+        unused
+    }
+
+    fn count(&mut self, totals: &Totals) {
+        self.state.step += 1;
+        let sums = &mut self.state.sums;
+        sums.correct += totals.correct;
+        sums.samples += totals.samples;
+        if totals.loss.is_finite() {
+            sums.loss += totals.loss;
+            sums.steps += 1;
+        }
+    }
+
+    fn report(
+        &self,
+        step: u64,
+        rates: Rates,
+        totals: &Totals,
+        norm: GradientNorm,
+        (updated, wish): (bool, Wish),
+    ) -> StepReport {
+        let accuracy = totals.correct as f64 / totals.samples.max(1) as f64;
+        StepReport {
+            step,
+            loss: totals.loss,
+            accuracy: loss::is_classifier(&self.plan.loss).then_some(accuracy),
+            lr: rates.lr,
+            grad_norm: norm.norm(),
+            loss_scale: self.state.scaler.map(|scaler| scaler.scale),
+            updated,
+            samples: totals.samples,
+            wish,
+        }
+    }
+
+    fn schedule(&self) -> Schedule<'_> {
+        Schedule::new(&self.plan.schedule, self.plan.optimizer.lr)
+    }
+
+    /// Runs `work` and adds its time to the phase that `share` names.
+    fn timed<T>(
+        &mut self,
+        share: impl Fn(&mut TimeShares) -> &mut f64,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let clock = Clock::start();
+        let result = work(self);
+        *share(&mut self.time) += clock.seconds();
+        result
+    }
+}

@@ -114,8 +114,21 @@ pub fn load_state_dict(
     path: &Path,
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
-    let bytes = read_limited(path)?;
-    let file = SafeTensors::deserialize(&bytes)
+    load_state_dict_bytes(params, path, &read_limited(path)?, strict)
+}
+
+/// [`load_state_dict`] from bytes that were read (and checked) already; `path` is for messages.
+///
+/// # Errors
+///
+/// As [`load_state_dict`].
+pub fn load_state_dict_bytes(
+    params: &Params,
+    path: &Path,
+    bytes: &[u8],
+    strict: Strict<'_>,
+) -> Result<LoadReport, Error> {
+    let file = SafeTensors::deserialize(bytes)
         .map_err(|source| Error::Format { path: path.to_owned(), source })?;
     let mut file = renamed(params, &file);
     let mut loading = Loading::new(path, strict);

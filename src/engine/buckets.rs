@@ -1,0 +1,110 @@
+//! Which gradient lives where: parameters in buckets, as DDP builds them.
+//!
+//! Walking parameters in reverse registration order (the order in which backward finishes them), a
+//! bucket closes as soon as its size reaches the limit: 1 MiB for the first, so that communication
+//! starts early, 25 MiB for the others (`torch/csrc/distributed/c10d/reducer.cpp`,
+//! `compute_bucket_assignment_by_size`).
+
+use crate::units::Bytes;
+
+/// Slots start at multiples of this many elements: a cache line's worth, so that ranks that reduce
+/// neighbouring slots do not share one.
+pub const ALIGNMENT: usize = 64;
+
+/// Place of one parameter's gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Index of the bucket.
+    pub bucket: usize,
+    /// First element within the bucket.
+    pub start: usize,
+    /// Elements of the parameter.
+    pub len: usize,
+}
+
+/// Assignment of parameters to buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Parameters of each bucket, in the order in which their gradients become ready.
+    pub buckets: Vec<Vec<usize>>,
+    /// Elements of each bucket, padding included.
+    pub lengths: Vec<usize>,
+    /// Place of each parameter, by registration index.
+    pub slots: Vec<Slot>,
+}
+
+impl Layout {
+    /// Assigns parameters with `sizes` elements, taken in `order`, to buckets.
+    pub fn new(sizes: &[usize], order: &[usize], first_cap: Bytes, cap: Bytes) -> Self {
+        let buckets = assign(sizes, order, first_cap, cap);
+        let mut slots = vec![Slot { bucket: 0, start: 0, len: 0 }; sizes.len()];
+        let mut lengths = Vec::with_capacity(buckets.len());
+        for (bucket, members) in buckets.iter().enumerate() {
+            let mut start = 0;
+            for &parameter in members {
+                slots[parameter] = Slot { bucket, start, len: sizes[parameter] };
+                start += sizes[parameter].next_multiple_of(ALIGNMENT);
+            }
+            lengths.push(start);
+        }
+        Self { buckets, lengths, slots }
+    }
+}
+
+/// Members of each bucket.
+fn assign(sizes: &[usize], order: &[usize], first_cap: Bytes, cap: Bytes) -> Vec<Vec<usize>> {
+    let mut buckets = Vec::new();
+    let (mut open, mut filled) = (Vec::new(), Bytes(0));
+    for &parameter in order {
+        open.push(parameter);
+        filled = Bytes(filled.0 + Bytes::of_f32(sizes[parameter]).0);
+        let limit = if buckets.is_empty() { first_cap } else { cap };
+        if filled >= limit {
+            buckets.push(std::mem::take(&mut open));
+            filled = Bytes(0);
+        }
+    }
+    if !open.is_empty() {
+        buckets.push(open);
+    }
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: Bytes = Bytes(1 << 20);
+    const MIB25: Bytes = Bytes(25 << 20);
+
+    #[test]
+    fn pytorchs_example_gives_pytorchs_buckets() {
+        let sizes = [300_000, 100, 262_144, 10, 7_000_000, 1, 5];
+        let order: Vec<usize> = (0..7).collect();
+        let layout = Layout::new(&sizes, &order, MIB, MIB25);
+        assert_eq!(layout.buckets, [vec![0], vec![1, 2, 3, 4], vec![5, 6]]);
+    }
+
+    proptest! {
+        #[test]
+        fn slots_are_disjoint_aligned_and_hold_every_parameter(
+            sizes in prop::collection::vec(0usize..5000, 0..40),
+            cap in 1u64..40_000,
+        ) {
+            let order: Vec<usize> = (0..sizes.len()).rev().collect();
+            let layout = Layout::new(&sizes, &order, Bytes(cap / 2), Bytes(cap));
+            let mut end = vec![0; layout.lengths.len()];
+            for &parameter in layout.buckets.iter().flatten() {
+                let slot = layout.slots[parameter];
+                prop_assert_eq!(slot.start % ALIGNMENT, 0);
+                prop_assert!(slot.start >= end[slot.bucket]);
+                end[slot.bucket] = slot.start + slot.len;
+                prop_assert!(end[slot.bucket] <= layout.lengths[slot.bucket]);
+                prop_assert_eq!(slot.len, sizes[parameter]);
+            }
+            prop_assert_eq!(layout.buckets.concat(), order);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Why training cannot go on.
+
+use crate::units::Rank;
+use crate::{collective, data};
+
+/// A failure of a step or an evaluation.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A tensor operation failed.
+    #[error("the {phase} pass of step {step} failed: {source}")]
+    Tensor {
+        /// "forward", "backward" ...
+        phase: &'static str,
+        /// The step, from 1.
+        step: u64,
+        /// Candle's error.
+        #[source]
+        source: candle_core::Error,
+    },
+    /// Another rank is gone, late or does something else.
+    #[error(transparent)]
+    Collective(#[from] collective::Error),
+    /// A sample cannot be had.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// Loss or gradient is NaN or infinite.
+    #[error("{what} is not finite at step {step}{culprit}")]
+    NotFinite {
+        /// "the loss", "the gradient" ...
+        what: &'static str,
+        /// The step, from 1.
+        step: u64,
+        /// Rank, samples and first parameter concerned.
+        culprit: String,
+    },
+    /// The fp16 loss scale shrank to nothing.
+    #[error("the loss scale fell below {floor} at step {step}: gradients overflow at any scale")]
+    ScaleUnderflow {
+        /// The step, from 1.
+        step: u64,
+        /// Least scale.
+        floor: f64,
+    },
+    /// The loss does not reach some parameters.
+    #[error("the loss of step {step} does not reach {} on rank {rank}", list(names))]
+    Unused {
+        /// The step, from 1.
+        step: u64,
+        /// First rank concerned.
+        rank: Rank,
+        /// Names of the parameters.
+        names: Vec<String>,
+    },
+    /// Ranks built different models.
+    #[error("rank {rank} built another model than rank 0: {difference}")]
+    ModelDiffers {
+        /// First rank that differs.
+        rank: Rank,
+        /// First difference.
+        difference: String,
+    },
+    /// An evaluation saw too few or too many samples.
+    #[error("the evaluation counted {counted} samples, but there are {expected}")]
+    Miscounted {
+        /// Seen.
+        counted: u64,
+        /// There.
+        expected: u64,
+    },
+    /// The communication thread cannot be started.
+    #[error("cannot start the communication thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The communication thread died.
+    #[error("the communication thread died")]
+    ThreadGone,
+    /// A message of another rank cannot be read.
+    #[error("rank {rank} sent a vote that cannot be read: {source}")]
+    Vote {
+        /// Sender.
+        rank: Rank,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl Error {
+    /// What the user can do about it.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::NotFinite { .. } => Some(
+                "lower `optimizer.lr`, set `train.clip_grad_norm = 1.0` or a `scheduler.warmup`; \
+                 `train.on_non_finite = \"skip\"` leaves such steps out"
+                    .into(),
+            ),
+            Self::ScaleUnderflow { .. } => {
+                Some("use `train.precision = \"bf16\"`, which needs no loss scale".into())
+            }
+            Self::Unused { .. } => Some(
+                "if that is meant, set `distributed.find_unused_parameters = true`; a parameter that \
+                 is never used is better removed from the model"
+                    .into(),
+            ),
+            Self::Data(error) => error.help(),
+            _ => None,
+        }
+    }
+}
+
+/// The first names, and how many more there are.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{tail}", shown.join(", "))
+}

@@ -1,0 +1,79 @@
+//! Exact evaluation: every sample exactly once, whatever the world size.
+
+use std::collections::BTreeMap;
+
+use crate::data::sampler::Chunk;
+use crate::engine::vote::{PassReport, Totals, exchange};
+use crate::engine::{Engine, Error, NextBatch, loss};
+use crate::nn::{Mode, Pass};
+
+impl Engine {
+    /// Metrics over the whole validation set: `val/loss`, and `val/accuracy` for classifiers. This
+    /// rank runs its `chunks`; sums are added in the order of the chunks over all ranks.
+    ///
+    /// # Errors
+    ///
+    /// A tensor operation, a sample or another rank failed; the loss is not finite.
+    pub fn evaluate(
+        &mut self,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+    ) -> Result<BTreeMap<String, f64>, Error> {
+        self.broadcast_buffers()?;
+        let mut mine = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            let batch = next()?;
+            mine.push(self.evaluate_chunk(chunk, &batch.inputs, &batch.targets)?);
+        }
+        let all = exchange(self.collective.as_ref(), &mine)?;
+        let totals = Totals::over(all.iter().flatten());
+        self.check(&totals)?;
+        Ok(self.metrics(&totals))
+    }
+
+    fn evaluate_chunk(
+        &self,
+        chunk: &Chunk,
+        inputs: &candle_core::Tensor,
+        targets: &candle_core::Tensor,
+    ) -> Result<PassReport, Error> {
+        let pass = Pass { mode: Mode::Eval, precision: self.plan.precision };
+        let (loss, correct) = self
+            .model
+            .forward(inputs, &pass)
+            .and_then(|outputs| {
+                let loss = loss::mean(&self.plan.loss, &outputs, targets)?;
+                let correct = loss::correct(&self.plan.loss, &outputs, targets)?;
+                Ok((f64::from(loss::scalar(&loss)?), correct))
+            })
+            .map_err(|source| Error::Tensor {
+                phase: "evaluation",
+                step: self.state.step,
+                source,
+            })?;
+        Ok(PassReport::new(chunk.index, chunk.samples.len() as u64, loss, correct))
+    }
+
+    /// The audit that makes "exactly once" more than an intention.
+    fn check(&self, totals: &Totals) -> Result<(), Error> {
+        let expected = self.plan.data.n_val as u64;
+        if totals.samples != expected {
+            return Err(Error::Miscounted { counted: totals.samples, expected });
+        }
+        if !totals.loss.is_finite() {
+            let step = self.state.step;
+            let culprit = String::new();
+            return Err(Error::NotFinite { what: "the validation loss", step, culprit });
+        }
+        Ok(())
+    }
+
+    fn metrics(&self, totals: &Totals) -> BTreeMap<String, f64> {
+        let mut metrics = BTreeMap::from([("val/loss".to_owned(), totals.loss)]);
+        if loss::is_classifier(&self.plan.loss) {
+            let accuracy = totals.correct as f64 / totals.samples as f64;
+            metrics.insert("val/accuracy".to_owned(), accuracy);
+        }
+        metrics
+    }
+}

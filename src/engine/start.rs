@@ -1,0 +1,115 @@
+//! How ranks begin: the same model everywhere, with rank 0's values.
+
+use std::sync::Arc;
+
+use crate::collective::Collective;
+use crate::engine::buckets::Layout;
+use crate::engine::error::Error;
+use crate::engine::reducer::Reducer;
+use crate::engine::{Engine, TrainState, vote};
+use crate::event::TimeShares;
+use crate::model::Model;
+use crate::nn::{Params, change_values};
+use crate::optim::Moments;
+use crate::plan::Plan;
+use crate::units::Rank;
+
+impl Engine {
+    /// An engine at the beginning of a run, or at `restored`'s place in it. Compares names and shapes
+    /// of all parameters with rank 0's, then takes over rank 0's values.
+    ///
+    /// # Errors
+    ///
+    /// A rank built another model, or a collective failed.
+    pub fn new(
+        plan: Arc<Plan>,
+        model: Box<dyn Model>,
+        params: Params,
+        collective: Arc<dyn Collective>,
+        restored: Option<(TrainState, Vec<Moments>)>,
+    ) -> Result<Self, Error> {
+        same_model(collective.as_ref(), &params)?;
+        let (state, moments) =
+            restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
+        let layout = registration_layout(&plan, &params);
+        let reducer = Reducer::new(&collective, layout, plan.distributed.overlap)?;
+        let sink = reducer.sink();
+        let time = TimeShares::default();
+        let engine = Self { plan, model, params, moments, collective, reducer, sink, state, time };
+        engine.broadcast_parameters()?;
+        engine.broadcast_buffers()?;
+        Ok(engine)
+    }
+
+    /// Gives every rank the parameters of rank 0.
+    fn broadcast_parameters(&self) -> Result<(), Error> {
+        self.params.parameters().iter().try_for_each(|param| self.broadcast(param.var()))
+    }
+
+    /// Gives every rank the running statistics of rank 0, which follow the first shard.
+    ///
+    /// # Errors
+    ///
+    /// A collective failed.
+    pub fn broadcast_buffers(&self) -> Result<(), Error> {
+        self.params.buffers().iter().try_for_each(|buffer| self.broadcast(buffer.var()))
+    }
+
+    fn broadcast(&self, var: candle_core::Result<&candle_core::Var>) -> Result<(), Error> {
+        let tensor_error = |source| Error::Tensor { phase: "broadcast", step: 0, source };
+        let mut result = Ok(());
+        change_values(var.map_err(tensor_error)?, |values| {
+            result = self.collective.broadcast(bytemuck::cast_slice_mut(values));
+        })
+        .map_err(tensor_error)?;
+        Ok(result?)
+    }
+}
+
+/// Zeroed optimizer state.
+fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
+    let rule = &plan.optimizer.rule;
+    params.parameters().iter().map(|param| Moments::new(rule, param.elem_count())).collect()
+}
+
+/// Buckets in reverse registration order: the order in which backward finishes parameters.
+fn registration_layout(plan: &Plan, params: &Params) -> Layout {
+    let sizes: Vec<usize> = params.parameters().iter().map(|param| param.elem_count()).collect();
+    let order: Vec<usize> = (0..sizes.len()).rev().collect();
+    Layout::new(&sizes, &order, plan.distributed.first_bucket_cap, plan.distributed.bucket_cap)
+}
+
+/// Refuses ranks whose parameters or buffers differ in name, shape or order from rank 0's.
+fn same_model(collective: &dyn Collective, params: &Params) -> Result<(), Error> {
+    let parameters = params.parameters().iter().map(|p| (p.name(), p.shape()));
+    let buffers = params.buffers().iter().map(|b| (b.name(), b.shape()));
+    let mine: Vec<String> =
+        parameters.chain(buffers).map(|(name, shape)| format!("`{name}` {shape:?}")).collect();
+    let all = vote::exchange(collective, &mine)?;
+    for (rank, other) in all.iter().enumerate() {
+        if let Some(difference) = first_difference(&all[0], other) {
+            return Err(Error::ModelDiffers { rank: Rank(rank as u32), difference });
+        }
+    }
+    Ok(())
+}
+
+fn first_difference(ours: &[String], theirs: &[String]) -> Option<String> {
+    let differs = (0..ours.len().max(theirs.len())).find(|&i| ours.get(i) != theirs.get(i))?;
+    let show = |list: &[String]| list.get(differs).cloned().unwrap_or_else(|| "nothing".into());
+    Some(format!("{} instead of {}", show(theirs), show(ours)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_parameter_that_differs_is_named() {
+        let list = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
+        let ours = list(&["`a` [2]", "`b` [3]"]);
+        assert_eq!(first_difference(&ours, &ours), None);
+        let shorter = first_difference(&ours, &list(&["`a` [2]"]));
+        assert_eq!(shorter.as_deref(), Some("nothing instead of `b` [3]"));
+    }
+}

@@ -1,0 +1,123 @@
+//! What ranks tell each other once per step: a few hundred bytes that make loss, accuracy and every
+//! decision the same on all of them.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::collective::Collective;
+use crate::engine::error::Error;
+use crate::units::Rank;
+
+/// One rank's part of a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Vote {
+    /// Its passes.
+    pub(crate) passes: Vec<PassReport>,
+    /// Parameters (registration index) without a gradient.
+    pub(crate) unused: Vec<usize>,
+    /// What its signals and its clock ask for.
+    pub(crate) wish: Wish,
+}
+
+/// What a rank wants to happen at the step edge; the strongest wish of any rank wins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Wish {
+    /// Go on.
+    #[default]
+    Continue,
+    /// The time budget is used up: save and end.
+    EndOfTime,
+    /// Save and leave (SIGTERM).
+    Stop,
+    /// Save and leave (Ctrl-C).
+    Interrupt,
+    /// Leave without saving (second Ctrl-C).
+    Abandon,
+}
+
+/// Sums over the samples of one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PassReport {
+    /// Position among all passes of the step or evaluation.
+    pub(crate) index: usize,
+    /// Samples.
+    pub(crate) samples: u64,
+    /// Mean loss as the bits of an f64: JSON has no NaN.
+    loss: u64,
+    /// Right answers.
+    pub(crate) correct: u64,
+}
+
+impl PassReport {
+    pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: u64) -> Self {
+        Self { index, samples, loss: loss.to_bits(), correct }
+    }
+
+    pub(crate) fn loss(&self) -> f64 {
+        f64::from_bits(self.loss)
+    }
+}
+
+/// Sums over all passes of all ranks, added in the order of the passes, so that the world size does
+/// not change a bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Mean loss over all samples.
+    pub(crate) loss: f64,
+    /// Right answers.
+    pub(crate) correct: u64,
+    /// Samples.
+    pub(crate) samples: u64,
+}
+
+impl Totals {
+    pub(crate) fn over<'a>(passes: impl Iterator<Item = &'a PassReport>) -> Self {
+        let mut passes: Vec<_> = passes.collect();
+        passes.sort_by_key(|pass| pass.index);
+        let samples: u64 = passes.iter().map(|pass| pass.samples).sum();
+        let loss: f64 = passes.iter().map(|pass| pass.loss() * pass.samples as f64).sum();
+        Self {
+            loss: loss / samples.max(1) as f64,
+            correct: passes.iter().map(|pass| pass.correct).sum(),
+            samples,
+        }
+    }
+}
+
+/// Everyone's `mine`, in rank order.
+pub(crate) fn exchange<T: Serialize + DeserializeOwned>(
+    collective: &dyn Collective,
+    mine: &T,
+) -> Result<Vec<T>, Error> {
+    let read_error = |rank: usize| move |source| Error::Vote { rank: Rank(rank as u32), source };
+    let own = collective.rank().index();
+    let bytes = serde_json::to_vec(mine).map_err(read_error(own))?;
+    let all = collective.all_gather(&bytes)?;
+    all.iter()
+        .enumerate()
+        .map(|(rank, bytes)| serde_json::from_slice(bytes).map_err(read_error(rank)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_do_not_depend_on_which_rank_ran_a_pass() {
+        let passes: Vec<PassReport> =
+            (0..7).map(|i| PassReport::new(i, 3, 1.0 / (i as f64 + 3.0), 1)).collect();
+        let mut shuffled = passes.clone();
+        shuffled.swap(0, 5);
+        shuffled.swap(2, 6);
+        assert_eq!(Totals::over(passes.iter()), Totals::over(shuffled.iter()));
+        assert_eq!(Totals::over(passes.iter()).samples, 21);
+    }
+
+    #[test]
+    fn a_loss_that_is_not_a_number_survives_the_exchange() {
+        let report = PassReport::new(0, 1, f64::NAN, 0);
+        let text = serde_json::to_string(&report).unwrap();
+        let read: PassReport = serde_json::from_str(&text).unwrap();
+        assert!(read.loss().is_nan());
+    }
+}
