@@ -1,0 +1,58 @@
+//! The small convolutional network of PyTorch's MNIST example.
+//!
+//! `conv1` 3x3 (32) - ReLU - `conv2` 3x3 (64) - ReLU - max-pool 2 - dropout 0.25 - flatten (NCHW) - `fc1` (128) -
+//! ReLU - dropout 0.5 - `fc2`. No padding, so 28x28 leaves 64 x 12 x 12 = 9216 values for `fc1`.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::Model;
+use crate::nn::{Builder, Conv2d, ConvShape, Dropout, Linear, Pass};
+use crate::ops::{self, Window};
+use crate::plan::ModelPlan;
+
+const DENSE: Window = Window { stride: 1, padding: 0 };
+
+pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+    let [channels, height, width] = plan.input[..] else {
+        bail!("samples are (channels, height, width), not {:?}", plan.input)
+    };
+    let (Some(rows), Some(cols)) = (height.checked_sub(4), width.checked_sub(4)) else {
+        bail!("images of {height}x{width} are too small, at least 6x6 is needed")
+    };
+    let pooled = (rows / 2) * (cols / 2);
+    if pooled == 0 {
+        bail!("images of {height}x{width} are too small, at least 6x6 is needed");
+    }
+    let conv = |name: &str, inputs, outputs| {
+        Conv2d::new(&builder.pp(name), ConvShape { inputs, outputs, kernel: 3, window: DENSE })
+    };
+    Ok(Box::new(SimpleCnn {
+        conv1: conv("conv1", channels, 32)?,
+        conv2: conv("conv2", 32, 64)?,
+        dropout1: Dropout::new(&builder.pp("dropout1"), 0.25),
+        fc1: Linear::new(&builder.pp("fc1"), 64 * pooled, 128)?,
+        dropout2: Dropout::new(&builder.pp("dropout2"), 0.5),
+        fc2: Linear::new(&builder.pp("fc2"), 128, plan.outputs)?,
+    }))
+}
+
+struct SimpleCnn {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    dropout1: Dropout,
+    fc1: Linear,
+    dropout2: Dropout,
+    fc2: Linear,
+}
+
+impl Model for SimpleCnn {
+    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let x = ops::nchw_to_nhwc(input)?;
+        let x = ops::relu(&self.conv1.forward(&x, pass)?)?;
+        let x = ops::relu(&self.conv2.forward(&x, pass)?)?;
+        let x = ops::max_pool2d(&x, 2, Window { stride: 2, padding: 0 })?;
+        let x = ops::nhwc_to_nchw(&self.dropout1.forward(&x, pass)?)?.flatten_from(1)?;
+        let x = self.dropout2.forward(&ops::relu(&self.fc1.forward(&x, pass)?)?, pass)?;
+        self.fc2.forward(&x, pass)
+    }
+}

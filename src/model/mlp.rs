@@ -1,0 +1,47 @@
+//! Multilayer perceptron: linear layers with ReLU and dropout between them.
+//!
+//! Keys: `layers.{i}.weight`, `layers.{i}.bias`, as an `nn.ModuleList` of `nn.Linear` has them.
+
+use candle_core::{Result, Tensor};
+
+use super::Model;
+use crate::nn::{Builder, Dropout, Linear, Pass};
+use crate::ops;
+use crate::plan::ModelPlan;
+
+/// Widths: the sample's elements, `plan.hidden`, `plan.outputs`.
+pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+    let widths: Vec<usize> = std::iter::once(plan.input.iter().product())
+        .chain(plan.hidden.iter().copied())
+        .chain(std::iter::once(plan.outputs))
+        .collect();
+    let layers = builder.pp("layers");
+    let layers = widths
+        .windows(2)
+        .enumerate()
+        .map(|(i, width)| {
+            let builder = layers.pp(i);
+            let dropout = Dropout::new(&builder, plan.dropout);
+            Ok((Linear::new(&builder, width[0], width[1])?, dropout))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Box::new(Mlp { layers }))
+}
+
+struct Mlp {
+    /// Each linear layer with the dropout after its activation; the last one's is not used.
+    layers: Vec<(Linear, Dropout)>,
+}
+
+impl Model for Mlp {
+    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let mut x = input.flatten_from(1)?;
+        for (i, (linear, dropout)) in self.layers.iter().enumerate() {
+            x = linear.forward(&x, pass)?;
+            if i + 1 < self.layers.len() {
+                x = dropout.forward(&ops::relu(&x)?, pass)?;
+            }
+        }
+        Ok(x)
+    }
+}

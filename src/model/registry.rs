@@ -1,0 +1,208 @@
+//! Names -> build functions, in the order in which they are listed to users.
+
+use candle_core::Result as CandleResult;
+
+use super::{Model, cnn, mlp, resnet};
+use crate::nn::state_dict::{self, LoadReport, Strict, load_state_dict};
+use crate::nn::{Builder, Params};
+use crate::plan::{ModelFacts, ModelPlan};
+
+/// Registers a model's parameters through the builder and returns its forward function.
+///
+/// It runs twice: once with [`Builder::describe`], when no values exist, and once to build; so it must not
+/// read values.
+pub type Build = fn(&ModelPlan, &Builder) -> CandleResult<Box<dyn Model>>;
+
+/// Models by name.
+pub struct Registry(Vec<Entry>);
+
+struct Entry {
+    name: String,
+    build: Build,
+    /// Key prefixes of the layers that depend on the number of outputs.
+    head: Vec<String>,
+}
+
+/// Why a model was not built.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such name.
+    #[error("no model is called `{name}`; there are {}", known.join(", "))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// All names.
+        known: Vec<String>,
+    },
+    /// The build function refused.
+    #[error("model `{name}` cannot be built: {source}")]
+    Build {
+        /// The model.
+        name: String,
+        /// Its words.
+        source: candle_core::Error,
+    },
+}
+
+impl Default for Registry {
+    /// The models that come with ddprun.
+    fn default() -> Self {
+        let mut registry = Self(Vec::new());
+        registry.register_with_head("mlp", mlp::build, &[]);
+        registry.register_with_head("simple_cnn", cnn::build, &["fc2."]);
+        registry.register_with_head("resnet8", resnet::build_resnet8, &["fc."]);
+        registry.register_with_head("resnet20", resnet::build_resnet20, &["fc."]);
+        registry.register_with_head("resnet18", resnet::build_resnet18, &["fc."]);
+        registry.register_with_head("resnet34", resnet::build_resnet34, &["fc."]);
+        registry.register_with_head("resnet50", resnet::build_resnet50, &["fc."]);
+        let animals = resnet::build_animals90;
+        registry.register_with_head("resnet18_animals90", animals, &["resnet18.fc."]);
+        registry
+    }
+}
+
+impl Registry {
+    /// Adds a model, or replaces the one of the same name.
+    pub fn register(&mut self, name: &str, build: Build) {
+        self.register_with_head(name, build, &[]);
+    }
+
+    /// [`Registry::register`], with the key prefixes (`fc.`) that `except_head` exempts from pretrained weights.
+    pub fn register_with_head(&mut self, name: &str, build: Build, head: &[&str]) {
+        let head = head.iter().map(|&prefix| prefix.to_owned()).collect();
+        let entry = Entry { name: name.to_owned(), build, head };
+        match self.0.iter_mut().find(|entry| entry.name == name) {
+            Some(existing) => *existing = entry,
+            None => self.0.push(entry),
+        }
+    }
+
+    /// All names, in order of registration.
+    pub fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|entry| entry.name.as_str()).collect()
+    }
+
+    /// Names and shapes of parameters and buffers, without allocating one.
+    ///
+    /// # Errors
+    ///
+    /// The message of [`Error`].
+    pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
+        let builder = Builder::describe();
+        self.run(plan, &builder).map_err(|error| error.to_string())?;
+        let params = builder.finish();
+        let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
+        Ok(ModelFacts {
+            parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
+            buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
+        })
+    }
+
+    /// The model with initial values for `seed`; equal seeds give equal values.
+    ///
+    /// # Errors
+    ///
+    /// An unknown name, options that do not fit, or too little memory.
+    pub fn build(&self, plan: &ModelPlan, seed: u64) -> Result<(Box<dyn Model>, Params), Error> {
+        let builder = Builder::new(seed);
+        let model = self.run(plan, &builder)?;
+        Ok((model, builder.finish()))
+    }
+
+    /// Loads the plan's pretrained weights; `None` if it names none.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_state_dict`].
+    pub fn load_pretrained(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+    ) -> Result<Option<LoadReport>, state_dict::Error> {
+        let Some(path) = &plan.pretrained else { return Ok(None) };
+        let entry = self.0.iter().find(|entry| entry.name == plan.name);
+        let head: Vec<&str> =
+            entry.into_iter().flat_map(|entry| &entry.head).map(String::as_str).collect();
+        let strict = if plan.except_head { Strict::ExceptHead(&head) } else { Strict::All };
+        load_state_dict(params, path, strict).map(Some)
+    }
+
+    fn run(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>, Error> {
+        let Some(entry) = self.0.iter().find(|entry| entry.name == plan.name) else {
+            let known = self.names().into_iter().map(str::to_owned).collect();
+            return Err(Error::Unknown { name: plan.name.clone(), known });
+        };
+        (entry.build)(plan, builder)
+            .map_err(|source| Error::Build { name: plan.name.clone(), source })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+    use crate::nn::Pass;
+    use crate::plan::{Precision, Stem};
+    use crate::rng::{Key, Purpose};
+
+    pub(in super::super) fn plan(name: &str, input: &[usize], outputs: usize) -> ModelPlan {
+        ModelPlan {
+            name: name.to_owned(),
+            outputs,
+            input: input.to_vec(),
+            stem: Stem::Imagenet,
+            zero_init_residual: false,
+            freeze_backbone: false,
+            hidden: vec![16, 8],
+            dropout: 0.1,
+            pretrained: None,
+            except_head: false,
+            options: std::collections::BTreeMap::new(),
+            n_parameters: 0,
+            n_tensors: 0,
+            n_buffer_elements: 0,
+        }
+    }
+
+    #[test]
+    fn every_registered_model_is_described_and_the_small_ones_run_in_both_modes() {
+        let registry = Registry::default();
+        for name in registry.names() {
+            let plan = plan(name, &[3, 32, 32], 5);
+            let facts = registry.describe(&plan).unwrap();
+            if facts.parameters.iter().map(|p| p.1.iter().product::<usize>()).sum::<usize>()
+                > 2_000_000
+            {
+                continue;
+            }
+            let (model, params) = registry.build(&plan, 1).unwrap();
+            assert_eq!(params.parameters().len(), facts.parameters.len());
+            let x = Tensor::ones((2, 3, 32, 32), DType::F32, &Device::Cpu).unwrap();
+            let key = Key::new(1, Purpose::Dropout, 0, 0);
+            for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
+                assert_eq!(model.forward(&x, &pass).unwrap().dims(), [2, 5], "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = Registry::default().describe(&plan("resnet9", &[3, 8, 8], 2)).unwrap_err();
+        assert!(error.starts_with("no model is called `resnet9`; there are mlp, "), "{error}");
+    }
+
+    #[test]
+    fn a_users_model_is_registered_and_replaces_one_of_its_name() {
+        let mut registry = Registry::default();
+        registry.register("mine", mlp::build);
+        registry.register("mlp", cnn::build);
+        assert_eq!((registry.names()[0], registry.names().len()), ("mlp", 9));
+        let facts = registry.describe(&plan("mine", &[4], 2)).unwrap();
+        assert_eq!(facts.parameters[0], ("layers.0.weight".to_owned(), vec![16, 4]));
+        assert_eq!(
+            registry.describe(&plan("mlp", &[1, 28, 28], 2)).unwrap().parameters[0].0,
+            "conv1.weight"
+        );
+    }
+}

@@ -1,0 +1,449 @@
+//! Residual networks against PyTorch 2.6 (f64): counts, keys, outputs, losses, gradients, running statistics,
+//! trajectories. Weights and inputs are functions of their names, so that no weight file is needed; the
+//! numbers in `golden/resnet.json` come from torchvision's models under the same fill.
+#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{Device, Result, Tensor};
+use ddprun::model::{Model, Registry};
+use ddprun::nn::state_dict::{self, Strict, load_state_dict, save_state_dict};
+use ddprun::nn::{GradientSink, Params, Pass};
+use ddprun::ops;
+use ddprun::plan::{ModelPlan, Precision, Stem};
+use ddprun::rng::{Key, Purpose, name_hash};
+use serde_json::Value;
+
+fn golden() -> Value {
+    serde_json::from_str(include_str!("golden/resnet.json")).unwrap()
+}
+
+fn plan(name: &str, outputs: usize) -> ModelPlan {
+    ModelPlan {
+        name: name.to_owned(),
+        outputs,
+        input: vec![3, 64, 64],
+        stem: Stem::Imagenet,
+        zero_init_residual: false,
+        freeze_backbone: false,
+        hidden: vec![],
+        dropout: 0.0,
+        pretrained: None,
+        except_head: false,
+        options: BTreeMap::from([("head_dropout".to_owned(), serde_json::json!([0.0, 0.0]))]),
+        n_parameters: 0,
+        n_tensors: 0,
+        n_buffer_elements: 0,
+    }
+}
+
+/// Values in [-1, 1) that depend on the name alone.
+fn fill(name: &str, n: usize) -> Vec<f64> {
+    let hash = name_hash(name);
+    (1..=n as u64)
+        .map(|i| {
+            let mut z = hash.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            z ^= z >> 31;
+            (z >> 40) as f64 / 8_388_608.0 - 1.0
+        })
+        .collect()
+}
+
+fn input(name: &str, dims: &[usize]) -> Tensor {
+    let values: Vec<f32> =
+        fill(name, dims.iter().product()).into_iter().map(|u| u as f32).collect();
+    Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
+}
+
+fn labels(name: &str, n: usize, classes: usize) -> Tensor {
+    let label = |u: f64| ((u + 1.0) / 2.0 * classes as f64) as u32;
+    Tensor::from_iter(fill(name, n).into_iter().map(label), &Device::Cpu).unwrap()
+}
+
+fn weight(name: &str, shape: &[usize]) -> Vec<f32> {
+    let scale: f64 = 1.0 / (shape.iter().skip(1).product::<usize>() as f64).sqrt();
+    let value = |u: f64| match shape.len() {
+        2.. => u * scale,
+        _ if name.ends_with("running_var") => 1.0 + 0.5 * u,
+        _ if name.ends_with(".weight") => 1.0 + 0.1 * u,
+        _ => 0.1 * u,
+    };
+    fill(name, shape.iter().product()).into_iter().map(|u| value(u) as f32).collect()
+}
+
+fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
+    let (model, params) = Registry::default().build(plan, 1).unwrap();
+    let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var().unwrap()));
+    let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var().unwrap()));
+    for (name, shape, var) in parameters.chain(buffers) {
+        var.set(&Tensor::from_vec(weight(name, shape), shape, &Device::Cpu).unwrap()).unwrap();
+    }
+    (model, params)
+}
+
+fn training() -> Pass {
+    Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32)
+}
+
+/// Gradients by parameter index, and the order in which they came.
+#[derive(Default)]
+struct Collected(Mutex<Vec<(usize, Vec<f32>)>>);
+
+impl GradientSink for Collected {
+    fn accept(&self, index: usize, gradient: &Tensor) -> Result<()> {
+        self.0.lock().unwrap().push((index, flat(gradient)));
+        Ok(())
+    }
+}
+
+impl Collected {
+    fn order(&self) -> Vec<usize> {
+        self.0.lock().unwrap().iter().map(|(index, _)| *index).collect()
+    }
+
+    fn by_index(&self) -> BTreeMap<usize, Vec<f32>> {
+        self.0.lock().unwrap().iter().cloned().collect()
+    }
+}
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// One pass of training; the loss and the gradients.
+fn pass(
+    model: &dyn Model,
+    params: &Params,
+    x: &Tensor,
+    y: &Tensor,
+) -> (f64, Arc<Collected>, Tensor) {
+    let collected = Arc::new(Collected::default());
+    let sink: Arc<dyn GradientSink> = collected.clone();
+    params.begin_pass(Some(&sink));
+    let logits = model.forward(x, &training()).unwrap();
+    let loss = ops::cross_entropy(&logits, y, 0.0).unwrap();
+    loss.backward().unwrap();
+    params.end_pass();
+    (f64::from(loss.to_scalar::<f32>().unwrap()), collected, logits.detach())
+}
+
+fn check_sum(values: &[f32]) -> f64 {
+    values.iter().zip(fill("check", values.len())).map(|(&v, c)| f64::from(v) * c).sum()
+}
+
+fn number(golden: &Value, key: &str) -> f64 {
+    golden[key].as_f64().unwrap()
+}
+
+#[track_caller]
+fn near(what: &str, actual: f64, expected: f64, tolerance: f64) {
+    assert!((actual - expected).abs() <= tolerance, "{what}: {actual} instead of {expected}");
+}
+
+#[track_caller]
+fn near_summary(what: &str, tensor: &Tensor, golden: &Value) {
+    let values = flat(tensor);
+    let rms = number(golden, "rms");
+    for (actual, expected) in values.iter().zip(golden["first"].as_array().unwrap()) {
+        near(what, f64::from(*actual), expected.as_f64().unwrap(), 1e-4 * rms);
+    }
+    let allowed = 1e-4 * rms * (values.len() as f64).sqrt();
+    near(what, check_sum(&values), number(golden, "check"), allowed);
+    let squares: f64 = values.iter().map(|&v| f64::from(v).powi(2)).sum();
+    near(what, (squares / values.len() as f64).sqrt(), rms, 1e-4 * rms);
+}
+
+fn check_parity(name: &str, classes: usize, key: &str) {
+    let golden = &golden()[key];
+    let (model, params) = filled(&plan(name, classes));
+    let (x, y) = (input("input.x", &[4, 3, 64, 64]), labels("input.y", 4, classes));
+    assert_eq!(serde_json::json!(y.to_vec1::<u32>().unwrap()), golden["labels"]);
+
+    let logits = model.forward(&x, &Pass::eval(Precision::Fp32)).unwrap();
+    near_summary("eval logits", &logits, &golden["eval_logits"]);
+    let scores = ops::score_classes(&logits, &y, 0.0).unwrap();
+    near("eval loss", scores.loss_sum / 4.0, number(golden, "eval_loss"), 1e-5);
+
+    let (loss, collected, logits) = pass(&*model, &params, &x, &y);
+    near_summary("train logits", &logits, &golden["train_logits"]);
+    near("train loss", loss, number(golden, "train_loss"), 1e-5);
+    let smoothed = ops::cross_entropy(&logits, &y, 0.1).unwrap().to_scalar::<f32>().unwrap();
+    let expected = number(golden, "train_loss_label_smoothing_0.1");
+    near("label smoothing", f64::from(smoothed), expected, 1e-5);
+
+    let gradients = collected.by_index();
+    assert_eq!(gradients.len(), params.parameters().len(), "every parameter has a gradient");
+    for (name, expected) in golden["grads"].as_object().unwrap() {
+        let index = params.parameters().iter().position(|p| p.name() == name).unwrap();
+        let gradient = &gradients[&index];
+        let l2 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+        near(name, l2, number(expected, "l2"), 1e-3 * number(expected, "l2"));
+        near(name, check_sum(gradient), number(expected, "check"), 1e-3 * number(expected, "l2"));
+    }
+    for (name, expected) in golden["after_one_train_forward"].as_object().unwrap() {
+        let buffer = params.buffers().iter().find(|b| b.name() == name).unwrap();
+        near_summary(name, buffer.var().unwrap(), expected);
+    }
+    assert!(params.counters().iter().all(|counter| counter.get() == 1));
+}
+
+#[test]
+fn the_fill_is_that_of_the_golden_numbers() {
+    let expected = [-0.672_754_764_556_884_8, -0.426_031_947_135_925_3, -0.981_927_514_076_232_9];
+    assert_eq!(fill("abc", 3), expected);
+}
+
+#[test]
+fn resnet18_equals_pytorch() {
+    check_parity("resnet18", 10, "resnet18_64px_n4_c10");
+}
+
+#[test]
+fn resnet50_equals_pytorch() {
+    check_parity("resnet50", 10, "resnet50_64px_n4_c10");
+}
+
+#[test]
+fn resnet18_animals90_equals_pytorch() {
+    check_parity("resnet18_animals90", 90, "resnet18animals90_64px_n4");
+}
+
+#[test]
+fn counts_are_torchvisions() {
+    let golden = golden();
+    let registry = Registry::default();
+    for (key, name, classes) in [
+        ("resnet18_1000", "resnet18", 1000),
+        ("resnet18_90", "resnet18", 90),
+        ("resnet18_10", "resnet18", 10),
+        ("resnet34_1000", "resnet34", 1000),
+        ("resnet50_1000", "resnet50", 1000),
+        ("resnet50_90", "resnet50", 90),
+        ("resnet18animals90", "resnet18_animals90", 90),
+    ] {
+        let facts = registry.describe(&plan(name, classes)).unwrap();
+        let count = |tensors: &[(String, Vec<usize>)]| -> usize {
+            tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+        };
+        assert_eq!(golden["param_counts"][key], count(&facts.parameters), "{key}");
+        assert_eq!(golden["buffer_elems"][key], count(&facts.buffers), "{key}");
+        // One counter per norm, that is one per two buffers.
+        let keys = facts.parameters.len() + facts.buffers.len() / 2 * 3;
+        assert_eq!(golden["n_state_keys"][key], keys, "{key}");
+    }
+}
+
+#[test]
+fn keys_and_shapes_are_torchvisions_and_in_its_order() {
+    let golden = golden();
+    let expected = |key: &str, buffers: bool| -> Vec<(String, Vec<usize>)> {
+        let list: Vec<(String, Vec<usize>)> = serde_json::from_value(golden[key].clone()).unwrap();
+        let is_buffer = |name: &str| name.contains("running_");
+        list.into_iter()
+            .filter(|(name, _)| {
+                !name.ends_with("num_batches_tracked") && is_buffer(name) == buffers
+            })
+            .collect()
+    };
+    let registry = Registry::default();
+    let facts = registry.describe(&plan("resnet18", 1000)).unwrap();
+    assert_eq!(facts.parameters, expected("keys_resnet18", false));
+    assert_eq!(facts.buffers, expected("keys_resnet18", true));
+    let mut facts = registry.describe(&plan("resnet50", 1000)).unwrap();
+    facts.parameters.retain(|(name, _)| name.starts_with("layer1."));
+    facts.buffers.retain(|(name, _)| name.starts_with("layer1."));
+    assert_eq!(facts.parameters, expected("keys_resnet50_layer1", false));
+    assert_eq!(facts.buffers, expected("keys_resnet50_layer1", true));
+    let animals = registry.describe(&plan("resnet18_animals90", 90)).unwrap().parameters;
+    let tail: Vec<_> = animals.iter().rev().take(4).rev().map(|(name, _)| name.as_str()).collect();
+    let expected = ["1.weight", "1.bias", "4.weight", "4.bias"].map(|k| format!("resnet18.fc.{k}"));
+    assert_eq!(tail, expected);
+}
+
+/// Trains for four steps; `update(step, gradient, weight, state)`.
+fn check_trajectory(key: &str, update: impl Fn(i32, f32, &mut f32, &mut [f32; 2])) {
+    let (model, params) = filled(&plan("resnet18", 10));
+    let mut state: Vec<Vec<[f32; 2]>> =
+        params.parameters().iter().map(|p| vec![[0.0; 2]; p.elem_count()]).collect();
+    let golden = golden();
+    let losses = golden["traj_resnet18_c10_64px_b8"][key].as_array().unwrap();
+    for (step, expected) in losses.iter().take(4).enumerate() {
+        let x = input(&format!("step{step}.x"), &[8, 3, 64, 64]);
+        let y = labels(&format!("step{step}.y"), 8, 10);
+        let (loss, collected, _) = pass(&*model, &params, &x, &y);
+        near(&format!("{key} step {step}"), loss, expected.as_f64().unwrap(), 1e-3);
+        for (index, gradient) in collected.by_index() {
+            let var = params.parameters()[index].var().unwrap();
+            let mut weight = flat(var);
+            for (i, g) in gradient.into_iter().enumerate() {
+                update(step as i32 + 1, g, &mut weight[i], &mut state[index][i]);
+            }
+            var.set(&Tensor::from_vec(weight, var.shape(), &Device::Cpu).unwrap()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn four_steps_of_sgd_follow_pytorch() {
+    check_trajectory("sgd_lr0.002_m0.9_wd1e-4", |step, g, w, [momentum, _]| {
+        let g = g + 1e-4 * *w;
+        *momentum = if step == 1 { g } else { 0.9 * *momentum + g };
+        *w -= 0.002 * *momentum;
+    });
+}
+
+#[test]
+fn four_steps_of_adam_follow_pytorch() {
+    check_trajectory("adam_lr1e-4_wd1e-4(L2)", |step, g, w, [m, v]| {
+        let g = g + 1e-4 * *w;
+        *m = 0.9 * *m + 0.1 * g;
+        *v = 0.999 * *v + 0.001 * g * g;
+        let corrected = *v / (1.0 - 0.999f32.powi(step));
+        *w -= 1e-4 * *m / (1.0 - 0.9f32.powi(step)) / (corrected.sqrt() + 1e-8);
+    });
+}
+
+#[test]
+fn gradients_leave_backward_in_reverse_registration_order() {
+    for name in ["resnet18", "resnet8", "resnet18_animals90"] {
+        let (model, params) = filled(&plan(name, 10));
+        let (x, y) = (input("input.x", &[2, 3, 64, 64]), labels("input.y", 2, 10));
+        let (_, collected, _) = pass(&*model, &params, &x, &y);
+        let reverse: Vec<usize> = (0..params.parameters().len()).rev().collect();
+        assert_eq!(collected.order(), reverse, "{name}");
+    }
+}
+
+#[test]
+fn a_gradient_is_handed_over_while_backward_still_runs() {
+    /// Refuses the gradient of one parameter, so that backward ends there.
+    struct Refuses(usize, Mutex<Vec<usize>>);
+    impl GradientSink for Refuses {
+        fn accept(&self, index: usize, _: &Tensor) -> Result<()> {
+            self.1.lock().unwrap().push(index);
+            if index == self.0 { candle_core::bail!("refused") } else { Ok(()) }
+        }
+    }
+    let (model, params) = filled(&plan("resnet8", 10));
+    let last = params.parameters().len() - 1;
+    let refuses = Arc::new(Refuses(last - 3, Mutex::default()));
+    let sink: Arc<dyn GradientSink> = refuses.clone();
+    params.begin_pass(Some(&sink));
+    let logits = model.forward(&input("input.x", &[2, 3, 64, 64]), &training()).unwrap();
+    assert!(logits.sum_all().unwrap().backward().is_err());
+    assert_eq!(*refuses.1.lock().unwrap(), [last, last - 1, last - 2, last - 3]);
+}
+
+#[test]
+fn without_norms_the_gradient_of_a_batch_is_the_mean_of_its_halves() {
+    let plan = ModelPlan { hidden: vec![13, 7], input: vec![3, 4, 5], ..plan("mlp", 6) };
+    let (model, params) = filled(&plan);
+    let (x, y) = (input("input.x", &[10, 3, 4, 5]), labels("input.y", 10, 6));
+    let gradients = |start: usize, n: usize| {
+        let (x, y) = (x.narrow(0, start, n).unwrap(), y.narrow(0, start, n).unwrap());
+        pass(&*model, &params, &x, &y).1.by_index()
+    };
+    let (whole, first, second) = (gradients(0, 10), gradients(0, 5), gradients(5, 5));
+    for (index, gradient) in whole {
+        for (i, g) in gradient.into_iter().enumerate() {
+            let mean = f64::midpoint(f64::from(first[&index][i]), f64::from(second[&index][i]));
+            near("gradient", f64::from(g), mean, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn a_frozen_backbone_trains_the_head_only_and_is_saved_with_it() {
+    let plan = ModelPlan { freeze_backbone: true, ..plan("resnet18", 10) };
+    let (model, params) = filled(&plan);
+    let names: Vec<&str> = params.parameters().iter().map(ddprun::nn::Param::name).collect();
+    assert_eq!(names, ["fc.weight", "fc.bias"]);
+    let (x, y) = (input("input.x", &[4, 3, 64, 64]), labels("input.y", 4, 10));
+    let (loss, collected, _) = pass(&*model, &params, &x, &y);
+    near("loss", loss, number(&golden()["resnet18_64px_n4_c10"], "train_loss"), 1e-5);
+    assert_eq!(collected.order(), [1, 0]);
+    let bytes = save_state_dict(&params).unwrap();
+    assert_eq!(safetensors::SafeTensors::deserialize(&bytes).unwrap().len(), 122);
+}
+
+#[test]
+fn bf16_stays_within_two_percent_and_fp16_as_well() {
+    let (model, _params) = filled(&plan("resnet18", 10));
+    let x = input("input.x", &[4, 3, 64, 64]);
+    let logits = |precision| flat(&model.forward(&x, &Pass::eval(precision)).unwrap());
+    let exact = logits(Precision::Fp32);
+    let rms = (exact.iter().map(|v| v * v).sum::<f32>() / exact.len() as f32).sqrt();
+    for precision in [Precision::Bf16, Precision::Fp16] {
+        let rounded = logits(precision);
+        assert_ne!(rounded, exact);
+        assert!(
+            rounded.iter().zip(&exact).all(|(a, b)| (a - b).abs() < 5e-2 * rms),
+            "{precision:?}"
+        );
+    }
+}
+
+#[test]
+fn a_saved_model_has_pytorchs_keys_and_loads_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let (_, params) = filled(&plan("resnet18", 1000));
+    params.counters()[3].set(7);
+    let bytes = save_state_dict(&params).unwrap();
+    assert_eq!(bytes, save_state_dict(&params).unwrap(), "equal values give equal bytes");
+    std::fs::File::create(&path)
+        .and_then(|mut f| std::io::Write::write_all(&mut f, &bytes))
+        .unwrap();
+
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let golden = golden();
+    let expected: BTreeMap<String, Vec<usize>> =
+        serde_json::from_value::<Vec<(String, Vec<usize>)>>(golden["keys_resnet18"].clone())
+            .unwrap()
+            .into_iter()
+            .collect();
+    let found: BTreeMap<String, Vec<usize>> =
+        file.iter().map(|(key, view)| (key.to_owned(), view.shape().to_vec())).collect();
+    assert_eq!(found, expected);
+
+    let (_, other) = Registry::default().build(&plan("resnet18", 1000), 9).unwrap();
+    let report = load_state_dict(&other, &path, Strict::All).unwrap();
+    assert_eq!((report.loaded, report.kept.len(), report.ignored.len()), (102, 0, 0));
+    assert_eq!(save_state_dict(&other).unwrap(), bytes);
+}
+
+#[test]
+fn torchvision_weights_load_under_a_new_head_and_a_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("resnet18.safetensors");
+    let bytes = save_state_dict(&filled(&plan("resnet18", 1000)).1).unwrap();
+    std::fs::File::create(&path)
+        .and_then(|mut f| std::io::Write::write_all(&mut f, &bytes))
+        .unwrap();
+    let registry = Registry::default();
+
+    let plan =
+        ModelPlan { pretrained: Some(path), except_head: true, ..plan("resnet18_animals90", 90) };
+    let (_, params) = registry.build(&plan, 1).unwrap();
+    let report = registry.load_pretrained(&plan, &params).unwrap().unwrap();
+    assert_eq!((report.loaded, report.kept.len()), (100, 4));
+    assert_eq!(report.ignored, ["resnet18.fc.bias", "resnet18.fc.weight"]);
+    let conv1 = flat(params.parameters()[0].var().unwrap());
+    assert_eq!(conv1, weight("conv1.weight", &[64, 3, 7, 7]));
+
+    let strict = ModelPlan { except_head: false, name: "resnet18".to_owned(), ..plan };
+    let (_, params) = registry.build(&strict, 1).unwrap();
+    let error = registry.load_pretrained(&strict, &params).unwrap_err();
+    let state_dict::Error::Mismatch { mismatched, missing, unexpected, .. } = error else {
+        unreachable!("shapes differ")
+    };
+    let expected = [
+        ("fc.weight".to_owned(), vec![90, 512], vec![1000, 512]),
+        ("fc.bias".to_owned(), vec![90], vec![1000]),
+    ];
+    assert_eq!(mismatched, expected);
+    assert!(missing.is_empty() && unexpected.is_empty());
+}
