@@ -2,9 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
 
 use ddprun::optim::{Moments, Plateau, Schedule, Update, clip_coefficient};
-use ddprun::plan::{
-    Mode, OptimizerPlan, ScalingRule, SchedulePlan, ScheduleRule, UpdateRule,
-};
+use ddprun::plan::{Mode, OptimizerPlan, ScalingRule, SchedulePlan, ScheduleRule, UpdateRule};
 use ddprun::units::GlobalBatchSize;
 use serde_json::Value;
 

@@ -52,7 +52,9 @@ impl<'a> Schedule<'a> {
     fn after_warmup(&self, t: u64) -> f64 {
         let powi = |gamma: f64, n: u64| gamma.powi(i32::try_from(n).unwrap_or(i32::MAX));
         match &self.plan.rule {
-            ScheduleRule::Constant | ScheduleRule::Plateau { .. } | ScheduleRule::OneCycle { .. } => self.lr,
+            ScheduleRule::Constant
+            | ScheduleRule::Plateau { .. }
+            | ScheduleRule::OneCycle { .. } => self.lr,
             ScheduleRule::Step { size, gamma } => self.lr * powi(*gamma, t / (*size).max(1)),
             ScheduleRule::MultiStep { milestones, gamma } => {
                 self.lr * powi(*gamma, milestones.iter().filter(|&&at| at <= t).count() as u64)

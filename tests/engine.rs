@@ -1,0 +1,200 @@
+//! The training step over real ranks: the same bits at any world size, resume, skips and refusals.
+#![expect(clippy::unwrap_used, reason = "a test may stop")]
+
+mod support;
+
+use std::sync::Arc;
+
+use ddprun::checkpoint::{self, Snapshot};
+use ddprun::data::sampler::evaluation_chunks;
+use ddprun::engine::{Engine, Error};
+use ddprun::model::Registry;
+use ddprun::plan::{OnNonFinite, Plan, Precision, ScalerPlan};
+use ddprun::units::Bytes;
+use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
+
+const IMAGE: [usize; 3] = [3, 8, 8];
+
+/// Weights, moments, losses and metrics after 8 steps and an evaluation, as text; all ranks agree.
+fn train(plan: &Plan) -> String {
+    let outcomes = on_ranks(plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(plan, collective);
+        let losses: Vec<String> = (0..8)
+            .map(|_| {
+                let report = step(&mut engine, plan, rank).unwrap();
+                format!("{:x} {:x}", report.loss.to_bits(), report.grad_norm.to_bits())
+            })
+            .collect();
+        let world = plan.distributed.world_size;
+        let chunks: Vec<_> = evaluation_chunks(N_VAL, plan.val_batch_size, world, rank).collect();
+        let mut next = chunks.iter();
+        let metrics = engine
+            .evaluate(&chunks, &mut || Ok(batch(plan, &next.next().unwrap().samples)))
+            .unwrap();
+        format!("{} {losses:?} {metrics:?}", fingerprint(&engine))
+    });
+    assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "ranks differ: {outcomes:#?}");
+    outcomes[0].clone()
+}
+
+/// World sizes 1, 2 and 4, bucket sizes and overlap change no bit.
+#[track_caller]
+fn check_same_bits(model: &str, input: &[usize], change: impl Fn(&mut Plan)) {
+    let make = |world| {
+        let mut plan = plan(model, input, world);
+        change(&mut plan);
+        plan
+    };
+    let alone = train(&make(1));
+    for world in [2, 4] {
+        assert_eq!(train(&make(world)), alone, "world size {world}");
+    }
+    let mut late = make(2);
+    late.distributed.overlap = false;
+    late.distributed.bucket_cap = Bytes(25 << 20);
+    assert_eq!(train(&late), alone, "one large bucket without overlap");
+}
+
+#[test]
+fn an_mlp_with_dropout_has_the_same_bits_at_any_world_size() {
+    check_same_bits("mlp", &[10], |_| ());
+}
+
+#[test]
+fn a_resnet_with_batch_norm_has_the_same_bits_at_any_world_size() {
+    check_same_bits("resnet8", &IMAGE, |_| ());
+}
+
+#[test]
+fn mixed_precision_has_the_same_bits_at_any_world_size() {
+    check_same_bits("resnet8", &IMAGE, |plan| plan.precision = Precision::Bf16);
+    check_same_bits("mlp", &[10], |plan| {
+        plan.precision = Precision::Fp16;
+        plan.scaler = Some(SCALER);
+    });
+}
+
+const SCALER: ScalerPlan = ScalerPlan {
+    init: 65536.0,
+    growth_factor: 2.0,
+    backoff_factor: 0.5,
+    growth_interval: 2000,
+};
+
+#[test]
+fn the_incomplete_last_step_of_an_epoch_has_the_same_bits_at_any_world_size() {
+    check_same_bits("mlp", &[10], |plan| {
+        plan.data.drop_last = false;
+        // 54 samples: three full steps, then 6 samples over 4 shards.
+        plan.data.n_train = 54;
+        plan.length.steps_per_epoch = 4;
+    });
+}
+
+#[test]
+fn accumulation_adds_up_to_the_large_batch() {
+    // Without BatchNorm and dropout, 4 passes of 4 samples are one pass of 16, to rounding.
+    let mut small = plan("mlp", &[10], 1);
+    small.model.dropout = 0.0;
+    let mut large = small.clone();
+    large.batch.size = ddprun::units::BatchSize::new(16).unwrap();
+    large.batch.shards = ddprun::units::Shards::ONE;
+    large.batch.accumulation = ddprun::units::AccumulationSteps::ONE;
+    let losses = |plan: &Plan| {
+        on_ranks(plan, |collective| {
+            let rank = collective.rank();
+            let mut engine = engine(plan, collective);
+            (0..6).map(|_| step(&mut engine, plan, rank).unwrap().loss).collect::<Vec<_>>()
+        })
+    };
+    for (a, b) in losses(&small)[0].iter().zip(&losses(&large)[0]) {
+        assert!((a - b).abs() < 1e-5, "{a} and {b}");
+    }
+}
+
+#[test]
+fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
+    let plan = plan("resnet8", &IMAGE, 2);
+    let folder = tempfile::tempdir().unwrap();
+    let undisturbed = on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective.clone());
+        for done in 0..8 {
+            if done == 4 && rank.is_first() {
+                let snapshot = Snapshot {
+                    plan: &plan,
+                    params: engine.params(),
+                    moments: engine.moments(),
+                    state: engine.state(),
+                };
+                checkpoint::save(folder.path(), &snapshot).unwrap();
+            }
+            step(&mut engine, &plan, rank).unwrap();
+        }
+        engine.broadcast_buffers().unwrap();
+        (fingerprint(&engine), engine.state().clone())
+    });
+    let resumed = on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let (model, params) = Registry::default().build(&plan.model, 999).unwrap();
+        let restored = checkpoint::newest(folder.path()).unwrap();
+        let moments = checkpoint::restore(&restored, &plan, &params).unwrap();
+        let state = Some((restored.state, moments));
+        let mut engine =
+            Engine::new(Arc::new(plan.clone()), model, params, collective, state).unwrap();
+        assert_eq!(engine.state().step, 4);
+        for _ in 4..8 {
+            step(&mut engine, &plan, rank).unwrap();
+        }
+        engine.broadcast_buffers().unwrap();
+        (fingerprint(&engine), engine.state().clone())
+    });
+    assert_eq!(resumed, undisturbed);
+}
+
+#[test]
+fn an_overflowing_fp16_gradient_skips_the_step_on_all_ranks_and_halves_the_scale() {
+    let mut plan = plan("mlp", &[10], 2);
+    plan.precision = Precision::Fp16;
+    plan.scaler = Some(ScalerPlan { init: 1e12, ..SCALER });
+    let reports = on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        let before = fingerprint(&engine);
+        let report = step(&mut engine, &plan, rank).unwrap();
+        assert_eq!(fingerprint(&engine), before, "a skipped step moved something");
+        report
+    });
+    for report in reports {
+        assert!(!report.updated && report.loss.is_finite());
+        assert_eq!(report.loss_scale, Some(5e11));
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_all_ranks_with_its_place_or_is_skipped() {
+    for policy in [OnNonFinite::Stop, OnNonFinite::Skip] {
+        let mut plan = plan("mlp", &[10], 2);
+        plan.on_non_finite = policy;
+        let outcomes = on_ranks(&plan, |collective| {
+            let rank = collective.rank();
+            let mut engine = engine(&plan, collective);
+            let poisoned = engine.params().parameters()[2].var().unwrap().clone();
+            if rank.0 == 1 {
+                poisoned.set(&(poisoned.as_tensor() * f64::NAN).unwrap()).unwrap();
+            }
+            step(&mut engine, &plan, rank)
+        });
+        for outcome in outcomes {
+            match (policy, outcome) {
+                (OnNonFinite::Stop, Err(error @ Error::NotFinite { step: 1, .. })) => {
+                    let text = error.to_string();
+                    assert!(text.contains("the loss") && text.contains("on rank 1"), "{text}");
+                }
+                (OnNonFinite::Skip, Ok(report)) => assert!(!report.updated),
+                (_, other) => panic!("{policy:?} gave {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Plans and ranks for tests of the engine: threads as ranks over a real shared mapping.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper may stop the test")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{Device, Tensor};
+use ddprun::collective::{self, Collective};
+use ddprun::data::Batch;
+use ddprun::data::sampler::EpochOrder;
+use ddprun::engine::{Engine, StepReport, Wish};
+use ddprun::model::Registry;
+use ddprun::plan::{
+    BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, DataPlan, DistributedPlan,
+    LengthPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan, OnBadSample, OnNonFinite,
+    OptimizerPlan, Plan, Precision, Sampler, ScalingRule, SchedulePlan, ScheduleRule, SourcePlan,
+    Stem, UpdateRule,
+};
+use ddprun::rng::{Key, Purpose};
+use ddprun::units::{
+    AccumulationSteps, BatchSize, Bytes, GlobalBatchSize, Rank, Shards, WorldSize,
+};
+
+/// Training samples of every test plan.
+pub const N_TRAIN: usize = 96;
+/// Validation samples: not a multiple of any world size.
+pub const N_VAL: usize = 13;
+const CLASSES: usize = 4;
+
+/// A plan for `model` on generated samples: 4 passes of 4 samples per step, cut into 4 shards.
+pub fn plan(model: &str, input: &[usize], world: u32) -> Plan {
+    let world_size = WorldSize::new(world).unwrap();
+    Plan {
+        name: "test".into(),
+        seed: 7,
+        model: model_plan(model, input),
+        data: data_plan(),
+        loss: LossPlan { kind: LossKind::CrossEntropy, label_smoothing: 0.1 },
+        batch: BatchPlan {
+            size: BatchSize::new(4).unwrap(),
+            accumulation: AccumulationSteps::new(4 / world.min(4)).unwrap(),
+            global: GlobalBatchSize::new(16).unwrap(),
+            shards: Shards::new(4).unwrap(),
+        },
+        length: LengthPlan { steps_per_epoch: 6, total_steps: 12, time: None },
+        precision: Precision::Fp32,
+        scaler: None,
+        clip: ClipPlan { norm: Some(1.0), value: None },
+        on_non_finite: OnNonFinite::Stop,
+        optimizer: OptimizerPlan {
+            rule: UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true },
+            lr: 0.05,
+            base_lr: 0.05,
+            scaling: ScalingRule::None,
+            base_batch_size: GlobalBatchSize::ONE,
+            weight_decay: 1e-3,
+            no_decay_on_1d: false,
+        },
+        schedule: SchedulePlan {
+            warmup_steps: 2,
+            warmup_start_factor: 0.1,
+            interval: 1,
+            rule: ScheduleRule::Cosine { t_max: 10, eta_min: 0.0 },
+        },
+        distributed: distributed_plan(world_size),
+        validate_every: Cadence::Epochs(1),
+        val_batch_size: BatchSize::new(4).unwrap(),
+        checkpoint: CheckpointPlan {
+            dir: "checkpoints".into(),
+            every: Cadence::Epochs(1),
+            keep_last: 1,
+            keep_best: 1,
+            monitor: "val/loss".into(),
+            mode: Mode::Min,
+        },
+        early_stopping: None,
+        max_restarts: 0,
+        logging: LoggingPlan { dir: "logs".into(), every: Cadence::Steps(1), sinks: vec![] },
+        expect: std::collections::BTreeMap::new(),
+    }
+}
+
+fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
+    ModelPlan {
+        name: name.into(),
+        outputs: CLASSES,
+        input: input.to_vec(),
+        stem: Stem::Cifar,
+        zero_init_residual: false,
+        freeze_backbone: false,
+        hidden: vec![32, 16],
+        dropout: 0.25,
+        pretrained: None,
+        except_head: false,
+        options: std::collections::BTreeMap::new(),
+        n_parameters: 0,
+        n_tensors: 0,
+        n_buffer_elements: 0,
+    }
+}
+
+fn data_plan() -> DataPlan {
+    DataPlan {
+        source: SourcePlan::Mnist { dir: "unused".into() },
+        n_train: N_TRAIN,
+        n_val: N_VAL,
+        classes: (0..CLASSES).map(|class| class.to_string()).collect(),
+        sampler: Sampler::Shards,
+        shuffle: true,
+        drop_last: true,
+        num_workers: 0,
+        prefetch_factor: 2,
+        on_bad_sample: OnBadSample::Error,
+        train_transforms: vec![],
+        val_transforms: vec![],
+    }
+}
+
+fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
+    let shm = BackendPlan::Shm { mapping: Bytes(64 << 20) };
+    DistributedPlan {
+        world_size,
+        devices: vec!["cpu".into(); world_size.count()],
+        threads_per_rank: 1,
+        backend: if world_size == WorldSize::ONE { BackendPlan::Solo } else { shm },
+        bucket_cap: Bytes(2048),
+        first_bucket_cap: Bytes(512),
+        overlap: true,
+        find_unused_parameters: false,
+        timeout: Duration::from_secs(60),
+    }
+}
+
+/// One joined group of `world` ranks.
+pub fn group(plan: &Plan) -> Vec<Arc<dyn Collective>> {
+    let distributed = &plan.distributed;
+    let world = distributed.world_size;
+    let fd = match distributed.backend {
+        BackendPlan::Solo => None,
+        BackendPlan::Shm { mapping } => {
+            let fd =
+                rustix::fs::memfd_create("ddprun-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&fd, mapping.0).unwrap();
+            Some(fd)
+        }
+    };
+    let open = |rank| {
+        let fd = fd.as_ref().map(|fd| fd.try_clone().unwrap());
+        let rank = Rank(rank);
+        collective::open(distributed.backend, rank, world, fd, distributed.timeout).unwrap()
+    };
+    (0..world.get()).map(open).collect()
+}
+
+/// Runs `rank` on every rank of a new group, each on its own thread, and returns the results in order.
+pub fn on_ranks<T: Send>(
+    plan: &Plan,
+    rank: impl Fn(Arc<dyn Collective>) -> T + Send + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = group(plan)
+            .into_iter()
+            .map(|collective| scope.spawn(|| rank(collective)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    })
+}
+
+/// A fresh engine of one rank.
+pub fn engine(plan: &Plan, collective: Arc<dyn Collective>) -> Engine {
+    let (model, params) = Registry::default().build(&plan.model, plan.seed).unwrap();
+    Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap()
+}
+
+/// Samples whose values and labels follow from their indices.
+pub fn batch(plan: &Plan, samples: &[u32]) -> Batch {
+    let shape = &plan.model.input;
+    let n: usize = shape.iter().product();
+    let mut values = Vec::with_capacity(samples.len() * n);
+    for &sample in samples {
+        let mut stream = Key::new(1, Purpose::Generate, 0, u64::from(sample)).stream();
+        let class = f64::from(sample % CLASSES as u32);
+        values.extend((0..n).map(|_| (0.4 * class + stream.normal()) as f32));
+    }
+    let labels: Vec<u32> = samples.iter().map(|sample| sample % CLASSES as u32).collect();
+    let dims: Vec<usize> = [&[samples.len()], shape.as_slice()].concat();
+    Batch {
+        inputs: Tensor::from_vec(values, dims, &Device::Cpu).unwrap(),
+        targets: Tensor::from_vec(labels, samples.len(), &Device::Cpu).unwrap(),
+        samples: samples.to_vec(),
+    }
+}
+
+/// The next step of `engine`.
+pub fn step(
+    engine: &mut Engine,
+    plan: &Plan,
+    rank: Rank,
+) -> Result<StepReport, ddprun::engine::Error> {
+    let done = engine.state().step;
+    let epoch = done / plan.length.steps_per_epoch;
+    let order =
+        EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch);
+    let passes = order.passes((done % plan.length.steps_per_epoch) as usize, rank);
+    let mut batches = passes.clone().into_iter().filter(|pass| !pass.samples.is_empty());
+    engine.step(&passes, &mut || Ok(batch(plan, &batches.next().unwrap().samples)), Wish::Continue)
+}
+
+/// BLAKE3 of all parameters, buffers and moments.
+pub fn fingerprint(engine: &Engine) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let vars = engine.params().parameters().iter().map(|param| param.var().unwrap().clone());
+    let buffers = engine.params().buffers().iter().map(|buffer| buffer.var().unwrap().clone());
+    for var in vars.chain(buffers) {
+        let values: Vec<f32> = var.flatten_all().unwrap().to_vec1().unwrap();
+        hasher.update(bytemuck::cast_slice(&values));
+    }
+    for moments in engine.moments() {
+        hasher.update(bytemuck::cast_slice(&moments.first));
+        hasher.update(bytemuck::cast_slice(&moments.second));
+    }
+    hasher.finalize().to_hex().to_string()
+}
