@@ -110,7 +110,12 @@ impl Dataset for Table {
         format!("row {} of `{}`", index + 1, self.name)
     }
 
-    fn load(&self, index: usize, _: Option<Key>, values: &mut [f32]) -> Result<Target, SampleError> {
+    fn load(
+        &self,
+        index: usize,
+        _: Option<Key>,
+        values: &mut [f32],
+    ) -> Result<Target, SampleError> {
         let columns = self.shape[0];
         values.copy_from_slice(&self.features[index * columns..][..columns]);
         Ok(self.targets[index])
@@ -142,12 +147,7 @@ enum Answer {
 type Scale = (f64, f64);
 
 impl Raw {
-    fn read(
-        path: &Path,
-        what: &'static str,
-        target: &str,
-        classify: bool,
-    ) -> Result<Self, Error> {
+    fn read(path: &Path, what: &'static str, target: &str, classify: bool) -> Result<Self, Error> {
         let bytes = read::whole(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => {
                 Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
@@ -155,10 +155,8 @@ impl Raw {
             _ => Error::Io { action: "read", path: path.to_owned(), source },
         })?;
         let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-        let mut reader = ::csv::ReaderBuilder::new()
-            .flexible(true)
-            .trim(::csv::Trim::All)
-            .from_reader(bytes);
+        let mut reader =
+            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
         let header = reader.headers().map_err(|error| malformed(path, &error))?;
         let header: Vec<String> = header.iter().map(str::to_owned).collect();
         let target_idx = check_header(path, &header, target)?;
@@ -222,12 +220,7 @@ impl Raw {
         }
     }
 
-    fn into_table(
-        self,
-        path: &Path,
-        classes: &[String],
-        classifies: bool,
-    ) -> Result<Table, Error> {
+    fn into_table(self, path: &Path, classes: &[String], classifies: bool) -> Result<Table, Error> {
         let labels: std::collections::BTreeMap<&str, u32> =
             classes.iter().zip(0..).map(|(class, label)| (class.as_str(), label)).collect();
         let target = |(answer, &line): (&Answer, &u64)| match answer {

@@ -106,3 +106,130 @@ fn next_marker(bytes: &[u8], at: usize) -> Option<(u8, usize)> {
     let found = at + bytes.get(at..)?.iter().position(|&byte| byte == 0xFF)?;
     Some((*bytes.get(found + 1)?, found + 2))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const ODD_IMAGES: &str = "../shared/data/odd-images";
+
+    /// Mean of each channel.
+    fn means(image: &Pixels) -> [f64; 3] {
+        let n = (image.height * image.width) as f64;
+        [0, 1, 2].map(|c| image.data[c..].iter().step_by(3).map(|&v| f64::from(v)).sum::<f64>() / n)
+    }
+
+    /// (file, mean RGB as Pillow sees it) for each line of the manifest under `folder`.
+    fn manifest(folder: &str) -> Option<Vec<(String, Vec<f64>)>> {
+        let path = Path::new(ODD_IMAGES).join("MANIFEST.tsv");
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            println!("skipped: {} is not there", path.display());
+            return None;
+        };
+        let lines = text.lines().skip(1).map(|line| {
+            let cells: Vec<&str> = line.split('\t').collect();
+            let mean = cells[6].split_whitespace().map(|v| v.parse().unwrap()).collect();
+            (cells[0].to_owned(), mean)
+        });
+        Some(lines.filter(|(file, _)| file.starts_with(folder)).collect())
+    }
+
+    fn read(file: &str) -> Vec<u8> {
+        std::fs::read(Path::new(ODD_IMAGES).join(file)).unwrap()
+    }
+
+    /// Where this decoder and Pillow differ, and why.
+    const EXCEPTIONS: [(&str, &str); 5] = [
+        ("decodable/basi0g16.png", "16-bit grey: high byte here, clipped at 255 by Pillow"),
+        ("decodable/i_trns.png", "16-bit grey: high byte here, clipped at 255 by Pillow"),
+        ("decodable/broken_data_stream.png", "a checksum is wrong, which Pillow does not look at"),
+        ("decodable/truncated_app14.jpg", "a marker is cut short, which Pillow passes over"),
+        ("other-formats/hopper.gif", "GIF is not among the endings of an image folder"),
+    ];
+
+    #[test]
+    fn difficult_images_decode_to_what_pillow_sees() {
+        let files = ["decodable/", "other-formats/"].into_iter().filter_map(manifest).flatten();
+        let mut differing = Vec::new();
+        for (file, expected) in files {
+            let found = decode(&read(&file)).map(|image| means(&image));
+            let is_close = found
+                .as_ref()
+                .is_ok_and(|found| found.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1.0));
+            if !is_close {
+                differing.push((file, expected, found));
+            }
+        }
+        differing.retain(|(file, _, _)| EXCEPTIONS.iter().all(|(name, _)| name != file));
+        assert!(differing.is_empty(), "{differing:#?}");
+    }
+
+    #[test]
+    fn broken_images_are_errors_and_never_panics() {
+        // Pillow refuses these two for their text chunk and for their compression byte; the pixels are whole.
+        let whole = ["broken/png_decompression_dos.png", "broken/unknown_compression_method.png"];
+        for (file, _) in manifest("broken/").into_iter().flatten() {
+            let found = decode(&read(&file));
+            assert_eq!(found.is_ok(), whole.contains(&file.as_str()), "{file}: {:?}", found.err());
+        }
+    }
+
+    /// A picture with detail, 20 x 12.
+    fn encoded(format: ImageFormat) -> Vec<u8> {
+        let pixel = |x: u32, y: u32| image::Rgb([(x * 11) as u8, (y * 19) as u8, (x * y) as u8]);
+        let image = image::RgbImage::from_fn(20, 12, pixel);
+        let mut bytes = Cursor::new(Vec::new());
+        image.write_to(&mut bytes, format).unwrap();
+        bytes.into_inner()
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_an_error() {
+        for format in [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
+            let bytes = encoded(format);
+            let whole = decode(&bytes).unwrap();
+            assert_eq!((whole.channels, whole.height, whole.width), (3, 12, 20));
+            // Every PNG ends with an empty chunk of 12 bytes, which its pixels do not need.
+            let needed = bytes.len() - if format == ImageFormat::Png { 12 } else { 0 };
+            for length in 0..needed {
+                assert!(decode(&bytes[..length]).is_err(), "{format:?} cut at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_never_panic() {
+        let key = crate::rng::Key::new(1, crate::rng::Purpose::Generate, 0, 0);
+        let mut random = key.stream();
+        for format in [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
+            let bytes = encoded(format);
+            for _ in 0..300 {
+                let mut damaged = bytes.clone();
+                let place = random.below(damaged.len() as u64) as usize;
+                damaged[place] ^= 1 << random.below(8);
+                if let Ok(image) = decode(&damaged) {
+                    assert_eq!(image.data.len(), 3 * image.height * image.width);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn alpha_is_dropped_and_grey_and_sixteen_bits_become_rgb() {
+        let png = |image: DynamicImage| {
+            let mut bytes = Cursor::new(Vec::new());
+            image.write_to(&mut bytes, ImageFormat::Png).unwrap();
+            decode(&bytes.into_inner()).unwrap().data
+        };
+        let rgba = image::RgbaImage::from_pixel(1, 1, image::Rgba([10, 20, 30, 0]));
+        assert_eq!(png(rgba.into()), [10, 20, 30]);
+        let grey = image::GrayImage::from_pixel(1, 1, image::Luma([7]));
+        assert_eq!(png(grey.into()), [7, 7, 7]);
+        let deep = image::ImageBuffer::from_pixel(1, 1, image::Rgb([0x12FF_u16, 0xFFFF, 0x00FF]));
+        assert_eq!(png(DynamicImage::ImageRgb16(deep)), [0x12, 0xFF, 0]);
+        let deep = image::ImageBuffer::from_pixel(1, 1, image::Luma([0x80FF_u16]));
+        assert_eq!(png(DynamicImage::ImageLuma16(deep)), [0x80; 3]);
+    }
+}

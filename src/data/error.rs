@@ -163,7 +163,9 @@ pub enum Error {
         source: SampleError,
     },
     /// So many samples in a row cannot be read that the data set as a whole is at fault.
-    #[error("{count} samples in a row cannot be read, from sample {first} on; the last one: {source}")]
+    #[error(
+        "{count} samples in a row cannot be read, from sample {first} on; the last one: {source}"
+    )]
     ManyBadSamples {
         /// First of the row.
         first: usize,

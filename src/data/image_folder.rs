@@ -83,8 +83,8 @@ impl Dataset for ImageFolder {
         values: &mut [f32],
     ) -> Result<Target, SampleError> {
         let (path, label) = &self.files[index];
-        let bytes = read::whole(path)
-            .map_err(|source| SampleError::Io { path: path.clone(), source })?;
+        let bytes =
+            read::whole(path).map_err(|source| SampleError::Io { path: path.clone(), source })?;
         let image = decode::decode(&bytes)
             .map_err(|reason| SampleError::Decode { path: path.clone(), reason })?;
         self.pipeline

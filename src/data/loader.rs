@@ -347,3 +347,181 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Sample i is [i, augmentation], label i % 3; some samples are bad.
+    struct Numbers {
+        n: usize,
+        bad: fn(usize) -> bool,
+        loads: AtomicUsize,
+    }
+
+    impl Dataset for Numbers {
+        fn len(&self) -> usize {
+            self.n
+        }
+
+        fn shape(&self) -> &[usize] {
+            &[2]
+        }
+
+        fn classifies(&self) -> bool {
+            true
+        }
+
+        fn name(&self, index: usize) -> String {
+            format!("number {index}")
+        }
+
+        fn load(
+            &self,
+            index: usize,
+            key: Option<Key>,
+            values: &mut [f32],
+        ) -> Result<Target, SampleError> {
+            self.loads.fetch_add(1, Ordering::SeqCst);
+            if (self.bad)(index) {
+                assert!(index % 2 == 0, "odd numbers panic");
+                return Err(SampleError::Decode {
+                    path: format!("{index}.png").into(),
+                    reason: "bad".to_owned(),
+                });
+            }
+            let random = key.map_or(0.0, |key| key.uniform(0) as f32);
+            values.copy_from_slice(&[index as f32, random]);
+            Ok(Target::Class(index as u32 % 3))
+        }
+    }
+
+    fn numbers(n: usize, bad: fn(usize) -> bool) -> Arc<Numbers> {
+        Arc::new(Numbers { n, bad, loads: AtomicUsize::new(0) })
+    }
+
+    fn settings(threads: usize, on_bad_sample: OnBadSample) -> Settings {
+        Settings { seed: 9, threads, prefetch_factor: 2, on_bad_sample }
+    }
+
+    fn request(samples: impl IntoIterator<Item = u32>, epoch: Option<u64>) -> Request {
+        Request { samples: samples.into_iter().collect(), epoch }
+    }
+
+    fn rows(batch: &Batch) -> (Vec<Vec<f32>>, Vec<u32>) {
+        (batch.inputs.to_vec2().unwrap(), batch.targets.to_vec1().unwrap())
+    }
+
+    fn load_one(
+        dataset: &Arc<Numbers>,
+        request: Request,
+        policy: OnBadSample,
+    ) -> Result<Loaded, Error> {
+        let settings = settings(1, policy);
+        let mut loader = Loader::start(dataset.clone(), std::iter::once(request), settings)?;
+        loader.next().unwrap()
+    }
+
+    #[test]
+    fn batches_are_the_same_for_any_number_of_threads_and_any_start() {
+        let requests = || (0..40u32).map(|i| request((0..i % 5).map(move |j| i + j), Some(1)));
+        let all = |threads, skip| -> Vec<_> {
+            let dataset = numbers(50, |_| false);
+            let settings = settings(threads, OnBadSample::Error);
+            let loader = Loader::start(dataset, requests().skip(skip), settings).unwrap();
+            loader.map(|loaded| rows(&loaded.unwrap().batch)).collect()
+        };
+        let inline = all(0, 0);
+        assert_eq!(inline.len(), 40);
+        assert_eq!(inline[2].0.iter().map(|row| row[0]).collect::<Vec<_>>(), [2.0, 3.0]);
+        assert_eq!(inline[2].1, [2, 0]);
+        assert_eq!(all(1, 0), inline);
+        assert_eq!(all(3, 0), inline);
+        assert_eq!(all(3, 17), inline[17..]);
+    }
+
+    #[test]
+    fn augmentation_is_keyed_by_epoch_and_sample_and_absent_in_evaluation() {
+        let random = |samples: [u32; 2], epoch| {
+            let loaded =
+                load_one(&numbers(9, |_| false), request(samples, epoch), OnBadSample::Error);
+            let [a, b] = [0, 1].map(|row| rows(&loaded.as_ref().unwrap().batch).0[row][1]);
+            [a, b]
+        };
+        let [third, fourth] = random([3, 4], Some(0));
+        assert_eq!(random([4, 3], Some(0)), [fourth, third]);
+        assert_ne!(random([3, 4], Some(1)), [third, fourth]);
+        assert_eq!(random([3, 4], None), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn an_empty_request_gives_a_batch_without_rows() {
+        let loaded = load_one(&numbers(3, |_| false), request([], Some(0)), OnBadSample::Error);
+        let batch = loaded.unwrap().batch;
+        assert_eq!((batch.inputs.dims(), batch.targets.dims()), (&[0, 2][..], &[0][..]));
+    }
+
+    #[test]
+    fn a_bad_sample_is_an_error_that_names_it() {
+        let error = load_one(&numbers(9, |i| i == 4), request([3, 4], Some(0)), OnBadSample::Error);
+        let error = error.unwrap_err();
+        assert_eq!(error.to_string(), "sample 4: cannot decode `4.png`: bad");
+        assert!(error.help().unwrap().contains("on_bad_sample"));
+    }
+
+    #[test]
+    fn a_panic_in_a_decoder_is_an_error_of_the_sample() {
+        let error = load_one(&numbers(9, |i| i == 5), request([5], Some(0)), OnBadSample::Error);
+        let message = error.unwrap_err().to_string();
+        assert_eq!(message, "sample 5: the decoder panicked on number 5: odd numbers panic");
+    }
+
+    #[test]
+    fn skip_takes_the_next_readable_sample_when_training_and_none_in_evaluation() {
+        let dataset = numbers(9, |i| i >= 7);
+        let loaded = load_one(&dataset, request([7, 2], Some(0)), OnBadSample::Skip).unwrap();
+        assert_eq!(loaded.batch.samples, [0, 2]);
+        assert_eq!(loaded.substituted.len(), 1);
+        assert!(loaded.substituted[0].ends_with("used sample 0 instead"), "{loaded:?}");
+        let loaded = load_one(&dataset, request([7, 2, 8], None), OnBadSample::Skip).unwrap();
+        assert_eq!((loaded.batch.samples.as_slice(), loaded.substituted.len()), (&[2][..], 2));
+        assert_eq!(rows(&loaded.batch).0, [[2.0, 0.0]]);
+    }
+
+    #[test]
+    fn skip_gives_up_when_nothing_is_readable() {
+        let loaded = load_one(&numbers(1000, |_| true), request([7], Some(0)), OnBadSample::Skip);
+        let error = loaded.unwrap_err();
+        assert!(error.to_string().starts_with("100 samples in a row cannot be read"), "{error}");
+        let loaded = load_one(&numbers(1, |_| true), request([0], Some(0)), OnBadSample::Skip);
+        assert!(matches!(loaded, Err(Error::ManyBadSamples { count: 1, .. })));
+    }
+
+    #[test]
+    fn no_more_is_prepared_than_prefetch_allows() {
+        let dataset = numbers(1000, |_| false);
+        let endless = (0..).map(|_| request([1], Some(0)));
+        let settings = settings(2, OnBadSample::Error);
+        let mut loader = Loader::start(dataset.clone(), endless, settings).unwrap();
+        for consumed in 1..50 {
+            loader.next().unwrap().unwrap();
+            assert!(dataset.loads.load(Ordering::SeqCst) <= consumed + 4);
+        }
+        // Dropping a loader in the middle of an endless stream joins its threads.
+        drop(loader);
+        assert_eq!(Arc::strong_count(&dataset), 1);
+    }
+
+    #[test]
+    fn a_panic_in_a_thread_ends_the_loader_and_does_not_hang() {
+        let requests = (0..3u32).map(|i| if i < 2 { request([i], None) } else { panic!("lost") });
+        let settings = settings(2, OnBadSample::Error);
+        let mut loader = Loader::start(numbers(9, |_| false), requests, settings).unwrap();
+        assert!(loader.next().unwrap().is_ok());
+        assert!(loader.next().unwrap().is_ok());
+        let error = loader.next().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "a loader thread panicked: lost");
+    }
+}

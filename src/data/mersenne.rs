@@ -15,9 +15,8 @@ impl Mersenne {
         let mut state = [seed; N];
         for i in 1..N {
             let previous = state[i - 1];
-            state[i] = 1_812_433_253u32
-                .wrapping_mul(previous ^ (previous >> 30))
-                .wrapping_add(i as u32);
+            state[i] =
+                1_812_433_253u32.wrapping_mul(previous ^ (previous >> 30)).wrapping_add(i as u32);
         }
         Self { state, next: N }
     }

@@ -79,11 +79,7 @@ pub(crate) fn open(dir: &Path, plan: &DataPlan) -> Result<(Splits, Vec<String>),
 }
 
 impl Mnist {
-    fn read(
-        dir: &Path,
-        split: &'static str,
-        transforms: &[TransformPlan],
-    ) -> Result<Self, Error> {
+    fn read(dir: &Path, split: &'static str, transforms: &[TransformPlan]) -> Result<Self, Error> {
         let (dims, images) = read_idx(&find(dir, split, IMAGES)?, 3)?;
         let labels_path = find(dir, split, LABELS)?;
         let (label_dims, labels) = read_idx(&labels_path, 1)?;
@@ -207,8 +203,7 @@ struct Source<'a> {
 
 impl<'a> Source<'a> {
     fn open(path: &'a Path) -> Result<Self, Error> {
-        let read_failed =
-            |source| Error::Io { action: "read", path: path.to_owned(), source };
+        let read_failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
         let file: File = read::open(path).map_err(read_failed)?;
         let length = file.metadata().map_err(read_failed)?.len();
         let file = BufReader::with_capacity(1 << 16, file);
@@ -325,7 +320,7 @@ mod tests {
     #[test]
     fn a_wrong_magic_number_length_or_count_is_named_with_its_file() {
         let dir = folder();
-        let mut check = |name: &str, bytes: &[u8], expected: &str| {
+        let check = |name: &str, bytes: &[u8], expected: &str| {
             put(dir.path(), name, bytes);
             let message = count(dir.path()).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(expected), "{message}");

@@ -83,3 +83,154 @@ fn needed<'a, T>(
 ) -> Result<&'a T, Error> {
     value.ok_or(Error::MissingKey { key, kind })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::schema::{OnBadSample, Sampler, Transforms};
+    use crate::config::values::Auto;
+    use crate::data::loader::{Loader, Request, Settings};
+    use crate::data::open;
+    use crate::plan::{DataPlan, TransformPlan};
+
+    fn data(name: DataKind) -> Data {
+        Data {
+            name,
+            train_dir: None,
+            val_dir: None,
+            dir: None,
+            train_file: None,
+            val_file: None,
+            target: None,
+            classes: None,
+            train_per_class: None,
+            val_per_class: None,
+            image_size: None,
+            num_workers: Auto::Given(0),
+            prefetch_factor: 2,
+            drop_last: true,
+            shuffle: true,
+            sampler: Sampler::Shards,
+            on_bad_sample: OnBadSample::Error,
+            transforms: Transforms::default(),
+        }
+    }
+
+    fn plan(facts: DataFacts, transforms: Vec<TransformPlan>) -> DataPlan {
+        DataPlan {
+            source: facts.source,
+            n_train: facts.n_train,
+            n_val: facts.n_val,
+            classes: facts.classes,
+            sampler: Sampler::Shards,
+            shuffle: true,
+            drop_last: true,
+            num_workers: 2,
+            prefetch_factor: 2,
+            on_bad_sample: OnBadSample::Error,
+            train_transforms: transforms.clone(),
+            val_transforms: transforms,
+        }
+    }
+
+    fn shapes(dir: &Path) -> Data {
+        Data {
+            dir: Some(dir.to_owned()),
+            classes: Some(3),
+            train_per_class: Some(4),
+            val_per_class: Some(2),
+            image_size: Some(16),
+            ..data(DataKind::Shapes)
+        }
+    }
+
+    #[test]
+    fn shapes_go_all_the_way_from_survey_to_batches() {
+        let root = tempfile::tempdir().unwrap();
+        let facts = survey(&shapes(&root.path().join("shapes")), 1, true).unwrap();
+        assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (12, 6, 3));
+        let transforms = vec![
+            TransformPlan::RandomCrop { height: 16, width: 16, padding: 2 },
+            TransformPlan::Normalize { mean: vec![0.5], std: vec![0.5] },
+        ];
+        let plan = plan(facts, transforms);
+        let splits = open(&plan).unwrap();
+        let request = Request { samples: vec![0, 11, 4], epoch: Some(0) };
+        let settings = Settings::new(&plan, 1);
+        let mut loader = Loader::start(splits.train, std::iter::once(request), settings).unwrap();
+        let batch = loader.next().unwrap().unwrap().batch;
+        assert_eq!(batch.inputs.dims(), [3, 3, 16, 16]);
+        assert_eq!(batch.targets.to_vec1::<u32>().unwrap(), [0, 2, 1]);
+        let values: Vec<f32> = batch.inputs.flatten_all().unwrap().to_vec1().unwrap();
+        assert!(values.iter().all(|value| (-1.0..=1.0).contains(value)));
+        assert!(loader.next().is_none());
+    }
+
+    #[test]
+    fn data_that_changed_since_the_plan_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("shapes");
+        let facts = survey(&shapes(&dir), 1, true).unwrap();
+        let resize = vec![TransformPlan::Resize { height: 8, width: 8 }];
+        let plan = plan(facts, resize);
+        std::fs::remove_file(dir.join("train/red_circle/0000.png")).unwrap();
+        let Err(error) = open(&plan) else { panic!("opened") };
+        assert_eq!(
+            error.to_string(),
+            "the data changed since the plan was made: the number of training samples was 12, and is 11 now"
+        );
+    }
+
+    #[test]
+    fn a_truncated_or_empty_image_is_named_when_it_is_loaded() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("shapes");
+        let facts = survey(&shapes(&dir), 1, true).unwrap();
+        let plan = plan(facts, vec![TransformPlan::CenterCrop { height: 8, width: 8 }]);
+        let cut = |name: &str, length| {
+            let file = std::fs::File::options().write(true).open(dir.join(name)).unwrap();
+            file.set_len(length).unwrap();
+        };
+        cut("train/blue_circle/0000.png", 0);
+        cut("train/blue_circle/0001.jpg", 300);
+        let train = open(&plan).unwrap().train;
+        let mut values = vec![0.0; 3 * 8 * 8];
+        let mut message = |i| train.load(i, None, &mut values).unwrap_err().to_string();
+        let (empty, truncated) = (message(0), message(1));
+        assert!(empty.contains("0000.png") && empty.contains("the file is empty"), "{empty}");
+        assert!(truncated.contains("0001.jpg") && truncated.contains("truncated"), "{truncated}");
+    }
+
+    #[test]
+    fn missing_keys_and_folders_are_named_with_a_remedy() {
+        let check = |data: &Data, message: &str, help: &str| {
+            let error = survey(data, 1, true).unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+            assert!(error.help().unwrap().contains(help), "{error:?}");
+        };
+        let absent = Some(PathBuf::from("/absent/data"));
+        check(&data(DataKind::ImageFolder), "`data.train_dir` is not set", "set `data.train_dir`");
+        let folders = Data {
+            train_dir: absent.clone(),
+            val_dir: absent.clone(),
+            ..data(DataKind::ImageFolder)
+        };
+        check(
+            &folders,
+            "the training folder `/absent/data` does not exist",
+            "one folder per class",
+        );
+        let mnist = Data { dir: absent.clone(), ..data(DataKind::Mnist) };
+        check(&mnist, "the folder of idx files `/absent/data`", "train-images-idx3-ubyte");
+        let table = Data {
+            train_file: absent.clone(),
+            val_file: absent,
+            target: Some("y".to_owned()),
+            ..data(DataKind::Csv)
+        };
+        check(&table, "the training table `/absent/data`", "header line");
+        let shapes = Data { classes: Some(91), ..data(DataKind::Shapes) };
+        let error = survey(&shapes, 1, true).unwrap_err();
+        assert_eq!(error.to_string(), "`data.classes` is 91, but must be in 2..=90");
+    }
+}

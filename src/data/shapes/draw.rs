@@ -140,10 +140,8 @@ struct Placed {
 
 impl Placed {
     fn draw(figure: Figure, random: &mut Stream) -> Self {
-        let is_texture = matches!(
-            figure,
-            Figure::Stripes | Figure::Checker | Figure::Dots | Figure::Gradient
-        );
+        let is_texture =
+            matches!(figure, Figure::Stripes | Figure::Checker | Figure::Dots | Figure::Gradient);
         // A texture fills the picture; its radius is the length of half a period.
         let radius = if figure == Figure::Gradient {
             random.range(0.5, 0.7)

@@ -124,8 +124,7 @@ fn is_ready(dir: &Path, parameters: &Parameters) -> Result<bool, Error> {
 
 /// Draws and writes all images, then the marker, and waits until the disk has them.
 fn generate(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
-    let splits =
-        [("train", 0, parameters.train_per_class), ("val", 1, parameters.val_per_class)];
+    let splits = [("train", 0, parameters.train_per_class), ("val", 1, parameters.val_per_class)];
     for (split, split_idx, per_class) in splits {
         for class in 0..parameters.classes as usize {
             let folder = dir.join(split).join(draw::class_name(class));
@@ -205,7 +204,9 @@ fn beside(dir: &Path, parent: &Path, role: &str) -> PathBuf {
 /// Removes a folder of ours, if it is there.
 fn remove_folder(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove", path)(error))
+        }
         _ => Ok(()),
     }
 }

@@ -114,3 +114,66 @@ fn pad(image: Pixels, [top, bottom, left, right]: [usize; 4]) -> Pixels {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::transform::tests::picture;
+    use crate::rng::{Key, Purpose};
+
+    fn stream(sample: u64) -> Stream {
+        Key::new(5, Purpose::Augment, 0, sample).stream()
+    }
+
+    #[test]
+    fn a_centre_crop_rounds_half_to_even_and_pads_small_images() {
+        // torchvision: crop_top = int(round((5 - 2) / 2.0)) = round(1.5) = 2, crop_left = round(0.5) = 0.
+        let cropped = center(picture(1, 5, 5), 2, 4);
+        let expected = cut(picture(1, 5, 5), Area { top: 2, left: 0, height: 2, width: 4 });
+        assert_eq!(cropped, expected);
+        let one = Pixels { channels: 1, height: 1, width: 1, data: vec![9] };
+        assert_eq!(center(one, 2, 4).data, [0, 9, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn random_crops_reach_each_place_of_the_padded_image() {
+        let image = || Pixels { channels: 1, height: 1, width: 2, data: vec![1, 2] };
+        let mut seen = std::collections::BTreeSet::new();
+        for sample in 0..400 {
+            let crop = random(image(), (1, 2), 1, Some(&mut stream(sample))).unwrap();
+            seen.insert(crop.data);
+        }
+        let expected = [[0, 0], [0, 1], [1, 2], [2, 0]].map(|row| row.to_vec());
+        assert_eq!(seen, expected.into_iter().collect());
+        assert_eq!(random(image(), (1, 2), 1, None).unwrap().data, [1, 2]);
+        assert!(random(image(), (4, 2), 1, None).unwrap_err().contains("does not fit into 4x3"));
+    }
+
+    #[test]
+    fn resized_areas_stay_within_the_asked_share_and_aspect() {
+        let (scale, ratio) = ([0.08, 1.0], [0.75, 4.0 / 3.0]);
+        let mut mean = 0.0;
+        for sample in 0..2000 {
+            let area = resized_area((300, 400), scale, ratio, Some(&mut stream(sample)));
+            assert!(area.top + area.height <= 300 && area.left + area.width <= 400);
+            let share = (area.height * area.width) as f64 / 120_000.0;
+            let aspect = area.width as f64 / area.height as f64;
+            assert!((0.078..=1.0).contains(&share), "{area:?}");
+            assert!((0.74..=1.35).contains(&aspect), "{area:?}");
+            mean += share / 2000.0;
+        }
+        // Uniform in [0.08, 1] less the tries that do not fit.
+        assert!((0.4..0.55).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn without_a_fitting_area_the_centre_with_the_nearest_aspect_is_taken() {
+        // torchvision's fallback for a 10 x 100 image: width = round(10 * 4/3) = 13, left = 87 // 2.
+        let ratio = [0.75, 4.0 / 3.0];
+        let expected = Area { top: 0, left: 43, height: 10, width: 13 };
+        assert_eq!(resized_area((10, 100), [1.0, 1.0], ratio, Some(&mut stream(0))), expected);
+        assert_eq!(resized_area((10, 100), [0.1, 1.0], ratio, None), expected);
+        let tall = Area { top: 43, left: 0, height: 13, width: 10 };
+        assert_eq!(resized_area((100, 10), [0.1, 1.0], ratio, None), tall);
+    }
+}

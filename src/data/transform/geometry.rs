@@ -53,3 +53,41 @@ fn inverse_map(degrees: f64, width: usize, height: usize) -> [f64; 6] {
     let (cx, cy) = (width as f64 / 2.0, height as f64 / 2.0);
     [cos, sin, -cx * cos - cy * sin + cx, -sin, cos, cx * sin - cy * cos + cy]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::transform::tests::{checksum, picture};
+
+    #[test]
+    fn flipping_mirrors_pixels_and_not_channels() {
+        let image =
+            Pixels { channels: 3, height: 1, width: 3, data: vec![1, 2, 3, 4, 5, 6, 7, 8, 9] };
+        assert_eq!(flip(image).data, [7, 8, 9, 4, 5, 6, 1, 2, 3]);
+    }
+
+    #[test]
+    fn rotation_equals_pillow() {
+        // Pillow 13.0.0, `image.rotate(angle, Image.NEAREST)`.
+        let turned = rotate(picture(1, 5, 6), 30.0);
+        let rows: [[u8; 6]; 5] = [
+            [0, 14, 21, 45, 53, 0],
+            [7, 14, 37, 37, 62, 71],
+            [13, 21, 44, 53, 79, 89],
+            [26, 35, 59, 59, 85, 96],
+            [0, 39, 49, 74, 85, 0],
+        ];
+        assert_eq!(turned.data, rows.concat());
+        let sums = [
+            (10.0, 22_875_655),
+            (-7.5, 22_933_917),
+            (45.0, 18_214_484),
+            (90.0, 17_413_800),
+            (-15.0, 21_276_223),
+        ];
+        for (angle, sum) in sums {
+            assert_eq!(checksum(&rotate(picture(3, 12, 17), angle).data), sum, "{angle} degrees");
+        }
+        assert_eq!(rotate(picture(3, 12, 17), 0.0), picture(3, 12, 17));
+    }
+}

@@ -158,7 +158,8 @@ fn apply(
         }),
         TransformPlan::ColorJitter { brightness, contrast, saturation, hue } => Ok(match random {
             Some(random) => {
-                let jitter = color::Jitter::draw([*brightness, *contrast, *saturation, *hue], random);
+                let jitter =
+                    color::Jitter::draw([*brightness, *contrast, *saturation, *hue], random);
                 jitter.apply(image)
             }
             None => image,
@@ -207,6 +208,12 @@ mod tests {
         Pixels { channels, height, width, data }
     }
 
+    /// Sum of (position + 1) * value, modulo 2^32.
+    pub(super) fn checksum(values: &[u8]) -> u32 {
+        let weighted = values.iter().zip(1u32..).map(|(&v, i)| i.wrapping_mul(u32::from(v)));
+        weighted.fold(0, u32::wrapping_add)
+    }
+
     fn augmented(key: Option<Key>) -> Vec<f32> {
         let transforms = [
             TransformPlan::RandomResizedCrop {
@@ -217,7 +224,12 @@ mod tests {
             },
             TransformPlan::RandomHorizontalFlip { p: 0.5 },
             TransformPlan::RandomRotation { degrees: 15.0 },
-            TransformPlan::ColorJitter { brightness: 0.2, contrast: 0.2, saturation: 0.2, hue: 0.1 },
+            TransformPlan::ColorJitter {
+                brightness: 0.2,
+                contrast: 0.2,
+                saturation: 0.2,
+                hue: 0.1,
+            },
             TransformPlan::Normalize { mean: vec![0.5], std: vec![0.25] },
         ];
         let pipeline = Pipeline::new(&transforms, 3, None).unwrap();

@@ -38,7 +38,8 @@ impl Normalizer {
     /// Writes `image` to `values`, (channels, height, width).
     pub(super) fn write(&self, image: &Pixels, values: &mut [f32]) {
         let plane = image.height * image.width;
-        for (channel, (out, table)) in values.chunks_exact_mut(plane).zip(&self.tables).enumerate() {
+        for (channel, (out, table)) in values.chunks_exact_mut(plane).zip(&self.tables).enumerate()
+        {
             let bytes = image.data[channel..].iter().step_by(image.channels);
             out.iter_mut().zip(bytes).for_each(|(value, &byte)| *value = table[usize::from(byte)]);
         }
@@ -51,7 +52,8 @@ mod tests {
 
     #[test]
     fn bytes_become_normalised_planes() {
-        let image = Pixels { channels: 3, height: 1, width: 2, data: vec![0, 128, 255, 51, 102, 204] };
+        let image =
+            Pixels { channels: 3, height: 1, width: 2, data: vec![0, 128, 255, 51, 102, 204] };
         let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
         let mut values = [0.0; 6];
         Normalizer::new(&mean, &std, 3).unwrap().write(&image, &mut values);
