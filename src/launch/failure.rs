@@ -1,0 +1,248 @@
+//! A failed run, as one block for the user and one file for programs.
+
+use std::fmt::{self, Write as _};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::launch::Phase;
+use crate::launch::report::{FORMAT, host};
+use crate::launch::supervise::{Exit, Fault, Group, Member};
+use crate::plan::RunFolders;
+use crate::units::Rank;
+
+/// Lines of the log that a failure shows.
+const TAIL_LINES: usize = 20;
+/// Bytes of the log in which those lines are looked for.
+const TAIL_BYTES: u64 = 16 << 10;
+
+/// The first failure of a run, and what followed from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Version of this form.
+    pub format: u32,
+    /// The run: `<time>-<id>`.
+    pub run: String,
+    /// The rank that is the cause.
+    pub rank: Rank,
+    /// Its process; absent if it could not be started.
+    pub pid: Option<u32>,
+    /// Its machine.
+    pub host: String,
+    /// How its process ended; absent if it never started, or stood still.
+    pub exit: Option<Exit>,
+    /// What it was doing.
+    pub phase: Phase,
+    /// Last step begun; 0 before the first.
+    pub step: u64,
+    /// `file:line`, where known.
+    pub place: Option<String>,
+    /// What happened.
+    pub message: String,
+    /// Why, outermost first.
+    pub causes: Vec<String>,
+    /// What to do about it, where known.
+    pub help: Option<String>,
+    /// Code for the program to exit with.
+    pub code: u8,
+    /// The log of the rank.
+    pub log: PathBuf,
+    /// Its last lines.
+    pub log_tail: Vec<String>,
+    /// What the other ranks were doing, and what they said.
+    pub secondary: Vec<Secondary>,
+    /// Why the group was started again before, oldest first.
+    pub history: Vec<String>,
+}
+
+/// Another rank at the time of the failure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Secondary {
+    /// The rank.
+    pub rank: Rank,
+    /// Its process.
+    pub pid: u32,
+    /// What it was doing.
+    pub phase: Phase,
+    /// Last step begun.
+    pub step: u64,
+    /// What it said, or how it ended.
+    pub message: String,
+}
+
+impl Failure {
+    /// The code that the program exits with: that of the rank, where it is one of ours.
+    pub fn exit_code(&self) -> u8 {
+        self.code
+    }
+
+    /// The final words: what happened, where, why, what is saved, what to do. `saved` names the last good checkpoint.
+    pub fn block(&self, saved: &str) -> String {
+        let place = self.place.as_ref().map_or(String::new(), |place| format!(", {place}"));
+        let pid = self.pid.map_or(String::new(), |pid| format!(", pid {pid}"));
+        let why =
+            if self.causes.is_empty() { "unknown".to_owned() } else { self.causes.join(": ") };
+        let mut text = format!(
+            "error: {}\nwhere: rank {} on {}{pid}, {}, step {}{place}\nwhy:   {why}\n",
+            self.message, self.rank, self.host, self.phase, self.step
+        );
+        for other in &self.secondary {
+            let Secondary { rank, phase, step, message, .. } = other;
+            let _ = writeln!(text, "       then rank {rank} ({phase}, step {step}) {message}");
+        }
+        for (attempt, cause) in self.history.iter().enumerate() {
+            let _ = writeln!(text, "       before restart {}: {cause}", attempt + 1);
+        }
+        if !self.log_tail.is_empty() {
+            let _ = writeln!(text, "log:   {}", self.log.display());
+            for line in &self.log_tail {
+                let _ = writeln!(text, "       | {line}");
+            }
+        }
+        let help = self.help.clone().unwrap_or_else(|| self.usual_help());
+        let _ = write!(text, "saved: {saved}\ndo:    {help}");
+        text
+    }
+
+    fn usual_help(&self) -> String {
+        let log = self.log.display();
+        match self.code {
+            70 => format!(
+                "this is a bug in ddprun: report it with `{log}`; then `ddprun resume {}`",
+                self.run
+            ),
+            _ => format!("`ddprun resume {}`, after the cause is gone", self.run),
+        }
+    }
+
+    /// A rank that could not be started.
+    pub(super) fn of_start(run: &RunFolders, rank: Rank, error: &std::io::Error) -> Self {
+        let message = format!("rank {rank} cannot be started");
+        Self::new(run, rank, message, vec![error.to_string()], 8)
+    }
+
+    /// A rank that failed by itself.
+    pub(super) fn of_fault(run: &RunFolders, group: &Group, rank: Rank, fault: Fault) -> Self {
+        let member = &group.members[rank.index()];
+        let exit = member.exit.map(|(_, exit)| exit).filter(|_| !member.was_killed);
+        let (message, causes, code) = match (fault, &member.report) {
+            (_, Some(report)) => (report.message.clone(), report.causes.clone(), report.exit_code),
+            (Fault::Signal(signal), _) => {
+                (format!("rank {rank} {}", Exit::Signal(signal)), vec![sender(signal)], 5)
+            }
+            (Fault::Left(code), _) => (
+                format!("rank {rank} left before the run ended"),
+                vec![format!("its process exited with code {code} while work was left")],
+                5,
+            ),
+            (Fault::Code(code), _) => (
+                format!("rank {rank} {}", Exit::Code(code)),
+                vec!["it gave no reason: see its log".to_owned()],
+                own_code(code),
+            ),
+            (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], 70),
+        };
+        Self { exit, ..Self::new(run, rank, message, causes, code).with_member(member, group) }
+    }
+
+    /// A rank that stands still while the others waited for it.
+    pub(super) fn of_frozen(run: &RunFolders, group: &Group, rank: Rank) -> Self {
+        let member = &group.members[rank.index()];
+        let message = format!("rank {rank} (pid {}) is stopped (SIGSTOP)", member.pid);
+        let why = "somebody or something stopped its process, and the others waited for it in vain";
+        Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group)
+    }
+
+    fn new(run: &RunFolders, rank: Rank, message: String, causes: Vec<String>, code: u8) -> Self {
+        let log = run.logs.join(format!("rank-{rank}.log"));
+        Self {
+            format: FORMAT,
+            run: run.id.clone(),
+            rank,
+            pid: None,
+            host: host(),
+            exit: None,
+            phase: Phase::Starting,
+            step: 0,
+            place: None,
+            message,
+            causes,
+            help: None,
+            code,
+            log_tail: tail(&log),
+            log,
+            secondary: vec![],
+            history: vec![],
+        }
+    }
+
+    fn with_member(self, member: &Member, group: &Group) -> Self {
+        let others = (0..).map(Rank).zip(&group.members).filter(|(rank, _)| *rank != self.rank);
+        let report = member.report.as_ref();
+        Self {
+            pid: Some(member.pid),
+            phase: member.phase,
+            step: member.step,
+            place: report.and_then(|report| report.place.clone()),
+            help: report.and_then(|report| report.help.clone()),
+            secondary: others.map(|(rank, other)| secondary(rank, other)).collect(),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (step {}, {}): {}", self.rank, self.step, self.phase, self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+fn secondary(rank: Rank, member: &Member) -> Secondary {
+    let message = match (&member.report, member.exit) {
+        (Some(report), _) => format!("said: {}", report.message),
+        (None, None) => {
+            format!("cannot be killed (pid {}); the machine may need a restart", member.pid)
+        }
+        (None, Some(_)) if member.was_killed => "was ended with the group".to_owned(),
+        (None, Some((_, exit))) => exit.to_string(),
+    };
+    Secondary { rank, pid: member.pid, phase: member.phase, step: member.step, message }
+}
+
+/// Who may have sent a signal that was not ours.
+fn sender(signal: i32) -> String {
+    match signal {
+        libc::SIGKILL => {
+            "not by ddprun: the kernel sends it when memory runs out (see `dmesg`), or a person did"
+        }
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGABRT => {
+            "a crash in native code; a core dump may exist (see `coredumpctl`)"
+        }
+        _ => "not by ddprun: another process sent it",
+    }
+    .to_owned()
+}
+
+/// Codes that a rank may pass through to the program; anything else is a bug of ours (Rust's panic is 101).
+fn own_code(code: i32) -> u8 {
+    u8::try_from(code).ok().filter(|code| (2..=8).contains(code)).unwrap_or(70)
+}
+
+/// The last lines of a log; nothing if it cannot be read.
+fn tail(log: &Path) -> Vec<String> {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].iter().map(|line| (*line).to_owned()).collect()
+}

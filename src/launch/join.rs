@@ -1,0 +1,142 @@
+//! A rank's process -> its place in the group: plan, shared memory, and line to whoever started it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::launch::link::Link;
+use crate::launch::rank_env::{Child, Foreign, Role};
+use crate::launch::wire::{Channel, ToRank};
+use crate::launch::{foreign, inherit};
+use crate::plan::{Plan, RankPlan, RunFolders};
+use crate::units::{Rank, WorldSize};
+
+/// Longest wait of a rank for its parent's first word.
+const PLAN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A rank's place in its group.
+pub struct Membership {
+    /// What to do.
+    pub rank_plan: RankPlan,
+    /// The mapping to hand to `collective::open`; absent in a world of one.
+    pub shm: Option<OwnedFd>,
+    /// Progress, errors and requests to stop.
+    pub link: Link,
+}
+
+/// What a run is, as the one who makes it says: plan, folders, and whether to continue from a checkpoint.
+pub type Made = (Plan, RunFolders, bool);
+
+/// Why a rank has no place. All but `Make` and `Environment` mean that the rendezvous failed.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError<E> {
+    /// This is rank 0 under a foreign launcher, and it could not make the run. The other ranks were told.
+    #[error(transparent)]
+    Make(E),
+    /// This process is no rank.
+    #[error("a worker is started by `ddprun`, torchrun, srun or mpirun, and none of them did")]
+    NotARank,
+    /// The launcher has ranks on several machines.
+    #[error(
+        "the launcher started {world} ranks, {local_world} of them on this machine: several machines need `nccl` or `mpi`, which this build does not have"
+    )]
+    SeveralMachines {
+        /// All ranks.
+        world: WorldSize,
+        /// Those of this machine.
+        local_world: WorldSize,
+    },
+    /// The plan is for another number of ranks.
+    #[error("the plan is for {planned} ranks, but the launcher started {launched}")]
+    OtherWorld {
+        /// `plan.distributed.world_size`
+        planned: WorldSize,
+        /// `WORLD_SIZE`
+        launched: WorldSize,
+    },
+    /// What our own parent passed on cannot be used.
+    #[error("rank {rank} cannot {what}")]
+    Inherited {
+        /// This rank.
+        rank: Rank,
+        /// What failed.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The ranks of a foreign launcher did not find each other.
+    #[error(transparent)]
+    Rendezvous(#[from] foreign::Error),
+}
+
+/// Takes this rank's place. Under a foreign launcher rank 0 makes the run by `make` (parses the experiment,
+/// creates folders) and hands it to the others; `make` is not called anywhere else.
+///
+/// # Errors
+///
+/// As [`JoinError`].
+pub fn join<E: std::fmt::Display>(
+    role: &Role,
+    make: impl FnOnce() -> Result<Made, E>,
+) -> Result<Membership, JoinError<E>> {
+    match role {
+        Role::Parent => Err(JoinError::NotARank),
+        Role::Child(child) => join_parent(child),
+        Role::Foreign(place) => join_foreign(place, make),
+    }
+}
+
+fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
+    let rank = child.rank;
+    let fail = |what| move |source| JoinError::Inherited { rank, what, source };
+    let socket = inherit::take(child.control_fd).map_err(fail("use its control socket"))?;
+    let shm = child.shm_fd.map(inherit::take).transpose().map_err(fail("use its shared memory"))?;
+    let channel = Channel::new(UnixStream::from(socket));
+    let mut channel = channel.map_err(fail("use its control socket"))?;
+    let first = channel.receive_one(PLAN_PATIENCE).map_err(fail("receive its plan"))?;
+    let ToRank::Plan(rank_plan) = first else {
+        return Err(fail("receive its plan")(io::ErrorKind::InvalidData.into()));
+    };
+    let link = Link::open(Some(channel), rank, rank_plan.run.logs.clone());
+    Ok(Membership { rank_plan: *rank_plan, shm, link: link.map_err(fail("listen to its parent"))? })
+}
+
+fn join_foreign<E: std::fmt::Display>(
+    place: &Foreign,
+    make: impl FnOnce() -> Result<Made, E>,
+) -> Result<Membership, JoinError<E>> {
+    let Foreign { rank, world, local_world, restarts, .. } = *place;
+    if world != local_world {
+        return Err(JoinError::SeveralMachines { world, local_world });
+    }
+    let (made, shm) = if rank.is_first() { serve(place, make)? } else { foreign::receive(place)? };
+    let (plan, run, resume) = made;
+    let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
+    let link = Link::open(None, rank, run.logs.clone()).map_err(fail)?;
+    Ok(Membership { rank_plan: RankPlan { plan, rank, run, resume, restarts }, shm, link })
+}
+
+/// Rank 0: opens the meeting place first, so that the others wait there while the run is made.
+fn serve<E: std::fmt::Display>(
+    place: &Foreign,
+    make: impl FnOnce() -> Result<Made, E>,
+) -> Result<(Made, Option<OwnedFd>), JoinError<E>> {
+    let host = foreign::Host::open(place)?;
+    let made = match make() {
+        Ok(made) => made,
+        Err(error) => {
+            host.refuse(&error.to_string());
+            return Err(JoinError::Make(error));
+        }
+    };
+    let (planned, launched) = (made.0.distributed.world_size, place.world);
+    if planned != launched {
+        let error = JoinError::OtherWorld { planned, launched };
+        host.refuse(&error.to_string());
+        return Err(error);
+    }
+    let shm = host.welcome(&made)?;
+    Ok((made, shm))
+}

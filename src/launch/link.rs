@@ -1,0 +1,244 @@
+//! A rank's line to whoever started it: where it is, what went wrong, and whether to stop.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::Signal;
+
+use crate::files;
+use crate::launch::Phase;
+use crate::launch::report::{Blame, ErrorReport, FORMAT, chain, clock, host};
+use crate::launch::signals::Signals;
+use crate::launch::supervise::Stop;
+use crate::launch::wire::{Channel, FromRank, ToRank, poll};
+use crate::units::Rank;
+
+/// How old the parent's knowledge of a rank may be.
+const REFRESH: Duration = Duration::from_millis(50);
+/// Longest time for last words to a parent that does not listen.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The line of one rank. Its thread ends with it.
+pub struct Link {
+    shared: Arc<Shared>,
+    rank: Rank,
+    logs: PathBuf,
+    /// Wakes the thread: it ends when this is closed.
+    waker: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    step: AtomicU64,
+    phase: AtomicU8,
+    /// Strongest request to stop: 0, or a [`Stop`].
+    stop: AtomicU8,
+    is_ending: AtomicBool,
+    /// To our own parent; absent under a foreign launcher.
+    channel: Option<Mutex<Channel>>,
+}
+
+impl Link {
+    /// Starts listening: to our parent through `channel` (Ctrl-C then reaches us through it), or to
+    /// signals alone. Reports are written into the folder `logs`.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor or thread is left.
+    pub(super) fn open(channel: Option<Channel>, rank: Rank, logs: PathBuf) -> io::Result<Self> {
+        let preemption = Signals::of_preemption()?;
+        let interruption = if channel.is_none() { Some(Signals::of_interruption()?) } else { None };
+        let (waker, sleeper) = UnixStream::pair()?;
+        let control =
+            channel.as_ref().map(|channel| channel.as_fd().try_clone_to_owned()).transpose()?;
+        let shared = Arc::new(Shared {
+            step: AtomicU64::new(0),
+            phase: AtomicU8::new(Phase::Joining as u8),
+            stop: AtomicU8::new(0),
+            is_ending: AtomicBool::new(false),
+            channel: channel.map(Mutex::new),
+        });
+        let ears = Arc::clone(&shared);
+        let mut ears =
+            Listener { shared: ears, preemption, interruption, sleeper, control, sent: None };
+        let thread =
+            std::thread::Builder::new().name("link".to_owned()).spawn(move || ears.listen())?;
+        Ok(Self { shared, rank, logs, waker: Some(waker), thread: Some(thread) })
+    }
+
+    /// Says where this rank is. Costs two stores: another thread tells the parent.
+    pub fn progress(&self, step: u64, phase: Phase) {
+        self.shared.step.store(step, Ordering::Relaxed);
+        self.shared.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// The strongest request to stop so far, by the parent or by a signal to this process. Ranks may learn of it at
+    /// different steps: they vote.
+    pub fn stop_requested(&self) -> Option<Stop> {
+        match self.shared.stop.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(Stop::Preempt),
+            2 => Some(Stop::Interrupt),
+            _ => Some(Stop::Abandon),
+        }
+    }
+
+    /// An error of this rank, at its present place, with the messages of all its sources.
+    pub fn describe(
+        &self,
+        error: &(dyn std::error::Error + 'static),
+        exit_code: u8,
+        blame: Blame,
+    ) -> ErrorReport {
+        let mut messages = chain(error).into_iter();
+        let message = messages.next().unwrap_or_default();
+        let mut report = self.describe_message(message, exit_code, blame);
+        report.causes = messages.collect();
+        report
+    }
+
+    /// As [`Link::describe`], for what is no error value: a panic.
+    pub fn describe_message(&self, message: String, exit_code: u8, blame: Blame) -> ErrorReport {
+        ErrorReport {
+            format: FORMAT,
+            rank: self.rank,
+            pid: std::process::id(),
+            host: host(),
+            monotonic: clock(),
+            time: jiff::Timestamp::now(),
+            phase: Phase::from_number(self.shared.phase.load(Ordering::Relaxed)),
+            step: self.shared.step.load(Ordering::Relaxed),
+            exit_code,
+            blame,
+            message,
+            causes: vec![],
+            place: None,
+            help: None,
+        }
+    }
+
+    /// Tells the parent, and writes `rank-N.error.json`. The process then exits with `report.exit_code`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written; the parent was told before.
+    pub fn report(&self, report: &ErrorReport) -> Result<(), files::Error> {
+        self.say(&FromRank::Failed(Box::new(report.clone())));
+        let text = serde_json::to_vec_pretty(report).unwrap_or_default();
+        files::write_atomic(&self.logs.join(format!("rank-{}.error.json", self.rank)), &text)
+    }
+
+    /// Says that this rank has done all its work (also: has stopped as asked, and saved). Without it, an exit
+    /// with code 0 is a failure.
+    pub fn finish(&self) {
+        self.say(&FromRank::Finished);
+    }
+
+    fn say(&self, message: &FromRank) {
+        if let Some(mut channel) = self.shared.channel() {
+            // A parent that is gone, or does not listen, cannot be told; our exit tells the rest.
+            let _ = channel.send_all(message, PATIENCE);
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.is_ending.store(true, Ordering::Relaxed);
+        drop(self.waker.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say but that it panicked, which changes nothing any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// A thread that panicked while it sent leaves at worst half a message, after which the parent reads no more.
+    fn channel(&self) -> Option<MutexGuard<'_, Channel>> {
+        self.channel.as_ref().map(|channel| channel.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ask(&self, stop: Stop) {
+        self.stop.fetch_max(stop as u8, Ordering::Relaxed);
+    }
+}
+
+/// What the link's thread owns.
+struct Listener {
+    shared: Arc<Shared>,
+    preemption: Signals,
+    interruption: Option<Signals>,
+    sleeper: UnixStream,
+    /// The channel's socket once more, to wait for it without its lock.
+    control: Option<OwnedFd>,
+    sent: Option<(u64, u8)>,
+}
+
+impl Listener {
+    fn listen(&mut self) {
+        while !self.shared.is_ending.load(Ordering::Relaxed) {
+            if self.wait().is_err() {
+                return;
+            }
+            self.hear_signals();
+            self.hear_parent();
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let mut fds = vec![
+            PollFd::new(&self.sleeper, PollFlags::IN),
+            PollFd::new(&self.preemption, PollFlags::IN),
+        ];
+        fds.extend(self.interruption.iter().map(|signals| PollFd::new(signals, PollFlags::IN)));
+        fds.extend(self.control.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        poll(&mut fds, self.control.is_some().then_some(REFRESH))
+    }
+
+    fn hear_signals(&mut self) {
+        if self.preemption.take() > 0 {
+            self.shared.ask(Stop::Preempt);
+        }
+        let interrupts = self.interruption.as_mut().map_or(0, Signals::take);
+        for _ in 0..interrupts {
+            match self.shared.stop.load(Ordering::Relaxed) {
+                0 | 1 => self.shared.ask(Stop::Interrupt),
+                2 => self.shared.ask(Stop::Abandon),
+                _ => die(),
+            }
+        }
+    }
+
+    fn hear_parent(&mut self) {
+        let Some(mut channel) = self.shared.channel() else { return };
+        for message in channel.receive().unwrap_or_default() {
+            if let ToRank::Stop(stop) = message {
+                self.shared.ask(stop);
+            }
+        }
+        if channel.is_closed() && !self.shared.is_ending.load(Ordering::Relaxed) {
+            // The parent is gone: nobody would restart, stop or name us.
+            die();
+        }
+        let (step, phase) =
+            (self.shared.step.load(Ordering::Relaxed), self.shared.phase.load(Ordering::Relaxed));
+        if self.sent != Some((step, phase)) && !channel.has_unsent() {
+            self.sent = Some((step, phase));
+            let _ = channel.send(&FromRank::Progress { step, phase: Phase::from_number(phase) });
+        }
+        let _ = channel.flush();
+    }
+}
+
+/// Ends this process as the death of its parent does.
+fn die() {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+}

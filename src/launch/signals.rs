@@ -1,0 +1,70 @@
+//! Signals -> bytes in a socket that can be waited for together with everything else.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::low_level;
+
+/// Counts the arrivals of some signals, from the making of this until its end.
+pub(super) struct Signals {
+    pipe: UnixStream,
+    registered: Vec<SigId>,
+}
+
+impl Signals {
+    /// SIGTERM and SIGUSR1 (Kubernetes, Slurm), and SIGHUP unless it is ignored, as under `nohup`.
+    pub(super) fn of_preemption() -> io::Result<Self> {
+        let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        Self::listen([SIGTERM, SIGUSR1].into_iter().chain(hangup))
+    }
+
+    /// Ctrl-C.
+    pub(super) fn of_interruption() -> io::Result<Self> {
+        Self::listen([SIGINT])
+    }
+
+    fn listen(signals: impl IntoIterator<Item = i32>) -> io::Result<Self> {
+        let (pipe, sender) = UnixStream::pair()?;
+        pipe.set_nonblocking(true)?;
+        let mut all = Self { pipe, registered: Vec::new() };
+        for signal in signals {
+            all.registered.push(low_level::pipe::register(signal, sender.try_clone()?)?);
+        }
+        Ok(all)
+    }
+
+    /// Signals that arrived since the last call.
+    pub(super) fn take(&mut self) -> usize {
+        let mut buffer = [0; 64];
+        let mut count = 0;
+        while let Ok(n @ 1..) = self.pipe.read(&mut buffer) {
+            count += n;
+        }
+        count
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for id in self.registered.drain(..) {
+            low_level::unregister(id);
+        }
+    }
+}
+
+/// Whether whoever started this process decided that it ignores `signal`.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}

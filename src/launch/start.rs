@@ -1,0 +1,138 @@
+//! `Plan` -> running processes: one per rank, each with a socket to us and the shared mapping.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::launch::rank_env::{CONTROL_FD, SHM_FD};
+use crate::launch::wire::{Channel, ToRank, poll};
+use crate::launch::{Failure, inherit, shared_memory};
+use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
+use crate::units::Rank;
+
+/// Time for a killed process to vanish, where nobody watches it any more.
+const VANISH: Duration = Duration::from_secs(1);
+
+/// What a rank executes.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The binary.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables beside the launcher's own.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Program {
+    /// This binary, as `ddprun worker`.
+    ///
+    /// # Errors
+    ///
+    /// The system does not tell its path.
+    pub fn this() -> io::Result<Self> {
+        let path = std::env::current_exe()?;
+        // A binary that was rebuilt meanwhile has no path any more, but can still be executed.
+        let path = if path.exists() { path } else { PathBuf::from("/proc/self/exe") };
+        Ok(Self { path, args: vec!["worker".into()], env: vec![] })
+    }
+}
+
+/// A running rank. Killed and reaped when dropped.
+pub(super) struct Process {
+    pub(super) child: Child,
+    pub(super) pidfd: OwnedFd,
+    pub(super) channel: Channel,
+}
+
+impl Process {
+    /// Kills it; a process that is gone is no error.
+    pub(super) fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        // Not `wait`: a process in an uninterruptible call would hold us for ever.
+        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(VANISH));
+        let _ = self.child.try_wait();
+    }
+}
+
+/// Starts all ranks of the plan and sends each its plan. If one cannot be started, none is left.
+pub(super) fn start_all(
+    plan: &Plan,
+    run: &RunFolders,
+    program: &Program,
+    resume: bool,
+    restarts: u32,
+) -> Result<Vec<Process>, Failure> {
+    let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error);
+    let memory = match plan.distributed.backend {
+        BackendPlan::Solo => None,
+        BackendPlan::Shm { mapping } => Some(shared_memory(mapping).map_err(fail(Rank(0)))?),
+    };
+    let mut processes = Vec::new();
+    for rank in (0..plan.distributed.world_size.get()).map(Rank) {
+        let rank_plan = RankPlan { plan: plan.clone(), rank, run: run.clone(), resume, restarts };
+        let process = start(rank_plan, program, memory.as_ref()).map_err(fail(rank))?;
+        processes.push(process);
+    }
+    Ok(processes)
+}
+
+fn start(rank_plan: RankPlan, program: &Program, memory: Option<&OwnedFd>) -> io::Result<Process> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(&program.path);
+    command.args(&program.args).envs(program.env.iter().map(|(name, value)| (name, value)));
+    contract(&mut command, &rank_plan);
+    command.env(CONTROL_FD, theirs.as_raw_fd().to_string());
+    match memory {
+        Some(fd) => command.env(SHM_FD, fd.as_raw_fd().to_string()),
+        None => command.env_remove(SHM_FD),
+    };
+    command.stdin(Stdio::null());
+    if !rank_plan.rank.is_first() {
+        let log = rank_plan.run.logs.join(format!("rank-{}.log", rank_plan.rank));
+        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        command.stdout(log.try_clone()?).stderr(log);
+    }
+    let fds = std::iter::once(theirs.as_raw_fd()).chain(memory.map(AsRawFd::as_raw_fd));
+    inherit::prepare(&mut command, fds.collect());
+    let child = command.spawn()?;
+    let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let mut process = Process { child, pidfd, channel: Channel::new(ours)? };
+    process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;
+    Ok(process)
+}
+
+/// The environment contract of torchrun. No port is opened: `MASTER_PORT` is written for programs that want one.
+fn contract(command: &mut Command, rank_plan: &RankPlan) {
+    let RankPlan { plan, rank, run, restarts, .. } = rank_plan;
+    let world = plan.distributed.world_size.to_string();
+    for (name, value) in [
+        ("RANK", rank.to_string()),
+        ("LOCAL_RANK", rank.to_string()),
+        ("WORLD_SIZE", world.clone()),
+        ("LOCAL_WORLD_SIZE", world),
+        ("GROUP_RANK", "0".to_owned()),
+        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("MASTER_PORT", "29500".to_owned()),
+        ("TORCHELASTIC_RUN_ID", run.id.clone()),
+        ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", plan.max_restarts.to_string()),
+        ("RAYON_NUM_THREADS", plan.distributed.threads_per_rank.to_string()),
+    ] {
+        command.env(name, value);
+    }
+}

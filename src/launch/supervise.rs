@@ -1,0 +1,325 @@
+//! What the parent knows of its ranks, and what it does about each event: pure, without clock or processes.
+//!
+//! ```text
+//! Running ──a rank fails──▶ Settling ──200 ms──▶ Killed ──all gone, or 10 s──▶ over
+//!    └──────────────────── all ranks exit ────────────────────────────────────▶ over
+//! ```
+//!
+//! Settling gives the others time to say what they saw: the earliest error is the cause, and a failed
+//! collective only a consequence. Nothing is saved meanwhile, so nothing is lost by the kill.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::launch::{ErrorReport, Note, Phase};
+use crate::units::Rank;
+
+/// Time for other ranks to report after the first failure.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Time to leave without saving, after the second Ctrl-C.
+const ABANDON: Duration = Duration::from_secs(5);
+/// Time for killed processes to vanish.
+const VANISH: Duration = Duration::from_secs(10);
+
+/// How ranks are asked to stop; the stronger counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Stop {
+    /// SIGTERM, SIGUSR1, SIGHUP: finish the step, save, exit 75.
+    Preempt = 1,
+    /// Ctrl-C: finish the step, save, exit 130.
+    Interrupt,
+    /// Ctrl-C again: finish the step, exit 130.
+    Abandon,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Something that the parent noticed.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    /// A rank said where it is.
+    Progress(Rank, u64, Phase),
+    /// A rank said that it failed.
+    Failed(Box<ErrorReport>),
+    /// A rank said that it has done all its work.
+    Finished(Rank),
+    /// A process is gone.
+    Exited(Rank, Exit),
+    /// A process was found stopped (or running again).
+    Stopped(Rank, bool),
+    /// Somebody sent us SIGTERM or its like.
+    Preempted,
+    /// Somebody pressed Ctrl-C.
+    Interrupted,
+    /// Time went by.
+    Tick,
+}
+
+/// What is to be done about it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// Send this to all ranks.
+    Send(Stop),
+    /// Kill all ranks that are left.
+    Kill,
+    /// Tell the caller.
+    Tell(Note),
+}
+
+/// All ranks of one start of the group.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) members: Vec<Member>,
+    stage: Stage,
+    asked: Option<Stop>,
+    /// When the patience after the second Ctrl-C ends.
+    abandon_at: Option<Duration>,
+    /// Whether the user had everything killed.
+    is_abandoned: bool,
+}
+
+/// What is known of one rank.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) pid: u32,
+    pub(super) step: u64,
+    pub(super) phase: Phase,
+    pub(super) report: Option<ErrorReport>,
+    pub(super) has_finished: bool,
+    pub(super) is_stopped: bool,
+    pub(super) exit: Option<(Duration, Exit)>,
+    /// Whether it still ran when we killed the group.
+    pub(super) was_killed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    Running,
+    Settling { since: Duration },
+    Killed { since: Duration },
+}
+
+impl Group {
+    /// Ranks that were just started, by their processes.
+    pub(super) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
+        let members = pids.into_iter().map(Member::new).collect();
+        let stage = Stage::Running;
+        Self { members, stage, asked: None, abandon_at: None, is_abandoned: false }
+    }
+
+    /// The strongest request to stop so far.
+    pub(super) fn asked(&self) -> Option<Stop> {
+        self.asked
+    }
+
+    /// Whether the user had everything killed, or left without saving in a hurry.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
+
+    /// Whether every process is gone, or those that are left cannot be killed.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        let given_up = matches!(self.stage, Stage::Killed { since } if now >= since + VANISH);
+        given_up || self.members.iter().all(|member| member.exit.is_some())
+    }
+
+    /// Whether a rank has failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.stage != Stage::Running
+    }
+
+    /// When [`Event::Tick`] will change something.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let stage = match self.stage {
+            Stage::Running => None,
+            Stage::Settling { since } => Some(since + SETTLE),
+            Stage::Killed { since } => Some(since + VANISH),
+        };
+        [stage, self.abandon_at].into_iter().flatten().min()
+    }
+
+    /// Takes in what happened, and says what to do.
+    pub(super) fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        match event {
+            Event::Progress(rank, step, phase) => self.progress(rank, step, phase),
+            Event::Failed(report) => self.failed(now, *report),
+            Event::Finished(rank) => self.finished(rank),
+            Event::Exited(rank, exit) => self.exited(now, rank, exit),
+            Event::Stopped(rank, is_stopped) => self.stopped(rank, is_stopped),
+            Event::Preempted => self.ask(Stop::Preempt),
+            Event::Interrupted => self.interrupted(now),
+            Event::Tick => self.tick(now),
+        }
+    }
+
+    fn progress(&mut self, rank: Rank, step: u64, phase: Phase) -> Vec<Action> {
+        let member = &mut self.members[rank.index()];
+        (member.step, member.phase) = (step, phase);
+        vec![Action::Tell(Note::Progress { rank, step, phase })]
+    }
+
+    fn failed(&mut self, now: Duration, report: ErrorReport) -> Vec<Action> {
+        let member = &mut self.members[report.rank.index()];
+        (member.step, member.phase) = (report.step, report.phase);
+        member.report.get_or_insert(report);
+        self.settle(now)
+    }
+
+    fn finished(&mut self, rank: Rank) -> Vec<Action> {
+        self.members[rank.index()].has_finished = true;
+        vec![]
+    }
+
+    fn exited(&mut self, now: Duration, rank: Rank, exit: Exit) -> Vec<Action> {
+        let member = &mut self.members[rank.index()];
+        member.exit = Some((now, exit));
+        member.is_stopped = false;
+        if member.fault().is_some() { self.settle(now) } else { vec![] }
+    }
+
+    fn stopped(&mut self, rank: Rank, is_stopped: bool) -> Vec<Action> {
+        let member = &mut self.members[rank.index()];
+        if std::mem::replace(&mut member.is_stopped, is_stopped) == is_stopped {
+            return vec![];
+        }
+        let pid = member.pid;
+        let note =
+            if is_stopped { Note::Stopped { rank, pid } } else { Note::Continued { rank, pid } };
+        vec![Action::Tell(note)]
+    }
+
+    fn ask(&mut self, stop: Stop) -> Vec<Action> {
+        if self.asked >= Some(stop) {
+            return vec![];
+        }
+        self.asked = Some(stop);
+        vec![Action::Send(stop), Action::Tell(Note::Stopping { stop })]
+    }
+
+    fn interrupted(&mut self, now: Duration) -> Vec<Action> {
+        match self.asked {
+            None | Some(Stop::Preempt) => self.ask(Stop::Interrupt),
+            Some(Stop::Interrupt) => {
+                self.abandon_at = Some(now + ABANDON);
+                self.ask(Stop::Abandon)
+            }
+            Some(Stop::Abandon) => self.abandon(now),
+        }
+    }
+
+    fn tick(&mut self, now: Duration) -> Vec<Action> {
+        if self.abandon_at.is_some_and(|at| now >= at) {
+            return self.abandon(now);
+        }
+        match self.stage {
+            Stage::Settling { since } if now >= since + SETTLE => self.kill(now),
+            _ => vec![],
+        }
+    }
+
+    fn abandon(&mut self, now: Duration) -> Vec<Action> {
+        (self.is_abandoned, self.abandon_at) = (true, None);
+        self.kill(now)
+    }
+
+    fn settle(&mut self, now: Duration) -> Vec<Action> {
+        if self.stage == Stage::Running {
+            self.stage = Stage::Settling { since: now };
+        }
+        vec![]
+    }
+
+    fn kill(&mut self, now: Duration) -> Vec<Action> {
+        if matches!(self.stage, Stage::Killed { .. }) {
+            return vec![];
+        }
+        self.stage = Stage::Killed { since: now };
+        for member in &mut self.members {
+            member.was_killed = member.exit.is_none();
+        }
+        vec![Action::Kill]
+    }
+}
+
+/// Why a rank counts as failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It said so.
+    Reported,
+    /// A signal that we did not send.
+    Signal(i32),
+    /// A code that means failure, without a word.
+    Code(i32),
+    /// A code that means success or a stop, but it had not finished.
+    Left(i32),
+}
+
+/// Codes of a rank that did what it should: done, expectation missed, stopped and saved, interrupted.
+pub(super) const ORDERLY: [i32; 4] = [0, 9, 75, 130];
+
+impl Member {
+    fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            step: 0,
+            phase: Phase::Starting,
+            report: None,
+            has_finished: false,
+            is_stopped: false,
+            exit: None,
+            was_killed: false,
+        }
+    }
+
+    /// Whether and why this rank failed by itself.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        if self.report.is_some() {
+            return Some(Fault::Reported);
+        }
+        match self.exit?.1 {
+            _ if self.was_killed => None,
+            Exit::Signal(signal) => Some(Fault::Signal(signal)),
+            Exit::Code(code) if !ORDERLY.contains(&code) => Some(Fault::Code(code)),
+            Exit::Code(code) => (!self.has_finished).then_some(Fault::Left(code)),
+        }
+    }
+
+    /// When it failed.
+    pub(super) fn fault_time(&self) -> Duration {
+        let reported = self.report.as_ref().map(|report| report.monotonic);
+        reported.or(self.exit.map(|(at, _)| at)).unwrap_or(Duration::MAX)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(number) => match signal_hook::low_level::signal_name(*number) {
+                Some(name) => write!(f, "was killed by {name}"),
+                None => write!(f, "was killed by signal {number}"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Preempt | Self::Interrupt => "finish the step, save and leave",
+            Self::Abandon => "leave without saving",
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! Waits for processes, sockets, signals and time, and does what `supervise` says.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::launch::report::clock;
+use crate::launch::signals::Signals;
+use crate::launch::start::Process;
+use crate::launch::supervise::{Action, Event, Exit, Group, Stop};
+use crate::launch::wire::{FromRank, ToRank, poll};
+use crate::launch::{Note, report};
+use crate::units::Rank;
+
+/// How often ranks are looked at when nothing happens.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The parent's signals, over all restarts of the group.
+pub(super) struct Ears {
+    pub(super) preemption: Signals,
+    pub(super) interruption: Signals,
+}
+
+impl Ears {
+    pub(super) fn open() -> io::Result<Self> {
+        let (preemption, interruption) = (Signals::of_preemption()?, Signals::of_interruption()?);
+        Ok(Self { preemption, interruption })
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        let preempted = std::iter::repeat_n(Event::Preempted, self.preemption.take().min(1));
+        preempted.chain(std::iter::repeat_n(Event::Interrupted, self.interruption.take())).collect()
+    }
+
+    /// Waits; whether a signal ended the wait.
+    pub(super) fn is_called_within(&mut self, time: Duration) -> bool {
+        let until = clock() + time;
+        while let Some(left) = until.checked_sub(clock()).filter(|left| !left.is_zero()) {
+            let fds = [self.preemption.as_fd(), self.interruption.as_fd()];
+            let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            if poll(&mut fds, Some(left)).is_err() || !self.events().is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Follows the ranks to their end, and returns all that is known of them.
+pub(super) fn watch(
+    mut processes: Vec<Process>,
+    ears: &mut Ears,
+    on_note: &mut dyn FnMut(Note),
+) -> Group {
+    let mut group = Group::new(processes.iter().map(|process| process.child.id()));
+    for (rank, process) in (0..).map(Rank).zip(&processes) {
+        on_note(Note::Started { rank, pid: process.child.id() });
+    }
+    let mut looked = clock();
+    while !group.is_over(clock()) {
+        wait(&processes, ears, &group);
+        let mut events = ears.events();
+        for (rank, process) in (0..).map(Rank).zip(&mut processes) {
+            if group.members[rank.index()].exit.is_none() {
+                listen(rank, process, &mut events);
+            }
+        }
+        if group.is_failing() || clock() >= looked + LOOK {
+            looked = clock();
+            look(&group, &mut events);
+        }
+        events.push(Event::Tick);
+        for event in events {
+            let actions = group.step(clock(), event);
+            actions.into_iter().for_each(|action| act(action, &mut processes, on_note));
+        }
+    }
+    group
+}
+
+/// Until something happens, at most until the next look or deadline.
+fn wait(processes: &[Process], ears: &Ears, group: &Group) {
+    let mut fds = vec![
+        PollFd::new(&ears.preemption, PollFlags::IN),
+        PollFd::new(&ears.interruption, PollFlags::IN),
+    ];
+    for (process, member) in processes.iter().zip(&group.members) {
+        if member.exit.is_none() {
+            fds.push(PollFd::new(&process.pidfd, PollFlags::IN));
+            if !process.channel.is_closed() {
+                let out =
+                    if process.channel.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+                fds.push(PollFd::from_borrowed_fd(process.channel.as_fd(), PollFlags::IN | out));
+            }
+        }
+    }
+    let left = group.next_deadline().map_or(LOOK, |at| at.saturating_sub(clock()).min(LOOK));
+    // Without a poll we would spin, but still notice everything: no reason to give up the ranks.
+    let _ = poll(&mut fds, Some(left + Duration::from_millis(1)));
+}
+
+/// What a rank has said, and whether it is gone; in this order, so that its last words count.
+fn listen(rank: Rank, process: &mut Process, events: &mut Vec<Event>) {
+    let status = process.child.try_wait().ok().flatten();
+    let _ = process.channel.flush();
+    // A rank that sends what is no message is our bug; its exit will tell.
+    for message in process.channel.receive().unwrap_or_default() {
+        events.push(match message {
+            FromRank::Progress { step, phase } => Event::Progress(rank, step, phase),
+            FromRank::Failed(report) => {
+                Event::Failed(Box::new(report::ErrorReport { rank, ..*report }))
+            }
+            FromRank::Finished => Event::Finished(rank),
+        });
+    }
+    events.extend(status.map(|status| Event::Exited(rank, exit(status))));
+}
+
+fn exit(status: ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, signal) => Exit::Signal(signal.unwrap_or(0)),
+    }
+}
+
+/// Which ranks stand still, by `/proc`.
+fn look(group: &Group, events: &mut Vec<Event>) {
+    for (rank, member) in (0..).map(Rank).zip(&group.members) {
+        if member.exit.is_none()
+            && let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", member.pid))
+        {
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            events.push(Event::Stopped(rank, state == Some('T')));
+        }
+    }
+}
+
+fn act(action: Action, processes: &mut [Process], on_note: &mut dyn FnMut(Note)) {
+    match action {
+        Action::Tell(note) => on_note(note),
+        Action::Kill => processes.iter().for_each(Process::kill),
+        Action::Send(stop) => processes.iter_mut().for_each(|process| send(process, stop)),
+    }
+}
+
+fn send(process: &mut Process, stop: Stop) {
+    // A rank that cannot be told is gone, which its process will say.
+    let _ = process.channel.send(&ToRank::Stop(stop));
+}

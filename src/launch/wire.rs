@@ -1,0 +1,225 @@
+//! Messages between the parent and its ranks: JSON with its length before it, over a socket pair.
+//!
+//! Sockets never block: whoever stops reading cannot hold up the other side, which keeps what is unsent.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::launch::{ErrorReport, Phase, Stop};
+use crate::plan::RankPlan;
+
+/// Longest message that is accepted: a plan with very many class names is far smaller.
+const LONGEST: usize = 64 << 20;
+
+/// What a rank says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromRank {
+    /// Where it is.
+    Progress { step: u64, phase: Phase },
+    /// It failed, and is about to exit.
+    Failed(Box<ErrorReport>),
+    /// It has done all its work, and is about to exit.
+    Finished,
+}
+
+/// What the parent says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToRank {
+    /// First: what to do.
+    Plan(Box<RankPlan>),
+    /// To stop at the next step.
+    Stop(Stop),
+}
+
+/// One end of a connection.
+pub(super) struct Channel {
+    stream: UnixStream,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    is_closed: bool,
+}
+
+impl Channel {
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, inbox: Vec::new(), outbox: Vec::new(), is_closed: false })
+    }
+
+    /// Whether the other end is gone. What it said before can still be received.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Whether something waits to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.outbox.is_empty() && !self.is_closed
+    }
+
+    /// Puts a message into the line and sends what can be sent now.
+    pub(super) fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
+        let body = serde_json::to_vec(message)?;
+        let length =
+            u32::try_from(body.len()).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+        self.outbox.extend_from_slice(&length.to_le_bytes());
+        self.outbox.extend_from_slice(&body);
+        self.flush()
+    }
+
+    /// Sends what can be sent now. A peer that is gone is no error here: its end is noticed elsewhere.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while self.has_unsent() {
+            match self.stream.write(&self.outbox) {
+                Ok(sent) => drop(self.outbox.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_gone(&error) => self.is_closed = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends everything, but waits no longer than `patience`.
+    pub(super) fn send_all<T: Serialize>(
+        &mut self,
+        message: &T,
+        patience: Duration,
+    ) -> io::Result<()> {
+        self.send(message)?;
+        let began = Instant::now();
+        while self.has_unsent() {
+            self.wait(PollFlags::OUT, began, patience)?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// All messages that are here now.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
+        self.read_available()?;
+        std::iter::from_fn(|| self.next_message().transpose()).collect()
+    }
+
+    /// The next message, or `TimedOut`, or `UnexpectedEof` if the other end is gone.
+    pub(super) fn receive_one<T: DeserializeOwned>(&mut self, patience: Duration) -> io::Result<T> {
+        let began = Instant::now();
+        loop {
+            if let Some(message) = self.next_message()? {
+                return Ok(message);
+            }
+            if self.is_closed {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.wait(PollFlags::IN, began, patience)?;
+            self.read_available()?;
+        }
+    }
+
+    fn read_available(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 16 << 10];
+        while !self.is_closed {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.is_closed = true,
+                Ok(n) => self.inbox.extend_from_slice(&buffer[..n]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_gone(&error) => self.is_closed = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let Some(header) = self.inbox.first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*header) as usize;
+        if length > LONGEST {
+            let text = format!("a message of {length} bytes is announced");
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        }
+        let Some(body) = self.inbox.get(4..4 + length) else { return Ok(None) };
+        let message = serde_json::from_slice(body)?;
+        self.inbox.drain(..4 + length);
+        Ok(Some(message))
+    }
+
+    fn wait(&self, flags: PollFlags, began: Instant, patience: Duration) -> io::Result<()> {
+        let left = patience.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
+        poll(&mut [PollFd::new(&self.stream, flags)], Some(left))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Waits for one of `fds`, or for the time; a signal may end it early.
+pub(super) fn poll(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<()> {
+    let time = time.map(|time| Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    match rustix::event::poll(fds, time.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends() -> (Channel, Channel) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (Channel::new(a).unwrap(), Channel::new(b).unwrap())
+    }
+
+    #[test]
+    fn messages_larger_than_the_socket_arrive_whole_and_in_order() {
+        let (mut from, mut to) = ends();
+        let large = "x".repeat(3 << 20);
+        from.send(&large).unwrap();
+        from.send(&"second").unwrap();
+        assert!(from.has_unsent());
+        let mut got: Vec<String> = Vec::new();
+        while got.len() < 2 {
+            got.extend(to.receive::<String>().unwrap());
+            from.flush().unwrap();
+        }
+        assert_eq!((got[0].len(), got[1].as_str()), (3 << 20, "second"));
+    }
+
+    #[test]
+    fn what_was_said_before_the_end_is_still_received() {
+        let (mut from, mut to) = ends();
+        from.send(&7).unwrap();
+        drop(from);
+        assert_eq!(to.receive::<u32>().unwrap(), [7]);
+        assert!(to.is_closed());
+        let error = to.receive_one::<u32>(Duration::ZERO).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn an_absurd_length_is_refused_and_a_silent_peer_times_out() {
+        let (mut from, mut to) = ends();
+        let silent = to.receive_one::<u32>(Duration::from_millis(10)).unwrap_err();
+        assert_eq!(silent.kind(), ErrorKind::TimedOut);
+        from.outbox = vec![0xff; 8];
+        from.flush().unwrap();
+        assert_eq!(to.receive::<u32>().unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+}
