@@ -38,6 +38,7 @@ use crate::event::{Event, Finished, History};
 use crate::files::{self, Lines};
 use crate::plan::{RunFolders, Sink};
 use crate::units::Rank;
+pub(crate) use summary::summary;
 use terminal::Terminal;
 
 /// Why the record of a run could not be written or read.
@@ -178,7 +179,7 @@ impl Recorder {
             self.log.say(&text)?;
         }
         if let Event::Finished(finished) = event {
-            let text = summary::summary(finished, &self.places(finished));
+            let text = summary(finished, &self.places(finished));
             self.terminal.print(&text);
             self.log.say(&text)?;
         }

@@ -1,0 +1,215 @@
+//! `History -> curves.png, curves.svg`: loss and accuracy over epochs, train and val, side by side. Without
+//! accuracies (regression) the second panel shows the learning rate.
+
+use std::path::Path;
+
+use image::RgbImage;
+use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
+use image::imageops::FilterType;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::panel::{Canvas, FONT, INK, Panel, Series};
+use super::{Error, best_epoch};
+use crate::event::History;
+use crate::files;
+use crate::record::text::{self, escape};
+
+/// Name of the bitmap in the run's folder.
+pub const PNG: &str = "curves.png";
+/// Name of the vector picture in the run's folder.
+pub const SVG: &str = "curves.svg";
+
+const TRAIN: RGBColor = RGBColor(43, 108, 176);
+const VAL: RGBColor = RGBColor(221, 97, 32);
+const RATE: RGBColor = RGBColor(26, 138, 122);
+
+/// Logical pixels. The bitmap has twice as many, for screens of high density.
+const SIZE: (u32, u32) = (1200, 480);
+const BITMAP_SCALE: u32 = 2;
+/// Pixels drawn per pixel of the bitmap and side; their mean has smooth edges.
+const OVERSAMPLING: u32 = 2;
+/// The bitmap backend centres text by the height of the em square, not by that of its letters.
+const BITMAP_LIFT: f64 = 3.0;
+
+type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+
+/// Draws both pictures into `folder`, each complete or not at all.
+///
+/// # Errors
+///
+/// A picture cannot be drawn or written.
+pub fn write(history: &History, folder: &Path, title: &str) -> Result<(), Error> {
+    register_font()?;
+    let title = escape(title);
+    files::write_atomic(&folder.join(PNG), &draw_png(history, &title)?)?;
+    files::write_atomic(&folder.join(SVG), draw_svg(history, &title)?.as_bytes())?;
+    Ok(())
+}
+
+/// The font is part of the program: a machine for training often has none.
+fn register_font() -> Result<(), Error> {
+    let font = epaint_default_fonts::UBUNTU_LIGHT;
+    plotters::style::register_font(FONT, FontStyle::Normal, font)
+        .map_err(|_| Error::Draw { what: PNG, reason: "the embedded font is damaged".into() })
+}
+
+fn draw_png(history: &History, title: &str) -> Result<Vec<u8>, Error> {
+    let scale = BITMAP_SCALE * OVERSAMPLING;
+    let (width, height) = (SIZE.0 * scale, SIZE.1 * scale);
+    let mut pixels = vec![255; (3 * width * height) as usize];
+    let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
+    draw(history, title, &area, Canvas { scale: f64::from(scale), lift: BITMAP_LIFT })
+        .map_err(failed(PNG))?;
+    drop(area);
+    let fine = RgbImage::from_raw(width, height, pixels)
+        .ok_or_else(|| Error::Draw { what: PNG, reason: "the buffer has a wrong size".into() })?;
+    let (width, height) = (SIZE.0 * BITMAP_SCALE, SIZE.1 * BITMAP_SCALE);
+    let smooth = image::imageops::resize(&fine, width, height, FilterType::Triangle);
+    let mut bytes = Vec::new();
+    let encoder = PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, Adaptive);
+    smooth.write_with_encoder(encoder).map_err(failed(PNG))?;
+    Ok(bytes)
+}
+
+fn draw_svg(history: &History, title: &str) -> Result<String, Error> {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+    draw(history, title, &area, Canvas { scale: 1.0, lift: 0.0 }).map_err(failed(SVG))?;
+    drop(area);
+    Ok(text)
+}
+
+fn draw<DB: DrawingBackend>(
+    history: &History,
+    title: &str,
+    area: &DrawingArea<DB, Shift>,
+    canvas: Canvas,
+) -> Drawn<DB> {
+    area.fill(&WHITE)?;
+    let (head, body) = area.split_vertically((46.0 * canvas.scale) as u32);
+    let (width, _) = head.dim_in_pixel();
+    let style = canvas.text(22.0, &INK).pos(Pos::new(HPos::Center, VPos::Center));
+    let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
+    head.draw(&Text::new(title, middle, style))?;
+    let second = if history.has_accuracy() { accuracy(history) } else { rate(history) };
+    for (panel, half) in [loss(history), second].iter().zip(body.split_evenly((1, 2))) {
+        panel.draw(&half, canvas)?;
+    }
+    area.present()
+}
+
+fn loss(history: &History) -> Panel<'_> {
+    Panel {
+        quantity: "loss",
+        series: train_and_val(&history.train_loss, &history.val_loss),
+        top: f64::INFINITY,
+        value: text::loss,
+        best: best_epoch(history),
+    }
+}
+
+fn accuracy(history: &History) -> Panel<'_> {
+    Panel {
+        quantity: "accuracy (%)",
+        series: train_and_val(&history.train_acc, &history.val_acc),
+        top: 100.0,
+        value: |percent| text::percent(percent / 100.0),
+        best: best_epoch(history),
+    }
+}
+
+fn rate(history: &History) -> Panel<'_> {
+    let values = &history.learning_rate;
+    Panel {
+        quantity: "learning rate",
+        series: vec![Series { label: "learning rate", color: RATE, values }],
+        top: f64::INFINITY,
+        value: text::short,
+        best: None,
+    }
+}
+
+fn train_and_val<'a>(train: &'a [Option<f64>], val: &'a [Option<f64>]) -> Vec<Series<'a>> {
+    vec![
+        Series { label: "train", color: TRAIN, values: train },
+        Series { label: "val", color: VAL, values: val },
+    ]
+}
+
+fn failed<E: std::error::Error + Send + Sync + 'static>(
+    what: &'static str,
+) -> impl FnOnce(E) -> Error {
+    move |reason| Error::Draw { what, reason: Box::new(reason) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of a classifier as they usually look.
+    fn classifier(n: usize) -> History {
+        let share = |epoch: usize| (epoch as f64 / n as f64).powf(0.35);
+        let each = |f: &dyn Fn(f64) -> f64| -> Vec<Option<f64>> {
+            (1..=n).map(|epoch| Some(f(share(epoch)))).collect()
+        };
+        History {
+            train_loss: each(&|x| 2.4 - 2.3 * x),
+            train_acc: each(&|x| 100.0 * (0.1 + 0.88 * x)),
+            val_loss: each(&|x| 2.3 - 2.6 * x + 0.9 * x.powi(6)),
+            val_acc: each(&|x| 100.0 * (0.15 + 0.95 * x - 0.2 * x.powi(8))),
+            learning_rate: each(&|x| 0.1 * (1.0 - x)),
+        }
+    }
+
+    fn regression(n: usize) -> History {
+        let none = vec![None; n];
+        History { train_acc: none.clone(), val_acc: none, ..classifier(n) }
+    }
+
+    fn svg(history: &History) -> String {
+        register_font().unwrap();
+        draw_svg(history, "a <title> & more").unwrap()
+    }
+
+    #[test]
+    fn a_classifiers_picture_has_both_panels_with_their_words() {
+        let text = svg(&classifier(12));
+        for words in ["loss", "accuracy (%)", "epoch", "train", "val", "best epoch"] {
+            assert!(text.contains(&format!("\n{words}")), "`{words}` is missing");
+        }
+        assert!(!text.contains("learning rate"));
+        assert!(text.contains("a &lt;title&gt; &amp; more"));
+    }
+
+    #[test]
+    fn a_regressions_picture_shows_the_learning_rate_instead() {
+        let text = svg(&regression(12));
+        assert!(text.contains("learning rate") && !text.contains("accuracy"));
+    }
+
+    #[test]
+    fn one_epoch_gaps_and_nothing_at_all_can_be_drawn() {
+        let mut gaps = classifier(6);
+        gaps.val_loss = vec![None, Some(1.0), None, Some(0.5), None, None];
+        gaps.val_acc = vec![None; 6];
+        for history in [classifier(1), gaps, regression(1), History::default(), classifier(300)] {
+            let text = svg(&history);
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_bitmap_is_a_png_of_the_announced_size_with_smooth_dark_text() {
+        let folder = tempfile::tempdir().unwrap();
+        write(&classifier(20), folder.path(), "shapes").unwrap();
+        let picture = image::open(folder.path().join(PNG)).unwrap().into_rgb8();
+        assert_eq!(picture.dimensions(), (2400, 960));
+        let count = |wanted: RGBColor| {
+            picture.pixels().filter(|pixel| pixel.0 == [wanted.0, wanted.1, wanted.2]).count()
+        };
+        assert!(count(TRAIN) > 2_000 && count(VAL) > 2_000, "the lines are there");
+        assert!(count(WHITE) > 1_500_000, "on white");
+    }
+}

@@ -1,0 +1,71 @@
+//! What the user calls a run -> its folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+use crate::record::HISTORY;
+
+/// The log folder of a run, given as its folder, its id (`<time>-<id>`) or the name of its experiment,
+/// of which the newest run is meant; without a word the newest run of all under `logs`.
+///
+/// # Errors
+///
+/// There is no such run.
+pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
+    let Some(word) = run else {
+        return newest(runs(logs)).ok_or_else(|| Error::NoRuns { logs: logs.to_owned() });
+    };
+    if is_run(Path::new(word)) {
+        return Ok(PathBuf::from(word));
+    }
+    let is_meant = |folder: &PathBuf| {
+        let name = folder.parent().and_then(Path::file_name);
+        [folder.file_name(), name].into_iter().flatten().any(|part| part == word)
+    };
+    newest(runs(logs).into_iter().filter(is_meant).collect())
+        .ok_or_else(|| Error::NoRun { run: word.to_owned(), logs: logs.to_owned() })
+}
+
+/// All `logs/<name>/<id>` that hold a run. Folders that cannot be read hold none.
+fn runs(logs: &Path) -> Vec<PathBuf> {
+    let inside = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    inside(logs).iter().flat_map(|name| inside(name)).filter(|folder| is_run(folder)).collect()
+}
+
+fn is_run(folder: &Path) -> bool {
+    folder.join(HISTORY).is_file()
+}
+
+/// Ids begin with the time of the start.
+fn newest(runs: Vec<PathBuf>) -> Option<PathBuf> {
+    runs.into_iter().max_by(|a, b| a.file_name().cmp(&b.file_name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files;
+
+    #[test]
+    fn a_run_is_found_by_folder_id_name_or_as_the_newest() {
+        let logs = tempfile::tempdir().unwrap();
+        let at = |run: &str| logs.path().join(run);
+        for run in ["resnet/20260101-a", "resnet/20260301-c", "mlp/20260201-b"] {
+            files::create_folder(&at(run)).unwrap();
+            files::write_atomic(&at(run).join(HISTORY), b"{}").unwrap();
+        }
+        files::create_folder(&at("mlp/20270101-no-run")).unwrap();
+        let find = |word: Option<&str>| find_run(logs.path(), word).unwrap();
+        assert_eq!(find(None), at("resnet/20260301-c"));
+        assert_eq!(find(Some("mlp")), at("mlp/20260201-b"));
+        assert_eq!(find(Some("20260101-a")), at("resnet/20260101-a"));
+        let path = at("mlp/20260201-b");
+        assert_eq!(find(path.to_str()), path);
+        let error = find_run(logs.path(), Some("gpt")).unwrap_err().to_string();
+        assert!(error.starts_with("there is no run `gpt` under `"), "{error}");
+    }
+}

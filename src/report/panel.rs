@@ -1,0 +1,207 @@
+//! One panel of the curves: a legend line, axes, a grid and one line per series. Draws on any backend at
+//! any scale.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::axis::Axis;
+
+/// The family that is registered for measuring and for bitmaps; viewers of SVG pick their own.
+pub(crate) const FONT: &str = "sans-serif";
+
+pub(crate) const INK: RGBColor = RGBColor(17, 21, 28);
+const FAINT_INK: RGBColor = RGBColor(58, 64, 75);
+const GRID: RGBColor = RGBColor(228, 231, 236);
+const FRAME: RGBColor = RGBColor(160, 168, 180);
+
+/// Logical pixels.
+const LEGEND_HEIGHT: f64 = 36.0;
+const MARGIN: f64 = 18.0;
+const LABEL_WIDTH: f64 = 66.0;
+
+/// One line.
+pub(crate) struct Series<'a> {
+    pub(crate) label: &'static str,
+    pub(crate) color: RGBColor,
+    /// One per epoch; gaps are bridged.
+    pub(crate) values: &'a [Option<f64>],
+}
+
+/// One panel.
+pub(crate) struct Panel<'a> {
+    /// Words at the vertical axis.
+    pub(crate) quantity: &'static str,
+    pub(crate) series: Vec<Series<'a>>,
+    /// What no value exceeds.
+    pub(crate) top: f64,
+    /// How the value at the best epoch is written.
+    pub(crate) value: fn(f64) -> String,
+    /// Epoch to mark, counted from 1, on the last series.
+    pub(crate) best: Option<usize>,
+}
+
+/// How to draw on a backend.
+#[derive(Clone, Copy)]
+pub(crate) struct Canvas {
+    /// Pixels per logical pixel.
+    pub(crate) scale: f64,
+    /// Logical pixels by which the backend draws text too high.
+    pub(crate) lift: f64,
+}
+
+impl Canvas {
+    fn px(self, logical: f64) -> i32 {
+        (logical * self.scale).round() as i32
+    }
+
+    fn line(self, color: RGBColor, width: f64) -> ShapeStyle {
+        color.stroke_width(self.px(width).max(1) as u32)
+    }
+
+    /// Text of `size` logical pixels.
+    pub(crate) fn text(self, size: f64, color: &RGBColor) -> TextStyle<'static> {
+        (FONT, size * self.scale).into_font().color(color)
+    }
+}
+
+type Area<DB> = DrawingArea<DB, Shift>;
+type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+type Chart<'a, DB> = ChartContext<'a, DB, Cartesian2d<Axis, Axis>>;
+
+impl Panel<'_> {
+    /// Draws the panel into `area`.
+    pub(crate) fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let (legend, plot) = area.split_vertically(canvas.px(LEGEND_HEIGHT));
+        self.draw_legend(&legend, canvas)?;
+        let n = self.series.iter().map(|series| series.values.len()).max().unwrap_or(0);
+        let known = self.series.iter().flat_map(|series| series.values).filter_map(|value| *value);
+        let y = Axis::of_values(known, self.top);
+
+        let mut chart = ChartBuilder::on(&plot)
+            .margin_left(canvas.px(MARGIN))
+            .margin_right(canvas.px(MARGIN))
+            .margin_top(canvas.px(8.0))
+            .x_label_area_size(canvas.px(52.0))
+            .y_label_area_size(canvas.px(LABEL_WIDTH))
+            .build_cartesian_2d(Axis::of_epochs(n), y.clone())?;
+        self.draw_mesh(&mut chart, &y, canvas)?;
+        self.draw_best_epoch(&mut chart, &y, canvas)?;
+        for series in &self.series {
+            draw_series(&mut chart, series, canvas)?;
+        }
+        self.draw_best_ring(&mut chart, canvas)
+    }
+
+    fn draw_mesh<DB: DrawingBackend>(
+        &self,
+        chart: &mut Chart<'_, DB>,
+        y: &Axis,
+        canvas: Canvas,
+    ) -> Drawn<DB> {
+        chart
+            .configure_mesh()
+            .max_light_lines(0)
+            .bold_line_style(canvas.line(GRID, 1.0))
+            .axis_style(canvas.line(FRAME, 1.0))
+            .set_all_tick_mark_size(canvas.px(4.0))
+            .y_label_offset(canvas.px(canvas.lift))
+            .x_label_formatter(&|epoch| format!("{epoch:.0}"))
+            .y_label_formatter(&|value| y.tick(*value))
+            .label_style(canvas.text(16.0, &FAINT_INK))
+            .axis_desc_style(canvas.text(18.0, &INK))
+            .x_desc("epoch")
+            .y_desc(self.quantity)
+            .draw()
+    }
+
+    /// A dashed line at the best epoch.
+    fn draw_best_epoch<DB: DrawingBackend>(
+        &self,
+        chart: &mut Chart<'_, DB>,
+        y: &Axis,
+        canvas: Canvas,
+    ) -> Drawn<DB> {
+        let Some(epoch) = self.best else { return Ok(()) };
+        let ends = [(epoch as f64, y.range.start), (epoch as f64, y.range.end)];
+        let (dash, gap) = (canvas.px(5.0) as u32, canvas.px(4.0) as u32);
+        let dashes = DashedLineSeries::new(ends, dash, gap, canvas.line(FRAME, 1.2));
+        chart.draw_series(dashes).map(|_| ())
+    }
+
+    /// A ring on the last series at the best epoch.
+    fn draw_best_ring<DB: DrawingBackend>(
+        &self,
+        chart: &mut Chart<'_, DB>,
+        canvas: Canvas,
+    ) -> Drawn<DB> {
+        let Some(best) = self.best_point() else { return Ok(()) };
+        let disc = |(size, color): (f64, RGBColor)| {
+            Circle::new((best.epoch as f64, best.value), canvas.px(size), color.filled())
+        };
+        chart.draw_series(ring(best.color).map(disc)).map(|_| ())
+    }
+
+    /// What each line is, from left to right above the panel.
+    fn draw_legend<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let style = canvas.text(17.0, &INK).pos(Pos::new(HPos::Left, VPos::Center));
+        let middle = LEGEND_HEIGHT - 12.0;
+        let write = |words: &str, x: f64| -> Result<f64, _> {
+            let place = (canvas.px(x), canvas.px(middle + canvas.lift));
+            area.draw(&Text::new(words, place, style.clone()))?;
+            area.estimate_text_size(words, &style).map(|(width, _)| f64::from(width) / canvas.scale)
+        };
+        let mut x = MARGIN + LABEL_WIDTH;
+        for series in self.series.iter().filter(|series| has_values(series)) {
+            let ends = [x, x + 24.0].map(|x| (canvas.px(x), canvas.px(middle)));
+            area.draw(&PathElement::new(ends, canvas.line(series.color, 3.0)))?;
+            x += 32.0 + write(series.label, x + 32.0)? + 26.0;
+        }
+        let Some(best) = self.best_point() else { return Ok(()) };
+        for (size, color) in ring(best.color) {
+            let center = (canvas.px(x + 6.0), canvas.px(middle));
+            area.draw(&Circle::new(center, canvas.px(size), color.filled()))?;
+        }
+        write(&format!("best epoch {}: {}", best.epoch, (self.value)(best.value)), x + 20.0)?;
+        Ok(())
+    }
+
+    fn best_point(&self) -> Option<Best> {
+        let (epoch, series) = (self.best?, self.series.last()?);
+        let value = series.values.get(epoch - 1).copied().flatten()?;
+        Some(Best { epoch, value, color: series.color })
+    }
+}
+
+struct Best {
+    epoch: usize,
+    value: f64,
+    color: RGBColor,
+}
+
+/// Radii and colours of the discs that make a ring.
+fn ring(color: RGBColor) -> [(f64, RGBColor); 2] {
+    [(6.5, color), (4.0, WHITE)]
+}
+
+fn has_values(series: &Series<'_>) -> bool {
+    series.values.iter().any(Option::is_some)
+}
+
+fn draw_series<DB: DrawingBackend>(
+    chart: &mut Chart<'_, DB>,
+    series: &Series<'_>,
+    canvas: Canvas,
+) -> Drawn<DB> {
+    let points: Vec<(f64, f64)> = (1u32..)
+        .zip(series.values)
+        .filter_map(|(epoch, value)| Some((f64::from(epoch), (*value)?)))
+        .collect();
+    let line = LineSeries::new(points.iter().copied(), canvas.line(series.color, 2.4));
+    chart.draw_series(line)?;
+    // Markers of many epochs would run into each other.
+    let radius = if points.len() == 1 { 5.0 } else { 3.2 };
+    let marked = if points.len() <= 40 { &points[..] } else { &[] };
+    let dot = |point: &(f64, f64)| Circle::new(*point, canvas.px(radius), series.color.filled());
+    chart.draw_series(marked.iter().map(dot)).map(|_| ())
+}
