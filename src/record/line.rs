@@ -73,10 +73,10 @@ pub(crate) fn step_numbers(done: &StepDone) -> String {
     let mut numbers = format!("loss {}", loss(done.loss));
     push_accuracy(&mut numbers, done.accuracy);
     let _ = write!(numbers, "  lr {}  grad norm {}", short(done.lr), short(done.grad_norm));
+    let _ = write!(numbers, "  {}", rate(done.samples_per_second));
     if let Some(scale) = done.loss_scale {
         let _ = write!(numbers, "  loss scale {scale}");
     }
-    let _ = write!(numbers, "  {}", rate(done.samples_per_second));
     numbers
 }
 
@@ -119,22 +119,27 @@ fn evaluation(evaluated: &Evaluated) -> String {
     line
 }
 
+/// Fits into 80 columns; the learning rate stands with the steps.
 fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
-    let mut line = format!("epoch {}/{}  ", epoch.epoch, context.epochs());
-    let _ = write!(line, "train loss {}", loss(epoch.train_loss));
-    push_accuracy(&mut line, epoch.train_accuracy);
-    if let Some(val_loss) = epoch.val_loss {
-        let _ = write!(line, "  val loss {}", loss(val_loss));
-        push_accuracy(&mut line, epoch.val_accuracy);
+    let mut line = format!("epoch {}/{}", epoch.epoch, context.epochs());
+    let parts = [
+        ("train", Some(epoch.train_loss), epoch.train_accuracy),
+        ("val", epoch.val_loss, epoch.val_accuracy),
+    ];
+    for (split, value, accuracy) in parts {
+        let Some(value) = value else { continue };
+        let _ = write!(line, "  {split} loss {}", loss(value));
+        if let Some(accuracy) = accuracy {
+            let _ = write!(line, " acc {}", percent(accuracy));
+        }
     }
-    let _ = write!(line, "  lr {}  {}", short(epoch.lr), duration(epoch.seconds));
-    line
+    line + "  " + &duration(epoch.seconds)
 }
 
+/// Without the path, which is long: the last lines name it, and `resume` finds it.
 fn saved_line(saved: &Saved) -> String {
     let best = if saved.best { ", the best so far" } else { "" };
-    let (path, time) = (saved.path.display(), duration(saved.seconds));
-    format!("saved step {}{best}: {path} ({} in {time})", saved.step, saved.size)
+    format!("saved step {}{best} ({} in {})", saved.step, saved.size, duration(saved.seconds))
 }
 
 fn push_accuracy(line: &mut String, accuracy: Option<f64>) {
@@ -184,20 +189,20 @@ mod tests {
         let half =
             StepDone { accuracy: None, loss_scale: Some(65536.0), ..examples::step_done(10) };
         assert_snapshot!(check(&Event::StepDone(half)),
-            @"epoch 1/3  step 10/50  loss 0.5000  lr 0.05  grad norm 1.25  loss scale 65536  1234 samples/s  ETA 12m 34s");
+            @"epoch 1/3  step 10/50  loss 0.5000  lr 0.05  grad norm 1.25  1234 samples/s  loss scale 65536  ETA 12m 34s");
     }
 
     #[test]
     fn an_epoch_shows_train_and_val_in_one_line() {
         assert_snapshot!(check(&Event::EpochDone(examples::epoch_done(2))),
-            @"epoch 2/3  train loss 0.6000  accuracy 70.00 %  val loss 0.5500  accuracy 72.50 %  lr 0.05  12.3 s");
+            @"epoch 2/3  train loss 0.6000 acc 70.00 %  val loss 0.5500 acc 72.50 %  12.3 s");
         let without = EpochDone {
             val_loss: None,
             val_accuracy: None,
             train_accuracy: None,
             ..examples::epoch_done(1)
         };
-        assert_snapshot!(check(&Event::EpochDone(without)), @"epoch 1/3  train loss 0.8000  lr 0.05  12.3 s");
+        assert_snapshot!(check(&Event::EpochDone(without)), @"epoch 1/3  train loss 0.8000  12.3 s");
     }
 
     #[test]
@@ -218,7 +223,7 @@ mod tests {
             seconds: 0.123,
         };
         assert_snapshot!(check(&Event::Saved(saved)),
-            @"saved step 20, the best so far: checkpoints/shapes/r/step-00000020 (44.59 MiB in 0.12 s)");
+            @"saved step 20, the best so far (44.59 MiB in 0.12 s)");
         assert_snapshot!(check(&Event::StepSkipped { step: 7, loss_scale: Some(32768.0) }),
             @"step 7 skipped: a gradient is not finite; loss scale 32768 from here");
         assert_snapshot!(check(&Event::Warned { message: "`a\x1b[2J.png` is \nempty".into() }), @r"

@@ -33,7 +33,7 @@ fn ending(finished: &Finished) -> String {
     format!("{why} after step {} in {time}, {rate}", finished.step)
 }
 
-/// Each phase's share of `seconds` in percent. What no phase claims is `other`: start, logging, waiting.
+/// Each phase's share of `seconds` in percent, on two lines. What no phase claims is `other`: start, logging, waiting.
 fn shares(time: &TimeShares, seconds: f64) -> String {
     let phases = time.phases();
     let claimed: f64 = phases.iter().map(|(_, spent)| spent).sum();
@@ -45,7 +45,8 @@ fn shares(time: &TimeShares, seconds: f64) -> String {
     let share = |name: &str, spent: f64| format!("{name} {:.1} %", 100.0 * spent / whole);
     let mut words: Vec<String> = phases.iter().map(|(name, spent)| share(name, *spent)).collect();
     words.push(share("other", whole - claimed));
-    words.join(", ")
+    let (first, second) = words.split_at(4);
+    format!("{},\n      {}", first.join(", "), second.join(", "))
 }
 
 #[cfg(test)]
@@ -64,7 +65,8 @@ mod tests {
         assert_snapshot!(summary(&examples::finished(), &places), @r"
         completed after step 50 in 2m 31s, 1234 samples/s
         best val/accuracy 72.50 % at step 40
-        time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %, optimizer 2.6 %, evaluation 5.3 %, checkpoint 0.7 %, other 1.3 %
+        time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %,
+              optimizer 2.6 %, evaluation 5.3 %, checkpoint 0.7 %, other 1.3 %
         best     checkpoints/shapes/r/best
         history  logs/shapes/r/training_history.json
         ");

@@ -10,7 +10,7 @@ use super::line::{Context, line, step_numbers};
 use super::text::{duration, time_left};
 use crate::event::{Event, Started, StepDone};
 
-/// Two lines; the first ends with the time that the whole run still takes.
+/// Two lines, so that neither is cut at 80 columns.
 const BAR: &str = "{prefix} {wide_bar} {pos}/{len}\n{msg}";
 
 /// How the terminal is written.
@@ -109,15 +109,15 @@ impl Terminal {
     fn update(&self, done: &StepDone) {
         self.bar.set_prefix(prefix(done.epoch, &self.context));
         self.bar.set_length(self.context.steps_of(done.epoch));
-        let left = self.context.time_left.map(|left| duration(left.as_secs_f64()));
-        let left = left.map(|left| format!("  ETA {left}")).unwrap_or_default();
-        self.bar.set_message(step_numbers(done) + &left);
+        self.bar.set_message(step_numbers(done));
         self.bar.set_position(done.step_in_epoch);
     }
 }
 
+/// The epoch, and the time that the whole run still takes.
 fn prefix(epoch: u64, context: &Context) -> String {
-    format!("epoch {epoch}/{}", context.epochs())
+    let left = context.time_left.map(|left| format!("  ETA {}", duration(left.as_secs_f64())));
+    format!("epoch {epoch}/{}{}", context.epochs(), left.unwrap_or_default())
 }
 
 fn new_bar(started: &Started, context: &Context) -> ProgressBar {
@@ -155,5 +155,7 @@ mod tests {
         let line = terminal.show(&Event::StepDone(examples::step_done(40))).unwrap();
         assert!(line.starts_with("epoch 2/3  step 40/50  "), "{line}");
         assert!(line.ends_with("  ETA 0.00 s"), "{line}");
+        terminal.show(&Event::StepDone(examples::step_done(50)));
+        assert_eq!(prefix(3, &terminal.context), "epoch 3/3");
     }
 }

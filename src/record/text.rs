@@ -50,8 +50,12 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// Time that `remaining` steps take if they take as long as the `done` ones; `None` before the first.
+/// Time that `remaining` steps take if they take as long as the `done` ones; `None` before the first
+/// and after the last.
 pub(crate) fn time_left(elapsed: Duration, done: u64, remaining: u64) -> Option<Duration> {
+    if remaining == 0 {
+        return None;
+    }
     let left = elapsed.as_secs_f64() * remaining as f64 / done as f64;
     Duration::try_from_secs_f64(left).ok()
 }
@@ -108,11 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn time_left_is_proportional_and_unknown_at_first() {
+    fn time_left_is_proportional_and_unknown_at_first_and_untold_at_last() {
         let minute = Duration::from_secs(60);
         assert_eq!(time_left(minute, 30, 90), Some(Duration::from_secs(180)));
         assert_eq!(time_left(minute, 0, 90), None);
-        assert_eq!(time_left(minute, 120, 0), Some(Duration::ZERO));
+        assert_eq!(time_left(minute, 120, 0), None);
     }
 
     #[test]

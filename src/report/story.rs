@@ -100,7 +100,8 @@ mod tests {
         warning: the disk is slow
         completed after step 50 in 2m 31s, 1234 samples/s
         best val/accuracy 72.50 % at step 40
-        time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %, optimizer 2.6 %, evaluation 5.3 %, checkpoint 0.7 %, other 1.3 %
+        time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %,
+              optimizer 2.6 %, evaluation 5.3 %, checkpoint 0.7 %, other 1.3 %
         ");
     }
 
