@@ -25,6 +25,7 @@ pub use vote::Wish;
 use crate::collective::Collective;
 use crate::data::{Batch, sampler};
 use crate::event::TimeShares;
+use crate::launch::Phase;
 use crate::model::Model;
 use crate::nn::{GradientSink, Mode, Params, Pass, change_values};
 use crate::optim::{
@@ -51,7 +52,11 @@ pub struct Engine {
     sink: Arc<dyn GradientSink>,
     state: TrainState,
     time: TimeShares,
+    observer: Observer,
 }
+
+/// Is told what a rank is doing: the step (from 1) and the phase.
+pub type Observer = Box<dyn Fn(u64, Phase) + Send>;
 
 /// What a step did, equal on all ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,6 +109,7 @@ impl Engine {
                 self.reducer.begin_last_pass();
             }
             if !pass.samples.is_empty() {
+                (self.observer)(step, Phase::LoadingData);
                 let batch = self.timed(|time| &mut time.data, |_| next())?;
                 reports.push(self.pass(step, pass, &batch, loss_scale)?);
             }
@@ -111,6 +117,7 @@ impl Engine {
                 self.reducer.end_shard();
             }
         }
+        (self.observer)(step, Phase::Reducing);
         let waited = self.reducer.finish_step()?;
         self.time.communication += waited.as_secs_f64();
 
@@ -121,6 +128,7 @@ impl Engine {
         let norm = self.mean_gradients(&totals, loss_scale);
         let updated = self.decide(step, &votes, &totals, norm)?;
         if updated {
+            (self.observer)(step, Phase::Optimizer);
             let idle = self.unused_everywhere(&votes);
             self.timed(
                 |time| &mut time.optimizer,
@@ -130,6 +138,11 @@ impl Engine {
         self.count(&totals);
         let wish = votes.iter().map(|vote| vote.wish).max().unwrap_or_default();
         Ok(self.report(step, rates, &totals, norm, (updated, wish)))
+    }
+
+    /// Tells `observer` from now on what this rank is doing.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = observer;
     }
 
     /// Progress of the run.
@@ -179,6 +192,7 @@ impl Engine {
         // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less.
         let weight = samples as f64 / self.plan.batch.size.count() as f64;
         let place = self.place(step, pass);
+        (self.observer)(step, Phase::Forward);
         self.params.begin_pass(Some(&self.sink));
         let result = self
             .timed(
@@ -193,6 +207,7 @@ impl Engine {
             )
             .map_err(|source| Error::Tensor { phase: "forward", step, source })
             .and_then(|(scaled, value, correct)| {
+                (self.observer)(step, Phase::Backward);
                 self.timed(|time| &mut time.backward, |_| scaled.backward())
                     .map_err(|source| Error::Tensor { phase: "backward", step, source })?;
                 Ok(PassReport::new(pass.index_in_step, samples as u64, value, correct))

@@ -35,7 +35,8 @@ impl Engine {
         let reducer = Reducer::new(&collective, layout, plan.distributed.overlap)?;
         let sink = reducer.sink();
         let time = TimeShares::default();
-        let engine = Self { plan, model, params, moments, collective, reducer, sink, state, time };
+        let observer = Box::new(|_, _| ());
+        let engine = Self { plan, model, params, moments, collective, reducer, sink, state, time, observer };
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
         Ok(engine)

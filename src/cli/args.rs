@@ -1,0 +1,161 @@
+//! The command line. Flags follow torchrun, dash and underscore both; `key=value` follows Hydra.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// Trains the model that an experiment file describes, on every device of this machine.
+#[derive(Debug, Parser)]
+#[command(name = "ddprun", version, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true, arg_required_else_help = true)]
+#[command(after_help = "Examples:\n  ddprun experiments/quickstart.toml\n  \
+    ddprun experiments/quickstart.toml train.epochs=3 distributed.devices=1\n  \
+    ddprun plan experiments/quickstart.toml\n  ddprun resume")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) verb: Option<Verb>,
+    #[command(flatten)]
+    pub(crate) run: Run,
+}
+
+/// What ddprun can do beside training.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Say what would happen, and do nothing.
+    Plan(PlanArgs),
+    /// Continue a run from its newest checkpoint, bit for bit.
+    Resume(ResumeArgs),
+    /// Evaluate a run's best checkpoint on its validation data.
+    Eval(EvalArgs),
+    /// Print a run's table and draw its curves again.
+    Report {
+        /// Run folder, or its name; the newest run if absent.
+        run: Option<String>,
+    },
+    /// Look at checkpoints.
+    #[command(subcommand)]
+    Checkpoint(CheckpointVerb),
+    /// Print every key of an experiment file with its default and meaning.
+    Schema,
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// One rank; started by ddprun itself.
+    #[command(hide = true)]
+    Worker,
+}
+
+/// An experiment with changes.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Run {
+    /// Experiment file.
+    #[arg(required = true)]
+    pub(crate) experiment: Option<PathBuf>,
+    /// Changes: `train.batch_size=64`, `~scheduler.warmup` removes.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) launch: Launch,
+}
+
+/// torchrun's flags.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct Launch {
+    /// Ranks on this machine (`distributed.devices`).
+    #[arg(long, alias = "nproc_per_node", value_name = "N")]
+    pub(crate) nproc_per_node: Option<String>,
+    /// Restarts of the group after a failure (`fault.max_restarts`).
+    #[arg(long, alias = "max_restarts", value_name = "N")]
+    pub(crate) max_restarts: Option<u32>,
+    /// Machines; only 1 in this build.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) nnodes: u32,
+    /// Accepted as torchrun's; one machine is always standalone.
+    #[arg(long)]
+    pub(crate) standalone: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) run: Run,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ResumeArgs {
+    /// Run folder or its name (the newest run if absent), then changes.
+    #[arg(value_name = "RUN | KEY=VALUE")]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) launch: Launch,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct EvalArgs {
+    /// Run folder, or its name; the newest run if absent.
+    pub(crate) run: Option<String>,
+    /// Evaluate the newest checkpoint instead of the best.
+    #[arg(long)]
+    pub(crate) latest: bool,
+    /// Print the metrics as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckpointVerb {
+    /// Check every byte of a run's checkpoints, or of one.
+    Verify {
+        /// Checkpoint folder, or folder of checkpoints.
+        path: PathBuf,
+    },
+    /// Write the weights as a safetensors file that PyTorch loads with `strict=True`.
+    Export {
+        /// Checkpoint folder.
+        checkpoint: PathBuf,
+        /// File to write.
+        to: PathBuf,
+    },
+}
+
+impl Launch {
+    /// The flags as changes of the experiment.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        let devices =
+            self.nproc_per_node.as_ref().map(|count| format!("distributed.devices={count}"));
+        let restarts = self.max_restarts.map(|count| format!("fault.max_restarts={count}"));
+        devices.into_iter().chain(restarts).collect()
+    }
+}
+
+impl Run {
+    /// All changes, flags last: they were typed for this launch.
+    pub(crate) fn all_changes(&self) -> Vec<String> {
+        self.changes.iter().cloned().chain(self.launch.changes()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn torchruns_spellings_are_understood() {
+        for flag in ["--nproc-per-node", "--nproc_per_node"] {
+            let args = Args::try_parse_from(["ddprun", flag, "2", "x.toml", "a.b=1"]).unwrap();
+            assert_eq!(args.run.all_changes(), ["a.b=1", "distributed.devices=2"]);
+        }
+    }
+}

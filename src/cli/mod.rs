@@ -1,0 +1,109 @@
+//! One function per verb. `main` only maps a result to an exit code; so does a user's own program that
+//! registers its models and calls [`run`].
+
+mod args;
+mod evaluate;
+mod inspect;
+mod prepare;
+mod resume;
+mod train;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::launch::Role;
+use crate::model::Registry;
+use crate::worker::exit;
+use args::{Args, CheckpointVerb, Verb};
+
+/// What ends a verb early: a page for the user, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    page: String,
+    code: u8,
+}
+
+impl Refusal {
+    fn new(code: u8, page: impl Into<String>) -> Self {
+        Self { page: page.into(), code }
+    }
+
+    /// One block: what happened, why, and what to do.
+    fn of(code: u8, error: &dyn std::error::Error, help: Option<String>) -> Self {
+        let mut page = format!("error: {error}");
+        let mut source = error.source();
+        while let Some(cause) = source {
+            // Messages that show their cause themselves are not repeated.
+            if !page.contains(&cause.to_string()) {
+                page += &format!("\n  why: {cause}");
+            }
+            source = cause.source();
+        }
+        if let Some(help) = help {
+            page += &format!("\n  do: {help}");
+        }
+        Self { page, code }
+    }
+}
+
+/// Runs the command line `arguments` (the first is the program's name) with the models of `registry`.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -> ExitCode {
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    match dispatch(args, registry) {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => {
+            to_stderr(&refusal.page);
+            ExitCode::from(refusal.code)
+        }
+    }
+}
+
+fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
+    match args.verb {
+        Some(Verb::Worker) => train::worker(registry),
+        Some(Verb::Plan(plan)) => inspect::plan(&plan, registry),
+        Some(Verb::Resume(resume)) => resume::resume(&resume, registry),
+        Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, registry),
+        Some(Verb::Report { run }) => inspect::report(run.as_deref()),
+        Some(Verb::Checkpoint(CheckpointVerb::Verify { path })) => inspect::verify(&path),
+        Some(Verb::Checkpoint(CheckpointVerb::Export { checkpoint, to })) => {
+            inspect::export(&checkpoint, &to)
+        }
+        Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),
+        Some(Verb::Completions { shell }) => Ok(completions(shell)),
+        None => train::train(&args.run, registry),
+    }
+}
+
+fn usage(error: &clap::Error) -> ExitCode {
+    // A closed terminal is no reason to fail.
+    drop(error.print());
+    ExitCode::from(if error.use_stderr() { exit::REFUSED } else { 0 })
+}
+
+fn completions(shell: clap_complete::Shell) -> u8 {
+    clap_complete::generate(shell, &mut Args::command(), "ddprun", &mut io::stdout());
+    0
+}
+
+/// Data goes to stdout; a reader that has seen enough (`| head`) is no failure.
+fn to_stdout(text: &str) -> Result<u8, Refusal> {
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Refusal::of(exit::STORAGE, &error, None))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// Everything that is not data goes to stderr.
+fn to_stderr(text: &str) {
+    // Nobody is left to tell if stderr is closed.
+    drop(writeln!(io::stderr(), "{text}"));
+}

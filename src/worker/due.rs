@@ -1,0 +1,70 @@
+//! When something is due: pure decisions at step edges.
+
+use crate::plan::{Cadence, LengthPlan};
+
+/// Position of a finished step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    /// Finished steps.
+    pub(crate) step: u64,
+    /// Epoch of the last step, from 1.
+    pub(crate) epoch: u64,
+    /// Steps of that epoch that are done.
+    pub(crate) step_in_epoch: u64,
+    /// Whether the step was the last of its epoch.
+    pub(crate) ends_epoch: bool,
+    /// Whether the step was the last of the run.
+    pub(crate) ends_run: bool,
+}
+
+impl Edge {
+    /// The edge after `step` finished steps (at least one).
+    pub(crate) fn after(step: u64, length: &LengthPlan) -> Self {
+        let before = step.saturating_sub(1);
+        let step_in_epoch = before % length.steps_per_epoch + 1;
+        Self {
+            step,
+            epoch: before / length.steps_per_epoch + 1,
+            step_in_epoch,
+            ends_epoch: step_in_epoch == length.steps_per_epoch,
+            ends_run: step >= length.total_steps,
+        }
+    }
+
+    /// Whether `cadence` falls on this edge. The end of the run is always due, unless never.
+    pub(crate) fn is_due(&self, cadence: Cadence) -> bool {
+        match cadence {
+            Cadence::Never => false,
+            _ if self.ends_run => true,
+            Cadence::Steps(every) => self.step.is_multiple_of(every.max(1)),
+            Cadence::Epochs(every) => self.ends_epoch && self.epoch.is_multiple_of(every.max(1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: LengthPlan = LengthPlan { steps_per_epoch: 5, total_steps: 12, time: None };
+
+    fn due(cadence: Cadence) -> Vec<u64> {
+        (1..=12).filter(|&step| Edge::after(step, &LENGTH).is_due(cadence)).collect()
+    }
+
+    #[test]
+    fn cadences_fall_on_their_edges_and_on_the_end() {
+        assert_eq!(due(Cadence::Epochs(1)), [5, 10, 12]);
+        assert_eq!(due(Cadence::Epochs(2)), [10, 12]);
+        assert_eq!(due(Cadence::Steps(4)), [4, 8, 12]);
+        assert_eq!(due(Cadence::Never), []);
+    }
+
+    #[test]
+    fn an_edge_knows_its_epoch() {
+        let edge = Edge::after(10, &LENGTH);
+        assert_eq!((edge.epoch, edge.step_in_epoch, edge.ends_epoch), (2, 5, true));
+        let edge = Edge::after(11, &LENGTH);
+        assert_eq!((edge.epoch, edge.step_in_epoch, edge.ends_epoch), (3, 1, false));
+    }
+}

@@ -1,0 +1,161 @@
+//! Why a rank failed, and with which exit code.
+
+use std::any::Any;
+
+use crate::launch::Blame;
+use crate::plan::Expectation;
+use crate::{checkpoint, collective, data, engine, files, model, nn, record};
+
+/// Exit codes (README, "Exit codes").
+pub mod exit {
+    /// Experiment or command line refused.
+    pub const REFUSED: u8 = 2;
+    /// Data unusable.
+    pub const DATA: u8 = 3;
+    /// Numbers not finite.
+    pub const NUMERIC: u8 = 4;
+    /// Rendezvous, peer or collective.
+    pub const PEER: u8 = 5;
+    /// Storage.
+    pub const STORAGE: u8 = 6;
+    /// Checkpoint unusable.
+    pub const CHECKPOINT: u8 = 7;
+    /// Out of a resource.
+    pub const RESOURCE: u8 = 8;
+    /// Expectation missed.
+    pub const EXPECTATION: u8 = 9;
+    /// Our bug.
+    pub const BUG: u8 = 70;
+    /// Stopped by request and saved.
+    pub const PREEMPTED: u8 = 75;
+    /// Ctrl-C and saved.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// A failure of one rank.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// A step or an evaluation.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    /// The group of ranks.
+    #[error(transparent)]
+    Collective(#[from] collective::Error),
+    /// The model cannot be built.
+    #[error("cannot build the model: {0}")]
+    Model(#[from] model::Error),
+    /// `model.pretrained` does not fit.
+    #[error("cannot start from `model.pretrained`: {0}")]
+    Pretrained(#[from] nn::state_dict::Error),
+    /// A checkpoint cannot be written or used.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// A file of the run folder cannot be written.
+    #[error(transparent)]
+    Files(#[from] files::Error),
+    /// A record of the run cannot be written.
+    #[error(transparent)]
+    Record(#[from] record::Error),
+    /// `[expect]` was not reached.
+    #[error("the run missed what it was expected to reach: {0}")]
+    Expectation(String),
+    /// The training thread cannot be started.
+    #[error("cannot start the training thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// Our bug.
+    #[error("ddprun has a bug: {0}")]
+    Panic(String),
+}
+
+impl Error {
+    /// What a panicking thread said.
+    pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+        Self::Panic(text.unwrap_or_else(|| "a thread panicked".into()))
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Data(_) | Self::Engine(engine::Error::Data(_)) => exit::DATA,
+            Self::Engine(error) => of_engine(error),
+            Self::Collective(_) => exit::PEER,
+            Self::Model(_) => exit::REFUSED,
+            Self::Checkpoint(error) if error.is_storage() => exit::STORAGE,
+            Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
+            Self::Files(_) | Self::Record(_) => exit::STORAGE,
+            Self::Expectation(_) => exit::EXPECTATION,
+            Self::Thread(_) => exit::RESOURCE,
+            Self::Panic(_) => exit::BUG,
+        }
+    }
+
+    /// Whether another rank is the cause.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Collective(_) | Self::Engine(engine::Error::Collective(_)) => Blame::Peer,
+            _ => Blame::Own,
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Data(error) => error.help(),
+            Self::Engine(error) => error.help(),
+            Self::Files(_) | Self::Record(_) => Some(
+                "make room or choose another folder with `logging.dir` and `checkpoint.dir`, then \
+                 `ddprun resume`"
+                    .into(),
+            ),
+            Self::Checkpoint(error) if error.is_storage() => {
+                Some("make room or choose another `checkpoint.dir`, then `ddprun resume`".into())
+            }
+            Self::Expectation(_) => Some("train longer, or lower the figure in `[expect]`".into()),
+            Self::Panic(_) => Some("report it with this text and the log of the rank".into()),
+            _ => None,
+        }
+    }
+}
+
+fn of_engine(error: &engine::Error) -> u8 {
+    match error {
+        engine::Error::NotFinite { .. } | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
+        engine::Error::Data(_) => exit::DATA,
+        engine::Error::Unused { .. } => exit::REFUSED,
+        engine::Error::Collective(_)
+        | engine::Error::ModelDiffers { .. }
+        | engine::Error::Vote { .. } => exit::PEER,
+        engine::Error::Thread(_) => exit::RESOURCE,
+        engine::Error::Tensor { .. }
+        | engine::Error::Miscounted { .. }
+        | engine::Error::ThreadGone => exit::BUG,
+    }
+}
+
+/// How `value` misses what is expected of `metric`; `None` if it does not.
+pub(crate) fn missed(metric: &str, value: Option<f64>, expected: &Expectation) -> Option<String> {
+    let Some(value) = value else { return Some(format!("`{metric}` was never measured")) };
+    let low = expected.at_least.filter(|least| value < *least);
+    let high = expected.at_most.filter(|most| value > *most);
+    let low = low.map(|least| format!("`{metric}` is {value:.4}, expected at least {least}"));
+    low.or_else(|| high.map(|most| format!("`{metric}` is {value:.4}, expected at most {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expectation_is_missed_on_either_side_or_when_unmeasured() {
+        let expected = Expectation { at_least: Some(0.9), at_most: Some(1.0) };
+        assert_eq!(missed("val/accuracy", Some(0.95), &expected), None);
+        assert!(missed("val/accuracy", Some(0.8), &expected).unwrap().contains("at least 0.9"));
+        assert!(missed("val/accuracy", Some(1.1), &expected).unwrap().contains("at most 1"));
+        assert!(missed("val/accuracy", None, &expected).unwrap().contains("never measured"));
+    }
+}

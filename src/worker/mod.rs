@@ -1,0 +1,180 @@
+//! One rank from its first breath to its exit code: the only place where the pieces of a rank are put
+//! together.
+
+mod assemble;
+mod due;
+mod failure;
+mod feed;
+mod train;
+mod voice;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use failure::{Error, exit};
+
+use crate::checkpoint;
+use crate::collective::Collective;
+use crate::data::Splits;
+use crate::engine::{Clock, Engine, Wish};
+use crate::event::{Event, Reason};
+use crate::launch::{ErrorReport, Link, Membership, Stop};
+use crate::model::Registry;
+use crate::plan::{Plan, RankPlan, RunFolders};
+use crate::units::Rank;
+use train::Ending;
+use voice::Voice;
+
+/// Stack of the training thread: candle's `backward` recurses over the graph, and 10,000 chained
+/// operations overflow the usual 2 MiB.
+const STACK_BYTES: usize = 512 << 20;
+
+/// Everything that one rank holds while it trains.
+pub(crate) struct RankRun {
+    plan: Arc<Plan>,
+    rank: Rank,
+    folders: RunFolders,
+    engine: Engine,
+    collective: Arc<dyn Collective>,
+    splits: Splits,
+    voice: Voice,
+    link: Arc<Link>,
+    clock: Clock,
+    epoch_clock: Clock,
+    /// Since the last recorded step, without evaluations and saves.
+    pace_clock: Clock,
+    paced_samples: u64,
+    samples: u64,
+}
+
+/// How a rank's process ends.
+pub struct Outcome {
+    /// The process's exit code.
+    pub code: u8,
+    /// What went wrong, if anything did; the launcher knows it already.
+    pub failure: Option<ErrorReport>,
+}
+
+/// Trains as `membership` says. Failures are reported to the launcher and written into the run folder.
+pub fn run(membership: Membership, registry: &Registry) -> Outcome {
+    let Membership { rank_plan, shm, link } = membership;
+    let link = Arc::new(link);
+    let result = on_large_stack(|| live(rank_plan, shm, link.clone(), registry));
+    match result {
+        Ok(code) => {
+            link.finish();
+            Outcome { code, failure: None }
+        }
+        Err(error) => {
+            let mut report = link.describe(&error, error.exit_code(), error.blame());
+            report.help = error.help();
+            // A disk that takes no report must not hide the failure itself.
+            drop(link.report(&report));
+            Outcome { code: error.exit_code(), failure: Some(report) }
+        }
+    }
+}
+
+/// Runs `work` on a thread with a stack for deep graphs. A panic in it is our bug.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("training".into())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(Error::Thread)?;
+        thread.join().unwrap_or_else(|panic| Err(Error::from_panic(panic.as_ref())))
+    })
+}
+
+fn live(
+    rank_plan: RankPlan,
+    shm: Option<OwnedFd>,
+    link: Arc<Link>,
+    registry: &Registry,
+) -> Result<u8, Error> {
+    let mut run = assemble::assemble(rank_plan, shm, link, registry)?;
+    let ending = train::train(&mut run).inspect_err(|error| {
+        // The others wait for us: they shall hear at once, not at their deadline.
+        run.collective.abort(&error.to_string());
+    })?;
+    let missed = run.missed_expectations();
+    if let Some(missed) = missed.filter(|_| ending == Ending::Done(Reason::Completed)) {
+        return Err(Error::Expectation(missed));
+    }
+    Ok(match ending {
+        Ending::Done(_) => 0,
+        Ending::Left(Wish::Stop) => exit::PREEMPTED,
+        Ending::Left(_) => exit::INTERRUPTED,
+    })
+}
+
+/// Metrics of the checkpoint `restored` over the validation data, in this process alone.
+///
+/// # Errors
+///
+/// Data, model or checkpoint cannot be used.
+pub fn evaluate(
+    plan: &Plan,
+    restored: &checkpoint::Restored,
+    registry: &Registry,
+) -> Result<BTreeMap<String, f64>, Error> {
+    on_large_stack(|| assemble::evaluate(plan, restored, registry))
+}
+
+impl RankRun {
+    fn record(&mut self, event: &Event) -> Result<(), Error> {
+        Ok(self.voice.record(event)?)
+    }
+
+    fn warn_about(&mut self, warnings: Vec<String>) -> Result<(), Error> {
+        for message in warnings {
+            self.record(&Event::Warned { message })?;
+        }
+        Ok(())
+    }
+
+    /// What this rank's signals, its launcher and (on rank 0) its clock ask for.
+    fn wish(&self) -> Wish {
+        let stop: Option<Stop> = self.link.stop_requested();
+        let spent = Duration::from_secs_f64(self.clock.seconds());
+        let is_late = self.plan.length.time.is_some_and(|budget| spent >= budget);
+        let time = if is_late && self.rank.is_first() { Wish::EndOfTime } else { Wish::Continue };
+        train::wish_of(stop).max(time)
+    }
+
+    /// Samples per second since the last call.
+    fn pace(&mut self) -> f64 {
+        let samples = self.samples - self.paced_samples;
+        let speed = samples as f64 / self.pace_clock.seconds().max(f64::MIN_POSITIVE);
+        self.paced_samples = self.samples;
+        self.pace_clock = Clock::start();
+        speed
+    }
+
+    /// Begins a new stretch of training after an evaluation or a save.
+    fn pause_pace(&mut self) {
+        self.paced_samples = self.samples;
+        self.pace_clock = Clock::start();
+    }
+
+    /// The `[expect]` entries that the run did not reach, in words.
+    fn missed_expectations(&self) -> Option<String> {
+        let missed: Vec<String> = self
+            .plan
+            .expect
+            .iter()
+            .filter_map(|(metric, expected)| {
+                let state = self.engine.state();
+                let value = match &state.best {
+                    Some(best) if best.metric == *metric => Some(best.value),
+                    _ => state.metrics.get(metric).copied(),
+                };
+                failure::missed(metric, value, expected)
+            })
+            .collect();
+        (!missed.is_empty()).then(|| missed.join("; "))
+    }
+}

@@ -1,0 +1,257 @@
+//! The training loop of one rank: steps, and what happens at their edges.
+
+use crate::checkpoint::{self, Snapshot};
+use crate::data::loader::{Loader, Request, Settings};
+use crate::data::sampler::{Chunk, EpochOrder, evaluation_chunks};
+use crate::engine::{Clock, StepReport, Wish};
+use crate::event::{EpochDone, Event, Evaluated, Finished, Reason, StepDone};
+use crate::launch::{Phase, Stop};
+use crate::plan::{LossKind, Plan};
+use crate::worker::due::Edge;
+use crate::worker::feed::Feed;
+use crate::worker::{Error, RankRun};
+
+/// How a rank's part of the run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// All that was to be done is done.
+    Done(Reason),
+    /// Saved and left because of this wish.
+    Left(Wish),
+}
+
+/// Trains from where the engine stands to the end of the run.
+pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
+    let total = run.plan.length.total_steps;
+    let mut ending = Ending::Done(Reason::Completed);
+    while run.engine.state().step < total {
+        if let Some(early) = epoch(run)? {
+            ending = early;
+            break;
+        }
+    }
+    finish(run, ending)?;
+    Ok(ending)
+}
+
+/// Runs the rest of the epoch at hand. `Some` = the run ends here.
+fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
+    let length = run.plan.length;
+    let done = run.engine.state().step;
+    let (epoch, first) = (done / length.steps_per_epoch, done % length.steps_per_epoch);
+    let last = (length.total_steps - epoch * length.steps_per_epoch).min(length.steps_per_epoch);
+    let order = epoch_order(&run.plan, epoch);
+    let mut feed = training_feed(run, &order, epoch, first..last)?;
+    run.epoch_clock = Clock::start();
+    for step in first..last {
+        let passes = order.passes(step as usize, run.rank);
+        let wish = run.wish();
+        let report = run.engine.step(&passes, &mut || feed.next(), wish)?;
+        if let Some(ending) = edge(run, &report)? {
+            return Ok(Some(ending));
+        }
+    }
+    run.warn_about(feed.warnings())?;
+    Ok(None)
+}
+
+fn epoch_order(plan: &Plan, epoch: u64) -> EpochOrder {
+    EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch)
+}
+
+fn training_feed(
+    run: &RankRun,
+    order: &EpochOrder,
+    epoch: u64,
+    steps: std::ops::Range<u64>,
+) -> Result<Feed, Error> {
+    let (order, rank) = (order.clone(), run.rank);
+    let requests = steps.flat_map(move |step| {
+        order
+            .passes(step as usize, rank)
+            .into_iter()
+            .filter(|pass| !pass.samples.is_empty())
+            .map(move |pass| Request { samples: pass.samples, epoch: Some(epoch) })
+    });
+    let settings = Settings::new(&run.plan.data, run.plan.seed);
+    Ok(Feed::new(Loader::start(run.splits.train.clone(), requests, settings)?))
+}
+
+/// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.
+fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
+    let edge = Edge::after(report.step, &run.plan.length);
+    record_step(run, report, &edge)?;
+    let mut is_best = false;
+    if edge.is_due(run.plan.validate_every) {
+        is_best = evaluate(run, &edge)?;
+    }
+    if edge.ends_epoch || edge.ends_run {
+        close_epoch(run, report, &edge)?;
+    }
+    let ending = ending(run, report.wish);
+    let leaving = ending.is_some() && report.wish != Wish::Abandon;
+    let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
+    if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {
+        save(run)?;
+    }
+    Ok(ending)
+}
+
+fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<(), Error> {
+    run.samples += report.samples;
+    if !report.updated {
+        // Its numbers are not finite: nothing that a curve could show.
+        let (step, loss_scale) = (report.step, report.loss_scale);
+        return run.record(&Event::StepSkipped { step, loss_scale });
+    }
+    if !edge.is_due(run.plan.logging.every) && !edge.ends_epoch {
+        return Ok(());
+    }
+    let samples_per_second = run.pace();
+    run.record(&Event::StepDone(StepDone {
+        step: report.step,
+        epoch: edge.epoch,
+        step_in_epoch: edge.step_in_epoch,
+        loss: report.loss,
+        accuracy: report.accuracy,
+        lr: report.lr,
+        grad_norm: report.grad_norm,
+        loss_scale: report.loss_scale,
+        samples_per_second,
+    }))
+}
+
+/// Evaluates on the whole validation set. Returns whether it is the best so far.
+fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
+    let clock = Clock::start();
+    run.link.progress(edge.step, Phase::Evaluating);
+    let mut metrics = measure(run)?;
+    metrics.extend(running_metrics(run));
+    run.engine.time_mut().evaluation += clock.seconds();
+    let plan = run.plan.clone();
+    let is_best = run.engine.state_mut().evaluated(&plan, metrics.clone());
+    let samples = run.plan.data.n_val as u64;
+    run.record(&Event::Evaluated(Evaluated { step: edge.step, epoch: edge.epoch, metrics, samples }))?;
+    run.pause_pace();
+    Ok(is_best)
+}
+
+/// `train/loss` and `train/accuracy` over the epoch so far, so that they can be monitored too.
+fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
+    let sums = run.engine.state().sums;
+    let mut metrics = Vec::new();
+    if sums.steps > 0 {
+        metrics.push(("train/loss".to_owned(), sums.loss / sums.steps as f64));
+        if run.plan.loss.kind == LossKind::CrossEntropy {
+            let accuracy = sums.correct as f64 / sums.samples as f64;
+            metrics.push(("train/accuracy".to_owned(), accuracy));
+        }
+    }
+    metrics
+}
+
+/// Metrics over the validation set with the parameters as they are.
+pub(crate) fn measure(
+    run: &mut RankRun,
+) -> Result<std::collections::BTreeMap<String, f64>, Error> {
+    let (n, world) = (run.plan.data.n_val, run.plan.distributed.world_size);
+    let chunks: Vec<Chunk> =
+        evaluation_chunks(n, run.plan.val_batch_size, world, run.rank).collect();
+    let requests: Vec<Request> = chunks
+        .iter()
+        .map(|chunk| Request { samples: chunk.samples.clone(), epoch: None })
+        .collect();
+    let settings = Settings::new(&run.plan.data, run.plan.seed);
+    let loader = Loader::start(run.splits.val.clone(), requests.into_iter(), settings)?;
+    let mut feed = Feed::new(loader);
+    let metrics = run.engine.evaluate(&chunks, &mut || feed.next())?;
+    run.warn_about(feed.warnings())?;
+    Ok(metrics)
+}
+
+fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<(), Error> {
+    let steps_before = (edge.epoch - 1) * run.plan.length.steps_per_epoch;
+    let seconds = run.epoch_clock.seconds();
+    let state = run.engine.state_mut();
+    let evaluated = state.evaluated_at > steps_before;
+    let metric = |name: &str| state.metrics.get(name).copied().filter(|_| evaluated);
+    let sums = state.sums;
+    let done = EpochDone {
+        epoch: edge.epoch,
+        step: edge.step,
+        train_loss: sums.loss / sums.steps.max(1) as f64,
+        train_accuracy: report
+            .accuracy
+            .map(|_| sums.correct as f64 / sums.samples.max(1) as f64),
+        val_loss: metric("val/loss"),
+        val_accuracy: metric("val/accuracy"),
+        lr: report.lr,
+        seconds,
+    };
+    state.sums = crate::engine::EpochSums::default();
+    state.history.push(&done);
+    run.record(&Event::EpochDone(done))
+}
+
+/// Whether the run ends at this edge, and why.
+fn ending(run: &RankRun, wish: Wish) -> Option<Ending> {
+    match wish {
+        Wish::Stop | Wish::Interrupt | Wish::Abandon => Some(Ending::Left(wish)),
+        Wish::EndOfTime => Some(Ending::Done(Reason::OutOfTime)),
+        Wish::Continue => {
+            let stuck = run.engine.state().is_stuck(&run.plan);
+            stuck.then_some(Ending::Done(Reason::EarlyStopped))
+        }
+    }
+}
+
+/// Saves on rank 0; running statistics are rank 0's, so nothing needs to be collected.
+fn save(run: &mut RankRun) -> Result<(), Error> {
+    if !run.rank.is_first() {
+        return Ok(());
+    }
+    let clock = Clock::start();
+    run.link.progress(run.engine.state().step, Phase::Saving);
+    let engine = &run.engine;
+    let snapshot = Snapshot {
+        plan: &run.plan,
+        params: engine.params(),
+        moments: engine.moments(),
+        state: engine.state(),
+    };
+    let saved = checkpoint::save(&run.folders.checkpoints, &snapshot)?;
+    run.engine.time_mut().checkpoint += clock.seconds();
+    run.record(&Event::Saved(saved))?;
+    run.pause_pace();
+    Ok(())
+}
+
+/// Waits for all ranks, so that nobody leaves while rank 0 still saves; then the last words.
+fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
+    run.link.progress(run.engine.state().step, Phase::Finishing);
+    run.collective.barrier().map_err(crate::engine::Error::from)?;
+    let reason = match ending {
+        Ending::Done(reason) => reason,
+        Ending::Left(_) => Reason::Stopped,
+    };
+    let time = run.engine.time();
+    let training = time.data + time.forward + time.backward + time.communication + time.optimizer;
+    run.record(&Event::Finished(Finished {
+        reason,
+        step: run.engine.state().step,
+        best: run.engine.state().best.clone(),
+        seconds: run.clock.seconds(),
+        samples_per_second: run.samples as f64 / training.max(f64::MIN_POSITIVE),
+        time,
+    }))
+}
+
+/// What a stop request of the launcher or of a signal means for the vote.
+pub(crate) fn wish_of(stop: Option<Stop>) -> Wish {
+    match stop {
+        None => Wish::Continue,
+        Some(Stop::Preempt) => Wish::Stop,
+        Some(Stop::Interrupt) => Wish::Interrupt,
+        Some(Stop::Abandon) => Wish::Abandon,
+    }
+}

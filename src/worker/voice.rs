@@ -1,0 +1,65 @@
+//! Who hears what a rank says: rank 0 speaks to the terminal and the run's files, the others to their
+//! own log.
+
+use crate::engine::TrainState;
+use crate::event::Event;
+use crate::plan::{Plan, RunFolders};
+use crate::record::{Context, Error, RankLog, Recorder, Screen, Settings, device_line, line};
+use crate::units::Rank;
+
+/// Where a rank's events go.
+pub(crate) enum Voice {
+    /// Rank 0's.
+    First(Box<Recorder>),
+    /// Any other rank's.
+    Other {
+        /// `rank-N.log`
+        log: RankLog,
+        /// What lines need to know of the run.
+        context: Context,
+    },
+}
+
+impl Voice {
+    /// The voice of `rank`, in a run that continues from `state`.
+    pub(crate) fn open(
+        plan: &Plan,
+        rank: Rank,
+        run: &RunFolders,
+        state: &TrainState,
+    ) -> Result<Self, Error> {
+        if rank.is_first() {
+            let settings = Settings {
+                run: run.clone(),
+                sinks: plan.logging.sinks.clone(),
+                screen: Screen::detect(no_color().as_deref()),
+                history: state.history.clone(),
+                resumed_from: state.step,
+            };
+            return Ok(Self::First(Box::new(Recorder::open(settings)?)));
+        }
+        let mut log = RankLog::open(&run.logs, rank)?;
+        let world = plan.distributed.world_size.count();
+        let device = plan.distributed.devices.get(rank.index()).map_or("cpu", String::as_str);
+        log.say(&device_line(device, rank.index(), world))?;
+        Ok(Self::Other { log, context: Context::default() })
+    }
+
+    /// Says it.
+    pub(crate) fn record(&mut self, event: &Event) -> Result<(), Error> {
+        match self {
+            Self::First(recorder) => recorder.record(event),
+            Self::Other { log, context } => {
+                if let Event::Started(started) = event {
+                    *context = Context::of(started);
+                }
+                line(event, context).map_or(Ok(()), |text| log.say(&text))
+            }
+        }
+    }
+}
+
+/// `NO_COLOR`, if it is set.
+fn no_color() -> Option<String> {
+    std::env::var_os("NO_COLOR").map(|value| value.to_string_lossy().into_owned())
+}
