@@ -1,4 +1,40 @@
 //! TOML text -> `Experiment`, or all its problems at once, each with a caret into the file.
+//!
+//! ```text
+//! file, extends, DDPRUN_*, key=value ─layers─▶ unknown keys ─▶ wrong values ─▶ rules ─▶ Loaded | Problems
+//! ```
+//!
+//! What a reader would get wrong: a problem does not end the search. A misspelt key is given its right
+//! name, a wrong value is taken away, and the search goes on, so that one look shows everything.
 
+mod check;
+mod extract;
+mod keys;
+mod kinds;
+mod layer;
+mod load;
+mod loaded;
+mod overrides;
+mod problem;
+mod resolved;
 pub mod schema;
+mod spans;
+mod suggest;
+mod text;
+mod unknown;
 pub mod values;
+mod wording;
+
+pub use check::METRICS;
+pub use keys::DEFAULTS;
+pub use layer::Source;
+pub use load::{Vocabulary, load, load_text};
+pub use loaded::Loaded;
+pub use overrides::RESERVED;
+pub use problem::{Problem, Problems};
+pub(crate) use resolved::leaves;
+pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, refuse_unsafe, resolved};
+pub use schema::Experiment;
+
+#[cfg(test)]
+mod tests;

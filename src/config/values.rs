@@ -1,9 +1,17 @@
-//! Values with their own spelling: `"auto"`, `"25MiB"`, `"10m"`, `"5 epochs"`, `224` or `[224, 224]`.
+//! Values with their own spelling: `"auto"`, `"25MiB"`, `"10m"`, `"5 epochs"`, `224` or `[224, 256]`.
+//!
+//! Each is written back as it is read, so that a resolved experiment is itself an experiment. A visitor's
+//! `expecting` is the end of the sentence that the user reads: "must be ...".
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+use jiff::SignedDuration;
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A value, or "auto": to be decided by the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auto<T> {
     /// To be decided.
     Auto,
@@ -11,12 +19,22 @@ pub enum Auto<T> {
     Given(T),
 }
 
-/// A time span: "30s", "10m", "2h".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+impl<T: Copy> Auto<T> {
+    /// The value, if one was given.
+    pub fn given(self) -> Option<T> {
+        match self {
+            Self::Auto => None,
+            Self::Given(value) => Some(value),
+        }
+    }
+}
+
+/// A time span: "30s", "10m", "2h", "1h 30m".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duration(pub std::time::Duration);
 
 /// How often, or how long: "1 epoch", "500 steps", "never".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Every {
     /// "never"
     Never,
@@ -27,7 +45,7 @@ pub enum Every {
 }
 
 /// One number, or height and width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape2 {
     /// One number.
     Side(u32),
@@ -36,7 +54,7 @@ pub enum Shape2 {
 }
 
 /// `true`, or "except_head".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strict {
     /// Every key must fit.
     All,
@@ -44,6 +62,428 @@ pub enum Strict {
     ExceptHead,
 }
 
-/// A number of bytes: "25MiB".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A number of bytes: "25MiB", "1MB", or a plain number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
+
+struct AutoVisitor<T>(PhantomData<T>);
+
+impl<T: TryFrom<u64>> Visitor<'_> for AutoVisitor<T> {
+    type Value = Auto<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`\"auto\"` or a whole number")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        match text {
+            "auto" => Ok(Auto::Auto),
+            _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+        match u64::try_from(number).ok().and_then(|n| T::try_from(n).ok()) {
+            Some(value) => Ok(Auto::Given(value)),
+            None => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+        }
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        match T::try_from(number) {
+            Ok(value) => Ok(Auto::Given(value)),
+            Err(_) => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
+        }
+    }
+}
+
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AutoVisitor(PhantomData))
+    }
+}
+
+impl<T: Serialize> Serialize for Auto<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Given(value) => value.serialize(serializer),
+        }
+    }
+}
+
+/// Reads and writes a type through its text, with `$expected` as the end of "must be ...".
+macro_rules! spelled {
+    ($type:ty, $parse:path, $show:path, $expected:literal) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Spelled;
+                impl Visitor<'_> for Spelled {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+
+                    fn visit_str<E: Error>(self, text: &str) -> Result<$type, E> {
+                        $parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+                    }
+                }
+                deserializer.deserialize_str(Spelled)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&$show(self))
+            }
+        }
+    };
+}
+
+spelled!(
+    Duration,
+    parse_duration,
+    show_duration,
+    "a time with its unit, such as `\"30s\"`, `\"10m\"` or `\"2h\"`"
+);
+spelled!(
+    Every,
+    parse_every,
+    show_every,
+    "`\"never\"` or a count with its unit, such as `\"1 epoch\"` or `\"500 steps\"`"
+);
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let span: SignedDuration = text.trim().parse().ok()?;
+    std::time::Duration::try_from(span).ok().map(Duration)
+}
+
+fn show_duration(value: &Duration) -> String {
+    SignedDuration::try_from(value.0).map_or_else(|_| "0s".to_owned(), |span| format!("{span:#}"))
+}
+
+fn parse_every(text: &str) -> Option<Every> {
+    let text = text.trim();
+    if text == "never" {
+        return Some(Every::Never);
+    }
+    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (count, unit) = text.split_at(unit_at);
+    let count = count.parse().ok()?;
+    match unit.trim_start() {
+        "epoch" | "epochs" => Some(Every::Epochs(count)),
+        "step" | "steps" => Some(Every::Steps(count)),
+        _ => None,
+    }
+}
+
+fn show_every(value: &Every) -> String {
+    let plural = |n: u64, unit: &str| format!("{n} {unit}{}", if n == 1 { "" } else { "s" });
+    match *value {
+        Every::Never => "never".to_owned(),
+        Every::Epochs(n) => plural(n, "epoch"),
+        Every::Steps(n) => plural(n, "step"),
+    }
+}
+
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&show_every(self))
+    }
+}
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&show_duration(self))
+    }
+}
+
+/// Units of [`Size`], binary ones first because they are preferred when writing.
+const SIZE_UNITS: [(&str, u64); 8] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1_000),
+    ("B", 1),
+];
+
+fn parse_size(text: &str) -> Option<Size> {
+    let text = text.trim();
+    let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (count, unit) = text.split_at(unit_at);
+    let (_, bytes) =
+        SIZE_UNITS.into_iter().find(|(name, _)| unit.trim_start().eq_ignore_ascii_case(name))?;
+    count.parse::<u64>().ok()?.checked_mul(bytes).map(Size)
+}
+
+struct SizeVisitor;
+
+impl Visitor<'_> for SizeVisitor {
+    type Value = Size;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of bytes, such as `\"25MiB\"` or `\"1MB\"`")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
+        parse_size(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Size, E> {
+        u64::try_from(number)
+            .map(Size)
+            .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Size, E> {
+        Ok(Size(number))
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let exact = SIZE_UNITS.into_iter().find(|(_, unit)| self.0 != 0 && self.0 % unit == 0);
+        match exact {
+            Some((name, unit)) => serializer.serialize_str(&format!("{}{name}", self.0 / unit)),
+            None => serializer.serialize_u64(self.0),
+        }
+    }
+}
+
+struct Shape2Visitor;
+
+impl<'de> Visitor<'de> for Shape2Visitor {
+    type Value = Shape2;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of pixels, or `[height, width]`")
+    }
+
+    fn visit_i64<E: Error>(self, side: i64) -> Result<Shape2, E> {
+        u32::try_from(side)
+            .map(Shape2::Side)
+            .map_err(|_| E::invalid_value(Unexpected::Signed(side), &self))
+    }
+
+    fn visit_u64<E: Error>(self, side: u64) -> Result<Shape2, E> {
+        u32::try_from(side)
+            .map(Shape2::Side)
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(side), &self))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape2, A::Error> {
+        let mut sides = Vec::with_capacity(2);
+        while let Some(side) = seq.next_element::<u32>()? {
+            sides.push(side);
+        }
+        match sides[..] {
+            [height, width] => Ok(Shape2::Both([height, width])),
+            _ => Err(A::Error::invalid_length(sides.len(), &self)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Shape2 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Shape2Visitor)
+    }
+}
+
+impl Serialize for Shape2 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Side(side) => side.serialize(serializer),
+            Self::Both(sides) => sides.serialize(serializer),
+        }
+    }
+}
+
+struct StrictVisitor;
+
+impl Visitor<'_> for StrictVisitor {
+    type Value = Strict;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`true` or `\"except_head\"`")
+    }
+
+    fn visit_bool<E: Error>(self, strict: bool) -> Result<Strict, E> {
+        if strict {
+            Ok(Strict::All)
+        } else {
+            Err(E::invalid_value(Unexpected::Bool(strict), &self))
+        }
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Strict, E> {
+        match text {
+            "except_head" => Ok(Strict::ExceptHead),
+            _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(StrictVisitor)
+    }
+}
+
+impl Serialize for Strict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All => serializer.serialize_bool(true),
+            Self::ExceptHead => serializer.serialize_str("except_head"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+        serde_json::from_value(value).map_err(|e| e.to_string())
+    }
+
+    #[track_caller]
+    fn check<T>(table: &[(Value, Option<T>)])
+    where
+        T: DeserializeOwned + PartialEq + fmt::Debug + Copy,
+    {
+        for (written, expected) in table {
+            assert_eq!(read::<T>(written.clone()).ok(), *expected, "{written}");
+        }
+    }
+
+    #[test]
+    fn auto_is_the_word_or_a_number_in_range() {
+        check::<Auto<u32>>(&[
+            (json!("auto"), Some(Auto::Auto)),
+            (json!(0), Some(Auto::Given(0))),
+            (json!(4_294_967_295u32), Some(Auto::Given(u32::MAX))),
+            (json!(4_294_967_296u64), None),
+            (json!(-1), None),
+            (json!(1.5), None),
+            (json!("Auto"), None),
+            (json!("32"), None),
+        ]);
+    }
+
+    #[test]
+    fn a_duration_needs_a_unit_and_a_sign_it_cannot_have() {
+        let seconds = |n| Some(Duration(std::time::Duration::from_secs(n)));
+        check::<Duration>(&[
+            (json!("30s"), seconds(30)),
+            (json!("10m"), seconds(600)),
+            (json!("2h"), seconds(7200)),
+            (json!("1h30m"), seconds(5400)),
+            (json!("500ms"), Some(Duration(std::time::Duration::from_millis(500)))),
+            (json!("10"), None),
+            (json!(10), None),
+            (json!("-5s"), None),
+            (json!("ten minutes"), None),
+            (json!(""), None),
+        ]);
+    }
+
+    #[test]
+    fn every_is_never_or_a_count_of_epochs_or_steps() {
+        check::<Every>(&[
+            (json!("never"), Some(Every::Never)),
+            (json!("1 epoch"), Some(Every::Epochs(1))),
+            (json!("5 epochs"), Some(Every::Epochs(5))),
+            (json!("500 steps"), Some(Every::Steps(500))),
+            (json!("0 steps"), Some(Every::Steps(0))),
+            (json!("500"), None),
+            (json!(500), None),
+            (json!("epochs"), None),
+            (json!("-1 epochs"), None),
+            (json!("5 minutes"), None),
+            (json!("99999999999999999999 steps"), None),
+        ]);
+    }
+
+    #[test]
+    fn sizes_know_binary_and_decimal_units() {
+        check::<Size>(&[
+            (json!("25MiB"), Some(Size(25 << 20))),
+            (json!("1MB"), Some(Size(1_000_000))),
+            (json!("1 mb"), Some(Size(1_000_000))),
+            (json!(4096), Some(Size(4096))),
+            (json!("4096B"), Some(Size(4096))),
+            (json!("4096"), None),
+            (json!("25 mega"), None),
+            (json!(-1), None),
+            (json!("99999999999TiB"), None),
+        ]);
+    }
+
+    #[test]
+    fn a_shape_is_one_side_or_height_and_width() {
+        check::<Shape2>(&[
+            (json!(224), Some(Shape2::Side(224))),
+            (json!([224, 256]), Some(Shape2::Both([224, 256]))),
+            (json!([224]), None),
+            (json!([1, 2, 3]), None),
+            (json!("224"), None),
+            (json!(-1), None),
+        ]);
+    }
+
+    #[test]
+    fn strict_cannot_be_switched_off_silently() {
+        check::<Strict>(&[
+            (json!(true), Some(Strict::All)),
+            (json!("except_head"), Some(Strict::ExceptHead)),
+            (json!(false), None),
+            (json!("no"), None),
+        ]);
+    }
+
+    fn round_trip<T>(value: T)
+    where
+        T: Serialize + DeserializeOwned + PartialEq + fmt::Debug,
+    {
+        let written = serde_json::to_value(&value).unwrap();
+        assert_eq!(read::<T>(written.clone()).as_ref(), Ok(&value), "{written}");
+    }
+
+    #[test]
+    fn round_numbers_keep_their_spelling() {
+        let spelling = |size: &str| serde_json::to_value(parse_size(size).unwrap()).unwrap();
+        assert_eq!(
+            ["25MiB", "1MB", "3B", "1536KiB"].map(spelling),
+            ["25MiB", "1MB", "3B", "1536KiB"]
+        );
+        let time = |text: &str| show_duration(&parse_duration(text).unwrap());
+        assert_eq!(["30s", "10m", "2h"].map(time), ["30s", "10m", "2h"]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(n in any::<u64>(), side in any::<u32>(), ms in 0u64..10_000_000_000) {
+            round_trip(Size(n));
+            round_trip(Every::Epochs(n));
+            round_trip(Every::Steps(n));
+            round_trip(Auto::Given(side));
+            round_trip(Shape2::Side(side));
+            round_trip(Shape2::Both([side, 3]));
+            round_trip(Duration(std::time::Duration::from_millis(ms)));
+        }
+    }
+}

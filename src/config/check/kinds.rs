@@ -1,0 +1,82 @@
+//! Keys that another kind uses, and keys that this kind cannot do without.
+
+use crate::config::check::Finding;
+use crate::config::kinds::{Belongs, KINDS, REQUIRED, TRANSFORM, TRANSFORM_REQUIRED, fits};
+use crate::config::loaded::Loaded;
+use crate::config::suggest::any_of;
+
+/// "`betas` belongs to `adam` or `adamw`, but `optimizer.name` is `sgd`"
+pub(crate) fn keys_of_other_kinds(loaded: &Loaded) -> Vec<Finding> {
+    KINDS.iter().flat_map(|(table, keys)| foreign(loaded, table, keys, true)).collect()
+}
+
+fn foreign(loaded: &Loaded, table: &str, keys: &[Belongs], removable: bool) -> Vec<Finding> {
+    let name = format!("{table}.name");
+    let Some(kind) = loaded.word(&name) else { return Vec::new() };
+    let is_foreign =
+        |(key, kinds): &&Belongs| !fits(kind, kinds) && loaded.is_given(&format!("{table}.{key}"));
+    keys.iter()
+        .filter(is_foreign)
+        .map(|(key, kinds)| {
+            let owners = any_of(kinds.iter().copied());
+            let what = format!("belongs to {owners}, but `name` is `{kind}`");
+            let finding = Finding::new(format!("{table}.{key}"), what).about(&name);
+            if removable {
+                finding.help(format!("take it out, or `~{table}.{key}` on the command line"))
+            } else {
+                finding
+            }
+        })
+        .collect()
+}
+
+/// "`train_dir` is missing: `image_folder` needs it"
+pub(crate) fn required_keys(loaded: &Loaded) -> Vec<Finding> {
+    REQUIRED
+        .iter()
+        .filter(|(table, kind, key)| {
+            loaded.word(&format!("{table}.name")) == Some(kind)
+                && !loaded.is_given(&format!("{table}.{key}"))
+        })
+        .map(|(table, kind, key)| {
+            Finding::new(format!("{table}.{key}"), format!("`{kind}` needs `{key}`"))
+                .asked_by(format!("{table}.name"))
+        })
+        .collect()
+}
+
+/// The same for each transform, and the order of the list.
+pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
+    let transforms = &loaded.experiment.data.transforms;
+    let lists = [("train", transforms.train.len()), ("val", transforms.val.len())];
+    let mut found = Vec::new();
+    for (split, length) in lists {
+        let list = format!("data.transforms.{split}");
+        for index in 0..length {
+            let at = format!("{list}[{index}]");
+            found.extend(foreign(loaded, &at, TRANSFORM, false));
+            found.extend(needed(loaded, &at));
+            let name = format!("{at}.name");
+            if loaded.word(&name) == Some("normalize") && index + 1 < length {
+                found.push(Finding::new(name, "must be the last of its list"));
+            }
+        }
+        if loaded.word("data.name") == Some("csv") && length > 0 {
+            let what = "change images, but `csv` holds numbers";
+            found.push(Finding::new(list, what).about("data.name"));
+        }
+    }
+    found
+}
+
+fn needed(loaded: &Loaded, at: &str) -> Vec<Finding> {
+    let Some(kind) = loaded.word(&format!("{at}.name")) else { return Vec::new() };
+    TRANSFORM_REQUIRED
+        .iter()
+        .filter(|(name, key)| *name == kind && !loaded.is_given(&format!("{at}.{key}")))
+        .map(|(name, key)| {
+            Finding::new(format!("{at}.{key}"), format!("`{name}` needs `{key}`"))
+                .asked_by(format!("{at}.name"))
+        })
+        .collect()
+}

@@ -1,0 +1,99 @@
+//! Rules that a well-formed experiment can still break, each a function that returns all it finds.
+//!
+//! A rule does not stop at its first finding, and does not speak about keys that were already reported:
+//! a value of the wrong kind has been replaced, so its consequences mean nothing.
+
+mod kinds;
+mod names;
+mod ranges;
+mod together;
+
+pub use names::METRICS;
+
+use std::collections::BTreeSet;
+
+use crate::config::load::Vocabulary;
+use crate::config::loaded::Loaded;
+use crate::config::problem::Problem;
+
+/// Something that a rule found.
+pub(crate) struct Finding {
+    /// The key that is wrong.
+    key: String,
+    /// The key under whose value the caret goes, if it is another one.
+    place: Option<String>,
+    /// Other keys that the finding depends on.
+    about: Vec<String>,
+    what: String,
+    help: Option<String>,
+}
+
+impl Finding {
+    fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
+        let (key, what) = (key.into(), what.into());
+        Self { key, place: None, about: Vec::new(), what, help: None }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    fn about(mut self, key: impl Into<String>) -> Self {
+        self.about.push(key.into());
+        self
+    }
+
+    /// The key is missing; `place` is the one that asks for it.
+    fn asked_by(mut self, place: impl Into<String>) -> Self {
+        let place = place.into();
+        self.about.push(place.clone());
+        self.place = Some(place);
+        self
+    }
+
+    fn is_consequence(&self, broken: &BTreeSet<String>) -> bool {
+        let part_of =
+            |a: &str, b: &str| a == b || (a.starts_with(b) && a[b.len()..].starts_with(['.', '[']));
+        let mut keys = self.about.iter().chain([&self.key]);
+        keys.any(|key| broken.iter().any(|b| part_of(key, b) || part_of(b, key)))
+    }
+
+    fn into_problem(self, loaded: &Loaded) -> Problem {
+        let place = self.place.as_deref().unwrap_or(&self.key);
+        let problem = loaded.problem_at(&self.key, place, self.what);
+        match self.help {
+            Some(help) => problem.help(help),
+            None => problem,
+        }
+    }
+}
+
+/// All findings of all rules that are not consequences of `broken` keys.
+pub(crate) fn all(
+    loaded: &Loaded,
+    vocabulary: &Vocabulary,
+    broken: &BTreeSet<String>,
+) -> Vec<Problem> {
+    let rules: [fn(&Loaded) -> Vec<Finding>; 12] = [
+        ranges::schema_version,
+        ranges::numbers,
+        ranges::lists,
+        kinds::keys_of_other_kinds,
+        kinds::required_keys,
+        kinds::transforms,
+        names::run_name,
+        names::metrics,
+        names::paths,
+        together::length_and_batch,
+        together::precision_and_backend,
+        together::monitors,
+    ];
+    rules
+        .iter()
+        .flat_map(|rule| rule(loaded))
+        .chain(names::model(loaded, vocabulary))
+        .filter(|finding| !finding.is_consequence(broken))
+        .map(|finding| finding.into_problem(loaded))
+        .collect()
+}

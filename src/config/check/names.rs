@@ -1,0 +1,111 @@
+//! Words that must name something: models, metrics, folders.
+
+use std::path::Path;
+
+use crate::config::check::Finding;
+use crate::config::layer::Source;
+use crate::config::load::Vocabulary;
+use crate::config::loaded::Loaded;
+use crate::config::suggest::{any_of, closest};
+
+/// What can be watched.
+pub const METRICS: [&str; 4] = ["val/loss", "val/accuracy", "train/loss", "train/accuracy"];
+
+/// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
+pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
+    let name = loaded.name();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if (1..=128).contains(&name.len()) && !name.starts_with('.') && name.chars().all(plain) {
+        return Vec::new();
+    }
+    let from = match loaded.sources.get("experiment.name") {
+        Some(Source::FileName) => ", the file's name,",
+        _ => "",
+    };
+    let what = format!("`{name}`{from} cannot name a folder");
+    let help = "1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
+    vec![Finding::new("experiment.name", what).help(help)]
+}
+
+/// A model that nobody registered.
+pub(crate) fn model(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
+    let name = loaded.experiment.model.name.as_str();
+    let models = || vocabulary.models.iter().map(String::as_str);
+    if models().any(|model| model == name) {
+        return Vec::new();
+    }
+    let finding = Finding::new("model.name", format!("no model is called `{name}`"));
+    let help = match closest(name, models()) {
+        Some(model) => format!("did you mean `{model}`?"),
+        None => format!("the models are {}", any_of(models())),
+    };
+    vec![finding.help(help)]
+}
+
+/// Metrics that nobody measures, and figures expected of them.
+pub(crate) fn metrics(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let monitors = [
+        ("scheduler.monitor", experiment.scheduler.monitor.as_deref()),
+        ("checkpoint.monitor", Some(experiment.checkpoint.monitor.as_str())),
+        ("early_stopping.monitor", Some(experiment.early_stopping.monitor.as_str())),
+    ];
+    let mut found: Vec<Finding> =
+        monitors.into_iter().filter_map(|(key, metric)| unknown(key, metric?)).collect();
+    for (metric, expectation) in &experiment.expect {
+        let key = format!("expect.\"{metric}\"");
+        found.extend(unknown(&key, metric));
+        let bounds = [expectation.at_least, expectation.at_most];
+        if bounds.iter().flatten().next().is_none() {
+            let help = "such as `{ at_least = 0.9 }`";
+            found.push(Finding::new(&key, "has neither `at_least` nor `at_most`").help(help));
+        }
+        let share = metric.ends_with("/accuracy");
+        let possible = |bound: &f64| bound.is_finite() && (!share || (0.0..=1.0).contains(bound));
+        if !bounds.iter().flatten().all(possible) {
+            let what = if share { "must be from 0 to 1" } else { "must be finite" };
+            found.push(Finding::new(&key, what));
+        }
+    }
+    found
+}
+
+fn unknown(key: &str, metric: &str) -> Option<Finding> {
+    if METRICS.contains(&metric) {
+        return None;
+    }
+    let finding = Finding::new(key, format!("`{metric}` is not a metric"));
+    Some(match closest(metric, METRICS) {
+        Some(meant) => finding.help(format!("did you mean `{meant}`?")),
+        None => finding.help(format!("the metrics are {}", any_of(METRICS))),
+    })
+}
+
+/// Paths that only a shell would understand.
+pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let data = &experiment.data;
+    let all: [(&str, Option<&Path>); 8] = [
+        ("model.pretrained", experiment.model.pretrained.as_deref()),
+        ("data.train_dir", data.train_dir.as_deref()),
+        ("data.val_dir", data.val_dir.as_deref()),
+        ("data.dir", data.dir.as_deref()),
+        ("data.train_file", data.train_file.as_deref()),
+        ("data.val_file", data.val_file.as_deref()),
+        ("checkpoint.dir", Some(&experiment.checkpoint.dir)),
+        ("logging.dir", Some(&experiment.logging.dir)),
+    ];
+    all.into_iter().filter_map(|(key, path)| path_finding(key, path?)).collect()
+}
+
+fn path_finding(key: &str, path: &Path) -> Option<Finding> {
+    let shell = path.starts_with("~") || path.to_str().is_some_and(|text| text.contains('$'));
+    if path.as_os_str().is_empty() {
+        Some(Finding::new(key, "is empty"))
+    } else if shell {
+        let what = "`~` and `$` are the shell's; here they are parts of a name";
+        Some(Finding::new(key, what).help("write the whole path"))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,279 @@
+//! Each number on its own: what it may be.
+
+use crate::config::check::Finding;
+use crate::config::loaded::Loaded;
+use crate::config::schema::{Experiment, Transform};
+use crate::config::values::{Auto, Every, Shape2};
+
+/// The only schema there is.
+const SCHEMA: u32 = 1;
+
+/// Numbers from `low` to `high`, each bound in or out.
+struct Range {
+    low: f64,
+    with_low: bool,
+    high: f64,
+    with_high: bool,
+    words: &'static str,
+}
+
+const fn range(low: f64, with_low: bool, high: f64, with_high: bool, words: &'static str) -> Range {
+    Range { low, with_low, high, with_high, words }
+}
+
+impl Range {
+    fn holds(&self, value: f64) -> bool {
+        let above = if self.with_low { value >= self.low } else { value > self.low };
+        let below = if self.with_high { value <= self.high } else { value < self.high };
+        value.is_finite() && above && below
+    }
+
+    fn check(&self, key: &str, value: f64) -> Option<Finding> {
+        let what = || format!("must be {}, not {}", self.words, shown(value));
+        (!self.holds(value)).then(|| Finding::new(key, what()))
+    }
+}
+
+const POSITIVE: Range = range(0.0, false, f64::MAX, true, "greater than 0 and finite");
+const NOT_NEGATIVE: Range = range(0.0, true, f64::MAX, true, "at least 0 and finite");
+const BELOW_ONE: Range = range(0.0, true, 1.0, false, "at least 0 and less than 1");
+const SHARE: Range = range(0.0, true, 1.0, true, "from 0 to 1");
+const PROPER_SHARE: Range = range(0.0, false, 1.0, false, "between 0 and 1");
+const FACTOR: Range = range(0.0, false, 1.0, true, "greater than 0 and at most 1");
+const RATE: Range = range(0.0, false, 1e6, true, "greater than 0 and at most 1e6");
+const ABOVE_ONE: Range = range(1.0, true, f64::MAX, true, "at least 1 and finite");
+const HALF: Range = range(0.0, true, 0.5, true, "from 0 to 0.5");
+const ANGLE: Range = range(0.0, true, 180.0, true, "from 0 to 180 degrees");
+
+/// A whole file of another version makes no sense to check, but its number does.
+pub(crate) fn schema_version(loaded: &Loaded) -> Vec<Finding> {
+    let found = loaded.experiment.schema;
+    if found == SCHEMA {
+        return Vec::new();
+    }
+    let what = format!("this ddprun reads schema {SCHEMA}, the file is schema {found}");
+    vec![Finding::new("schema", what)]
+}
+
+/// A key, how to read it, and what it may be.
+type Real = (&'static str, fn(&Experiment) -> Option<f64>, Range);
+type Whole = (&'static str, fn(&Experiment) -> Option<u64>, u64, u64);
+
+const REALS: &[Real] = &[
+    ("model.dropout", |e| e.model.dropout, BELOW_ONE),
+    ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
+    ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
+    ("loss.label_smoothing", |e| e.loss.label_smoothing, BELOW_ONE),
+    ("optimizer.lr", |e| Some(e.optimizer.lr), RATE),
+    ("optimizer.weight_decay", |e| e.optimizer.weight_decay, NOT_NEGATIVE),
+    ("optimizer.momentum", |e| e.optimizer.momentum, BELOW_ONE),
+    ("optimizer.dampening", |e| e.optimizer.dampening, SHARE),
+    ("optimizer.eps", |e| e.optimizer.eps, POSITIVE),
+    ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
+    ("scheduler.gamma", |e| e.scheduler.gamma, FACTOR),
+    ("scheduler.eta_min", |e| e.scheduler.eta_min, NOT_NEGATIVE),
+    ("scheduler.pct_start", |e| e.scheduler.pct_start, PROPER_SHARE),
+    ("scheduler.div_factor", |e| e.scheduler.div_factor, ABOVE_ONE),
+    ("scheduler.final_div_factor", |e| e.scheduler.final_div_factor, ABOVE_ONE),
+    ("scheduler.factor", |e| e.scheduler.factor, PROPER_SHARE),
+    ("scheduler.threshold", |e| e.scheduler.threshold, NOT_NEGATIVE),
+    ("loss_scale.init", |e| Some(e.loss_scale.init), POSITIVE),
+    ("loss_scale.growth_factor", |e| Some(e.loss_scale.growth_factor), ABOVE_ONE),
+    ("loss_scale.backoff_factor", |e| Some(e.loss_scale.backoff_factor), PROPER_SHARE),
+    ("early_stopping.min_delta", |e| Some(e.early_stopping.min_delta), NOT_NEGATIVE),
+];
+
+/// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
+const MOST_SAMPLES: u64 = 1 << 24;
+const MOST_STEPS: u64 = 1 << 40;
+
+const WHOLES: &[Whole] = &[
+    ("model.num_classes", |e| given(e.model.num_classes), 1, 1 << 20),
+    ("data.classes", |e| e.data.classes.map(u64::from), 2, 90),
+    ("data.train_per_class", |e| e.data.train_per_class.map(u64::from), 1, 100_000),
+    ("data.val_per_class", |e| e.data.val_per_class.map(u64::from), 1, 100_000),
+    ("data.image_size", |e| e.data.image_size.map(u64::from), 8, 512),
+    ("data.num_workers", |e| given(e.data.num_workers), 0, 256),
+    ("data.prefetch_factor", |e| Some(e.data.prefetch_factor.into()), 1, 64),
+    ("train.epochs", |e| e.train.epochs, 1, 1 << 24),
+    ("train.steps", |e| e.train.steps, 1, MOST_STEPS),
+    ("train.batch_size", |e| given(e.train.batch_size), 1, MOST_SAMPLES),
+    ("train.global_batch_size", |e| given(e.train.global_batch_size), 1, MOST_SAMPLES),
+    (
+        "train.gradient_accumulation_steps",
+        |e| given(e.train.gradient_accumulation_steps),
+        1,
+        65_536,
+    ),
+    ("lr_scaling.base_batch_size", |e| Some(e.lr_scaling.base_batch_size.into()), 1, MOST_SAMPLES),
+    ("scheduler.step_size", |e| e.scheduler.step_size, 1, MOST_STEPS),
+    ("scheduler.warmup", |e| count(e.scheduler.warmup), 0, MOST_STEPS),
+    ("scheduler.patience", |e| e.scheduler.patience, 0, MOST_STEPS),
+    ("loss_scale.growth_interval", |e| Some(e.loss_scale.growth_interval), 1, MOST_STEPS),
+    ("distributed.devices", |e| given(e.distributed.devices), 1, 1024),
+    ("distributed.threads_per_rank", |e| given(e.distributed.threads_per_rank), 1, 1024),
+    ("distributed.bucket_cap", |e| Some(e.distributed.bucket_cap.0), 1024, 1 << 40),
+    ("distributed.first_bucket_cap", |e| Some(e.distributed.first_bucket_cap.0), 1024, 1 << 40),
+    ("distributed.shards", |e| given(e.distributed.shards), 1, 1024),
+    ("validation.every", |e| count(e.validation.every), 1, MOST_STEPS),
+    ("validation.batch_size", |e| given(e.validation.batch_size), 1, MOST_SAMPLES),
+    ("checkpoint.every", |e| count(e.checkpoint.every), 1, MOST_STEPS),
+    ("checkpoint.keep_last", |e| Some(e.checkpoint.keep_last.into()), 1, 10_000),
+    ("checkpoint.keep_best", |e| Some(e.checkpoint.keep_best.into()), 0, 10_000),
+    ("early_stopping.patience", |e| e.early_stopping.patience, 1, MOST_STEPS),
+    ("fault.max_restarts", |e| Some(e.fault.max_restarts.into()), 0, 1000),
+    ("logging.every", |e| count(e.logging.every), 1, MOST_STEPS),
+];
+
+fn given(value: Auto<u32>) -> Option<u64> {
+    value.given().map(u64::from)
+}
+
+fn count(every: Every) -> Option<u64> {
+    match every {
+        Every::Never => None,
+        Every::Epochs(n) | Every::Steps(n) => Some(n),
+    }
+}
+
+/// Every number that stands alone.
+pub(crate) fn numbers(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let reals = REALS.iter().filter_map(|(key, read, range)| range.check(key, read(experiment)?));
+    let wholes = WHOLES.iter().filter_map(|&(key, read, low, high)| {
+        let value = read(experiment)?;
+        (value < low || value > high).then(|| whole(key, value, low, high))
+    });
+    reals.chain(wholes).chain(times(experiment)).collect()
+}
+
+fn whole(key: &str, value: u64, low: u64, high: u64) -> Finding {
+    let finding = if value < low {
+        Finding::new(key, format!("must be at least {low}, not {value}"))
+    } else {
+        Finding::new(key, format!("must be at most {high}, not {value}"))
+    };
+    match key {
+        "train.epochs" | "train.steps" if value == 0 => {
+            finding.help("to only evaluate, use `ddprun eval`")
+        }
+        "validation.every" | "checkpoint.every" | "logging.every" if value == 0 => {
+            finding.help("to switch it off, write \"never\"")
+        }
+        _ => finding,
+    }
+}
+
+fn times(experiment: &Experiment) -> Vec<Finding> {
+    const WEEK: u64 = 7 * 24 * 3600;
+    let limits = [
+        ("train.time", experiment.train.time, 52 * WEEK, "52 weeks"),
+        ("distributed.timeout", Some(experiment.distributed.timeout), WEEK, "one week"),
+    ];
+    let check = |(key, time, most, words): (&str, Option<_>, u64, &str)| {
+        let crate::config::values::Duration(time) = time?;
+        let ok = !time.is_zero() && time.as_secs() <= most;
+        (!ok).then(|| Finding::new(key, format!("must be more than 0 and at most {words}")))
+    };
+    limits.into_iter().filter_map(check).collect()
+}
+
+/// Lists and pairs of numbers.
+pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let mut found = Vec::new();
+    if let Some(betas) = experiment.optimizer.betas {
+        each("optimizer.betas", &betas, &BELOW_ONE, &mut found);
+    }
+    for (index, &width) in experiment.model.hidden.iter().flatten().enumerate() {
+        if width == 0 || width > 1 << 16 {
+            let what = format!("must be from 1 to 65536, not {width}");
+            found.push(Finding::new(format!("model.hidden[{index}]"), what));
+        }
+    }
+    if let Some(milestones) = &experiment.scheduler.milestones {
+        let ascending = milestones.windows(2).all(|pair| pair[0] < pair[1]);
+        if milestones.is_empty() || !ascending {
+            let what = "must be whole numbers, each larger than the one before";
+            found.push(Finding::new("scheduler.milestones", what));
+        }
+    }
+    let mut sinks = experiment.logging.sinks.clone();
+    sinks.dedup();
+    if sinks.len() < experiment.logging.sinks.len() {
+        found.push(Finding::new("logging.sinks", "names a sink twice"));
+    }
+    let transforms = &experiment.data.transforms;
+    for (list, name) in [(&transforms.train, "train"), (&transforms.val, "val")] {
+        for (index, transform) in list.iter().enumerate() {
+            found.extend(of_transform(&format!("data.transforms.{name}[{index}]"), transform));
+        }
+    }
+    found
+}
+
+fn each(key: &str, values: &[f64], range: &Range, found: &mut Vec<Finding>) {
+    let check = |(index, &value)| range.check(&format!("{key}[{index}]"), value);
+    found.extend(values.iter().enumerate().filter_map(check));
+}
+
+fn of_transform(at: &str, transform: &Transform) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let reals = [
+        ("p", transform.p, &SHARE),
+        ("degrees", transform.degrees, &ANGLE),
+        ("brightness", transform.brightness, &NOT_NEGATIVE),
+        ("contrast", transform.contrast, &NOT_NEGATIVE),
+        ("saturation", transform.saturation, &NOT_NEGATIVE),
+        ("hue", transform.hue, &HALF),
+    ];
+    found.extend(
+        reals
+            .into_iter()
+            .filter_map(|(key, value, range)| range.check(&format!("{at}.{key}"), value?)),
+    );
+    for (key, values, range) in
+        [("scale", transform.scale, FACTOR), ("ratio", transform.ratio, POSITIVE)]
+    {
+        let Some(values) = values else { continue };
+        each(&format!("{at}.{key}"), &values, &range, &mut found);
+        if values[0] > values[1] {
+            found.push(Finding::new(format!("{at}.{key}"), "must be [low, high]"));
+        }
+    }
+    for (key, values, range) in [
+        ("mean", &transform.mean, range(f64::MIN, true, f64::MAX, true, "finite")),
+        ("std", &transform.std, POSITIVE),
+    ] {
+        let Some(values) = values else { continue };
+        each(&format!("{at}.{key}"), values, &range, &mut found);
+        if ![1, 3].contains(&values.len()) {
+            let what = "must have one number per channel: 3, or 1 for all";
+            found.push(Finding::new(format!("{at}.{key}"), what));
+        }
+    }
+    found.extend(pixels(at, transform));
+    found
+}
+
+fn pixels(at: &str, transform: &Transform) -> Vec<Finding> {
+    const MOST: u32 = 8192;
+    let sides = match transform.size {
+        None => Vec::new(),
+        Some(Shape2::Side(side)) => vec![side],
+        Some(Shape2::Both(sides)) => sides.to_vec(),
+    };
+    let mut found = Vec::new();
+    if sides.iter().any(|&side| side == 0 || side > MOST) {
+        found.push(Finding::new(format!("{at}.size"), format!("must be from 1 to {MOST} pixels")));
+    }
+    if transform.padding.is_some_and(|padding| padding > MOST) {
+        found.push(Finding::new(format!("{at}.padding"), format!("must be at most {MOST} pixels")));
+    }
+    found
+}
+
+/// A number without a tail of noughts: 0.1, 1e308, NaN.
+fn shown(value: f64) -> String {
+    if value.is_nan() { "nan".to_owned() } else { format!("{value:?}") }
+}

@@ -1,0 +1,140 @@
+//! Keys that make sense alone but not together.
+
+use crate::config::check::Finding;
+use crate::config::loaded::Loaded;
+use crate::config::schema::{Backend, LossKind, Mode, PrecisionChoice, Sampler, SchedulerKind};
+use crate::config::values::{Auto, Every};
+
+/// A run needs an end, and a step needs a size.
+pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
+    let train = &loaded.experiment.train;
+    let mut found = Vec::new();
+    if train.epochs.is_none() && train.steps.is_none() && train.time.is_none() {
+        let finding = Finding::new("train.epochs", "nothing says how long to train")
+            .about("train.steps")
+            .about("train.time");
+        found.push(finding.help("such as `epochs = 50`, `steps = 10000` or `time = \"2h\"`"));
+    }
+    if train.batch_size == Auto::Auto && train.global_batch_size == Auto::Auto {
+        let finding = Finding::new("train.batch_size", "nothing says how large a batch is")
+            .about("train.global_batch_size");
+        found.push(finding.help("give `batch_size` (per rank and pass) or `global_batch_size`"));
+    }
+    let needs_length = [SchedulerKind::Cosine, SchedulerKind::OneCycle];
+    let scheduler = &loaded.experiment.scheduler;
+    if train.epochs.is_none() && train.steps.is_none() && needs_length.contains(&scheduler.name) {
+        let what = "needs to know the last step, but only `train.time` ends the run";
+        let finding = Finding::new("scheduler.name", what).about("train.epochs");
+        found.push(finding.about("train.steps").help("give `train.epochs` or `train.steps`"));
+    }
+    found.retain(|finding| finding.key != "scheduler.name" || train.time.is_some());
+    found.extend(optimizer(loaded));
+    found
+}
+
+fn optimizer(loaded: &Loaded) -> Option<Finding> {
+    let optimizer = &loaded.experiment.optimizer;
+    let nesterov = optimizer.nesterov == Some(true);
+    let plain = optimizer.momentum.is_none_or(|momentum| momentum == 0.0)
+        || optimizer.dampening.is_some_and(|dampening| dampening != 0.0);
+    (nesterov && plain).then(|| {
+        Finding::new("optimizer.nesterov", "needs a momentum and no dampening")
+            .about("optimizer.momentum")
+            .about("optimizer.dampening")
+    })
+}
+
+/// What this build and these numbers can do.
+pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let distributed = &experiment.distributed;
+    let mut found = scaler(loaded);
+    let absent = match distributed.backend {
+        Backend::Nccl => Some("nccl"),
+        Backend::Mpi => Some("mpi"),
+        Backend::Auto | Backend::Shm => None,
+    };
+    if let Some(name) = absent {
+        let what = format!("this ddprun was built without `{name}`");
+        found.push(Finding::new("distributed.backend", what).help("use backend = \"shm\""));
+    }
+    if distributed.sync_batchnorm {
+        let what = "is not available yet: BatchNorm statistics are per shard";
+        found.push(Finding::new("distributed.sync_batchnorm", what));
+    }
+    if experiment.data.sampler == Sampler::Torch && distributed.shards.given().is_some() {
+        let what =
+            "has no meaning with `data.sampler = \"torch\"`, whose order depends on the ranks";
+        found.push(Finding::new("distributed.shards", what).about("data.sampler"));
+    }
+    found
+}
+
+fn scaler(loaded: &Loaded) -> Vec<Finding> {
+    let name = match loaded.experiment.train.precision {
+        PrecisionChoice::Fp16 => return Vec::new(),
+        PrecisionChoice::Fp32 => "fp32",
+        PrecisionChoice::Bf16 | PrecisionChoice::Amp => "bf16",
+    };
+    ["init", "growth_factor", "backoff_factor", "growth_interval"]
+        .iter()
+        .map(|key| format!("loss_scale.{key}"))
+        .filter(|key| loaded.is_given(key))
+        .map(|key| {
+            let what = format!("{name} needs no scaler; it belongs to `precision = \"fp16\"`");
+            Finding::new(key, what).about("train.precision")
+        })
+        .collect()
+}
+
+/// Metrics that will not be measured, and modes that would keep the worst.
+pub(crate) fn monitors(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let (checkpoint, early) = (&experiment.checkpoint, &experiment.early_stopping);
+    let plateau = &experiment.scheduler;
+    let mut watched = vec![("checkpoint", checkpoint.monitor.as_str(), Some(checkpoint.mode))];
+    if early.patience.is_some() {
+        watched.push(("early_stopping", &early.monitor, Some(early.mode)));
+    }
+    if plateau.name == SchedulerKind::Plateau {
+        watched.push(("scheduler", plateau.monitor.as_deref().unwrap_or("val/loss"), plateau.mode));
+    }
+    let expected = experiment.expect.keys().map(|metric| (format!("expect.\"{metric}\""), metric));
+    let mut found: Vec<Finding> =
+        expected.flat_map(|(key, metric)| unmeasured(loaded, &key, metric)).collect();
+    for (table, metric, mode) in watched {
+        let key = format!("{table}.monitor");
+        found.extend(unmeasured(loaded, &key, metric));
+        found.extend(mode.and_then(|mode| backwards(table, metric, mode)));
+    }
+    found
+}
+
+fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let mut found = Vec::new();
+    // Only checkpoints are ranked without anyone having asked; the plan then takes the training loss.
+    let asked = key != "checkpoint.monitor" || loaded.is_given(key);
+    if metric.starts_with("val/") && experiment.validation.every == Every::Never && asked {
+        let what = format!("`{metric}` is never measured: `validation.every` is \"never\"");
+        found.push(Finding::new(key, what).about("validation.every"));
+    }
+    if metric.ends_with("/accuracy") && experiment.loss.name != LossKind::CrossEntropy {
+        let what = format!("`{metric}` needs classes, but the loss is one of numbers");
+        found.push(Finding::new(key, what).about("loss.name"));
+    }
+    found
+}
+
+fn backwards(table: &str, metric: &str, mode: Mode) -> Option<Finding> {
+    let (better, word) = match metric {
+        "val/accuracy" | "train/accuracy" => (Mode::Max, "max"),
+        "val/loss" | "train/loss" => (Mode::Min, "min"),
+        _ => return None,
+    };
+    (mode != better).then(|| {
+        let key = format!("{table}.mode");
+        let what = format!("would keep the worst `{metric}`");
+        Finding::new(key, what).about(format!("{table}.monitor")).help(format!("mode = \"{word}\""))
+    })
+}

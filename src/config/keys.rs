@@ -1,0 +1,237 @@
+//! `defaults.toml` -> the built-in layer, and the tree of all keys that an experiment may hold.
+//!
+//! Keys without a default stand there in comment lines (`# momentum = 0.9`); with the comment sign taken
+//! away they are examples of what the key takes.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use figment::value::{Dict, Value};
+
+use crate::config::spans::{self, Path};
+
+/// The reference page of all keys, and the weakest layer.
+pub const DEFAULTS: &str = include_str!("defaults.toml");
+
+/// What may stand at a place of the file.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// A value.
+    Leaf,
+    /// A table with these keys.
+    Table(BTreeMap<String, Known>),
+    /// A list of tables with these keys.
+    List(Box<Known>),
+    /// A table with any keys, each holding this.
+    Each(Box<Known>),
+    /// A table of whatever a user's model takes.
+    Anything,
+}
+
+/// Every key, with an example value: the defaults and the commented lines together.
+static EXAMPLES: LazyLock<Dict> = LazyLock::new(|| {
+    let mut examples = spans::document(DEFAULTS).dict;
+    merge(&mut examples, spans::document(&commented_keys(DEFAULTS)).dict);
+    examples
+});
+
+/// The tree of all keys.
+pub(crate) static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+    let mut root = tables(&EXAMPLES);
+    if let Known::Table(keys) = &mut root {
+        if let Some(Known::Table(model)) = keys.get_mut("model") {
+            model.insert("options".to_owned(), Known::Anything);
+        }
+        if let Some(Known::Table(expect)) = keys.remove("expect") {
+            let inner = expect.into_values().next().unwrap_or(Known::Anything);
+            keys.insert("expect".to_owned(), Known::Each(Box::new(inner)));
+        }
+        // The page explains each transform once, in the list for training.
+        if let (Some(Value::Dict(_, data)), Some(Known::Table(known_data))) =
+            (EXAMPLES.get("data"), keys.get_mut("data"))
+            && let Some(list) = data.get("transforms").and_then(|lists| lists.find_ref("train"))
+            && let Some(Known::Table(lists)) = known_data.get_mut("transforms")
+        {
+            lists.insert("val".to_owned(), known(list));
+        }
+    }
+    root
+});
+
+/// A value that the key at `path` takes; a place in a list answers with the list's first element.
+pub(crate) fn example(path: &[String]) -> Option<Value> {
+    let (first, rest) = path.split_first()?;
+    rest.iter().try_fold(EXAMPLES.get(first)?.clone(), |value, key| match value {
+        Value::Dict(_, mut dict) => dict.remove(key),
+        Value::Array(_, items) => {
+            let index: usize = key.parse().ok()?;
+            items.get(index).or(items.first()).cloned()
+        }
+        _ => None,
+    })
+}
+
+/// Dotted names of all keys that hold a value, lists of tables by the keys of their tables.
+pub(crate) fn all() -> Vec<String> {
+    fn walk(known: &Known, prefix: &str, found: &mut Vec<String>) {
+        let Known::Table(keys) = known else {
+            found.push(prefix.to_owned());
+            return;
+        };
+        for (key, inner) in keys {
+            let dotted = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            match inner {
+                Known::List(element) => walk(element, &dotted, found),
+                _ => walk(inner, &dotted, found),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&KNOWN, "", &mut found);
+    found
+}
+
+/// Only the table headers and the commented keys, as TOML.
+pub(crate) fn commented_keys(page: &str) -> String {
+    page.lines()
+        .filter_map(|line| match line.strip_prefix("# ") {
+            Some(rest) => is_key(rest).then_some(rest),
+            None => line.starts_with('[').then_some(line),
+        })
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// Whether a comment is a key or a header in disguise, not a sentence.
+fn is_key(comment: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_\"/".contains(c);
+    match comment.split_once(" = ") {
+        Some((key, _)) => key.chars().all(plain),
+        None => comment.starts_with("[["),
+    }
+}
+
+fn merge(into: &mut Dict, from: Dict) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Dict(_, old)), Value::Dict(_, new)) => merge(old, new),
+            (_, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+fn tables(dict: &Dict) -> Known {
+    Known::Table(dict.iter().map(|(key, value)| (key.clone(), known(value))).collect())
+}
+
+fn known(value: &Value) -> Known {
+    match value {
+        Value::Dict(_, dict) => tables(dict),
+        Value::Array(_, items) if items.iter().any(|item| item.as_dict().is_some()) => {
+            let mut keys = Dict::new();
+            items.iter().filter_map(|item| item.clone().into_dict()).for_each(|d| keys.extend(d));
+            Known::List(Box::new(tables(&keys)))
+        }
+        _ => Known::Leaf,
+    }
+}
+
+/// "data.transforms.train[1].size" for the user; a key that needs quotes has them.
+pub(crate) fn dotted(path: &[String]) -> String {
+    path.iter().fold(String::new(), |name, key| match key.parse::<usize>() {
+        Ok(index) if !name.is_empty() => format!("{name}[{index}]"),
+        _ if key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') => {
+            if name.is_empty() { key.clone() } else { format!("{name}.{key}") }
+        }
+        _ => format!("{name}.\"{key}\""),
+    })
+}
+
+/// The way back from [`dotted`].
+pub(crate) fn path_of(dotted: &str) -> Path {
+    let mut path = Path::new();
+    let mut quoted = false;
+    let mut key = String::new();
+    for c in dotted.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            '.' | '[' if !quoted => path.push(std::mem::take(&mut key)),
+            ']' if !quoted => {}
+            c => key.push(c),
+        }
+    }
+    path.push(key);
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::schema::{Experiment, Transform};
+
+    /// The whole page as one experiment, as JSON.
+    fn everything() -> serde_json::Value {
+        let mut examples = EXAMPLES.clone();
+        examples.remove("extends");
+        serde_json::to_value(Value::from(examples)).unwrap()
+    }
+
+    #[test]
+    fn every_key_of_the_schema_stands_on_the_page_and_no_other() {
+        // `deny_unknown_fields` refuses keys that the schema lacks; a key that the page lacks is null.
+        let experiment: Experiment = serde_json::from_value(everything()).unwrap();
+        let mut open = vec![(String::new(), serde_json::to_value(&experiment).unwrap())];
+        while let Some((name, value)) = open.pop() {
+            assert!(!value.is_null(), "`{name}` is not on the page");
+            if let serde_json::Value::Object(keys) = value {
+                open.extend(keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_of_a_transform_stands_on_the_page() {
+        let refusal = serde_json::from_str::<Transform>("{\"?\": 1}").unwrap_err().to_string();
+        let on_page = all();
+        let fields: Vec<&str> = refusal.split('`').skip(3).step_by(2).collect();
+        assert!(fields.len() > 10, "{refusal}");
+        for field in fields {
+            let key = format!("data.transforms.train.{field}");
+            assert!(on_page.contains(&key), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_keys_grows_only_on_purpose() {
+        insta::assert_snapshot!("keys", all().join("\n"));
+    }
+
+    #[test]
+    fn every_line_with_a_key_follows_a_line_that_explains() {
+        let mut explained = false;
+        let mut inside_example = false;
+        for line in DEFAULTS.lines() {
+            let comment = line.strip_prefix("# ");
+            let is_key_line = comment.map_or_else(|| line.contains(" = "), is_key);
+            if is_key_line {
+                let pair = ["train = []", "val = []"].contains(&line);
+                assert!(explained || inside_example || pair, "{line}");
+                inside_example = comment.is_some();
+                explained = false;
+            } else {
+                inside_example &= comment.is_some();
+                explained = comment.is_some() || (explained && line.starts_with('['));
+                inside_example |= comment.is_some_and(|text| text.starts_with("[["));
+            }
+        }
+    }
+
+    #[test]
+    fn dotted_names_lead_back_to_their_path() {
+        for name in ["train.epochs", "data.transforms.train[1].size", "expect.\"val/loss\".at_most"]
+        {
+            assert_eq!(dotted(&path_of(name)), name);
+        }
+    }
+}

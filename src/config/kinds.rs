@@ -1,0 +1,134 @@
+//! Which keys belong to which kind: `momentum` to `sgd`, `train_dir` to `image_folder`.
+
+/// A key and the kinds that use it; a kind ending in `*` stands for all that begin so.
+pub(crate) type Belongs = (&'static str, &'static [&'static str]);
+
+/// Tables whose `name` decides which other keys make sense.
+pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
+    (
+        "model",
+        &[
+            ("stem", &["resnet*"]),
+            ("zero_init_residual", &["resnet*"]),
+            ("freeze_backbone", &["resnet*"]),
+            ("hidden", &["mlp"]),
+            ("dropout", &["mlp"]),
+        ],
+    ),
+    (
+        "data",
+        &[
+            ("train_dir", &["image_folder"]),
+            ("val_dir", &["image_folder"]),
+            ("dir", &["mnist", "shapes"]),
+            ("train_file", &["csv"]),
+            ("val_file", &["csv"]),
+            ("target", &["csv"]),
+            ("classes", &["shapes"]),
+            ("train_per_class", &["shapes"]),
+            ("val_per_class", &["shapes"]),
+            ("image_size", &["shapes"]),
+        ],
+    ),
+    ("loss", &[("label_smoothing", &["cross_entropy"])]),
+    (
+        "optimizer",
+        &[
+            ("momentum", &["sgd"]),
+            ("dampening", &["sgd"]),
+            ("nesterov", &["sgd"]),
+            ("betas", &["adam", "adamw"]),
+            ("eps", &["adam", "adamw"]),
+        ],
+    ),
+    (
+        "scheduler",
+        &[
+            ("step_size", &["step"]),
+            ("milestones", &["multi_step"]),
+            ("gamma", &["step", "multi_step", "exponential"]),
+            ("eta_min", &["cosine"]),
+            ("pct_start", &["one_cycle"]),
+            ("div_factor", &["one_cycle"]),
+            ("final_div_factor", &["one_cycle"]),
+            ("factor", &["plateau"]),
+            ("patience", &["plateau"]),
+            ("threshold", &["plateau"]),
+            ("monitor", &["plateau"]),
+            ("mode", &["plateau"]),
+        ],
+    ),
+];
+
+/// The same for the entries of `data.transforms.train` and `.val`.
+pub(crate) const TRANSFORM: &[Belongs] = &[
+    ("size", &["resize", "center_crop", "random_crop", "random_resized_crop"]),
+    ("padding", &["random_crop"]),
+    ("scale", &["random_resized_crop"]),
+    ("ratio", &["random_resized_crop"]),
+    ("p", &["random_horizontal_flip"]),
+    ("degrees", &["random_rotation"]),
+    ("brightness", &["color_jitter"]),
+    ("contrast", &["color_jitter"]),
+    ("saturation", &["color_jitter"]),
+    ("hue", &["color_jitter"]),
+    ("mean", &["normalize"]),
+    ("std", &["normalize"]),
+];
+
+/// Keys that a kind cannot do without.
+pub(crate) const REQUIRED: [(&str, &str, &str); 8] = [
+    ("data", "image_folder", "train_dir"),
+    ("data", "image_folder", "val_dir"),
+    ("data", "mnist", "dir"),
+    ("data", "csv", "train_file"),
+    ("data", "csv", "val_file"),
+    ("data", "csv", "target"),
+    ("scheduler", "multi_step", "milestones"),
+    ("scheduler", "exponential", "gamma"),
+];
+
+/// Keys that a transform cannot do without.
+pub(crate) const TRANSFORM_REQUIRED: [(&str, &str); 7] = [
+    ("resize", "size"),
+    ("center_crop", "size"),
+    ("random_crop", "size"),
+    ("random_resized_crop", "size"),
+    ("random_rotation", "degrees"),
+    ("normalize", "mean"),
+    ("normalize", "std"),
+];
+
+/// Whether `kind` is one of `kinds`.
+pub(crate) fn fits(kind: &str, kinds: &[&str]) -> bool {
+    kinds.iter().any(|name| match name.strip_suffix('*') {
+        Some(family) => kind.strip_prefix(family).is_some_and(|size| size.parse::<u32>().is_ok()),
+        None => *name == kind,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::keys;
+
+    #[test]
+    fn a_star_stands_for_a_family_and_its_sizes_only() {
+        assert!(fits("resnet18", &["resnet*"]));
+        assert!(!fits("resnet_mine", &["resnet*"]));
+        assert!(!fits("mlp", &["resnet*"]));
+        assert!(fits("adamw", &["adam", "adamw"]));
+    }
+
+    #[test]
+    fn only_keys_of_the_schema_belong_to_kinds() {
+        let all = keys::all();
+        let tables = KINDS
+            .iter()
+            .flat_map(|(table, keys)| keys.iter().map(move |(key, _)| format!("{table}.{key}")));
+        let transforms = TRANSFORM.iter().map(|(key, _)| format!("data.transforms.train.{key}"));
+        for key in tables.chain(transforms) {
+            assert!(all.contains(&key), "{key}");
+        }
+    }
+}

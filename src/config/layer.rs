@@ -1,0 +1,159 @@
+//! One source of settings: its values for figment, and its text for the caret.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use figment::value::{Dict, Map, Value};
+use figment::{Metadata, Profile, Provider};
+use miette::NamedSource;
+use serde::Serialize;
+
+use crate::config::keys::{DEFAULTS, dotted};
+use crate::config::problem::Problem;
+use crate::config::spans::{self, Path, Place};
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// `defaults.toml`, embedded.
+    Defaults,
+    /// The experiment file, or one that it extends.
+    File(PathBuf),
+    /// A variable: `DDPRUN_TRAIN__EPOCHS`.
+    Environment(String),
+    /// An override: `train.epochs=3`.
+    CommandLine(String),
+    /// The name of the experiment file.
+    FileName,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Defaults => f.write_str("built-in defaults"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::CommandLine(_) => f.write_str("command line"),
+            Self::FileName => f.write_str("the file's name"),
+        }
+    }
+}
+
+/// One file, one environment variable or one override.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    pub(crate) source: Source,
+    pub(crate) dict: Dict,
+    pub(crate) places: BTreeMap<Path, Place>,
+    pub(crate) text: Arc<NamedSource<String>>,
+}
+
+impl Layer {
+    /// The built-in defaults.
+    pub(crate) fn defaults() -> Self {
+        Self::document(Source::Defaults, DEFAULTS.to_owned()).0
+    }
+
+    /// A whole TOML text, and what of it is not TOML.
+    pub(crate) fn document(source: Source, text: String) -> (Self, Vec<Problem>) {
+        let read = spans::document(&text);
+        let text = Arc::new(NamedSource::new(source.to_string(), text));
+        let layer = Self { source, dict: read.dict, places: read.places, text };
+        let problems = layer.unreadable(read.errors);
+        (layer, problems)
+    }
+
+    /// Problems of a text that is not TOML; at most ten, since one slip has many consequences.
+    pub(crate) fn unreadable(&self, errors: Vec<(String, std::ops::Range<usize>)>) -> Vec<Problem> {
+        let problem = |(what, span)| Problem::new("", what).at(&self.text, span, 0);
+        errors.into_iter().take(10).map(problem).collect()
+    }
+
+    /// The value at `path`.
+    pub(crate) fn get(&self, path: &[String]) -> Option<&Value> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.dict.get(first)?, |value, key| match value {
+            Value::Dict(_, dict) => dict.get(key),
+            Value::Array(_, items) => items.get(key.parse::<usize>().ok()?),
+            _ => None,
+        })
+    }
+
+    /// The value at `path`, to change it.
+    pub(crate) fn get_mut(&mut self, path: &[String]) -> Option<&mut Value> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.dict.get_mut(first)?, |value, key| match value {
+            Value::Dict(_, dict) => dict.get_mut(key),
+            Value::Array(_, items) => items.get_mut(key.parse::<usize>().ok()?),
+            _ => None,
+        })
+    }
+
+    /// The table at `path`, the top for an empty one.
+    pub(crate) fn table_mut(&mut self, path: &[String]) -> Option<&mut Dict> {
+        if path.is_empty() {
+            return Some(&mut self.dict);
+        }
+        match self.get_mut(path)? {
+            Value::Dict(_, dict) => Some(dict),
+            _ => None,
+        }
+    }
+
+    /// Takes the key at `path` away; whether it was there.
+    pub(crate) fn remove(&mut self, path: &[String]) -> bool {
+        let Some((last, parent)) = path.split_last() else { return false };
+        self.table_mut(parent).is_some_and(|table| table.remove(last).is_some())
+    }
+
+    /// Gives the key at `path` the name that was meant.
+    pub(crate) fn rename(&mut self, path: &[String], name: &str) {
+        let Some((last, parent)) = path.split_last() else { return };
+        let Some(table) = self.table_mut(parent) else { return };
+        let Some(value) = table.remove(last) else { return };
+        table.insert(name.to_owned(), value);
+        let depth = parent.len();
+        let moved: Vec<(Path, Place)> = self
+            .places
+            .iter()
+            .filter(|(old, _)| old.starts_with(path))
+            .map(|(old, place)| {
+                let mut new = old.clone();
+                name.clone_into(&mut new[depth]);
+                (new, place.clone())
+            })
+            .collect();
+        self.places.extend(moved);
+    }
+
+    /// A problem of the key at `path`, with the caret under its value.
+    pub(crate) fn at_value(&self, path: &[String], what: String, order: usize) -> Problem {
+        let problem = Problem::new(dotted(path), what);
+        match self.places.get(path) {
+            Some(place) => problem.at(&self.text, place.value.clone(), order),
+            None => problem,
+        }
+    }
+
+    /// A problem of the key at `path`, with the caret under the key itself.
+    pub(crate) fn at_key(&self, path: &[String], what: String, order: usize) -> Problem {
+        let problem = Problem::new(dotted(path), what);
+        match self.places.get(path) {
+            Some(place) => problem.at(&self.text, place.key.clone(), order),
+            None => problem,
+        }
+    }
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.source.to_string())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Map::from([(Profile::Default, self.dict.clone())]))
+    }
+}

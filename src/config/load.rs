@@ -1,0 +1,218 @@
+//! Layers, weakest first: built-in defaults, `extends`, the file, `DDPRUN_*`, the command line.
+
+use std::path::{Path, PathBuf};
+
+use figment::value::Value;
+
+use crate::config::check;
+use crate::config::extract::{self, strongest};
+use crate::config::keys::path_of;
+use crate::config::kinds::{KINDS, fits};
+use crate::config::layer::{Layer, Source};
+use crate::config::loaded::Loaded;
+use crate::config::overrides::{self, Asked};
+use crate::config::problem::{Problem, Problems};
+use crate::config::{text, unknown};
+
+/// Files that extend files that extend files ... end here.
+const DEEPEST: usize = 16;
+
+/// Words that this program knows beside those of the schema.
+#[derive(Clone, Debug, Default)]
+pub struct Vocabulary {
+    /// Names of registered models.
+    pub models: Vec<String>,
+}
+
+/// Reads the experiment file `path`, the files that it extends, the environment and `overrides` (`key=value`).
+///
+/// # Errors
+///
+/// All problems of all layers at once.
+pub fn load(
+    path: &Path,
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    let text = text::read(path)?;
+    Stack::new().build(path, text, &overrides::environment(), overrides, vocabulary)
+}
+
+/// Reads `text` as if it were the file `path`, without the environment: a stored `resolved.toml`, a test.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_text(
+    path: &Path,
+    text: &str,
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    Stack::new().build(path, text.to_owned(), &[], overrides, vocabulary)
+}
+
+/// Layers as they are collected.
+pub(crate) struct Stack {
+    layers: Vec<Layer>,
+    /// For each layer, how many sources are weaker: all overrides of a command line are one source.
+    groups: Vec<usize>,
+    problems: Vec<Problem>,
+}
+
+impl Stack {
+    pub(crate) fn new() -> Self {
+        Self { layers: vec![Layer::defaults()], groups: vec![0], problems: Vec::new() }
+    }
+
+    pub(crate) fn build(
+        mut self,
+        path: &Path,
+        text: String,
+        environment: &[(String, String)],
+        overrides: &[String],
+        vocabulary: &Vocabulary,
+    ) -> Result<Loaded, Problems> {
+        self.file(path, text, &mut Vec::new());
+        let files = self.next_group();
+        for (key, value) in environment {
+            self.ask(overrides::variable(key, value), files);
+        }
+        let command_line = self.next_group();
+        for text in overrides {
+            self.ask(overrides::command_line(text), command_line);
+        }
+        if !self.problems.is_empty() {
+            // What could not be read cannot be checked; its consequences would only hide it.
+            return Err(Problems::new(self.problems));
+        }
+        self.finish(path, vocabulary)
+    }
+
+    fn next_group(&self) -> usize {
+        self.groups.last().map_or(0, |group| group + 1)
+    }
+
+    fn push(&mut self, layer: Layer, group: usize) {
+        self.layers.push(layer);
+        self.groups.push(group);
+    }
+
+    /// The file and, before it, those that it extends.
+    fn file(&mut self, path: &Path, text: String, open: &mut Vec<PathBuf>) {
+        let (mut layer, problems) = Layer::document(Source::File(path.to_owned()), text);
+        let broken = !problems.is_empty();
+        self.problems.extend(problems);
+        open.push(identity(path));
+        let bases = layer.dict.remove("extends");
+        if !broken {
+            self.bases(&layer, bases, path, open);
+        }
+        open.pop();
+        let group = self.next_group();
+        self.push(layer, group);
+    }
+
+    fn bases(&mut self, layer: &Layer, bases: Option<Value>, path: &Path, open: &mut Vec<PathBuf>) {
+        let at = |key: &[String], what: String| layer.at_value(key, what, 0);
+        let key = vec!["extends".to_owned()];
+        let named: Vec<(Vec<String>, Value)> = match bases {
+            None => return,
+            Some(Value::Array(_, items)) => items
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| (vec!["extends".to_owned(), index.to_string()], item))
+                .collect(),
+            Some(one) => vec![(key, one)],
+        };
+        for (key, name) in named {
+            let Some(name) = name.as_str() else {
+                self.problems.push(at(&key, "must be a file's name, or a list of them".to_owned()));
+                continue;
+            };
+            let base = path.parent().unwrap_or(Path::new("")).join(name);
+            if open.contains(&identity(&base)) || open.len() >= DEEPEST {
+                let what = "leads back to a file that extends this one".to_owned();
+                self.problems.push(at(&key, what));
+                continue;
+            }
+            match text::read(&base) {
+                Ok(text) => self.file(&base, text, open),
+                Err(problem) => {
+                    let here = at(&key, problem.what().to_owned());
+                    let help = problem.remedy().unwrap_or("paths are relative to this file");
+                    self.problems.push(here.help(help));
+                }
+            }
+        }
+    }
+
+    /// One variable or override.
+    fn ask(&mut self, asked: Result<Asked, Problem>, group: usize) {
+        match asked {
+            Err(problem) => self.problems.push(problem),
+            Ok(Asked::Set(layer)) => self.push(layer, group),
+            Ok(Asked::Remove(path, layer)) => {
+                if let Some(problem) = unknown::unknown(&layer, &path, self.layers.len()) {
+                    self.problems.push(problem);
+                }
+                for layer in &mut self.layers[1..] {
+                    layer.remove(&path);
+                }
+            }
+        }
+    }
+
+    fn finish(mut self, path: &Path, vocabulary: &Vocabulary) -> Result<Loaded, Problems> {
+        for (order, layer) in self.layers.iter_mut().enumerate() {
+            self.problems.extend(unknown::weed(layer, order));
+        }
+        self.drop_keys_of_other_kinds();
+        let mut extracted = extract::extract(&mut self.layers);
+        self.problems.append(&mut extracted.problems);
+        let Some(mut experiment) = extracted.experiment else {
+            return Err(Problems::new(self.problems));
+        };
+        let named_by_file = experiment.experiment.name.is_none();
+        if named_by_file {
+            experiment.experiment.name = Some(stem(path));
+        }
+        let mut loaded = Loaded::new(experiment, path.to_owned(), self.layers);
+        if named_by_file {
+            loaded.sources.insert("experiment.name".to_owned(), Source::FileName);
+        }
+        self.problems.extend(check::all(&loaded, vocabulary, &extracted.broken));
+        if self.problems.is_empty() { Ok(loaded) } else { Err(Problems::new(self.problems)) }
+    }
+
+    /// Where a stronger source names another kind, keys that belong only to the weaker one's kind fall away.
+    fn drop_keys_of_other_kinds(&mut self) {
+        for (table, keys) in KINDS {
+            let name = path_of(&format!("{table}.name"));
+            for index in 1..self.layers.len() {
+                let weaker = self.groups.partition_point(|&group| group < self.groups[index]);
+                let word =
+                    |layer: &Layer| layer.get(&name).and_then(Value::as_str).map(str::to_owned);
+                let Some(kind) = word(&self.layers[index]) else { continue };
+                let before = strongest(&self.layers[..weaker], &name);
+                if before.and_then(|i| word(&self.layers[i])).is_none_or(|old| old == kind) {
+                    continue;
+                }
+                for (key, _) in keys.iter().filter(|(_, kinds)| !fits(&kind, kinds)) {
+                    for layer in &mut self.layers[1..weaker.max(1)] {
+                        layer.remove(&path_of(&format!("{table}.{key}")));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What two names of one file have in common.
+fn identity(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}

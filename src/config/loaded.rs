@@ -1,0 +1,87 @@
+//! An experiment with the memory of where each of its values was written.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use figment::value::{Dict, Value};
+
+use crate::config::extract::{merged, strongest};
+use crate::config::keys::{dotted, path_of};
+use crate::config::layer::{Layer, Source};
+use crate::config::problem::Problem;
+use crate::config::schema::Experiment;
+use crate::config::spans::Path;
+
+/// An experiment, and where each of its values was written.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What was asked.
+    pub experiment: Experiment,
+    /// For each key that has a value, by dotted name, the strongest layer that gives it; a list is one key.
+    pub sources: BTreeMap<String, Source>,
+    /// The experiment file.
+    pub path: PathBuf,
+    pub(crate) layers: Vec<Layer>,
+}
+
+impl Loaded {
+    pub(crate) fn new(experiment: Experiment, path: PathBuf, layers: Vec<Layer>) -> Self {
+        let mut sources = BTreeMap::new();
+        let top: Dict = merged(&layers).extract().unwrap_or_default();
+        let mut open: Vec<(Path, Value)> =
+            top.into_iter().map(|(key, value)| (vec![key], value)).collect();
+        while let Some((path, value)) = open.pop() {
+            match value {
+                Value::Dict(_, dict) if !dict.is_empty() => {
+                    open.extend(
+                        dict.into_iter().map(|(key, value)| {
+                            (path.iter().cloned().chain([key]).collect(), value)
+                        }),
+                    );
+                }
+                _ => {
+                    let index = strongest(&layers, &path).unwrap_or(0);
+                    sources.insert(dotted(&path), layers[index].source.clone());
+                }
+            }
+        }
+        Self { experiment, sources, path, layers }
+    }
+
+    /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under its value in
+    /// the strongest layer that has one; without a picture where none has.
+    pub fn problem(&self, key: &str, what: impl Into<String>) -> Problem {
+        self.problem_at(key, key, what)
+    }
+
+    /// A problem of `key`, drawn under the value of the key `place`, for keys that are missing.
+    pub fn problem_at(&self, key: &str, place: &str, what: impl Into<String>) -> Problem {
+        let problem = Problem::new(key, what);
+        let path = path_of(place);
+        let Some(order) = strongest(&self.layers, &path) else { return problem };
+        let layer = &self.layers[order];
+        match layer.places.get(&path) {
+            Some(place) => problem.at(&layer.text, place.value.clone(), order),
+            None => problem,
+        }
+    }
+
+    /// Whether a user's layer, not only the built-in defaults, says something about the key.
+    pub fn is_given(&self, key: &str) -> bool {
+        strongest(&self.layers, &path_of(key)).is_some_and(|index| index > 0)
+    }
+
+    /// The text at the key, as written; `None` if it is absent or no text.
+    pub(crate) fn word(&self, key: &str) -> Option<&str> {
+        let path = path_of(key);
+        match self.layers[strongest(&self.layers, &path)?].get(&path)? {
+            Value::String(_, text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Name of the experiment: as written, or the file's stem.
+    pub fn name(&self) -> &str {
+        self.experiment.experiment.name.as_deref().unwrap_or_default()
+    }
+}

@@ -1,0 +1,271 @@
+//! `train.epochs=3`, `~train.steps` and `DDPRUN_TRAIN__EPOCHS=3` -> layers.
+//!
+//! The grammar is Hydra's: a dotted key, `=`, and a TOML value, where a bare word is text
+//! (`optimizer.name=adam`, `logging.sinks=[csv,jsonl]`). `+key=value` is the same as `key=value`;
+//! `~key` takes away what files and environment say about the key, and so does `key=null`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use figment::providers::Env;
+use figment::value::{Dict, Value};
+use miette::NamedSource;
+
+use crate::config::layer::{Layer, Source};
+use crate::config::problem::Problem;
+use crate::config::spans::{self, Path, Place};
+
+/// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
+pub const RESERVED: [&str; 5] =
+    ["DDPRUN_FP", "DDPRUN_LOG", "DDPRUN_RUN", "DDPRUN_TOKEN", "DDPRUN_WORKER"];
+
+/// What an override asks for.
+pub(crate) enum Asked {
+    /// A value for a key.
+    Set(Layer),
+    /// The key at this path goes back to its default; the layer holds the text only.
+    Remove(Path, Layer),
+}
+
+/// The settings in the environment, in the order of their names.
+pub(crate) fn environment() -> Vec<(String, String)> {
+    let is_setting = |name: &str| {
+        let full = format!("DDPRUN_{}", name.to_ascii_uppercase());
+        !full.ends_with("_FD") && !RESERVED.contains(&full.as_str())
+    };
+    let env = Env::prefixed("DDPRUN_").filter(move |name| is_setting(name.as_str()));
+    let mut found: Vec<(String, String)> =
+        env.iter().map(|(key, value)| (key.into_string(), value)).collect();
+    found.sort();
+    found
+}
+
+/// The environment variable of the setting `key` (`train__epochs`) as a layer.
+pub(crate) fn variable(key: &str, value: &str) -> Result<Asked, Problem> {
+    let name = format!("DDPRUN_{}", key.to_ascii_uppercase());
+    let shown = format!("{name}={value}");
+    let mut at = "DDPRUN_".len();
+    let mut segments = Vec::new();
+    for segment in key.split("__") {
+        segments.push((segment.to_ascii_lowercase(), at..at + segment.len()));
+        at += segment.len() + "__".len();
+    }
+    let value_at = name.len() + 1;
+    assignment(Source::Environment(name), shown, &segments, value_at)
+}
+
+/// The override `text` as a layer.
+pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
+    let source = Source::CommandLine(text.to_owned());
+    let body = text.trim_start_matches(['+', '~']);
+    let start = text.len() - body.len();
+    let key_end = assignment_sign(body).unwrap_or(body.len());
+    let segments = segments(&body[..key_end], start);
+    let refuse = |what: &str, help: &str| {
+        let file = Arc::new(NamedSource::new(source.to_string(), text.to_owned()));
+        Err(Problem::new("", what).at(&file, 0..text.len(), 0).help(help))
+    };
+    if segments.iter().any(|(segment, _)| segment.is_empty()) {
+        return refuse("names no key", "write `key=value`, such as `train.epochs=3`");
+    }
+    if text.starts_with('~') {
+        return Ok(removal(source, text.to_owned(), &segments));
+    }
+    if key_end == body.len() {
+        return refuse("has no value", "write `key=value`, or `~key` to take the key away");
+    }
+    let value_at = start + key_end + 1;
+    assignment(source, text.to_owned(), &segments, value_at)
+}
+
+/// Position of the first `=` outside quotes.
+fn assignment_sign(text: &str) -> Option<usize> {
+    let mut quoted = false;
+    text.char_indices().find_map(|(at, c)| {
+        quoted ^= c == '"';
+        (c == '=' && !quoted).then_some(at)
+    })
+}
+
+/// The keys of a dotted name, unquoted, and where each stands.
+fn segments(dotted: &str, offset: usize) -> Vec<(String, Range<usize>)> {
+    let mut found = Vec::new();
+    let mut quoted = false;
+    let mut start = 0;
+    for (at, c) in dotted.char_indices().chain([(dotted.len(), '.')]) {
+        quoted ^= c == '"';
+        if c == '.' && (!quoted || at == dotted.len()) {
+            let segment = dotted[start..at].trim();
+            found.push((segment.trim_matches('"').to_owned(), offset + start..offset + at));
+            start = at + 1;
+        }
+    }
+    found
+}
+
+fn empty_layer(source: Source, text: String, segments: &[(String, Range<usize>)]) -> (Path, Layer) {
+    let mut path = Path::new();
+    let name = source.to_string();
+    let text = Arc::new(NamedSource::new(name, text));
+    let mut layer =
+        Layer { source, dict: Dict::new(), places: std::collections::BTreeMap::new(), text };
+    for (segment, span) in segments {
+        path.push(segment.clone());
+        layer.places.insert(path.clone(), Place { key: span.clone(), value: span.clone() });
+    }
+    (path, layer)
+}
+
+fn removal(source: Source, text: String, segments: &[(String, Range<usize>)]) -> Asked {
+    let (path, layer) = empty_layer(source, text, segments);
+    Asked::Remove(path, layer)
+}
+
+/// The layer that gives `text[value_at..]` to the key of `segments`.
+fn assignment(
+    source: Source,
+    text: String,
+    segments: &[(String, Range<usize>)],
+    value_at: usize,
+) -> Result<Asked, Problem> {
+    let written = text[value_at..].to_owned();
+    let (path, mut layer) = empty_layer(source, text, segments);
+    if written.trim() == "null" {
+        return Ok(Asked::Remove(path, layer));
+    }
+    let key = layer.places.get(&path).map_or(0..0, |place| place.key.clone());
+    let whole = Place { key: key.clone(), value: value_at..value_at + written.len() };
+    layer.places.insert(path.clone(), whole.clone());
+    let value = match spans::value(&written, path.clone(), key, value_at) {
+        Some((value, read)) => {
+            layer.places.extend(read.places);
+            if let Some(problem) = layer.unreadable(read.errors).pop() {
+                return Err(problem);
+            }
+            value
+        }
+        None => bare(written.trim()).ok_or_else(|| {
+            Problem::new(crate::config::keys::dotted(&path), "is not a TOML value")
+                .at(&layer.text, whole.value, 0)
+                .help("quote text that holds brackets, quotes or `#`: key='\"...\"'")
+        })?,
+    };
+    layer.dict = nested(&path, value);
+    Ok(Asked::Set(layer))
+}
+
+/// A value whose words lack their quotes: `adam`, `[csv, jsonl]`, `[{name=resize, size=64}]`.
+fn bare(text: &str) -> Option<Value> {
+    let delimiter = |c: char| "[]{},=".contains(c);
+    let structured = text.starts_with(['[', '{']);
+    let quoted = if structured { quote_words(text, delimiter) } else { quote(text) };
+    spans::value(&quoted, Path::new(), 0..0, 0).map(|(value, _)| value)
+}
+
+/// Quotes what stands between delimiters, unless it is nothing, a key, or TOML as it is.
+fn quote_words(text: &str, delimiter: impl Fn(char) -> bool) -> String {
+    let mut quoted = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(&delimiter) {
+        let (word, sign) = (&rest[..at], &rest[at..=at]);
+        let leave = sign == "=" || word.trim().is_empty();
+        quoted += &if leave { word.to_owned() } else { quote(word) };
+        quoted += sign;
+        rest = &rest[at + 1..];
+    }
+    quoted + rest
+}
+
+/// The word in quotes, unless it is TOML as it is, or holds what only the user can quote.
+fn quote(word: &str) -> String {
+    let word = word.trim();
+    let plain = !word.contains(['"', '\'', '\\', '#', '\n', '[', ']', '{', '}']);
+    if plain && spans::value(word, Path::new(), 0..0, 0).is_none() {
+        format!("\"{word}\"")
+    } else {
+        word.to_owned()
+    }
+}
+
+/// `{a = {b = value}}` for the path a.b.
+fn nested(path: &[String], value: Value) -> Dict {
+    let mut path = path.iter().rev();
+    let last = path.next().cloned().unwrap_or_default();
+    path.fold(Dict::from([(last, value)]), |dict, key| {
+        Dict::from([(key.clone(), Value::from(dict))])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(asked: Result<Asked, Problem>) -> Dict {
+        match asked {
+            Ok(Asked::Set(layer)) => layer.dict,
+            Ok(Asked::Remove(path, _)) => panic!("removes {path:?}"),
+            Err(problem) => panic!("{problem}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(text: &str, toml: &str) {
+        let expected = spans::document(toml);
+        assert!(expected.errors.is_empty());
+        assert_eq!(set(command_line(text)), expected.dict, "{text}");
+    }
+
+    #[test]
+    fn a_value_is_toml_and_a_bare_word_is_text() {
+        check("train.epochs=3", "train.epochs = 3");
+        check("+train.epochs=3", "train.epochs = 3");
+        check("++train.epochs = 3", "train.epochs = 3");
+        check("optimizer.name=adam", "optimizer.name = 'adam'");
+        check("optimizer.name=\"adam\"", "optimizer.name = 'adam'");
+        check("data.drop_last=false", "data.drop_last = false");
+        check("optimizer.lr=1e-3", "optimizer.lr = 1e-3");
+        check("train.time=2h", "train.time = '2h'");
+        check("validation.every=5 epochs", "validation.every = '5 epochs'");
+        check("data.train_dir=/data/train", "data.train_dir = '/data/train'");
+        check("model.hidden=[64,32]", "model.hidden = [64, 32]");
+        check("logging.sinks=[csv,jsonl]", "logging.sinks = ['csv', 'jsonl']");
+        check("logging.sinks=[]", "logging.sinks = []");
+        check("experiment.name=", "experiment.name = ''");
+        check("expect.\"val/loss\".at_most=0.5", "expect.'val/loss'.at_most = 0.5");
+        check("expect.val/loss.at_most=0.5", "expect.'val/loss'.at_most = 0.5");
+        check("a.b={x=1}", "a.b = {x = 1}");
+        check(
+            "a.b=[{name=resize, size=64}, {name=x}]",
+            "a.b = [{name = 'resize', size = 64}, {name = 'x'}]",
+        );
+        check("a.b=[[resize, 224], []]", "a.b = [['resize', 224], []]");
+        check("a.b=[ a , 'b c' ]", "a.b = ['a', 'b c']");
+        check("a.b=a,b", "a.b = 'a,b'");
+    }
+
+    #[test]
+    fn a_tilde_or_null_takes_a_key_away() {
+        for text in ["~train.steps", "train.steps=null", "~train.steps=5"] {
+            assert!(
+                matches!(command_line(text), Ok(Asked::Remove(path, _)) if path == ["train", "steps"])
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_assignment_is_refused() {
+        for text in ["train.epochs", "=3", "train..epochs=3", "", "x=[1", "x=\"a"] {
+            assert!(command_line(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn double_underscores_of_a_variable_are_dots() {
+        let asked = variable("train__batch_size", "64");
+        assert_eq!(set(asked), spans::document("train.batch_size = 64").dict);
+        let Ok(Asked::Set(layer)) = variable("train__batch_size", "[1, 2]") else { panic!() };
+        let place = &layer.places[&["train", "batch_size"].map(str::to_owned).to_vec()];
+        assert_eq!(&layer.text.inner()[place.key.clone()], "BATCH_SIZE");
+        assert_eq!(&layer.text.inner()[place.value.clone()], "[1, 2]");
+    }
+}

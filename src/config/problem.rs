@@ -1,0 +1,150 @@
+//! What is wrong with an experiment, drawn on the text that says it. The only home of miette's types beside `main`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, NamedSource, SourceSpan};
+use thiserror::Error;
+
+/// One thing that is wrong: key, reason, place, remedy.
+#[derive(Clone, Debug, Error, Diagnostic)]
+#[error("{}", self.headline())]
+pub struct Problem {
+    key: String,
+    what: String,
+    #[source_code]
+    file: Option<Arc<NamedSource<String>>>,
+    #[label("{label}")]
+    place: Option<SourceSpan>,
+    label: String,
+    #[help]
+    help: Option<String>,
+    order: usize,
+}
+
+impl Problem {
+    /// A problem of `key` (empty for a whole file) that no text shows.
+    pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
+        let (key, what) = (key.into(), what.into());
+        // Labels are not wrapped; a long reason stands in the headline only.
+        let label = if what.chars().count() <= 60 { what.clone() } else { String::new() };
+        Self { key, what, file: None, place: None, label, help: None, order: usize::MAX }
+    }
+
+    /// The same problem with a remedy.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The same problem with its place: bytes `span` of `file`, where `order` sorts texts.
+    #[must_use]
+    pub(crate) fn at(
+        mut self,
+        file: &Arc<NamedSource<String>>,
+        span: std::ops::Range<usize>,
+        order: usize,
+    ) -> Self {
+        self.file = Some(Arc::clone(file));
+        self.place = Some(span.into());
+        self.order = order;
+        self
+    }
+
+    /// Dotted key that is wrong; empty if the problem is not one of a key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What is wrong with it, a fragment without a final period.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
+    /// Name of the text that is wrong, and the line in it, from 1.
+    pub fn line(&self) -> Option<(&str, usize)> {
+        let (file, place) = (self.file.as_ref()?, self.place?);
+        let before = file.inner().get(..place.offset())?;
+        Some((file.name(), before.matches('\n').count() + 1))
+    }
+
+    fn headline(&self) -> String {
+        if self.key.is_empty() {
+            self.what.clone()
+        } else {
+            format!("`{}`: {}", self.key, self.what)
+        }
+    }
+
+    fn sort_key(&self) -> (usize, usize) {
+        (self.order, self.place.map_or(0, |place| place.offset()))
+    }
+}
+
+/// All that is wrong with an experiment, in the order of its layers and lines.
+#[derive(Clone, Debug, Error)]
+pub struct Problems(Vec<Problem>);
+
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Self {
+        Self(vec![problem])
+    }
+}
+
+impl Problems {
+    /// In the order in which they stand in their texts.
+    pub fn new(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(Problem::sort_key);
+        Self(problems)
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+
+    /// The page for the terminal: each problem with its lines, a caret and a remedy, at most `width` columns
+    /// where text can be wrapped. The last line counts them.
+    pub fn page(&self, color: bool, width: usize) -> String {
+        let theme =
+            if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
+        let painter =
+            GraphicalReportHandler::new_themed(theme).with_width(width).with_context_lines(1);
+        let mut page = String::new();
+        for problem in &self.0 {
+            // A `String` does not refuse to be written to, so a failure here can only cut the page short.
+            if painter.render_report(&mut page, problem).is_err() {
+                page.push_str(&problem.to_string());
+            }
+            page.push('\n');
+        }
+        page + &self.count() + "; nothing was started\n"
+    }
+
+    fn count(&self) -> String {
+        match self.0.len() {
+            1 => "1 problem".to_owned(),
+            n => format!("{n} problems"),
+        }
+    }
+}
+
+impl fmt::Display for Problems {
+    /// One line per problem, without pictures.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.count())?;
+        for problem in &self.0 {
+            match problem.line() {
+                Some((file, line)) => write!(f, "\n{file}:{line}: {problem}")?,
+                None => write!(f, "\n{problem}")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,530 @@
+use std::fs;
+use std::path::Path;
+
+use crate::config::schema::{DataKind, OptimizerKind, Sink};
+use crate::config::values::{Auto, Every};
+use crate::config::{
+    Loaded, Problems, Source, Vocabulary, changed_keys, load, load_text, refuse_unsafe, resolved,
+};
+
+const GOOD: &str = r#"schema = 1
+
+[model]
+name = "resnet18"
+
+[data]
+name = "image_folder"
+train_dir = "data/train"
+val_dir = "data/val"
+
+[[data.transforms.train]]
+name = "random_resized_crop"
+size = 224
+
+[[data.transforms.val]]
+name = "resize"
+size = [224, 224]
+
+[train]
+epochs = 50
+batch_size = 32
+
+[optimizer]
+name = "sgd"
+lr = 0.1
+momentum = 0.9
+"#;
+
+fn vocabulary() -> Vocabulary {
+    Vocabulary { models: ["mlp", "resnet18", "resnet34", "resnet50"].map(str::to_owned).to_vec() }
+}
+
+fn read(text: &str, overrides: &[&str]) -> Result<Loaded, Problems> {
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    load_text(Path::new("exp.toml"), text, &overrides, &vocabulary())
+}
+
+#[track_caller]
+fn good(text: &str, overrides: &[&str]) -> Loaded {
+    read(text, overrides).unwrap_or_else(|problems| panic!("{}", problems.page(false, 90)))
+}
+
+#[track_caller]
+fn page(text: &str, overrides: &[&str]) -> String {
+    read(text, overrides).expect_err("problems").page(false, 80)
+}
+
+/// `GOOD` with `from` replaced.
+#[track_caller]
+fn with(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from));
+    GOOD.replacen(from, to, 1)
+}
+
+/// Every problem as "key: what", in order.
+#[track_caller]
+fn told(text: &str, overrides: &[&str]) -> Vec<String> {
+    read(text, overrides).expect_err("problems").iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_good_file_is_read_over_the_defaults() {
+    let loaded = good(GOOD, &[]);
+    let experiment = &loaded.experiment;
+    assert_eq!(loaded.name(), "exp");
+    assert_eq!(experiment.data.name, DataKind::ImageFolder);
+    assert_eq!(experiment.train.batch_size, Auto::Given(32));
+    assert_eq!(experiment.train.global_batch_size, Auto::Auto);
+    assert_eq!(experiment.validation.every, Every::Epochs(1));
+    assert_eq!(experiment.optimizer.weight_decay, None);
+    let source = |key: &str| loaded.sources[key].to_string();
+    assert_eq!(source("train.epochs"), "exp.toml");
+    assert_eq!(source("train.precision"), "built-in defaults");
+    assert_eq!(source("data.transforms.train"), "exp.toml");
+    assert_eq!(source("experiment.name"), "the file's name");
+    assert!(!loaded.sources.contains_key("optimizer.weight_decay"));
+}
+
+#[test]
+fn each_layer_wins_over_the_weaker_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::File::create(&path)
+            .and_then(|mut f| std::io::Write::write_all(&mut f, text.as_bytes()))
+            .unwrap();
+        path
+    };
+    write(
+        "_base/first.toml",
+        "[train]\nepochs = 1\nsteps = 1\nclip_grad_norm = 1.0\n[model]\nname = 'mlp'\n",
+    );
+    write(
+        "_base/second.toml",
+        "extends = 'first.toml'\n[train]\nsteps = 2\nbatch_size = 2\n[logging]\nsinks = ['csv', 'curves']\n",
+    );
+    let path = write(
+        "exp.toml",
+        "extends = ['_base/second.toml']\n[train]\nbatch_size = 3\nclip_grad_value = 3.0\n\
+         [data]\nname = 'mnist'\ndir = 'x'\n[logging]\nsinks = ['jsonl']\n",
+    );
+    let overrides = ["train.clip_grad_value=4".to_owned(), "optimizer.name=adam".to_owned()];
+    let loaded = load(&path, &overrides, &vocabulary()).unwrap();
+    let train = &loaded.experiment.train;
+    assert_eq!((train.epochs, train.steps), (Some(1), Some(2)));
+    assert_eq!(train.batch_size, Auto::Given(3));
+    assert_eq!((train.clip_grad_norm, train.clip_grad_value), (Some(1.0), Some(4.0)));
+    assert_eq!(loaded.experiment.optimizer.name, OptimizerKind::Adam);
+    assert_eq!(loaded.experiment.logging.sinks, [Sink::Jsonl], "lists are replaced whole");
+
+    let file = |key: &str| match &loaded.sources[key] {
+        Source::File(path) => path.file_name().unwrap().to_string_lossy().into_owned(),
+        other => other.to_string(),
+    };
+    assert_eq!(file("train.epochs"), "first.toml");
+    assert_eq!(file("train.steps"), "second.toml");
+    assert_eq!(file("train.batch_size"), "exp.toml");
+    assert_eq!(file("train.clip_grad_value"), "command line");
+    assert_eq!(file("train.precision"), "built-in defaults");
+}
+
+#[test]
+fn files_that_extend_each_other_or_are_missing_are_problems() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.toml");
+    let mut file = fs::File::create(&path).unwrap();
+    std::io::Write::write_all(&mut file, b"extends = ['a.toml', 'b.toml', 3]\n").unwrap();
+    let problems = load(&path, &[], &vocabulary()).unwrap_err();
+    let told: Vec<&str> = problems.iter().map(crate::config::Problem::what).collect();
+    assert_eq!(told[0], "leads back to a file that extends this one");
+    assert!(told[1].contains("b.toml` cannot be read"), "{told:?}");
+    assert_eq!(told[2], "must be a file's name, or a list of them");
+    assert_eq!(told.len(), 3);
+}
+
+#[test]
+fn overrides_set_and_remove() {
+    let loaded = good(
+        GOOD,
+        &["train.steps=10", "~train.epochs", "logging.sinks=[csv]", "optimizer.momentum=null"],
+    );
+    let experiment = &loaded.experiment;
+    assert_eq!((experiment.train.epochs, experiment.train.steps), (None, Some(10)));
+    assert_eq!(experiment.logging.sinks, [Sink::Csv]);
+    assert_eq!(experiment.optimizer.momentum, None);
+    assert_eq!(loaded.sources["train.steps"], Source::CommandLine("train.steps=10".to_owned()));
+}
+
+#[test]
+fn another_kind_in_a_stronger_layer_takes_its_own_keys_only() {
+    let adam = good(GOOD, &["optimizer.name=adam"]);
+    assert_eq!(adam.experiment.optimizer.momentum, None);
+    assert_eq!(adam.experiment.optimizer.lr, 0.1);
+    let sgd = good(GOOD, &["optimizer.name=sgd"]);
+    assert_eq!(sgd.experiment.optimizer.momentum, Some(0.9));
+    let both = told(GOOD, &["optimizer.name=adam", "optimizer.momentum=0.5"]);
+    assert_eq!(both, ["`optimizer.momentum`: belongs to `sgd`, but `name` is `adam`"]);
+}
+
+#[test]
+fn one_look_shows_everything_that_is_wrong() {
+    let text = r#"
+[model]
+name = "resnet81"
+
+[data]
+name = "image_folder"
+train_dir = "data/train"
+num_workers = 1000000000
+
+[train]
+epoch = 50
+batch_size = "large"
+precision = "fp8"
+
+[optimizer]
+name = "sgd"
+lr = -0.1
+betas = [0.9, 0.999]
+
+[scheduler]
+warmup = 5
+
+[logging]
+sinks = ["jsonl", "excel"]
+"#;
+    insta::assert_snapshot!(
+        "everything",
+        page(text, &["train.clip_grad_norm=abc", "optimiser.lr=1"])
+    );
+}
+
+#[test]
+fn a_misspelt_key_points_at_the_key() {
+    insta::assert_snapshot!(page(&with("epochs = 50", "epoch = 50"), &[]));
+}
+
+#[test]
+fn a_key_in_the_wrong_table_is_told_its_table() {
+    insta::assert_snapshot!(page(&with("lr = 0.1", "lr = 0.1\nepochs = 3"), &[]));
+}
+
+#[test]
+fn a_number_in_quotes_is_told_to_lose_them() {
+    insta::assert_snapshot!(page(&with("epochs = 50", "epochs = \"50\""), &[]));
+}
+
+#[test]
+fn a_wrong_word_names_the_right_ones() {
+    insta::assert_snapshot!(page(&with("name = \"sgd\"", "name = \"sdg\""), &[]));
+}
+
+#[test]
+fn a_number_where_a_word_belongs_names_the_words() {
+    insta::assert_snapshot!(page(&with("name = \"sgd\"\n", "name = 2\n"), &[]));
+}
+
+#[test]
+fn an_override_is_drawn_as_it_was_typed() {
+    insta::assert_snapshot!(page(GOOD, &["train.time=ten minutes"]));
+}
+
+#[test]
+fn a_missing_required_key_points_at_what_requires_it() {
+    insta::assert_snapshot!(page(&with("train_dir = \"data/train\"\n", ""), &[]));
+}
+
+#[test]
+fn a_missing_table_has_no_place_to_point_at() {
+    insta::assert_snapshot!(page(&with("[model]\nname = \"resnet18\"\n", ""), &[]));
+}
+
+#[test]
+fn text_that_is_not_toml_points_at_the_slip() {
+    insta::assert_snapshot!(page(&with("epochs = 50", "epochs = "), &[]));
+}
+
+#[test]
+fn a_transform_is_checked_key_by_key() {
+    let text = with(
+        "name = \"resize\"\nsize = [224, 224]",
+        "name = \"normalize\"\nstd = [0.2, 0]\np = 0.5",
+    );
+    insta::assert_snapshot!("transform", page(&text, &[]));
+}
+
+#[test]
+fn every_impossible_combination_is_named() {
+    let check = |overrides: &[&str], expected: &[&str]| {
+        assert_eq!(told(GOOD, overrides), expected, "{overrides:?}");
+    };
+    check(&["train.epochs=0"], &["`train.epochs`: must be at least 1, not 0"]);
+    check(&["~train.epochs"], &["`train.epochs`: nothing says how long to train"]);
+    check(&["~train.batch_size"], &["`train.batch_size`: nothing says how large a batch is"]);
+    check(&["train.batch_size=0"], &["`train.batch_size`: must be at least 1, not 0"]);
+    check(
+        &["train.batch_size=1000000000000"],
+        &["`train.batch_size`: must be `\"auto\"` or a whole number, not 1000000000000"],
+    );
+    check(
+        &["optimizer.lr=nan"],
+        &["`optimizer.lr`: must be greater than 0 and at most 1e6, not nan"],
+    );
+    check(
+        &["optimizer.lr=inf"],
+        &["`optimizer.lr`: must be greater than 0 and at most 1e6, not inf"],
+    );
+    check(
+        &["optimizer.lr=1e308"],
+        &["`optimizer.lr`: must be greater than 0 and at most 1e6, not 1e308"],
+    );
+    check(
+        &["optimizer.momentum=1"],
+        &["`optimizer.momentum`: must be at least 0 and less than 1, not 1.0"],
+    );
+    check(
+        &["experiment.seed=-1"],
+        &["`experiment.seed`: must be a whole number of at least 0, not -1"],
+    );
+    check(
+        &["distributed.devices=2000"],
+        &["`distributed.devices`: must be at most 1024, not 2000"],
+    );
+    check(
+        &["distributed.timeout=0s"],
+        &["`distributed.timeout`: must be more than 0 and at most one week"],
+    );
+    check(
+        &["train.precision=bf16", "loss_scale.init=2"],
+        &["`loss_scale.init`: bf16 needs no scaler; it belongs to `precision = \"fp16\"`"],
+    );
+    check(
+        &["distributed.backend=nccl"],
+        &["`distributed.backend`: this ddprun was built without `nccl`"],
+    );
+    check(
+        &["distributed.sync_batchnorm=true"],
+        &["`distributed.sync_batchnorm`: is not available yet: BatchNorm statistics are per shard"],
+    );
+    check(
+        &["checkpoint.monitor=val/acuracy"],
+        &["`checkpoint.monitor`: `val/acuracy` is not a metric"],
+    );
+    check(
+        &["checkpoint.monitor=val/accuracy"],
+        &["`checkpoint.mode`: would keep the worst `val/accuracy`"],
+    );
+    check(
+        &["validation.every=never", "early_stopping.patience=3"],
+        &[
+            "`early_stopping.monitor`: `val/loss` is never measured: `validation.every` is \"never\"",
+        ],
+    );
+    check(
+        &["~train.epochs", "train.time=1h", "scheduler.name=cosine"],
+        &["`scheduler.name`: needs to know the last step, but only `train.time` ends the run"],
+    );
+    check(
+        &["scheduler.name=multi_step"],
+        &["`scheduler.milestones`: `multi_step` needs `milestones`"],
+    );
+    check(
+        &["optimizer.nesterov=true", "~optimizer.momentum"],
+        &["`optimizer.nesterov`: needs a momentum and no dampening"],
+    );
+    check(
+        &["expect.val/loss={}"],
+        &["`expect.\"val/loss\"`: has neither `at_least` nor `at_most`"],
+    );
+    check(
+        &["expect.val/accuracy.at_least=85"],
+        &["`expect.\"val/accuracy\"`: must be from 0 to 1"],
+    );
+    check(&["experiment.name=../../x"], &["`experiment.name`: `../../x` cannot name a folder"]);
+    check(&["experiment.name=.hidden"], &["`experiment.name`: `.hidden` cannot name a folder"]);
+    check(
+        &["checkpoint.dir=~/runs"],
+        &["`checkpoint.dir`: `~` and `$` are the shell's; here they are parts of a name"],
+    );
+    check(&["schema=2"], &["`schema`: this ddprun reads schema 1, the file is schema 2"]);
+    check(&["~train.epohcs"], &["`train.epohcs`: is not a key of an experiment"]);
+    check(
+        &["model.strict=false"],
+        &["`model.strict`: must be `true` or `\"except_head\"`, not `false`"],
+    );
+    check(
+        &["loss.name=mse", "loss.label_smoothing=0.1"],
+        &["`loss.label_smoothing`: belongs to `cross_entropy`, but `name` is `mse`"],
+    );
+}
+
+#[test]
+fn a_wrong_value_has_no_consequences() {
+    // Neither "nothing says how long" nor "image_folder needs train_dir" nor "betas belongs to adam".
+    let text = with("epochs = 50", "epochs = \"many\"")
+        .replace("train_dir = \"data/train\"", "train_dir = 3")
+        .replace("name = \"sgd\"", "name = \"adma\"");
+    assert_eq!(
+        told(&text, &[]),
+        [
+            "`data.train_dir`: must be text in quotes, not 3",
+            "`train.epochs`: must be a whole number of at least 0, not `\"many\"`",
+            "`optimizer.name`: must be `sgd`, `adam` or `adamw`, not `adma`",
+        ]
+    );
+}
+
+#[test]
+fn tables_and_lists_of_the_wrong_shape_are_named() {
+    let check = |text: &str, expected: &str| {
+        let told = told(
+            &format!("{text}\n{GOOD}")
+                .replace("[[data.transforms.val]]\nname = \"resize\"\nsize = [224, 224]\n", ""),
+            &[],
+        );
+        assert!(told.iter().any(|problem| problem == expected), "{told:?}");
+    };
+    check("logging = 3", "`logging`: must be a table");
+    check("validation = []", "`validation`: must be a table");
+    check("fault = [[1, 2]]", "`fault`: must be a table");
+    let loaded = told(&with("[[data.transforms.val]]", "[data.transforms.val]"), &[]);
+    assert_eq!(loaded, ["`data.transforms.val`: must be a list of tables"]);
+    let lists = told(GOOD, &["data.transforms.val=[[resize, 224]]"]);
+    assert_eq!(lists, ["`data.transforms.val[0]`: must be a table"]);
+}
+
+#[test]
+fn a_flood_of_problems_is_cut_and_quick() {
+    let mut text = GOOD.to_owned();
+    for index in 0..20_000 {
+        text.push_str(&format!("unknown_{index} = {index}\n"));
+    }
+    let start = std::time::Instant::now();
+    assert!(read(&text, &[]).unwrap_err().iter().count() >= 60);
+    assert!(start.elapsed().as_secs() < 10);
+    let hidden = format!("model.hidden=[{}]", vec!["'x'"; 20_000].join(","));
+    assert!(read(GOOD, &["model.name=mlp", &hidden]).unwrap_err().iter().count() >= 10);
+}
+
+#[test]
+fn the_environment_is_a_layer_between_file_and_command_line() {
+    use crate::config::load::Stack;
+    let environment = [
+        ("train__batch_size".to_owned(), "64".to_owned()),
+        ("train__steps".to_owned(), "5".to_owned()),
+    ];
+    let build = |environment: &[(String, String)], overrides: &[String]| {
+        Stack::new().build(
+            Path::new("exp.toml"),
+            GOOD.to_owned(),
+            environment,
+            overrides,
+            &vocabulary(),
+        )
+    };
+    let loaded = build(&environment, &["train.steps=6".to_owned()]).unwrap();
+    assert_eq!(loaded.experiment.train.batch_size, Auto::Given(64));
+    assert_eq!(loaded.experiment.train.steps, Some(6));
+    let from = Source::Environment("DDPRUN_TRAIN__BATCH_SIZE".to_owned());
+    assert_eq!(loaded.sources["train.batch_size"], from);
+
+    let wrong = [("train__batch_siz".to_owned(), "64".to_owned())];
+    insta::assert_snapshot!(build(&wrong, &[]).unwrap_err().page(false, 80));
+}
+
+#[test]
+fn the_resolved_file_is_the_same_experiment() {
+    let overrides = [
+        "model.options.width=3",
+        "train.time=90m",
+        "distributed.bucket_cap=1MB",
+        "expect.val/loss.at_most=1",
+        "data.num_workers=3",
+        "model.strict=except_head",
+        "experiment.name=r",
+        "optimizer.lr=3e-4",
+    ];
+    let before = good(GOOD, &overrides).experiment;
+    let text = resolved(&before).unwrap();
+    let again = good(&text, &[]).experiment;
+    assert_eq!(before, again, "{text}");
+    assert!(changed_keys(&before, &again).is_empty());
+    insta::assert_snapshot!("resolved", text);
+}
+
+#[test]
+fn only_safe_keys_may_change_on_resume() {
+    let old = good(GOOD, &[]).experiment;
+    let changed = |overrides: &[&str]| refuse_unsafe(&old, &good(GOOD, overrides).experiment);
+    let safe = changed(&[
+        "train.epochs=60",
+        "data.num_workers=2",
+        "logging.every=5 steps",
+        "checkpoint.keep_last=3",
+        "early_stopping.patience=3",
+        "expect.val/loss.at_most=2",
+        "distributed.timeout=1m",
+    ]);
+    assert_eq!(safe.unwrap().len(), 7);
+    let refused = changed(&[
+        "train.epochs=60",
+        "optimizer.lr=0.2",
+        "optimizer.name=adam",
+        "~data.transforms.val",
+        "data.transforms.val=[{name=resize,size=64}]",
+    ]);
+    let refused: Vec<String> = refused.unwrap_err().iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(refused.join("\n"));
+}
+
+/// One character of `key` missing, doubled, exchanged with its neighbour, or another.
+fn misspelt(key: &str, way: usize) -> String {
+    let mut letters: Vec<char> = key.chars().collect();
+    let at = letters.len() / 2;
+    match way {
+        0 => drop(letters.remove(at)),
+        1 => letters.insert(at, letters[at]),
+        2 if letters.len() > 1 => letters.swap(at - 1, at),
+        _ => letters[at] = 'q',
+    }
+    letters.into_iter().collect()
+}
+
+#[test]
+fn each_key_misspelt_by_one_letter_is_found_on_its_line_and_the_right_one_suggested() {
+    let page = crate::config::keys::commented_keys(crate::config::DEFAULTS);
+    let whole: Vec<&str> = crate::config::DEFAULTS.lines().chain(page.lines()).collect();
+    let (mut tried, mut suggested) = (0, 0);
+    let mut table = "";
+    for line in whole {
+        if line.starts_with('[') {
+            table = line;
+        }
+        let Some((key, value)) =
+            line.split_once(" = ").filter(|(key, _)| !key.contains(['#', '"']))
+        else {
+            continue;
+        };
+        if table == "[model.options]" {
+            continue;
+        }
+        for way in 0..4 {
+            let wrong = misspelt(key, way);
+            if wrong == key || wrong.is_empty() {
+                continue;
+            }
+            let head = if table.starts_with("[[") { "[data.transforms]\n" } else { "" };
+            let text = format!("# one\n{head}{table}\n{wrong} = {value}\n");
+            let problems = read(&text, &[]).unwrap_err();
+            let found = problems.iter().find(|p| p.what() == "is not a key of an experiment");
+            let found = found.unwrap_or_else(|| panic!("{wrong}: {problems}"));
+            let line = text.lines().position(|line| line.starts_with(&wrong)).unwrap() + 1;
+            assert_eq!(found.line(), Some(("exp.toml", line)), "{text}");
+            tried += 1;
+            suggested += u32::from(found.remedy() == Some(&format!("did you mean `{key}`?")));
+        }
+    }
+    assert!(tried > 350, "{tried}");
+    assert!(suggested * 100 >= tried * 95, "{suggested} of {tried}");
+}
