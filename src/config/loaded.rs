@@ -61,8 +61,9 @@ impl Loaded {
         let Some(order) = strongest(&self.layers, &path) else { return problem };
         let layer = &self.layers[order];
         match layer.places.get(&path) {
-            Some(place) => problem.at(&layer.text, place.value.clone(), order),
-            None => problem,
+            // Nobody can mend the built-in page.
+            Some(place) if order > 0 => problem.at(&layer.text, place.value.clone(), order),
+            _ => problem,
         }
     }
 

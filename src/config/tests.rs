@@ -488,41 +488,39 @@ fn misspelt(key: &str, way: usize) -> String {
         2 if letters.len() > 1 => letters.swap(at - 1, at),
         _ => letters[at] = 'q',
     }
-    letters.into_iter().collect()
+    if letters.is_empty() { key.to_owned() } else { letters.into_iter().collect() }
+}
+
+/// Whether `key` is suggested for `wrong` in `text`; the problem must be there, and on its line.
+#[track_caller]
+fn is_suggested(text: &str, wrong: &str, key: &str) -> bool {
+    let problems = read(text, &[]).unwrap_err();
+    let found = problems.iter().find(|p| p.what() == "is not a key of an experiment");
+    let found = found.unwrap_or_else(|| panic!("{wrong}: {problems}"));
+    assert_eq!(found.line(), Some(("exp.toml", 3)), "{text}");
+    found.remedy() == Some(&format!("did you mean `{key}`?"))
 }
 
 #[test]
 fn each_key_misspelt_by_one_letter_is_found_on_its_line_and_the_right_one_suggested() {
-    let page = crate::config::keys::commented_keys(crate::config::DEFAULTS);
-    let whole: Vec<&str> = crate::config::DEFAULTS.lines().chain(page.lines()).collect();
+    let commented = crate::config::keys::commented_keys(crate::config::DEFAULTS);
     let (mut tried, mut suggested) = (0, 0);
-    let mut table = "";
-    for line in whole {
-        if line.starts_with('[') {
-            table = line;
-        }
-        let Some((key, value)) =
-            line.split_once(" = ").filter(|(key, _)| !key.contains(['#', '"']))
-        else {
-            continue;
-        };
-        if table == "[model.options]" {
-            continue;
-        }
-        for way in 0..4 {
-            let wrong = misspelt(key, way);
-            if wrong == key || wrong.is_empty() {
+    for page in [crate::config::DEFAULTS, &commented] {
+        let mut table = "";
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            if line.starts_with('[') {
+                table = line;
+            }
+            // The keys of these two tables are the user's own.
+            let Some((key, value)) = line.split_once(" = ") else { continue };
+            if ["[model.options]", "[expect]"].contains(&table) {
                 continue;
             }
-            let head = if table.starts_with("[[") { "[data.transforms]\n" } else { "" };
-            let text = format!("# one\n{head}{table}\n{wrong} = {value}\n");
-            let problems = read(&text, &[]).unwrap_err();
-            let found = problems.iter().find(|p| p.what() == "is not a key of an experiment");
-            let found = found.unwrap_or_else(|| panic!("{wrong}: {problems}"));
-            let line = text.lines().position(|line| line.starts_with(&wrong)).unwrap() + 1;
-            assert_eq!(found.line(), Some(("exp.toml", line)), "{text}");
-            tried += 1;
-            suggested += u32::from(found.remedy() == Some(&format!("did you mean `{key}`?")));
+            for wrong in (0..4).map(|way| misspelt(key, way)).filter(|wrong| wrong != key) {
+                let text = format!("# one\n{table}\n{wrong} = {value}\n");
+                tried += 1;
+                suggested += u32::from(is_suggested(&text, &wrong, key));
+            }
         }
     }
     assert!(tried > 350, "{tried}");
