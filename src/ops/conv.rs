@@ -6,7 +6,7 @@
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use super::gemm::{Matrix, Write, multiply};
+use super::gemm::{Matrix, Sums, Write, multiply};
 use super::im2col::Geometry;
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
@@ -58,7 +58,7 @@ impl CustomOp2 for Conv {
     ) -> Result<(CpuStorage, Shape)> {
         let x = rounded(slice(x, x_layout)?, self.precision);
         let weight = rounded(slice(weight, weight_layout)?, self.precision);
-        let mut y = forward(&self.geometry, &x, &to_ohwi(&self.geometry, &weight));
+        let mut y = forward(&self.geometry, &x, &to_hwio(&self.geometry, &weight));
         round(&mut y, self.precision);
         let Geometry { n, oh, ow, co, .. } = self.geometry;
         Ok(output(y, (n, oh, ow, co)))
@@ -94,14 +94,15 @@ impl CustomOp2 for Conv {
     }
 }
 
-/// y (pixels, co) = gathered x (pixels, columns) weight^T, block by block.
+/// y (pixels, co) = gathered x (pixels, columns) weight (columns, co), block by block.
 fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
-    let weight = Matrix::new(weight, g.co, g.columns()).transposed();
+    let weight = Matrix::new(weight, g.columns(), g.co);
     let mut y = vec![0.0; g.pixels() * g.co];
     y.par_chunks_mut(PIXELS * g.co).enumerate().for_each_init(Vec::new, |scratch, (block, y)| {
         let first = block * PIXELS;
         let pixels = first..first + y.len() / g.co;
-        multiply(y, gathered(g, x, pixels, scratch), weight, Write::Replace);
+        let x = gathered(g, x, pixels, scratch);
+        multiply(y, x, weight, Write::Replace, Sums::Short);
     });
     y
 }
@@ -122,10 +123,10 @@ fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
             let dy = Matrix::new(dy, pixels.len(), g.co);
             if g.is_pointwise() {
                 let dx = &mut dx[(pixels.start - first) * g.ci..(pixels.end - first) * g.ci];
-                multiply(dx, dy, weight, Write::Replace);
+                multiply(dx, dy, weight, Write::Replace, Sums::Long);
             } else {
                 scratch.resize(pixels.len() * g.columns(), 0.0);
-                multiply(scratch, dy, weight, Write::Replace);
+                multiply(scratch, dy, weight, Write::Replace, Sums::Long);
                 g.scatter(scratch, pixels, dx, group * images);
             }
         }
@@ -134,7 +135,7 @@ fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
     dx
 }
 
-/// dw (co, columns) = dy^T (co, pixels) gathered x (pixels, columns), returned as (co, ci, kh, kw).
+/// dw (columns, co) = gathered x^T (columns, pixels) dy (pixels, co), returned as (co, ci, kh, kw).
 fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
     let len = g.co * g.columns();
     let blocks = g.pixels().div_ceil(PIXELS);
@@ -144,25 +145,21 @@ fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
         for block in blocks * part / parts..blocks * (part + 1) / parts {
             let pixels = block * PIXELS..((block + 1) * PIXELS).min(g.pixels());
             let dy = &dy[pixels.start * g.co..pixels.end * g.co];
-            let dy = Matrix::new(dy, pixels.len(), g.co).transposed();
-            multiply(&mut sum, dy, gathered(g, x, pixels, &mut scratch), Write::Add);
+            let dy = Matrix::new(dy, pixels.len(), g.co);
+            let x = gathered(g, x, pixels, &mut scratch).transposed();
+            multiply(&mut sum, x, dy, Write::Add, Sums::Long);
         }
         sum
     };
     let sums: Vec<Vec<f32>> = (0..parts).into_par_iter().map(part_sum).collect();
-    let mut dw = vec![0.0; len];
-    let (columns, taps) = (g.columns(), g.kh * g.kw);
-    dw.par_chunks_mut(columns).enumerate().for_each(|(out, filter)| {
-        for part in &sums {
-            let part = &part[out * columns..][..columns];
-            for (c, filter) in filter.chunks_exact_mut(taps).enumerate() {
-                for (tap, sum) in filter.iter_mut().enumerate() {
-                    *sum += part[tap * g.ci + c];
-                }
-            }
+    let mut hwio = vec![0.0; len];
+    hwio.par_chunks_mut(PIXELS * g.co).enumerate().for_each(|(block, total)| {
+        for sum in &sums {
+            let part = &sum[block * PIXELS * g.co..][..total.len()];
+            total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
         }
     });
-    dw
+    from_hwio(g, &hwio)
 }
 
 /// The block's matrix (pixels, columns): the input itself for a 1x1 convolution, else gathered into `scratch`.
@@ -181,7 +178,7 @@ fn gathered<'a>(
     Matrix::new(scratch, rows, columns)
 }
 
-/// (co, ci, kh, kw) -> (co, kh, kw, ci), the order of the gathered columns.
+/// (co, ci, kh, kw) -> (co, kh, kw, ci): a row per output channel, in the order of the gathered columns.
 fn to_ohwi(g: &Geometry, weight: &[f32]) -> Vec<f32> {
     let (columns, taps) = (g.columns(), g.kh * g.kw);
     let mut ohwi = vec![0.0; weight.len()];
@@ -194,6 +191,35 @@ fn to_ohwi(g: &Geometry, weight: &[f32]) -> Vec<f32> {
         }
     });
     ohwi
+}
+
+/// (co, ci, kh, kw) -> (kh, kw, ci, co): a row per gathered column.
+fn to_hwio(g: &Geometry, weight: &[f32]) -> Vec<f32> {
+    let (columns, taps) = (g.columns(), g.kh * g.kw);
+    let mut hwio = vec![0.0; weight.len()];
+    // A tap's rows at a time: reads stride by filter, writes are contiguous.
+    hwio.par_chunks_mut(g.ci * g.co).enumerate().for_each(|(tap, rows)| {
+        for (c, row) in rows.chunks_exact_mut(g.co).enumerate() {
+            for (out, value) in row.iter_mut().enumerate() {
+                *value = weight[out * columns + c * taps + tap];
+            }
+        }
+    });
+    hwio
+}
+
+/// (kh, kw, ci, co) -> (co, ci, kh, kw).
+fn from_hwio(g: &Geometry, hwio: &[f32]) -> Vec<f32> {
+    let (columns, taps) = (g.columns(), g.kh * g.kw);
+    let mut weight = vec![0.0; hwio.len()];
+    weight.par_chunks_mut(columns).enumerate().for_each(|(out, filter)| {
+        for (c, filter) in filter.chunks_exact_mut(taps).enumerate() {
+            for (tap, value) in filter.iter_mut().enumerate() {
+                *value = hwio[(tap * g.ci + c) * g.co + out];
+            }
+        }
+    });
+    weight
 }
 
 #[cfg(test)]

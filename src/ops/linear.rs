@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::gemm::{Matrix, Write, multiply};
+use super::gemm::{Matrix, Sums, Write, multiply};
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
 use crate::plan::Precision;
@@ -110,7 +110,7 @@ struct Gradients {
 fn multiply_rows(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, cols: usize) {
     out.par_chunks_mut((ROWS * cols).max(1)).enumerate().for_each(|(block, out)| {
         let rows = a.row_block(block * ROWS, out.len() / cols);
-        multiply(out, rows, b, Write::Add);
+        multiply(out, rows, b, Write::Add, Sums::Long);
     });
 }
 
