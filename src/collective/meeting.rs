@@ -7,6 +7,7 @@
 //! anyone who finds all arrived) completes the meeting.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ const ENDED: u32 = 1 << 31;
 const COUNT: u32 = ENDED - 1;
 /// Looks before a rank goes to sleep, if every rank has a core: about 20 microseconds.
 const SPINS: u32 = 500;
+/// Longest sleep between two looks.
+const NAP: Duration = Duration::from_secs(1);
 
 /// One rank's seat at the meetings of its group.
 pub(super) struct Seat {
@@ -96,8 +99,7 @@ impl Seat {
 
     fn wait(&self, call: &Call) -> Result<(), Error> {
         let met = self.mapping.word(MET);
-        let began = Instant::now();
-        let mut spins = self.spins;
+        let (mut waited, mut spins) = (Duration::ZERO, self.spins);
         loop {
             let missing = self.missing();
             if missing.is_empty() {
@@ -113,16 +115,11 @@ impl Seat {
             if spins > 0 {
                 spins -= 1;
                 std::hint::spin_loop();
-                continue;
+            } else if waited >= self.timeout {
+                return Err(self.give_up(call, missing, waited));
+            } else {
+                waited += sleep_on(met, seen, self.timeout - waited);
             }
-            let Some(left) = self.timeout.checked_sub(began.elapsed()).filter(|t| !t.is_zero())
-            else {
-                return Err(self.give_up(call, missing, began.elapsed()));
-            };
-            let left =
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            // Any return, also by a signal, only means to look again.
-            let _ = futex::wait(met, futex::Flags::empty(), seen, Some(&left));
         }
     }
 
@@ -202,6 +199,17 @@ fn ended(mapping: &Mapping) -> Error {
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(len);
     Error::Aborted { by, reason: String::from_utf8_lossy(&bytes).into_owned() }
+}
+
+/// Sleeps until `word` is no longer `seen`, at most for `time`, and says how long. While the whole group stands still
+/// (Ctrl-Z), so does the deadline: a nap counts no longer than it was meant to be.
+fn sleep_on(word: &AtomicU32, seen: u32, time: Duration) -> Duration {
+    let nap = time.min(NAP);
+    let timeout = Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: nap.subsec_nanos().into() };
+    let began = Instant::now();
+    // Any return, also by a signal, only means to look again.
+    let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timeout));
+    began.elapsed().min(nap)
 }
 
 fn wake_all(mapping: &Mapping) {

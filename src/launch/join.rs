@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::launch::link::Link;
 use crate::launch::rank_env::{Child, Foreign, Role};
+use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank};
 use crate::launch::{foreign, inherit};
 use crate::plan::{Plan, RankPlan, RunFolders};
@@ -93,13 +94,15 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     let fail = |what| move |source| JoinError::Inherited { rank, what, source };
     let socket = inherit::take(child.control_fd).map_err(fail("use its control socket"))?;
     let shm = child.shm_fd.map(inherit::take).transpose().map_err(fail("use its shared memory"))?;
+    let status = child.status_fd.map(inherit::take).transpose();
+    let status = status.map_err(fail("use its status file"))?.map(Whereabouts::from);
     let channel = Channel::new(UnixStream::from(socket));
     let mut channel = channel.map_err(fail("use its control socket"))?;
     let first = channel.receive_one(PLAN_PATIENCE).map_err(fail("receive its plan"))?;
     let ToRank::Plan(rank_plan) = first else {
         return Err(fail("receive its plan")(io::ErrorKind::InvalidData.into()));
     };
-    let link = Link::open(Some(channel), rank, rank_plan.run.logs.clone());
+    let link = Link::open(Some(channel), status, rank, rank_plan.run.logs.clone());
     Ok(Membership { rank_plan: *rank_plan, shm, link: link.map_err(fail("listen to its parent"))? })
 }
 
@@ -114,7 +117,7 @@ fn join_foreign<E: std::fmt::Display>(
     let (made, shm) = if rank.is_first() { serve(place, make)? } else { foreign::receive(place)? };
     let (plan, run, resume) = made;
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
-    let link = Link::open(None, rank, run.logs.clone()).map_err(fail)?;
+    let link = Link::open(None, None, rank, run.logs.clone()).map_err(fail)?;
     Ok(Membership { rank_plan: RankPlan { plan, rank, run, resume, restarts }, shm, link })
 }
 

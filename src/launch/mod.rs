@@ -33,6 +33,7 @@ mod start;
 mod supervise;
 mod verdict;
 mod watch;
+mod whereabouts;
 mod wire;
 
 pub use failure::{Failure, Secondary};

@@ -12,6 +12,8 @@ use crate::units::{Rank, WorldSize};
 pub(super) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";
 /// The shared mapping; absent in a world of one.
 pub(super) const SHM_FD: &str = "DDPRUN_SHM_FD";
+/// Where each rank writes where it is.
+pub(super) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
 
 /// What this process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct Child {
     pub control_fd: RawFd,
     /// The shared mapping, if there is more than one rank.
     pub shm_fd: Option<RawFd>,
+    /// Where ranks write where they are.
+    pub status_fd: Option<RawFd>,
 }
 
 /// What a foreign launcher decided.
@@ -135,12 +139,10 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
     if let Some(control_fd) = number(&get, CONTROL_FD)? {
         let rank = number(&get, TORCH.rank)?;
         let rank = rank.ok_or(EnvError::Half { present: CONTROL_FD, absent: TORCH.rank })?;
-        let shm_fd = number(&get, SHM_FD)?.map(|fd| fd as RawFd);
-        return Ok(Role::Child(Child {
-            rank: Rank(rank),
-            control_fd: control_fd as RawFd,
-            shm_fd,
-        }));
+        let [shm_fd, status_fd] = [number(&get, SHM_FD)?, number(&get, STATUS_FD)?];
+        let (shm_fd, status_fd) = (shm_fd.map(|fd| fd as RawFd), status_fd.map(|fd| fd as RawFd));
+        let control_fd = control_fd as RawFd;
+        return Ok(Role::Child(Child { rank: Rank(rank), control_fd, shm_fd, status_fd }));
     }
     if get(TORCH.rank).is_some() || get(TORCH.world).is_some() {
         let (rank, world) = pair(&get, &TORCH)?;
@@ -288,8 +290,8 @@ mod tests {
     #[test]
     fn our_own_parent_counts_before_every_launcher() {
         check(
-            "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_SHM_FD=6",
-            "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6) }",
+            "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_SHM_FD=6 DDPRUN_STATUS_FD=7",
+            "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6), status_fd: Some(7) }",
         );
         check("DDPRUN_CONTROL_FD=5", "the environment has `DDPRUN_CONTROL_FD`, but not `RANK`");
     }

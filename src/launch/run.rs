@@ -30,7 +30,7 @@ pub enum Note {
         /// Its process.
         pid: u32,
     },
-    /// A rank said where it is; at most twenty times a second.
+    /// A rank was seen here; each is looked at a few times a second.
     Progress {
         /// The rank.
         rank: Rank,

@@ -3,16 +3,18 @@
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::launch::rank_env::{CONTROL_FD, SHM_FD};
+use crate::launch::rank_env::{CONTROL_FD, SHM_FD, STATUS_FD};
+use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank, poll};
 use crate::launch::{Failure, inherit, shared_memory};
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
@@ -51,6 +53,8 @@ pub(super) struct Process {
     pub(super) child: Child,
     pub(super) pidfd: OwnedFd,
     pub(super) channel: Channel,
+    /// Shared by the group.
+    pub(super) status: Arc<Whereabouts>,
 }
 
 impl Process {
@@ -82,16 +86,23 @@ pub(super) fn start_all(
         BackendPlan::Solo => None,
         BackendPlan::Shm { mapping } => Some(shared_memory(mapping).map_err(fail(Rank(0)))?),
     };
+    let status = Whereabouts::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;
+    let status = Arc::new(status);
     let mut processes = Vec::new();
     for rank in (0..plan.distributed.world_size.get()).map(Rank) {
         let rank_plan = RankPlan { plan: plan.clone(), rank, run: run.clone(), resume, restarts };
-        let process = start(rank_plan, program, memory.as_ref()).map_err(fail(rank))?;
+        let process = start(rank_plan, program, memory.as_ref(), &status).map_err(fail(rank))?;
         processes.push(process);
     }
     Ok(processes)
 }
 
-fn start(rank_plan: RankPlan, program: &Program, memory: Option<&OwnedFd>) -> io::Result<Process> {
+fn start(
+    rank_plan: RankPlan,
+    program: &Program,
+    memory: Option<&OwnedFd>,
+    status: &Arc<Whereabouts>,
+) -> io::Result<Process> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(&program.path);
     command.args(&program.args).envs(program.env.iter().map(|(name, value)| (name, value)));
@@ -101,17 +112,21 @@ fn start(rank_plan: RankPlan, program: &Program, memory: Option<&OwnedFd>) -> io
         Some(fd) => command.env(SHM_FD, fd.as_raw_fd().to_string()),
         None => command.env_remove(SHM_FD),
     };
+    command.env(STATUS_FD, status.as_fd().as_raw_fd().to_string());
     command.stdin(Stdio::null());
     if !rank_plan.rank.is_first() {
         let log = rank_plan.run.logs.join(format!("rank-{}.log", rank_plan.rank));
         let log = OpenOptions::new().create(true).append(true).open(log)?;
         command.stdout(log.try_clone()?).stderr(log);
     }
-    let fds = std::iter::once(theirs.as_raw_fd()).chain(memory.map(AsRawFd::as_raw_fd));
+    let fds = [theirs.as_raw_fd(), status.as_fd().as_raw_fd()]
+        .into_iter()
+        .chain(memory.map(AsRawFd::as_raw_fd));
     inherit::prepare(&mut command, fds.collect());
     let child = command.spawn()?;
     let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    let mut process = Process { child, pidfd, channel: Channel::new(ours)? };
+    let mut process =
+        Process { child, pidfd, channel: Channel::new(ours)?, status: Arc::clone(status) };
     process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;
     Ok(process)
 }

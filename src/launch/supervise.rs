@@ -49,7 +49,7 @@ pub enum Exit {
 /// Something that the parent noticed.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// A rank said where it is.
+    /// Where a rank is.
     Progress(Rank, u64, Phase),
     /// A rank said that it failed.
     Failed(Box<ErrorReport>),
@@ -166,6 +166,9 @@ impl Group {
 
     fn progress(&mut self, rank: Rank, step: u64, phase: Phase) -> Vec<Action> {
         let member = &mut self.members[rank.index()];
+        if (member.step, member.phase) == (step, phase) {
+            return vec![];
+        }
         (member.step, member.phase) = (step, phase);
         vec![Action::Tell(Note::Progress { rank, step, phase })]
     }
@@ -185,15 +188,17 @@ impl Group {
     fn exited(&mut self, now: Duration, rank: Rank, exit: Exit) -> Vec<Action> {
         let member = &mut self.members[rank.index()];
         member.exit = Some((now, exit));
-        member.is_stopped = false;
         if member.fault().is_some() { self.settle(now) } else { vec![] }
     }
 
     fn stopped(&mut self, rank: Rank, is_stopped: bool) -> Vec<Action> {
         let member = &mut self.members[rank.index()];
-        if std::mem::replace(&mut member.is_stopped, is_stopped) == is_stopped {
+        // A stopped process that we kill is running for a moment: that changes nothing.
+        let is_news = member.is_stopped != is_stopped;
+        if !is_news || member.exit.is_some() || matches!(self.stage, Stage::Killed { .. }) {
             return vec![];
         }
+        member.is_stopped = is_stopped;
         let pid = member.pid;
         let note =
             if is_stopped { Note::Stopped { rank, pid } } else { Note::Continued { rank, pid } };

@@ -17,7 +17,7 @@ use crate::launch::{Note, report};
 use crate::units::Rank;
 
 /// How often ranks are looked at when nothing happens.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The parent's signals, over all restarts of the group.
 pub(super) struct Ears {
@@ -71,7 +71,7 @@ pub(super) fn watch(
         }
         if group.is_failing() || clock() >= looked + LOOK {
             looked = clock();
-            look(&group, &mut events);
+            look(&group, &processes, &mut events);
         }
         events.push(Event::Tick);
         for event in events {
@@ -110,14 +110,16 @@ fn listen(rank: Rank, process: &mut Process, events: &mut Vec<Event>) {
     // A rank that sends what is no message is our bug; its exit will tell.
     for message in process.channel.receive().unwrap_or_default() {
         events.push(match message {
-            FromRank::Progress { step, phase } => Event::Progress(rank, step, phase),
             FromRank::Failed(report) => {
                 Event::Failed(Box::new(report::ErrorReport { rank, ..*report }))
             }
             FromRank::Finished => Event::Finished(rank),
         });
     }
-    events.extend(status.map(|status| Event::Exited(rank, exit(status))));
+    if let Some(status) = status {
+        events.push(whereabouts(rank, process));
+        events.push(Event::Exited(rank, exit(status)));
+    }
 }
 
 fn exit(status: ExitStatus) -> Exit {
@@ -127,16 +129,25 @@ fn exit(status: ExitStatus) -> Exit {
     }
 }
 
-/// Which ranks stand still, by `/proc`.
-fn look(group: &Group, events: &mut Vec<Event>) {
-    for (rank, member) in (0..).map(Rank).zip(&group.members) {
-        if member.exit.is_none()
-            && let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", member.pid))
-        {
-            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-            events.push(Event::Stopped(rank, state == Some('T')));
+fn whereabouts(rank: Rank, process: &Process) -> Event {
+    let (step, phase) = process.status.read(rank);
+    Event::Progress(rank, step, phase)
+}
+
+/// Where the ranks are, and which of them stand still.
+fn look(group: &Group, processes: &[Process], events: &mut Vec<Event>) {
+    for (rank, process) in (0..).map(Rank).zip(processes) {
+        if group.members[rank.index()].exit.is_none() {
+            events.push(whereabouts(rank, process));
+            events.push(Event::Stopped(rank, is_stopped(process.child.id())));
         }
     }
+}
+
+/// Whether `/proc` says state T: a signal stopped the process, or a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn act(action: Action, processes: &mut [Process], on_note: &mut dyn FnMut(Note)) {

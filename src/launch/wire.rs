@@ -12,7 +12,7 @@ use rustix::time::Timespec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::launch::{ErrorReport, Phase, Stop};
+use crate::launch::{ErrorReport, Stop};
 use crate::plan::RankPlan;
 
 /// Longest message that is accepted: a plan with very many class names is far smaller.
@@ -21,8 +21,6 @@ const LONGEST: usize = 64 << 20;
 /// What a rank says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromRank {
-    /// Where it is.
-    Progress { step: u64, phase: Phase },
     /// It failed, and is about to exit.
     Failed(Box<ErrorReport>),
     /// It has done all its work, and is about to exit.
