@@ -117,9 +117,9 @@ impl Failure {
     }
 
     /// A rank that could not be started.
-    pub(super) fn of_start(run: &RunFolders, rank: Rank, error: &std::io::Error) -> Self {
+    pub(super) fn of_start(run: &RunFolders, rank: Rank, error: &std::io::Error, code: u8) -> Self {
         let message = format!("rank {rank} cannot be started");
-        Self::new(run, rank, message, vec![error.to_string()], 8)
+        Self::new(run, rank, message, vec![error.to_string()], code)
     }
 
     /// A rank that failed by itself.

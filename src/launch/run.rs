@@ -84,7 +84,7 @@ pub fn run(
     start: &Start,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    let ears = Ears::open().map_err(|error| Failure::of_start(run, Rank(0), &error));
+    let ears = Ears::open().map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
     let ended = ears.and_then(|mut ears| attempts(plan, run, start, &mut ears, on_note));
     ended.map_err(|failure| {
         let text = serde_json::to_vec_pretty(&failure).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `Plan` -> running processes: one per rank, each with a socket to us and the shared mapping.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -81,7 +81,8 @@ pub(super) fn start_all(
     resume: bool,
     restarts: u32,
 ) -> Result<Vec<Process>, Failure> {
-    let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error);
+    let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
+    let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
     let memory = match plan.distributed.backend {
         BackendPlan::Solo => None,
         BackendPlan::Shm { mapping } => Some(shared_memory(mapping).map_err(fail(Rank(0)))?),
@@ -90,8 +91,10 @@ pub(super) fn start_all(
     let status = Arc::new(status);
     let mut processes = Vec::new();
     for rank in (0..plan.distributed.world_size.get()).map(Rank) {
+        let log = open_log(run, rank).map_err(fail_log(rank))?;
         let rank_plan = RankPlan { plan: plan.clone(), rank, run: run.clone(), resume, restarts };
-        let process = start(rank_plan, program, memory.as_ref(), &status).map_err(fail(rank))?;
+        let process =
+            start(rank_plan, program, memory.as_ref(), &status, log).map_err(fail(rank))?;
         processes.push(process);
     }
     Ok(processes)
@@ -102,6 +105,7 @@ fn start(
     program: &Program,
     memory: Option<&OwnedFd>,
     status: &Arc<Whereabouts>,
+    log: Option<File>,
 ) -> io::Result<Process> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(&program.path);
@@ -114,9 +118,7 @@ fn start(
     };
     command.env(STATUS_FD, status.as_fd().as_raw_fd().to_string());
     command.stdin(Stdio::null());
-    if !rank_plan.rank.is_first() {
-        let log = rank_plan.run.logs.join(format!("rank-{}.log", rank_plan.rank));
-        let log = OpenOptions::new().create(true).append(true).open(log)?;
+    if let Some(log) = log {
         command.stdout(log.try_clone()?).stderr(log);
     }
     let fds = [theirs.as_raw_fd(), status.as_fd().as_raw_fd()]
@@ -129,6 +131,17 @@ fn start(
         Process { child, pidfd, channel: Channel::new(ours)?, status: Arc::clone(status) };
     process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;
     Ok(process)
+}
+
+/// What takes the words of a rank; none for rank 0, which speaks to our own terminal.
+fn open_log(run: &RunFolders, rank: Rank) -> io::Result<Option<File>> {
+    if rank.is_first() {
+        return Ok(None);
+    }
+    let path = run.logs.join(format!("rank-{rank}.log"));
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+    OpenOptions::new().create(true).append(true).open(&path).map(Some).map_err(named)
 }
 
 /// The environment contract of torchrun. No port is opened: `MASTER_PORT` is written for programs that want one.

@@ -328,3 +328,6 @@ impl fmt::Display for Stop {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! Stories that end in a verdict, and laws that hold for every story.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::launch::Ended;
+use crate::launch::report::{Blame, FORMAT};
+use crate::launch::verdict::{Verdict, judge};
+
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn report(rank: u32, ms: u64, blame: Blame) -> Event {
+    Event::Failed(Box::new(ErrorReport {
+        format: FORMAT,
+        rank: Rank(rank),
+        pid: 100 + rank,
+        host: "h".to_owned(),
+        monotonic: at(ms),
+        time: jiff::Timestamp::UNIX_EPOCH,
+        phase: Phase::Reducing,
+        step: 7,
+        exit_code: 5,
+        blame,
+        message: "m".to_owned(),
+        causes: vec![],
+        place: None,
+        help: None,
+    }))
+}
+
+fn exited(rank: u32, code: i32) -> Event {
+    Event::Exited(Rank(rank), Exit::Code(code))
+}
+
+fn killed(rank: u32) -> Event {
+    Event::Exited(Rank(rank), Exit::Signal(9))
+}
+
+fn finished(rank: u32) -> Event {
+    Event::Finished(Rank(rank))
+}
+
+/// Tells a story of three ranks, lets us kill whoever is left, and returns the verdict.
+fn told(story: Vec<(u64, Event)>) -> Verdict {
+    let mut group = Group::new([100, 101, 102]);
+    for (ms, event) in story {
+        group.step(at(ms), Event::Tick);
+        group.step(at(ms), event);
+    }
+    let left: Vec<u32> =
+        (0..3).filter(|&rank| group.members[rank as usize].exit.is_none()).collect();
+    if !left.is_empty() {
+        assert_eq!(group.step(at(10_000), Event::Tick), [Action::Kill]);
+        left.into_iter().for_each(|rank| drop(group.step(at(10_001), killed(rank))));
+    }
+    assert!(group.is_over(at(10_002)));
+    judge(&group)
+}
+
+#[track_caller]
+fn check(story: Vec<(u64, Event)>, expected: Verdict) {
+    assert_eq!(told(story), expected);
+}
+
+fn orderly(codes: [i32; 3]) -> Vec<(u64, Event)> {
+    let each =
+        codes.into_iter().zip(0..).flat_map(|(code, rank)| [finished(rank), exited(rank, code)]);
+    each.map(|event| (50, event)).collect()
+}
+
+#[test]
+fn ranks_that_say_they_finished_end_the_run_by_their_code() {
+    check(orderly([0, 0, 0]), Verdict::Ended(Ended::Completed));
+    check(orderly([9, 0, 0]), Verdict::Ended(Ended::Missed));
+    check(orderly([75, 75, 75]), Verdict::Ended(Ended::Stopped));
+    check(orderly([130, 130, 130]), Verdict::Ended(Ended::Interrupted { saved: true }));
+}
+
+#[test]
+fn the_earliest_error_counts_not_the_first_to_arrive() {
+    let story = vec![(20, report(2, 15, Blame::Own)), (21, report(0, 12, Blame::Own))];
+    check(story, Verdict::Fault(Rank(0), Fault::Reported));
+}
+
+#[test]
+fn a_failed_collective_is_never_the_cause_if_a_rank_failed_by_itself() {
+    let story = vec![(10, report(0, 10, Blame::Peer)), (11, exited(0, 5)), (60, killed(1))];
+    check(story, Verdict::Fault(Rank(1), Fault::Signal(9)));
+    let story = vec![(10, report(0, 10, Blame::Peer)), (11, report(1, 12, Blame::Own))];
+    check(story, Verdict::Fault(Rank(1), Fault::Reported));
+}
+
+#[test]
+fn a_failed_collective_is_the_cause_if_there_is_no_other() {
+    check(vec![(10, report(2, 10, Blame::Peer))], Verdict::Fault(Rank(2), Fault::Reported));
+}
+
+#[test]
+fn a_stopped_rank_is_the_cause_of_failed_collectives_only() {
+    let stopped = || (5, Event::Stopped(Rank(1), true));
+    check(vec![stopped(), (10, report(0, 10, Blame::Peer))], Verdict::Frozen(Rank(1)));
+    let went_on = (6, Event::Stopped(Rank(1), false));
+    check(
+        vec![stopped(), went_on, (10, report(0, 10, Blame::Peer))],
+        Verdict::Fault(Rank(0), Fault::Reported),
+    );
+    check(vec![stopped(), (10, killed(2))], Verdict::Fault(Rank(2), Fault::Signal(9)));
+}
+
+#[test]
+fn leaving_is_a_failure_unless_the_rank_had_finished() {
+    check(vec![(10, exited(1, 0))], Verdict::Fault(Rank(1), Fault::Left(0)));
+    check(vec![(10, exited(1, 75))], Verdict::Fault(Rank(1), Fault::Left(75)));
+    check(vec![(10, exited(1, 101))], Verdict::Fault(Rank(1), Fault::Code(101)));
+    let mut story = orderly([0, 0, 0]);
+    story.remove(4);
+    check(story, Verdict::Fault(Rank(2), Fault::Left(0)));
+}
+
+#[test]
+fn ctrl_c_once_saves_twice_does_not_and_thrice_kills() {
+    let mut group = Group::new([100]);
+    assert_eq!(group.step(at(0), Event::Interrupted)[0], Action::Send(Stop::Interrupt));
+    assert_eq!(group.step(at(1), Event::Interrupted)[0], Action::Send(Stop::Abandon));
+    assert_eq!(group.step(at(2), Event::Interrupted), [Action::Kill]);
+    group.step(at(3), killed(0));
+    assert_eq!(judge(&group), Verdict::Ended(Ended::Interrupted { saved: false }));
+}
+
+#[test]
+fn after_the_second_ctrl_c_patience_ends_by_itself() {
+    let mut group = Group::new([100]);
+    group.step(at(0), Event::Interrupted);
+    group.step(at(0), Event::Interrupted);
+    assert_eq!(group.next_deadline(), Some(ABANDON));
+    assert_eq!(group.step(ABANDON, Event::Tick), [Action::Kill]);
+}
+
+#[test]
+fn a_preempted_run_can_still_be_interrupted() {
+    let mut group = Group::new([100]);
+    assert_eq!(group.step(at(0), Event::Preempted)[0], Action::Send(Stop::Preempt));
+    assert_eq!(group.step(at(1), Event::Preempted), []);
+    assert_eq!(group.step(at(2), Event::Interrupted)[0], Action::Send(Stop::Interrupt));
+    assert_eq!(group.step(at(3), Event::Preempted), []);
+}
+
+#[test]
+fn a_process_that_cannot_be_killed_does_not_hold_us_for_ever() {
+    let mut group = Group::new([100, 101]);
+    group.step(at(0), killed(0));
+    assert_eq!(group.step(SETTLE, Event::Tick), [Action::Kill]);
+    assert!(!group.is_over(SETTLE + VANISH - at(1)));
+    assert!(group.is_over(SETTLE + VANISH));
+    assert_eq!(judge(&group), Verdict::Fault(Rank(0), Fault::Signal(9)));
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let rank = || (0u32..3).prop_map(Rank);
+    let exit = prop_oneof![
+        prop::sample::select(vec![0, 3, 5, 9, 75, 101, 130]).prop_map(Exit::Code),
+        prop::sample::select(vec![6, 9, 11]).prop_map(Exit::Signal),
+    ];
+    prop_oneof![
+        (rank(), 0u64..9).prop_map(|(rank, step)| Event::Progress(rank, step, Phase::Forward)),
+        (0u32..3, any::<bool>()).prop_map(|(rank, own)| report(
+            rank,
+            1,
+            if own { Blame::Own } else { Blame::Peer }
+        )),
+        rank().prop_map(Event::Finished),
+        (rank(), exit).prop_map(|(rank, exit)| Event::Exited(rank, exit)),
+        (rank(), any::<bool>()).prop_map(|(rank, stopped)| Event::Stopped(rank, stopped)),
+        Just(Event::Preempted),
+        Just(Event::Interrupted),
+        Just(Event::Tick),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_story_kills_at_most_once_asks_ever_stronger_and_ends(
+        story in prop::collection::vec((0u64..150, any_event()), 0..40),
+    ) {
+        let mut group = Group::new([100, 101, 102]);
+        let (mut now, mut kills, mut asked) = (0, 0, None);
+        for (ms, event) in story {
+            now += ms;
+            // A process is gone once.
+            if matches!(&event, Event::Exited(rank, _) if group.members[rank.index()].exit.is_some()) {
+                continue;
+            }
+            for action in group.step(at(now), event) {
+                match action {
+                    Action::Kill => kills += 1,
+                    Action::Send(stop) => {
+                        prop_assert!(Some(stop) > asked);
+                        asked = Some(stop);
+                    }
+                    Action::Tell(_) => {}
+                }
+            }
+        }
+        prop_assert!(kills <= 1);
+        // A failing group is over soon, whatever its processes do.
+        if group.is_failing() {
+            group.step(at(now) + SETTLE, Event::Tick);
+            prop_assert!(group.is_over(at(now) + SETTLE + VANISH));
+            let faulty = group.members.iter().any(|member| member.fault().is_some());
+            prop_assert_eq!(matches!(judge(&group), Verdict::Ended(_)), group.is_abandoned() || !faulty);
+        }
+        if kills == 0 && group.members.iter().any(|member| member.fault().is_some()) {
+            prop_assert!(group.is_failing());
+        }
+    }
+}
