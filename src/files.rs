@@ -152,7 +152,7 @@ pub fn create_folder(path: &Path) -> Result<(), Error> {
 pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
     create_folder(path)?;
     let probe = temporary_beside(&path.join("probe"))?;
-    let written = write_synced(&probe, &[0; 64 * 1024]);
+    let written = write_synced(&probe, &vec![0; 64 * 1024]);
     let _ = fs::remove_file(&probe);
     written.map_err(|error| match error {
         Error::Io { reason, .. } => Error::io("write into the folder", path)(reason),

@@ -43,7 +43,7 @@ impl Context {
     }
 }
 
-/// What the user reads about an event; `None` where another event says it, or [`super::summary`] does.
+/// What the user reads about an event; `None` where another event says it, or the summary of the run does.
 pub fn line(event: &Event, context: &Context) -> Option<String> {
     let text = match event {
         Event::Started(started) => first_lines(started),

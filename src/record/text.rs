@@ -34,7 +34,7 @@ pub(crate) fn percent(share: f64) -> String {
 
 /// Samples per second.
 pub(crate) fn rate(samples_per_second: f64) -> String {
-    let decimals = if samples_per_second < 100.0 { 1 } else { 0 };
+    let decimals = usize::from(samples_per_second < 100.0);
     format!("{samples_per_second:.decimals$} samples/s")
 }
 
@@ -75,9 +75,9 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     text.chars()
         .fold(String::new(), |mut shown, c| {
             if is_harmless(c) {
-                shown.push(c)
+                shown.push(c);
             } else {
-                shown.extend(c.escape_default())
+                shown.extend(c.escape_default());
             }
             shown
         })
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn losses_are_never_shown_as_zero_that_are_not() {
-        let shown = [2.302_585, 0.0, 0.001, 4.2e-5, 1e9, f64::NAN].map(loss);
-        assert_eq!(shown, ["2.3026", "0.0000", "0.0010", "4.200e-5", "1.000e9", "NaN"]);
+        let shown = [2.312_345, 0.0, 0.001, 4.2e-5, 1e9, f64::NAN].map(loss);
+        assert_eq!(shown, ["2.3123", "0.0000", "0.0010", "4.200e-5", "1.000e9", "NaN"]);
     }
 
     #[test]
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn time_left_is_proportional_and_unknown_at_first_and_untold_at_last() {
-        let minute = Duration::from_secs(60);
-        assert_eq!(time_left(minute, 30, 90), Some(Duration::from_secs(180)));
+        let minute = Duration::from_mins(1);
+        assert_eq!(time_left(minute, 30, 90), Some(Duration::from_mins(3)));
         assert_eq!(time_left(minute, 0, 90), None);
         assert_eq!(time_left(minute, 120, 0), None);
     }

@@ -90,7 +90,7 @@ fn draw<DB: DrawingBackend>(
     area.fill(&WHITE)?;
     let (head, body) = area.split_vertically((46.0 * canvas.scale) as u32);
     let (width, _) = head.dim_in_pixel();
-    let style = canvas.text(22.0, &INK).pos(Pos::new(HPos::Center, VPos::Center));
+    let style = canvas.text(22.0, INK).pos(Pos::new(HPos::Center, VPos::Center));
     let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
     head.draw(&Text::new(title, middle, style))?;
     let second = if history.has_accuracy() { accuracy(history) } else { rate(history) };

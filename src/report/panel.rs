@@ -60,8 +60,8 @@ impl Canvas {
     }
 
     /// Text of `size` logical pixels.
-    pub(crate) fn text(self, size: f64, color: &RGBColor) -> TextStyle<'static> {
-        (FONT, size * self.scale).into_font().color(color)
+    pub(crate) fn text(self, size: f64, color: RGBColor) -> TextStyle<'static> {
+        (FONT, size * self.scale).into_font().color(&color)
     }
 }
 
@@ -108,8 +108,8 @@ impl Panel<'_> {
             .y_label_offset(canvas.px(canvas.lift))
             .x_label_formatter(&|epoch| format!("{epoch:.0}"))
             .y_label_formatter(&|value| y.tick(*value))
-            .label_style(canvas.text(16.0, &FAINT_INK))
-            .axis_desc_style(canvas.text(18.0, &INK))
+            .label_style(canvas.text(16.0, FAINT_INK))
+            .axis_desc_style(canvas.text(18.0, INK))
             .x_desc("epoch")
             .y_desc(self.quantity)
             .draw()
@@ -144,7 +144,7 @@ impl Panel<'_> {
 
     /// What each line is, from left to right above the panel.
     fn draw_legend<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
-        let style = canvas.text(17.0, &INK).pos(Pos::new(HPos::Left, VPos::Center));
+        let style = canvas.text(17.0, INK).pos(Pos::new(HPos::Left, VPos::Center));
         let middle = LEGEND_HEIGHT - 12.0;
         let write = |words: &str, x: f64| -> Result<f64, _> {
             let place = (canvas.px(x), canvas.px(middle + canvas.lift));

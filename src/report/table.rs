@@ -1,5 +1,7 @@
 //! `History` -> a table, one row per epoch. Pure.
 
+use std::fmt::Write;
+
 use super::best_epoch;
 use crate::event::History;
 use crate::record::text::{loss, short};
@@ -44,7 +46,7 @@ fn align(columns: Vec<(&str, Vec<String>)>) -> String {
         let cells = std::iter::once(header).chain(cells.iter().map(String::as_str));
         for (line, cell) in lines.iter_mut().zip(cells) {
             let gap = if line.is_empty() { "" } else { "  " };
-            *line += &format!("{gap}{cell:>width$}");
+            let _ = write!(line, "{gap}{cell:>width$}");
         }
     }
     lines.join("\n") + "\n"

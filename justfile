@@ -1,0 +1,70 @@
+# `just` alone lists the recipes. `.ci/run` does what `just check` does.
+
+set positional-arguments
+
+_list:
+    @just --list --unsorted
+
+# Everything that must pass before a commit, cheapest first.
+[group('check')]
+check: forbid fmt-check lint doc test
+
+# Format the code.
+[group('check')]
+fmt:
+    cargo fmt
+
+# Say what `fmt` would change.
+[group('check')]
+fmt-check:
+    cargo fmt --check
+
+# Clippy, with every warning an error.
+[group('check')]
+lint:
+    cargo clippy --locked --all-targets -- -D warnings
+
+# All tests; arguments go to `cargo test`: `just test --lib record`.
+[group('check')]
+test *args:
+    cargo test --locked "$@"
+
+# The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
+[group('check')]
+layering:
+    cargo test --locked --test layering
+
+# The documentation of the library, with every warning an error.
+[group('check')]
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+
+# Words that belong into an issue or nowhere.
+[group('check')]
+forbid:
+    ! grep -rnsE 'dbg!|\b(TODO|FIXME|XXX)\b|#\[allow|#!\[allow' --include='*.rs' src tests benches examples
+
+# Train: `just run experiments/quickstart.toml train.epochs=2`.
+[group('run')]
+run exp *args:
+    cargo run --locked --release -- "$@"
+
+# Say what would happen, and do nothing.
+[group('run')]
+plan exp *args:
+    cargo run --locked --release -- plan "$@"
+
+# Continue a run that was stopped; without a name, the newest.
+[group('run')]
+resume *run:
+    cargo run --locked --release -- resume "$@"
+
+# Table and curves of a run; without a name, the newest.
+[group('run')]
+report *run:
+    cargo run --locked --release -- report "$@"
+
+# Benchmarks; `just bench -- --save-baseline before`, then `just bench -- --baseline before`.
+[group('measure')]
+bench *args:
+    cargo bench --locked "$@"
