@@ -25,4 +25,4 @@ pub mod checkpoint;
 pub mod record;
 pub mod worker;
 pub mod report;
-//WIP pub mod cli;
+pub mod cli;

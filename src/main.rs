@@ -1,1 +1,7 @@
-fn main() {}
+//! The `ddprun` command: the library's command line with the models that come with it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ddprun::cli::run(std::env::args_os(), &ddprun::model::Registry::default())
+}

@@ -14,7 +14,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::launch::Role;
 use crate::model::Registry;
 use crate::worker::exit;
 use args::{Args, CheckpointVerb, Verb};

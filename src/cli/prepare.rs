@@ -1,15 +1,18 @@
 //! Experiment file -> plan -> run folder: what stands before any rank is started.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use crate::cli::Refusal;
-use crate::config::{self, Loaded, Vocabulary};
+use crate::config::{self, Loaded, Problems, Vocabulary};
+use crate::files::RunLock;
 use crate::launch::Role;
 use crate::model::Registry;
-use crate::plan::{Facts, Plan, RunFolders};
+use crate::plan::{Facts, LossKind, Plan, RunFolders};
 use crate::record::Environment;
 use crate::worker::exit;
-use crate::{data, files};
+use crate::{data, files, report};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -17,8 +20,7 @@ pub(crate) struct Prepared {
     pub(crate) plan: Plan,
 }
 
-/// Reads the experiment at `path` with `changes` and decides everything. Touches no folder but that of
-/// generated data.
+/// Reads the experiment at `path` with `changes` and decides everything.
 pub(crate) fn prepare(
     path: &Path,
     changes: &[String],
@@ -45,12 +47,13 @@ pub(crate) fn vocabulary(registry: &Registry) -> Vocabulary {
     Vocabulary { models: registry.names().into_iter().map(str::to_owned).collect() }
 }
 
-pub(crate) fn refused(problems: config::Problems) -> Refusal {
+/// The page of all problems of an experiment.
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
+pub(crate) fn refused(problems: Problems) -> Refusal {
+    /// Columns of the page.
+    const WIDTH: usize = 100;
     Refusal::new(exit::REFUSED, problems.page(use_color(), WIDTH))
 }
-
-/// Columns of an error page.
-const WIDTH: usize = 100;
 
 /// Colour for a terminal, unless `NO_COLOR` says otherwise (<https://no-color.org>).
 fn use_color() -> bool {
@@ -61,82 +64,102 @@ fn use_color() -> bool {
 /// Looks at the machine and counts the data.
 fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
-    let classify = experiment.loss.name == crate::plan::LossKind::CrossEntropy;
+    let classify = experiment.loss.name == LossKind::CrossEntropy;
     let data = data::survey(&experiment.data, experiment.experiment.seed, classify)
         .map_err(|error| Refusal::of(exit::DATA, &error, error.help()))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(Facts { cores, data, launched_world: role.launched_world() })
+    let launched_world = match role {
+        Role::Foreign(place) => Some(place.world),
+        Role::Parent | Role::Child(_) => None,
+    };
+    Ok(Facts { cores, data, launched_world })
 }
 
-/// Makes the folders of a new run and writes down what was asked and what was decided.
-pub(crate) fn open_run(prepared: &Prepared) -> Result<RunFolders, Refusal> {
+/// Folders of a run that this process alone may write.
+pub(crate) struct OwnedRun {
+    pub(crate) folders: RunFolders,
+    _lock: RunLock,
+}
+
+/// Makes the folders of a new run.
+pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     let plan = &prepared.plan;
     let id = new_id();
-    let run = RunFolders {
+    let folders = RunFolders {
         logs: plan.logging.dir.join(&plan.name).join(&id),
         checkpoints: plan.checkpoint.dir.join(&plan.name).join(&id),
         id,
     };
-    let storage = |error: files::Error| {
-        let help = "make the folder writable, or choose another with `logging.dir` and \
-                    `checkpoint.dir`";
-        Refusal::of(exit::STORAGE, &error, Some(help.into()))
-    };
-    files::create_writable_folder(&run.logs).map_err(storage)?;
-    files::create_writable_folder(&run.checkpoints).map_err(storage)?;
-    write_description(prepared, &run).map_err(storage)?;
-    Ok(run)
+    own_run(folders, prepared)
 }
 
-/// `experiment.toml` as written, `resolved.toml` with everything filled in, `run.json` for a resume,
+/// Takes possession of a run's folders and writes down what was asked and what was decided:
+/// `experiment.toml` as written, `resolved.toml` with everything filled in, `run.json`,
 /// `environment.json`.
-pub(crate) fn write_description(prepared: &Prepared, run: &RunFolders) -> Result<(), files::Error> {
-    let resolved = config::resolved(&prepared.loaded.experiment);
-    let description = Description { format: FORMAT, run: run.clone(), plan: prepared.plan.clone() };
-    let description = serde_json::to_vec_pretty(&description).unwrap_or_default();
-    if let Ok(text) = std::fs::read(&prepared.loaded.path) {
-        files::write_atomic(&run.logs.join("experiment.toml"), &text)?;
+pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
+    files::create_writable_folder(&folders.logs).map_err(unwritable)?;
+    files::create_writable_folder(&folders.checkpoints).map_err(unwritable)?;
+    let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
+    files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
+    files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
+    let resolved = config::resolved(&prepared.loaded.experiment)
+        .map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    describe(prepared, &folders, &resolved).map_err(unwritable)?;
+    Environment::measure()
+        .write(&folders.logs)
+        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    Ok(OwnedRun { folders, _lock: lock })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
+fn unwritable(error: files::Error) -> Refusal {
+    let help = match error {
+        files::Error::InUse { .. } => "wait for that process, or stop it",
+        _ => "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`",
+    };
+    Refusal::of(exit::STORAGE, &error, Some(help.into()))
+}
+
+fn describe(
+    prepared: &Prepared,
+    folders: &RunFolders,
+    resolved: &str,
+) -> Result<(), files::Error> {
+    let logs = &folders.logs;
+    let source = logs.join("experiment.toml");
+    match std::fs::read(&prepared.loaded.path) {
+        Ok(text) if !source.exists() => files::write_atomic(&source, &text)?,
+        // On a resume the file of the first start stays; `resolved.toml` holds the truth.
+        _ => {}
     }
-    files::write_atomic(&run.logs.join(RESOLVED), resolved.as_bytes())?;
-    files::write_atomic(&run.logs.join(DESCRIPTION), &description)?;
-    Environment::collect().write(&run.logs)
+    files::write_atomic(&logs.join(RESOLVED), resolved.as_bytes())?;
+    let plan = prepared.plan.clone();
+    let description = Description { format: FORMAT, run: folders.clone(), plan };
+    let text = serde_json::to_vec_pretty(&description).unwrap_or_default();
+    files::write_atomic(&logs.join(DESCRIPTION), &text)
 }
 
 /// Version of `run.json`.
 const FORMAT: u32 = 1;
-/// The resolved experiment of a run, runnable as it is.
+/// Name of the resolved experiment of a run, which can be run as it is.
 pub(crate) const RESOLVED: &str = "resolved.toml";
-/// What a run is: its folders and its plan.
-pub(crate) const DESCRIPTION: &str = "run.json";
+const DESCRIPTION: &str = "run.json";
 
-/// Contents of `run.json`.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+/// `run.json`: the folders and the plan of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Description {
-    pub(crate) format: u32,
+    format: u32,
     pub(crate) run: RunFolders,
     pub(crate) plan: Plan,
 }
 
-/// `20261120-134205-3f9a`: sorts by time, and two runs of one second differ.
-fn new_id() -> String {
-    let now = jiff::Zoned::now();
-    let tail = (now.timestamp().as_nanosecond() as u64 ^ u64::from(std::process::id()) << 20)
-        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-        >> 48;
-    format!("{}-{tail:04x}", now.strftime("%Y%m%d-%H%M%S"))
-}
-
-/// Finds the run that `word` names: a run folder, an experiment's name (its newest run) or a run's id;
-/// without a word the newest run of all.
+/// The run that `word` names: a run folder, an experiment's name (its newest run) or a run's id; without
+/// a word the newest run of all below `logs/`.
 pub(crate) fn find_run(word: Option<&str>) -> Result<Description, Refusal> {
-    let folder = match word {
-        Some(word) if Path::new(word).join(DESCRIPTION).is_file() => PathBuf::from(word),
-        _ => newest_run(word)?,
-    };
-    read_description(&folder)
-}
-
-fn read_description(folder: &Path) -> Result<Description, Refusal> {
+    let folder = report::find_run(Path::new("logs"), word).map_err(|error| {
+        let help = "name a run folder, `logs/<name>/<time>-<id>`";
+        Refusal::of(exit::REFUSED, &error, Some(help.into()))
+    })?;
     let path = folder.join(DESCRIPTION);
     let unusable = |why: String| {
         let page = format!("error: `{}` cannot be used: {why}", path.display());
@@ -147,30 +170,16 @@ fn read_description(folder: &Path) -> Result<Description, Refusal> {
         serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
     if description.format > FORMAT {
         let found = description.format;
-        return Err(unusable(format!("format {found}; this ddprun reads up to {FORMAT}")));
+        return Err(unusable(format!("it has format {found}; this ddprun reads up to {FORMAT}")));
     }
     Ok(description)
 }
 
-/// The newest run below `logs/`, by its id; `word` restricts it to an experiment or an id.
-fn newest_run(word: Option<&str>) -> Result<PathBuf, Refusal> {
-    let children = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten();
-        entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
-    };
-    let is = |path: &Path, word: &str| path.file_name().is_some_and(|name| name == word);
-    let runs = children(Path::new("logs")).into_iter().flat_map(|experiment| {
-        let named = word.is_none_or(|word| is(&experiment, word));
-        let wanted = move |run: &PathBuf| named || word.is_some_and(|word| is(run, word));
-        children(&experiment).into_iter().filter(wanted).collect::<Vec<_>>()
-    });
-    let runs = runs.filter(|run| run.join(DESCRIPTION).is_file());
-    runs.max_by_key(|run| run.file_name().map(ToOwned::to_owned)).ok_or_else(|| {
-        let asked = word.map_or_else(|| "no run".to_owned(), |word| format!("no run `{word}`"));
-        let page = format!(
-            "error: there is {asked} below `logs/`\n  do: name a run folder \
-             (`logs/<name>/<time>-<id>`), or start from the folder that holds `logs/`"
-        );
-        Refusal::new(exit::REFUSED, page)
-    })
+/// `20261120-134205-3f9a`: sorts by time, and two runs of one second differ.
+fn new_id() -> String {
+    let now = jiff::Zoned::now();
+    let nanoseconds = now.timestamp().as_nanosecond() as u64;
+    let seed = nanoseconds ^ (u64::from(std::process::id()) << 20);
+    let key = crate::rng::Key::new(seed, crate::rng::Purpose::Generate, 0, 0);
+    format!("{}-{:04x}", now.strftime("%Y%m%d-%H%M%S"), key.bits(0) >> 48)
 }

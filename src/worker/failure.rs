@@ -59,9 +59,6 @@ pub enum Error {
     /// A record of the run cannot be written.
     #[error(transparent)]
     Record(#[from] record::Error),
-    /// `[expect]` was not reached.
-    #[error("the run missed what it was expected to reach: {0}")]
-    Expectation(String),
     /// The training thread cannot be started.
     #[error("cannot start the training thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -88,7 +85,6 @@ impl Error {
             Self::Checkpoint(error) if error.is_storage() => exit::STORAGE,
             Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
             Self::Files(_) | Self::Record(_) => exit::STORAGE,
-            Self::Expectation(_) => exit::EXPECTATION,
             Self::Thread(_) => exit::RESOURCE,
             Self::Panic(_) => exit::BUG,
         }
@@ -115,7 +111,6 @@ impl Error {
             Self::Checkpoint(error) if error.is_storage() => {
                 Some("make room or choose another `checkpoint.dir`, then `ddprun resume`".into())
             }
-            Self::Expectation(_) => Some("train longer, or lower the figure in `[expect]`".into()),
             Self::Panic(_) => Some("report it with this text and the log of the rank".into()),
             _ => None,
         }

@@ -105,6 +105,7 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
         return run.record(&Event::StepSkipped { step, loss_scale });
     }
     if !edge.is_due(run.plan.logging.every) && !edge.ends_epoch {
+        run.voice.advance(edge.step_in_epoch);
         return Ok(());
     }
     let samples_per_second = run.pace();

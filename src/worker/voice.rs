@@ -45,6 +45,13 @@ impl Voice {
         Ok(Self::Other { log, context: Context::default() })
     }
 
+    /// Moves the bar to a step that is not recorded.
+    pub(crate) fn advance(&self, step_in_epoch: u64) {
+        if let Self::First(recorder) = self {
+            recorder.advance(step_in_epoch);
+        }
+    }
+
     /// Says it.
     pub(crate) fn record(&mut self, event: &Event) -> Result<(), Error> {
         match self {

@@ -1,0 +1,107 @@
+//! `ddprun resume [RUN] [key=value ...]`: the stored experiment goes on from its newest checkpoint.
+
+use crate::cli::args::ResumeArgs;
+use crate::cli::prepare::{Description, RESOLVED, decide, find_run, own_run, refused, vocabulary};
+use crate::cli::train::{one_machine, supervise};
+use crate::cli::{Refusal, to_stderr};
+use crate::config::{self, Change, Loaded};
+use crate::launch::Role;
+use crate::model::Registry;
+use crate::worker::exit;
+
+/// Continues a run. Changes that would alter what was already computed are refused by name.
+pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refusal> {
+    one_machine(&args.launch)?;
+    let (run, changes) = split(&args.words);
+    let description = find_run(run)?;
+    let before = load(&description, &[], registry)?;
+    let pinned = pins(&description);
+    let changes: Vec<String> =
+        pinned.into_iter().chain(changes).chain(args.launch.changes()).collect();
+    let now = load(&description, &changes, registry)?;
+    for change in refuse_unsafe(&before, &now)? {
+        to_stderr(&format!("changed: {change}"));
+    }
+    let prepared = decide(now, &Role::Parent, registry)?;
+    let run = own_run(description.run, &prepared)?;
+    supervise(&prepared.plan, &run, true)
+}
+
+/// The run, if the first word names one, and the changes.
+fn split(words: &[String]) -> (Option<&str>, Vec<String>) {
+    let is_change = |word: &str| word.contains('=') || word.starts_with('~');
+    match words.split_first() {
+        Some((run, changes)) if !is_change(run) => (Some(run), changes.to_vec()),
+        _ => (None, words.to_vec()),
+    }
+}
+
+/// What "auto" meant when the run began: another number of ranks must not change the arithmetic.
+fn pins(description: &Description) -> Vec<String> {
+    let batch = &description.plan.batch;
+    vec![
+        format!("train.batch_size={}", batch.size),
+        format!("train.global_batch_size={}", batch.global),
+        "train.gradient_accumulation_steps=auto".into(),
+        format!("distributed.shards={}", batch.shards),
+    ]
+}
+
+fn load(
+    description: &Description,
+    changes: &[String],
+    registry: &Registry,
+) -> Result<Loaded, Refusal> {
+    let path = description.run.logs.join(RESOLVED);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    config::load_text(&path, &text, changes, &vocabulary(registry)).map_err(refused)
+}
+
+fn refuse_unsafe(before: &Loaded, now: &Loaded) -> Result<Vec<Change>, Refusal> {
+    let pinned = |change: &Change| PINNED.contains(&change.key.as_str());
+    let unpinned = |changes: Vec<Change>| -> Vec<Change> {
+        changes.into_iter().filter(|change| !pinned(change)).collect()
+    };
+    match config::refuse_unsafe(&before.experiment, &now.experiment) {
+        Ok(changes) => Ok(unpinned(changes)),
+        Err(changes) => match unpinned(changes) {
+            changes if changes.is_empty() => Ok(changes),
+            changes => Err(refusal(&changes)),
+        },
+    }
+}
+
+/// Keys that [`pins`] sets.
+const PINNED: [&str; 4] = [
+    "train.batch_size",
+    "train.global_batch_size",
+    "train.gradient_accumulation_steps",
+    "distributed.shards",
+];
+
+fn refusal(changes: &[Change]) -> Refusal {
+    let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
+    let page = format!(
+        "error: these changes would make the rest of the run another experiment:{}\n  \
+         do: leave them out, or start a new run; `{}` may change on a resume",
+        list.concat(),
+        config::SAFE_ON_RESUME.join("`, `")
+    );
+    Refusal::new(exit::REFUSED, page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_word_is_the_run_unless_it_is_a_change() {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let all = words(&["quickstart", "train.epochs=9"]);
+        assert_eq!(split(&all), (Some("quickstart"), words(&["train.epochs=9"])));
+        let changes = words(&["train.epochs=9"]);
+        assert_eq!(split(&changes), (None, changes.clone()));
+        assert_eq!(split(&[]), (None, vec![]));
+    }
+}

@@ -1,0 +1,167 @@
+//! Training: as the parent of all ranks, as one of its ranks, or as a rank of a foreign launcher.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::checkpoint;
+use crate::cli::args::{Launch, Run};
+use crate::cli::prepare::{OwnedRun, open_run, prepare};
+use crate::cli::{Refusal, to_stderr};
+use crate::launch::{self, JoinError, Note, Program, Role, Start};
+use crate::model::Registry;
+use crate::plan::{Plan, RunFolders, Sink};
+use crate::report;
+use crate::units::Rank;
+use crate::worker::{self, exit};
+
+/// `ddprun x.toml [key=value ...]`
+pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
+    one_machine(&args.launch)?;
+    let path = args.experiment.clone().unwrap_or_default();
+    match role()? {
+        role @ Role::Foreign(_) => foreign(args, &path, &role, registry),
+        role => {
+            let prepared = prepare(&path, &args.all_changes(), &role, registry)?;
+            let run = open_run(&prepared)?;
+            supervise(&prepared.plan, &run, false)
+        }
+    }
+}
+
+/// What started this process.
+fn role() -> Result<Role, Refusal> {
+    launch::rank_env::from_environment().map_err(|error| Refusal::of(exit::REFUSED, &error, None))
+}
+
+/// Refuses several machines: they need a backend that this build does not have.
+pub(crate) fn one_machine(launch: &Launch) -> Result<(), Refusal> {
+    if launch.nnodes == 1 {
+        return Ok(());
+    }
+    let page = format!(
+        "error: `--nnodes {}` needs `nccl` or `mpi`, which this build does not have\n  \
+         do: use `--nnodes 1`; ranks of one machine share memory",
+        launch.nnodes
+    );
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// Starts the ranks of `plan` and watches them to the end.
+pub(crate) fn supervise(plan: &Plan, run: &OwnedRun, resume: bool) -> Result<u8, Refusal> {
+    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let start = Start { resume, program };
+    let ended = launch::run(plan, &run.folders, &start, &mut |note| announce(&note));
+    draw(plan, &run.folders);
+    match ended {
+        Ok(ended) => Ok(ended.exit_code()),
+        Err(failure) => {
+            let saved = saved(&run.folders.checkpoints);
+            Err(Refusal::new(failure.exit_code(), failure.block(&saved)))
+        }
+    }
+}
+
+/// Says on the terminal what the parent sees and no rank can say.
+fn announce(note: &Note) {
+    match note {
+        Note::Stopped { rank, pid } => {
+            to_stderr(&format!("warning: rank {rank} (pid {pid}) is stopped; the others wait for it"));
+        }
+        Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} runs again")),
+        Note::Stopping { .. } => to_stderr("stopping at the end of this step ..."),
+        Note::Restarting { attempt, of, wait, cause } => to_stderr(&format!(
+            "restart {attempt} of {of} in {:.0} s, from the newest checkpoint: rank {} failed: {}",
+            wait.as_secs_f64(),
+            cause.rank,
+            cause.message
+        )),
+        Note::Started { .. } | Note::Progress { .. } => {}
+    }
+}
+
+/// Draws the curves of whatever the run has recorded. A run without a finished epoch has none, and a
+/// picture that cannot be drawn must not hide how the run ended.
+fn draw(plan: &Plan, folders: &RunFolders) {
+    if !plan.logging.sinks.contains(&Sink::Curves) {
+        return;
+    }
+    match report::read(&folders.logs) {
+        Ok(records) if !records.history.is_empty() => {
+            if let Err(error) = report::curves::write(&records.history, &folders.logs, &plan.name) {
+                to_stderr(&format!("warning: {error}"));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The newest whole checkpoint in words.
+fn saved(checkpoints: &Path) -> String {
+    match checkpoint::newest(checkpoints) {
+        Ok(newest) => format!("step {} in `{}`", newest.state.step, newest.path.display()),
+        Err(_) => "nothing yet".into(),
+    }
+}
+
+/// `ddprun worker`: a rank that our own parent started.
+pub(crate) fn worker(registry: &Registry) -> Result<u8, Refusal> {
+    let role = role()?;
+    let membership = launch::join(&role, || Err(Never)).map_err(|error| no_place(&error))?;
+    Ok(worker::run(membership, registry).code)
+}
+
+/// Only rank 0 of a foreign launcher makes a run; `worker` never does.
+struct Never;
+
+impl fmt::Display for Never {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`ddprun worker` is started by ddprun itself")
+    }
+}
+
+/// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, nobody watches but the launcher.
+fn foreign(
+    args: &Run,
+    path: &Path,
+    role: &Role,
+    registry: &Registry,
+) -> Result<u8, Refusal> {
+    let mut made = None;
+    let joined = launch::join(role, || {
+        let prepared = prepare(path, &args.all_changes(), role, registry)?;
+        let run = open_run(&prepared)?;
+        let told = (prepared.plan.clone(), run.folders.clone(), false);
+        made = Some(run);
+        Ok::<_, Refusal>(told)
+    });
+    let membership = match joined {
+        Err(JoinError::Make(refusal)) => return Err(refusal),
+        joined => joined.map_err(|error| no_place(&error))?,
+    };
+    let plan = membership.rank_plan.plan.clone();
+    let (rank, folders) = (membership.rank_plan.rank, membership.rank_plan.run.clone());
+    let outcome = worker::run(membership, registry);
+    if rank == Rank(0) {
+        draw(&plan, &folders);
+    }
+    if let Some(failure) = outcome.failure {
+        let help = failure.help.map_or(String::new(), |help| format!("\n  do: {help}"));
+        to_stderr(&format!("error: rank {rank}: {}{help}", failure.message));
+    }
+    Ok(outcome.code)
+}
+
+fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
+    let code = match error {
+        JoinError::Make(_) | JoinError::NotARank => exit::REFUSED,
+        JoinError::SeveralMachines { .. } | JoinError::OtherWorld { .. } => exit::REFUSED,
+        JoinError::Inherited { .. } | JoinError::Rendezvous(_) => exit::PEER,
+    };
+    Refusal::new(code, format!("error: {error}"))
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.page)
+    }
+}
