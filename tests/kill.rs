@@ -5,7 +5,10 @@
     clippy::unwrap_used,
     clippy::exit,
     clippy::disallowed_methods,
-    reason = "processes of a test"
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::panic,
+    reason = "this binary is also the processes that are tested"
 )]
 
 use std::collections::BTreeSet;
@@ -350,7 +353,7 @@ impl Parent {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["STARTED", rank, pid] => {
-                    ranks[rank.parse::<usize>().unwrap()] = pid.parse().unwrap()
+                    ranks[rank.parse::<usize>().unwrap()] = pid.parse().unwrap();
                 }
                 ["AT", rank, _] => drop(running.insert(rank.to_owned())),
                 _ => {}

@@ -80,7 +80,7 @@ impl Seat {
         // Two slots in turn: a rank that is one call ahead does not overwrite what others still read.
         let fields = [call.seq, code(op), call.bytes.0, call.tag, own];
         for (field, value) in fields.into_iter().enumerate() {
-            self.mapping.long(self.field(self.rank, self.seq, field)).store(value, Relaxed);
+            self.mapping.long(field_at(self.rank, self.seq, field)).store(value, Relaxed);
         }
         self.meet(&call)?;
         let begun = self.compare();
@@ -118,7 +118,7 @@ impl Seat {
             } else if waited >= self.timeout {
                 return Err(self.give_up(call, missing, waited));
             } else {
-                waited += sleep_on(met, seen, self.timeout - waited);
+                waited += sleep_on(met, seen, self.timeout.saturating_sub(waited));
             }
         }
     }
@@ -145,7 +145,7 @@ impl Seat {
 
     /// Number of the last call that `rank` has begun.
     fn begun(&self, rank: Rank) -> u64 {
-        let seq = |parity| self.mapping.long(self.field(rank, parity, 0)).load(Relaxed);
+        let seq = |parity| self.mapping.long(field_at(rank, parity, 0)).load(Relaxed);
         seq(0).max(seq(1))
     }
 
@@ -158,7 +158,7 @@ impl Seat {
     /// After the meeting of a call: whether all ranks came for the same, and their own numbers.
     fn compare(&self) -> Result<Vec<u64>, Error> {
         let fields = |rank: Rank| -> [u64; 5] {
-            let field = |field| self.mapping.long(self.field(rank, self.seq, field)).load(Relaxed);
+            let field = |field| self.mapping.long(field_at(rank, self.seq, field)).load(Relaxed);
             std::array::from_fn(field)
         };
         let ranks = || (0..self.world.get()).map(Rank);
@@ -168,10 +168,6 @@ impl Seat {
             return Err(Error::Mismatch { first: (Rank(0), call(Rank(0), &first)?), second });
         }
         Ok(ranks().map(|rank| fields(rank)[4]).collect())
-    }
-
-    fn field(&self, rank: Rank, seq: u64, field: usize) -> usize {
-        arrived(rank) + 64 * (1 + (seq & 1) as usize) + 8 * field
     }
 }
 
@@ -219,6 +215,10 @@ fn wake_all(mapping: &Mapping) {
 
 fn arrived(rank: Rank) -> usize {
     SLOTS + SLOT * rank.index()
+}
+
+fn field_at(rank: Rank, seq: u64, field: usize) -> usize {
+    arrived(rank) + 64 * (1 + (seq & 1) as usize) + 8 * field
 }
 
 fn code(op: Op) -> u64 {

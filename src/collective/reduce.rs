@@ -26,7 +26,9 @@ pub fn tree_sum(parts: &mut [&mut [f32]]) {
 pub(super) fn tree_sum_everywhere(parts: &mut [&mut [f32]]) {
     tree_sum(parts);
     if let Some((sum, others)) = parts.split_first_mut() {
-        others.iter_mut().for_each(|other| other.copy_from_slice(sum));
+        for other in others {
+            other.copy_from_slice(sum);
+        }
     }
 }
 

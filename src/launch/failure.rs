@@ -117,13 +117,18 @@ impl Failure {
     }
 
     /// A rank that could not be started.
-    pub(super) fn of_start(run: &RunFolders, rank: Rank, error: &std::io::Error, code: u8) -> Self {
+    pub(super) fn of_start(
+        run: &RunFolders,
+        rank: Rank,
+        error: &std::io::Error,
+        code: u8,
+    ) -> Box<Self> {
         let message = format!("rank {rank} cannot be started");
-        Self::new(run, rank, message, vec![error.to_string()], code)
+        Box::new(Self::new(run, rank, message, vec![error.to_string()], code))
     }
 
     /// A rank that failed by itself.
-    pub(super) fn of_fault(run: &RunFolders, group: &Group, rank: Rank, fault: Fault) -> Self {
+    pub(super) fn of_fault(run: &RunFolders, group: &Group, rank: Rank, fault: Fault) -> Box<Self> {
         let member = &group.members[rank.index()];
         let exit = member.exit.map(|(_, exit)| exit).filter(|_| !member.was_killed);
         let (message, causes, code) = match (fault, &member.report) {
@@ -143,15 +148,16 @@ impl Failure {
             ),
             (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], 70),
         };
-        Self { exit, ..Self::new(run, rank, message, causes, code).with_member(member, group) }
+        let failure = Self::new(run, rank, message, causes, code).with_member(member, group);
+        Box::new(Self { exit, ..failure })
     }
 
     /// A rank that stands still while the others waited for it.
-    pub(super) fn of_frozen(run: &RunFolders, group: &Group, rank: Rank) -> Self {
+    pub(super) fn of_frozen(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
         let member = &group.members[rank.index()];
         let message = format!("rank {rank} (pid {}) is stopped (SIGSTOP)", member.pid);
         let why = "somebody or something stopped its process, and the others waited for it in vain";
-        Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group)
+        Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
     }
 
     fn new(run: &RunFolders, rank: Rank, message: String, causes: Vec<String>, code: u8) -> Self {

@@ -32,9 +32,9 @@ use crate::plan::BackendPlan;
 use crate::units::{Rank, WorldSize};
 
 /// Longest wait for the others.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Longest wait of a rank for rank 0 to make the run: data may have to be generated first.
-const MAKE_PATIENCE: Duration = Duration::from_secs(15 * 60);
+const MAKE_PATIENCE: Duration = Duration::from_mins(15);
 /// Longest wait for those who come to hear that there is no run.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries to reach rank 0.

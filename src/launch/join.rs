@@ -14,7 +14,7 @@ use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::{Rank, WorldSize};
 
 /// Longest wait of a rank for its parent's first word.
-const PLAN_PATIENCE: Duration = Duration::from_secs(60);
+const PLAN_PATIENCE: Duration = Duration::from_mins(1);
 
 /// A rank's place in its group.
 pub struct Membership {

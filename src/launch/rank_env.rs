@@ -212,7 +212,7 @@ fn number(
     let Some(value) = get(name) else { return Ok(None) };
     let expected = || "a number from 0 on".to_owned();
     match value.trim().parse::<u32>() {
-        Ok(number) if number <= i32::MAX as u32 => Ok(Some(number)),
+        Ok(number) if i32::try_from(number).is_ok() => Ok(Some(number)),
         _ => Err(EnvError::Bad { name, value, expected: expected() }),
     }
 }

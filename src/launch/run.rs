@@ -86,11 +86,10 @@ pub fn run(
 ) -> Result<Ended, Box<Failure>> {
     let ears = Ears::open().map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
     let ended = ears.and_then(|mut ears| attempts(plan, run, start, &mut ears, on_note));
-    ended.map_err(|failure| {
-        let text = serde_json::to_vec_pretty(&failure).unwrap_or_default();
+    ended.inspect_err(|failure| {
+        let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
         // The failure itself goes to the caller; a disk that takes no file must not hide it.
         let _ = files::write_atomic(&run.logs.join("failure.json"), &text);
-        Box::new(failure)
     })
 }
 
@@ -100,7 +99,7 @@ fn attempts(
     start: &Start,
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
-) -> Result<Ended, Failure> {
+) -> Result<Ended, Box<Failure>> {
     let mut history = Vec::new();
     for restarts in 0.. {
         let resume = start.resume || restarts > 0;
@@ -116,7 +115,7 @@ fn attempts(
         if !is_last && may_pass(failure.code) {
             history.push(failure.to_string());
             let (attempt, of) = (restarts + 1, plan.max_restarts);
-            on_note(Note::Restarting { attempt, of, wait, cause: Box::new(failure.clone()) });
+            on_note(Note::Restarting { attempt, of, wait, cause: failure.clone() });
             if !ears.is_called_within(wait) {
                 continue;
             }

@@ -80,7 +80,7 @@ pub(super) fn start_all(
     program: &Program,
     resume: bool,
     restarts: u32,
-) -> Result<Vec<Process>, Failure> {
+) -> Result<Vec<Process>, Box<Failure>> {
     let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
     let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
     let memory = match plan.distributed.backend {

@@ -76,7 +76,9 @@ pub(super) fn watch(
         events.push(Event::Tick);
         for event in events {
             let actions = group.step(clock(), event);
-            actions.into_iter().for_each(|action| act(action, &mut processes, on_note));
+            for action in actions {
+                act(action, &mut processes, on_note);
+            }
         }
     }
     group
