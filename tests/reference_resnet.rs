@@ -1,4 +1,5 @@
-//! Residual networks against PyTorch 2.6 (f64): counts, keys, outputs, losses, gradients, running statistics,
+//! Residual networks against PyTorch 2.6 (f64): counts, keys, outputs, losses, gradients, running
+//! statistics,
 //! trajectories. Weights and inputs are functions of their names, so that no weight file is needed; the
 //! numbers in `golden/resnet.json` come from torchvision's models under the same fill.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
@@ -59,7 +60,7 @@ fn input(name: &str, dims: &[usize]) -> Tensor {
 }
 
 fn labels(name: &str, n: usize, classes: usize) -> Tensor {
-    let label = |u: f64| ((u + 1.0) / 2.0 * classes as f64) as u32;
+    let label = |u: f64| (f64::midpoint(u, 1.0) * classes as f64) as u32;
     Tensor::from_iter(fill(name, n).into_iter().map(label), &Device::Cpu).unwrap()
 }
 
@@ -140,7 +141,6 @@ fn number(golden: &Value, key: &str) -> f64 {
 
 #[track_caller]
 fn near(what: &str, actual: f64, expected: f64, tolerance: f64) {
-    eprintln!("{what}: {actual} {expected} rel tol {}", (actual - expected).abs() / tolerance);
     assert!((actual - expected).abs() <= tolerance, "{what}: {actual} instead of {expected}");
 }
 
@@ -167,7 +167,8 @@ struct Tolerance {
 
 /// Rounding, and no rectifier that opens where f64 keeps it shut.
 const ROUNDING: Tolerance = Tolerance { loss: 1e-5, gradient: 1e-3 };
-/// ResNet-50 normalises over 16 values in its last stage: even with products summed in f64 its gradients are
+/// ResNet-50 normalises over 16 values in its last stage: even with products summed in f64 its
+/// gradients are
 /// 1.4e-3 from the golden ones, and one open rectifier more or less moves them by a percent.
 const FEW_VALUES: Tolerance = Tolerance { loss: 5e-5, gradient: 3e-2 };
 
@@ -340,7 +341,10 @@ fn a_gradient_is_handed_over_while_backward_still_runs() {
     impl GradientSink for Refuses {
         fn accept(&self, index: usize, _: &Tensor) -> Result<()> {
             self.1.lock().unwrap().push(index);
-            if index == self.0 { candle_core::bail!("refused") } else { Ok(()) }
+            if index == self.0 {
+                candle_core::bail!("refused")
+            }
+            Ok(())
         }
     }
     let (model, params) = filled(&plan("resnet8", 10));

@@ -1,7 +1,8 @@
 //! The small convolutional network of PyTorch's MNIST example.
 //!
-//! `conv1` 3x3 (32) - ReLU - `conv2` 3x3 (64) - ReLU - max-pool 2 - dropout 0.25 - flatten (NCHW) - `fc1` (128) -
-//! ReLU - dropout 0.5 - `fc2`. No padding, so 28x28 leaves 64 x 12 x 12 = 9216 values for `fc1`.
+//! `conv1` 3x3 (32) - relu - `conv2` 3x3 (64) - relu - max-pool 2 - dropout 0.25 - flatten (NCHW) -
+//! `fc1` (128) -
+//! relu - dropout 0.5 - `fc2`. No padding, so 28x28 leaves 64 x 12 x 12 = 9216 values for `fc1`.
 
 use candle_core::{Result, Tensor, bail};
 

@@ -1,4 +1,4 @@
-//! Multilayer perceptron: linear layers with ReLU and dropout between them.
+//! Multilayer perceptron: linear layers with rectifiers and dropout between them.
 //!
 //! Keys: `layers.{i}.weight`, `layers.{i}.bias`, as an `nn.ModuleList` of `nn.Linear` has them.
 

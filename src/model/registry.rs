@@ -67,7 +67,8 @@ impl Registry {
         self.register_with_head(name, build, &[]);
     }
 
-    /// [`Registry::register`], with the key prefixes (`fc.`) that `except_head` exempts from pretrained weights.
+    /// [`Registry::register`], with the key prefixes (`fc.`) that `except_head` exempts from
+    /// pretrained weights.
     pub fn register_with_head(&mut self, name: &str, build: Build, head: &[&str]) {
         let head = head.iter().map(|&prefix| prefix.to_owned()).collect();
         let entry = Entry { name: name.to_owned(), build, head };

@@ -21,7 +21,8 @@ pub struct BatchNorm2d {
 }
 
 impl BatchNorm2d {
-    /// Registers `weight` (all `gamma`), `bias` (0), `running_mean` (0), `running_var` (1), `num_batches_tracked`.
+    /// Registers `weight` (all `gamma`), `bias` (0), `running_mean` (0), `running_var` (1),
+    /// `num_batches_tracked`.
     ///
     /// # Errors
     ///

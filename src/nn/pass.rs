@@ -17,7 +17,8 @@ pub struct Pass {
 pub enum Mode {
     /// Batch statistics and dropout.
     Train {
-        /// Stream of this pass: of the seed, the step and the pass's place in the global batch, not of the rank.
+        /// Stream of this pass: of the seed, the step and the pass's place in the global batch, not of
+        /// the rank.
         key: Key,
         /// Whether running statistics learn from this pass.
         track_statistics: bool,

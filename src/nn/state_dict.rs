@@ -25,7 +25,8 @@ const COUNTER: &str = "num_batches_tracked";
 pub enum Strict<'a> {
     /// Nothing: keys and shapes agree.
     All,
-    /// Tensors under these prefixes (`fc.`) may be missing, extra or of another shape; they then keep their values.
+    /// Tensors under these prefixes (`fc.`) may be missing, extra or of another shape; they then keep
+    /// their values.
     ExceptHead(&'a [&'a str]),
 }
 
@@ -102,8 +103,10 @@ pub enum Error {
 
 /// Replaces the model's values by those of a safetensors file, all or none.
 ///
-/// `module.` is stripped from keys; if all of the model's keys share a first component (`resnet18.`) that none
-/// of the file's has, it is put before them. f16, bf16 and f64 become f32. `num_batches_tracked` is taken if
+/// `module.` is stripped from keys; if all of the model's keys share a first component (`resnet18.`)
+/// that none
+/// of the file's has, it is put before them. f16, bf16 and f64 become f32. `num_batches_tracked` is
+/// taken if
 /// present, and never missed.
 ///
 /// # Errors
@@ -144,7 +147,9 @@ pub fn load_state_dict_bytes(
     for (var, value) in values {
         var.set(&Tensor::from_vec(value, var.shape(), &Device::Cpu)?)?;
     }
-    counts.into_iter().for_each(|(counter, count)| counter.set(count));
+    for (counter, count) in counts {
+        counter.set(count);
+    }
     Ok(report)
 }
 
@@ -353,4 +358,129 @@ fn list(
         let _ = write!(lines, "\n  `{key}` is {theirs:?} in the file and {ours:?} in the model");
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use candle_core::Result as CandleResult;
+    use tempfile::NamedTempFile;
+
+    use super::*;
+    use crate::nn::{Builder, Init, Linear};
+
+    /// A model of `fc.weight` (2, 3), `fc.bias` (2), a buffer `mean` (1) and a counter.
+    fn params(value: f64) -> Params {
+        let builder = Builder::new(1);
+        let build = || -> CandleResult<()> {
+            builder.pp("fc").param("weight", &[2, 3], Init::Constant(value))?;
+            builder.pp("fc").param("bias", &[2], Init::Constant(value))?;
+            builder.buffer("mean", &[1], value as f32)?;
+            Ok(())
+        };
+        build().unwrap();
+        builder.counter(COUNTER).set(value as i64);
+        builder.finish()
+    }
+
+    fn file(bytes: &[u8]) -> NamedTempFile {
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    fn state_dict(tensors: &[(&str, Dtype, &[usize], Vec<u8>)]) -> NamedTempFile {
+        let views = tensors.iter().map(|(key, dtype, shape, bytes)| {
+            (*key, TensorView::new(*dtype, shape.to_vec(), bytes).unwrap())
+        });
+        file(&safetensors::serialize(views, None).unwrap())
+    }
+
+    fn values(params: &Params) -> Vec<f32> {
+        let values = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        tensors(params).unwrap().iter().flat_map(|(_, _, var)| values(var)).collect()
+    }
+
+    #[test]
+    fn what_was_saved_loads_bit_for_bit_and_equal_values_give_equal_bytes() {
+        let saved = save_state_dict(&params(0.1)).unwrap();
+        assert_eq!(saved, save_state_dict(&params(0.1)).unwrap());
+        let other = params(7.0);
+        let report = load_state_dict(&other, file(&saved).path(), Strict::All).unwrap();
+        assert_eq!(report, LoadReport { loaded: 3, ..LoadReport::default() });
+        assert_eq!((values(&other), other.counters()[0].get()), (vec![0.1; 9], 0));
+    }
+
+    #[test]
+    fn half_and_double_become_f32_the_wrapper_is_stripped_and_counters_are_optional() {
+        let half: Vec<u8> = (0..6).flat_map(|_| f16::from_f32(0.5).to_le_bytes()).collect();
+        let brain: Vec<u8> = (0..2).flat_map(|_| bf16::from_f32(-2.0).to_le_bytes()).collect();
+        let file = state_dict(&[
+            ("module.fc.weight", Dtype::F16, &[2, 3], half),
+            ("module.fc.bias", Dtype::BF16, &[2], brain),
+            ("module.mean", Dtype::F64, &[1], 0.25f64.to_le_bytes().to_vec()),
+        ]);
+        let params = params(7.0);
+        load_state_dict(&params, file.path(), Strict::All).unwrap();
+        assert_eq!(values(&params), [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, -2.0, -2.0, 0.25]);
+        assert_eq!(params.counters()[0].get(), 7);
+    }
+
+    #[test]
+    fn every_difference_is_listed_and_nothing_is_changed() {
+        let zeros = |n: usize| vec![0; 4 * n];
+        let file = state_dict(&[
+            ("fc.weight", Dtype::F32, &[3, 2], zeros(6)),
+            ("fc.bias", Dtype::F32, &[2], zeros(2)),
+            ("head.scale", Dtype::F32, &[5], zeros(5)),
+        ]);
+        let params = params(7.0);
+        let error = load_state_dict(&params, file.path(), Strict::All).unwrap_err().to_string();
+        let expected = "does not fit the model:\n  missing `mean` [1]\n  unexpected `head.scale` [5]\n  \
+                        `fc.weight` is [3, 2] in the file and [2, 3] in the model";
+        assert!(error.ends_with(expected), "{error}");
+        assert_eq!(values(&params), [7.0; 9]);
+        let head = Strict::ExceptHead(&["fc.", "head."]);
+        assert!(load_state_dict(&params, file.path(), head).is_err(), "`mean` is no head");
+    }
+
+    #[test]
+    fn a_head_of_another_size_keeps_its_values() {
+        let file = state_dict(&[
+            ("fc.weight", Dtype::F32, &[5, 3], vec![0; 60]),
+            ("mean", Dtype::F32, &[1], vec![0; 4]),
+        ]);
+        let params = params(7.0);
+        let report = load_state_dict(&params, file.path(), Strict::ExceptHead(&["fc."])).unwrap();
+        assert_eq!((report.loaded, report.ignored), (1, vec!["fc.weight".to_owned()]));
+        assert_eq!(report.kept, ["fc.weight", "fc.bias"]);
+        assert_eq!(values(&params)[7..], [7.0, 0.0]);
+    }
+
+    #[test]
+    fn files_that_are_damaged_or_lie_are_refused() {
+        let load = |bytes: &[u8]| {
+            load_state_dict(&params(1.0), file(bytes).path(), Strict::All).unwrap_err()
+        };
+        let saved = save_state_dict(&params(1.0)).unwrap();
+        assert!(matches!(load(b""), Error::Read { .. }));
+        assert!(matches!(load(&saved[..saved.len() - 1]), Error::Format { .. }));
+        assert!(matches!(load(b"\x02\0\0\0\0\0\0\0{]"), Error::Format { .. }));
+        assert!(matches!(load(&u64::MAX.to_le_bytes()), Error::Header { header: u64::MAX, .. }));
+        let integers = state_dict(&[
+            ("fc.weight", Dtype::I64, &[2, 3], vec![0; 48]),
+            ("fc.bias", Dtype::F32, &[2], vec![0; 8]),
+            ("mean", Dtype::F32, &[1], vec![0; 4]),
+        ]);
+        let error = load_state_dict(&params(1.0), integers.path(), Strict::All).unwrap_err();
+        assert!(matches!(error, Error::Dtype { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_described_model_has_nothing_to_save() {
+        let builder = Builder::describe();
+        Linear::new(&builder, 2, 2).unwrap();
+        assert!(save_state_dict(&builder.finish()).is_err());
+    }
 }

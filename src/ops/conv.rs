@@ -28,7 +28,8 @@ pub struct Window {
 
 /// Cross-correlation as `torch.nn.functional.conv2d`, with activations in NHWC.
 ///
-/// x (n, h, w, ci) f32, weight (co, ci, kh, kw) f32 -> (n, oh, ow, co) f32. Under a half precision, operands,
+/// x (n, h, w, ci) f32, weight (co, ci, kh, kw) f32 -> (n, oh, ow, co) f32. Under a half precision,
+/// operands,
 /// result and gradients are rounded to it.
 ///
 /// # Errors
@@ -162,7 +163,8 @@ fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
     from_hwio(g, &hwio)
 }
 
-/// The block's matrix (pixels, columns): the input itself for a 1x1 convolution, else gathered into `scratch`.
+/// The block's matrix (pixels, columns): the input itself for a 1x1 convolution, else gathered into
+/// `scratch`.
 fn gathered<'a>(
     g: &Geometry,
     x: &'a [f32],

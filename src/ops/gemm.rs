@@ -76,7 +76,8 @@ pub(super) fn multiply(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, write: Wri
         for column in (0..b.cols).step_by(COLUMNS) {
             let columns = COLUMNS.min(b.cols - column);
             // SAFETY: a `Matrix` holds (rows - 1) row_stride + (cols - 1) col_stride < values.len(), and
-            // k + inner and column + columns stay inside; `out` is a.rows x b.cols row-major, checked above,
+            // k + inner and column + columns stay inside; `out` is a.rows x b.cols row-major, checked
+            // above,
             // and borrowed mutably, so that nothing overlaps.
             unsafe {
                 gemm::gemm(
@@ -134,8 +135,8 @@ mod tests {
             for i in 0..m * n {
                 let exact: f64 =
                     (0..k).map(|j| f64::from(a[i / n * k + j]) * f64::from(b[j * n + i % n])).sum();
-                assert!((f64::from(plain[i]) - exact).abs() < 1e-5, "{m} {k} {n}");
-                assert!((f64::from(turned[i]) - 1.0 - exact).abs() < 1e-5, "{m} {k} {n}");
+                assert!((f64::from(plain[i]) - exact).abs() < 3e-5, "{m} {k} {n}");
+                assert!((f64::from(turned[i]) - 1.0 - exact).abs() < 3e-5, "{m} {k} {n}");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! A convolution as matrix products: which input values each output pixel reads.
 //!
-//! Output pixels are numbered over (image, row, column). A block of pixels becomes a matrix with one row per
+//! Output pixels are numbered over (image, row, column). A block of pixels becomes a matrix with one
+//! row per
 //! pixel and kh kw ci columns, in the order (kh, kw, ci), so that a kernel row is one copy.
 
 use std::ops::Range;

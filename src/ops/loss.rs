@@ -4,7 +4,8 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
 use super::storage::{output, read, slice, tensor};
 
-/// Mean over samples of -sum target log softmax(logits), with target = (1 - smoothing) one-hot + smoothing / classes,
+/// Mean over samples of -sum target log softmax(logits), with target = (1 - smoothing) one-hot +
+/// smoothing / classes,
 /// as `torch.nn.CrossEntropyLoss(label_smoothing=...)`.
 ///
 /// logits (n, classes) f32, labels (n) u32 -> scalar f32; sums in f64.

@@ -1,7 +1,7 @@
 //! Batch normalisation over the last axis, fused with a residual and a rectifier.
 //!
 //! Rows are all axes but the last. Statistics are exact to f32: each block of rows finds its own mean and
-//! squared deviations, and blocks are merged in f64 in a fixed order (Chan, Golub and LeVeque, 1983).
+//! squared deviations, and blocks are merged in f64 in a fixed order (Chan et al., 1983).
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
@@ -40,7 +40,8 @@ pub struct RunningStatistics<'a> {
     pub variance: &'a Tensor,
 }
 
-/// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of this batch, which
+/// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of this
+/// batch, which
 /// are returned too (Ioffe and Szegedy, 2015). x and residual (..., c), gamma and beta (c), f32.
 ///
 /// # Errors
@@ -155,7 +156,9 @@ impl Norm {
                 y.iter_mut().zip(&residual[start..]).for_each(|(y, r)| *y += r);
             }
             if relu {
-                y.iter_mut().for_each(|y| *y = if *y < 0.0 { 0.0 } else { *y });
+                for y in y {
+                    *y = if *y < 0.0 { 0.0 } else { *y };
+                }
             }
         });
         y
@@ -311,7 +314,9 @@ fn block_statistics(block: &[f32], c: usize) -> Vec<[f64; 2]> {
     for row in block.chunks_exact(c) {
         mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x);
     }
-    mean.iter_mut().for_each(|mean| *mean /= n);
+    for mean in &mut mean {
+        *mean /= n;
+    }
     let (mut rest, mut squares) = (vec![0f32; c], vec![0f32; c]);
     for row in block.chunks_exact(c) {
         for i in 0..c {

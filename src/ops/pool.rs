@@ -9,7 +9,8 @@ use super::storage::{output, read, slice, tensor};
 
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.
 ///
-/// Padding counts as minus infinity. The gradient goes to the first maximum of a window in row-major order, and NaN
+/// Padding counts as minus infinity. The gradient goes to the first maximum of a window in row-major
+/// order, and NaN
 /// wins over numbers, both as `torch.nn.functional.max_pool2d`.
 ///
 /// # Errors
@@ -128,9 +129,13 @@ impl CustomOp1 for AveragePool {
         let images = slice(x, layout)?.par_chunks(self.pixels * self.c);
         y.par_chunks_mut(self.c).zip(images).for_each(|(y, x)| {
             for pixel in x.chunks_exact(self.c) {
-                y.iter_mut().zip(pixel).for_each(|(sum, value)| *sum += value);
+                for (sum, value) in y.iter_mut().zip(pixel) {
+                    *sum += value;
+                }
             }
-            y.iter_mut().for_each(|sum| *sum /= self.pixels as f32);
+            for sum in y {
+                *sum /= self.pixels as f32;
+            }
         });
         Ok(output(y, (self.n, self.c)))
     }

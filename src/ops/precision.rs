@@ -32,7 +32,9 @@ pub(super) fn round(values: &mut [f32], precision: Precision) {
     match precision {
         Precision::Fp32 => {}
         Precision::Bf16 => values.par_chunks_mut(BLOCK).for_each(|block| {
-            block.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32());
+            for value in block {
+                *value = bf16::from_f32(*value).to_f32();
+            }
         }),
         Precision::Fp16 => values.par_chunks_mut(BLOCK).for_each(|block| {
             let mut half = [f16::ZERO; BLOCK];

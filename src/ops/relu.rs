@@ -28,7 +28,9 @@ impl CustomOp1 for Relu {
         let mut y = slice(x, layout)?.to_vec();
         // Not `max`, which would turn NaN into 0.
         y.par_chunks_mut(BLOCK).for_each(|block| {
-            block.iter_mut().for_each(|v| *v = if *v < 0.0 { 0.0 } else { *v });
+            for value in block {
+                *value = if *value < 0.0 { 0.0 } else { *value };
+            }
         });
         Ok(output(y, layout.shape().clone()))
     }
