@@ -1,14 +1,11 @@
 //! Residual networks (He et al., 2016), with torchvision's keys, initialisation and "v1.5" strides.
 //!
 //! - `resnet18`, `resnet34`, `resnet50`: torchvision's; `stem = "cifar"` begins with a 3x3 convolution
-//!   of stride 1 and
-//!   no pooling.
+//!   of stride 1 and no pooling.
 //! - `resnet8`, `resnet20`: He et al. section 4.2, three stages of 16, 32 and 64 channels for 32x32
-//!   images, with
-//!   projection shortcuts (option B). Always the 3x3 stem.
-//! - `resnet18_animals90`: `resnet18` under the prefix `resnet18.`, whose `fc` is Dropout - Linear 512
-//!   - relu - Dropout -
-//!   Linear. `options.head_dropout = [0.5, 0.3]` are its defaults.
+//!   images, with projection shortcuts (option B). Always the 3x3 stem.
+//! - `resnet18_animals90`: `resnet18` under the prefix `resnet18.`, whose `fc` is dropout, linear to 512,
+//!   rectifier, dropout, linear. `options.head_dropout = [0.5, 0.3]` are its defaults.
 //!
 //! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still use and
 //! track batch statistics while training.

@@ -61,10 +61,7 @@ impl Conv2d {
     ///
     /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let y = ops::conv2d(x, &self.weight.tensor()?, self.window, pass.precision)?;
-        match &self.bias {
-            None => Ok(y),
-            Some(bias) => y.broadcast_add(&bias.tensor()?),
-        }
+        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
+        ops::conv2d(x, &self.weight.tensor()?, bias.as_ref(), self.window, pass.precision)
     }
 }

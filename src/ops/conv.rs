@@ -3,9 +3,10 @@
 //! Blocks of output pixels are gathered into a matrix and multiplied by the weight. The weight gradient
 //! adds a fixed number of partial sums in a fixed order, so that the number of threads changes no bit.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::bias::column_sums;
 use super::gemm::{Matrix, Sums, Write, multiply};
 use super::im2col::Geometry;
 use super::precision::{round, rounded};
@@ -28,21 +29,81 @@ pub struct Window {
 
 /// Cross-correlation as `torch.nn.functional.conv2d`, with activations in NHWC.
 ///
-/// x (n, h, w, ci) f32, weight (co, ci, kh, kw) f32 -> (n, oh, ow, co) f32. Under a half precision,
-/// operands,
-/// result and gradients are rounded to it.
+/// x (n, h, w, ci), weight (co, ci, kh, kw), bias (co) -> (n, oh, ow, co), f32. Under a half precision,
+/// operands, result and gradients are rounded to it.
 ///
 /// # Errors
 ///
 /// The channels differ, or the kernel is larger than the padded image.
-pub fn conv2d(x: &Tensor, weight: &Tensor, window: Window, precision: Precision) -> Result<Tensor> {
+pub fn conv2d(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    window: Window,
+    precision: Precision,
+) -> Result<Tensor> {
     let geometry = Geometry::new(x.dims4()?, weight.dims4()?, window.stride, window.padding)?;
-    x.contiguous()?.apply_op2(&weight.contiguous()?, Conv { geometry, precision })
+    let op = Conv { geometry, precision };
+    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
+    match bias {
+        None => x.apply_op2(&weight, op),
+        Some(bias) if bias.dims() == [geometry.co] => x.apply_op3(&weight, &bias.contiguous()?, op),
+        Some(bias) => bail!("a bias of shape {:?} for {} channels", bias.dims(), geometry.co),
+    }
 }
 
 struct Conv {
     geometry: Geometry,
     precision: Precision,
+}
+
+impl Conv {
+    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> (CpuStorage, Shape) {
+        let Geometry { n, oh, ow, co, .. } = self.geometry;
+        let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
+        let mut y = forward(&self.geometry, &x, &to_hwio(&self.geometry, &weight));
+        if let Some(bias) = bias {
+            let bias = rounded(bias, self.precision);
+            y.par_chunks_mut(PIXELS * co).for_each(|block| {
+                for pixel in block.chunks_exact_mut(co) {
+                    pixel.iter_mut().zip(&*bias).for_each(|(y, bias)| *y += bias);
+                }
+            });
+        }
+        round(&mut y, self.precision);
+        output(y, (n, oh, ow, co))
+    }
+
+    fn backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Gradients> {
+        let geometry = &self.geometry;
+        read([x, weight, dy], |[x_values, weight_values, dy]| {
+            let dy = rounded(dy, self.precision);
+            let dx = if x.track_op() {
+                let weight_values = rounded(weight_values, self.precision);
+                let dx = backward_data(geometry, &dy, &to_ohwi(geometry, &weight_values));
+                Some(self.gradient(dx, x.shape())?)
+            } else {
+                None
+            };
+            let dw = if weight.track_op() {
+                let dw = backward_weight(geometry, &rounded(x_values, self.precision), &dy);
+                Some(self.gradient(dw, weight.shape())?)
+            } else {
+                None
+            };
+            Ok(Gradients { dx, dw })
+        })
+    }
+
+    fn gradient(&self, mut values: Vec<f32>, shape: &Shape) -> Result<Tensor> {
+        round(&mut values, self.precision);
+        tensor(values, shape)
+    }
+}
+
+struct Gradients {
+    dx: Option<Tensor>,
+    dw: Option<Tensor>,
 }
 
 impl CustomOp2 for Conv {
@@ -57,12 +118,7 @@ impl CustomOp2 for Conv {
         weight: &CpuStorage,
         weight_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let x = rounded(slice(x, x_layout)?, self.precision);
-        let weight = rounded(slice(weight, weight_layout)?, self.precision);
-        let mut y = forward(&self.geometry, &x, &to_hwio(&self.geometry, &weight));
-        round(&mut y, self.precision);
-        let Geometry { n, oh, ow, co, .. } = self.geometry;
-        Ok(output(y, (n, oh, ow, co)))
+        Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, None))
     }
 
     fn bwd(
@@ -72,26 +128,46 @@ impl CustomOp2 for Conv {
         _y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let geometry = &self.geometry;
-        read([x, weight, dy], |[x_values, weight_values, dy]| {
-            let dy = rounded(dy, self.precision);
-            let dx = if x.track_op() {
-                let weight_values = rounded(weight_values, self.precision);
-                let mut dx = backward_data(geometry, &dy, &to_ohwi(geometry, &weight_values));
-                round(&mut dx, self.precision);
-                Some(tensor(dx, x.shape())?)
-            } else {
-                None
-            };
-            let dw = if weight.track_op() {
-                let mut dw = backward_weight(geometry, &rounded(x_values, self.precision), &dy);
-                round(&mut dw, self.precision);
-                Some(tensor(dw, weight.shape())?)
-            } else {
-                None
-            };
-            Ok((dx, dw))
-        })
+        let gradients = self.backward(x, weight, dy)?;
+        Ok((gradients.dx, gradients.dw))
+    }
+}
+
+impl CustomOp3 for Conv {
+    fn name(&self) -> &'static str {
+        "conv2d-nhwc-bias"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let bias = slice(bias, bias_layout)?;
+        Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, Some(bias)))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let gradients = self.backward(x, weight, dy)?;
+        let db = if bias.track_op() {
+            let sums =
+                |[dy]: [&[f32]; 1]| Ok(column_sums(&rounded(dy, self.precision), self.geometry.co));
+            Some(self.gradient(read([dy], sums)?, bias.shape())?)
+        } else {
+            None
+        };
+        Ok((gradients.dx, gradients.dw, db))
     }
 }
 
@@ -265,8 +341,14 @@ mod tests {
         .unwrap();
         check_gradients(
             &[&x, &weight],
-            |t| conv2d(&t[0], &t[1], window, Precision::Fp32),
+            |t| conv2d(&t[0], &t[1], None, window, Precision::Fp32),
             |v| slow(&v[0], &v[1], &g),
+            1e-4,
+        );
+        check_gradients(
+            &[&x, &weight, &[co]],
+            |t| conv2d(&t[0], &t[1], Some(&t[2]), window, Precision::Fp32),
+            |v| slow(&v[0], &v[1], &g).iter().enumerate().map(|(i, y)| y + v[2][i % co]).collect(),
             1e-4,
         );
     }
@@ -299,7 +381,7 @@ mod tests {
             let w = tensor(values("w", 0, 10 * 6 * 9), (10, 6, 3, 3)).unwrap();
             let (x, w) = (Var::from_tensor(&x).unwrap(), Var::from_tensor(&w).unwrap());
             let window = Window { stride: 1, padding: 1 };
-            let y = conv2d(&x, &w, window, Precision::Fp32).unwrap();
+            let y = conv2d(&x, &w, None, window, Precision::Fp32).unwrap();
             let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
             [&y, grads.get(&x).unwrap(), grads.get(&w).unwrap()]
                 .iter()
@@ -320,7 +402,7 @@ mod tests {
         let x =
             Var::from_vec(vec![1.0f32 + 2f32.powi(-11)], (1, 1, 1, 1), &candle_core::Device::Cpu)?;
         let w = Var::from_vec(vec![300.0f32], (1, 1, 1, 1), &candle_core::Device::Cpu)?;
-        let y = conv2d(&x, &w, Window { stride: 1, padding: 0 }, Precision::Fp16)?;
+        let y = conv2d(&x, &w, None, Window { stride: 1, padding: 0 }, Precision::Fp16)?;
         assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [300.0]);
         let grads = (y * 1e4)?.sum_all()?.backward()?;
         let values = |v: &Var| grads.get(v).unwrap().flatten_all()?.to_vec1::<f32>();
@@ -336,10 +418,12 @@ mod tests {
         };
         let window = Window { stride: 1, padding: 0 };
         assert!(
-            conv2d(&shape([1, 2, 2, 1]), &shape([1, 1, 3, 3]), window, Precision::Fp32).is_err()
+            conv2d(&shape([1, 2, 2, 1]), &shape([1, 1, 3, 3]), None, window, Precision::Fp32)
+                .is_err()
         );
         assert!(
-            conv2d(&shape([1, 3, 3, 2]), &shape([1, 1, 3, 3]), window, Precision::Fp32).is_err()
+            conv2d(&shape([1, 3, 3, 2]), &shape([1, 1, 3, 3]), None, window, Precision::Fp32)
+                .is_err()
         );
     }
 }

@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::bias::column_sums;
 use super::gemm::{Matrix, Sums, Write, multiply};
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
@@ -90,11 +91,7 @@ impl Linear {
     }
 
     fn bias_gradient(&self, dy: &[f32]) -> Vec<f32> {
-        let mut sums = vec![0f64; self.outputs];
-        for row in dy.chunks_exact(self.outputs.max(1)) {
-            sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
-        }
-        let mut db = sums.into_iter().map(|sum| sum as f32).collect::<Vec<f32>>();
+        let mut db = column_sums(dy, self.outputs);
         round(&mut db, self.precision);
         db
     }

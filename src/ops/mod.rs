@@ -5,6 +5,7 @@
 //! first. Bits never depend on the number of threads: work is cut into fixed blocks, split over outputs,
 //! and partial sums are added in a fixed order.
 
+mod bias;
 mod conv;
 mod dropout;
 mod gemm;

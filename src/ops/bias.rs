@@ -1,0 +1,22 @@
+//! Gradient of a bias that was added to every row.
+
+use rayon::prelude::*;
+
+/// Rows per partial sum.
+const ROWS: usize = 1024;
+
+/// Sum of each column of row-major `values` (rows, `columns`), in f64, blocks of rows in a fixed order.
+pub(super) fn column_sums(values: &[f32], columns: usize) -> Vec<f32> {
+    let block_sums = |block: &[f32]| {
+        let mut sums = vec![0f64; columns];
+        for row in block.chunks_exact(columns) {
+            for (sum, &value) in sums.iter_mut().zip(row) {
+                *sum += f64::from(value);
+            }
+        }
+        sums
+    };
+    let blocks: Vec<Vec<f64>> =
+        values.par_chunks((ROWS * columns).max(1)).map(block_sums).collect();
+    (0..columns).map(|column| blocks.iter().map(|sums| sums[column]).sum::<f64>() as f32).collect()
+}
