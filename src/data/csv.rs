@@ -225,13 +225,12 @@ impl Raw {
             classes.iter().zip(0..).map(|(class, label)| (class.as_str(), label)).collect();
         let target = |(answer, &line): (&Answer, &u64)| match answer {
             Answer::Value(bits) => Ok(Target::Value(f32::from_bits(*bits))),
-            class => match labels.get(class.text().as_str()) {
-                Some(&label) => Ok(Target::Class(label)),
-                None => {
+            class => {
+                labels.get(class.text().as_str()).copied().map(Target::Class).ok_or_else(|| {
                     let what = format!("class `{}` is not in the training table", class.text());
-                    Err(at(path, line, what))
-                }
-            },
+                    at(path, line, what)
+                })
+            }
         };
         let targets: Result<Vec<Target>, Error> =
             self.answers.iter().zip(&self.lines).map(target).collect();

@@ -48,14 +48,24 @@ pub enum Error {
         /// What it should hold.
         expected: &'static str,
     },
-    /// The operating system refused.
+    /// Shapes cannot be written: a folder without permission, a full disk.
     #[error("cannot {action} `{}`: {source}", shown(.path))]
-    Io {
-        /// "read", "list", "write" ...
+    Write {
+        /// "create", "write", "replace" ...
         action: &'static str,
         /// Where.
         path: PathBuf,
-        /// Its reason.
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// Something cannot be read.
+    #[error("cannot {action} `{}`: {source}", shown(.path))]
+    Io {
+        /// "read" or "list".
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The operating system's reason.
         source: io::Error,
     },
     /// An image folder without class folders.
@@ -198,7 +208,30 @@ pub enum Error {
     },
 }
 
+/// Whose fault an [`Error`] is; decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The data cannot be used.
+    Data,
+    /// The disk or folder for generated data cannot be written.
+    Storage,
+    /// Out of threads.
+    Resource,
+    /// Ours.
+    Bug,
+}
+
 impl Error {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Write { .. } => Fault::Storage,
+            Self::Spawn { .. } => Fault::Resource,
+            Self::Batch { .. } | Self::Panicked { .. } => Fault::Bug,
+            _ => Fault::Data,
+        }
+    }
+
     /// What the user can do about it.
     pub fn help(&self) -> Option<String> {
         let help = match self {

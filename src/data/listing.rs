@@ -231,9 +231,6 @@ mod tests {
                 "class_2/a-b/y.webp 1",
                 "class_2/a/b/x.bmp 1",
             ]
-            .map(|line| line.to_owned())
-            .into_iter()
-            .collect::<Vec<_>>()
         );
     }
 

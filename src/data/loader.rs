@@ -8,15 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use candle_core::{Device, Tensor};
-
-use crate::data::error::{Error, SampleError};
-use crate::data::{Batch, Dataset, Target};
+use crate::data::assemble::{load, panic_message};
+use crate::data::error::Error;
+use crate::data::{Batch, Dataset};
 use crate::plan::{DataPlan, OnBadSample};
-use crate::rng::{Key, Purpose};
-
-/// Unreadable samples in a row after which `skip` gives up.
-const MOST_BAD_IN_A_ROW: usize = 100;
 
 /// One pass to load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,21 +133,16 @@ impl Loader {
         }
         Ok(loader)
     }
-
-    /// The next pass, in the order of the requests; waits until it is loaded. `None` after the last one.
-    ///
-    /// The item is an error if a sample cannot be read under `on_bad_sample = "error"`, or a thread panicked.
-    #[expect(clippy::should_implement_trait, reason = "`Iterator` is implemented through this")]
-    pub fn next(&mut self) -> Option<Result<Loaded, Error>> {
-        if self.threads.is_empty() { self.shared.load_here() } else { self.shared.wait_for_next() }
-    }
 }
 
 impl Iterator for Loader {
     type Item = Result<Loaded, Error>;
 
+    /// The next pass, in the order of the requests; waits until it is loaded. `None` after the last one.
+    ///
+    /// The item is an error if a sample cannot be read under `on_bad_sample = "error"`, or a thread panicked.
     fn next(&mut self) -> Option<Self::Item> {
-        Self::next(self)
+        if self.threads.is_empty() { self.shared.load_here() } else { self.shared.wait_for_next() }
     }
 }
 
@@ -234,125 +224,13 @@ impl Shared {
     }
 }
 
-/// Loads one pass into one buffer. Stops early, with what it has, once `cancelled`.
-fn load(
-    dataset: &dyn Dataset,
-    request: &Request,
-    settings: &Settings,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<Loaded, Error> {
-    let size: usize = dataset.shape().iter().product();
-    let mut values = vec![0.0; size * request.samples.len()];
-    let mut targets = Vec::with_capacity(request.samples.len());
-    let mut samples = Vec::with_capacity(request.samples.len());
-    let mut substituted = Vec::new();
-    for &sample in &request.samples {
-        if cancelled() {
-            break;
-        }
-        let row = &mut values[samples.len() * size..][..size];
-        let key = request
-            .epoch
-            .map(|epoch| Key::new(settings.seed, Purpose::Augment, epoch, u64::from(sample)));
-        let is_training = request.epoch.is_some();
-        let found = match load_caught(dataset, sample as usize, key, row) {
-            Ok(target) => Some((sample, target)),
-            Err(source) if settings.on_bad_sample == OnBadSample::Error => {
-                return Err(Error::Sample { index: sample as usize, source });
-            }
-            Err(source) if is_training => {
-                let message = format!("sample {sample}: {source}");
-                let (used, target) = substitute(dataset, (sample as usize, source), key, row)?;
-                substituted.push(format!("{message}; used sample {used} instead"));
-                Some((used, target))
-            }
-            // A stand-in would be counted twice: what cannot be read is left out of the evaluation.
-            Err(source) => {
-                substituted.push(format!("sample {sample}: {source}; left out"));
-                None
-            }
-        };
-        if let Some((sample, target)) = found {
-            samples.push(sample);
-            targets.push(target);
-        }
-    }
-    values.truncate(samples.len() * size);
-    let batch = to_batch(dataset, values, &targets, samples)?;
-    Ok(Loaded { batch, substituted })
-}
-
-/// The next readable sample after `bad` in the data set, from the start again after its end.
-fn substitute(
-    dataset: &dyn Dataset,
-    (bad, mut error): (usize, SampleError),
-    key: Option<Key>,
-    row: &mut [f32],
-) -> Result<(u32, Target), Error> {
-    let n = dataset.len();
-    let tries = n.min(MOST_BAD_IN_A_ROW);
-    for distance in 1..tries {
-        let index = (bad + distance) % n;
-        match load_caught(dataset, index, key, row) {
-            Ok(target) => return Ok((index as u32, target)),
-            Err(next) => error = next,
-        }
-    }
-    Err(Error::ManyBadSamples { first: bad, count: tries, source: error })
-}
-
-/// Loads one sample; a panic of a decoder is an error of the sample.
-fn load_caught(
-    dataset: &dyn Dataset,
-    index: usize,
-    key: Option<Key>,
-    row: &mut [f32],
-) -> Result<Target, SampleError> {
-    catch_unwind(AssertUnwindSafe(|| dataset.load(index, key, row))).unwrap_or_else(|panic| {
-        Err(SampleError::Panicked { name: dataset.name(index), message: panic_message(&*panic) })
-    })
-}
-
-fn to_batch(
-    dataset: &dyn Dataset,
-    values: Vec<f32>,
-    targets: &[Target],
-    samples: Vec<u32>,
-) -> Result<Batch, Error> {
-    let n = samples.len();
-    let shape = [&[n], dataset.shape()].concat();
-    let class = |target: &Target| match *target {
-        Target::Class(label) => label,
-        Target::Value(value) => value as u32,
-    };
-    let value = |target: &Target| match *target {
-        Target::Class(label) => label as f32,
-        Target::Value(value) => value,
-    };
-    let cpu = &Device::Cpu;
-    let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
-        let targets = if dataset.classifies() {
-            Tensor::from_vec(targets.iter().map(class).collect::<Vec<u32>>(), n, cpu)
-        } else {
-            Tensor::from_vec(targets.iter().map(value).collect::<Vec<f32>>(), (n, 1), cpu)
-        };
-        Ok((inputs, targets?))
-    });
-    let (inputs, targets) = tensors.map_err(|error| Error::Batch { what: error.to_string() })?;
-    Ok(Batch { inputs, targets, samples })
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::data::{SampleError, Target};
+    use crate::rng::Key;
 
     /// Sample i is [i, augmentation], label i % 3; some samples are bad.
     struct Numbers {
@@ -386,7 +264,7 @@ mod tests {
         ) -> Result<Target, SampleError> {
             self.loads.fetch_add(1, Ordering::SeqCst);
             if (self.bad)(index) {
-                assert!(index % 2 == 0, "odd numbers panic");
+                assert!(index.is_multiple_of(2), "odd numbers panic");
                 return Err(SampleError::Decode {
                     path: format!("{index}.png").into(),
                     reason: "bad".to_owned(),

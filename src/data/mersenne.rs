@@ -62,7 +62,10 @@ mod tests {
     fn outputs_equal_the_reference_implementation() {
         let mut random = Mersenne::new(0);
         let first: Vec<u32> = (0..5).map(|_| random.next_u32()).collect();
-        assert_eq!(first, [2357136044, 2546248239, 3071714933, 3626093760, 2588848963]);
+        assert_eq!(
+            first,
+            [2_357_136_044, 2_546_248_239, 3_071_714_933, 3_626_093_760, 2_588_848_963]
+        );
         // C++ [rand.predef]: the 10000th output for the default seed 5489.
         let mut random = Mersenne::new(5489);
         let last = (0..10_000).map(|_| random.next_u32()).last();

@@ -1,6 +1,6 @@
 //! MNIST's idx files (Fashion-MNIST and EMNIST share the format), gzipped or not.
 //!
-//! A file: magic number 0x0000_08dd (u8 values, dd dimensions), the dimensions as big-endian u32, then
+//! A file: magic number `0x0000_08dd` (u8 values, dd dimensions), the dimensions as big-endian u32, then
 //! one byte per value (<http://yann.lecun.com/exdb/mnist/>).
 
 use std::fs::File;
@@ -237,13 +237,11 @@ impl<'a> Source<'a> {
 
     /// Bytes after the header.
     fn remaining(&mut self) -> Result<u64, Error> {
-        match self.plain_length {
-            Some(length) => Ok(length.saturating_sub(self.header_length)),
-            None => {
-                let copied = io::copy(&mut (&mut self.reader).take(LARGEST), &mut io::sink());
-                copied.map_err(|error| self.failed(error))
-            }
+        if let Some(length) = self.plain_length {
+            return Ok(length.saturating_sub(self.header_length));
         }
+        let copied = io::copy(&mut (&mut self.reader).take(LARGEST), &mut io::sink());
+        copied.map_err(|error| self.failed(error))
     }
 
     fn length_is(&self, dims: &[usize], found: u64) -> Result<(), Error> {
@@ -276,7 +274,7 @@ mod tests {
 
     fn idx(dims: &[u32], values: &[u8]) -> Vec<u8> {
         let mut bytes = (0x0800 + dims.len() as u32).to_be_bytes().to_vec();
-        dims.iter().for_each(|n| bytes.extend(n.to_be_bytes()));
+        bytes.extend(dims.iter().flat_map(|n| n.to_be_bytes()));
         bytes.extend(values);
         bytes
     }

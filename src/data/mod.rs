@@ -8,6 +8,7 @@
 //! Which samples a pass holds and how each is augmented follows from (seed, epoch, sample) alone: no
 //! loader thread owns random state, so a run may resume at any step, with any number of threads.
 
+mod assemble;
 mod csv;
 mod decode;
 mod error;
@@ -29,7 +30,7 @@ use candle_core::Tensor;
 use crate::plan::{DataPlan, SourcePlan};
 use crate::rng::Key;
 
-pub use error::{Error, SampleError};
+pub use error::{Error, Fault, SampleError};
 pub use survey::survey;
 pub use transform::output_size;
 

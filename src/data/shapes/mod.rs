@@ -27,7 +27,7 @@ const FORMAT: u32 = 1;
 const MARKER: &str = "dataset.json";
 const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What a generated folder is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ pub(crate) fn ensure(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
     }
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+    fs::create_dir_all(parent).map_err(write_error("create", parent))?;
     let _lock = lock(&beside(dir, parent, "lock"), dir)?;
     // Another process may have generated it meanwhile.
     if is_ready(dir, parameters)? {
@@ -111,14 +111,16 @@ fn is_ready(dir: &Path, parameters: &Parameters) -> Result<bool, Error> {
             let is_empty = match fs::read_dir(dir) {
                 Ok(mut entries) => entries.next().is_none(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => true,
-                Err(source) => return Err(io_error("list", dir)(source)),
+                Err(source) => {
+                    return Err(Error::Io { action: "list", path: dir.to_owned(), source });
+                }
             };
             if is_empty { Ok(false) } else { Err(Error::ForeignFolder { path: dir.to_owned() }) }
         }
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             Err(Error::ForeignFolder { path: dir.to_owned() })
         }
-        Err(source) => Err(io_error("read", &dir.join(MARKER))(source)),
+        Err(source) => Err(Error::Io { action: "read", path: dir.join(MARKER), source }),
     }
 }
 
@@ -128,7 +130,7 @@ fn generate(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
     for (split, split_idx, per_class) in splits {
         for class in 0..parameters.classes as usize {
             let folder = dir.join(split).join(draw::class_name(class));
-            fs::create_dir_all(&folder).map_err(io_error("create", &folder))?;
+            fs::create_dir_all(&folder).map_err(write_error("create", &folder))?;
             let key = Key::new(parameters.seed, Purpose::Generate, split_idx, class as u64);
             (0..per_class).into_par_iter().try_for_each(|index| {
                 let size = parameters.image_size as usize;
@@ -137,15 +139,15 @@ fn generate(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
             })?;
         }
     }
-    write_marker(dir, parameters).map_err(io_error("write", &dir.join(MARKER)))
+    write_marker(dir, parameters).map_err(write_error("write", &dir.join(MARKER)))
 }
 
 /// Images alternate between PNG and JPEG.
 fn write_image(folder: &Path, index: u32, size: u32, pixels: &[u8]) -> Result<(), Error> {
-    let ending = if index % 2 == 0 { "png" } else { "jpg" };
+    let ending = if index.is_multiple_of(2) { "png" } else { "jpg" };
     let path = folder.join(format!("{index:04}.{ending}"));
-    let mut file = BufWriter::new(File::create(&path).map_err(io_error("write", &path))?);
-    let encoded = if index % 2 == 0 {
+    let mut file = BufWriter::new(File::create(&path).map_err(write_error("write", &path))?);
+    let encoded = if index.is_multiple_of(2) {
         PngEncoder::new(&mut file).write_image(pixels, size, size, ExtendedColorType::Rgb8)
     } else {
         let encoder = JpegEncoder::new_with_quality(&mut file, JPEG_QUALITY);
@@ -155,7 +157,7 @@ fn write_image(folder: &Path, index: u32, size: u32, pixels: &[u8]) -> Result<()
         image::ImageError::IoError(source) => source,
         other => io::Error::other(other),
     });
-    written.and_then(|()| file.flush()).map_err(io_error("write", &path))
+    written.and_then(|()| file.flush()).map_err(write_error("write", &path))
 }
 
 fn write_marker(dir: &Path, parameters: &Parameters) -> io::Result<()> {
@@ -173,20 +175,20 @@ fn replace(dir: &Path, partial: &Path, old: &Path) -> Result<(), Error> {
     match fs::rename(dir, old) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(io_error("replace", dir)(source)),
+        Err(source) => return Err(write_error("replace", dir)(source)),
     }
-    fs::rename(partial, dir).map_err(io_error("create", dir))?;
+    fs::rename(partial, dir).map_err(write_error("create", dir))?;
     remove_folder(old)
 }
 
 /// Takes the lock file of `dir`; it is let go of when the process ends, however it ends.
 fn lock(path: &Path, dir: &Path) -> Result<File, Error> {
-    let file = File::create(path).map_err(io_error("create", path))?;
+    let file = File::create(path).map_err(write_error("create", path))?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::Error(source)) => return Err(io_error("lock", path)(source)),
+            Err(TryLockError::Error(source)) => return Err(write_error("lock", path)(source)),
             Err(TryLockError::WouldBlock) if Instant::now() > deadline => {
                 return Err(Error::Busy { path: dir.to_owned(), seconds: PATIENCE.as_secs() });
             }
@@ -205,15 +207,15 @@ fn beside(dir: &Path, parent: &Path, role: &str) -> PathBuf {
 fn remove_folder(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove", path)(error))
+            Err(write_error("remove", path)(error))
         }
         _ => Ok(()),
     }
 }
 
-fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error + use<> {
+fn write_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error + use<> {
     let path = path.to_owned();
-    move |source| Error::Io { action, path: path.clone(), source }
+    move |source| Error::Write { action, path: path.clone(), source }
 }
 
 #[cfg(test)]

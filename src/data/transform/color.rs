@@ -72,7 +72,9 @@ fn contrast(image: &mut Pixels, factor: f32) {
 fn saturate(image: &mut Pixels, factor: f32) {
     for pixel in image.data.chunks_exact_mut(3) {
         let grey = luma(pixel);
-        pixel.iter_mut().for_each(|value| *value = blend(grey, *value, factor));
+        for value in pixel {
+            *value = blend(grey, *value, factor);
+        }
     }
 }
 

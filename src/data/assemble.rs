@@ -1,0 +1,145 @@
+//! One request -> one batch: loads its samples, and deals with those that cannot be read.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use candle_core::{Device, Tensor};
+
+use crate::data::error::{Error, SampleError};
+use crate::data::loader::{Loaded, Request, Settings};
+use crate::data::{Batch, Dataset, Target};
+use crate::plan::OnBadSample;
+use crate::rng::{Key, Purpose};
+
+/// Unreadable samples in a row after which `skip` gives up.
+const MOST_BAD_IN_A_ROW: usize = 100;
+
+/// Loads one pass into one buffer. Stops early, with what it has, once `cancelled`.
+pub(crate) fn load(
+    dataset: &dyn Dataset,
+    request: &Request,
+    settings: &Settings,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<Loaded, Error> {
+    let size: usize = dataset.shape().iter().product();
+    let mut values = vec![0.0; size * request.samples.len()];
+    let mut targets = Vec::with_capacity(request.samples.len());
+    let mut samples = Vec::with_capacity(request.samples.len());
+    let mut substituted = Vec::new();
+    for &sample in &request.samples {
+        if cancelled() {
+            break;
+        }
+        let row = &mut values[samples.len() * size..][..size];
+        let found = load_or_replace(dataset, sample, row, request.epoch, settings)?;
+        substituted.extend(found.warning);
+        if let Some((sample, target)) = found.sample {
+            samples.push(sample);
+            targets.push(target);
+        }
+    }
+    values.truncate(samples.len() * size);
+    let batch = to_batch(dataset, values, &targets, samples)?;
+    Ok(Loaded { batch, substituted })
+}
+
+/// What a requested sample became.
+struct Found {
+    /// The sample in the row and its target; `None` if it was left out.
+    sample: Option<(u32, Target)>,
+    /// What was wrong with the requested one.
+    warning: Option<String>,
+}
+
+fn load_or_replace(
+    dataset: &dyn Dataset,
+    sample: u32,
+    row: &mut [f32],
+    epoch: Option<u64>,
+    settings: &Settings,
+) -> Result<Found, Error> {
+    let index = sample as usize;
+    let key =
+        epoch.map(|epoch| Key::new(settings.seed, Purpose::Augment, epoch, u64::from(sample)));
+    let source = match load_caught(dataset, index, key, row) {
+        Ok(target) => return Ok(Found { sample: Some((sample, target)), warning: None }),
+        Err(source) => source,
+    };
+    if settings.on_bad_sample == OnBadSample::Error {
+        return Err(Error::Sample { index, source });
+    }
+    let problem = format!("sample {sample}: {source}");
+    if epoch.is_none() {
+        // A stand-in would be counted twice: what cannot be read is left out of the evaluation.
+        return Ok(Found { sample: None, warning: Some(format!("{problem}; left out")) });
+    }
+    let (used, target) = substitute(dataset, (index, source), key, row)?;
+    let warning = Some(format!("{problem}; used sample {used} instead"));
+    Ok(Found { sample: Some((used, target)), warning })
+}
+
+/// The next readable sample after `bad` in the data set, from the start again after its end.
+fn substitute(
+    dataset: &dyn Dataset,
+    (bad, mut error): (usize, SampleError),
+    key: Option<Key>,
+    row: &mut [f32],
+) -> Result<(u32, Target), Error> {
+    let n = dataset.len();
+    let tries = n.min(MOST_BAD_IN_A_ROW);
+    for distance in 1..tries {
+        let index = (bad + distance) % n;
+        match load_caught(dataset, index, key, row) {
+            Ok(target) => return Ok((index as u32, target)),
+            Err(next) => error = next,
+        }
+    }
+    Err(Error::ManyBadSamples { first: bad, count: tries, source: error })
+}
+
+/// Loads one sample; a panic of a decoder is an error of the sample.
+fn load_caught(
+    dataset: &dyn Dataset,
+    index: usize,
+    key: Option<Key>,
+    row: &mut [f32],
+) -> Result<Target, SampleError> {
+    catch_unwind(AssertUnwindSafe(|| dataset.load(index, key, row))).unwrap_or_else(|panic| {
+        Err(SampleError::Panicked { name: dataset.name(index), message: panic_message(&*panic) })
+    })
+}
+
+fn to_batch(
+    dataset: &dyn Dataset,
+    values: Vec<f32>,
+    targets: &[Target],
+    samples: Vec<u32>,
+) -> Result<Batch, Error> {
+    let n = samples.len();
+    let shape = [&[n], dataset.shape()].concat();
+    let class = |target: &Target| match *target {
+        Target::Class(label) => label,
+        Target::Value(value) => value as u32,
+    };
+    let value = |target: &Target| match *target {
+        Target::Class(label) => label as f32,
+        Target::Value(value) => value,
+    };
+    let cpu = &Device::Cpu;
+    let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
+        let targets = if dataset.classifies() {
+            Tensor::from_vec(targets.iter().map(class).collect::<Vec<u32>>(), n, cpu)
+        } else {
+            Tensor::from_vec(targets.iter().map(value).collect::<Vec<f32>>(), (n, 1), cpu)
+        };
+        Ok((inputs, targets?))
+    });
+    let (inputs, targets) = tensors.map_err(|error| Error::Batch { what: error.to_string() })?;
+    Ok(Batch { inputs, targets, samples })
+}
+
+/// What a caught panic said.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}
