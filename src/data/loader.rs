@@ -85,8 +85,6 @@ struct State {
     /// Passes that the consumer got.
     consumed: u64,
     ready: BTreeMap<u64, Result<Loaded, Error>>,
-    /// Message of a thread that panicked outside of loading.
-    panicked: Option<String>,
     closed: bool,
 }
 
@@ -107,7 +105,6 @@ impl Loader {
             taken: 0,
             consumed: 0,
             ready: BTreeMap::new(),
-            panicked: None,
             closed: false,
         };
         let shared = Arc::new(Shared {
@@ -151,7 +148,7 @@ impl Drop for Loader {
         self.shared.lock().closed = true;
         self.shared.room.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic was caught in the thread and is in `panicked`.
+            // A thread catches its panics, and hands them over as results.
             drop(thread.join());
         }
     }
@@ -172,9 +169,6 @@ impl Shared {
                 self.room.notify_one();
                 return Some(loaded);
             }
-            if let Some(message) = &state.panicked {
-                return Some(Err(Error::Panicked { message: message.clone() }));
-            }
             if state.exhausted && state.taken == state.consumed {
                 return None;
             }
@@ -182,18 +176,12 @@ impl Shared {
         }
     }
 
-    /// A thread's life: what it panics with reaches the consumer, who would wait for ever otherwise.
+    /// A thread's life. What panics becomes the result of its pass: the consumer would wait for ever otherwise.
     fn run_thread(&self) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.load_passes())) {
-            self.lock().panicked = Some(panic_message(&*panic));
-            self.done.notify_all();
-        }
-    }
-
-    fn load_passes(&self) {
         while let Some((number, request)) = self.take() {
             let cancelled = || self.lock().closed;
-            let loaded = load(&*self.dataset, &request, &self.settings, &cancelled);
+            let load = || load(&*self.dataset, &request, &self.settings, &cancelled);
+            let loaded = catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(panicked);
             self.lock().ready.insert(number, loaded);
             self.done.notify_all();
         }
@@ -206,22 +194,37 @@ impl Shared {
         while !state.closed && !state.exhausted && state.taken - state.consumed >= self.capacity {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.closed || state.exhausted || state.panicked.is_some() {
+        if state.closed || state.exhausted {
             return None;
         }
-        let Some(request) = state.requests.next() else {
-            state.exhausted = true;
-            self.room.notify_all();
-            return None;
+        // Caught before the lock is let go of: another thread must not ask the broken iterator, whose `None`
+        // would look like the regular end.
+        let next = catch_unwind(AssertUnwindSafe(|| state.requests.next()));
+        let number = state.taken;
+        let request = match next {
+            Ok(Some(request)) => request,
+            end => {
+                state.exhausted = true;
+                if let Err(panic) = end {
+                    state.ready.insert(number, panicked(panic));
+                    state.taken += 1;
+                }
+                self.room.notify_all();
+                return None;
+            }
         };
         state.taken += 1;
-        Some((state.taken - 1, request))
+        Some((number, request))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Only the iterator of requests can panic while the lock is held, and it is not asked again.
+        // Nothing that panics while the lock is held leaves the state half-changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> Result<Loaded, Error> {
+    Err(Error::Panicked { message: panic_message(&*panic) })
 }
 
 #[cfg(test)]
@@ -401,5 +404,6 @@ mod tests {
         assert!(loader.next().unwrap().is_ok());
         let error = loader.next().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "a loader thread panicked: lost");
+        assert!(loader.next().is_none());
     }
 }
