@@ -9,6 +9,7 @@ use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::launch::Role;
 use crate::model::Registry;
+use crate::plan;
 use crate::report;
 use crate::worker::exit;
 
@@ -17,11 +18,11 @@ pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> 
     let path = args.run.experiment.clone().unwrap_or_default();
     let prepared = prepare(&path, &args.run.all_changes(), &Role::Parent, registry)?;
     if args.json {
-        let value = prepared.plan.to_json(&prepared.loaded);
+        let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts);
         let text = serde_json::to_string_pretty(&value).unwrap_or_default();
         return to_stdout(&(text + "\n"));
     }
-    to_stdout(&prepared.plan.page(&prepared.loaded))
+    to_stdout(&plan::page(&prepared.plan, &prepared.loaded, &prepared.facts))
 }
 
 /// `ddprun report [RUN]`

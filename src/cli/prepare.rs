@@ -12,12 +12,13 @@ use crate::model::Registry;
 use crate::plan::{Facts, LossKind, Plan, RunFolders};
 use crate::record::Environment;
 use crate::worker::exit;
-use crate::{data, files, report};
+use crate::{data, files, report, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
     pub(crate) loaded: Loaded,
     pub(crate) plan: Plan,
+    pub(crate) facts: Facts,
 }
 
 /// Reads the experiment at `path` with `changes` and decides everything.
@@ -39,7 +40,7 @@ pub(crate) fn decide(
 ) -> Result<Prepared, Refusal> {
     let facts = measure(&loaded, role)?;
     let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).map_err(refused)?;
-    Ok(Prepared { loaded, plan })
+    Ok(Prepared { loaded, plan, facts })
 }
 
 /// Names that an experiment may use.
@@ -66,7 +67,7 @@ fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
     let classify = experiment.loss.name == LossKind::CrossEntropy;
     let data = data::survey(&experiment.data, experiment.experiment.seed, classify)
-        .map_err(|error| Refusal::of(exit::DATA, &error, error.help()))?;
+        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
         Role::Foreign(place) => Some(place.world),
@@ -102,7 +103,8 @@ pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedR
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
-    let resolved = config::resolved(&prepared.loaded.experiment)
+    let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
+    let resolved = config::resolved(&experiment)
         .map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     describe(prepared, &folders, &resolved).map_err(unwritable)?;
     Environment::measure()

@@ -15,11 +15,10 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
     let (run, changes) = split(&args.words);
     let description = find_run(run)?;
     let before = load(&description, &[], registry)?;
-    let pinned = pins(&description);
-    let changes: Vec<String> =
-        pinned.into_iter().chain(changes).chain(args.launch.changes()).collect();
+    let changes: Vec<String> = changes.into_iter().chain(args.launch.changes()).collect();
     let now = load(&description, &changes, registry)?;
-    for change in refuse_unsafe(&before, &now)? {
+    let changed = config::refuse_unsafe(&before.experiment, &now.experiment);
+    for change in changed.map_err(|changes| refusal(&changes))? {
         to_stderr(&format!("changed: {change}"));
     }
     let prepared = decide(now, &Role::Parent, registry)?;
@@ -36,17 +35,6 @@ fn split(words: &[String]) -> (Option<&str>, Vec<String>) {
     }
 }
 
-/// What "auto" meant when the run began: another number of ranks must not change the arithmetic.
-fn pins(description: &Description) -> Vec<String> {
-    let batch = &description.plan.batch;
-    vec![
-        format!("train.batch_size={}", batch.size),
-        format!("train.global_batch_size={}", batch.global),
-        "train.gradient_accumulation_steps=auto".into(),
-        format!("distributed.shards={}", batch.shards),
-    ]
-}
-
 fn load(
     description: &Description,
     changes: &[String],
@@ -57,28 +45,6 @@ fn load(
         .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
     config::load_text(&path, &text, changes, &vocabulary(registry)).map_err(refused)
 }
-
-fn refuse_unsafe(before: &Loaded, now: &Loaded) -> Result<Vec<Change>, Refusal> {
-    let pinned = |change: &Change| PINNED.contains(&change.key.as_str());
-    let unpinned = |changes: Vec<Change>| -> Vec<Change> {
-        changes.into_iter().filter(|change| !pinned(change)).collect()
-    };
-    match config::refuse_unsafe(&before.experiment, &now.experiment) {
-        Ok(changes) => Ok(unpinned(changes)),
-        Err(changes) => match unpinned(changes) {
-            changes if changes.is_empty() => Ok(changes),
-            changes => Err(refusal(&changes)),
-        },
-    }
-}
-
-/// Keys that [`pins`] sets.
-const PINNED: [&str; 4] = [
-    "train.batch_size",
-    "train.global_batch_size",
-    "train.gradient_accumulation_steps",
-    "distributed.shards",
-];
 
 fn refusal(changes: &[Change]) -> Refusal {
     let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::data::Batch;
 use crate::data::sampler::Chunk;
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, NextBatch, loss};
 use crate::nn::{Mode, Pass};
+use crate::plan::OnBadSample;
 
 impl Engine {
     /// Metrics over the whole validation set: `val/loss`, and `val/accuracy` for classifiers. This
@@ -23,7 +25,10 @@ impl Engine {
         let mut mine = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let batch = next()?;
-            mine.push(self.evaluate_chunk(chunk, &batch.inputs, &batch.targets)?);
+            // Under `on_bad_sample = "skip"` unreadable samples are left out.
+            if !batch.samples.is_empty() {
+                mine.push(self.evaluate_batch(chunk.index, &batch)?);
+            }
         }
         let all = exchange(self.collective.as_ref(), &mine)?;
         let totals = Totals::over(all.iter().flatten());
@@ -31,33 +36,27 @@ impl Engine {
         Ok(self.metrics(&totals))
     }
 
-    fn evaluate_chunk(
-        &self,
-        chunk: &Chunk,
-        inputs: &candle_core::Tensor,
-        targets: &candle_core::Tensor,
-    ) -> Result<PassReport, Error> {
+    fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {
+        let (plan, targets) = (&self.plan.loss, &batch.targets);
         let pass = Pass { mode: Mode::Eval, precision: self.plan.precision };
         let (loss, correct) = self
             .model
-            .forward(inputs, &pass)
+            .forward(&batch.inputs, &pass)
             .and_then(|outputs| {
-                let loss = loss::mean(&self.plan.loss, &outputs, targets)?;
-                let correct = loss::correct(&self.plan.loss, &outputs, targets)?;
-                Ok((f64::from(loss::scalar(&loss)?), correct))
+                let loss = loss::mean(plan, &outputs, targets)?;
+                Ok((f64::from(loss::scalar(&loss)?), loss::correct(plan, &outputs, targets)?))
             })
-            .map_err(|source| Error::Tensor {
-                phase: "evaluation",
-                step: self.state.step,
-                source,
+            .map_err(|source| {
+                Error::Tensor { phase: "evaluation", step: self.state.step, source }
             })?;
-        Ok(PassReport::new(chunk.index, chunk.samples.len() as u64, loss, correct))
+        Ok(PassReport::new(index, batch.samples.len() as u64, loss, correct))
     }
 
     /// The audit that makes "exactly once" more than an intention.
     fn check(&self, totals: &Totals) -> Result<(), Error> {
         let expected = self.plan.data.n_val as u64;
-        if totals.samples != expected {
+        let may_lack = self.plan.data.on_bad_sample == OnBadSample::Skip;
+        if totals.samples > expected || (totals.samples < expected && !may_lack) {
             return Err(Error::Miscounted { counted: totals.samples, expected });
         }
         if !totals.loss.is_finite() {

@@ -78,7 +78,7 @@ impl Error {
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Data(_) | Self::Engine(engine::Error::Data(_)) => exit::DATA,
+            Self::Data(error) => of_data(error),
             Self::Engine(error) => of_engine(error),
             Self::Collective(_) => exit::PEER,
             Self::Model(_) => exit::REFUSED,
@@ -117,10 +117,20 @@ impl Error {
     }
 }
 
+/// The exit code of unusable data, or of what kept it from being read.
+pub(crate) fn of_data(error: &data::Error) -> u8 {
+    match error.fault() {
+        data::Fault::Data => exit::DATA,
+        data::Fault::Storage => exit::STORAGE,
+        data::Fault::Resource => exit::RESOURCE,
+        data::Fault::Bug => exit::BUG,
+    }
+}
+
 fn of_engine(error: &engine::Error) -> u8 {
     match error {
         engine::Error::NotFinite { .. } | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
-        engine::Error::Data(_) => exit::DATA,
+        engine::Error::Data(error) => of_data(error),
         engine::Error::Unused { .. } => exit::REFUSED,
         engine::Error::Collective(_)
         | engine::Error::ModelDiffers { .. }

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use failure::of_data;
 pub use failure::{Error, exit};
 
 use crate::checkpoint;

@@ -1,0 +1,100 @@
+//! Time of what a training step consists of. `just bench -- --save-baseline before`, change something,
+//! `just bench -- --baseline before`.
+#![expect(missing_docs, reason = "criterion's macros make public items")]
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result, Tensor};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use ddprun::nn::{Builder, GradientSink, Init, Param, Params, Pass};
+use ddprun::ops::{Window, conv2d, cross_entropy};
+use ddprun::optim::{Moments, Update};
+use ddprun::plan::{ModelPlan, OptimizerPlan, Precision, ScalingRule, UpdateRule};
+use ddprun::rng::{Key, Purpose};
+use ddprun::units::GlobalBatchSize;
+
+/// Gradients that nobody needs.
+struct Ignored;
+
+impl GradientSink for Ignored {
+    fn accept(&self, _: usize, _: &Tensor) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs `loss` forward and backward.
+fn pass(params: &Params, loss: impl Fn() -> Result<Tensor>) {
+    let sink: Arc<dyn GradientSink> = Arc::new(Ignored);
+    params.begin_pass(Some(&sink));
+    loss().and_then(|loss| loss.backward()).expect("the pass runs");
+    params.end_pass();
+}
+
+fn convolution(c: &mut Criterion) {
+    let shape = [64, 64, 3, 3];
+    let images = Tensor::ones((32, 32, 32, 64), DType::F32, &Device::Cpu).expect("memory");
+    let builder = Builder::new(0);
+    let weight: Param =
+        builder.param("weight", &shape, Init::he_fan_out(&shape)).expect("memory");
+    let params = builder.finish();
+    let window = Window { stride: 1, padding: 1 };
+    c.bench_function("conv2d 3x3 64->64, 32x32, batch 32, forward and backward", |bencher| {
+        bencher.iter(|| {
+            pass(&params, || {
+                conv2d(&images, &weight.tensor()?, window, Precision::Fp32)?.sum_all()
+            });
+        });
+    });
+}
+
+fn resnets(c: &mut Criterion) {
+    let mut plan: ModelPlan =
+        serde_json::from_str(include_str!("model.json")).expect("a plan");
+    let images = Tensor::ones((32, 3, 32, 32), DType::F32, &Device::Cpu).expect("memory");
+    let labels = Tensor::zeros(32, DType::U32, &Device::Cpu).expect("memory");
+    let key = Key::new(0, Purpose::Dropout, 0, 0);
+    for name in ["resnet8", "resnet18"] {
+        name.clone_into(&mut plan.name);
+        let registry = ddprun::model::Registry::default();
+        let (model, params) = registry.build(&plan, 0).expect("a model");
+        c.bench_function(&format!("{name}, 32x32, batch 32, forward and backward"), |bencher| {
+            bencher.iter(|| {
+                pass(&params, || {
+                    let logits = model.forward(&images, &Pass::train(key, Precision::Fp32))?;
+                    cross_entropy(&logits, &labels, 0.0)
+                });
+            });
+        });
+    }
+}
+
+/// One update of as many parameters as `ResNet`-18 has.
+fn update(c: &mut Criterion) {
+    const N: usize = 11_181_642;
+    let rule = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true };
+    let plan = OptimizerPlan {
+        rule,
+        lr: 0.1,
+        base_lr: 0.1,
+        scaling: ScalingRule::None,
+        base_batch_size: GlobalBatchSize::ONE,
+        weight_decay: 5e-4,
+        no_decay_on_1d: false,
+    };
+    let gradient = vec![1e-3f32; N];
+    let mut values = vec![1f32; N];
+    c.bench_function("sgd with momentum, 11.2 M parameters", |bencher| {
+        bencher.iter_batched_ref(
+            || Moments::new(&rule, N),
+            |moments| Update::new(&plan, 0.1, None, 2).apply(&mut values, &gradient, moments, 2),
+            BatchSize::LargeInput,
+        );
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(10);
+    targets = convolution, resnets, update
+}
+criterion_main!(benches);
