@@ -1,0 +1,114 @@
+//! All decisions put together.
+
+use crate::config::values::Auto;
+use crate::config::{Experiment, Loaded, Problem, Problems};
+use crate::plan::{
+    BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, data, distributed, keep, length,
+    loss, model, optimizer, precision, schedule, transforms,
+};
+use crate::units::{BatchSize, WorldSize};
+
+/// The problems of decisions that do not depend on each other.
+#[derive(Default)]
+struct Collected(Vec<Problem>);
+
+impl Collected {
+    fn take<T, E: IntoIterator<Item = Problem>>(&mut self, decision: Result<T, E>) -> Option<T> {
+        decision.map_err(|problems| self.0.extend(problems)).ok()
+    }
+
+    fn one<T>(&mut self, decision: Result<T, Problem>) -> Option<T> {
+        self.take(decision.map_err(Some))
+    }
+}
+
+impl Plan {
+    /// Decides every number. `describe` builds the model without memory and counts it, or says why it cannot be.
+    ///
+    /// # Errors
+    ///
+    /// All numbers that cannot be together, each drawn on the text that asks for it.
+    pub fn new(
+        loaded: &Loaded,
+        facts: &Facts,
+        describe: &dyn Fn(&ModelPlan) -> Result<ModelFacts, String>,
+    ) -> Result<Self, Problems> {
+        let experiment = &loaded.experiment;
+        let mut problems = Collected::default();
+        let transformed = problems.take(transforms::decide(loaded, &facts.data));
+        let model = transformed.as_ref().and_then(|transformed| {
+            problems.one(model::decide(loaded, &facts.data, &transformed.input))
+        });
+        let model = model.and_then(|model| {
+            let found = describe(&model).map_err(|what| loaded.problem("model.name", what));
+            problems.one(found).map(|found| (model.counted(&found), found))
+        });
+        let loss = problems.one(loss::decide(loaded, &facts.data));
+        let world = problems.one(distributed::world_size(loaded, facts));
+        let batch =
+            world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
+        let moving = world.zip(batch).and_then(|(world, batch)| {
+            let length = length::decide(experiment, facts.data.n_train, world, &batch);
+            let optimizer = problems.one(optimizer::decide(loaded, &batch))?;
+            let schedule = problems.one(schedule::decide(loaded, &length, optimizer.lr))?;
+            Some((length, optimizer, schedule))
+        });
+        let (
+            Some(transformed),
+            Some((model, found)),
+            Some(loss),
+            Some(world),
+            Some(batch),
+            Some((length, optimizer, schedule)),
+        ) = (transformed, model, loss, world, batch, moving)
+        else {
+            return Err(Problems::new(problems.0));
+        };
+        Ok(Self {
+            name: loaded.name().to_owned(),
+            seed: experiment.experiment.seed,
+            model,
+            data: data::decide(experiment, &facts.data, transformed, world, facts.cores),
+            loss,
+            batch,
+            length,
+            precision: precision::decide(experiment),
+            scaler: precision::scaler(experiment),
+            clip: precision::clip(experiment),
+            on_non_finite: experiment.train.on_non_finite,
+            optimizer,
+            schedule,
+            distributed: distributed::decide(experiment, world, facts.cores, &found),
+            validate_every: experiment.validation.every.into(),
+            val_batch_size: val_batch_size(experiment, &batch),
+            checkpoint: keep::checkpoint(experiment),
+            early_stopping: keep::early_stopping(experiment),
+            max_restarts: experiment.fault.max_restarts,
+            logging: keep::logging(experiment),
+            expect: experiment.expect.clone(),
+        })
+    }
+
+    /// `experiment` with the numbers of this plan that depend on the world size written out, so that the same
+    /// file gives the same bits on every world size that its shards admit. What a run stores as `resolved.toml`.
+    #[must_use]
+    pub fn pin(&self, mut experiment: Experiment) -> Experiment {
+        experiment.train.batch_size = Auto::Given(self.batch.size.get());
+        experiment.train.global_batch_size = Auto::Given(self.batch.global.get());
+        experiment.train.gradient_accumulation_steps = Auto::Auto;
+        experiment.distributed.devices = Auto::Given(self.distributed.world_size.get());
+        if experiment.data.sampler == Sampler::Shards {
+            experiment.distributed.shards = Auto::Given(self.batch.shards.get());
+        }
+        experiment
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> WorldSize {
+        self.distributed.world_size
+    }
+}
+
+fn val_batch_size(experiment: &Experiment, batch: &BatchPlan) -> BatchSize {
+    experiment.validation.batch_size.given().and_then(BatchSize::new).unwrap_or(batch.size)
+}

@@ -1,0 +1,97 @@
+//! The data, and how each rank reads it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Experiment;
+use crate::plan::transforms::Transformed;
+use crate::plan::{DataFacts, OnBadSample, Sampler, TransformPlan};
+use crate::units::WorldSize;
+
+/// The data and how it is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataPlan {
+    /// Where the samples are.
+    pub source: SourcePlan,
+    /// Samples to train on.
+    pub n_train: usize,
+    /// Samples to validate on.
+    pub n_val: usize,
+    /// Class names in label order; empty for regression.
+    pub classes: Vec<String>,
+    /// Order of samples.
+    pub sampler: Sampler,
+    /// New order in each epoch.
+    pub shuffle: bool,
+    /// Whether the incomplete last global batch of an epoch is dropped.
+    pub drop_last: bool,
+    /// Loader threads per rank.
+    pub num_workers: usize,
+    /// Batches prepared ahead per loader thread.
+    pub prefetch_factor: usize,
+    /// Policy for unreadable samples.
+    pub on_bad_sample: OnBadSample,
+    /// Transforms of training images.
+    pub train_transforms: Vec<TransformPlan>,
+    /// Transforms of validation images.
+    pub val_transforms: Vec<TransformPlan>,
+}
+
+/// Where samples come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourcePlan {
+    /// Two folders of class folders.
+    ImageFolder {
+        /// Training root.
+        train: PathBuf,
+        /// Validation root.
+        val: PathBuf,
+    },
+    /// A folder of idx files.
+    Mnist {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// Two CSV tables with the same header.
+    Csv {
+        /// Training table.
+        train: PathBuf,
+        /// Validation table.
+        val: PathBuf,
+        /// Column to predict.
+        target: String,
+        /// Whether the target is a class (else a number).
+        classify: bool,
+    },
+}
+
+/// Loader threads per rank where none are asked for: no more than this.
+const MOST_LOADERS: usize = 4;
+
+/// The data as found, read as asked by `world` ranks that share `cores`.
+pub(crate) fn decide(
+    experiment: &Experiment,
+    found: &DataFacts,
+    transformed: Transformed,
+    world: WorldSize,
+    cores: usize,
+) -> DataPlan {
+    let asked = &experiment.data;
+    let share = (cores / world.count()).max(1);
+    DataPlan {
+        source: found.source.clone(),
+        n_train: found.n_train,
+        n_val: found.n_val,
+        classes: found.classes.clone(),
+        sampler: asked.sampler,
+        shuffle: asked.shuffle,
+        drop_last: asked.drop_last,
+        num_workers: asked.num_workers.given().map_or(share.min(MOST_LOADERS), |n| n as usize),
+        prefetch_factor: asked.prefetch_factor as usize,
+        on_bad_sample: asked.on_bad_sample,
+        train_transforms: transformed.train,
+        val_transforms: transformed.val,
+    }
+}

@@ -1,0 +1,54 @@
+//! What is measured elsewhere and handed in, so that planning is pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::SourcePlan;
+use crate::units::WorldSize;
+
+/// What was found on this machine and in the data; measured elsewhere, so that planning is pure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// The data, counted.
+    pub data: DataFacts,
+    /// Ranks that a foreign launcher (torchrun, srun) already decided.
+    pub launched_world: Option<WorldSize>,
+}
+
+/// The data, counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataFacts {
+    /// Where the samples are.
+    pub source: SourcePlan,
+    /// Samples to train on.
+    pub n_train: usize,
+    /// Samples to validate on.
+    pub n_val: usize,
+    /// Class names in label order; empty for regression.
+    pub classes: Vec<String>,
+    /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table;
+    /// `None` for image folders, whose transforms decide.
+    pub sample: Option<Vec<usize>>,
+}
+
+/// Counts of a built model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelFacts {
+    /// Trainable parameters in registration order: name and shape.
+    pub parameters: Vec<(String, Vec<usize>)>,
+    /// Buffers in registration order: name and shape.
+    pub buffers: Vec<(String, Vec<usize>)>,
+}
+
+impl ModelFacts {
+    /// Elements of each trainable parameter, in registration order.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.parameters.iter().map(|(_, shape)| shape.iter().product())
+    }
+
+    /// Elements of all buffers.
+    pub fn buffer_elements(&self) -> usize {
+        self.buffers.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+}

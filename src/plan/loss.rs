@@ -1,0 +1,35 @@
+//! The loss, and whether the data has what it compares with.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Loaded, Problem};
+use crate::plan::{DataFacts, LossKind};
+
+/// The loss.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossPlan {
+    /// Which.
+    pub kind: LossKind,
+    /// Cross-entropy only; 0 otherwise.
+    pub label_smoothing: f64,
+}
+
+/// Cross-entropy needs classes; the losses of numbers need data without.
+pub(crate) fn decide(loaded: &Loaded, data: &DataFacts) -> Result<LossPlan, Problem> {
+    let asked = &loaded.experiment.loss;
+    let has_classes = !data.classes.is_empty();
+    match (asked.name, has_classes) {
+        (LossKind::CrossEntropy, false) => Err(loaded
+            .problem_at("loss.name", place(loaded), "needs classes, but the target holds numbers")
+            .help("use `mse` or `mae`")),
+        (LossKind::Mse | LossKind::Mae, true) => Err(loaded
+            .problem("loss.name", "needs numbers, but the data has classes")
+            .help("use `cross_entropy`")),
+        (kind, _) => Ok(LossPlan { kind, label_smoothing: asked.label_smoothing.unwrap_or(0.0) }),
+    }
+}
+
+/// The loss itself where it was written, else the target.
+fn place(loaded: &Loaded) -> &'static str {
+    if loaded.is_given("loss.name") { "loss.name" } else { "data.target" }
+}

@@ -1,0 +1,154 @@
+//! Learning rate over time, with PyTorch's numbers where none were given.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::schema::{Scheduler, SchedulerKind};
+use crate::config::values::Every;
+use crate::config::{Loaded, Problem};
+use crate::plan::keep::better;
+use crate::plan::{Interval, LengthPlan, Mode};
+
+/// Learning rate over time: a linear warm-up, then a rule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SchedulePlan {
+    /// Steps of linear warm-up.
+    pub warmup_steps: u64,
+    /// Factor at the first warm-up step.
+    pub warmup_start_factor: f64,
+    /// Steps between two moves of the rule: 1, or the steps of an epoch.
+    pub interval: u64,
+    /// The rule.
+    pub rule: ScheduleRule,
+}
+
+/// The rules; `t` counts intervals after the warm-up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleRule {
+    /// lr
+    Constant,
+    /// lr gamma^floor(t / size)
+    Step {
+        /// Intervals.
+        size: u64,
+        /// Factor.
+        gamma: f64,
+    },
+    /// lr gamma^(number of milestones <= t)
+    MultiStep {
+        /// Intervals, ascending.
+        milestones: Vec<u64>,
+        /// Factor.
+        gamma: f64,
+    },
+    /// lr gamma^t
+    Exponential {
+        /// Factor.
+        gamma: f64,
+    },
+    /// `eta_min + (lr - eta_min) (1 + cos(pi t / t_max)) / 2`
+    Cosine {
+        /// Intervals to the minimum.
+        t_max: u64,
+        /// The minimum.
+        eta_min: f64,
+    },
+    /// `OneCycleLR` with cosine annealing, by steps.
+    OneCycle {
+        /// Steps of the cycle.
+        total: u64,
+        /// Share in which the rate rises.
+        pct_start: f64,
+        /// peak / first rate.
+        div_factor: f64,
+        /// first rate / last rate.
+        final_div_factor: f64,
+    },
+    /// `ReduceLROnPlateau`, after each evaluation.
+    Plateau {
+        /// Metric to watch.
+        monitor: String,
+        /// Less or more is better.
+        mode: Mode,
+        /// Factor of a drop.
+        factor: f64,
+        /// Bad evaluations tolerated.
+        patience: u64,
+        /// Relative improvement that counts.
+        threshold: f64,
+    },
+}
+
+/// The schedule as asked, in steps and intervals of this run. `lr` is the scaled learning rate.
+pub(crate) fn decide(
+    loaded: &Loaded,
+    length: &LengthPlan,
+    lr: f64,
+) -> Result<SchedulePlan, Problem> {
+    let asked = &loaded.experiment.scheduler;
+    let warmup_steps = warmup_steps(asked.warmup, length.steps_per_epoch);
+    if length.is_bounded() && warmup_steps > 0 && warmup_steps >= length.total_steps {
+        let what =
+            format!("lasts {warmup_steps} steps, but the run has only {}", length.total_steps);
+        return Err(loaded.problem("scheduler.warmup", what));
+    }
+    if asked.eta_min.is_some_and(|eta_min| eta_min >= lr) {
+        let what = format!("must be less than the learning rate, {lr}");
+        return Err(loaded.problem("scheduler.eta_min", what));
+    }
+    let interval = match (asked.name, asked.interval) {
+        (SchedulerKind::OneCycle, _) | (_, Interval::Step) => 1,
+        (_, Interval::Epoch) => length.steps_per_epoch,
+    };
+    let after_warmup = length.total_steps.saturating_sub(warmup_steps);
+    let intervals = after_warmup.div_ceil(interval).max(1);
+    Ok(SchedulePlan {
+        warmup_steps,
+        warmup_start_factor: asked.warmup_start_factor,
+        interval,
+        rule: rule(asked, intervals),
+    })
+}
+
+fn warmup_steps(warmup: Every, steps_per_epoch: u64) -> u64 {
+    match warmup {
+        Every::Never => 0,
+        Every::Epochs(n) => n.saturating_mul(steps_per_epoch),
+        Every::Steps(n) => n,
+    }
+}
+
+/// `intervals` = those after the warm-up.
+fn rule(asked: &Scheduler, intervals: u64) -> ScheduleRule {
+    let gamma = asked.gamma.unwrap_or(0.1);
+    match asked.name {
+        SchedulerKind::Constant => ScheduleRule::Constant,
+        SchedulerKind::Step => ScheduleRule::Step { size: asked.step_size.unwrap_or(30), gamma },
+        SchedulerKind::MultiStep => ScheduleRule::MultiStep {
+            milestones: asked.milestones.clone().unwrap_or_default(),
+            gamma,
+        },
+        SchedulerKind::Exponential => ScheduleRule::Exponential { gamma },
+        SchedulerKind::Cosine => {
+            ScheduleRule::Cosine { t_max: intervals, eta_min: asked.eta_min.unwrap_or(0.0) }
+        }
+        SchedulerKind::OneCycle => ScheduleRule::OneCycle {
+            total: intervals,
+            pct_start: asked.pct_start.unwrap_or(0.3),
+            div_factor: asked.div_factor.unwrap_or(25.0),
+            final_div_factor: asked.final_div_factor.unwrap_or(1e4),
+        },
+        SchedulerKind::Plateau => plateau(asked),
+    }
+}
+
+fn plateau(asked: &Scheduler) -> ScheduleRule {
+    let monitor = asked.monitor.clone().unwrap_or_else(|| "val/loss".to_owned());
+    ScheduleRule::Plateau {
+        mode: asked.mode.unwrap_or(better(&monitor)),
+        monitor,
+        factor: asked.factor.unwrap_or(0.1),
+        patience: asked.patience.unwrap_or(10),
+        threshold: asked.threshold.unwrap_or(1e-4),
+    }
+}

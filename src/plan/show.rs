@@ -1,0 +1,284 @@
+//! The page of `ddprun plan`: what would happen, and where each value was written.
+
+use serde_json::{Value, json};
+
+use crate::config::{Loaded, Source, leaves};
+use crate::plan::arithmetic::shown;
+use crate::plan::{
+    BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, ScheduleRule, SourcePlan,
+    UpdateRule,
+};
+
+/// Widest value in the table of keys.
+const WIDEST: usize = 44;
+
+/// The plan as a page of text: first what would happen, then every key with its value and its source.
+pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts) -> String {
+    let mut rows: Vec<(&str, String)> = vec![
+        ("batch", plan.batch_line()),
+        ("learning rate", plan.lr_line()),
+        ("steps", plan.steps_line()),
+        ("schedule", schedule(plan)),
+        ("optimizer", optimizer(plan)),
+        ("model", model(plan)),
+        ("memory", memory(plan)),
+        ("data", data(plan)),
+        ("", source(plan)),
+        ("ranks", ranks(plan)),
+        ("loading", loading(plan)),
+        (
+            "validation",
+            cadence(plan.validate_every) + &format!(", batches of {}", plan.val_batch_size),
+        ),
+        ("checkpoints", checkpoints(plan)),
+    ];
+    rows.extend(early_stopping(plan).map(|line| ("early stopping", line)));
+    rows.extend(plan.arithmetic().into_iter().skip(2).map(|line| ("shards", line)));
+    rows.extend(plan.warnings(facts).into_iter().map(|line| ("mind", line)));
+    let head = format!("{} ({})\n\n", plan.name, loaded.path.display());
+    let rows = rows
+        .iter()
+        .map(|(label, line)| format!("  {label:<15}{line}").trim_end().to_owned() + "\n");
+    head + &rows.collect::<String>() + "\n" + &keys(loaded)
+}
+
+/// The same for programs: plan, memory, arithmetic, and each key with its value and its source.
+pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts) -> Value {
+    let keys: serde_json::Map<String, Value> = leaves(&loaded.experiment)
+        .into_iter()
+        .map(|(key, value)| {
+            let value: Value = serde_json::from_str(&value).unwrap_or_default();
+            let from = origin(loaded, &key);
+            (key, json!({ "value": value, "source": from }))
+        })
+        .collect();
+    json!({
+        "format": 1,
+        "arithmetic": plan.arithmetic(),
+        "warnings": plan.warnings(facts),
+        "memory": Memory::of(plan),
+        "plan": plan,
+        "keys": keys,
+    })
+}
+
+fn origin<'a>(loaded: &'a Loaded, key: &str) -> &'a Source {
+    loaded.sources.get(key).unwrap_or(&Source::Defaults)
+}
+
+/// Every key, its value and its source, in columns.
+fn keys(loaded: &Loaded) -> String {
+    let mut rows: Vec<(String, String, String)> = Vec::new();
+    for (key, value) in leaves(&loaded.experiment) {
+        let from = origin(loaded, &key).to_string();
+        match serde_json::from_str(&value) {
+            Ok(Value::Array(items)) if items.iter().any(Value::is_object) => {
+                for (index, item) in items.iter().enumerate() {
+                    rows.push((format!("{key}[{index}]"), entry(item), from.clone()));
+                }
+            }
+            _ => rows.push((key, value, from)),
+        }
+    }
+    let width = |column: fn(&(String, String, String)) -> &String, most: usize| {
+        rows.iter().map(|row| column(row).chars().count().min(most)).max().unwrap_or(0)
+    };
+    let (first, second) = (width(|row| &row.0, 40), width(|row| &row.1, WIDEST));
+    rows.iter()
+        .map(|(key, value, from)| format!("{key:<first$}  {:<second$}  {from}\n", cut(value)))
+        .collect()
+}
+
+/// "random_crop size=224 padding=4"
+fn entry(item: &Value) -> String {
+    let Value::Object(keys) = item else { return item.to_string() };
+    let name = keys.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    keys.iter()
+        .filter(|(key, _)| *key != "name")
+        .fold(name, |text, (key, value)| format!("{text} {key}={value}"))
+}
+
+fn cut(value: &str) -> String {
+    if value.chars().count() <= WIDEST {
+        return value.to_owned();
+    }
+    value.chars().take(WIDEST - 3).collect::<String>() + "..."
+}
+
+fn schedule(plan: &Plan) -> String {
+    let schedule = &plan.schedule;
+    let unit = if schedule.interval == 1 { "steps" } else { "epochs" };
+    let rule = match &schedule.rule {
+        ScheduleRule::Constant => "constant".to_owned(),
+        ScheduleRule::Step { size, gamma } => {
+            format!("step: x {} every {size} {unit}", shown(*gamma))
+        }
+        ScheduleRule::MultiStep { milestones, gamma } => {
+            format!("multi_step: x {} after {milestones:?} {unit}", shown(*gamma))
+        }
+        ScheduleRule::Exponential { gamma } => {
+            format!("exponential: x {} per interval ({unit})", shown(*gamma))
+        }
+        ScheduleRule::Cosine { t_max, eta_min } => {
+            format!("cosine over {t_max} {unit} to {}", shown(*eta_min))
+        }
+        ScheduleRule::OneCycle { total, pct_start, .. } => {
+            format!("one_cycle over {total} steps, rising for {} %", shown(pct_start * 100.0))
+        }
+        ScheduleRule::Plateau { monitor, factor, patience, .. } => {
+            format!("plateau: x {} when {monitor} rests for more than {patience}", shown(*factor))
+        }
+    };
+    match schedule.warmup_steps {
+        0 => rule,
+        steps => {
+            let from = shown(schedule.warmup_start_factor * 100.0);
+            format!("{rule}, after {steps} steps of warm-up from {from} %")
+        }
+    }
+}
+
+fn optimizer(plan: &Plan) -> String {
+    let rule = match plan.optimizer.rule {
+        UpdateRule::Sgd { momentum, nesterov, .. } => {
+            let nesterov = if nesterov { ", nesterov" } else { "" };
+            format!("sgd, momentum {}{nesterov}", shown(momentum))
+        }
+        UpdateRule::Adam { beta1, beta2, .. } => format!("adam, betas {beta1} {beta2}"),
+        UpdateRule::AdamW { beta1, beta2, .. } => format!("adamw, betas {beta1} {beta2}"),
+    };
+    let clip =
+        plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
+    format!("{rule}, weight decay {}{clip}", shown(plan.optimizer.weight_decay))
+}
+
+fn model(plan: &Plan) -> String {
+    let model = &plan.model;
+    let precision = match plan.precision {
+        Precision::Fp32 => "fp32",
+        Precision::Bf16 => "bf16",
+        Precision::Fp16 => "fp16",
+    };
+    format!(
+        "{}: {} parameters in {} tensors, {} -> {}, {precision}",
+        model.name,
+        thousands(model.n_parameters),
+        model.n_tensors,
+        product(&model.input),
+        model.outputs
+    )
+}
+
+fn memory(plan: &Plan) -> String {
+    let memory = Memory::of(plan);
+    format!(
+        "{} per rank: weights {}, gradients {}, optimizer {}, buffers {}",
+        memory.total(),
+        memory.weights,
+        memory.gradients,
+        memory.optimizer,
+        memory.buffers
+    )
+}
+
+fn data(plan: &Plan) -> String {
+    let data = &plan.data;
+    let counts =
+        format!("{} to train on, {} to validate", thousands(data.n_train), thousands(data.n_val));
+    if data.classes.is_empty() {
+        return counts;
+    }
+    let some: Vec<&str> = data.classes.iter().take(3).map(String::as_str).collect();
+    let more = if data.classes.len() > 3 { ", ..." } else { "" };
+    format!("{counts}, {} classes ({}{more})", data.classes.len(), some.join(", "))
+}
+
+fn source(plan: &Plan) -> String {
+    match &plan.data.source {
+        SourcePlan::ImageFolder { train, val } => {
+            format!("{} and {}", train.display(), val.display())
+        }
+        SourcePlan::Mnist { dir } => dir.display().to_string(),
+        SourcePlan::Csv { train, val, target, .. } => {
+            format!("{} and {}, target `{target}`", train.display(), val.display())
+        }
+    }
+}
+
+fn ranks(plan: &Plan) -> String {
+    let distributed = &plan.distributed;
+    let backend = match distributed.backend {
+        BackendPlan::Solo => "alone".to_owned(),
+        BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
+    };
+    let threads = distributed.threads_per_rank;
+    format!(
+        "{} on {}, {threads} threads each, {backend}",
+        distributed.world_size,
+        distributed.devices.join(", ")
+    )
+}
+
+fn loading(plan: &Plan) -> String {
+    let data = &plan.data;
+    let names = |list: &[crate::plan::TransformPlan]| list.len();
+    format!(
+        "{} loader threads per rank, {} batches ahead each, {} transforms (validation {})",
+        data.num_workers,
+        data.prefetch_factor,
+        names(&data.train_transforms),
+        names(&data.val_transforms)
+    )
+}
+
+fn cadence(cadence: Cadence) -> String {
+    match cadence {
+        Cadence::Never => "never".to_owned(),
+        Cadence::Epochs(1) => "after every epoch".to_owned(),
+        Cadence::Epochs(n) => format!("after every {n} epochs"),
+        Cadence::Steps(1) => "after every step".to_owned(),
+        Cadence::Steps(n) => format!("after every {n} steps"),
+    }
+}
+
+fn checkpoints(plan: &Plan) -> String {
+    let asked = &plan.checkpoint;
+    let best = match asked.mode {
+        Mode::Min => "lowest",
+        Mode::Max => "highest",
+    };
+    format!(
+        "{} in {}, keeping the newest {} and {} of the {best} {}",
+        cadence(asked.every),
+        asked.dir.display(),
+        asked.keep_last,
+        asked.keep_best,
+        asked.monitor
+    )
+}
+
+fn early_stopping(plan: &Plan) -> Option<String> {
+    let asked = plan.early_stopping.as_ref()?;
+    Some(format!(
+        "after more than {} evaluations without a better {}",
+        asked.patience, asked.monitor
+    ))
+}
+
+/// "11,689,512"
+fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let mut shown = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+/// "3x224x224"
+fn product(shape: &[usize]) -> String {
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}

@@ -1,0 +1,445 @@
+use std::path::Path;
+
+use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
+use crate::plan::{
+    BackendPlan, Cadence, DataFacts, Facts, LossKind, ModelFacts, ModelPlan, Plan, Precision,
+    ScheduleRule, SourcePlan, TransformPlan, UpdateRule, json, page,
+};
+use crate::units::{Bytes, WorldSize};
+
+const ANIMALS: &str = r#"[model]
+name = "resnet18"
+
+[data]
+name = "image_folder"
+train_dir = "data/train"
+val_dir = "data/val"
+
+[[data.transforms.train]]
+name = "random_resized_crop"
+size = 224
+
+[[data.transforms.train]]
+name = "random_horizontal_flip"
+
+[[data.transforms.val]]
+name = "resize"
+size = 256
+
+[[data.transforms.val]]
+name = "center_crop"
+size = 224
+
+[[data.transforms.val]]
+name = "normalize"
+mean = [0.485, 0.456, 0.406]
+std = [0.229, 0.224, 0.225]
+
+[train]
+epochs = 50
+batch_size = 32
+precision = "bf16"
+
+[optimizer]
+lr = 0.1
+momentum = 0.9
+weight_decay = 1e-4
+
+[lr_scaling]
+rule = "linear"
+
+[scheduler]
+name = "cosine"
+warmup = "5 epochs"
+
+[distributed]
+devices = 4
+"#;
+
+const PRICES: &str = r#"[model]
+name = "mlp"
+
+[data]
+name = "csv"
+train_file = "train.csv"
+val_file = "val.csv"
+target = "price"
+
+[train]
+steps = 1000
+global_batch_size = 64
+
+[loss]
+name = "mse"
+
+[optimizer]
+name = "adamw"
+"#;
+
+fn read(text: &str, overrides: &[&str]) -> Loaded {
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    let vocabulary = Vocabulary { models: ["mlp", "resnet18"].map(str::to_owned).to_vec() };
+    load_text(Path::new("animals.toml"), text, &overrides, &vocabulary)
+        .unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
+}
+
+fn animals() -> Facts {
+    let source = SourcePlan::ImageFolder { train: "data/train".into(), val: "data/val".into() };
+    let classes = ["ant", "bee", "cat", "dog"].map(str::to_owned).to_vec();
+    let data = DataFacts { source, n_train: 1650, n_val: 400, classes, sample: None };
+    Facts { cores: 8, data, launched_world: None }
+}
+
+fn digits() -> Facts {
+    let source = SourcePlan::Mnist { dir: "data/mnist".into() };
+    let classes = (0..10).map(|digit| digit.to_string()).collect();
+    let data = DataFacts {
+        source,
+        n_train: 60_000,
+        n_val: 10_000,
+        classes,
+        sample: Some(vec![1, 28, 28]),
+    };
+    Facts { cores: 8, data, launched_world: None }
+}
+
+fn prices() -> Facts {
+    let source = SourcePlan::Csv {
+        train: "train.csv".into(),
+        val: "val.csv".into(),
+        target: "price".to_owned(),
+        classify: false,
+    };
+    let data =
+        DataFacts { source, n_train: 640, n_val: 64, classes: Vec::new(), sample: Some(vec![13]) };
+    Facts { cores: 2, data, launched_world: None }
+}
+
+/// A model of two linear layers and a norm.
+#[expect(clippy::unnecessary_wraps, reason = "the shape of the callback")]
+fn describe(model: &ModelPlan) -> Result<ModelFacts, String> {
+    let features: usize = model.input.iter().product();
+    let tensor = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
+    Ok(ModelFacts {
+        parameters: vec![
+            tensor("fc1.weight", &[100, features]),
+            tensor("fc1.bias", &[100]),
+            tensor("fc2.weight", &[model.outputs, 100]),
+            tensor("fc2.bias", &[model.outputs]),
+        ],
+        buffers: vec![tensor("bn.running_mean", &[100]), tensor("bn.running_var", &[100])],
+    })
+}
+
+fn plan(text: &str, overrides: &[&str], facts: &Facts) -> Result<Plan, Problems> {
+    Plan::new(&read(text, overrides), facts, &describe)
+}
+
+#[track_caller]
+fn good(text: &str, overrides: &[&str], facts: &Facts) -> Plan {
+    plan(text, overrides, facts).unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
+}
+
+/// Every problem as "key: what (remedy)", in order.
+#[track_caller]
+fn told(text: &str, overrides: &[&str], facts: &Facts) -> Vec<String> {
+    let problems = plan(text, overrides, facts).expect_err("problems");
+    let told = |problem: &crate::config::Problem| match problem.remedy() {
+        Some(remedy) => format!("{problem} ({remedy})"),
+        None => problem.to_string(),
+    };
+    problems.iter().map(told).collect()
+}
+
+#[test]
+fn the_page_tells_what_would_happen_and_why() {
+    let loaded = read(ANIMALS, &["train.epochs=60"]);
+    let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
+    insta::assert_snapshot!("page", page(&plan, &loaded, &animals()));
+}
+
+#[test]
+fn the_page_of_a_regression_on_one_rank() {
+    let loaded =
+        read(PRICES, &["early_stopping.patience=5", "train.time=2h", "model.hidden=[64,32]"]);
+    let plan = Plan::new(&loaded, &prices(), &describe).unwrap();
+    let page = page(&plan, &loaded, &prices());
+    insta::assert_snapshot!("page_regression", page.split_once("\n\ncheckpoint.dir").unwrap().0);
+}
+
+#[test]
+fn the_page_for_programs_holds_plan_keys_and_sources() {
+    let loaded = read(ANIMALS, &["train.epochs=60"]);
+    let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
+    let json = json(&plan, &loaded, &animals());
+    assert_eq!(json["keys"]["train.epochs"]["value"], 60);
+    assert_eq!(json["keys"]["train.epochs"]["source"]["command_line"], "train.epochs=60");
+    assert_eq!(json["keys"]["train.precision"]["source"]["file"], "animals.toml");
+    assert_eq!(json["keys"]["data.shuffle"]["source"], "defaults");
+    assert_eq!(json["memory"]["weights"], 4 * plan.model.n_parameters);
+    assert_eq!(serde_json::from_value::<Plan>(json["plan"].clone()).unwrap(), plan);
+}
+
+#[test]
+fn the_first_lines_state_the_arithmetic() {
+    let plan = good(ANIMALS, &[], &animals());
+    assert_eq!(
+        plan.arithmetic(),
+        [
+            "128 = 32 x 1 pass x 4 ranks; lr 0.05 = 0.1 x 128/256 (linear)",
+            "12 steps per epoch = 1650 samples / 128, 114 left out; 600 steps = 50 epochs",
+        ]
+    );
+    let plan = good(
+        ANIMALS,
+        &[
+            "distributed.shards=4",
+            "distributed.devices=2",
+            "lr_scaling.rule=sqrt",
+            "data.drop_last=false",
+        ],
+        &animals(),
+    );
+    assert_eq!(
+        plan.arithmetic(),
+        [
+            "128 = 32 x 2 passes x 2 ranks; lr 0.0707107 = 0.1 x sqrt(128/256) (sqrt)",
+            "13 steps per epoch = 1650 samples / 128, the last of 114; 650 steps = 50 epochs",
+            "4 shards of 32 samples: the same bits on 1, 2, 4 ranks",
+        ]
+    );
+}
+
+#[test]
+fn whatever_was_not_said_is_pytorchs() {
+    let rule = |overrides: &[&str]| {
+        let plan = good(PRICES, overrides, &prices());
+        (plan.optimizer.rule, plan.optimizer.weight_decay)
+    };
+    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let adamw = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let sgd = UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false };
+    assert_eq!(rule(&[]), (adamw, 1e-2));
+    assert_eq!(rule(&["optimizer.name=adam"]), (adam, 0.0));
+    assert_eq!(rule(&["optimizer.name=sgd"]), (sgd, 0.0));
+    let plan = good(PRICES, &[], &prices());
+    assert_eq!((plan.optimizer.lr, plan.model.hidden.clone()), (1e-3, vec![256]));
+    assert_eq!((plan.loss.kind, plan.model.outputs), (LossKind::Mse, 1));
+}
+
+#[test]
+fn schedules_count_intervals_after_the_warm_up() {
+    let rule = |overrides: &[&str]| {
+        let schedule = good(ANIMALS, overrides, &animals()).schedule;
+        (schedule.warmup_steps, schedule.interval, schedule.rule)
+    };
+    // 12 steps per epoch.
+    let cosine = |t_max| ScheduleRule::Cosine { t_max, eta_min: 0.0 };
+    assert_eq!(rule(&[]), (60, 12, cosine(45)));
+    assert_eq!(rule(&["scheduler.interval=step"]), (60, 1, cosine(540)));
+    assert_eq!(rule(&["scheduler.warmup=30 steps"]), (30, 12, cosine(48)));
+    assert_eq!(rule(&["scheduler.warmup=never"]), (0, 12, cosine(50)));
+    let cycle = ScheduleRule::OneCycle {
+        total: 540,
+        pct_start: 0.3,
+        div_factor: 25.0,
+        final_div_factor: 1e4,
+    };
+    assert_eq!(rule(&["scheduler.name=one_cycle"]), (60, 1, cycle));
+    let step = ScheduleRule::Step { size: 30, gamma: 0.1 };
+    assert_eq!(rule(&["scheduler.name=step"]), (60, 12, step));
+}
+
+#[test]
+fn the_first_limit_ends_the_run() {
+    let total = |overrides: &[&str]| good(ANIMALS, overrides, &animals()).length.total_steps;
+    assert_eq!(total(&["train.steps=100"]), 100);
+    assert_eq!(total(&["train.steps=100000"]), 600);
+    let timed =
+        good(ANIMALS, &["~train.epochs", "train.time=1h", "scheduler.name=constant"], &animals());
+    assert!(!timed.length.is_bounded());
+    assert_eq!(
+        timed.arithmetic()[1],
+        "12 steps per epoch = 1650 samples / 128, 114 left out; at most 1h"
+    );
+}
+
+#[test]
+fn amp_is_bf16_on_a_cpu_and_only_fp16_has_a_scaler() {
+    let precision = |word: &str| {
+        let plan = good(ANIMALS, &[&format!("train.precision={word}")], &animals());
+        (plan.precision, plan.scaler.is_some())
+    };
+    assert_eq!(precision("amp"), (Precision::Bf16, false));
+    assert_eq!(precision("fp32"), (Precision::Fp32, false));
+    assert_eq!(precision("fp16"), (Precision::Fp16, true));
+}
+
+#[test]
+fn threads_and_loaders_share_the_cores() {
+    let counts = |overrides: &[&str]| {
+        let plan = good(ANIMALS, overrides, &animals());
+        (plan.distributed.threads_per_rank, plan.data.num_workers)
+    };
+    assert_eq!(counts(&["distributed.devices=1"]), (8, 4));
+    assert_eq!(counts(&["distributed.devices=4"]), (2, 2));
+    assert_eq!(counts(&["distributed.devices=16", "train.batch_size=4"]), (1, 1));
+    assert_eq!(counts(&["data.num_workers=0", "distributed.threads_per_rank=3"]), (3, 0));
+    let crowded = good(ANIMALS, &["distributed.devices=16", "train.batch_size=4"], &animals());
+    assert_eq!(crowded.warnings(&animals()), ["16 ranks share 8 cores"]);
+}
+
+#[test]
+fn one_rank_is_alone_and_several_share_a_mapping_that_fits_the_model() {
+    let alone = good(ANIMALS, &["distributed.devices=1", "distributed.backend=shm"], &animals());
+    assert_eq!(alone.distributed.backend, BackendPlan::Solo);
+    let four = good(ANIMALS, &[], &animals());
+    let parameters = [100 * 3 * 224 * 224, 128, 448, 64];
+    let gradients: u64 = parameters.iter().map(|n: &u64| 4 * n).sum();
+    let mapping = Bytes((64 << 10) + 4 * ((1 << 20) + gradients));
+    assert_eq!(four.distributed.backend, BackendPlan::Shm { mapping });
+    assert_eq!(four.distributed.devices, ["cpu"; 4]);
+}
+
+#[test]
+fn a_foreign_launcher_decides_the_ranks() {
+    let launched = Facts { launched_world: WorldSize::new(2), ..animals() };
+    let text = ANIMALS.replace("devices = 4", "");
+    assert_eq!(good(&text, &[], &launched).world_size().get(), 2);
+    assert_eq!(
+        told(ANIMALS, &[], &launched),
+        [
+            "`distributed.devices`: is 4, but the launcher started 2 ranks (leave it away under a launcher)",
+        ]
+    );
+}
+
+#[test]
+fn images_end_with_one_shape_and_are_always_normalized() {
+    let plan = good(ANIMALS, &[], &animals());
+    assert_eq!(plan.model.input, [3, 224, 224]);
+    let identity = TransformPlan::Normalize { mean: vec![0.0], std: vec![1.0] };
+    assert_eq!(plan.data.train_transforms.last(), Some(&identity));
+    assert!(matches!(
+        plan.data.val_transforms[..],
+        [
+            TransformPlan::ResizeShorter { size: 256 },
+            TransformPlan::CenterCrop { height: 224, width: 224 },
+            TransformPlan::Normalize { .. },
+        ]
+    ));
+    let digits = digits();
+    let mnist = "[model]\nname = 'mlp'\n[data]\nname = 'mnist'\ndir = 'data/mnist'\n[train]\nepochs = 1\nbatch_size = 64\n";
+    assert_eq!(good(mnist, &[], &digits).model.input, [1, 28, 28]);
+    let shapes = mnist.replace("'mnist'\ndir = 'data/mnist'", "'shapes'\nimage_size = 48");
+    assert_eq!(good(&shapes, &[], &animals()).model.input, [3, 48, 48]);
+}
+
+#[test]
+fn the_shorter_side_is_resized_as_torchvision_does() {
+    use crate::plan::transforms::shorter;
+    assert_eq!(shorter((300, 400), 256), (256, 341));
+    assert_eq!(shorter((400, 300), 256), (341, 256));
+    assert_eq!(shorter((28, 28), 32), (32, 32));
+}
+
+#[test]
+fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
+    let check = |overrides: &[&str], expected: &[&str]| {
+        assert_eq!(told(ANIMALS, overrides, &animals()), expected, "{overrides:?}");
+    };
+    check(
+        &["train.global_batch_size=100"],
+        &[
+            "`train.global_batch_size`: 100 is no multiple of 32 samples x 4 ranks = 128 (nearest: global_batch_size = 128)",
+        ],
+    );
+    check(
+        &["train.batch_size=600"],
+        &["`train.batch_size`: a step takes 2400 samples, but there are only 1650 \
+         (make the batch smaller, or keep the incomplete one: data.drop_last = false)"],
+    );
+    check(
+        &["distributed.shards=8", "distributed.devices=3"],
+        &[
+            "`distributed.shards`: 8 shards do not divide over 3 ranks (8 shards admit 1, 2, 4, 8 ranks; 3 ranks admit 12 shards)",
+        ],
+    );
+    check(
+        &["scheduler.warmup=60 epochs"],
+        &["`scheduler.warmup`: lasts 720 steps, but the run has only 600"],
+    );
+    check(
+        &["scheduler.eta_min=0.1"],
+        &["`scheduler.eta_min`: must be less than the learning rate, 0.05"],
+    );
+    check(
+        &["model.num_classes=3"],
+        &[
+            "`model.num_classes`: is 3, but the data has 4 classes (leave it away: \"auto\" is the number of classes)",
+        ],
+    );
+    check(
+        &["loss.name=mse"],
+        &["`loss.name`: needs numbers, but the data has classes (use `cross_entropy`)"],
+    );
+    check(
+        &["data.transforms.val=[{name=resize, size=[256, 256]}]"],
+        &["`data.transforms.val`: gives images of 256x256, but training gives 224x224"],
+    );
+    let classes = told(&PRICES.replace("[loss]\nname = \"mse\"\n", ""), &[], &prices());
+    assert_eq!(
+        classes,
+        ["`loss.name`: needs classes, but the target holds numbers (use `mse` or `mae`)"]
+    );
+}
+
+#[test]
+fn all_impossible_numbers_are_told_at_once_with_their_places() {
+    let text = ANIMALS
+        .replace("[[data.transforms.train]]\nname = \"random_resized_crop\"\nsize = 224\n\n", "")
+        .replace("[train]\n", "[train]\nglobal_batch_size = 100\n")
+        .replace("name = \"resnet18\"", "name = \"resnet18\"\nnum_classes = 2");
+    insta::assert_snapshot!("problems", plan(&text, &[], &animals()).unwrap_err().page(false, 80));
+}
+
+#[test]
+fn a_model_that_cannot_be_built_says_why_at_its_name() {
+    let loaded = read(ANIMALS, &[]);
+    let problems =
+        Plan::new(&loaded, &animals(), &|_| Err("needs images of at least 32x32".to_owned()));
+    let problems = problems.unwrap_err();
+    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["`model.name`: needs images of at least 32x32"]);
+    assert_eq!(
+        problems.iter().next().and_then(crate::config::Problem::line),
+        Some(("animals.toml", 2))
+    );
+}
+
+#[test]
+fn cadences_and_checkpoints_are_as_asked() {
+    let plan = good(ANIMALS, &["validation.every=never", "checkpoint.every=100 steps"], &animals());
+    assert_eq!(plan.validate_every, Cadence::Never);
+    assert_eq!(plan.checkpoint.every, Cadence::Steps(100));
+    assert_eq!(plan.checkpoint.monitor, "train/loss");
+    assert_eq!(good(ANIMALS, &[], &animals()).checkpoint.monitor, "val/loss");
+}
+
+#[test]
+fn a_pinned_experiment_has_the_same_batches_on_every_admitted_world() {
+    let loaded = read(ANIMALS, &["train.gradient_accumulation_steps=2"]);
+    let first = Plan::new(&loaded, &animals(), &describe).unwrap();
+    let pinned = resolved(&first.pin(loaded.experiment.clone())).unwrap();
+    for ranks in [1, 2, 4] {
+        let devices = format!("distributed.devices={ranks}");
+        let plan = good(&pinned, &[&devices], &animals());
+        let numbers = |plan: &Plan| {
+            (plan.batch.global, plan.batch.shards, plan.batch.size, plan.optimizer.lr)
+        };
+        assert_eq!(numbers(&plan), numbers(&first), "{ranks}");
+        let old = read(&pinned, &[]).experiment;
+        assert!(refuse_unsafe(&old, &read(&pinned, &[&devices]).experiment).is_ok());
+    }
+    assert!(plan(&pinned, &["distributed.devices=3"], &animals()).is_err());
+}
