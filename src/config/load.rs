@@ -151,6 +151,10 @@ impl Stack {
     fn ask(&mut self, asked: Result<Asked, Problem>, group: usize) {
         match asked {
             Err(problem) => self.problems.push(problem),
+            Ok(Asked::Set(layer)) if layer.dict.contains_key("extends") => {
+                let what = "can only stand in a file".to_owned();
+                self.problems.push(layer.at_key(&["extends".to_owned()], what, self.layers.len()));
+            }
             Ok(Asked::Set(layer)) => self.push(layer, group),
             Ok(Asked::Remove(path, layer)) => {
                 if let Some(problem) = unknown::unknown(&layer, &path, self.layers.len()) {

@@ -136,7 +136,7 @@ fn assignment(
     let key = layer.places.get(&path).map_or(0..0, |place| place.key.clone());
     let whole = Place { key: key.clone(), value: value_at..value_at + written.len() };
     layer.places.insert(path.clone(), whole.clone());
-    let value = match spans::value(&written, path.clone(), key, value_at) {
+    let value = match spans::value(&written, &path, key, value_at) {
         Some((value, read)) => {
             layer.places.extend(read.places);
             if let Some(problem) = layer.unreadable(read.errors).pop() {
@@ -159,7 +159,7 @@ fn bare(text: &str) -> Option<Value> {
     let delimiter = |c: char| "[]{},=".contains(c);
     let structured = text.starts_with(['[', '{']);
     let quoted = if structured { quote_words(text, delimiter) } else { quote(text) };
-    spans::value(&quoted, Path::new(), 0..0, 0).map(|(value, _)| value)
+    spans::value(&quoted, &[], 0..0, 0).map(|(value, _)| value)
 }
 
 /// Quotes what stands between delimiters, unless it is nothing, a key, or TOML as it is.
@@ -180,7 +180,7 @@ fn quote_words(text: &str, delimiter: impl Fn(char) -> bool) -> String {
 fn quote(word: &str) -> String {
     let word = word.trim();
     let plain = !word.contains(['"', '\'', '\\', '#', '\n', '[', ']', '{', '}']);
-    if plain && spans::value(word, Path::new(), 0..0, 0).is_none() {
+    if plain && spans::value(word, &[], 0..0, 0).is_none() {
         format!("\"{word}\"")
     } else {
         word.to_owned()

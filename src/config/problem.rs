@@ -7,9 +7,13 @@ use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, NamedSource, So
 use thiserror::Error;
 
 /// One thing that is wrong: key, reason, place, remedy.
+#[derive(Clone, Debug)]
+pub struct Problem(Box<Parts>);
+
+/// Boxed, because a problem travels in the `Err` of small results.
 #[derive(Clone, Debug, Error, Diagnostic)]
-#[error("{}", self.headline())]
-pub struct Problem {
+#[error("{}", headline(key, what))]
+struct Parts {
     key: String,
     what: String,
     #[source_code]
@@ -22,19 +26,27 @@ pub struct Problem {
     order: usize,
 }
 
+fn headline(key: &str, what: &str) -> String {
+    if key.is_empty() { what.to_owned() } else { format!("`{key}`: {what}") }
+}
+
+/// Longest reason that is repeated under the caret, where nothing wraps it.
+const LONGEST_LABEL: usize = 60;
+
 impl Problem {
     /// A problem of `key` (empty for a whole file) that no text shows.
     pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         let (key, what) = (key.into(), what.into());
-        // Labels are not wrapped; a long reason stands in the headline only.
-        let label = if what.chars().count() <= 60 { what.clone() } else { String::new() };
-        Self { key, what, file: None, place: None, label, help: None, order: usize::MAX }
+        let short = what.chars().count() <= LONGEST_LABEL;
+        let label = if short { what.clone() } else { String::new() };
+        let order = usize::MAX;
+        Self(Box::new(Parts { key, what, file: None, place: None, label, help: None, order }))
     }
 
     /// The same problem with a remedy.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
+        self.0.help = Some(help.into());
         self
     }
 
@@ -46,46 +58,46 @@ impl Problem {
         span: std::ops::Range<usize>,
         order: usize,
     ) -> Self {
-        self.file = Some(Arc::clone(file));
-        self.place = Some(span.into());
-        self.order = order;
+        self.0.file = Some(Arc::clone(file));
+        self.0.place = Some(span.into());
+        self.0.order = order;
         self
     }
 
     /// Dotted key that is wrong; empty if the problem is not one of a key.
     pub fn key(&self) -> &str {
-        &self.key
+        &self.0.key
     }
 
     /// What is wrong with it, a fragment without a final period.
     pub fn what(&self) -> &str {
-        &self.what
+        &self.0.what
     }
 
     /// What to do about it.
     pub fn remedy(&self) -> Option<&str> {
-        self.help.as_deref()
+        self.0.help.as_deref()
     }
 
     /// Name of the text that is wrong, and the line in it, from 1.
     pub fn line(&self) -> Option<(&str, usize)> {
-        let (file, place) = (self.file.as_ref()?, self.place?);
+        let (file, place) = (self.0.file.as_ref()?, self.0.place?);
         let before = file.inner().get(..place.offset())?;
         Some((file.name(), before.matches('\n').count() + 1))
     }
 
-    fn headline(&self) -> String {
-        if self.key.is_empty() {
-            self.what.clone()
-        } else {
-            format!("`{}`: {}", self.key, self.what)
-        }
-    }
-
     fn sort_key(&self) -> (usize, usize) {
-        (self.order, self.place.map_or(0, |place| place.offset()))
+        (self.0.order, self.0.place.map_or(0, |place| place.offset()))
     }
 }
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Problem {}
 
 /// All that is wrong with an experiment, in the order of its layers and lines.
 #[derive(Clone, Debug, Error)]
@@ -119,7 +131,7 @@ impl Problems {
         let mut page = String::new();
         for problem in &self.0 {
             // A `String` does not refuse to be written to, so a failure here can only cut the page short.
-            if painter.render_report(&mut page, problem).is_err() {
+            if painter.render_report(&mut page, problem.0.as_ref()).is_err() {
                 page.push_str(&problem.to_string());
             }
             page.push('\n');

@@ -50,7 +50,7 @@ fn decode(bytes: &[u8], name: &str) -> Result<String, Problem> {
         Ok(text) => text.to_owned(),
         Err(error) => {
             let at = error.valid_up_to();
-            let line = bytes[..at].iter().filter(|&&b| b == b'\n').count() + 1;
+            let line = bytes[..at].split(|&byte| byte == b'\n').count();
             let what = format!("`{name}` is not UTF-8: line {line}, byte {at}");
             return Err(Problem::new("", what).help(SAVE));
         }
@@ -72,7 +72,7 @@ fn neighbour(path: &Path) -> Option<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".toml"))
+        .filter(|name| Path::new(name).extension().is_some_and(|ending| ending == "toml"))
         .collect();
     names.sort();
     let name = closest(wanted, names.iter().map(String::as_str))?;

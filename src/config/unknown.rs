@@ -26,6 +26,9 @@ const ALIASES: [(&str, &str); 9] = [
     ("accumulate_grad_batches", "gradient_accumulation_steps"),
 ];
 
+/// Unknown keys that are reported one by one.
+const MOST: usize = 60;
+
 /// Something at a place where it cannot be.
 struct Misfit {
     path: Path,
@@ -43,7 +46,11 @@ pub(crate) fn weed(layer: &mut Layer, order: usize) -> Vec<Problem> {
     let problem = |misfit: &Misfit| {
         layer.at_key(&misfit.path, misfit.what.clone(), order).help(misfit.help.clone())
     };
-    let problems = misfits.iter().map(problem).collect();
+    let mut problems: Vec<Problem> = misfits.iter().take(MOST).map(problem).collect();
+    if let Some(more) = misfits.len().checked_sub(MOST).filter(|&more| more > 0) {
+        problems
+            .push(Problem::new("", format!("{more} more keys of {} are unknown", layer.source)));
+    }
     for misfit in misfits {
         mend(layer, &misfit);
     }
@@ -55,15 +62,14 @@ pub(crate) fn unknown(layer: &Layer, path: &[String], order: usize) -> Option<Pr
     let mut known = &*KNOWN;
     for (depth, key) in path.iter().enumerate() {
         known = match known {
-            Known::Table(keys) => match keys.get(key) {
-                Some(inner) => inner,
-                None => {
+            Known::Table(keys) => {
+                let Some(inner) = keys.get(key) else {
                     let misfit = unknown_key(key, keys, &path[..depth]);
-                    return Some(
-                        layer.at_key(&path[..=depth], misfit.what, order).help(misfit.help),
-                    );
-                }
-            },
+                    let problem = layer.at_key(&path[..=depth], misfit.what, order);
+                    return Some(problem.help(misfit.help));
+                };
+                inner
+            }
             Known::Each(inner) => inner,
             Known::List(_) | Known::Anything | Known::Leaf => return None,
         };
@@ -97,7 +103,13 @@ fn walk(dict: &Dict, keys: &BTreeMap<String, Known>, path: &mut Path, found: &mu
         match keys.get(key) {
             None => {
                 path.pop();
-                found.push(unknown_key(key, keys, path));
+                found.push(if found.len() < MOST {
+                    unknown_key(key, keys, path)
+                } else {
+                    // Nobody reads its suggestion.
+                    let path = path.iter().cloned().chain([key.clone()]).collect();
+                    Misfit { path, what: String::new(), help: String::new(), meant: None }
+                });
                 continue;
             }
             Some(known) => fit(value, known, path, found),

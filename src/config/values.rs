@@ -53,7 +53,7 @@ pub enum Shape2 {
     Both([u32; 2]),
 }
 
-/// `true`, or "except_head".
+/// `true`, or `"except_head"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strict {
     /// Every key must fit.
@@ -252,7 +252,8 @@ impl<'de> Deserialize<'de> for Size {
 
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let exact = SIZE_UNITS.into_iter().find(|(_, unit)| self.0 != 0 && self.0 % unit == 0);
+        let exact =
+            SIZE_UNITS.into_iter().find(|(_, unit)| self.0 != 0 && self.0.is_multiple_of(*unit));
         match exact {
             Some((name, unit)) => serializer.serialize_str(&format!("{}{name}", self.0 / unit)),
             None => serializer.serialize_u64(self.0),
@@ -455,12 +456,12 @@ mod tests {
         ]);
     }
 
-    fn round_trip<T>(value: T)
+    fn round_trip<T>(value: &T)
     where
         T: Serialize + DeserializeOwned + PartialEq + fmt::Debug,
     {
-        let written = serde_json::to_value(&value).unwrap();
-        assert_eq!(read::<T>(written.clone()).as_ref(), Ok(&value), "{written}");
+        let written = serde_json::to_value(value).unwrap();
+        assert_eq!(read::<T>(written.clone()).as_ref(), Ok(value), "{written}");
     }
 
     #[test]
@@ -477,13 +478,13 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_back(n in any::<u64>(), side in any::<u32>(), ms in 0u64..10_000_000_000) {
-            round_trip(Size(n));
-            round_trip(Every::Epochs(n));
-            round_trip(Every::Steps(n));
-            round_trip(Auto::Given(side));
-            round_trip(Shape2::Side(side));
-            round_trip(Shape2::Both([side, 3]));
-            round_trip(Duration(std::time::Duration::from_millis(ms)));
+            round_trip(&Size(n));
+            round_trip(&Every::Epochs(n));
+            round_trip(&Every::Steps(n));
+            round_trip(&Auto::Given(side));
+            round_trip(&Shape2::Side(side));
+            round_trip(&Shape2::Both([side, 3]));
+            round_trip(&Duration(std::time::Duration::from_millis(ms)));
         }
     }
 }

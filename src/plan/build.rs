@@ -36,10 +36,9 @@ impl Plan {
         let experiment = &loaded.experiment;
         let mut problems = Collected::default();
         let transformed = problems.take(transforms::decide(loaded, &facts.data));
-        let model = transformed.as_ref().and_then(|transformed| {
-            problems.one(model::decide(loaded, &facts.data, &transformed.input))
-        });
-        let model = model.and_then(|model| {
+        let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
+        let model = problems.one(model::decide(loaded, &facts.data, input));
+        let model = model.filter(|_| transformed.is_some()).and_then(|model| {
             let found = describe(&model).map_err(|what| loaded.problem("model.name", what));
             problems.one(found).map(|found| (model.counted(&found), found))
         });

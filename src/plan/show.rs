@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
+use crate::plan::batch::counted;
 use crate::plan::{
     BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, ScheduleRule, SourcePlan,
     UpdateRule,
@@ -16,12 +17,13 @@ const WIDEST: usize = 44;
 pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts) -> String {
     let mut rows: Vec<(&str, String)> = vec![
         ("batch", plan.batch_line()),
-        ("learning rate", plan.lr_line()),
+        ("learning rate", plan.lr_line().trim_start_matches("lr ").to_owned()),
         ("steps", plan.steps_line()),
         ("schedule", schedule(plan)),
         ("optimizer", optimizer(plan)),
         ("model", model(plan)),
         ("memory", memory(plan)),
+        ("", format!("= {} per rank, without activations", Memory::of(plan).total())),
         ("data", data(plan)),
         ("", source(plan)),
         ("ranks", ranks(plan)),
@@ -38,8 +40,8 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts) -> String {
     let head = format!("{} ({})\n\n", plan.name, loaded.path.display());
     let rows = rows
         .iter()
-        .map(|(label, line)| format!("  {label:<15}{line}").trim_end().to_owned() + "\n");
-    head + &rows.collect::<String>() + "\n" + &keys(loaded)
+        .map(|(label, line)| format!("  {label:<16}{line}").trim_end().to_owned() + "\n");
+    head + &rows.collect::<String>() + "\n" + &keys(plan, loaded)
 }
 
 /// The same for programs: plan, memory, arithmetic, and each key with its value and its source.
@@ -67,7 +69,7 @@ fn origin<'a>(loaded: &'a Loaded, key: &str) -> &'a Source {
 }
 
 /// Every key, its value and its source, in columns.
-fn keys(loaded: &Loaded) -> String {
+fn keys(plan: &Plan, loaded: &Loaded) -> String {
     let mut rows: Vec<(String, String, String)> = Vec::new();
     for (key, value) in leaves(&loaded.experiment) {
         let from = origin(loaded, &key).to_string();
@@ -77,19 +79,45 @@ fn keys(loaded: &Loaded) -> String {
                     rows.push((format!("{key}[{index}]"), entry(item), from.clone()));
                 }
             }
-            _ => rows.push((key, value, from)),
+            _ => {
+                let decided = decided(plan, &key).filter(|_| value == "\"auto\"");
+                let shown = decided.map_or(value, |decided| format!("auto = {decided}"));
+                rows.push((key, shown, from));
+            }
         }
     }
     let width = |column: fn(&(String, String, String)) -> &String, most: usize| {
         rows.iter().map(|row| column(row).chars().count().min(most)).max().unwrap_or(0)
     };
     let (first, second) = (width(|row| &row.0, 40), width(|row| &row.1, WIDEST));
-    rows.iter()
-        .map(|(key, value, from)| format!("{key:<first$}  {:<second$}  {from}\n", cut(value)))
-        .collect()
+    let line = |(key, value, from): &(String, String, String)| {
+        format!("{key:<first$}  {:<second$}  {from}", cut(value))
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n") + "\n"
 }
 
-/// "random_crop size=224 padding=4"
+/// What became of an "auto".
+fn decided(plan: &Plan, key: &str) -> Option<String> {
+    let (batch, distributed) = (&plan.batch, &plan.distributed);
+    Some(match key {
+        "model.num_classes" => plan.model.outputs.to_string(),
+        "data.num_workers" => plan.data.num_workers.to_string(),
+        "train.batch_size" => batch.size.to_string(),
+        "train.global_batch_size" => batch.global.to_string(),
+        "train.gradient_accumulation_steps" => batch.accumulation.to_string(),
+        "distributed.devices" => distributed.world_size.to_string(),
+        "distributed.threads_per_rank" => distributed.threads_per_rank.to_string(),
+        "distributed.shards" => batch.shards.to_string(),
+        "distributed.backend" => match distributed.backend {
+            BackendPlan::Solo => "solo".to_owned(),
+            BackendPlan::Shm { .. } => "shm".to_owned(),
+        },
+        "validation.batch_size" => plan.val_batch_size.to_string(),
+        _ => return None,
+    })
+}
+
+/// `random_crop size=224 padding=4`
 fn entry(item: &Value) -> String {
     let Value::Object(keys) = item else { return item.to_string() };
     let name = keys.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -172,12 +200,8 @@ fn model(plan: &Plan) -> String {
 fn memory(plan: &Plan) -> String {
     let memory = Memory::of(plan);
     format!(
-        "{} per rank: weights {}, gradients {}, optimizer {}, buffers {}",
-        memory.total(),
-        memory.weights,
-        memory.gradients,
-        memory.optimizer,
-        memory.buffers
+        "weights {} + gradients {} + optimizer {} + buffers {}",
+        memory.weights, memory.gradients, memory.optimizer, memory.buffers
     )
 }
 
@@ -211,23 +235,18 @@ fn ranks(plan: &Plan) -> String {
         BackendPlan::Solo => "alone".to_owned(),
         BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
     };
-    let threads = distributed.threads_per_rank;
-    format!(
-        "{} on {}, {threads} threads each, {backend}",
-        distributed.world_size,
-        distributed.devices.join(", ")
-    )
+    let mut devices = distributed.devices.clone();
+    devices.dedup();
+    let threads = counted(distributed.threads_per_rank as u64, "thread", "threads");
+    format!("{} on {}, {threads} each, {backend}", distributed.world_size, devices.join(", "))
 }
 
 fn loading(plan: &Plan) -> String {
     let data = &plan.data;
-    let names = |list: &[crate::plan::TransformPlan]| list.len();
     format!(
-        "{} loader threads per rank, {} batches ahead each, {} transforms (validation {})",
-        data.num_workers,
-        data.prefetch_factor,
-        names(&data.train_transforms),
-        names(&data.val_transforms)
+        "{} per rank, {} ahead each",
+        counted(data.num_workers as u64, "loader thread", "loader threads"),
+        counted(data.prefetch_factor as u64, "batch", "batches"),
     )
 }
 
@@ -247,14 +266,8 @@ fn checkpoints(plan: &Plan) -> String {
         Mode::Min => "lowest",
         Mode::Max => "highest",
     };
-    format!(
-        "{} in {}, keeping the newest {} and {} of the {best} {}",
-        cadence(asked.every),
-        asked.dir.display(),
-        asked.keep_last,
-        asked.keep_best,
-        asked.monitor
-    )
+    let (newest, kept) = (asked.keep_last, asked.keep_best);
+    format!("{}; kept: newest {newest}, {best} {} {kept}", cadence(asked.every), asked.monitor)
 }
 
 fn early_stopping(plan: &Plan) -> Option<String> {

@@ -443,3 +443,31 @@ fn a_pinned_experiment_has_the_same_batches_on_every_admitted_world() {
     }
     assert!(plan(&pinned, &["distributed.devices=3"], &animals()).is_err());
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_number_brings_the_planner_down(
+        batch in 1u64..1 << 25, passes in 1u64..70_000, ranks in 1u64..1100, shards in 1u64..1100,
+        epochs in 1u64..1 << 25, warmup in 0u64..1 << 41, cores in 1usize..200, n_train in 0usize..1 << 33,
+    ) {
+        let overrides: Vec<String> = [
+            format!("train.batch_size={batch}"),
+            format!("train.gradient_accumulation_steps={passes}"),
+            format!("distributed.devices={ranks}"),
+            format!("distributed.shards={shards}"),
+            format!("train.epochs={epochs}"),
+            format!("scheduler.warmup={warmup} epochs"),
+        ]
+        .to_vec();
+        for kept in 0..overrides.len() {
+            let vocabulary = Vocabulary { models: vec!["resnet18".to_owned()] };
+            let Ok(loaded) = load_text(Path::new("a.toml"), ANIMALS, &overrides[kept..], &vocabulary) else { continue };
+            let mut facts = animals();
+            (facts.cores, facts.data.n_train) = (cores, n_train);
+            match Plan::new(&loaded, &facts, &describe) {
+                Ok(plan) => assert!(page(&plan, &loaded, &facts).contains("batch")),
+                Err(problems) => assert!(problems.iter().count() > 0),
+            }
+        }
+    }
+}

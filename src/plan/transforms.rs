@@ -127,7 +127,10 @@ fn generated(loaded: &Loaded) -> Option<Sides> {
 
 /// A problem of a whole list, drawn on its last entry, or on the kind of data where there is none.
 fn at_list(loaded: &Loaded, key: &str, what: String) -> Problem {
-    let last = (0..).map(|i| format!("{key}[{i}].name")).take_while(|k| loaded.is_given(k)).last();
+    let transforms = &loaded.experiment.data.transforms;
+    let most = transforms.train.len().max(transforms.val.len());
+    let names = (0..most).map(|index| format!("{key}[{index}].name"));
+    let last = names.rev().find(|name| loaded.is_given(name));
     loaded.problem_at(key, last.as_deref().unwrap_or("data.name"), what)
 }
 
@@ -156,16 +159,12 @@ impl List<'_> {
         if !matches!(plans.last(), Some(TransformPlan::Normalize { .. })) {
             plans.push(TransformPlan::Normalize { mean: vec![0.0], std: vec![1.0] });
         }
-        match sides {
-            Some(sides) => Ok((plans, sides)),
-            None => {
-                let what = "leaves images of different sizes, which make no batch".to_owned();
-                Err(at_list(self.loaded, self.key, what).help(format!(
-                    "[[{}]]\nname = \"resize\"\nsize = [224, 224]\nor a crop after the resize",
-                    self.key
-                )))
-            }
-        }
+        let Some(sides) = sides else {
+            let what = "leaves images of different sizes, which make no batch".to_owned();
+            let help = "end with one size: name = \"resize\", size = [224, 224], or a crop";
+            return Err(at_list(self.loaded, self.key, what).help(help));
+        };
+        Ok((plans, sides))
     }
 
     fn one(&self, key: &str, asked: &Transform) -> Result<TransformPlan, Problem> {
