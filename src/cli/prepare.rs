@@ -5,11 +5,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Refusal;
-use crate::config::{self, Loaded, Problems, Vocabulary};
+use crate::config::schema::DataKind;
+use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::files::RunLock;
 use crate::launch::Role;
 use crate::model::Registry;
-use crate::plan::{Facts, LossKind, Plan, RunFolders};
+use crate::plan::{Facts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::Environment;
 use crate::worker::exit;
 use crate::{data, files, report, worker};
@@ -66,7 +67,8 @@ fn use_color() -> bool {
 fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
     let classify = experiment.loss.name == LossKind::CrossEntropy;
-    let data = data::survey(&experiment.data, experiment.experiment.seed, classify)
+    let (section, seed) = (data_section(experiment), experiment.experiment.seed);
+    let data = data::survey(&section, seed, classify)
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
@@ -74,6 +76,22 @@ fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
         Role::Parent | Role::Child(_) => None,
     };
     Ok(Facts { cores, data, launched_world })
+}
+
+/// `[data]` with the folder of generated data filled in.
+fn data_section(experiment: &Experiment) -> config::schema::Data {
+    let mut data = experiment.data.clone();
+    if data.name == DataKind::Shapes {
+        data.dir = Some(Shapes::of(experiment).dir);
+    }
+    data
+}
+
+/// Generates the data that the experiment wants generated.
+fn generate(prepared: &Prepared) -> Result<(), Refusal> {
+    let experiment = &prepared.loaded.experiment;
+    data::generate(&data_section(experiment), experiment.experiment.seed)
+        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
 }
 
 /// Folders of a run that this process alone may write.
@@ -98,6 +116,7 @@ pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
 /// `experiment.toml` as written, `resolved.toml` with everything filled in, `run.json`,
 /// `environment.json`.
 pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
+    generate(prepared)?;
     files::create_writable_folder(&folders.logs).map_err(unwritable)?;
     files::create_writable_folder(&folders.checkpoints).map_err(unwritable)?;
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;

@@ -31,7 +31,7 @@ use crate::plan::{DataPlan, SourcePlan};
 use crate::rng::Key;
 
 pub use error::{Error, Fault, SampleError};
-pub use survey::survey;
+pub use survey::{generate, survey};
 pub use transform::output_size;
 
 /// Samples of one pass.

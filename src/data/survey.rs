@@ -10,7 +10,26 @@ use crate::plan::{DataFacts, SourcePlan};
 /// Folder of generated shapes where the experiment names none.
 const SHAPES_DIR: &str = "data/shapes";
 
-/// Counts the samples and classes of both splits. Shapes are generated first, if they are not there yet.
+/// Makes what the experiment wants generated, if it is not there yet. Other data is left alone.
+///
+/// # Errors
+///
+/// The folder cannot be written, or holds something that was not generated.
+pub fn generate(data: &Data, seed: u64) -> Result<(), Error> {
+    if data.name != DataKind::Shapes {
+        return Ok(());
+    }
+    let (dir, parameters) = shapes_of(data, seed)?;
+    shapes::ensure(&dir, &parameters)
+}
+
+fn shapes_of(data: &Data, seed: u64) -> Result<(PathBuf, shapes::Parameters), Error> {
+    let dir = data.dir.clone().unwrap_or_else(|| PathBuf::from(SHAPES_DIR));
+    Ok((dir, shapes::Parameters::new(data, seed)?))
+}
+
+/// Counts the samples and classes of both splits, and changes nothing: shapes that are still to be
+/// generated are counted as they will be.
 ///
 /// `classify` says whether a table's target is a class (the loss decides; other data always is).
 ///
@@ -25,9 +44,13 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
             survey_folders(train, val)
         }
         DataKind::Shapes => {
-            let dir = data.dir.clone().unwrap_or_else(|| PathBuf::from(SHAPES_DIR));
-            shapes::ensure(&dir, &shapes::Parameters::new(data, seed)?)?;
-            survey_folders(&dir.join("train"), &dir.join("val"))
+            let (dir, parameters) = shapes_of(data, seed)?;
+            let (train, val) = (dir.join("train"), dir.join("val"));
+            if shapes::is_ready(&dir, &parameters)? {
+                return survey_folders(&train, &val);
+            }
+            let source = SourcePlan::ImageFolder { train, val };
+            Ok(parameters.facts(source))
         }
         DataKind::Mnist => survey_mnist(needed(data.dir.as_ref(), "data.dir", "mnist")?),
         DataKind::Csv => survey_tables(data, classify),
@@ -144,10 +167,18 @@ mod tests {
         }
     }
 
+    fn generated(data: &Data) -> DataFacts {
+        let planned = survey(data, 1, true).unwrap();
+        generate(data, 1).unwrap();
+        let found = survey(data, 1, true).unwrap();
+        assert_eq!(found, planned, "what was counted before is what is there");
+        found
+    }
+
     #[test]
     fn shapes_go_all_the_way_from_survey_to_batches() {
         let root = tempfile::tempdir().unwrap();
-        let facts = survey(&shapes(&root.path().join("shapes")), 1, true).unwrap();
+        let facts = generated(&shapes(&root.path().join("shapes")));
         assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (12, 6, 3));
         let transforms = vec![
             TransformPlan::RandomCrop { height: 16, width: 16, padding: 2 },
@@ -170,7 +201,7 @@ mod tests {
     fn data_that_changed_since_the_plan_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("shapes");
-        let facts = survey(&shapes(&dir), 1, true).unwrap();
+        let facts = generated(&shapes(&dir));
         let resize = vec![TransformPlan::Resize { height: 8, width: 8 }];
         let plan = plan(facts, resize);
         std::fs::remove_file(dir.join("train/red_circle/0000.png")).unwrap();
@@ -185,7 +216,7 @@ mod tests {
     fn a_truncated_or_empty_image_is_named_when_it_is_loaded() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("shapes");
-        let facts = survey(&shapes(&dir), 1, true).unwrap();
+        let facts = generated(&shapes(&dir));
         let plan = plan(facts, vec![TransformPlan::CenterCrop { height: 8, width: 8 }]);
         let cut = |name: &str, length| {
             let file = std::fs::File::options().write(true).open(dir.join(name)).unwrap();

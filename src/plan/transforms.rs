@@ -156,6 +156,10 @@ impl List<'_> {
             sides = self.after(&key, &plan, sides)?;
             plans.push(plan);
         }
+        if let Some((height, width)) = found.filter(|_| self.channels == 3) {
+            // Generated images have this size already; said so that whoever reads them can rely on it.
+            plans.insert(0, TransformPlan::Resize { height, width });
+        }
         if !matches!(plans.last(), Some(TransformPlan::Normalize { .. })) {
             plans.push(TransformPlan::Normalize { mean: vec![0.0], std: vec![1.0] });
         }

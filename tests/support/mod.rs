@@ -23,13 +23,13 @@ use ddprun::units::{
 };
 
 /// Training samples of every test plan.
-pub const N_TRAIN: usize = 96;
+pub(crate) const N_TRAIN: usize = 96;
 /// Validation samples: not a multiple of any world size.
-pub const N_VAL: usize = 13;
+pub(crate) const N_VAL: usize = 13;
 const CLASSES: usize = 4;
 
 /// A plan for `model` on generated samples: 4 passes of 4 samples per step, cut into 4 shards.
-pub fn plan(model: &str, input: &[usize], world: u32) -> Plan {
+pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
     let world_size = WorldSize::new(world).unwrap();
     Plan {
         name: "test".into(),
@@ -133,7 +133,7 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
 }
 
 /// One joined group of `world` ranks.
-pub fn group(plan: &Plan) -> Vec<Arc<dyn Collective>> {
+pub(crate) fn group(plan: &Plan) -> Vec<Arc<dyn Collective>> {
     let distributed = &plan.distributed;
     let world = distributed.world_size;
     let fd = match distributed.backend {
@@ -154,7 +154,7 @@ pub fn group(plan: &Plan) -> Vec<Arc<dyn Collective>> {
 }
 
 /// Runs `rank` on every rank of a new group, each on its own thread, and returns the results in order.
-pub fn on_ranks<T: Send>(
+pub(crate) fn on_ranks<T: Send>(
     plan: &Plan,
     rank: impl Fn(Arc<dyn Collective>) -> T + Send + Sync,
 ) -> Vec<T> {
@@ -168,13 +168,13 @@ pub fn on_ranks<T: Send>(
 }
 
 /// A fresh engine of one rank.
-pub fn engine(plan: &Plan, collective: Arc<dyn Collective>) -> Engine {
+pub(crate) fn engine(plan: &Plan, collective: Arc<dyn Collective>) -> Engine {
     let (model, params) = Registry::default().build(&plan.model, plan.seed).unwrap();
     Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap()
 }
 
 /// Samples whose values and labels follow from their indices.
-pub fn batch(plan: &Plan, samples: &[u32]) -> Batch {
+pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
     let shape = &plan.model.input;
     let n: usize = shape.iter().product();
     let mut values = Vec::with_capacity(samples.len() * n);
@@ -193,7 +193,7 @@ pub fn batch(plan: &Plan, samples: &[u32]) -> Batch {
 }
 
 /// The next step of `engine`.
-pub fn step(
+pub(crate) fn step(
     engine: &mut Engine,
     plan: &Plan,
     rank: Rank,
@@ -208,7 +208,7 @@ pub fn step(
 }
 
 /// BLAKE3 of all parameters, buffers and moments.
-pub fn fingerprint(engine: &Engine) -> String {
+pub(crate) fn fingerprint(engine: &Engine) -> String {
     let mut hasher = blake3::Hasher::new();
     let vars = engine.params().parameters().iter().map(|param| param.var().unwrap().clone());
     let buffers = engine.params().buffers().iter().map(|buffer| buffer.var().unwrap().clone());

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::schema::Data;
 use crate::data::error::Error;
 use crate::data::read;
+use crate::plan::{DataFacts, SourcePlan};
 use crate::rng::{Key, Purpose};
 
 /// Version of what is drawn; a new version draws anew.
@@ -42,7 +43,7 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// As `[data]` says; 6 classes of 100 + 30 images of 32 pixels where it says nothing.
+    /// As `[data]` says; 10 classes of 200 + 40 images of 32 pixels where it says nothing.
     ///
     /// # Errors
     ///
@@ -58,17 +59,31 @@ impl Parameters {
             format: FORMAT,
             generator: "shapes".to_owned(),
             seed,
-            classes: within("data.classes", data.classes, 6, 2, most_classes)?,
+            classes: within("data.classes", data.classes, 10, 2, most_classes)?,
             train_per_class: within(
                 "data.train_per_class",
                 data.train_per_class,
-                100,
+                200,
                 1,
                 1_000_000,
             )?,
-            val_per_class: within("data.val_per_class", data.val_per_class, 30, 1, 1_000_000)?,
+            val_per_class: within("data.val_per_class", data.val_per_class, 40, 1, 1_000_000)?,
             image_size: within("data.image_size", data.image_size, 32, 8, 2048)?,
         })
+    }
+
+    /// What a survey of the generated folder will find.
+    pub(crate) fn facts(&self, source: SourcePlan) -> DataFacts {
+        let mut classes: Vec<String> = (0..self.classes as usize).map(draw::class_name).collect();
+        classes.sort();
+        let total = |per_class: u32| (self.classes * per_class) as usize;
+        DataFacts {
+            source,
+            n_train: total(self.train_per_class),
+            n_val: total(self.val_per_class),
+            classes,
+            sample: None,
+        }
     }
 }
 
@@ -97,7 +112,7 @@ pub(crate) fn ensure(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
 }
 
 /// Whether `dir` holds exactly these shapes.
-fn is_ready(dir: &Path, parameters: &Parameters) -> Result<bool, Error> {
+pub(crate) fn is_ready(dir: &Path, parameters: &Parameters) -> Result<bool, Error> {
     match read::whole(&dir.join(MARKER)) {
         Ok(bytes) => {
             let marker: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
