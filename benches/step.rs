@@ -1,6 +1,7 @@
 //! Time of what a training step consists of. `just bench -- --save-baseline before`, change something,
 //! `just bench -- --baseline before`.
 #![expect(missing_docs, reason = "criterion's macros make public items")]
+#![expect(clippy::expect_used, reason = "a benchmark may stop")]
 
 use std::sync::Arc;
 
@@ -34,22 +35,20 @@ fn convolution(c: &mut Criterion) {
     let shape = [64, 64, 3, 3];
     let images = Tensor::ones((32, 32, 32, 64), DType::F32, &Device::Cpu).expect("memory");
     let builder = Builder::new(0);
-    let weight: Param =
-        builder.param("weight", &shape, Init::he_fan_out(&shape)).expect("memory");
+    let weight: Param = builder.param("weight", &shape, Init::he_fan_out(&shape)).expect("memory");
     let params = builder.finish();
     let window = Window { stride: 1, padding: 1 };
     c.bench_function("conv2d 3x3 64->64, 32x32, batch 32, forward and backward", |bencher| {
         bencher.iter(|| {
             pass(&params, || {
-                conv2d(&images, &weight.tensor()?, window, Precision::Fp32)?.sum_all()
+                conv2d(&images, &weight.tensor()?, None, window, Precision::Fp32)?.sum_all()
             });
         });
     });
 }
 
 fn resnets(c: &mut Criterion) {
-    let mut plan: ModelPlan =
-        serde_json::from_str(include_str!("model.json")).expect("a plan");
+    let mut plan: ModelPlan = serde_json::from_str(include_str!("model.json")).expect("a plan");
     let images = Tensor::ones((32, 3, 32, 32), DType::F32, &Device::Cpu).expect("memory");
     let labels = Tensor::zeros(32, DType::U32, &Device::Cpu).expect("memory");
     let key = Key::new(0, Purpose::Dropout, 0, 0);

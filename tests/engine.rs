@@ -75,12 +75,8 @@ fn mixed_precision_has_the_same_bits_at_any_world_size() {
     });
 }
 
-const SCALER: ScalerPlan = ScalerPlan {
-    init: 65536.0,
-    growth_factor: 2.0,
-    backoff_factor: 0.5,
-    growth_interval: 2000,
-};
+const SCALER: ScalerPlan =
+    ScalerPlan { init: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000 };
 
 #[test]
 fn the_incomplete_last_step_of_an_epoch_has_the_same_bits_at_any_world_size() {

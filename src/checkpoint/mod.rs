@@ -82,5 +82,5 @@ impl Error {
 }
 
 fn list(damaged: &[String]) -> String {
-    damaged.iter().map(|line| format!("\n  {line}")).collect()
+    damaged.iter().fold(String::new(), |list, line| list + "\n  " + line)
 }

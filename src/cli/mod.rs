@@ -37,12 +37,12 @@ impl Refusal {
         while let Some(cause) = source {
             // Messages that show their cause themselves are not repeated.
             if !page.contains(&cause.to_string()) {
-                page += &format!("\n  why: {cause}");
+                page = format!("{page}\n  why: {cause}");
             }
             source = cause.source();
         }
         if let Some(help) = help {
-            page += &format!("\n  do: {help}");
+            page = format!("{page}\n  do: {help}");
         }
         Self { page, code }
     }

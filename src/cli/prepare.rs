@@ -123,8 +123,8 @@ pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedR
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
-    let resolved = config::resolved(&experiment)
-        .map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    let resolved =
+        config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     describe(prepared, &folders, &resolved).map_err(unwritable)?;
     Environment::measure()
         .write(&folders.logs)
@@ -141,11 +141,7 @@ fn unwritable(error: files::Error) -> Refusal {
     Refusal::of(exit::STORAGE, &error, Some(help.into()))
 }
 
-fn describe(
-    prepared: &Prepared,
-    folders: &RunFolders,
-    resolved: &str,
-) -> Result<(), files::Error> {
+fn describe(prepared: &Prepared, folders: &RunFolders, resolved: &str) -> Result<(), files::Error> {
     let logs = &folders.logs;
     let source = logs.join("experiment.toml");
     match std::fs::read(&prepared.loaded.path) {

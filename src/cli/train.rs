@@ -65,7 +65,9 @@ pub(crate) fn supervise(plan: &Plan, run: &OwnedRun, resume: bool) -> Result<u8,
 fn announce(note: &Note) {
     match note {
         Note::Stopped { rank, pid } => {
-            to_stderr(&format!("warning: rank {rank} (pid {pid}) is stopped; the others wait for it"));
+            to_stderr(&format!(
+                "warning: rank {rank} (pid {pid}) is stopped; the others wait for it"
+            ));
         }
         Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} runs again")),
         Note::Stopping { .. } => to_stderr("stopping at the end of this step ..."),
@@ -120,12 +122,7 @@ impl fmt::Display for Never {
 }
 
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, nobody watches but the launcher.
-fn foreign(
-    args: &Run,
-    path: &Path,
-    role: &Role,
-    registry: &Registry,
-) -> Result<u8, Refusal> {
+fn foreign(args: &Run, path: &Path, role: &Role, registry: &Registry) -> Result<u8, Refusal> {
     let mut made = None;
     let joined = launch::join(role, || {
         let prepared = prepare(path, &args.all_changes(), role, registry)?;
@@ -153,8 +150,10 @@ fn foreign(
 
 fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
     let code = match error {
-        JoinError::Make(_) | JoinError::NotARank => exit::REFUSED,
-        JoinError::SeveralMachines { .. } | JoinError::OtherWorld { .. } => exit::REFUSED,
+        JoinError::Make(_)
+        | JoinError::NotARank
+        | JoinError::SeveralMachines { .. }
+        | JoinError::OtherWorld { .. } => exit::REFUSED,
         JoinError::Inherited { .. } | JoinError::Rendezvous(_) => exit::PEER,
     };
     Refusal::new(code, format!("error: {error}"))

@@ -181,7 +181,8 @@ impl Shared {
         while let Some((number, request)) = self.take() {
             let cancelled = || self.lock().closed;
             let load = || load(&*self.dataset, &request, &self.settings, &cancelled);
-            let loaded = catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(panicked);
+            let loaded =
+                catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| panicked(&*panic));
             self.lock().ready.insert(number, loaded);
             self.done.notify_all();
         }
@@ -206,7 +207,7 @@ impl Shared {
             end => {
                 state.exhausted = true;
                 if let Err(panic) = end {
-                    state.ready.insert(number, panicked(panic));
+                    state.ready.insert(number, panicked(&*panic));
                     state.taken += 1;
                 }
                 self.room.notify_all();
@@ -223,7 +224,7 @@ impl Shared {
     }
 }
 
-fn panicked(panic: Box<dyn std::any::Any + Send>) -> Result<Loaded, Error> {
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Result<Loaded, Error> {
     Err(Error::Panicked { message: panic_message(&*panic) })
 }
 

@@ -46,8 +46,10 @@ impl Engine {
                 let loss = loss::mean(plan, &outputs, targets)?;
                 Ok((f64::from(loss::scalar(&loss)?), loss::correct(plan, &outputs, targets)?))
             })
-            .map_err(|source| {
-                Error::Tensor { phase: "evaluation", step: self.state.step, source }
+            .map_err(|source| Error::Tensor {
+                phase: "evaluation",
+                step: self.state.step,
+                source,
             })?;
         Ok(PassReport::new(index, batch.samples.len() as u64, loss, correct))
     }

@@ -12,6 +12,7 @@ mod reducer;
 mod scaler;
 mod start;
 mod state;
+mod update;
 mod vote;
 
 use std::sync::Arc;
@@ -27,19 +28,12 @@ use crate::data::{Batch, sampler};
 use crate::event::TimeShares;
 use crate::launch::Phase;
 use crate::model::Model;
-use crate::nn::{GradientSink, Mode, Params, Pass, change_values};
-use crate::optim::{
-    GradientNorm, Moments, Rates, Schedule, Update, clip_coefficient, clip_values,
-    scale_and_measure,
-};
-use crate::plan::{OnNonFinite, Plan};
+use crate::nn::{GradientSink, Mode, Params, Pass};
+use crate::optim::{GradientNorm, Moments, Rates, Schedule};
+use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
-use crate::units::Rank;
 use reducer::Reducer;
 use vote::{PassReport, Totals, Vote};
-
-/// Loss scale below which fp16 is given up.
-const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
 
 /// Trains one rank's replica of a model together with the other ranks.
 pub struct Engine {
@@ -121,7 +115,7 @@ impl Engine {
         let waited = self.reducer.finish_step()?;
         self.time.communication += waited.as_secs_f64();
 
-        let votes = self.vote(Vote { passes: reports, unused: self.reducer.unused(), wish })?;
+        let votes = self.vote(&Vote { passes: reports, unused: self.reducer.unused(), wish })?;
         self.check_unused(step, &votes)?;
         let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
 
@@ -129,7 +123,7 @@ impl Engine {
         let updated = self.decide(step, &votes, &totals, norm)?;
         if updated {
             (self.observer)(step, Phase::Optimizer);
-            let idle = self.unused_everywhere(&votes);
+            let idle = Self::unused_everywhere(&votes);
             self.timed(
                 |time| &mut time.optimizer,
                 |engine| engine.update(step, rates, norm, &idle),
@@ -226,115 +220,9 @@ impl Engine {
         }
     }
 
-    fn vote(&mut self, vote: Vote) -> Result<Vec<Vote>, Error> {
+    fn vote(&mut self, vote: &Vote) -> Result<Vec<Vote>, Error> {
         let collective = self.collective.clone();
-        self.timed(|time| &mut time.communication, |_| vote::exchange(collective.as_ref(), &vote))
-    }
-
-    /// Turns sums over passes into means over samples, and measures them.
-    fn mean_gradients(&self, totals: &Totals, loss_scale: f64) -> GradientNorm {
-        let weights = totals.samples as f64 / self.plan.batch.size.count() as f64;
-        let factor = (1.0 / (weights * loss_scale)) as f32;
-        let mut norm = GradientNorm::default();
-        self.reducer.for_each_gradient(|_, gradient| norm.add(scale_and_measure(gradient, factor)));
-        norm
-    }
-
-    /// Whether the parameters may move. A gradient that overflows while the loss is finite is the
-    /// gradient scaler's business; everything else is `train.on_non_finite`'s.
-    fn decide(
-        &mut self,
-        step: u64,
-        votes: &[Vote],
-        totals: &Totals,
-        norm: GradientNorm,
-    ) -> Result<bool, Error> {
-        let finite = totals.loss.is_finite() && norm.is_finite();
-        if let (Some(scaler), Some(plan)) = (&mut self.state.scaler, &self.plan.scaler) {
-            scaler.update(plan, norm.is_finite());
-            if scaler.scale < SCALE_FLOOR {
-                return Err(Error::ScaleUnderflow { step, floor: SCALE_FLOOR });
-            }
-        }
-        let scaler_handles = self.state.scaler.is_some() && totals.loss.is_finite();
-        if finite || scaler_handles || self.plan.on_non_finite == OnNonFinite::Skip {
-            return Ok(finite);
-        }
-        let what = if totals.loss.is_finite() { "the gradient" } else { "the loss" };
-        Err(Error::NotFinite { what, step, culprit: self.culprit(votes) })
-    }
-
-    /// Where a value that is not finite was seen first.
-    fn culprit(&self, votes: &[Vote]) -> String {
-        let bad = |vote: &Vote| vote.passes.iter().any(|pass| !pass.loss().is_finite());
-        let rank = votes.iter().position(bad).map(|rank| format!(" on rank {rank}"));
-        let mut first = None;
-        self.reducer.for_each_gradient(|parameter, gradient| {
-            if first.is_none() && gradient.iter().any(|value| !value.is_finite()) {
-                first = Some(parameter);
-            }
-        });
-        let name = first.map(|parameter| {
-            let name = self.params.parameters()[parameter].name();
-            format!("; the first parameter with such a gradient is `{name}`")
-        });
-        rank.unwrap_or_default() + &name.unwrap_or_default()
-    }
-
-    /// Clips, then moves every parameter but the `idle` ones.
-    fn update(
-        &mut self,
-        step: u64,
-        rates: Rates,
-        norm: GradientNorm,
-        idle: &[usize],
-    ) -> Result<(), Error> {
-        let plan = self.plan.clone();
-        let coefficient = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
-        let count = self.state.updates + 1;
-        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count);
-        let update = update.scaled(coefficient);
-        let mut result = Ok(());
-        let (params, moments) = (self.params.parameters(), &mut self.moments);
-        self.reducer.for_each_gradient(|parameter, gradient| {
-            if idle.contains(&parameter) {
-                return;
-            }
-            if let Some(limit) = plan.clip.value {
-                clip_values(gradient, limit);
-            }
-            let param = &params[parameter];
-            let moved = param.var().and_then(|var| {
-                change_values(var, |values| {
-                    update.apply(values, gradient, &mut moments[parameter], param.shape().len());
-                })
-            });
-            if result.is_ok() {
-                result = moved;
-            }
-        });
-        self.state.updates = count;
-        result.map_err(|source| Error::Tensor { phase: "optimizer", step, source })
-    }
-
-    /// Every parameter needs a gradient on every rank, unless unused ones are tolerated.
-    fn check_unused(&self, step: u64, votes: &[Vote]) -> Result<(), Error> {
-        if self.plan.distributed.find_unused_parameters {
-            return Ok(());
-        }
-        let Some(rank) = votes.iter().position(|vote| !vote.unused.is_empty()) else {
-            return Ok(());
-        };
-        let name = |&parameter: &usize| self.params.parameters()[parameter].name().to_owned();
-        let names = votes[rank].unused.iter().map(name).collect();
-        Err(Error::Unused { step, rank: Rank(rank as u32), names })
-    }
-
-    /// Parameters that no rank used: the optimizer leaves them alone, weight decay included, as DDP's.
-    fn unused_everywhere(&self, votes: &[Vote]) -> Vec<usize> {
-        let mut unused = votes.first().map(|vote| vote.unused.clone()).unwrap_or_default();
-        unused.retain(|parameter| votes.iter().all(|vote| vote.unused.contains(parameter)));
-        unused
+        self.timed(|time| &mut time.communication, |_| vote::exchange(collective.as_ref(), vote))
     }
 
     fn count(&mut self, totals: &Totals) {

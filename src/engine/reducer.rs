@@ -210,9 +210,9 @@ impl Store {
         };
         let target = &mut segment[slot.start..slot.start + slot.len];
         if state.written[index] {
-            add(target, gradient)
+            add(target, gradient);
         } else {
-            target.copy_from_slice(gradient)
+            target.copy_from_slice(gradient);
         }
         state.written[index] = true;
         state.used[index] = true;

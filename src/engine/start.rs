@@ -9,7 +9,7 @@ use crate::engine::reducer::Reducer;
 use crate::engine::{Engine, TrainState, vote};
 use crate::event::TimeShares;
 use crate::model::Model;
-use crate::nn::{Params, change_values};
+use crate::nn::{Param, Params, change_values};
 use crate::optim::Moments;
 use crate::plan::Plan;
 use crate::units::Rank;
@@ -36,7 +36,8 @@ impl Engine {
         let sink = reducer.sink();
         let time = TimeShares::default();
         let observer = Box::new(|_, _| ());
-        let engine = Self { plan, model, params, moments, collective, reducer, sink, state, time, observer };
+        let engine =
+            Self { plan, model, params, moments, collective, reducer, sink, state, time, observer };
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
         Ok(engine)
@@ -75,7 +76,7 @@ fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
 
 /// Buckets in reverse registration order: the order in which backward finishes parameters.
 fn registration_layout(plan: &Plan, params: &Params) -> Layout {
-    let sizes: Vec<usize> = params.parameters().iter().map(|param| param.elem_count()).collect();
+    let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
     let order: Vec<usize> = (0..sizes.len()).rev().collect();
     Layout::new(&sizes, &order, plan.distributed.first_bucket_cap, plan.distributed.bucket_cap)
 }

@@ -50,5 +50,7 @@ pub fn clip_coefficient(norm: f64, limit: f64) -> f64 {
 /// Clamps each element to [-limit, limit], as `torch.nn.utils.clip_grad_value_`.
 pub fn clip_values(gradient: &mut [f32], limit: f64) {
     let limit = limit as f32;
-    gradient.iter_mut().for_each(|value| *value = value.clamp(-limit, limit));
+    for value in gradient {
+        *value = value.clamp(-limit, limit);
+    }
 }

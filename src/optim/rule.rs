@@ -16,7 +16,7 @@ impl Moments {
     /// Zeroed state of a parameter with `n` elements under `rule`.
     pub fn new(rule: &UpdateRule, n: usize) -> Self {
         match rule {
-            UpdateRule::Sgd { momentum, .. } if *momentum == 0.0 => Self::default(),
+            UpdateRule::Sgd { momentum: 0.0, .. } => Self::default(),
             UpdateRule::Sgd { .. } => Self { first: vec![0.0; n], second: Vec::new() },
             UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => {
                 Self { first: vec![0.0; n], second: vec![0.0; n] }
@@ -79,7 +79,7 @@ impl Update {
         let exempt = self.no_decay_on_1d && dimensions <= 1;
         let decay = if exempt { 0.0 } else { self.weight_decay };
         match self.rule {
-            UpdateRule::Sgd { momentum, .. } if momentum == 0.0 => {
+            UpdateRule::Sgd { momentum: 0.0, .. } => {
                 self.sgd(values, gradient, decay);
             }
             UpdateRule::Sgd { momentum, dampening, nesterov } => {

@@ -71,11 +71,7 @@ fn limit_threads(plan: &Plan) {
     drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
 }
 
-fn join_group(
-    plan: &Plan,
-    rank: Rank,
-    shm: Option<OwnedFd>,
-) -> Result<Arc<dyn Collective>, Error> {
+fn join_group(plan: &Plan, rank: Rank, shm: Option<OwnedFd>) -> Result<Arc<dyn Collective>, Error> {
     let distributed = &plan.distributed;
     let world = distributed.world_size;
     Ok(collective::open(distributed.backend, rank, world, shm, distributed.timeout)?)
@@ -95,14 +91,11 @@ fn open_engine(
     restored: Option<&Restored>,
 ) -> Result<Engine, Error> {
     let (model, params) = registry.build(&plan.model, plan.seed)?;
-    let state = match restored {
-        Some(restored) => {
-            Some((restored.state.clone(), checkpoint::restore(restored, plan, &params)?))
-        }
-        None => {
-            registry.load_pretrained(&plan.model, &params)?;
-            None
-        }
+    let state = if let Some(restored) = restored {
+        Some((restored.state.clone(), checkpoint::restore(restored, plan, &params)?))
+    } else {
+        registry.load_pretrained(&plan.model, &params)?;
+        None
     };
     Ok(Engine::new(plan.clone(), model, params, collective, state)?)
 }

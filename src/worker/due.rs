@@ -33,12 +33,8 @@ impl Edge {
 
     /// Whether `cadence` falls on this edge. The end of the run is always due, unless never.
     pub(crate) fn is_due(&self, cadence: Cadence) -> bool {
-        match cadence {
-            Cadence::Never => false,
-            _ if self.ends_run => true,
-            Cadence::Steps(every) => self.step.is_multiple_of(every.max(1)),
-            Cadence::Epochs(every) => self.ends_epoch && self.epoch.is_multiple_of(every.max(1)),
-        }
+        let at_end = self.ends_run && cadence != Cadence::Never;
+        at_end || cadence.is_due(self.step, self.epoch, self.ends_epoch)
     }
 }
 

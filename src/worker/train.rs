@@ -4,7 +4,7 @@ use crate::checkpoint::{self, Snapshot};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::{Chunk, EpochOrder, evaluation_chunks};
 use crate::engine::{Clock, StepReport, Wish};
-use crate::event::{EpochDone, Event, Evaluated, Finished, Reason, StepDone};
+use crate::event::{EpochDone, Evaluated, Event, Finished, Reason, StepDone};
 use crate::launch::{Phase, Stop};
 use crate::plan::{LossKind, Plan};
 use crate::worker::due::Edge;
@@ -132,7 +132,12 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     let plan = run.plan.clone();
     let is_best = run.engine.state_mut().evaluated(&plan, metrics.clone());
     let samples = run.plan.data.n_val as u64;
-    run.record(&Event::Evaluated(Evaluated { step: edge.step, epoch: edge.epoch, metrics, samples }))?;
+    run.record(&Event::Evaluated(Evaluated {
+        step: edge.step,
+        epoch: edge.epoch,
+        metrics,
+        samples,
+    }))?;
     run.pause_pace();
     Ok(is_best)
 }
@@ -152,9 +157,7 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
 }
 
 /// Metrics over the validation set with the parameters as they are.
-pub(crate) fn measure(
-    run: &mut RankRun,
-) -> Result<std::collections::BTreeMap<String, f64>, Error> {
+pub(crate) fn measure(run: &mut RankRun) -> Result<std::collections::BTreeMap<String, f64>, Error> {
     let (n, world) = (run.plan.data.n_val, run.plan.distributed.world_size);
     let chunks: Vec<Chunk> =
         evaluation_chunks(n, run.plan.val_batch_size, world, run.rank).collect();
@@ -181,9 +184,7 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
         epoch: edge.epoch,
         step: edge.step,
         train_loss: sums.loss / sums.steps.max(1) as f64,
-        train_accuracy: report
-            .accuracy
-            .map(|_| sums.correct as f64 / sums.samples.max(1) as f64),
+        train_accuracy: report.accuracy.map(|_| sums.correct as f64 / sums.samples.max(1) as f64),
         val_loss: metric("val/loss"),
         val_accuracy: metric("val/accuracy"),
         lr: report.lr,

@@ -128,7 +128,7 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         first_bucket_cap: Bytes(512),
         overlap: true,
         find_unused_parameters: false,
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_mins(1),
     }
 }
 
@@ -159,10 +159,8 @@ pub(crate) fn on_ranks<T: Send>(
     rank: impl Fn(Arc<dyn Collective>) -> T + Send + Sync,
 ) -> Vec<T> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = group(plan)
-            .into_iter()
-            .map(|collective| scope.spawn(|| rank(collective)))
-            .collect();
+        let threads: Vec<_> =
+            group(plan).into_iter().map(|collective| scope.spawn(|| rank(collective))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
     })
 }

@@ -1,0 +1,119 @@
+//! Reduced gradients -> moved parameters, or the decision to leave them as they are.
+
+use crate::engine::vote::{Totals, Vote};
+use crate::engine::{Engine, Error};
+use crate::nn::change_values;
+use crate::optim::{GradientNorm, Rates, Update, clip_coefficient, clip_values, scale_and_measure};
+use crate::plan::OnNonFinite;
+use crate::units::Rank;
+
+/// Loss scale below which fp16 is given up.
+const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
+
+impl Engine {
+    /// Turns sums over passes into means over samples, and measures them.
+    pub(super) fn mean_gradients(&self, totals: &Totals, loss_scale: f64) -> GradientNorm {
+        let weights = totals.samples as f64 / self.plan.batch.size.count() as f64;
+        let factor = (1.0 / (weights * loss_scale)) as f32;
+        let mut norm = GradientNorm::default();
+        self.reducer.for_each_gradient(|_, gradient| norm.add(scale_and_measure(gradient, factor)));
+        norm
+    }
+
+    /// Whether the parameters may move. A gradient that overflows while the loss is finite is the
+    /// gradient scaler's business; everything else is `train.on_non_finite`'s.
+    pub(super) fn decide(
+        &mut self,
+        step: u64,
+        votes: &[Vote],
+        totals: &Totals,
+        norm: GradientNorm,
+    ) -> Result<bool, Error> {
+        let finite = totals.loss.is_finite() && norm.is_finite();
+        if let (Some(scaler), Some(plan)) = (&mut self.state.scaler, &self.plan.scaler) {
+            scaler.update(plan, norm.is_finite());
+            if scaler.scale < SCALE_FLOOR {
+                return Err(Error::ScaleUnderflow { step, floor: SCALE_FLOOR });
+            }
+        }
+        let scaler_handles = self.state.scaler.is_some() && totals.loss.is_finite();
+        if finite || scaler_handles || self.plan.on_non_finite == OnNonFinite::Skip {
+            return Ok(finite);
+        }
+        let what = if totals.loss.is_finite() { "the gradient" } else { "the loss" };
+        Err(Error::NotFinite { what, step, culprit: self.culprit(votes) })
+    }
+
+    /// Where a value that is not finite was seen first.
+    fn culprit(&self, votes: &[Vote]) -> String {
+        let bad = |vote: &Vote| vote.passes.iter().any(|pass| !pass.loss().is_finite());
+        let rank = votes.iter().position(bad).map(|rank| format!(" on rank {rank}"));
+        let mut first = None;
+        self.reducer.for_each_gradient(|parameter, gradient| {
+            if first.is_none() && gradient.iter().any(|value| !value.is_finite()) {
+                first = Some(parameter);
+            }
+        });
+        let name = first.map(|parameter| {
+            let name = self.params.parameters()[parameter].name();
+            format!("; the first parameter with such a gradient is `{name}`")
+        });
+        rank.unwrap_or_default() + &name.unwrap_or_default()
+    }
+
+    /// Clips, then moves every parameter but the `idle` ones.
+    pub(super) fn update(
+        &mut self,
+        step: u64,
+        rates: Rates,
+        norm: GradientNorm,
+        idle: &[usize],
+    ) -> Result<(), Error> {
+        let plan = self.plan.clone();
+        let coefficient = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
+        let count = self.state.updates + 1;
+        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count);
+        let update = update.scaled(coefficient);
+        let mut result = Ok(());
+        let (params, moments) = (self.params.parameters(), &mut self.moments);
+        self.reducer.for_each_gradient(|parameter, gradient| {
+            if idle.contains(&parameter) {
+                return;
+            }
+            if let Some(limit) = plan.clip.value {
+                clip_values(gradient, limit);
+            }
+            let param = &params[parameter];
+            let moved = param.var().and_then(|var| {
+                change_values(var, |values| {
+                    update.apply(values, gradient, &mut moments[parameter], param.shape().len());
+                })
+            });
+            if result.is_ok() {
+                result = moved;
+            }
+        });
+        self.state.updates = count;
+        result.map_err(|source| Error::Tensor { phase: "optimizer", step, source })
+    }
+
+    /// Every parameter needs a gradient on every rank, unless unused ones are tolerated.
+    pub(super) fn check_unused(&self, step: u64, votes: &[Vote]) -> Result<(), Error> {
+        if self.plan.distributed.find_unused_parameters {
+            return Ok(());
+        }
+        let Some(rank) = votes.iter().position(|vote| !vote.unused.is_empty()) else {
+            return Ok(());
+        };
+        let name = |&parameter: &usize| self.params.parameters()[parameter].name().to_owned();
+        let names = votes[rank].unused.iter().map(name).collect();
+        Err(Error::Unused { step, rank: Rank(rank as u32), names })
+    }
+
+    /// Parameters that no rank used: the optimizer leaves them alone, weight decay included, as DDP's.
+    pub(super) fn unused_everywhere(votes: &[Vote]) -> Vec<usize> {
+        let mut unused = votes.first().map(|vote| vote.unused.clone()).unwrap_or_default();
+        unused.retain(|parameter| votes.iter().all(|vote| vote.unused.contains(parameter)));
+        unused
+    }
+}
