@@ -1,6 +1,5 @@
 //! Time of what a training step consists of. `just bench -- --save-baseline before`, change something,
 //! `just bench -- --baseline before`.
-#![expect(missing_docs, reason = "criterion's macros make public items")]
 #![expect(clippy::expect_used, reason = "a benchmark may stop")]
 
 use std::sync::Arc;

@@ -225,7 +225,7 @@ impl Shared {
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Result<Loaded, Error> {
-    Err(Error::Panicked { message: panic_message(&*panic) })
+    Err(Error::Panicked { message: panic_message(panic) })
 }
 
 #[cfg(test)]
