@@ -5,12 +5,16 @@ mod support;
 
 use std::sync::Arc;
 
+use candle_core::Tensor;
+
 use ddprun::checkpoint::{self, Snapshot};
 use ddprun::data::sampler::evaluation_chunks;
+use ddprun::engine::buckets::Layout;
 use ddprun::engine::{Engine, Error};
-use ddprun::model::Registry;
-use ddprun::plan::{OnNonFinite, Plan, Precision, ScalerPlan};
-use ddprun::units::Bytes;
+use ddprun::model::{Model, Registry};
+use ddprun::nn::{Builder, Init, Linear, Param, Pass};
+use ddprun::plan::{ModelPlan, OnNonFinite, Plan, Precision, ScalerPlan};
+use ddprun::units::{Bytes, Rank};
 use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
@@ -193,4 +197,114 @@ fn a_loss_that_is_not_finite_stops_all_ranks_with_its_place_or_is_skipped() {
             }
         }
     }
+}
+
+/// A linear layer, and a parameter that the loss never reaches.
+struct HalfUsed(Linear, #[expect(dead_code, reason = "that is the point")] Param);
+
+impl Model for HalfUsed {
+    fn forward(&self, input: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
+        self.0.forward(input, pass)
+    }
+}
+
+fn half_used(plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
+    let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
+    let idle = builder.pp("idle").param("weight", &[3], Init::Constant(2.0))?;
+    Ok(Box::new(HalfUsed(linear, idle)))
+}
+
+/// An engine over `half_used`.
+fn half_used_engine(plan: &Plan, collective: Arc<dyn ddprun::collective::Collective>) -> Engine {
+    let mut registry = Registry::default();
+    registry.register("half_used", half_used);
+    let (model, params) = registry.build(&plan.model, plan.seed).unwrap();
+    Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap()
+}
+
+#[test]
+fn a_parameter_that_the_loss_does_not_reach_is_named_or_left_as_it_is() {
+    for tolerated in [false, true] {
+        let mut plan = plan("half_used", &[10], 2);
+        plan.distributed.find_unused_parameters = tolerated;
+        on_ranks(&plan, |collective| {
+            let rank = collective.rank();
+            let mut engine = half_used_engine(&plan, collective);
+            let outcome = step(&mut engine, &plan, rank);
+            let idle = engine.params().parameters()[2].clone();
+            // Weight decay would move it; DDP's optimizer does not see it.
+            assert_eq!(idle.var().unwrap().to_vec1::<f32>().unwrap(), [2.0; 3]);
+            match outcome {
+                Ok(report) => assert!(tolerated && report.updated),
+                Err(Error::Unused { step: 1, rank: Rank(0), names }) => {
+                    assert!(!tolerated);
+                    assert_eq!(names, ["idle.weight"]);
+                }
+                Err(other) => panic!("{other}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn ranks_with_different_models_are_refused_with_the_first_difference() {
+    let plan = plan("mlp", &[10], 2);
+    let errors = on_ranks(&plan, |collective| {
+        let mut mine = plan.clone();
+        if collective.rank().0 == 1 {
+            mine.model.hidden = vec![32, 17];
+        }
+        let (model, params) = Registry::default().build(&mine.model, 0).unwrap();
+        match Engine::new(Arc::new(mine), model, params, collective, None) {
+            Ok(_) => panic!("different models trained together"),
+            Err(error) => error.to_string(),
+        }
+    });
+    for error in errors {
+        assert!(error.contains("rank 1 built another model than rank 0"), "{error}");
+        assert!(error.contains("[17, 32]") && error.contains("[16, 32]"), "{error}");
+    }
+}
+
+/// (tensors, first and last name) of each bucket of a model with 1,000 classes, as PyTorch 2.6 builds them
+/// for reverse registration order.
+#[track_caller]
+fn check_buckets(model: &str, expected: &[(usize, &str, &str)]) {
+    let mut plan = plan(model, &[3, 224, 224], 1).model;
+    plan.outputs = 1000;
+    plan.stem = ddprun::plan::Stem::Imagenet;
+    let facts = Registry::default().describe(&plan).unwrap();
+    let sizes: Vec<usize> =
+        facts.parameters.iter().map(|(_, shape)| shape.iter().product()).collect();
+    let order: Vec<usize> = (0..sizes.len()).rev().collect();
+    let layout = Layout::new(&sizes, &order, Bytes(1 << 20), Bytes(25 << 20));
+    let name = |index: &usize| facts.parameters[*index].0.as_str();
+    let found: Vec<_> = layout
+        .buckets
+        .iter()
+        .map(|bucket| (bucket.len(), name(&bucket[0]), name(bucket.last().unwrap())))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn resnets_have_pytorchs_buckets() {
+    check_buckets(
+        "resnet18",
+        &[
+            (2, "fc.bias", "fc.weight"),
+            (12, "layer4.1.bn2.bias", "layer4.0.conv2.weight"),
+            (48, "layer4.0.bn1.bias", "conv1.weight"),
+        ],
+    );
+    check_buckets(
+        "resnet50",
+        &[
+            (2, "fc.bias", "fc.weight"),
+            (15, "layer4.2.bn3.bias", "layer4.1.conv2.weight"),
+            (12, "layer4.1.bn1.bias", "layer4.0.conv2.weight"),
+            (51, "layer4.0.bn1.bias", "layer3.0.downsample.0.weight"),
+            (81, "layer3.0.bn3.bias", "conv1.weight"),
+        ],
+    );
 }
