@@ -1,0 +1,276 @@
+//! Experiments, data and folders that cannot be used: said at once, with the place and the remedy.
+
+use std::fs;
+use std::path::Path;
+
+use crate::lab::{BASE, Ended, Lab, children};
+
+/// Refused before any folder was made or any process started.
+fn refuses(lab: &Lab, args: &[&str]) -> Ended {
+    let before = children(&lab.path(""));
+    let ended = lab.run_to(2, args);
+    assert_eq!(children(&lab.path("")), before, "a refused experiment leaves nothing on disk");
+    assert!(!ended.stderr.contains('\u{1b}'), "no colours in a file");
+    lab.is_clean();
+    ended
+}
+
+/// Refused for what is in `data/`, before a run folder was made.
+fn refuses_data(lab: &Lab, args: &[&str]) -> Ended {
+    let ended = lab.run_to(3, args);
+    assert!(!lab.path("logs").exists() && !lab.path("checkpoints").exists());
+    lab.is_clean();
+    ended
+}
+
+// ------------------------------------------------------------------------------------- the experiment
+
+#[test]
+fn a_misspelt_key_is_shown_with_its_line_and_the_right_name() {
+    let lab = Lab::new();
+    lab.write("small.toml", BASE.replace("lr = 1e-3", "lrr = 1e-3"));
+    let line = BASE.lines().position(|line| line.starts_with("lr =")).unwrap() + 1;
+    let place = format!("[small.toml:{line}:1]");
+    let ended = refuses(&lab, &["small.toml"]);
+    ended.says(&["`optimizer.lrr`", &place, "─┬─", "did you mean `lr`?", "nothing was started"]);
+}
+
+#[test]
+fn a_misspelt_key_of_the_command_line_is_blamed_on_the_command_line() {
+    let ended = refuses(&Lab::new(), &["small.toml", "train.epoch=3"]);
+    ended.says(&["`train.epoch`", "command line", "did you mean `epochs`?"]);
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_shown_with_what_it_must_be() {
+    let lab = Lab::new();
+    lab.write("small.toml", BASE.replace("epochs = 2", "epochs = \"two\""));
+    let ended = refuses(&lab, &["small.toml"]);
+    ended.says(&["`train.epochs`", "must be a whole number", "not `\"two\"`", "small.toml:"]);
+}
+
+#[test]
+fn all_problems_are_shown_at_once() {
+    let lab = Lab::new();
+    let text = BASE.replace("seed = 7", "sed = 7").replace("\"adamw\"", "\"adamx\"");
+    lab.write("small.toml", text.replace("epochs = 2", "epochs = -1"));
+    let ended = refuses(&lab, &["small.toml", "data.num_workers=many"]);
+    ended.says(&["`experiment.sed`", "`optimizer.name`", "`train.epochs`", "`data.num_workers`"]);
+    ended.says(&["4 problems; nothing was started"]);
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_shown_where_it_breaks() {
+    let lab = Lab::new();
+    lab.write("small.toml", BASE.replace("lr = 1e-3", "lr = = 1e-3"));
+    refuses(&lab, &["small.toml"]).says(&["small.toml:27:", "nothing was started"]);
+}
+
+#[test]
+fn an_experiment_file_that_does_not_exist_is_named() {
+    refuses(&Lab::new(), &["absent.toml"]).says(&["`absent.toml` cannot be read", "No such file"]);
+}
+
+#[test]
+fn a_batch_larger_than_the_data_set_is_refused_with_both_numbers() {
+    let ended = refuses(&Lab::new(), &["small.toml", "train.batch_size=32", "train.global_batch_size=64"]);
+    ended.says(&["a step takes 64 samples", "only 48", "data.drop_last = false"]);
+}
+
+#[test]
+fn a_world_that_does_not_divide_the_batch_is_told_the_nearest_batch_that_fits() {
+    let ended = refuses(&Lab::new(), &["small.toml", "distributed.devices=3"]);
+    ended.says(&["8 is no multiple of 4 samples x 3 ranks = 12", "nearest: global_batch_size = 12"]);
+}
+
+#[test]
+fn a_world_that_does_not_divide_the_shards_is_told_the_worlds_that_do() {
+    let args = ["small.toml", "distributed.shards=4", "distributed.devices=3"];
+    let given = ["train.batch_size=auto", "train.global_batch_size=24"];
+    let ended = refuses(&Lab::new(), &[&args[..], &given[..]].concat());
+    ended.says(&["`distributed.shards`", "4", "3 ranks"]);
+}
+
+#[test]
+fn a_backend_that_was_not_built_in_is_named_with_the_one_that_works() {
+    let lab = Lab::new();
+    lab.write("small.toml", BASE.replace("devices = 2", "devices = 2\nbackend = \"nccl\""));
+    let ended = refuses(&lab, &["small.toml"]);
+    ended.says(&["`distributed.backend`", "without `nccl`", "small.toml:", "backend = \"shm\""]);
+}
+
+#[test]
+fn ranks_of_a_foreign_launcher_must_be_as_many_as_the_experiment_says() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["--nproc-per-node", "2", "small.toml"]);
+    for (name, value) in [("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "0")] {
+        command.env(name, value);
+    }
+    command.env("LOCAL_WORLD_SIZE", "3").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "1");
+    let ended = lab.spawn(command).wait();
+    ended.has_code(2);
+    ended.says(&["`distributed.devices`", "is 2, but the launcher started 3 ranks"]);
+    assert!(!lab.path("logs").exists());
+    lab.is_clean();
+}
+
+#[test]
+fn half_of_a_launchers_variables_is_refused_by_name() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.env("RANK", "0");
+    let ended = lab.spawn(command).wait();
+    ended.has_code(2);
+    ended.says(&["has `RANK`, but not `WORLD_SIZE`"]);
+    lab.is_clean();
+}
+
+#[test]
+fn several_machines_are_refused_by_a_build_that_has_no_way_between_them() {
+    refuses(&Lab::new(), &["small.toml", "--nnodes", "2"]).says(&["`--nnodes 2`", "do: "]);
+}
+
+// ------------------------------------------------------------------------------------------- the data
+
+/// A lab whose two-class photos are whole.
+fn photos() -> Lab {
+    let lab = Lab::new();
+    lab.write_photos();
+    lab
+}
+
+#[test]
+fn a_data_folder_that_does_not_exist_is_named_with_what_it_should_hold() {
+    let lab = photos();
+    fs::remove_dir_all(lab.path("data/val")).unwrap();
+    let ended = refuses_data(&lab, &["photos.toml"]);
+    ended.says(&["`data/val`", "does not exist", "do: ", "class"]);
+}
+
+#[test]
+fn a_class_folder_without_an_image_is_named() {
+    let lab = photos();
+    fs::create_dir(lab.path("data/train/green")).unwrap();
+    fs::create_dir(lab.path("data/val/green")).unwrap();
+    let ended = refuses_data(&lab, &["photos.toml"]);
+    ended.says(&["without a single image", "green", "`data/train`", "do: "]);
+}
+
+#[test]
+fn class_lists_that_differ_are_shown() {
+    let lab = photos();
+    lab.write_image("data/train/green/1.png", [0, 200, 0]);
+    lab.write_image("data/val/gren/1.png", [0, 200, 0]);
+    let ended = refuses_data(&lab, &["photos.toml"]);
+    ended.says(&["class folders differ", "only in `data/train`: `green`", "only in `data/val`: `gren`"]);
+}
+
+/// The image `name` becomes `content`, and the run ends with the file's name.
+fn stops_at(name: &str, content: impl AsRef<[u8]>) {
+    let lab = photos();
+    let path = lab.path("data/train/red").join(name);
+    fs::write(&path, content).unwrap();
+    let ended = lab.run_to(3, &["photos.toml"]);
+    ended.says(&["error: ", "where: rank ", "saved: ", "do:  ", "on_bad_sample"]);
+    ended.says(&[&format!("data/train/red/{name}")]);
+    lab.is_clean();
+}
+
+#[test]
+fn an_empty_image_file_stops_the_run_and_is_named() {
+    stops_at("3.png", b"");
+}
+
+#[test]
+fn a_truncated_image_stops_the_run_and_is_named() {
+    let lab = photos();
+    let whole = fs::read(lab.path("data/train/red/5.png")).unwrap();
+    stops_at("5.png", &whole[..whole.len() / 2]);
+}
+
+#[test]
+fn a_text_file_with_the_name_of_an_image_stops_the_run_and_is_named() {
+    stops_at("6.jpg", b"this is no image");
+}
+
+#[test]
+fn bad_images_are_left_out_and_named_where_that_was_asked() {
+    let lab = photos();
+    let whole = fs::read(lab.path("data/train/red/5.png")).unwrap();
+    lab.write("data/train/red/3.png", b"");
+    lab.write("data/train/red/5.png", &whole[..whole.len() / 2]);
+    let ended = lab.run_to(0, &["photos.toml", "data.on_bad_sample=skip"]);
+    ended.says(&["warning", "completed after step 4"]);
+    let logs = ["rank-0.log", "rank-1.log"].map(|name| lab.run_folder().join(name));
+    let said = logs.map(|log| fs::read_to_string(log).unwrap()).concat();
+    for name in ["data/train/red/3.png", "data/train/red/5.png"] {
+        assert!(said.contains(name), "{name} is not in\n{said}");
+    }
+    lab.is_clean();
+}
+
+#[test]
+fn skipped_images_have_the_same_substitutes_at_any_world_size() {
+    let models = ["1", "2"].map(|devices| {
+        let lab = photos();
+        lab.write("data/train/red/3.png", b"");
+        let devices = format!("distributed.devices={devices}");
+        let shards = ["distributed.shards=2", "train.batch_size=auto"];
+        let args = ["photos.toml", "data.on_bad_sample=skip", &devices];
+        lab.run_to(0, &[&args[..], &shards[..]].concat());
+        fs::read(lab.checkpoints().join("latest/model.safetensors")).unwrap()
+    });
+    assert!(models[0] == models[1]);
+}
+
+// ---------------------------------------------------------------------------------------- the folders
+
+#[test]
+fn folders_that_cannot_be_made_are_named_before_anything_is_trained() {
+    for key in ["logging.dir", "checkpoint.dir"] {
+        let lab = Lab::new();
+        let below = [format!("{key}=small.toml/below"), format!("{key}=/proc/below")];
+        for change in below {
+            let ended = lab.run_to(6, &["small.toml", &change]);
+            ended.says(&["cannot create the folder", "below/small", "why: ", "do: ", key]);
+            assert!(!ended.stderr.contains("Use device"), "{}", ended.stderr);
+            lab.is_clean();
+        }
+    }
+}
+
+/// Runs the binary where `checkpoints` is a file system of `size`; `None` where that is not allowed.
+fn on_small_disk(lab: &Lab, size: &str, args: &[&str]) -> Option<Ended> {
+    let script = "mount -t tmpfs -o size=$1 none checkpoints || exit 99\nshift\n\
+        \"$@\"; code=$?\nls -A checkpoints/small/* | grep -v '^\\.lock' >left.txt\n\
+        \"$1\" checkpoint verify checkpoints/small/*/ >verified.txt 2>&1\nexit $code";
+    fs::create_dir_all(lab.path("checkpoints")).unwrap();
+    let mut command = lab.ddprun(&[]);
+    let program = command.get_program().to_owned();
+    let mut shell = std::process::Command::new("unshare");
+    shell.args(["-Urm", "sh", "-c", script, "sh", size]).arg(program).args(args);
+    shell.current_dir(lab.path("")).envs(command.env("LC_ALL", "C").get_envs().filter_map(
+        |(name, value)| Some((name, value?)),
+    ));
+    let ended = lab.spawn(shell).wait();
+    (ended.code != 99 && Path::new(&lab.path("left.txt")).exists()).then_some(ended)
+}
+
+#[test]
+fn a_disk_that_fills_up_leaves_the_checkpoints_before_it_untouched() {
+    let lab = Lab::new();
+    // A checkpoint is about 150 KB: two of them fit, a third beside them does not.
+    let args = ["small.toml", "checkpoint.every=2 steps", "checkpoint.keep_last=9"];
+    let Some(ended) = on_small_disk(&lab, "400k", &args) else {
+        eprintln!("skipped: no file system of one's own here, so no full one");
+        return;
+    };
+    ended.has_code(6);
+    ended.says(&["error: cannot ", "checkpoints/small/", "No space left", "saved: step 4 in"]);
+    ended.says(&["do:    make room", "ddprun resume"]);
+    let left = fs::read_to_string(lab.path("left.txt")).unwrap();
+    assert!(left.contains("step-00000004") && !left.contains("tmp"), "{left}");
+    let verified = fs::read_to_string(lab.path("verified.txt")).unwrap();
+    assert_eq!(verified.matches(": whole").count(), 2, "{verified}");
+    lab.is_clean();
+}

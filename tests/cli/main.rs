@@ -1,0 +1,13 @@
+//! The program as its user has it: the real binary, its exit codes, its words and what it leaves behind.
+//!
+//! Every test has a folder of its own, and checks in the end that no process and no temporary file is left.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test binary: a failed helper is a failed test"
+)]
+
+mod bad_input;
+mod lab;
