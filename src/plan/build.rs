@@ -99,6 +99,9 @@ impl Plan {
         if experiment.data.sampler == Sampler::Shards {
             experiment.distributed.shards = Auto::Given(self.batch.shards.get());
         }
+        // What ranks checkpoints where nothing is evaluated; the default would be refused when it is given.
+        experiment.checkpoint.monitor.clone_from(&self.checkpoint.monitor);
+        experiment.checkpoint.mode = self.checkpoint.mode;
         experiment
     }
 
