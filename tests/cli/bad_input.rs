@@ -73,14 +73,16 @@ fn an_experiment_file_that_does_not_exist_is_named() {
 
 #[test]
 fn a_batch_larger_than_the_data_set_is_refused_with_both_numbers() {
-    let ended = refuses(&Lab::new(), &["small.toml", "train.batch_size=32", "train.global_batch_size=64"]);
+    let ended =
+        refuses(&Lab::new(), &["small.toml", "train.batch_size=32", "train.global_batch_size=64"]);
     ended.says(&["a step takes 64 samples", "only 48", "data.drop_last = false"]);
 }
 
 #[test]
 fn a_world_that_does_not_divide_the_batch_is_told_the_nearest_batch_that_fits() {
     let ended = refuses(&Lab::new(), &["small.toml", "distributed.devices=3"]);
-    ended.says(&["8 is no multiple of 4 samples x 3 ranks = 12", "nearest: global_batch_size = 12"]);
+    ended
+        .says(&["8 is no multiple of 4 samples x 3 ranks = 12", "nearest: global_batch_size = 12"]);
 }
 
 #[test]
@@ -162,7 +164,11 @@ fn class_lists_that_differ_are_shown() {
     lab.write_image("data/train/green/1.png", [0, 200, 0]);
     lab.write_image("data/val/gren/1.png", [0, 200, 0]);
     let ended = refuses_data(&lab, &["photos.toml"]);
-    ended.says(&["class folders differ", "only in `data/train`: `green`", "only in `data/val`: `gren`"]);
+    ended.says(&[
+        "class folders differ",
+        "only in `data/train`: `green`",
+        "only in `data/val`: `gren`",
+    ]);
 }
 
 /// The image `name` becomes `content`, and the run ends with the file's name.
@@ -249,9 +255,9 @@ fn on_small_disk(lab: &Lab, size: &str, args: &[&str]) -> Option<Ended> {
     let program = command.get_program().to_owned();
     let mut shell = std::process::Command::new("unshare");
     shell.args(["-Urm", "sh", "-c", script, "sh", size]).arg(program).args(args);
-    shell.current_dir(lab.path("")).envs(command.env("LC_ALL", "C").get_envs().filter_map(
-        |(name, value)| Some((name, value?)),
-    ));
+    shell.current_dir(lab.path("")).envs(
+        command.env("LC_ALL", "C").get_envs().filter_map(|(name, value)| Some((name, value?))),
+    );
     let ended = lab.spawn(shell).wait();
     (ended.code != 99 && Path::new(&lab.path("left.txt")).exists()).then_some(ended)
 }

@@ -56,6 +56,63 @@ every = "1 step"
 sinks = ["jsonl", "csv"]
 "#;
 
+/// A small ResNet on augmented images, 60 steps of some milliseconds: long enough to be stopped in the middle
+/// of an epoch, every random number and every kind of state in use.
+pub(crate) const SLOW: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 11
+
+[model]
+name = "resnet8"
+
+[data]
+name = "shapes"
+dir = "data/shapes"
+classes = 3
+train_per_class = 64
+val_per_class = 7
+image_size = 16
+num_workers = 1
+transforms.train = [
+    { name = "random_crop", size = 16, padding = 2 },
+    { name = "random_horizontal_flip" },
+    { name = "color_jitter", brightness = 0.2, hue = 0.1 },
+]
+
+[train]
+epochs = 5
+batch_size = 4
+global_batch_size = 16
+clip_grad_norm = 1.0
+
+[optimizer]
+name = "sgd"
+lr = 0.05
+momentum = 0.9
+nesterov = true
+weight_decay = 5e-4
+
+[scheduler]
+name = "cosine"
+interval = "step"
+warmup = "5 steps"
+
+[distributed]
+devices = 2
+shards = 4
+threads_per_rank = 1
+timeout = "60s"
+
+[checkpoint]
+every = "7 steps"
+
+[logging]
+every = "1 step"
+sinks = ["jsonl", "csv"]
+"#;
+
 /// A folder of its own for one test.
 pub(crate) struct Lab {
     folder: tempfile::TempDir,
@@ -80,8 +137,13 @@ pub(crate) struct Running {
 impl Lab {
     /// A folder with the experiment [`BASE`] in `small.toml`.
     pub(crate) fn new() -> Self {
+        Self::with(BASE)
+    }
+
+    /// A folder with this experiment, named `small`, in `small.toml`.
+    pub(crate) fn with(experiment: &str) -> Self {
         let lab = Self { folder: tempfile::tempdir().unwrap() };
-        lab.write("small.toml", BASE);
+        lab.write("small.toml", experiment);
         lab
     }
 
@@ -298,9 +360,8 @@ impl Running {
         }
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
-        let [stdout, stderr] = self.outputs.each_ref().map(|path| {
-            String::from_utf8(fs::read(path).unwrap()).unwrap()
-        });
+        let [stdout, stderr] =
+            self.outputs.each_ref().map(|path| String::from_utf8(fs::read(path).unwrap()).unwrap());
         Ended { code, stdout, stderr }
     }
 }

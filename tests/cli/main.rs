@@ -11,3 +11,5 @@
 
 mod bad_input;
 mod lab;
+mod resume;
+mod stops;

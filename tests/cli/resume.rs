@@ -1,0 +1,284 @@
+//! The same bits after any stop, at any world size, with any number of threads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::process::{Signal, kill_process, kill_process_group};
+
+use crate::lab::{BASE, Lab, Running, SLOW, flip_a_bit, pid_of};
+
+/// What a run leaves of its training.
+#[derive(PartialEq)]
+struct Bits {
+    model: Vec<u8>,
+    optimizer: Vec<u8>,
+    history: String,
+    /// `metrics.csv` without the speed.
+    metrics: Vec<Vec<String>>,
+}
+
+fn bits(lab: &Lab) -> Bits {
+    let checkpoint = |name: &str| fs::read(lab.checkpoints().join("latest").join(name)).unwrap();
+    Bits {
+        model: checkpoint("model.safetensors"),
+        optimizer: checkpoint("optimizer.safetensors"),
+        history: fs::read_to_string(lab.run_folder().join("training_history.json")).unwrap(),
+        metrics: metrics(&lab.run_folder().join("metrics.csv")),
+    }
+}
+
+fn metrics(path: &Path) -> Vec<Vec<String>> {
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
+    let mut rows: Vec<Vec<String>> =
+        reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
+    let speed = rows[0].iter().position(|name| name == "samples_per_second").unwrap();
+    rows.iter_mut().for_each(|row| drop(row.remove(speed)));
+    rows
+}
+
+impl Bits {
+    fn must_be(&self, other: &Self) {
+        assert_eq!(self.history, other.history, "training_history.json");
+        assert_eq!(self.metrics, other.metrics, "metrics.csv");
+        assert!(self.model == other.model, "model.safetensors");
+        assert!(self.optimizer == other.optimizer, "optimizer.safetensors");
+    }
+}
+
+/// The run of [`SLOW`] that nobody disturbs, made once.
+fn undisturbed() -> &'static Bits {
+    static BITS: OnceLock<Bits> = OnceLock::new();
+    BITS.get_or_init(|| {
+        let lab = Lab::with(SLOW);
+        lab.run_to(0, &["small.toml"]).says(&["completed after step 60"]);
+        let bits = bits(&lab);
+        assert_eq!(bits.metrics.len(), 1 + 60 + 5, "a header, 60 steps, 5 evaluations");
+        bits
+    })
+}
+
+/// Stops a run of [`SLOW`] after step 17, in the middle of its second epoch or later; its exit code is `code`.
+fn stopped(code: i32, stop: impl Fn(&Running)) -> Lab {
+    // On a busy machine the run may be over before the signal comes.
+    for _ in 0..5 {
+        let lab = Lab::with(SLOW);
+        let mut running = lab.start(&["small.toml"]);
+        lab.wait_for_step(&mut running, 17);
+        stop(&running);
+        let ended = running.wait();
+        let last = lab.last_step();
+        if ended.code != 0 && last < 60 && last % 12 != 0 {
+            ended.has_code(code);
+            return lab;
+        }
+    }
+    panic!("five runs were over before they could be stopped");
+}
+
+/// Resumes what was stopped, and compares with the run that nobody disturbed.
+fn goes_on_as_if_nothing_had_happened(lab: &Lab, changes: &[&str]) {
+    let resumed = lab.run_to(0, &[&["resume"], changes].concat());
+    resumed.says(&["resumed after step ", "completed after step 60"]);
+    bits(lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_stopped_by_sigterm_goes_on_as_if_nothing_had_happened() {
+    let lab = stopped(75, |running| running.signal(Signal::TERM));
+    lab.is_clean();
+    goes_on_as_if_nothing_had_happened(&lab, &[]);
+}
+
+#[test]
+fn a_run_stopped_by_ctrl_c_goes_on_as_if_nothing_had_happened() {
+    let lab = stopped(130, |running| {
+        kill_process_group(pid_of(running.pid()), Signal::INT).unwrap();
+    });
+    lab.is_clean();
+    goes_on_as_if_nothing_had_happened(&lab, &[]);
+}
+
+#[test]
+fn a_run_whose_processes_were_all_killed_goes_on_as_if_nothing_had_happened() {
+    let lab = stopped(-9, |running| {
+        kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
+    });
+    goes_on_as_if_nothing_had_happened(&lab, &[]);
+}
+
+#[test]
+fn a_run_that_lost_a_rank_goes_on_with_the_other_alone() {
+    let lab = stopped(5, |running| {
+        if let Some(&rank) = running.ranks().get(1) {
+            drop(kill_process(pid_of(rank), Signal::KILL));
+        }
+    });
+    goes_on_as_if_nothing_had_happened(&lab, &["distributed.devices=1"]);
+}
+
+#[test]
+fn a_run_that_is_stopped_twice_goes_on_with_more_ranks_and_threads() {
+    let lab = stopped(75, |running| running.signal(Signal::TERM));
+    let mut running = lab.start(&["resume", "distributed.devices=4", "data.num_workers=3"]);
+    let step = lab.last_step();
+    lab.wait_for_step(&mut running, step + 5);
+    kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
+    running.wait();
+    goes_on_as_if_nothing_had_happened(&lab, &["distributed.devices=2"]);
+}
+
+#[test]
+fn a_run_that_was_killed_before_its_first_checkpoint_starts_again() {
+    let lab = Lab::with(SLOW);
+    let mut running =
+        lab.start(&["small.toml", "checkpoint.every=never", "validation.every=never"]);
+    lab.wait_for_step(&mut running, 3);
+    kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
+    running.wait();
+    assert!(lab.steps().is_empty());
+    lab.run_to(0, &["resume", "checkpoint.every=60 steps", "validation.every=1 epoch"]);
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
+fn resuming_a_finished_run_changes_nothing_and_says_so() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    let before = bits(&lab);
+    let again = lab.run_to(0, &["resume"]);
+    again.says(&["resumed after step 12", "completed after step 12"]);
+    bits(&lab).must_be(&before);
+    lab.is_clean();
+}
+
+// ------------------------------------------------------------------------------------- any world size
+
+#[test]
+fn every_world_size_and_number_of_threads_gives_the_same_bits() {
+    for [devices, workers, threads] in [[1, 0, 2], [1, 3, 1], [2, 0, 1], [4, 1, 1], [4, 3, 2]] {
+        let lab = Lab::with(SLOW);
+        let changes = [
+            format!("distributed.devices={devices}"),
+            format!("data.num_workers={workers}"),
+            format!("distributed.threads_per_rank={threads}"),
+        ];
+        let args: Vec<&str> =
+            ["small.toml"].into_iter().chain(changes.iter().map(String::as_str)).collect();
+        lab.run_to(0, &args);
+        bits(&lab).must_be(undisturbed());
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn half_precision_trains_to_the_end_and_resumes_to_the_bit() {
+    for precision in ["bf16", "fp16"] {
+        let precision = format!("train.precision={precision}");
+        let [whole, parts] = [(); 2].map(|()| Lab::with(SLOW));
+        whole.run_to(0, &["small.toml", &precision, "train.epochs=2", "scheduler.warmup=never"]);
+        // Two steps before the end of the first epoch, and from there with another world.
+        let length = ["train.steps=10", "~train.epochs", "scheduler.name=constant"];
+        let first = [&["small.toml", &precision, "scheduler.warmup=never"][..], &length].concat();
+        parts.run_to(0, &first);
+        let last = bits(&parts).metrics.pop().unwrap();
+        assert!(last.iter().all(|cell| !cell.contains("NaN")), "{last:?}");
+        parts.run_to(0, &["resume", "train.steps=24", "distributed.devices=1"]);
+        let straight = Lab::with(SLOW);
+        let length = ["train.steps=24", "~train.epochs", "scheduler.name=constant"];
+        straight.run_to(
+            0,
+            &[&["small.toml", &precision, "scheduler.warmup=never"][..], &length].concat(),
+        );
+        assert!(bits(&parts).model == bits(&straight).model, "{precision}");
+        assert!(bits(&whole).model != bits(&straight).model, "another schedule, other weights");
+        parts.is_clean();
+    }
+}
+
+// -------------------------------------------------------------------------- what cannot be resumed
+
+/// A finished run with checkpoints of step 6 and step 12.
+fn with_two_checkpoints() -> (Lab, [PathBuf; 2]) {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "checkpoint.keep_last=2", "checkpoint.every=6 steps"]);
+    let steps = lab.steps();
+    let [older, newer] = &steps[..] else { panic!("{steps:?}") };
+    let checkpoints = [older.clone(), newer.clone()];
+    (lab, checkpoints)
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
+    let (lab, [_, newer]) = with_two_checkpoints();
+    let before = bits(&lab);
+    flip_a_bit(&newer.join("model.safetensors"));
+    let resumed = lab.run_to(0, &["resume"]);
+    resumed.says(&["warning: ", "a newer checkpoint was passed over", "step-00000012"]);
+    resumed.says(&["is damaged: `model.safetensors`", "resumed after step 6\n"]);
+    bits(&lab).must_be(&before);
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_without_a_whole_checkpoint_is_refused_with_the_damage_of_each() {
+    let (lab, [older, newer]) = with_two_checkpoints();
+    flip_a_bit(&older.join("optimizer.safetensors"));
+    fs::remove_file(newer.join("state.json")).unwrap();
+    let refused = lab.run_to(7, &["resume"]);
+    refused.says(&["no usable checkpoint", "step-00000006", "step-00000012"]);
+    refused.says(&["`optimizer.safetensors`", "`state.json`"]);
+    lab.is_clean();
+}
+
+#[test]
+fn verify_finds_a_bit_that_was_turned_in_any_file() {
+    let (lab, [older, _]) = with_two_checkpoints();
+    let folder = lab.checkpoints();
+    let folder = folder.to_str().unwrap();
+    let whole = lab.run_to(0, &["checkpoint", "verify", folder]);
+    assert_eq!(whole.stdout.matches(": whole\n").count(), 2, "{}", whole.stdout);
+    let files = ["model.safetensors", "optimizer.safetensors", "state.json"];
+    // A manifest that is not what it was names another file than the one that is there, or another hash.
+    for (name, named) in files.map(|name| (name, name)).into_iter().chain([("MANIFEST.json", "")]) {
+        let path = older.join(name);
+        let intact = fs::read(&path).unwrap();
+        flip_a_bit(&path);
+        let damaged = lab.run_to(7, &["checkpoint", "verify", folder]);
+        damaged.says(&["step-00000006` is damaged", named]);
+        assert_eq!(damaged.stdout.matches(": whole\n").count(), 1, "{name}: {}", damaged.stdout);
+        fs::write(&path, intact).unwrap();
+    }
+    lab.run_to(0, &["checkpoint", "verify", folder]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_change_that_makes_another_experiment_is_refused_by_name_and_a_safe_one_is_not() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    let before = fs::read(lab.run_folder().join("resolved.toml")).unwrap();
+    let refused = lab.run_to(2, &["resume", "optimizer.lr=0.5", "train.epochs=3"]);
+    refused.says(&["`optimizer.lr`: 0.001 -> 0.5", "do: ", "`train.epochs`"]);
+    assert!(fs::read(lab.run_folder().join("resolved.toml")).unwrap() == before);
+    let passed = lab.run_to(0, &["resume", "train.epochs=3"]);
+    passed.says(&["changed: `train.epochs`: 2 -> 3", "completed after step 18"]);
+    let longer = Lab::with(&BASE.replace("epochs = 2", "epochs = 3"));
+    longer.run_to(0, &["small.toml"]);
+    bits(&lab).must_be(&bits(&longer));
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_in_use_is_not_resumed_by_a_second_process() {
+    let lab = Lab::new();
+    let mut running = lab.start(&["small.toml", "train.epochs=1000000", "logging.every=10 steps"]);
+    lab.wait_for_step(&mut running, 20);
+    let second = lab.run_to(6, &["resume"]);
+    second.says(&["is in use by", &format!("pid {} on", running.pid()), "do: "]);
+    running.signal(Signal::TERM);
+    running.wait().has_code(75);
+    lab.is_clean();
+}

@@ -1,0 +1,187 @@
+//! Ranks and runs that are killed, stopped, interrupted and left: who is named, what is saved, who is left.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process, kill_process_group};
+
+use crate::lab::{Ended, Lab, Running, SLOW, pid_of, until};
+
+/// A run that ends only when it is stopped.
+const ENDLESS: [&str; 6] = [
+    "small.toml",
+    "train.epochs=1000000",
+    "validation.every=never",
+    "checkpoint.every=20 steps",
+    "logging.every=10 steps",
+    "logging.sinks=[jsonl]",
+];
+
+/// An endless run in the middle of its steps, with at least one checkpoint.
+fn endless(lab: &Lab, changes: &[&str]) -> Running {
+    let mut running = lab.start(&[&ENDLESS[..], changes].concat());
+    lab.wait_for_step(&mut running, 40);
+    assert!(!running.is_over(), "{}", running.stderr());
+    running
+}
+
+/// The number after `label` in what was said.
+fn number_after(ended: &Ended, label: &str) -> u64 {
+    let rest = ended.stderr.split(label).nth(1).unwrap_or_else(|| panic!("{}", ended.stderr));
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn a_killed_rank_is_named_with_its_step_its_log_and_what_is_saved() {
+    let lab = Lab::new();
+    let running = endless(&lab, &[]);
+    let rank = running.ranks()[1];
+    kill_process(pid_of(rank), Signal::KILL).unwrap();
+    let ended = running.wait();
+    ended.has_code(5);
+    ended.says(&["error: rank 1 was killed by SIGKILL\n", "where: rank 1 on "]);
+    ended.says(&[&format!(", pid {rank}, "), "why:   not by ddprun", "then rank 0 ("]);
+    ended.says(&["rank-1.log\n", "       | ", "do:    `ddprun resume "]);
+    let (failed, saved) = (number_after(&ended, ", step "), number_after(&ended, "saved: step "));
+    assert!(failed >= 40 && saved >= 20 && saved <= failed, "step {failed}, saved {saved}");
+    assert!(saved.is_multiple_of(20), "{saved}");
+    let written = fs::read_to_string(lab.run_folder().join("failure.json")).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((written["rank"].as_u64(), written["step"].as_u64()), (Some(1), Some(failed)));
+    lab.is_clean();
+}
+
+#[test]
+fn a_killed_rank_0_is_named_and_the_run_can_be_resumed() {
+    let lab = Lab::new();
+    let running = endless(&lab, &[]);
+    kill_process(pid_of(running.ranks()[0]), Signal::KILL).unwrap();
+    let ended = running.wait();
+    ended.has_code(5);
+    ended.says(&["error: rank 0 was killed by SIGKILL\n", "saved: step "]);
+    assert!(lab.processes().is_empty());
+    let steps = lab.last_step();
+    let resumed = lab.run_to(0, &["resume", &format!("train.epochs={}", steps / 6 + 10)]);
+    resumed.says(&["resumed after step ", "completed after step "]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_stopped_rank_is_named_as_stopped_when_the_deadline_is_over() {
+    let lab = Lab::new();
+    let running = endless(&lab, &["distributed.timeout=3s"]);
+    let rank = running.ranks()[1];
+    kill_process(pid_of(rank), Signal::STOP).unwrap();
+    let ended = running.wait();
+    ended.has_code(5);
+    ended.says(&[&format!("error: rank 1 (pid {rank}) is stopped (SIGSTOP)"), "where: rank 1 on "]);
+    ended.says(&["warning: rank 1", "the others wait for it", "saved: step ", "do:    "]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_rank_that_is_stopped_for_less_than_the_deadline_goes_on() {
+    let lab = Lab::new();
+    let mut running = endless(&lab, &[]);
+    let rank = pid_of(running.ranks()[1]);
+    kill_process(rank, Signal::STOP).unwrap();
+    until("the warning", || running.stderr().contains("is stopped; the others wait for it"));
+    let step = lab.last_step();
+    kill_process(rank, Signal::CONT).unwrap();
+    lab.wait_for_step(&mut running, step + 20);
+    until("the news", || running.stderr().contains("rank 1 runs again"));
+    running.signal(Signal::TERM);
+    running.wait().has_code(75);
+    lab.is_clean();
+}
+
+/// Stopped by request: the newest checkpoint is that of the last step, and the run goes on from there.
+fn saved_and_resumable(lab: &Lab, ended: &Ended) {
+    let step = number_after(ended, "the state is saved, after step ");
+    let newest = lab.steps().pop().unwrap();
+    assert!(newest.ends_with(format!("step-{step:08}")), "{} is newest", newest.display());
+    lab.is_clean();
+    let epochs = format!("train.epochs={}", step / 6 + 2);
+    let resumed = lab.run_to(0, &["resume", &epochs]);
+    resumed.says(&[&format!("resumed after step {step}\n"), "completed after step "]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_that_is_asked_to_end_saves_and_leaves_with_75() {
+    let lab = Lab::new();
+    let running = endless(&lab, &["checkpoint.every=never"]);
+    running.signal(Signal::TERM);
+    let ended = running.wait();
+    ended.has_code(75);
+    ended.says(&["stopping at the end of this step"]);
+    saved_and_resumable(&lab, &ended);
+}
+
+#[test]
+fn a_rank_that_is_asked_to_end_takes_the_others_with_it() {
+    let lab = Lab::new();
+    let running = endless(&lab, &[]);
+    kill_process(pid_of(running.ranks()[1]), Signal::TERM).unwrap();
+    let ended = running.wait();
+    ended.has_code(75);
+    saved_and_resumable(&lab, &ended);
+}
+
+#[test]
+fn ctrl_c_reaches_all_processes_at_once_and_saves_once() {
+    let lab = Lab::new();
+    let running = endless(&lab, &[]);
+    kill_process_group(pid_of(running.pid()), Signal::INT).unwrap();
+    let ended = running.wait();
+    ended.has_code(130);
+    assert_eq!(
+        ended.stderr.matches("the state is saved, after step ").count(),
+        1,
+        "{}",
+        ended.stderr
+    );
+    saved_and_resumable(&lab, &ended);
+}
+
+#[test]
+fn ranks_do_not_outlive_their_parent() {
+    let lab = Lab::new();
+    let running = endless(&lab, &[]);
+    assert_eq!(lab.processes().len(), 3);
+    let killed = Instant::now();
+    running.signal(Signal::KILL);
+    until("the end of the ranks", || lab.processes().keys().all(|pid| *pid == running.pid()));
+    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    let step = lab.last_step();
+    assert_eq!(running.wait().code, -9);
+    // The next owner of the run sweeps what was half-written.
+    lab.run_to(0, &["resume", &format!("train.epochs={}", step / 6 + 2)]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_group_that_is_started_again_ends_with_the_weights_of_an_undisturbed_one() {
+    let model = |lab: &Lab| fs::read(lab.checkpoints().join("latest/model.safetensors")).unwrap();
+    let undisturbed = Lab::with(SLOW);
+    undisturbed.run_to(0, &["small.toml"]);
+    // On a busy machine the run may be over before the signal comes.
+    for _ in 0..3 {
+        let lab = Lab::with(SLOW);
+        let mut running = lab.start(&["small.toml", "--max-restarts", "1"]);
+        lab.wait_for_step(&mut running, 15);
+        if let (false, Some(&rank)) = (running.is_over(), running.ranks().get(1)) {
+            drop(kill_process(pid_of(rank), Signal::KILL));
+        }
+        let ended = running.wait();
+        ended.has_code(0);
+        lab.is_clean();
+        assert!(model(&lab) == model(&undisturbed));
+        if ended.stderr.contains("restart 1 of 1") {
+            ended.says(&["rank 1 failed: rank 1 was killed by SIGKILL", "resumed after step "]);
+            return;
+        }
+    }
+    panic!("three runs were over before their rank was killed");
+}
