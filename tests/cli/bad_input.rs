@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::lab::{BASE, Ended, Lab, children};
+use crate::experiments::BASE;
+use crate::lab::{Lab, children};
+use crate::running::Ended;
 
 /// Refused before any folder was made or any process started.
 fn refuses(lab: &Lab, args: &[&str]) -> Ended {

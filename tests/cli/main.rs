@@ -10,6 +10,10 @@
 )]
 
 mod bad_input;
+mod docs;
+mod experiments;
 mod lab;
+mod outputs;
 mod resume;
+mod running;
 mod stops;

@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 
 use rustix::process::{Signal, kill_process, kill_process_group};
 
-use crate::lab::{BASE, Lab, Running, SLOW, flip_a_bit, pid_of};
+use crate::experiments::{BASE, SLOW};
+use crate::lab::{Lab, flip_a_bit};
+use crate::running::{Running, pid_of};
 
 /// What a run leaves of its training.
 #[derive(PartialEq)]

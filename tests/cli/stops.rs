@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process, kill_process_group};
 
-use crate::lab::{Ended, Lab, Running, SLOW, pid_of, until};
+use crate::experiments::SLOW;
+use crate::lab::Lab;
+use crate::running::{Ended, Running, pid_of, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 6] = [

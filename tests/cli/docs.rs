@@ -1,0 +1,242 @@
+//! What the pages say can be done: every experiment, every block of the README, every command in them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ddprun::config::{self, Vocabulary};
+use ddprun::model::Registry;
+
+use crate::experiments::BASE;
+use crate::lab::{Lab, children};
+
+fn project(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(project(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// All experiment files of the project, as paths from its folder.
+fn experiments() -> Vec<String> {
+    let mut found: Vec<String> = ["experiments", "examples"]
+        .iter()
+        .flat_map(|folder| children(&project(folder)))
+        .filter(|path| path.extension().is_some_and(|kind| kind == "toml"))
+        .map(|path| path.strip_prefix(project("")).unwrap().to_str().unwrap().to_owned())
+        .collect();
+    found.sort();
+    found
+}
+
+/// The program's models, and those that the examples and the README register.
+fn vocabulary() -> Vocabulary {
+    let readme = fs::read_to_string(project("README.md")).ok();
+    let sources = children(&project("examples")).into_iter().filter(|path| path.is_file());
+    let texts = sources.map(|path| fs::read_to_string(path).unwrap()).chain(readme);
+    let registered = texts.flat_map(|text| {
+        let names = text.split("register(\"").skip(1).filter_map(|rest| rest.split('"').next());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    });
+    let own = Registry::default();
+    Vocabulary { models: own.names().into_iter().map(str::to_owned).chain(registered).collect() }
+}
+
+/// A fenced block: its language, its first line (counted from 1) and its text.
+struct Block {
+    language: String,
+    line: usize,
+    text: String,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut found: Vec<Block> = Vec::new();
+    let mut is_open = false;
+    for (index, line) in page.lines().enumerate() {
+        match line.trim_start().strip_prefix("```") {
+            Some(_) if is_open => is_open = false,
+            Some(language) => {
+                let language = language.split([',', ' ']).next().unwrap_or_default().to_owned();
+                found.push(Block { language, line: index + 2, text: String::new() });
+                is_open = true;
+            }
+            None if is_open => found.last_mut().unwrap().text += &format!("{line}\n"),
+            None => {}
+        }
+    }
+    assert!(!is_open, "a block is not closed");
+    found
+}
+
+/// `weak` with the keys of `strong`, table by table.
+fn merge(weak: &mut toml::Table, strong: toml::Table) {
+    for (key, value) in strong {
+        match (weak.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => merge(below, above),
+            (_, value) => drop(weak.insert(key, value)),
+        }
+    }
+}
+
+/// A fragment, completed to an experiment. Where it names another kind, keys of the base's kind fall away.
+fn completed(fragment: &str) -> String {
+    let strong: toml::Table = toml::from_str(fragment).unwrap();
+    let mut weak: toml::Table = toml::from_str(BASE).unwrap();
+    for name in ["model", "data", "optimizer"] {
+        if strong.get(name).is_some_and(|table| table.get("name").is_some()) {
+            weak.remove(name);
+        }
+    }
+    if strong.get("train").is_some_and(|train| train.get("steps").is_some()) {
+        weak["train"].as_table_mut().unwrap().remove("epochs");
+    }
+    merge(&mut weak, strong);
+    toml::to_string(&weak).unwrap()
+}
+
+#[test]
+fn every_experiment_of_the_project_is_understood() {
+    let vocabulary = vocabulary();
+    assert!(experiments().len() >= 5, "{:?}", experiments());
+    for name in experiments() {
+        if let Err(problems) = config::load(&project(&name), &[], &vocabulary) {
+            panic!("{}", problems.page(false, 100));
+        }
+    }
+}
+
+#[test]
+fn every_toml_block_of_the_readme_is_understood() {
+    let vocabulary = vocabulary();
+    let blocks = blocks(&read("README.md"));
+    let blocks: Vec<Block> = blocks.into_iter().filter(|block| block.language == "toml").collect();
+    assert!(!blocks.is_empty(), "the README shows no experiment");
+    for block in blocks {
+        let is_fragment = block.text.starts_with("# fragment");
+        let text = if is_fragment { completed(&block.text) } else { block.text };
+        let path = format!("README.md, block of line {}", block.line);
+        if let Err(problems) = config::load_text(Path::new(&path), &text, &[], &vocabulary) {
+            panic!("{path}:\n{}", problems.page(false, 100));
+        }
+    }
+}
+
+// -------------------------------------------------------------------------------------- the commands
+
+/// The arguments of every command line of ddprun in `lines`, without its comment.
+fn commands<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<Vec<String>> {
+    let starts = ["ddprun ", "./ddprun ", "target/release/ddprun ", "cargo run --release -- "];
+    lines
+        .map(|line| line.trim().trim_start_matches("$ "))
+        .filter_map(|line| starts.iter().find_map(|start| line.strip_prefix(start)))
+        .map(|rest| rest.split("  ").next().unwrap_or_default())
+        .map(|rest| rest.split(" #").next().unwrap_or_default())
+        .map(|rest| rest.split_whitespace().map(|word| word.trim_matches(['"', '\'']).to_owned()))
+        .map(Iterator::collect)
+        .collect()
+}
+
+/// Commands of the README's shell blocks and of the comments of all experiments.
+fn documented() -> BTreeSet<Vec<String>> {
+    let readme = read("README.md");
+    let shell = blocks(&readme)
+        .into_iter()
+        .filter(|block| ["sh", "console", "bash", "shell"].contains(&block.language.as_str()));
+    let shell: Vec<String> = shell.map(|block| block.text).collect();
+    let mut found = commands(shell.iter().flat_map(|text| text.lines()));
+    assert!(!found.is_empty(), "the README shows no command");
+    for name in experiments() {
+        let text = read(&name);
+        found.extend(commands(text.lines().filter_map(|line| line.strip_prefix("# "))));
+    }
+    found
+}
+
+/// Data of the kinds that the project's experiments read, as little as their plans need.
+fn write_data(lab: &Lab) {
+    for split in ["train", "test"] {
+        for class in ["cat", "dog"] {
+            let name = |index: usize| format!("data/cifar10-images/{split}/{class}/{index}.png");
+            (0..64).for_each(|index| drop(lab.write(&name(index), "")));
+        }
+    }
+    for split in ["train", "val"] {
+        for class in 0..90 {
+            lab.write(&format!("data/animals90/{split}/animal{class:02}/1.jpg"), "");
+        }
+    }
+    for split in ["train", "t10k"] {
+        let number = |n: u32| n.to_be_bytes();
+        let images = [0x803, 3000, 28, 28].map(number).concat();
+        let images = [images, vec![0; 3000 * 28 * 28]].concat();
+        lab.write(&format!("data/mnist/{split}-images-idx3-ubyte"), images);
+        let labels = [0x801, 3000].map(number).concat();
+        let labels = [labels, (0..3000).map(|index| (index % 10) as u8).collect()].concat();
+        lab.write(&format!("data/mnist/{split}-labels-idx1-ubyte"), labels);
+    }
+}
+
+/// A lab that looks like the project's folder, with data.
+fn copy_of_the_project() -> Lab {
+    let lab = Lab::new();
+    for name in experiments() {
+        lab.write(&name, read(&name));
+    }
+    write_data(&lab);
+    lab
+}
+
+#[test]
+fn every_experiment_of_the_project_has_a_plan_where_its_data_is() {
+    let lab = copy_of_the_project();
+    for name in experiments().into_iter().filter(|name| name.starts_with("experiments/")) {
+        let page = lab.run_to(0, &["plan", &name]).stdout;
+        assert!(page.contains("steps per epoch") || page.contains("step per epoch"), "{page}");
+    }
+    assert!(!lab.path("logs").exists());
+}
+
+#[test]
+fn every_documented_training_has_a_plan() {
+    let lab = copy_of_the_project();
+    let mut n_plans = 0;
+    for words in documented() {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let words = words.strip_prefix(&["plan"]).unwrap_or(&words);
+        let Some(file) = words.iter().find(|word| word.ends_with(".toml")) else { continue };
+        // The user's own file, and models that only a program of the user's own knows.
+        if !file.starts_with("experiments/") {
+            continue;
+        }
+        lab.run_to(0, &[&["plan"], words].concat());
+        n_plans += 1;
+    }
+    assert!(n_plans > 0, "no documented command trains an experiment of the project");
+}
+
+#[test]
+fn every_documented_verb_exists() {
+    let lab = Lab::new();
+    for words in documented() {
+        let is_verb = |word: &&String| !word.contains(['.', '=', '/', '<', '[', '-', '"']);
+        let verbs = words.iter().take(2).take_while(is_verb).map(String::as_str);
+        let verbs: Vec<&str> = verbs.collect();
+        // After `checkpoint` a second verb follows; after the others a run, which may be any word.
+        let n_verbs = if verbs.first() == Some(&"checkpoint") { 2 } else { 1 };
+        let verbs = &verbs[..verbs.len().min(n_verbs)];
+        if !verbs.is_empty() {
+            lab.run_to(0, &[verbs, &["--help"]].concat());
+        }
+    }
+}
+
+#[test]
+fn every_key_is_documented_by_the_schema_verb() {
+    let lab = Lab::new();
+    let page = lab.run_to(0, &["schema"]).stdout;
+    assert_eq!(page, config::DEFAULTS);
+    for key in ["global_batch_size", "find_unused_parameters", "on_bad_sample", "label_smoothing"] {
+        assert!(page.contains(key), "{key}");
+    }
+}

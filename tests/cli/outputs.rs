@@ -1,0 +1,241 @@
+//! What a run leaves: its folder, history, curves, logs and lines, and what the other verbs make of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use crate::experiments::{BASE, SLOW};
+use crate::lab::{Lab, children};
+
+/// [`BASE`] with a ResNet and curves.
+fn small_resnet() -> String {
+    BASE.replace("name = \"mlp\"\nhidden = [16]", "name = \"resnet8\"")
+        .replace("sinks = [\"jsonl\", \"csv\"]", "sinks = [\"jsonl\", \"csv\", \"curves\"]")
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+    children(folder).iter().map(name).collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+#[test]
+fn a_run_leaves_exactly_the_documented_files() {
+    let lab = Lab::with(&small_resnet());
+    lab.run_to(0, &["small.toml"]);
+    let logs = ["experiment.toml", "resolved.toml", "environment.json", "run.json", ".lock"];
+    let records = ["events.jsonl", "metrics.csv", "training_history.json"];
+    let rest = ["curves.png", "curves.svg", "rank-0.log", "rank-1.log"];
+    assert_eq!(names(&lab.run_folder()), set(&[&logs[..], &records, &rest].concat()));
+    let links = ["latest", "best", "checkpoint_latest", "checkpoint_best"];
+    let checkpoints = names(&lab.checkpoints());
+    assert!(set(&links).is_subset(&checkpoints), "{checkpoints:?}");
+    for step in checkpoints.difference(&set(&links)) {
+        assert!(step.starts_with("step-"), "{step}");
+        let files = ["MANIFEST.json", "model.safetensors", "optimizer.safetensors", "state.json"];
+        assert_eq!(names(&lab.checkpoints().join(step)), set(&files));
+    }
+    let asked = fs::read(lab.run_folder().join("experiment.toml")).unwrap();
+    assert!(asked == fs::read(lab.path("small.toml")).unwrap(), "experiment.toml is as written");
+    assert_eq!(names(&lab.path("")), set(&["small.toml", "data", "logs", "checkpoints"]));
+    lab.is_clean();
+}
+
+#[test]
+fn the_history_has_the_shape_that_plotting_scripts_read() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    let text = fs::read_to_string(lab.run_folder().join("training_history.json")).unwrap();
+    let history: Value = serde_json::from_str(&text).unwrap();
+    let keys: Vec<&String> = history.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["train_loss", "train_acc", "val_loss", "val_acc", "learning_rate"]);
+    for (key, numbers) in history.as_object().unwrap() {
+        let numbers: Vec<f64> =
+            numbers.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect();
+        assert_eq!(numbers.len(), 2, "{key}: one number per epoch");
+        assert!(!key.ends_with("_acc") || numbers.iter().all(|acc| (1.0..=100.0).contains(acc)));
+    }
+    // The indentation of Python's `json.dump(history, file, indent=4)`.
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines[0], lines[1]), ("{", "    \"train_loss\": ["));
+    assert_eq!(lines[2].find(|c: char| c != ' '), Some(8), "{}", lines[2]);
+    assert_eq!((lines[4], *lines.last().unwrap()), ("    ],", "}"));
+}
+
+#[test]
+fn the_curves_are_pictures_with_labelled_axes() {
+    let lab = Lab::with(&small_resnet());
+    lab.run_to(0, &["small.toml"]);
+    let png = lab.run_folder().join("curves.png");
+    assert!(fs::read(&png).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
+    let picture = image::open(&png).unwrap().to_rgb8();
+    let (width, height) = picture.dimensions();
+    assert!((800..=4000).contains(&width) && (300..=3000).contains(&height), "{width}x{height}");
+    let colors: BTreeSet<[u8; 3]> = picture.pixels().map(|pixel| pixel.0).collect();
+    assert!(colors.len() > 20, "only {} colours", colors.len());
+    let svg = fs::read_to_string(lab.run_folder().join("curves.svg")).unwrap();
+    for label in ["epoch", "loss", "accuracy (%)", "train", "val", "small"] {
+        assert!(svg.contains(&format!("\n{label}")), "`{label}` is missing");
+    }
+}
+
+#[test]
+fn what_is_no_terminal_gets_plain_lines() {
+    let lab = Lab::new();
+    let ended = lab.run_to(0, &["small.toml"]);
+    ended.says(&["Use device (DDP): cpu, rank 0/2\n", "Use device (DDP): cpu, rank 1/2\n"]);
+    ended.says(&["8 = 4 x 1 pass x 2 ranks; lr 0.001\n", "6 steps per epoch = 48 samples / 8"]);
+    ended.says(&[
+        "best val/loss ",
+        "samples/s",
+        "data ",
+        "communication ",
+        "training_history.json",
+    ]);
+    for (control, name) in [('\u{1b}', "escape code"), ('\r', "carriage return")] {
+        assert!(!ended.stderr.contains(control), "{name} in\n{}", ended.stderr);
+    }
+    assert_eq!(ended.stdout, "", "stdout is data");
+    let log = fs::read_to_string(lab.run_folder().join("rank-1.log")).unwrap();
+    assert!(log.contains("Use device (DDP): cpu, rank 1/2") && log.contains("step 12/12"), "{log}");
+}
+
+#[test]
+fn the_plan_is_data_and_changes_nothing() {
+    let lab = Lab::new();
+    let ended = lab.run_to(0, &["plan", "small.toml", "--json", "train.epochs=3"]);
+    let plan: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((plan["format"].as_u64(), plan["plan"]["n_train"].as_u64()), (Some(1), None));
+    assert_eq!(plan["plan"]["length"]["total_steps"], 18);
+    assert_eq!(plan["plan"]["model"]["n_parameters"], 3 * 16 * 16 * 16 + 16 + 16 * 3 + 3);
+    assert!(plan["keys"].to_string().contains("command line"), "{}", plan["keys"]);
+    let page = lab.run_to(0, &["plan", "small.toml"]).stdout;
+    for words in ["8 = 4 x 1 pass x 2 ranks", "12,355 parameters", "train.batch_size", "small.toml"]
+    {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    assert_eq!(names(&lab.path("")), set(&["small.toml"]));
+}
+
+#[test]
+fn an_evaluation_measures_what_was_measured_in_training() {
+    let lab = Lab::with(SLOW);
+    lab.run_to(0, &["small.toml"]);
+    let metrics = |event: &Value| -> BTreeMap<String, f64> {
+        let metrics = event["metrics"].as_object().unwrap().iter();
+        let metrics = metrics.filter(|(name, _)| name.starts_with("val/"));
+        metrics.map(|(name, value)| (name.clone(), value.as_f64().unwrap())).collect()
+    };
+    let said: BTreeMap<u64, _> = lab
+        .events()
+        .iter()
+        .filter(|event| event["event"] == "evaluated")
+        .map(|event| (event["step"].as_u64().unwrap(), metrics(event)))
+        .collect();
+    let best = said.iter().min_by(|a, b| a.1["val/loss"].total_cmp(&b.1["val/loss"])).unwrap();
+    let measured = lab.run_to(0, &["eval", "small", "--json"]);
+    let measured: Value = serde_json::from_str(&measured.stdout).unwrap();
+    assert_eq!(measured["step"].as_u64(), Some(*best.0));
+    assert_eq!(&metrics(&measured), best.1);
+    let latest = lab.run_to(0, &["eval", "--json", "--latest"]);
+    let latest: Value = serde_json::from_str(&latest.stdout).unwrap();
+    assert_eq!(metrics(&latest), said[&60]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_report_shows_every_epoch() {
+    let lab = Lab::with(&small_resnet());
+    lab.run_to(0, &["small.toml"]);
+    fs::remove_file(lab.run_folder().join("curves.png")).unwrap();
+    let page = lab.run_to(0, &["report"]).stdout;
+    for words in
+        ["epoch  train loss", "val acc", "learning rate", "\n    1  ", "completed after step 12"]
+    {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    assert!(
+        page.contains("\n   *2  ") || page.contains("\n   *1  "),
+        "the best is marked:\n{page}"
+    );
+    assert!(lab.run_folder().join("curves.png").is_file(), "curves are drawn again");
+    lab.run_to(2, &["report", "absent"]).says(&["absent", "do: "]);
+}
+
+#[test]
+fn the_resolved_experiment_can_be_run_and_gives_the_same_bits() {
+    let asked = Lab::with(SLOW);
+    asked.run_to(0, &["small.toml", "train.epochs=2", "distributed.devices=4"]);
+    let resolved = fs::read_to_string(asked.run_folder().join("resolved.toml")).unwrap();
+    let again = Lab::with(&resolved);
+    again.run_to(0, &["small.toml"]);
+    let model = |lab: &Lab| fs::read(lab.checkpoints().join("latest/model.safetensors")).unwrap();
+    assert!(model(&asked) == model(&again));
+    let twice = fs::read_to_string(again.run_folder().join("resolved.toml")).unwrap();
+    assert_eq!(twice, resolved, "resolving changes nothing more");
+}
+
+#[test]
+fn exported_weights_have_torchvisions_names_and_the_checkpoints_values() {
+    let lab = Lab::with(&small_resnet());
+    lab.run_to(0, &["small.toml"]);
+    let latest = lab.checkpoints().join("latest");
+    let exported = lab.path("out/weights.safetensors");
+    fs::create_dir(lab.path("out")).unwrap();
+    let args = ["checkpoint", "export", latest.to_str().unwrap(), exported.to_str().unwrap()];
+    lab.run_to(0, &args).says(&["wrote `"]);
+    let (bytes, saved) = (fs::read(&exported).unwrap(), latest.join("model.safetensors"));
+    let saved = fs::read(saved).unwrap();
+    let (exported, saved) =
+        (SafeTensors::deserialize(&bytes).unwrap(), SafeTensors::deserialize(&saved).unwrap());
+    for (name, shape) in [
+        ("conv1.weight", &[16, 3, 3, 3][..]),
+        ("bn1.running_mean", &[16]),
+        ("bn1.num_batches_tracked", &[]),
+        ("layer1.0.conv1.weight", &[16, 16, 3, 3]),
+        ("fc.weight", &[3, 64]),
+        ("fc.bias", &[3]),
+    ] {
+        let tensor =
+            exported.tensor(name).unwrap_or_else(|_| panic!("{name}: {:?}", exported.names()));
+        assert_eq!(tensor.shape(), shape, "{name}");
+        assert!(tensor.data() == saved.tensor(name).unwrap().data(), "{name}");
+    }
+    assert_eq!(exported.len(), saved.len());
+    assert_eq!(names(&lab.path("out")), set(&["weights.safetensors"]));
+}
+
+#[test]
+fn a_run_on_one_machine_owns_no_internet_socket() {
+    let lab = Lab::new();
+    let mut running = lab.start(&["small.toml", "train.epochs=1000000", "logging.every=10 steps"]);
+    lab.wait_for_step(&mut running, 20);
+    let processes = lab.processes();
+    assert_eq!(processes.len(), 3, "{processes:?}");
+    let owned: BTreeSet<String> = processes
+        .keys()
+        .flat_map(|pid| children(Path::new(&format!("/proc/{pid}/fd"))))
+        .filter_map(|fd| {
+            Some(fs::read_link(fd).ok()?.to_str()?.strip_prefix("socket:[")?.to_owned())
+        })
+        .map(|inode| inode.trim_end_matches(']').to_owned())
+        .collect();
+    assert!(owned.len() >= 2, "the parent speaks to its ranks through sockets: {owned:?}");
+    for kind in ["tcp", "tcp6", "udp", "udp6"] {
+        let table = fs::read_to_string(format!("/proc/net/{kind}")).unwrap_or_default();
+        for line in table.lines().skip(1) {
+            let inode = line.split_whitespace().nth(9).unwrap();
+            assert!(!owned.contains(inode), "{kind} socket of the run: {line}");
+        }
+    }
+    running.signal(Signal::TERM);
+    running.wait().has_code(75);
+    lab.is_clean();
+}

@@ -1,0 +1,118 @@
+//! A process of a lab: what it says, its ranks, signals to it, and its end.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longest wait for what must happen.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(2);
+/// A process of the lab that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Exit code; -n for signal n.
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// A process of the lab that runs; it is the leader of a process group.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    /// Where it writes stdout and stderr.
+    pub(crate) outputs: [PathBuf; 2],
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Processes of the ranks, in rank order.
+    pub(crate) fn ranks(&self) -> Vec<u32> {
+        let text = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
+        let mut ranks: Vec<(u32, u32)> = text
+            .split_whitespace()
+            .map(|pid| {
+                let environ = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+                let rank = environ.split('\0').find_map(|entry| entry.strip_prefix("RANK="));
+                (rank.unwrap().parse().unwrap(), pid.parse().unwrap())
+            })
+            .collect();
+        ranks.sort_unstable();
+        ranks.into_iter().map(|(_, pid)| pid).collect()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(pid_of(self.pid()), signal).unwrap();
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(&self.outputs[1]).unwrap()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn wait(mut self) -> Ended {
+        let began = Instant::now();
+        while !self.is_over() {
+            if began.elapsed() > LONG {
+                let _ = self.child.kill();
+                panic!("still running after {LONG:?}; stderr:\n{}", self.stderr());
+            }
+            std::thread::sleep(LOOK);
+        }
+        let status = self.child.wait().unwrap();
+        let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
+        let [stdout, stderr] =
+            self.outputs.each_ref().map(|path| String::from_utf8(fs::read(path).unwrap()).unwrap());
+        Ended { code, stdout, stderr }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.outputs.iter().for_each(|path| drop(fs::remove_file(path)));
+    }
+}
+
+impl Ended {
+    pub(crate) fn has_code(&self, code: i32) {
+        let Self { stdout, stderr, .. } = self;
+        assert_eq!(self.code, code, "exit code; stdout:\n{stdout}\nstderr:\n{stderr}");
+    }
+
+    /// Each of `words` is in what was said to the user.
+    pub(crate) fn says(&self, words: &[&str]) {
+        for word in words {
+            assert!(self.stderr.contains(word), "`{word}` is not in:\n{}", self.stderr);
+        }
+    }
+}
+
+pub(crate) fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(pid as i32).unwrap()
+}
+
+/// Whether a process runs or is stopped; one that nobody has asked about since its end does not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Waits for `happened`.
+pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !happened() {
+        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain for {what}");
+        std::thread::sleep(LOOK);
+    }
+}
