@@ -7,8 +7,6 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Restored};
 use crate::collective::{self, Collective};
 use crate::data;
-use crate::data::loader::{Loader, Request, Settings};
-use crate::data::sampler::evaluation_chunks;
 use crate::engine::{Clock, Engine};
 use crate::event::{Event, FORMAT, Started};
 use crate::launch::{Link, Phase};
@@ -128,13 +126,6 @@ pub(crate) fn evaluate(
     let collective = join_group(&plan, Rank(0), None)?;
     let mut engine = open_engine(&plan, registry, collective, Some(restored))?;
     let splits = data::open(&plan.data)?;
-    let chunks: Vec<_> =
-        evaluation_chunks(plan.data.n_val, plan.val_batch_size, WorldSize::ONE, Rank(0)).collect();
-    let requests: Vec<Request> = chunks
-        .iter()
-        .map(|chunk| Request { samples: chunk.samples.clone(), epoch: None })
-        .collect();
-    let settings = Settings::new(&plan.data, plan.seed);
-    let mut feed = Feed::new(Loader::start(splits.val, requests.into_iter(), settings)?);
+    let (chunks, mut feed) = Feed::of_validation(&plan, splits.val, Rank(0))?;
     Ok(engine.evaluate(&chunks, &mut || feed.next())?)
 }

@@ -1,7 +1,12 @@
 //! A loader as the engine wants it: batch after batch, with what was replaced kept for a warning.
 
-use crate::data::loader::Loader;
-use crate::data::{Batch, Error};
+use std::sync::Arc;
+
+use crate::data::loader::{Loader, Request, Settings};
+use crate::data::sampler::{Chunk, evaluation_chunks};
+use crate::data::{Batch, Dataset, Error};
+use crate::plan::Plan;
+use crate::units::Rank;
 
 /// Batches of the passes that were asked for, in their order.
 pub(crate) struct Feed {
@@ -13,6 +18,21 @@ impl Feed {
     /// The batches of `loader`.
     pub(crate) fn new(loader: Loader) -> Self {
         Self { loader, warnings: Vec::new() }
+    }
+
+    /// The chunks of the validation data that `rank` evaluates, and their batches.
+    pub(crate) fn of_validation(
+        plan: &Plan,
+        data: Arc<dyn Dataset>,
+        rank: Rank,
+    ) -> Result<(Vec<Chunk>, Self), Error> {
+        let (n, world) = (plan.data.n_val, plan.distributed.world_size);
+        let chunks: Vec<Chunk> = evaluation_chunks(n, plan.val_batch_size, world, rank).collect();
+        let request = |chunk: &Chunk| Request { samples: chunk.samples.clone(), epoch: None };
+        let requests: Vec<Request> = chunks.iter().map(request).collect();
+        let settings = Settings::new(&plan.data, plan.seed);
+        let loader = Loader::start(data, requests.into_iter(), settings)?;
+        Ok((chunks, Self::new(loader)))
     }
 
     /// The next batch.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{self, Snapshot};
 use crate::data::loader::{Loader, Request, Settings};
-use crate::data::sampler::{Chunk, EpochOrder, evaluation_chunks};
+use crate::data::sampler::EpochOrder;
 use crate::engine::{Clock, StepReport, Wish};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Reason, StepDone};
 use crate::launch::{Phase, Stop};
@@ -158,16 +158,7 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
 
 /// Metrics over the validation set with the parameters as they are.
 pub(crate) fn measure(run: &mut RankRun) -> Result<std::collections::BTreeMap<String, f64>, Error> {
-    let (n, world) = (run.plan.data.n_val, run.plan.distributed.world_size);
-    let chunks: Vec<Chunk> =
-        evaluation_chunks(n, run.plan.val_batch_size, world, run.rank).collect();
-    let requests: Vec<Request> = chunks
-        .iter()
-        .map(|chunk| Request { samples: chunk.samples.clone(), epoch: None })
-        .collect();
-    let settings = Settings::new(&run.plan.data, run.plan.seed);
-    let loader = Loader::start(run.splits.val.clone(), requests.into_iter(), settings)?;
-    let mut feed = Feed::new(loader);
+    let (chunks, mut feed) = Feed::of_validation(&run.plan, run.splits.val.clone(), run.rank)?;
     let metrics = run.engine.evaluate(&chunks, &mut || feed.next())?;
     run.warn_about(feed.warnings())?;
     Ok(metrics)
