@@ -232,6 +232,17 @@ fn every_documented_verb_exists() {
 }
 
 #[test]
+fn every_page_links_to_files_that_exist() {
+    for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"] {
+        let text = read(page);
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        for link in links.filter(|link| !link.is_empty() && !link.contains("://")) {
+            assert!(project(link).exists(), "{page} links to `{link}`");
+        }
+    }
+}
+
+#[test]
 fn every_key_is_documented_by_the_schema_verb() {
     let lab = Lab::new();
     let page = lab.run_to(0, &["schema"]).stdout;

@@ -115,7 +115,7 @@ fn the_plan_is_data_and_changes_nothing() {
     assert_eq!((plan["format"].as_u64(), plan["plan"]["n_train"].as_u64()), (Some(1), None));
     assert_eq!(plan["plan"]["length"]["total_steps"], 18);
     assert_eq!(plan["plan"]["model"]["n_parameters"], 3 * 16 * 16 * 16 + 16 + 16 * 3 + 3);
-    assert!(plan["keys"].to_string().contains("command line"), "{}", plan["keys"]);
+    assert!(plan["keys"].to_string().contains("command_line"), "{}", plan["keys"]);
     let page = lab.run_to(0, &["plan", "small.toml"]).stdout;
     for words in ["8 = 4 x 1 pass x 2 ranks", "12,355 parameters", "train.batch_size", "small.toml"]
     {
@@ -157,14 +157,13 @@ fn a_report_shows_every_epoch() {
     fs::remove_file(lab.run_folder().join("curves.png")).unwrap();
     let page = lab.run_to(0, &["report"]).stdout;
     for words in
-        ["epoch  train loss", "val acc", "learning rate", "\n    1  ", "completed after step 12"]
+        ["epoch  train loss", "val acc", "learning rate", "1  ", "completed after step 12"]
     {
         assert!(page.contains(words), "`{words}` is not in\n{page}");
     }
-    assert!(
-        page.contains("\n   *2  ") || page.contains("\n   *1  "),
-        "the best is marked:\n{page}"
-    );
+    let rows = page.lines().skip_while(|line| !line.starts_with("epoch  ")).skip(1);
+    let epochs: Vec<&str> = rows.filter_map(|row| row.split_whitespace().next()).collect();
+    assert!(epochs == ["*1", "2"] || epochs == ["1", "*2"], "the best is marked:\n{page}");
     assert!(lab.run_folder().join("curves.png").is_file(), "curves are drawn again");
     lab.run_to(2, &["report", "absent"]).says(&["absent", "do: "]);
 }
