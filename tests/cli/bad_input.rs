@@ -1,11 +1,13 @@
 //! Experiments, data and folders that cannot be used: said at once, with the place and the remedy.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
-use crate::running::Ended;
+use crate::running::{Ended, spawn};
 
 /// Refused before any folder was made or any process started.
 fn refuses(lab: &Lab, args: &[&str]) -> Ended {
@@ -111,7 +113,7 @@ fn ranks_of_a_foreign_launcher_must_be_as_many_as_the_experiment_says() {
         command.env(name, value);
     }
     command.env("LOCAL_WORLD_SIZE", "3").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "1");
-    let ended = lab.spawn(command).wait();
+    let ended = spawn(command).wait();
     ended.has_code(2);
     ended.says(&["`distributed.devices`", "is 2, but the launcher started 3 ranks"]);
     assert!(!lab.path("logs").exists());
@@ -123,7 +125,7 @@ fn half_of_a_launchers_variables_is_refused_by_name() {
     let lab = Lab::new();
     let mut command = lab.ddprun(&["small.toml"]);
     command.env("RANK", "0");
-    let ended = lab.spawn(command).wait();
+    let ended = spawn(command).wait();
     ended.has_code(2);
     ended.says(&["has `RANK`, but not `WORLD_SIZE`"]);
     lab.is_clean();
@@ -252,15 +254,16 @@ fn on_small_disk(lab: &Lab, size: &str, args: &[&str]) -> Option<Ended> {
     let script = "mount -t tmpfs -o size=$1 none checkpoints || exit 99\nshift\n\
         \"$@\"; code=$?\nls -A checkpoints/small/* | grep -v '^\\.lock' >left.txt\n\
         \"$1\" checkpoint verify checkpoints/small/*/ >verified.txt 2>&1\nexit $code";
+    Command::new("unshare").arg("--version").output().ok()?;
     fs::create_dir_all(lab.path("checkpoints")).unwrap();
     let mut command = lab.ddprun(&[]);
     let program = command.get_program().to_owned();
-    let mut shell = std::process::Command::new("unshare");
+    let mut shell = Command::new("unshare");
     shell.args(["-Urm", "sh", "-c", script, "sh", size]).arg(program).args(args);
     shell.current_dir(lab.path("")).envs(
         command.env("LC_ALL", "C").get_envs().filter_map(|(name, value)| Some((name, value?))),
     );
-    let ended = lab.spawn(shell).wait();
+    let ended = spawn(shell).wait();
     (ended.code != 99 && Path::new(&lab.path("left.txt")).exists()).then_some(ended)
 }
 
@@ -270,7 +273,9 @@ fn a_disk_that_fills_up_leaves_the_checkpoints_before_it_untouched() {
     // A checkpoint is about 150 KB: two of them fit, a third beside them does not.
     let args = ["small.toml", "checkpoint.every=2 steps", "checkpoint.keep_last=9"];
     let Some(ended) = on_small_disk(&lab, "400k", &args) else {
-        eprintln!("skipped: no file system of one's own here, so no full one");
+        // Not by `eprintln`, which a passing test does not show.
+        let why = "skipped: no file system of one's own here (`unshare -Urm`), so no full one\n";
+        std::io::stderr().write_all(why.as_bytes()).unwrap();
         return;
     };
     ended.has_code(6);

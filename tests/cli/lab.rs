@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use crate::experiments::BASE;
-use crate::running::{Ended, Running, is_alive, pid_of, until};
+use crate::running::{Ended, Running, is_alive, pid_of, spawn, until};
 
 /// Carries the lab's folder into every process of it.
 const MARK: &str = "LAB_FOLDER";
@@ -68,18 +67,7 @@ impl Lab {
     }
 
     pub(crate) fn start(&self, args: &[&str]) -> Running {
-        self.spawn(self.ddprun(args))
-    }
-
-    /// Starts `command` in a process group of its own, as a shell would.
-    pub(crate) fn spawn(&self, mut command: Command) -> Running {
-        let outputs = ["out", "err"].map(|kind| {
-            let unique = tempfile::Builder::new().prefix(kind).tempfile().unwrap();
-            unique.into_temp_path().keep().unwrap()
-        });
-        let [stdout, stderr] = outputs.each_ref().map(|path| fs::File::create(path).unwrap());
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
-        Running { child: command.spawn().unwrap(), outputs }
+        spawn(self.ddprun(args))
     }
 
     /// The only run of this lab: `logs/<name>/<id>`.

@@ -156,8 +156,7 @@ fn a_report_shows_every_epoch() {
     lab.run_to(0, &["small.toml"]);
     fs::remove_file(lab.run_folder().join("curves.png")).unwrap();
     let page = lab.run_to(0, &["report"]).stdout;
-    for words in
-        ["epoch  train loss", "val acc", "learning rate", "1  ", "completed after step 12"]
+    for words in ["epoch  train loss", "val acc", "learning rate", "1  ", "completed after step 12"]
     {
         assert!(page.contains(words), "`{words}` is not in\n{page}");
     }

@@ -1,15 +1,15 @@
 //! A process of a lab: what it says, its ranks, signals to it, and its end.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for what must happen.
-pub(crate) const LONG: Duration = Duration::from_secs(120);
+pub(crate) const LONG: Duration = Duration::from_mins(2);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(2);
 /// A process of the lab that has ended.
@@ -23,9 +23,20 @@ pub(crate) struct Ended {
 
 /// A process of the lab that runs; it is the leader of a process group.
 pub(crate) struct Running {
-    pub(crate) child: Child,
+    child: Child,
     /// Where it writes stdout and stderr.
-    pub(crate) outputs: [PathBuf; 2],
+    outputs: [PathBuf; 2],
+}
+
+/// Starts `command` in a process group of its own, as a shell would.
+pub(crate) fn spawn(mut command: Command) -> Running {
+    let outputs = ["out", "err"].map(|kind| {
+        let unique = tempfile::Builder::new().prefix(kind).tempfile().unwrap();
+        unique.into_temp_path().keep().unwrap()
+    });
+    let [stdout, stderr] = outputs.each_ref().map(|path| fs::File::create(path).unwrap());
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
+    Running { child: command.spawn().unwrap(), outputs }
 }
 
 impl Running {
