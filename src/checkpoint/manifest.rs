@@ -24,6 +24,22 @@ pub struct Manifest {
     pub metric: Option<f64>,
     /// Size and hash of each file, by name.
     pub files: BTreeMap<String, FileEntry>,
+    /// BLAKE3 of the manifest itself, written with an empty seal.
+    pub seal: String,
+}
+
+impl Manifest {
+    /// The manifest with its own hash in it.
+    #[must_use]
+    pub fn sealed(self) -> Self {
+        let open = Self { seal: String::new(), ..self };
+        let text = serde_json::to_vec(&open).unwrap_or_default();
+        Self { seal: blake3::hash(&text).to_hex().to_string(), ..open }
+    }
+
+    fn is_intact(&self) -> bool {
+        self.clone().sealed().seal == self.seal
+    }
 }
 
 /// Size and hash of a file.
@@ -94,7 +110,9 @@ pub(crate) fn read(folder: &Path) -> Result<Manifest, Damage> {
     if version.format > FORMAT {
         return Err(Damage::Newer { found: version.format });
     }
-    serde_json::from_slice(&bytes).map_err(|error| Damage::NoManifest(error.to_string()))
+    let manifest: Manifest =
+        serde_json::from_slice(&bytes).map_err(|error| Damage::NoManifest(error.to_string()))?;
+    if manifest.is_intact() { Ok(manifest) } else { Err(Damage::Contents(MANIFEST.to_owned())) }
 }
 
 #[derive(Deserialize)]
@@ -122,4 +140,36 @@ pub(crate) fn read_files(
         contents.insert(name.clone(), bytes);
     }
     Ok(contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_that_was_changed_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = Manifest {
+            format: FORMAT,
+            version: "0.1.0".into(),
+            step: 25,
+            metric: Some(0.1 + 0.2),
+            files: BTreeMap::from([("a".to_owned(), FileEntry::of(b"contents"))]),
+            seal: String::new(),
+        };
+        let text = serde_json::to_string_pretty(&manifest.sealed()).unwrap();
+        let read_as = |text: &str| {
+            crate::files::write_atomic(&folder.path().join(MANIFEST), text.as_bytes()).unwrap();
+            read(folder.path())
+        };
+        assert_eq!(read_as(&text).unwrap().step, 25);
+        let changed = [("25", "26"), ("0.3", "0.9"), ("0.1.0", "0.1.1"), ("\"a\"", "\"b\"")];
+        for (from, to) in changed {
+            let damage = read_as(&text.replacen(from, to, 1)).unwrap_err();
+            assert_eq!(damage, Damage::Contents(MANIFEST.to_owned()), "{from} -> {to}");
+        }
+        assert!(matches!(read_as(&text[..40]), Err(Damage::NoManifest(_))));
+        let newer = text.replace("\"format\": 1", "\"format\": 2");
+        assert_eq!(read_as(&newer), Err(Damage::Newer { found: 2 }));
+    }
 }

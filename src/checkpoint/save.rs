@@ -105,7 +105,9 @@ fn describe(snapshot: &Snapshot<'_>, contents: &BTreeMap<&'static str, Vec<u8>>)
         step: state.step,
         metric: state.metric_now(&snapshot.plan.checkpoint.monitor),
         files,
+        seal: String::new(),
     }
+    .sealed()
 }
 
 /// Moves the links and deletes what is not kept. Returns whether `step` is the best.

@@ -28,7 +28,7 @@ pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> 
 /// `ddprun report [RUN]`
 pub(crate) fn report(run: Option<&str>) -> Result<u8, Refusal> {
     let description = find_run(run)?;
-    let page = report::write(&description.run.logs)
+    let page = report::write(&description.run.logs, &description.plan.checkpoint)
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stdout(&page)
 }

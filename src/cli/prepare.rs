@@ -117,8 +117,12 @@ pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
 /// `environment.json`.
 pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     generate(prepared)?;
-    files::create_writable_folder(&folders.logs).map_err(unwritable)?;
     files::create_writable_folder(&folders.checkpoints).map_err(unwritable)?;
+    files::create_writable_folder(&folders.logs).map_err(|error| {
+        // Only an empty folder goes: checkpoints of an earlier start stay.
+        drop(std::fs::remove_dir(&folders.checkpoints));
+        unwritable(error)
+    })?;
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;

@@ -1,17 +1,28 @@
 //! `ddprun resume [RUN] [key=value ...]`: the stored experiment goes on from its newest checkpoint.
 
 use crate::cli::args::ResumeArgs;
-use crate::cli::prepare::{Description, RESOLVED, decide, find_run, own_run, refused, vocabulary};
-use crate::cli::train::{one_machine, supervise};
+use crate::cli::prepare::{
+    Description, OwnedRun, RESOLVED, decide, find_run, own_run, refused, vocabulary,
+};
+use crate::cli::train::{one_machine, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::{self, Change, Loaded};
 use crate::launch::Role;
 use crate::model::Registry;
+use crate::plan::Plan;
 use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refusal> {
     one_machine(&args.launch)?;
+    start(|role| prepare(args, role, registry), true, registry)
+}
+
+fn prepare(
+    args: &ResumeArgs,
+    role: &Role,
+    registry: &Registry,
+) -> Result<(Plan, OwnedRun), Refusal> {
     let (run, changes) = split(&args.words);
     let description = find_run(run)?;
     let before = load(&description, &[], registry)?;
@@ -21,9 +32,9 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
     for change in changed.map_err(|changes| refusal(&changes))? {
         to_stderr(&format!("changed: {change}"));
     }
-    let prepared = decide(now, &Role::Parent, registry)?;
+    let prepared = decide(now, role, registry)?;
     let run = own_run(description.run, &prepared)?;
-    supervise(&prepared.plan, &run, true)
+    Ok((prepared.plan, run))
 }
 
 /// The run, if the first word names one, and the changes.

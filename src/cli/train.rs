@@ -18,14 +18,27 @@ use crate::worker::{self, exit};
 pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
     one_machine(&args.launch)?;
     let path = args.experiment.clone().unwrap_or_default();
-    match role()? {
-        role @ Role::Foreign(_) => foreign(args, &path, &role, registry),
-        role => {
-            let prepared = prepare(&path, &args.all_changes(), &role, registry)?;
-            let run = open_run(&prepared)?;
-            supervise(&prepared.plan, &run, false)
-        }
+    let make = |role: &Role| {
+        let prepared = prepare(&path, &args.all_changes(), role, registry)?;
+        let run = open_run(&prepared)?;
+        Ok((prepared.plan, run))
+    };
+    start(make, false, registry)
+}
+
+/// Runs what `make` prepares: with ranks of our own, or as a rank of the launcher that started us. Only
+/// one process makes the run.
+pub(crate) fn start(
+    make: impl FnOnce(&Role) -> Result<(Plan, OwnedRun), Refusal>,
+    resume: bool,
+    registry: &Registry,
+) -> Result<u8, Refusal> {
+    let role = role()?;
+    if let Role::Foreign(_) = role {
+        return foreign(make, resume, &role, registry);
     }
+    let (plan, run) = make(&role)?;
+    supervise(&plan, &run, resume)
 }
 
 /// What started this process.
@@ -47,7 +60,7 @@ pub(crate) fn one_machine(launch: &Launch) -> Result<(), Refusal> {
 }
 
 /// Starts the ranks of `plan` and watches them to the end.
-pub(crate) fn supervise(plan: &Plan, run: &OwnedRun, resume: bool) -> Result<u8, Refusal> {
+fn supervise(plan: &Plan, run: &OwnedRun, resume: bool) -> Result<u8, Refusal> {
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let start = Start { resume, program };
     let ended = launch::run(plan, &run.folders, &start, &mut |note| announce(&note));
@@ -89,7 +102,9 @@ fn draw(plan: &Plan, folders: &RunFolders) {
     }
     match report::read(&folders.logs) {
         Ok(records) if !records.history.is_empty() => {
-            if let Err(error) = report::curves::write(&records.history, &folders.logs, &plan.name) {
+            let best = report::best_epoch(&records.history, &plan.checkpoint);
+            let drawn = report::curves::write(&records.history, best, &folders.logs, &plan.name);
+            if let Err(error) = drawn {
                 to_stderr(&format!("warning: {error}"));
             }
         }
@@ -122,13 +137,18 @@ impl fmt::Display for Never {
 }
 
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, nobody watches but the launcher.
-fn foreign(args: &Run, path: &Path, role: &Role, registry: &Registry) -> Result<u8, Refusal> {
-    let mut made = None;
+fn foreign(
+    make: impl FnOnce(&Role) -> Result<(Plan, OwnedRun), Refusal>,
+    resume: bool,
+    role: &Role,
+    registry: &Registry,
+) -> Result<u8, Refusal> {
+    // Rank 0 holds the run's lock as long as it lives.
+    let mut owned = None;
     let joined = launch::join(role, || {
-        let prepared = prepare(path, &args.all_changes(), role, registry)?;
-        let run = open_run(&prepared)?;
-        let told = (prepared.plan.clone(), run.folders.clone(), false);
-        made = Some(run);
+        let (plan, run) = make(role)?;
+        let told = (plan, run.folders.clone(), resume);
+        owned = Some(run);
         Ok::<_, Refusal>(told)
     });
     let membership = match joined {

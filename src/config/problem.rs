@@ -38,7 +38,7 @@ impl Problem {
     pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         let (key, what) = (key.into(), what.into());
         let short = what.chars().count() <= LONGEST_LABEL;
-        let label = if short { what.clone() } else { String::new() };
+        let label = if short { what.clone() } else { "here".to_owned() };
         let order = usize::MAX;
         Self(Box::new(Parts { key, what, file: None, place: None, label, help: None, order }))
     }

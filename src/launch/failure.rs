@@ -81,15 +81,19 @@ impl Failure {
     pub fn block(&self, saved: &str) -> String {
         let place = self.place.as_ref().map_or(String::new(), |place| format!(", {place}"));
         let pid = self.pid.map_or(String::new(), |pid| format!(", pid {pid}"));
-        let why =
-            if self.causes.is_empty() { "unknown".to_owned() } else { self.causes.join(": ") };
+        // A message without a cause says it all itself.
+        let why = match self.causes.join(": ") {
+            causes if causes.is_empty() => String::new(),
+            causes => format!("why:   {causes}\n"),
+        };
         let mut text = format!(
-            "error: {}\nwhere: rank {} on {}{pid}, {}, step {}{place}\nwhy:   {why}\n",
+            "error: {}\nwhere: rank {} on {}{pid}, {}, step {}{place}\n{why}",
             self.message, self.rank, self.host, self.phase, self.step
         );
-        for other in &self.secondary {
+        for (index, other) in self.secondary.iter().enumerate() {
             let Secondary { rank, phase, step, message, .. } = other;
-            let _ = writeln!(text, "       then rank {rank} ({phase}, step {step}) {message}");
+            let label = if index == 0 { "then:" } else { "" };
+            let _ = writeln!(text, "{label:<7}rank {rank} ({phase}, step {step}) {message}");
         }
         for (attempt, cause) in self.history.iter().enumerate() {
             let _ = writeln!(text, "       before restart {}: {cause}", attempt + 1);

@@ -10,8 +10,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::Error;
 use super::panel::{Canvas, FONT, INK, Panel, Series};
-use super::{Error, best_epoch};
 use crate::event::History;
 use crate::files;
 use crate::record::text::{self, escape};
@@ -35,16 +35,21 @@ const BITMAP_LIFT: f64 = 3.0;
 
 type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// Draws both pictures into `folder`, each complete or not at all.
+/// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch `best` (from 1).
 ///
 /// # Errors
 ///
 /// A picture cannot be drawn or written.
-pub fn write(history: &History, folder: &Path, title: &str) -> Result<(), Error> {
+pub fn write(
+    history: &History,
+    best: Option<usize>,
+    folder: &Path,
+    title: &str,
+) -> Result<(), Error> {
     register_font()?;
     let title = escape(title);
-    files::write_atomic(&folder.join(PNG), &draw_png(history, &title)?)?;
-    files::write_atomic(&folder.join(SVG), draw_svg(history, &title)?.as_bytes())?;
+    files::write_atomic(&folder.join(PNG), &draw_png(history, best, &title)?)?;
+    files::write_atomic(&folder.join(SVG), draw_svg(history, best, &title)?.as_bytes())?;
     Ok(())
 }
 
@@ -55,12 +60,12 @@ fn register_font() -> Result<(), Error> {
         .map_err(|_| Error::Draw { what: PNG, reason: "the embedded font is damaged".into() })
 }
 
-fn draw_png(history: &History, title: &str) -> Result<Vec<u8>, Error> {
+fn draw_png(history: &History, best: Option<usize>, title: &str) -> Result<Vec<u8>, Error> {
     let scale = BITMAP_SCALE * OVERSAMPLING;
     let (width, height) = (SIZE.0 * scale, SIZE.1 * scale);
     let mut pixels = vec![255; (3 * width * height) as usize];
     let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
-    draw(history, title, &area, Canvas { scale: f64::from(scale), lift: BITMAP_LIFT })
+    draw((history, best), title, &area, Canvas { scale: f64::from(scale), lift: BITMAP_LIFT })
         .map_err(failed(PNG))?;
     drop(area);
     let fine = RgbImage::from_raw(width, height, pixels)
@@ -73,16 +78,16 @@ fn draw_png(history: &History, title: &str) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-fn draw_svg(history: &History, title: &str) -> Result<String, Error> {
+fn draw_svg(history: &History, best: Option<usize>, title: &str) -> Result<String, Error> {
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-    draw(history, title, &area, Canvas { scale: 1.0, lift: 0.0 }).map_err(failed(SVG))?;
+    draw((history, best), title, &area, Canvas { scale: 1.0, lift: 0.0 }).map_err(failed(SVG))?;
     drop(area);
     Ok(text)
 }
 
 fn draw<DB: DrawingBackend>(
-    history: &History,
+    (history, best): (&History, Option<usize>),
     title: &str,
     area: &DrawingArea<DB, Shift>,
     canvas: Canvas,
@@ -93,30 +98,30 @@ fn draw<DB: DrawingBackend>(
     let style = canvas.text(22.0, INK).pos(Pos::new(HPos::Center, VPos::Center));
     let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
     head.draw(&Text::new(title, middle, style))?;
-    let second = if history.has_accuracy() { accuracy(history) } else { rate(history) };
-    for (panel, half) in [loss(history), second].iter().zip(body.split_evenly((1, 2))) {
+    let second = if history.has_accuracy() { accuracy(history, best) } else { rate(history) };
+    for (panel, half) in [loss(history, best), second].iter().zip(body.split_evenly((1, 2))) {
         panel.draw(&half, canvas)?;
     }
     area.present()
 }
 
-fn loss(history: &History) -> Panel<'_> {
+fn loss(history: &History, best: Option<usize>) -> Panel<'_> {
     Panel {
         quantity: "loss",
         series: train_and_val(&history.train_loss, &history.val_loss),
         top: f64::INFINITY,
         value: text::loss,
-        best: best_epoch(history),
+        best,
     }
 }
 
-fn accuracy(history: &History) -> Panel<'_> {
+fn accuracy(history: &History, best: Option<usize>) -> Panel<'_> {
     Panel {
         quantity: "accuracy (%)",
         series: train_and_val(&history.train_acc, &history.val_acc),
         top: 100.0,
         value: |percent| text::percent(percent / 100.0),
-        best: best_epoch(history),
+        best,
     }
 }
 
@@ -170,7 +175,7 @@ mod tests {
 
     fn svg(history: &History) -> String {
         register_font().unwrap();
-        draw_svg(history, "a <title> & more").unwrap()
+        draw_svg(history, Some(history.len()), "a <title> & more").unwrap()
     }
 
     #[test]
@@ -203,7 +208,7 @@ mod tests {
     #[test]
     fn the_bitmap_is_a_png_of_the_announced_size_with_smooth_dark_text() {
         let folder = tempfile::tempdir().unwrap();
-        write(&classifier(20), folder.path(), "shapes").unwrap();
+        write(&classifier(20), Some(17), folder.path(), "shapes").unwrap();
         let picture = image::open(folder.path().join(PNG)).unwrap().into_rgb8();
         assert_eq!(picture.dimensions(), (2400, 960));
         let count = |wanted: RGBColor| {

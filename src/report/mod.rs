@@ -15,6 +15,7 @@ pub use table::table;
 
 use crate::event::History;
 use crate::files;
+use crate::plan::{CheckpointPlan, Mode};
 use crate::record::{self, EVENTS, HISTORY, Log};
 
 /// Why a report could not be made.
@@ -72,28 +73,32 @@ pub fn read(folder: &Path) -> Result<Records, Error> {
     Ok(Records { history, log })
 }
 
-/// Draws the curves of the run in `folder` anew and gives its table and story as text.
+/// Draws the curves of the run in `folder` anew and gives its table and story as text. `plan` says which
+/// metric ranks its checkpoints.
 ///
 /// # Errors
 ///
 /// The records cannot be read, or the pictures cannot be written.
-pub fn write(folder: &Path) -> Result<String, Error> {
+pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
     let records = read(folder)?;
     let title = story::title(&records.log).unwrap_or_else(|| folder.display().to_string());
-    curves::write(&records.history, folder, &title)?;
-    let parts = [story(&records.log), table(&records.history)];
+    let best = best_epoch(&records.history, plan);
+    curves::write(&records.history, best, folder, &title)?;
+    let parts = [story(&records.log), table(&records.history, best)];
     Ok(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n"))
 }
 
-/// The epoch, counted from 1, with the highest validation accuracy, or without accuracies the lowest
-/// validation loss; the first of equals.
-pub(crate) fn best_epoch(history: &History) -> Option<usize> {
-    let badness: Vec<Option<f64>> = if history.val_acc.iter().any(Option::is_some) {
-        history.val_acc.iter().map(|accuracy| accuracy.map(|accuracy| -accuracy)).collect()
-    } else {
-        history.val_loss.clone()
+/// The epoch, counted from 1, with the best value of the metric that ranks checkpoints; the first of
+/// equals. `None` if it was never measured at the end of an epoch.
+pub fn best_epoch(history: &History, plan: &CheckpointPlan) -> Option<usize> {
+    let values = match plan.monitor.as_str() {
+        "val/accuracy" => &history.val_acc,
+        "train/accuracy" => &history.train_acc,
+        "train/loss" => &history.train_loss,
+        _ => &history.val_loss,
     };
-    let known = badness.iter().enumerate().filter_map(|(i, value)| Some((i, (*value)?)));
+    let sign = if plan.mode == Mode::Min { 1.0 } else { -1.0 };
+    let known = values.iter().enumerate().filter_map(|(i, value)| Some((i, sign * (*value)?)));
     known.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index + 1)
 }
 
@@ -101,20 +106,30 @@ pub(crate) fn best_epoch(history: &History) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::event::Event;
-    use crate::plan::{RunFolders, Sink};
+    use crate::plan::{Cadence, RunFolders, Sink};
     use crate::record::{Recorder, Screen, Settings, examples};
 
+    fn ranked_by(monitor: &str, mode: Mode) -> CheckpointPlan {
+        CheckpointPlan {
+            dir: "checkpoints".into(),
+            every: Cadence::Epochs(1),
+            keep_last: 1,
+            keep_best: 1,
+            monitor: monitor.into(),
+            mode,
+        }
+    }
+
     #[test]
-    fn the_best_epoch_is_that_of_the_accuracy_and_the_first_of_equals() {
-        let mut history = History {
+    fn the_best_epoch_is_that_of_the_monitored_metric_and_the_first_of_equals() {
+        let history = History {
             val_acc: vec![Some(50.0), None, Some(70.0), Some(70.0)],
-            val_loss: vec![Some(0.1), Some(0.2), Some(0.3), Some(0.4)],
+            val_loss: vec![Some(0.4), Some(0.1), Some(0.3), Some(0.2)],
             ..History::default()
         };
-        assert_eq!(best_epoch(&history), Some(3));
-        history.val_acc = vec![None; 4];
-        assert_eq!(best_epoch(&history), Some(1));
-        assert_eq!(best_epoch(&History::default()), None);
+        assert_eq!(best_epoch(&history, &ranked_by("val/accuracy", Mode::Max)), Some(3));
+        assert_eq!(best_epoch(&history, &ranked_by("val/loss", Mode::Min)), Some(2));
+        assert_eq!(best_epoch(&history, &ranked_by("train/loss", Mode::Min)), None);
     }
 
     #[test]
@@ -140,7 +155,7 @@ mod tests {
         recorder.record(&Event::Finished(examples::finished())).unwrap();
         drop(recorder);
 
-        let text = write(folder.path()).unwrap();
+        let text = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
         assert!(text.starts_with("shapes  20261120-132556-3fa2"), "{text}");
         assert!(text.contains("completed after step 50"), "{text}");
         assert_eq!(text.lines().filter(|line| line.contains("72.50")).count(), 4, "{text}");
@@ -152,7 +167,8 @@ mod tests {
     #[test]
     fn a_folder_without_a_run_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let message = write(folder.path()).unwrap_err().to_string();
+        let plan = ranked_by("val/loss", Mode::Min);
+        let message = write(folder.path(), &plan).unwrap_err().to_string();
         assert!(message.starts_with("cannot read `"), "{message}");
         assert!(message.contains(HISTORY), "{message}");
     }

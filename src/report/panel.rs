@@ -168,7 +168,7 @@ impl Panel<'_> {
 
     fn best_point(&self) -> Option<Best> {
         let (epoch, series) = (self.best?, self.series.last()?);
-        let value = series.values.get(epoch - 1).copied().flatten()?;
+        let value = series.values.get(epoch.checked_sub(1)?).copied().flatten()?;
         Some(Best { epoch, value, color: series.color })
     }
 }

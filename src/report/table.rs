@@ -2,20 +2,18 @@
 
 use std::fmt::Write;
 
-use super::best_epoch;
 use crate::event::History;
 use crate::record::text::{loss, short};
 
 const HEADER: [&str; 6] =
     ["epoch", "train loss", "train acc", "val loss", "val acc", "learning rate"];
 
-/// One line per epoch, numbers aligned, `*` at the best; columns without any number are left out. Empty
+/// One line per epoch, numbers aligned, `*` at the epoch `best` (from 1); columns without any number are left out. Empty
 /// for a run without a finished epoch.
-pub fn table(history: &History) -> String {
+pub fn table(history: &History, best: Option<usize>) -> String {
     if history.is_empty() {
         return String::new();
     }
-    let best = best_epoch(history);
     let epochs = (1..=history.len())
         .map(|epoch| format!("{}{epoch}", if best == Some(epoch) { "*" } else { "" }))
         .collect();
@@ -66,7 +64,7 @@ mod tests {
         history.push(&examples::epoch_done(1));
         history.push(&EpochDone { val_accuracy: Some(0.9), ..examples::epoch_done(2) });
         history.push(&EpochDone { val_loss: None, val_accuracy: None, ..examples::epoch_done(3) });
-        assert_snapshot!(table(&history), @r"
+        assert_snapshot!(table(&history, Some(2)), @r"
         epoch  train loss  train acc  val loss  val acc  learning rate
             1      0.8000    60.00 %    0.5500  72.50 %           0.05
            *2      0.6000    70.00 %    0.5500  90.00 %           0.05
@@ -80,10 +78,10 @@ mod tests {
         let epoch =
             EpochDone { train_accuracy: None, val_accuracy: None, ..examples::epoch_done(1) };
         history.push(&epoch);
-        assert_snapshot!(table(&history), @r"
+        assert_snapshot!(table(&history, Some(1)), @r"
         epoch  train loss  val loss  learning rate
            *1      0.8000    0.5500           0.05
         ");
-        assert_eq!(table(&History::default()), "");
+        assert_eq!(table(&History::default(), None), "");
     }
 }

@@ -23,6 +23,11 @@ pub(crate) enum Ending {
 /// Trains from where the engine stands to the end of the run.
 pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
     let total = run.plan.length.total_steps;
+    if run.engine.state().step >= total {
+        let message = format!("nothing is left to do: all {total} steps are done and saved");
+        run.record(&Event::Warned { message })?;
+        return Ok(Ending::Done(Reason::Completed));
+    }
     let mut ending = Ending::Done(Reason::Completed);
     while run.engine.state().step < total {
         if let Some(early) = epoch(run)? {

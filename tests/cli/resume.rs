@@ -157,7 +157,7 @@ fn resuming_a_finished_run_changes_nothing_and_says_so() {
     lab.run_to(0, &["small.toml"]);
     let before = bits(&lab);
     let again = lab.run_to(0, &["resume"]);
-    again.says(&["resumed after step 12", "completed after step 12"]);
+    again.says(&["resumed after step 12", "nothing is left to do: all 12 steps are done"]);
     bits(&lab).must_be(&before);
     lab.is_clean();
 }

@@ -132,9 +132,11 @@ pub(crate) fn is_ready(dir: &Path, parameters: &Parameters) -> Result<bool, Erro
             };
             if is_empty { Ok(false) } else { Err(Error::ForeignFolder { path: dir.to_owned() }) }
         }
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            Err(Error::ForeignFolder { path: dir.to_owned() })
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Error::NotAFolder {
+            what: "the path of the generated data",
+            path: dir.to_owned(),
+            expected: "nothing yet, or a folder that ddprun generated",
+        }),
         Err(source) => Err(Error::Io { action: "read", path: dir.join(MARKER), source }),
     }
 }
