@@ -208,7 +208,7 @@ pub enum Error {
     },
 }
 
-/// Whose fault an [`Error`] is; decides the exit code.
+/// Whose fault an [`enum@Error`] is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The data cannot be used.

@@ -13,7 +13,7 @@
 //! join(make) ── rank 0 makes the run and hands plan and memfd to the others over an abstract socket
 //! ```
 //!
-//! No port is opened on one machine. Ranks die with the thread that called [`run`] (the main thread), and
+//! No port is opened on one machine. Ranks die with the thread that called [`run()`] (the main thread), and
 //! again with their control socket. Signals to one rank are a vote of all: `worker` exchanges
 //! [`Link::stop_requested`] at each step's edge. A rank that fails reports once and exits with the code of its
 //! report; what a collective says is [`Blame::Peer`], everything else [`Blame::Own`].

@@ -1,5 +1,4 @@
 //! Plans and ranks for tests of the engine: threads as ranks over a real shared mapping.
-#![allow(dead_code, reason = "each test binary uses its own part")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper may stop the test")]
 
 use std::sync::Arc;
