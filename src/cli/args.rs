@@ -75,6 +75,27 @@ pub(crate) struct Launch {
     /// Accepted as torchrun's; one machine is always standalone.
     #[arg(long)]
     pub(crate) standalone: bool,
+    #[command(flatten)]
+    pub(crate) rendezvous: Rendezvous,
+}
+
+/// torchrun's flags of the rendezvous: accepted, so that a command line can be kept, and without effect,
+/// because ranks of one machine meet without a port.
+#[derive(Clone, Debug, Default, ClapArgs)]
+#[command(next_help_heading = "Accepted from torchrun, without effect on one machine")]
+pub(crate) struct Rendezvous {
+    /// Rank of this machine.
+    #[arg(long, alias = "node_rank", value_name = "N")]
+    pub(crate) node_rank: Option<u32>,
+    /// Where machines meet.
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
+    pub(crate) rdzv_endpoint: Option<String>,
+    /// Machine of rank 0.
+    #[arg(long, alias = "master_addr", value_name = "HOST")]
+    pub(crate) master_addr: Option<String>,
+    /// Port of rank 0.
+    #[arg(long, alias = "master_port", value_name = "PORT")]
+    pub(crate) master_port: Option<u16>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -157,5 +178,7 @@ mod tests {
             let args = Args::try_parse_from(["ddprun", flag, "2", "x.toml", "a.b=1"]).unwrap();
             assert_eq!(args.run.all_changes(), ["a.b=1", "distributed.devices=2"]);
         }
+        let line = ["ddprun", "--standalone", "--nnodes=1", "--node_rank=0", "--master-port=29501"];
+        assert!(Args::try_parse_from(line.into_iter().chain(["x.toml"])).is_ok());
     }
 }
