@@ -92,7 +92,8 @@ fn update(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().sample_size(10);
+    // Criterion's pictures need a system font; the numbers do not.
+    config = Criterion::default().sample_size(10).without_plots();
     targets = convolution, resnets, update
 }
 criterion_main!(benches);
