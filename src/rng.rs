@@ -24,6 +24,17 @@ pub enum Purpose {
 }
 
 /// A stream of random numbers, identified by what it is for.
+///
+/// # Example
+///
+/// ```
+/// use ddprun::rng::{Key, Purpose};
+///
+/// let of_sample = |sample| Key::new(42, Purpose::Augment, 3, sample);
+/// // The same place gives the same numbers, in any order, on any rank.
+/// assert_eq!(of_sample(7).uniform(0), of_sample(7).uniform(0));
+/// assert_ne!(of_sample(7).uniform(0), of_sample(8).uniform(0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(u64);
 

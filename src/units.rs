@@ -81,6 +81,12 @@ counted! {
 }
 
 /// A number of bytes.
+///
+/// ```
+/// use ddprun::units::Bytes;
+///
+/// assert_eq!(Bytes::of_f32(11_689_512).to_string(), "44.59 MiB"); // ResNet-18
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(pub u64);

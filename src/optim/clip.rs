@@ -43,6 +43,13 @@ pub fn scale_and_measure(gradient: &mut [f32], factor: f32) -> f64 {
 }
 
 /// `min(1, limit / (norm + 1e-6))`, as `torch.nn.utils.clip_grad_norm_`.
+///
+/// ```
+/// use ddprun::optim::clip_coefficient;
+///
+/// assert_eq!(clip_coefficient(0.5, 1.0), 1.0); // short enough
+/// assert!((clip_coefficient(4.0, 1.0) - 0.25).abs() < 1e-6);
+/// ```
 pub fn clip_coefficient(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
 }
