@@ -19,12 +19,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::collective::{Error, reduce};
+use crate::plan::mapping::{HEADER_BYTES, STAGING_BYTES};
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Bytes before the first rank's area.
-pub(super) const HEADER: usize = 64 << 10;
+pub(super) const HEADER: usize = HEADER_BYTES as usize;
 /// Bytes of each rank's staging area.
-pub(super) const STAGING: usize = 1 << 20;
+pub(super) const STAGING: usize = STAGING_BYTES as usize;
 /// Elements that are reduced at a time: the chunks of a few ranks fit the first-level cache.
 const CHUNK: usize = 2048;
 

@@ -14,12 +14,11 @@ use crate::collective::meeting::{self, MAX_WORLD, Seat};
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
 use crate::collective::{Collective, Error, Op, Segment};
+use crate::plan::mapping::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Bytes that are exchanged between two meetings.
 const PIECE: usize = STAGING / 2;
-/// Segments begin at multiples of this many elements, as `plan` counts them.
-const ALIGN: usize = 64;
 
 /// One rank of the group.
 pub(super) struct Shm {
@@ -64,7 +63,7 @@ impl Shm {
         for (index, &len) in lengths.iter().enumerate() {
             let floats = Floats::new(&self.mapping, self.rank, start, len)?;
             segments.push(Segment { memory: Memory::Shared(floats), index });
-            start += len.next_multiple_of(ALIGN);
+            start += len.next_multiple_of(ALIGNMENT);
         }
         Ok(segments)
     }

@@ -5,11 +5,8 @@
 //! starts early, 25 MiB for the others (`torch/csrc/distributed/c10d/reducer.cpp`,
 //! `compute_bucket_assignment_by_size`).
 
+use crate::plan::mapping::ALIGNMENT;
 use crate::units::Bytes;
-
-/// Slots start at multiples of this many elements: a cache line's worth, so that ranks that reduce
-/// neighbouring slots do not share one.
-pub const ALIGNMENT: usize = 64;
 
 /// Place of one parameter's gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
