@@ -68,3 +68,8 @@ report *run:
 [group('measure')]
 bench *args:
     cargo bench --locked "$@"
+
+# ddprun against PyTorch, in alternating pairs: `PYTHON=/venv/bin/python just bench-peers mlp allreduce`; all without a name.
+[group('measure')]
+bench-peers *names:
+    cargo bench --locked --bench peers -- pairs "$@"

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
-use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use ddprun::nn::{Builder, GradientSink, Init, Param, Params, Pass};
-use ddprun::ops::{Window, conv2d, cross_entropy};
-use ddprun::optim::{Moments, Update};
-use ddprun::plan::{ModelPlan, OptimizerPlan, Precision, ScalingRule, UpdateRule};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use ddprun::nn::{Builder, Init, Param, Params, Pass};
+use ddprun::ops::{ConvOptions, GradientSink, Window, conv2d, cross_entropy};
+use ddprun::optim::{Moments, Part, Update, sum_of_squares};
+use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision, ScalingRule, UpdateRule};
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::GlobalBatchSize;
 
@@ -17,7 +17,11 @@ use ddprun::units::GlobalBatchSize;
 struct Ignored;
 
 impl GradientSink for Ignored {
-    fn accept(&self, _: usize, _: &Tensor) -> Result<()> {
+    fn add(&self, _: usize, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+
+    fn complete(&self, _: usize) -> Result<()> {
         Ok(())
     }
 }
@@ -36,12 +40,15 @@ fn convolution(c: &mut Criterion) {
     let builder = Builder::new(0);
     let weight: Param = builder.param("weight", &shape, Init::he_fan_out(&shape)).expect("memory");
     let params = builder.finish();
-    let window = Window { stride: 1, padding: 1 };
+    let options = ConvOptions {
+        window: Window { stride: 1, padding: 1 },
+        groups: 1,
+        precision: Precision::Fp32,
+        convolutions: Convolutions::Fast,
+    };
     c.bench_function("conv2d 3x3 64->64, 32x32, batch 32, forward and backward", |bencher| {
         bencher.iter(|| {
-            pass(&params, || {
-                conv2d(&images, &weight.tensor()?, None, window, Precision::Fp32)?.sum_all()
-            });
+            pass(&params, || conv2d(&images, &weight.weight()?, None, options)?.sum_all());
         });
     });
 }
@@ -66,28 +73,38 @@ fn resnets(c: &mut Criterion) {
     }
 }
 
-/// One update of as many parameters as `ResNet`-18 has.
+/// One update of as many parameters as `ResNet`-18 has, and the measuring before it.
+/// The rates count what has to be read and written once.
 fn update(c: &mut Criterion) {
     const N: usize = 11_181_642;
-    let rule = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true };
-    let plan = OptimizerPlan {
-        rule,
-        lr: 0.1,
-        base_lr: 0.1,
-        scaling: ScalingRule::None,
-        base_batch_size: GlobalBatchSize::ONE,
-        weight_decay: 5e-4,
-        no_decay_on_1d: false,
-    };
     let gradient = vec![1e-3f32; N];
     let mut values = vec![1f32; N];
-    c.bench_function("sgd with momentum, 11.2 M parameters", |bencher| {
-        bencher.iter_batched_ref(
-            || Moments::new(&rule, N),
-            |moments| Update::new(&plan, 0.1, None, 2).apply(&mut values, &gradient, moments, 2),
-            BatchSize::LargeInput,
-        );
-    });
+    let mut group = c.benchmark_group("update of 11.2 M parameters");
+    let bytes = |vectors: u64| Throughput::Bytes(vectors * 4 * N as u64);
+    group.throughput(bytes(1));
+    group.bench_function("norm", |bencher| bencher.iter(|| sum_of_squares(&gradient)));
+    let sgd = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true };
+    let adam_w = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    for (name, rule, vectors) in [("sgd with momentum", sgd, 5), ("adamw", adam_w, 7)] {
+        let plan = OptimizerPlan {
+            rule,
+            lr: 1e-3,
+            base_lr: 1e-3,
+            scaling: ScalingRule::None,
+            base_batch_size: GlobalBatchSize::ONE,
+            weight_decay: 5e-4,
+            no_decay_on_1d: false,
+        };
+        let mut moments = Moments::new(&rule, N);
+        group.throughput(bytes(vectors));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let (values, gradient) = (&mut values[..], &gradient[..]);
+                let part = Part { values, gradient, moments: &mut moments, dimensions: 2 };
+                Update::new(&plan, plan.lr, None, 2).apply([part]);
+            });
+        });
+    }
 }
 
 criterion_group! {

@@ -8,7 +8,7 @@
 //!         StepDone             every `logging.every`
 //!         StepSkipped          fp16: a gradient was not finite
 //!         Evaluated            every `validation.every`
-//!         Saved                every `checkpoint.every`
+//!         Saved                when a checkpoint of `checkpoint.every` is on disk, some steps later
 //!         Warned               whenever something is worth a look
 //!     EpochDone
 //! Finished | Failed            once, last
@@ -162,8 +162,14 @@ pub struct Saved {
     pub best: bool,
     /// Size of all its files.
     pub size: Bytes,
-    /// Wall-clock time of the save.
+    /// Wall-clock time from the copy of the state until it was on disk.
     pub seconds: f64,
+    /// Time of it that training waited.
+    #[serde(default)]
+    pub stall_seconds: f64,
+    /// Checkpoints since the last one that this one replaced, because the disk was busy.
+    #[serde(default)]
+    pub replaced: u64,
 }
 
 /// Last words of a run.
@@ -182,6 +188,9 @@ pub struct Finished {
     /// Seconds of rank 0 in each phase. Every written line has a `time` of its own.
     #[serde(rename = "phase_seconds")]
     pub time: TimeShares,
+    /// Most memory that rank 0 had resident; `None` where the system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<Bytes>,
 }
 
 /// The best value of the monitored metric.
@@ -224,7 +233,7 @@ pub struct TimeShares {
     pub optimizer: f64,
     /// Evaluations.
     pub evaluation: f64,
-    /// Saving checkpoints.
+    /// Copying the state for checkpoints, and waiting for the last one.
     pub checkpoint: f64,
 }
 

@@ -6,18 +6,20 @@
 //! ([`Lines`]). A run folder belongs to one process at a time ([`RunLock`]).
 
 mod lines;
+mod new_file;
 mod run_lock;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 pub use lines::Lines;
-pub use run_lock::RunLock;
+pub use new_file::{NewFile, sync_together};
+pub use run_lock::{RunLock, lock_holder};
 
 /// What marks a temporary: `.<final name>.<pid>-<counter>` and this.
 const TEMPORARY: &str = ".ddprun-tmp";
@@ -89,7 +91,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Makes the folder `path` from what `fill` writes into the folder that it is given; all of it, synced, or
+/// Makes the folder `path` from what `fill` writes, and syncs, into the folder that it is given; all of it or
 /// nothing. A folder that already has the name is replaced.
 ///
 /// # Errors
@@ -102,7 +104,7 @@ pub fn write_folder_atomic<T, E: From<Error>>(
     let temporary = temporary_beside(path)?;
     let filled = create_folder(&temporary).map_err(E::from).and_then(|()| {
         let value = fill(&temporary)?;
-        sync_tree(&temporary)?;
+        sync(&temporary)?;
         replace_folder(&temporary, path)?;
         Ok(value)
     });
@@ -115,7 +117,7 @@ pub fn write_folder_atomic<T, E: From<Error>>(
 }
 
 /// Makes `link` a relative symbolic link to `target`, in one step for whoever reads it. `target` need not
-/// exist, its folder must.
+/// exist, its folder must. The link is on disk once its folder is synced.
 ///
 /// # Errors
 ///
@@ -131,7 +133,27 @@ pub fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
         let _ = fs::remove_file(&temporary);
         return Err(Error::io("replace the link", link)(reason));
     }
-    sync_parent(link)
+    Ok(())
+}
+
+/// Removes a folder: under its name it is whole or gone.
+///
+/// # Errors
+///
+/// The folder cannot be renamed or removed.
+pub fn remove_folder(path: &Path) -> Result<(), Error> {
+    let temporary = temporary_beside(path)?;
+    fs::rename(path, &temporary).map_err(Error::io("remove", path))?;
+    fs::remove_dir_all(&temporary).map_err(Error::io("remove", path))
+}
+
+/// Waits until the file, or the names in the folder, at `path` are on disk.
+///
+/// # Errors
+///
+/// It cannot be opened, or the operating system could not write it.
+pub fn sync(path: &Path) -> Result<(), Error> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(Error::io("sync", path))
 }
 
 /// Makes a folder and those above it.
@@ -197,35 +219,13 @@ fn temporary_beside(path: &Path) -> Result<PathBuf, Error> {
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o644)
-        .open(path)
-        .map_err(Error::io("create", path))?;
-    file.write_all(bytes).map_err(Error::io("write", path))?;
-    file.sync_all().map_err(Error::io("sync", path))
-}
-
-fn sync_tree(folder: &Path) -> Result<(), Error> {
-    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
-        let entry = entry.map_err(Error::io("read the folder", folder))?;
-        let kind = entry.file_type().map_err(Error::io("look at", &entry.path()))?;
-        if kind.is_dir() {
-            sync_tree(&entry.path())?;
-        } else if kind.is_file() {
-            sync(&entry.path())?;
-        }
-    }
-    sync(folder)
+    let mut file = NewFile::create(path)?;
+    file.write(bytes)?;
+    file.sync()
 }
 
 fn sync_parent(path: &Path) -> Result<(), Error> {
     sync(parent_of(path))
-}
-
-fn sync(path: &Path) -> Result<(), Error> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(Error::io("sync", path))
 }
 
 fn parent_of(path: &Path) -> &Path {

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod units;
+pub mod memory;
 pub mod rng;
 pub mod files;
 pub mod event;
@@ -25,4 +26,5 @@ pub mod checkpoint;
 pub mod record;
 pub mod worker;
 pub mod report;
+pub mod sweep;
 pub mod cli;

@@ -4,6 +4,10 @@
 //! seed and from what the numbers are for (`purpose`, epoch, sample or step), never from the rank.
 //! Each draw mixes the key with a counter by the finaliser of `SplitMix64` (Steele, Lea and Flood,
 //! OOPSLA 2014).
+#![expect(
+    clippy::inline_always,
+    reason = "loops that draw a number for each element are vectorised"
+)]
 
 const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -21,6 +25,8 @@ pub enum Purpose {
     Dropout = 4,
     /// Generated data sets; `a` = split, `b` = sample.
     Generate = 5,
+    /// Values of a sweep's trials; `a` = trial, `b` = attempt.
+    Sweep = 6,
 }
 
 /// A stream of random numbers, identified by what it is for.
@@ -51,6 +57,7 @@ impl Key {
     }
 
     /// The number at position `counter`, uniform over all `u64`.
+    #[inline(always)]
     pub fn bits(self, counter: u64) -> u64 {
         mix(self.0.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
     }
@@ -125,6 +132,7 @@ pub fn name_hash(name: &str) -> u64 {
     })
 }
 
+#[inline(always)]
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -93,6 +93,17 @@ fn the_incomplete_last_step_of_an_epoch_has_the_same_bits_at_any_world_size() {
 }
 
 #[test]
+fn activations_that_are_computed_again_change_no_bit() {
+    for precision in [Precision::Fp32, Precision::Bf16] {
+        let mut plan = plan("resnet8", &IMAGE, 2);
+        plan.precision = precision;
+        let kept = train(&plan);
+        plan.activation_checkpointing = true;
+        assert_eq!(train(&plan), kept, "{precision:?}");
+    }
+}
+
+#[test]
 fn accumulation_adds_up_to_the_large_batch() {
     // Without BatchNorm and dropout, 4 passes of 4 samples are one pass of 16, to rounding.
     let mut small = plan("mlp", &[10], 1);
@@ -138,9 +149,8 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
     let resumed = on_ranks(&plan, |collective| {
         let rank = collective.rank();
         let (model, params) = Registry::default().build(&plan.model, 999).unwrap();
-        let restored = checkpoint::newest(folder.path()).unwrap();
-        let moments = checkpoint::restore(&restored, &plan, &params).unwrap();
-        let state = Some((restored.state, moments));
+        let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
+        let state = Some((restored.state, restored.moments));
         let mut engine =
             Engine::new(Arc::new(plan.clone()), model, params, collective, state).unwrap();
         assert_eq!(engine.state().step, 4);

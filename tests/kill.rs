@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use ddprun::collective;
 use ddprun::launch::{
-    self, Blame, Ended, Exit, Failure, Link, Membership, Note, Phase, Program, Start, Stop,
-    rank_env,
+    self, Blame, Console, Ended, Exit, Failure, Link, Membership, Note, Phase, Program, Start,
+    Stop, rank_env,
 };
 use ddprun::plan::{Plan, RunFolders};
 use ddprun::units::Rank;
@@ -138,6 +138,7 @@ fn plan(world: u32, max_restarts: u32, timeout: Duration) -> Plan {
         "batch": { "size": 1, "accumulation": 1, "global": world, "shards": world },
         "length": { "steps_per_epoch": 1, "total_steps": 1, "time": null },
         "precision": "fp32", "scaler": null, "clip": { "norm": null, "value": null },
+        "convolutions": "fast",
         "on_non_finite": "stop",
         "optimizer": {
             "rule": { "sgd": { "momentum": 0.0, "dampening": 0.0, "nesterov": false } },
@@ -167,7 +168,8 @@ fn folders(folder: &Path) -> RunFolders {
 fn start(scenario: &str) -> Start {
     let args = ["--exact", "as_worker", "--nocapture"].map(Into::into).to_vec();
     let env = vec![(SCENARIO.into(), scenario.into()), ("RUST_BACKTRACE".into(), "0".into())];
-    Start { resume: false, program: Program { path: std::env::current_exe().unwrap(), args, env } }
+    let program = Program { path: std::env::current_exe().unwrap(), args, env };
+    Start { resume: false, program, console: Console::Terminal, bell: None }
 }
 
 /// Runs a scenario in this process, and checks that nobody is left.

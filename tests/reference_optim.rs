@@ -1,7 +1,7 @@
 //! Update rules, schedules and clipping against values recorded with PyTorch 2.6.
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
 
-use ddprun::optim::{Moments, Plateau, Schedule, Update, clip_coefficient};
+use ddprun::optim::{Moments, Part, Plateau, Schedule, Update, clip_coefficient};
 use ddprun::plan::{Mode, OptimizerPlan, ScalingRule, SchedulePlan, ScheduleRule, UpdateRule};
 use ddprun::units::GlobalBatchSize;
 use serde_json::Value;
@@ -36,7 +36,9 @@ fn check_rule(name: &str, plan: &OptimizerPlan) {
         let gradient: Vec<f32> =
             numbers(&golden["grads"][step]).iter().map(|&v| v as f32).collect();
         let update = Update::new(plan, plan.lr, None, step as u64 + 1);
-        update.apply(&mut values, &gradient, &mut moments, 1);
+        let part =
+            Part { values: &mut values, gradient: &gradient, moments: &mut moments, dimensions: 1 };
+        update.apply([part]);
         for (value, expected) in values.iter().zip(numbers(&golden[name][step])) {
             let error = (f64::from(*value) - expected).abs();
             assert!(error < 3e-7, "{name}, step {step}: {value} instead of {expected}");

@@ -1,15 +1,15 @@
 //! Folder -> state.
 
-use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
-
-use crate::checkpoint::Error;
-use crate::checkpoint::manifest::{self, Damage, Manifest};
+use crate::checkpoint::entries;
+use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest};
+use crate::checkpoint::tensors::read_tensors;
+use crate::checkpoint::verify::{self, contents, open_whole};
+use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE};
 use crate::engine::TrainState;
 use crate::nn::Params;
-use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::optim::Moments;
 use crate::plan::Plan;
 
@@ -24,16 +24,26 @@ pub struct Found {
     pub manifest: Result<Manifest, Damage>,
 }
 
-/// A checkpoint in memory, every byte checked.
+/// A checkpoint whose manifest and progress were read and checked. Its tensors are still on disk.
 #[derive(Clone, Debug)]
-pub struct Restored {
+pub struct Opened {
     /// The folder.
     pub path: PathBuf,
+    /// What it consists of.
+    pub manifest: Manifest,
     /// Progress.
     pub state: TrainState,
+}
+
+/// A run as it was when its newest whole checkpoint was written; the parameters are in place.
+#[derive(Debug)]
+pub struct Restored {
+    /// Progress.
+    pub state: TrainState,
+    /// The optimizer's state, in registration order.
+    pub moments: Vec<Moments>,
     /// Newer checkpoints that were passed over, and why.
     pub passed_over: Vec<String>,
-    contents: BTreeMap<String, Vec<u8>>,
 }
 
 /// All checkpoints of `folder`, oldest first.
@@ -49,9 +59,7 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let step = name.and_then(|name| name.strip_prefix("step-")?.parse().ok());
-        if let (Some(step), true) = (step, path.is_dir()) {
+        if let (Some(step), true) = (step_of(&path), path.is_dir()) {
             found.push(Found { manifest: manifest::read(&path), step, path });
         }
     }
@@ -59,17 +67,47 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
     Ok(found)
 }
 
-/// The newest checkpoint of `folder` that is whole.
+/// The newest checkpoint of `folder` of which every byte is what was written.
 ///
 /// # Errors
 ///
-/// There is none; each one's damage is named.
-pub fn newest(folder: &Path) -> Result<Restored, Error> {
+/// There is none; each one's damage is named. Or a newer ddprun wrote one.
+pub fn newest(folder: &Path) -> Result<Opened, Error> {
+    Ok(newest_that(folder, verify)?.0)
+}
+
+/// Puts the newest whole checkpoint of `folder` into `params`; `None` if there are no checkpoints.
+///
+/// # Errors
+///
+/// As [`newest`] and [`restore`]; the parameters then have no meaning.
+pub fn restore_newest(
+    folder: &Path,
+    plan: &Plan,
+    params: &Params,
+) -> Result<Option<Restored>, Error> {
+    if all(folder)?.is_empty() {
+        return Ok(None);
+    }
+    let ((state, moments), passed_over) = newest_that(folder, |path| {
+        let opened = open(path)?;
+        let moments = restore(&opened, plan, params)?;
+        Ok((opened.state, moments))
+    })?;
+    Ok(Some(Restored { state, moments, passed_over }))
+}
+
+/// What `read` gives for the newest checkpoint that is not damaged, and the damage of those passed over.
+fn newest_that<T>(
+    folder: &Path,
+    mut read: impl FnMut(&Path) -> Result<T, Error>,
+) -> Result<(T, Vec<String>), Error> {
     let mut passed_over = Vec::new();
     for found in all(folder)?.into_iter().rev() {
-        match open(&found.path) {
-            Ok(restored) => return Ok(Restored { passed_over, ..restored }),
-            Err(error) => passed_over.push(error.to_string()),
+        match read(&found.path) {
+            Ok(value) => return Ok((value, passed_over)),
+            Err(error) if error.is_damage() => passed_over.push(error.to_string()),
+            Err(error) => return Err(error),
         }
     }
     Err(Error::NoneUsable { folder: folder.to_owned(), damaged: passed_over })
@@ -79,76 +117,88 @@ pub fn newest(folder: &Path) -> Result<Restored, Error> {
 ///
 /// # Errors
 ///
-/// It is damaged, or its state cannot be read.
-pub fn open(path: &Path) -> Result<Restored, Error> {
+/// Its manifest or its progress is damaged, or cannot be understood.
+pub fn open(path: &Path) -> Result<Opened, Error> {
     let damaged = |damage| Error::Damaged { path: path.to_owned(), damage };
     let manifest = manifest::read(path).map_err(damaged)?;
-    let contents = manifest::read_files(path, &manifest).map_err(damaged)?;
-    let state = contents.get("state.json").map(Vec::as_slice).unwrap_or_default();
-    let state = serde_json::from_slice(state)
-        .map_err(|error| misfit(&path.join("state.json"), error.to_string()))?;
-    Ok(Restored { path: path.to_owned(), state, passed_over: Vec::new(), contents })
+    let text = read_checked(path, STATE, &manifest).map_err(damaged)?;
+    let state = serde_json::from_slice(&text)
+        .map_err(|error| misfit(&path.join(STATE), error.to_string()))?;
+    Ok(Opened { path: path.to_owned(), manifest, state })
 }
 
-/// Puts a checkpoint's tensors into `params` and returns the optimizer's moments.
+/// As [`open`]; checks every byte.
 ///
 /// # Errors
 ///
-/// A tensor is missing or has another shape: the checkpoint is another experiment's.
-pub fn restore(restored: &Restored, plan: &Plan, params: &Params) -> Result<Vec<Moments>, Error> {
-    let bytes = |name: &str| restored.contents.get(name).map(Vec::as_slice).unwrap_or_default();
-    let path = restored.path.join("model.safetensors");
-    load_state_dict_bytes(params, &path, restored.model(), Strict::All)
-        .map_err(|error| misfit(&path, error.to_string()))?;
-    read_moments(&restored.path, bytes("optimizer.safetensors"), plan, params)
+/// As [`open`], and another file is damaged.
+pub fn verify(path: &Path) -> Result<Opened, Error> {
+    let opened = open(path)?;
+    verify::verify_files(path, &opened.manifest)
+        .map_err(|damage| Error::Damaged { path: path.to_owned(), damage })?;
+    Ok(opened)
 }
 
-fn read_moments(
-    folder: &Path,
-    bytes: &[u8],
-    plan: &Plan,
-    params: &Params,
-) -> Result<Vec<Moments>, Error> {
-    let path = folder.join("optimizer.safetensors");
-    let tensors =
-        SafeTensors::deserialize(bytes).map_err(|error| misfit(&path, error.to_string()))?;
+/// The weights and buffers as the bytes of a safetensors file, checked.
+///
+/// # Errors
+///
+/// The file is damaged.
+pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
+    read_checked(&opened.path, MODEL, &opened.manifest)
+        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
+}
+
+/// Reads a checkpoint's tensors into `params` and returns the optimizer's moments: each tensor once, straight to
+/// its place, where it is checked.
+///
+/// # Errors
+///
+/// A file is damaged; a tensor is missing, left over or of another shape: the checkpoint is another
+/// experiment's. The parameters then have no meaning.
+pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Moments>, Error> {
     let rule = &plan.optimizer.rule;
-    let [first, second] = Moments::names(rule);
-    let fill = |kind: &str, name: &str, values: &mut [f32]| -> Result<(), Error> {
-        if values.is_empty() {
-            return Ok(());
-        }
-        let key = format!("{kind}.{name}");
-        let tensor = tensors.tensor(&key).map_err(|_| misfit(&path, format!("no `{key}`")))?;
-        let target: &mut [u8] = bytemuck::cast_slice_mut(values);
-        if tensor.data().len() != target.len() {
-            return Err(misfit(&path, format!("`{key}` has shape {:?}", tensor.shape())));
-        }
-        target.copy_from_slice(tensor.data());
-        Ok(())
-    };
-    let mut all = Vec::with_capacity(params.parameters().len());
-    for param in params.parameters() {
-        let mut moments = Moments::new(rule, param.elem_count());
-        fill(first, param.name(), &mut moments.first)?;
-        fill(second, param.name(), &mut moments.second)?;
-        all.push(moments);
-    }
-    Ok(all)
+    let tensors = entries::of_model(params)
+        .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
+    read_tensors(opened, MODEL, tensors)?;
+    let parameters = params.parameters().iter();
+    let mut moments: Vec<Moments> =
+        parameters.map(|param| Moments::new(rule, param.elem_count())).collect();
+    read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, rule, &mut moments))?;
+    Ok(moments)
 }
 
-fn misfit(path: &Path, why: String) -> Error {
-    Error::Misfit { path: path.to_owned(), why }
-}
-
-/// Whether `path` is itself a checkpoint rather than a folder of checkpoints.
+/// Whether `path` is itself a checkpoint, whole or not, rather than a folder of checkpoints.
 pub fn is_checkpoint(path: &Path) -> bool {
-    path.join(manifest::MANIFEST).is_file()
+    path.is_dir() && (step_of(path).is_some() || path.join(manifest::MANIFEST).is_file())
 }
 
-impl Restored {
-    /// The weights and buffers as a safetensors file.
-    pub fn model(&self) -> &[u8] {
-        self.contents.get("model.safetensors").map(Vec::as_slice).unwrap_or_default()
+/// The step that the name of a checkpoint's folder says.
+fn step_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
+}
+
+pub(crate) fn entry<'a>(manifest: &'a Manifest, name: &str) -> Result<&'a FileEntry, Damage> {
+    manifest.files.get(name).ok_or_else(|| Damage::Missing(name.to_owned()))
+}
+
+/// The contents of the file `name`: the bytes that are used are the bytes that were checked.
+fn read_checked(folder: &Path, name: &str, manifest: &Manifest) -> Result<Vec<u8>, Damage> {
+    let entry = entry(manifest, name)?;
+    let file = open_whole(folder, name, entry)?;
+    let mut bytes = vec![0; entry.bytes as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(|error| Damage::reading(name, &error))?;
+    let mut rest = bytes.as_slice();
+    for part in &entry.parts {
+        let (these, after) = rest.split_at(part.bytes as usize);
+        rest = after;
+        if blake3::hash(these).to_hex().as_str() != part.blake3 {
+            return Err(contents(name, entry, part));
+        }
     }
+    Ok(bytes)
+}
+
+pub(crate) fn misfit(path: &Path, why: String) -> Error {
+    Error::Misfit { path: path.to_owned(), why }
 }

@@ -5,25 +5,53 @@
 //!                          latest -> step-00001000      best -> step-00000800
 //! ```
 //!
-//! A checkpoint is written under another name, synced and renamed; the manifest holds each file's size
-//! and BLAKE3 hash. The links are hints for people: what counts on resume is the newest folder whose
+//! A checkpoint is written under another name, synced and renamed; the manifest holds the size and the BLAKE3
+//! hash of each tensor. The links are hints for people: what counts on resume is the newest folder whose
 //! files are what its manifest says.
+//!
+//! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the copy.
 
+mod copied;
+mod entries;
 mod load;
 mod manifest;
 mod retention;
 mod save;
+mod tensors;
+mod verify;
+mod writer;
 
-pub use load::{Found, Restored, all, is_checkpoint, newest, open, restore};
-pub use manifest::{Damage, Manifest};
-pub use save::{Snapshot, save};
+pub use copied::Snapshot;
+pub use load::{
+    Found, Opened, Restored, all, is_checkpoint, model, newest, open, restore, restore_newest,
+    verify,
+};
+pub use manifest::{Damage, FileEntry, Manifest, Part};
+pub use save::{Destination, save};
+pub use tensors::{Tensor, tensors};
+pub use writer::Writer;
 
 use std::path::PathBuf;
 
 use crate::files;
 
-/// Version of the folder's form.
-pub const FORMAT: u32 = 1;
+/// Version of the folder's form. In format 1 a file had one hash; from 2 on each tensor has its own.
+pub const FORMAT: u32 = 2;
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+/// The files of a checkpoint beside its manifest.
+pub(crate) const FILES: [&str; 3] = [MODEL, OPTIMIZER, STATE];
+
+/// Why a checkpoint is made; the more important, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Importance {
+    /// It was time.
+    Regular,
+    /// No earlier state of the run was better.
+    Best,
+}
 
 /// Why a checkpoint cannot be written or used.
 #[derive(Debug, thiserror::Error)]
@@ -64,20 +92,29 @@ pub enum Error {
         /// Which tensor or field, and how it differs.
         why: String,
     },
-    /// The tensors cannot be put into a file.
-    #[error("cannot write the tensors of step {step}: {why}")]
+    /// The state cannot be put into files.
+    #[error("cannot write the state of step {step}: {why}")]
     Encode {
         /// The step.
         step: u64,
         /// Why.
         why: String,
     },
+    /// The writer's thread cannot be started.
+    #[error("cannot start the thread that writes checkpoints: {0}")]
+    Thread(#[source] std::io::Error),
 }
 
 impl Error {
     /// Whether the disk, not the checkpoint, is to blame.
     pub fn is_storage(&self) -> bool {
         matches!(self, Self::Files(_))
+    }
+
+    /// Whether this checkpoint is not what was written, so that the one before it may serve.
+    fn is_damage(&self) -> bool {
+        let is_newer = |damage: &Damage| matches!(damage, Damage::Newer { .. });
+        matches!(self, Self::Damaged { damage, .. } if !is_newer(damage))
     }
 }
 

@@ -1,58 +1,54 @@
 //! State -> folder.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use safetensors::tensor::{Dtype, TensorView};
-
-use crate::checkpoint::manifest::{FileEntry, MANIFEST, Manifest};
+use crate::checkpoint::copied::{Copied, FileCopy, Snapshot};
+use crate::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, Part};
 use crate::checkpoint::retention::{self, Entry};
 use crate::checkpoint::{Error, FORMAT, load};
-use crate::engine::TrainState;
 use crate::event::Saved;
-use crate::files;
-use crate::nn::Params;
-use crate::nn::state_dict::save_state_dict;
-use crate::optim::Moments;
-use crate::plan::Plan;
+use crate::files::{self, NewFile};
+use crate::plan::CheckpointPlan;
 use crate::units::Bytes;
 
-/// Everything that a checkpoint holds.
-pub struct Snapshot<'a> {
-    /// The plan of the run.
-    pub plan: &'a Plan,
-    /// Parameters and buffers.
-    pub params: &'a Params,
-    /// Optimizer state of each parameter in registration order.
-    pub moments: &'a [Moments],
-    /// Progress.
-    pub state: &'a TrainState,
+/// Where checkpoints go.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// The run's checkpoints.
+    pub folder: PathBuf,
+    /// Which of them stay.
+    pub plan: CheckpointPlan,
+    /// Files that say what was done: they reach the disk before a checkpoint gets its name, because a resumed run
+    /// does not say it again.
+    pub records: Vec<PathBuf>,
+}
+
+/// What was written.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) path: PathBuf,
+    /// Whether no checkpoint is better.
+    pub(crate) best: bool,
 }
 
 /// Writes `snapshot` into `folder` (the run's checkpoints), moves the links, and deletes the
-/// checkpoints that `checkpoint.keep_last` and `keep_best` do not keep.
+/// checkpoints that `checkpoint.keep_last` and `keep_best` do not keep. Returns when all of it is on disk.
 ///
 /// # Errors
 ///
 /// The disk; older checkpoints and links then stand as before.
 pub fn save(folder: &Path, snapshot: &Snapshot<'_>) -> Result<Saved, Error> {
     let started = Instant::now();
-    let step = snapshot.state.step;
-    let path = folder.join(name(step));
-    let contents = encode(snapshot)?;
-    let manifest = describe(snapshot, &contents);
-    files::write_folder_atomic(&path, |temporary| {
-        for (name, bytes) in &contents {
-            files::write_atomic(&temporary.join(name), bytes)?;
-        }
-        let text =
-            serde_json::to_vec_pretty(&manifest).map_err(|error| encode_error(step, &error))?;
-        Ok::<_, Error>(files::write_atomic(&temporary.join(MANIFEST), &text)?)
-    })?;
-    let best = tidy(folder, snapshot, step)?;
-    let size = contents.values().map(|bytes| bytes.len() as u64).sum();
-    Ok(Saved { step, path, best, size: Bytes(size), seconds: started.elapsed().as_secs_f64() })
+    let mut copied = Copied::default();
+    copied.take(snapshot)?;
+    let stall_seconds = started.elapsed().as_secs_f64();
+    let plan = snapshot.plan.checkpoint.clone();
+    let destination = Destination { folder: folder.to_owned(), plan, records: vec![] };
+    let Written { path, best } = destination.write(&copied)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let (step, size) = (copied.step, Bytes(copied.size()));
+    Ok(Saved { step, path, best, size, seconds, stall_seconds, replaced: 0 })
 }
 
 /// `step-00001000`
@@ -60,86 +56,74 @@ pub(crate) fn name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-fn encode(snapshot: &Snapshot<'_>) -> Result<BTreeMap<&'static str, Vec<u8>>, Error> {
-    let step = snapshot.state.step;
-    let model = save_state_dict(snapshot.params).map_err(|error| encode_error(step, &error))?;
-    let state =
-        serde_json::to_vec_pretty(snapshot.state).map_err(|error| encode_error(step, &error))?;
-    Ok(BTreeMap::from([
-        ("model.safetensors", model),
-        ("optimizer.safetensors", encode_moments(snapshot)?),
-        ("state.json", state),
-    ]))
-}
-
-/// Moments under PyTorch's names: `exp_avg.layer1.0.conv1.weight`.
-fn encode_moments(snapshot: &Snapshot<'_>) -> Result<Vec<u8>, Error> {
-    let step = snapshot.state.step;
-    let kinds = Moments::names(&snapshot.plan.optimizer.rule);
-    let mut views = Vec::new();
-    for (param, moments) in snapshot.params.parameters().iter().zip(snapshot.moments) {
-        for (kind, values) in kinds.iter().zip([&moments.first, &moments.second]) {
-            if values.is_empty() {
-                continue;
-            }
-            let bytes = bytemuck::cast_slice(values);
-            let view = TensorView::new(Dtype::F32, param.shape().to_vec(), bytes)
-                .map_err(|error| encode_error(step, &error))?;
-            views.push((format!("{kind}.{}", param.name()), view));
-        }
+impl Destination {
+    /// Makes a checkpoint of `copied`.
+    pub(crate) fn write(&self, copied: &Copied) -> Result<Written, Error> {
+        let path = self.folder.join(name(copied.step));
+        files::write_folder_atomic(&path, |temporary| {
+            write_files(temporary, copied)?;
+            self.records.iter().try_for_each(|record| Ok::<_, Error>(files::sync(record)?))
+        })?;
+        let best = self.tidy(copied.step)?;
+        Ok(Written { path, best })
     }
-    safetensors::serialize(views, None).map_err(|error| encode_error(step, &error))
+
+    /// Moves the links and deletes what is not kept. Returns whether `step`, just written, is the best.
+    fn tidy(&self, step: u64) -> Result<bool, Error> {
+        let entries: Vec<Entry> = load::all(&self.folder)?
+            .into_iter()
+            .filter_map(|found| found.manifest.ok())
+            .map(|manifest| Entry { step: manifest.step, metric: manifest.metric })
+            // Newer ones than the newest were passed over when the run was resumed: they are damaged.
+            .filter(|entry| entry.step <= step)
+            .collect();
+        let best = retention::best(&self.plan, &entries);
+        self.link("latest", step)?;
+        if let Some(best) = best {
+            self.link("best", best)?;
+        }
+        files::sync(&self.folder)?;
+        for step in retention::surplus(&self.plan, &entries) {
+            files::remove_folder(&self.folder.join(name(step)))?;
+        }
+        Ok(best == Some(step))
+    }
+
+    /// Swaps `latest` and, for those who know the seeds' names, `checkpoint_latest`.
+    fn link(&self, kind: &str, step: u64) -> Result<(), Error> {
+        let target = self.folder.join(name(step));
+        files::swap_link(&self.folder.join(kind), &target)?;
+        Ok(files::swap_link(&self.folder.join(format!("checkpoint_{kind}")), &target)?)
+    }
 }
 
-fn encode_error(step: u64, error: &dyn std::fmt::Display) -> Error {
-    Error::Encode { step, why: error.to_string() }
-}
-
-fn describe(snapshot: &Snapshot<'_>, contents: &BTreeMap<&'static str, Vec<u8>>) -> Manifest {
-    let state = snapshot.state;
-    let files =
-        contents.iter().map(|(&name, bytes)| (name.to_owned(), FileEntry::of(bytes))).collect();
-    Manifest {
+/// Writes all files into `folder`, the manifest last, and waits until they are on disk.
+fn write_files(folder: &Path, copied: &Copied) -> Result<(), Error> {
+    let mut manifest = Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        step: state.step,
-        metric: state.metric_now(&snapshot.plan.checkpoint.monitor),
-        files,
-        seal: String::new(),
+        step: copied.step,
+        metric: copied.metric,
+        files: std::collections::BTreeMap::new(),
+    };
+    let mut written = Vec::new();
+    for (name, copy) in copied.files() {
+        let mut file = NewFile::create(&folder.join(name))?;
+        manifest.files.insert(name.to_owned(), write_parts(&mut file, copy)?);
+        written.push(file);
     }
-    .sealed()
+    let mut file = NewFile::create(&folder.join(MANIFEST))?;
+    file.write(&manifest.sealed()?)?;
+    written.push(file);
+    Ok(files::sync_together(&written)?)
 }
 
-/// Moves the links and deletes what is not kept. Returns whether `step` is the best.
-fn tidy(folder: &Path, snapshot: &Snapshot<'_>, step: u64) -> Result<bool, Error> {
-    let plan = &snapshot.plan.checkpoint;
-    let entries: Vec<Entry> = load::all(folder)?
-        .into_iter()
-        .filter_map(|found| found.manifest.ok())
-        .map(|manifest| Entry { step: manifest.step, metric: manifest.metric })
-        .collect();
-    let best = retention::best(plan, &entries);
-    link(folder, "latest", step)?;
-    if let Some(best) = best {
-        link(folder, "best", best)?;
+/// Writes a file and hashes each part as it goes by, while the disk is at work on the parts before it.
+fn write_parts(file: &mut NewFile, copy: &FileCopy) -> Result<FileEntry, Error> {
+    let mut parts = Vec::new();
+    for (name, bytes) in copy.parts() {
+        file.write(bytes)?;
+        parts.push(Part::of(name, bytes));
     }
-    for step in retention::surplus(plan, &entries) {
-        delete(&folder.join(name(step)))?;
-    }
-    Ok(best == Some(step))
-}
-
-/// Swaps `latest` and, for those who know the seeds' names, `checkpoint_latest`.
-fn link(folder: &Path, kind: &str, step: u64) -> Result<(), Error> {
-    let target = folder.join(name(step));
-    files::swap_link(&folder.join(kind), &target)?;
-    Ok(files::swap_link(&folder.join(format!("checkpoint_{kind}")), &target)?)
-}
-
-/// Deletes a checkpoint, its manifest first: half a checkpoint never looks whole.
-fn delete(folder: &Path) -> Result<(), Error> {
-    let failed = |path: PathBuf| move |source| Error::Read { path, source };
-    let manifest = folder.join(MANIFEST);
-    std::fs::remove_file(&manifest).map_err(failed(manifest))?;
-    std::fs::remove_dir_all(folder).map_err(failed(folder.to_owned()))
+    Ok(FileEntry::of(parts))
 }

@@ -27,6 +27,8 @@ pub(crate) enum Verb {
     Resume(ResumeArgs),
     /// Evaluate a run's best checkpoint on its validation data.
     Eval(EvalArgs),
+    /// Search for good values: trials that are runs of their own.
+    Sweep(SweepArgs),
     /// Print a run's table and draw its curves again.
     Report {
         /// Run folder, or its name; the newest run if absent.
@@ -108,6 +110,29 @@ pub(crate) struct PlanArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun sweep experiments/sweep_quickstart.toml\n  \
+    ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01 train.batch_size='choice(16,32)'\n  \
+    ddprun sweep --status logs/sweep_quickstart")]
+pub(crate) struct SweepArgs {
+    /// Sweep file, or an experiment whose spaces follow.
+    #[arg(required_unless_present = "status")]
+    pub(crate) file: Option<PathBuf>,
+    /// Spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), changes that all trials have
+    /// in common, and keys of the sweep (`sweep.trials=24`).
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) words: Vec<String>,
+    /// Go on with another space, and keep the trials.
+    #[arg(long)]
+    pub(crate) extend: bool,
+    /// Say how the sweep in this folder stands, and do nothing.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["file", "extend"])]
+    pub(crate) status: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
     /// Run folder or its name (the newest run if absent), then changes.
     #[arg(value_name = "RUN | KEY=VALUE")]
@@ -130,10 +155,17 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointVerb {
-    /// Check every byte of a run's checkpoints, or of one.
+    /// Check every byte of checkpoints; exit 7 if one is damaged.
     Verify {
-        /// Checkpoint folder, or folder of checkpoints.
-        path: PathBuf,
+        /// Run, folder of checkpoints, or checkpoint; the newest run if absent.
+        #[arg(value_name = "RUN | FOLDER")]
+        checkpoints: Option<String>,
+    },
+    /// Say what is in checkpoints, and in one that is named, each tensor's type and shape.
+    Show {
+        /// Run, folder of checkpoints, or checkpoint; the newest run if absent.
+        #[arg(value_name = "RUN | FOLDER")]
+        checkpoints: Option<String>,
     },
     /// Write the weights as a safetensors file that PyTorch loads with `strict=True`.
     Export {

@@ -12,20 +12,17 @@ pub(crate) fn evaluate(args: &EvalArgs, registry: &Registry) -> Result<u8, Refus
     let description = find_run(args.run.as_deref())?;
     let folder = &description.run.checkpoints;
     let best = folder.join("best");
-    let restored = if args.latest || !best.exists() {
-        checkpoint::newest(folder)
-    } else {
-        checkpoint::open(&best)
-    };
-    let restored = restored.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
-    let metrics = worker::evaluate(&description.plan, &restored, registry)
+    let newest = args.latest || !best.exists();
+    let opened = if newest { checkpoint::newest(folder) } else { checkpoint::open(&best) };
+    let opened = opened.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    let metrics = worker::evaluate(&description.plan, &opened, registry)
         .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
     if args.json {
-        let step = restored.state.step;
+        let step = opened.state.step;
         let value = serde_json::json!({ "step": step, "metrics": metrics });
         return to_stdout(&format!("{value}\n"));
     }
     let lines: Vec<String> =
         metrics.iter().map(|(metric, value)| format!("{metric} {value:.6}\n")).collect();
-    to_stdout(&format!("step {}\n{}", restored.state.step, lines.concat()))
+    to_stdout(&format!("step {}\n{}", opened.state.step, lines.concat()))
 }

@@ -2,10 +2,12 @@
 //! registers its models and calls [`run`].
 
 mod args;
+mod checkpoint;
 mod evaluate;
 mod inspect;
 mod prepare;
 mod resume;
+mod sweep;
 mod train;
 
 use std::ffi::OsString;
@@ -16,7 +18,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::model::Registry;
 use crate::worker::exit;
-use args::{Args, CheckpointVerb, Verb};
+use args::{Args, Verb};
 
 /// What ends a verb early: a page for the user, and the exit code.
 #[derive(Debug)]
@@ -69,11 +71,9 @@ fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
         Some(Verb::Plan(plan)) => inspect::plan(&plan, registry),
         Some(Verb::Resume(resume)) => resume::resume(&resume, registry),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, registry),
+        Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, registry),
         Some(Verb::Report { run }) => inspect::report(run.as_deref()),
-        Some(Verb::Checkpoint(CheckpointVerb::Verify { path })) => inspect::verify(&path),
-        Some(Verb::Checkpoint(CheckpointVerb::Export { checkpoint, to })) => {
-            inspect::export(&checkpoint, &to)
-        }
+        Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
         Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => train::train(&args.run, registry),

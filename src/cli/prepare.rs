@@ -1,10 +1,11 @@
 //! Experiment file -> plan -> run folder: what stands before any rank is started.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::Refusal;
+use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::DataKind;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::files::RunLock;
@@ -64,7 +65,7 @@ fn use_color() -> bool {
 }
 
 /// Looks at the machine and counts the data.
-fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
+pub(crate) fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
     let classify = experiment.loss.name == LossKind::CrossEntropy;
     let (section, seed) = (data_section(experiment), experiment.experiment.seed);
@@ -79,7 +80,7 @@ fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
 }
 
 /// `[data]` with the folder of generated data filled in.
-fn data_section(experiment: &Experiment) -> config::schema::Data {
+pub(crate) fn data_section(experiment: &Experiment) -> config::schema::Data {
     let mut data = experiment.data.clone();
     if data.name == DataKind::Shapes {
         data.dir = Some(Shapes::of(experiment).dir);
@@ -97,7 +98,18 @@ fn generate(prepared: &Prepared) -> Result<(), Refusal> {
 /// Folders of a run that this process alone may write.
 pub(crate) struct OwnedRun {
     pub(crate) folders: RunFolders,
+    /// Writes `environment.json` while the ranks start.
+    environment: Option<JoinHandle<()>>,
     _lock: RunLock,
+}
+
+impl Drop for OwnedRun {
+    fn drop(&mut self) {
+        if let Some(writer) = self.environment.take() {
+            // A panic of the thread was printed by it.
+            drop(writer.join());
+        }
+    }
 }
 
 /// Makes the folders of a new run.
@@ -130,10 +142,18 @@ pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedR
     let resolved =
         config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     describe(prepared, &folders, &resolved).map_err(unwritable)?;
-    Environment::measure()
-        .write(&folders.logs)
-        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    Ok(OwnedRun { folders, _lock: lock })
+    let environment = Some(describe_environment(folders.logs.clone()));
+    Ok(OwnedRun { folders, environment, _lock: lock })
+}
+
+/// Describes the machine beside the start of the ranks, which do not need it. A description that cannot be
+/// written is no reason not to train.
+fn describe_environment(logs: PathBuf) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        if let Err(error) = Environment::measure().write(&logs) {
+            to_stderr(&format!("warning: the machine was not described: {error}"));
+        }
+    })
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]

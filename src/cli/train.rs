@@ -7,7 +7,8 @@ use crate::checkpoint;
 use crate::cli::args::{Launch, Run};
 use crate::cli::prepare::{OwnedRun, open_run, prepare};
 use crate::cli::{Refusal, to_stderr};
-use crate::launch::{self, JoinError, Note, Program, Role, Start};
+use crate::files;
+use crate::launch::{self, Console, JoinError, Note, Program, Role, Start};
 use crate::model::Registry;
 use crate::plan::{Plan, RunFolders, Sink};
 use crate::report;
@@ -62,8 +63,10 @@ pub(crate) fn one_machine(launch: &Launch) -> Result<(), Refusal> {
 /// Starts the ranks of `plan` and watches them to the end.
 fn supervise(plan: &Plan, run: &OwnedRun, resume: bool) -> Result<u8, Refusal> {
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let start = Start { resume, program };
+    let start = Start { resume, program, console: Console::Terminal, bell: None };
     let ended = launch::run(plan, &run.folders, &start, &mut |note| announce(&note));
+    // A rank that was killed while it wrote a checkpoint; what cannot be removed now is in nobody's way.
+    drop(files::remove_stale_temporaries(&run.folders.checkpoints));
     draw(plan, &run.folders);
     match ended {
         Ok(ended) => Ok(ended.exit_code()),
@@ -96,7 +99,7 @@ fn announce(note: &Note) {
 
 /// Draws the curves of whatever the run has recorded. A run without a finished epoch has none, and a
 /// picture that cannot be drawn must not hide how the run ended.
-fn draw(plan: &Plan, folders: &RunFolders) {
+pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
     if !plan.logging.sinks.contains(&Sink::Curves) {
         return;
     }

@@ -26,8 +26,6 @@ use crate::units::{Bytes, Rank, WorldSize};
 pub(super) const HEADER: usize = HEADER_BYTES as usize;
 /// Bytes of each rank's staging area.
 pub(super) const STAGING: usize = STAGING_BYTES as usize;
-/// Elements that are reduced at a time: the chunks of a few ranks fit the first-level cache.
-const CHUNK: usize = 2048;
 
 /// A mapping of the shared memory, unmapped when dropped.
 pub(super) struct Mapping {
@@ -178,18 +176,15 @@ impl Floats {
 
     /// Replaces the elements of `share` by their sum over all ranks, in every rank's area. Only
     /// between two meetings inside an `all_reduce`, and with shares that are disjoint between ranks.
-    pub(super) fn reduce(&mut self, share: Range<usize>) {
-        for from in share.clone().step_by(CHUNK) {
-            let len = CHUNK.min(share.end - from);
-            let part = |rank| {
-                let place = self.place(Rank(rank), from, len);
-                // SAFETY: in range and aligned; the areas of ranks are disjoint, the range belongs to this
-                // rank's share, and all ranks are inside this call with their part borrowed mutably.
-                unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), len) }
-            };
-            let mut parts: Vec<&mut [f32]> = (0..self.mapping.world as u32).map(part).collect();
-            reduce::tree_sum_everywhere(&mut parts);
-        }
+    pub(super) fn reduce(&mut self, share: &Range<usize>) {
+        let part = |rank| {
+            let place = self.place(Rank(rank), share.start, share.len());
+            // SAFETY: in range and aligned; the areas of ranks are disjoint, the range belongs to this
+            // rank's share, and all ranks are inside this call with their part borrowed mutably.
+            unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), share.len()) }
+        };
+        let mut parts: Vec<&mut [f32]> = (0..self.mapping.world as u32).map(part).collect();
+        reduce::tree_sum_everywhere(&mut parts);
     }
 
     /// Address of the elements `from..from + len` of this part in the area of `rank`.

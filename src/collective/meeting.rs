@@ -1,13 +1,17 @@
 //! Where the ranks of a mapping meet: nobody goes on before all are here, nobody waits past the
 //! deadline, and everyone learns what the others came for.
 //!
-//! The header is all zeros at first. `MET` counts the meetings that are complete and is the word that
-//! ranks sleep on; its top bit says that the group has ended. Each rank counts its own arrivals on a
-//! cache line of its own, so whoever waits can name those who are missing. The last to arrive (or
-//! anyone who finds all arrived) completes the meeting.
+//! The header is all zeros at first. `ARRIVALS` counts the arrivals of all ranks together and is the word
+//! that ranks watch and sleep on: the n-th meeting of W ranks is complete at n W. Its top bit says that
+//! the group has ended; from then on nobody arrives, so all ranks agree on whether a meeting was complete.
+//! Each rank also counts its own arrivals on a cache line of its own, so whoever waits can name those
+//! who are missing. The last to arrive wakes those who sleep, if any do.
+//!
+//! Whoever waits watches the word for a moment (the others are usually microseconds away), then sleeps.
+//! With fewer cores than ranks it sleeps at once: watching would keep the one who is waited for from
+//! its core.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -21,8 +25,10 @@ use crate::units::{Bytes, Rank, WorldSize};
 /// Most ranks whose slots fit the header.
 pub(super) const MAX_WORLD: usize = 64;
 
-/// Word: meetings completed, and the ended bit.
-const MET: usize = 0;
+/// Word: arrivals of all ranks at all meetings, and the ended bit.
+const ARRIVALS: usize = 0;
+/// Word: ranks that sleep, or are about to.
+const SLEEPERS: usize = 4;
 /// Word: 1 + the rank that ended the group.
 const ENDED_BY: usize = 64;
 /// Length of the reason, then its bytes.
@@ -32,10 +38,20 @@ const REASON_BYTES: usize = 2048;
 const SLOTS: usize = 4096;
 const SLOT: usize = 256;
 
+/// Fields of a call in its slot.
+const SEQ: usize = 0;
+const OP: usize = 1;
+const BYTES: usize = 2;
+const TAG: usize = 3;
+const OWN: usize = 4;
+
 const ENDED: u32 = 1 << 31;
 const COUNT: u32 = ENDED - 1;
-/// Looks before a rank goes to sleep, if every rank has a core: about 20 microseconds.
-const SPINS: u32 = 500;
+/// Time for which a rank watches before it sleeps, if every rank has a core. Ranks in step are apart by less;
+/// on a busy machine a longer watch costs more (50 microseconds: five times the latency) than it saves.
+const WATCH: Duration = Duration::from_micros(10);
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 16;
 /// Longest sleep between two looks.
 const NAP: Duration = Duration::from_secs(1);
 
@@ -45,7 +61,8 @@ pub(super) struct Seat {
     rank: Rank,
     world: WorldSize,
     timeout: Duration,
-    spins: u32,
+    /// Whether every rank has a core.
+    watches: bool,
     arrivals: u32,
     seq: u64,
     failed: Option<Error>,
@@ -59,19 +76,19 @@ impl Seat {
         timeout: Duration,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = if world.count() <= cores { SPINS } else { 0 };
-        Self { mapping, rank, world, timeout, spins, arrivals: 0, seq: 0, failed: None }
+        let watches = world.count() <= cores;
+        Self { mapping, rank, world, timeout, watches, arrivals: 0, seq: 0, failed: None }
     }
 
     /// Begins a call: meets all ranks and compares what they came for. `own` is a number that may differ between
-    /// ranks; everyone's is returned, in rank order.
+    /// ranks; [`Seat::own`] gives everyone's.
     pub(super) fn begin(
         &mut self,
         op: Op,
         bytes: usize,
         tag: u64,
         own: u64,
-    ) -> Result<(Call, Vec<u64>), Error> {
+    ) -> Result<Call, Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -85,51 +102,78 @@ impl Seat {
         self.meet(&call)?;
         let begun = self.compare();
         self.failed = begun.as_ref().err().cloned();
-        begun.map(|own| (call, own))
+        begun.map(|()| call)
+    }
+
+    /// The own number of `rank` in the call that was begun last.
+    pub(super) fn own(&self, rank: Rank) -> u64 {
+        self.field(rank, OWN)
     }
 
     /// Waits until every rank has arrived as often as this one.
     pub(super) fn meet(&mut self, call: &Call) -> Result<(), Error> {
-        self.arrivals = (self.arrivals + 1) & COUNT;
-        self.mapping.word(arrived(self.rank)).store(self.arrivals, SeqCst);
-        let met = self.wait(call);
+        self.arrivals = self.arrivals.wrapping_add(1);
+        let met = self.arrive().and_then(|seen| self.wait(call, seen));
         self.failed = met.as_ref().err().cloned();
         met
     }
 
-    fn wait(&self, call: &Call) -> Result<(), Error> {
-        let met = self.mapping.word(MET);
-        let (mut waited, mut spins) = (Duration::ZERO, self.spins);
-        loop {
-            let missing = self.missing();
-            if missing.is_empty() {
-                self.complete();
-            }
-            let seen = met.load(SeqCst);
-            if seen & COUNT == self.arrivals {
-                return Ok(());
-            }
+    /// Counts this rank in, wakes the sleepers if it is the last, and returns the count.
+    fn arrive(&self) -> Result<u32, Error> {
+        let arrivals = self.mapping.word(ARRIVALS);
+        let next = |seen: u32| (seen & ENDED == 0).then_some((seen + 1) & COUNT);
+        let Ok(before) = arrivals.fetch_update(SeqCst, SeqCst, next) else {
+            return Err(ended(&self.mapping));
+        };
+        self.mapping.word(arrived(self.rank)).store(self.arrivals, SeqCst);
+        let seen = (before + 1) & COUNT;
+        // A rank that sleeps from now on looks at the count after it has said so, and sees ours.
+        if self.is_complete(seen) && self.mapping.word(SLEEPERS).load(SeqCst) > 0 {
+            wake_all(&self.mapping);
+        }
+        Ok(seen)
+    }
+
+    /// Whether `seen` counts all arrivals at this meeting. Others may have arrived at the next one already.
+    fn is_complete(&self, seen: u32) -> bool {
+        let all = self.arrivals.wrapping_mul(self.world.get());
+        seen.wrapping_sub(all) & COUNT <= COUNT / 2
+    }
+
+    fn wait(&self, call: &Call, mut seen: u32) -> Result<(), Error> {
+        let arrivals = self.mapping.word(ARRIVALS);
+        let mut watch = Watch::new(self.watches);
+        let mut waited = Duration::ZERO;
+        while !self.is_complete(seen) {
             if seen & ENDED != 0 {
                 return Err(ended(&self.mapping));
             }
-            if spins > 0 {
-                spins -= 1;
-                std::hint::spin_loop();
-            } else if waited >= self.timeout {
-                return Err(self.give_up(call, missing, waited));
-            } else {
-                waited += sleep_on(met, seen, self.timeout.saturating_sub(waited));
+            if !watch.goes_on() {
+                if waited >= self.timeout {
+                    return self.give_up(call, waited);
+                }
+                waited += self.sleep(self.timeout.saturating_sub(waited));
             }
+            seen = arrivals.load(SeqCst);
         }
+        Ok(())
     }
 
-    /// Counts this meeting as complete and wakes those who sleep; only one of those who try succeeds.
-    fn complete(&self) {
-        let met = self.mapping.word(MET);
-        let before = self.arrivals.wrapping_sub(1) & COUNT;
-        if met.compare_exchange(before, self.arrivals, SeqCst, SeqCst).is_ok() {
-            wake_all(&self.mapping);
+    /// Sleeps until somebody completes the meeting or ends the group, at most for `time`, and says how long. While
+    /// the whole group stands still (Ctrl-Z), so does the deadline: a nap counts no longer than it was meant to be.
+    fn sleep(&self, time: Duration) -> Duration {
+        let (arrivals, sleepers) = (self.mapping.word(ARRIVALS), self.mapping.word(SLEEPERS));
+        let nap = time.min(NAP);
+        let timeout = Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: nap.subsec_nanos().into() };
+        let began = Instant::now();
+        sleepers.fetch_add(1, SeqCst);
+        let seen = arrivals.load(SeqCst);
+        if !self.is_complete(seen) && seen & ENDED == 0 {
+            // Any return, also by a signal or because the word has changed, only means to look again.
+            let _ = futex::wait(arrivals, futex::Flags::empty(), seen, Some(&timeout));
         }
+        sleepers.fetch_sub(1, SeqCst);
+        began.elapsed().min(nap)
     }
 
     /// Those who have arrived less often than this rank.
@@ -149,25 +193,57 @@ impl Seat {
         seq(0).max(seq(1))
     }
 
-    fn give_up(&self, call: &Call, missing: Vec<Missing>, waited: Duration) -> Error {
-        let error = Error::Timeout { call: *call, missing, waited };
+    /// Ends the group. If the meeting became complete meanwhile, this call goes on, as it does on the other ranks.
+    fn give_up(&self, call: &Call, waited: Duration) -> Result<(), Error> {
+        let error = Error::Timeout { call: *call, missing: self.missing(), waited };
         end(&self.mapping, self.rank, &error.to_string());
-        error
+        let seen = self.mapping.word(ARRIVALS).load(SeqCst);
+        if self.is_complete(seen) { Ok(()) } else { Err(error) }
     }
 
-    /// After the meeting of a call: whether all ranks came for the same, and their own numbers.
-    fn compare(&self) -> Result<Vec<u64>, Error> {
-        let fields = |rank: Rank| -> [u64; 5] {
-            let field = |field| self.mapping.long(field_at(rank, self.seq, field)).load(Relaxed);
-            std::array::from_fn(field)
-        };
-        let ranks = || (0..self.world.get()).map(Rank);
-        let first = fields(Rank(0));
-        if let Some(other) = ranks().find(|&rank| fields(rank)[..4] != first[..4]) {
-            let second = (other, call(other, &fields(other))?);
-            return Err(Error::Mismatch { first: (Rank(0), call(Rank(0), &first)?), second });
+    /// After the meeting of a call: whether all ranks came for the same.
+    fn compare(&self) -> Result<(), Error> {
+        let came_for = |rank| [SEQ, OP, BYTES, TAG].map(|field| self.field(rank, field));
+        let first = came_for(Rank(0));
+        let others = (1..self.world.get()).map(Rank);
+        for (other, second) in others.map(|rank| (rank, came_for(rank))) {
+            if first != second {
+                let (first, second) = (call(Rank(0), first)?, call(other, second)?);
+                return Err(Error::Mismatch { first: (Rank(0), first), second: (other, second) });
+            }
         }
-        Ok(ranks().map(|rank| fields(rank)[4]).collect())
+        Ok(())
+    }
+
+    fn field(&self, rank: Rank, field: usize) -> u64 {
+        self.mapping.long(field_at(rank, self.seq, field)).load(Relaxed)
+    }
+}
+
+/// How long a rank watches before it sleeps.
+struct Watch {
+    /// `None` once the time is over.
+    looks: Option<u32>,
+    since: Option<Instant>,
+}
+
+impl Watch {
+    fn new(watches: bool) -> Self {
+        Self { looks: watches.then_some(0), since: None }
+    }
+
+    /// Passes a moment; `false` once it is time to sleep.
+    fn goes_on(&mut self) -> bool {
+        let Some(looks) = &mut self.looks else { return false };
+        *looks += 1;
+        if looks.is_multiple_of(LOOKS) {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= WATCH {
+                self.looks = None;
+            }
+        }
+        std::hint::spin_loop();
+        true
     }
 }
 
@@ -183,7 +259,7 @@ pub(super) fn end(mapping: &Mapping, by: Rank, reason: &str) {
         mapping.long(REASON + 8 * (1 + at)).store(u64::from_le_bytes(word), Relaxed);
     }
     mapping.long(REASON).store(reason.len() as u64, Relaxed);
-    mapping.word(MET).fetch_or(ENDED, SeqCst);
+    mapping.word(ARRIVALS).fetch_or(ENDED, SeqCst);
     wake_all(mapping);
 }
 
@@ -197,20 +273,9 @@ fn ended(mapping: &Mapping) -> Error {
     Error::Aborted { by, reason: String::from_utf8_lossy(&bytes).into_owned() }
 }
 
-/// Sleeps until `word` is no longer `seen`, at most for `time`, and says how long. While the whole group stands still
-/// (Ctrl-Z), so does the deadline: a nap counts no longer than it was meant to be.
-fn sleep_on(word: &AtomicU32, seen: u32, time: Duration) -> Duration {
-    let nap = time.min(NAP);
-    let timeout = Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: nap.subsec_nanos().into() };
-    let began = Instant::now();
-    // Any return, also by a signal, only means to look again.
-    let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timeout));
-    began.elapsed().min(nap)
-}
-
 fn wake_all(mapping: &Mapping) {
     // It fails only for a word that is not mapped, and this one is.
-    let _ = futex::wake(mapping.word(MET), futex::Flags::empty(), i32::MAX as u32);
+    let _ = futex::wake(mapping.word(ARRIVALS), futex::Flags::empty(), i32::MAX as u32);
 }
 
 fn arrived(rank: Rank) -> usize {
@@ -231,9 +296,9 @@ fn code(op: Op) -> u64 {
     }
 }
 
-fn call(rank: Rank, fields: &[u64; 5]) -> Result<Call, Error> {
+fn call(rank: Rank, [seq, code_of_op, bytes, tag]: [u64; 4]) -> Result<Call, Error> {
     let ops = [Op::Segments, Op::AllReduce, Op::Broadcast, Op::AllGather, Op::Barrier];
-    let op = ops.into_iter().find(|&op| code(op) == fields[1]);
+    let op = ops.into_iter().find(|&op| code(op) == code_of_op);
     let op = op.ok_or_else(|| Error::mapping(format!("the slot of rank {rank} is damaged")))?;
-    Ok(Call { seq: fields[0], op, bytes: Bytes(fields[2]), tag: fields[3] })
+    Ok(Call { seq, op, bytes: Bytes(bytes), tag })
 }

@@ -9,8 +9,8 @@
 //! | call         | waits for all | bytes read and written                     | algorithm                        |
 //! |--------------|---------------|--------------------------------------------|----------------------------------|
 //! | `all_reduce` | 2             | S/W from W ranks, S/W to W ranks: 2S       | each rank reduces its share      |
-//! | `broadcast`  | 1 + S/P       | rank 0 writes S, the others read S         | staging halves, write and read overlap |
-//! | `all_gather` | 1 + max S/P   | S written, the sum of the others' S read   | staging halves                   |
+//! | `broadcast`  | S/P, 1 or more | rank 0 writes S, the others read S         | staging halves, write and read overlap |
+//! | `all_gather` | S/P, 1 or more | S written, the sum of the others' S read   | staging halves                   |
 //! | `barrier`    | 1             | 0                                          |                                  |
 
 mod mapping;

@@ -2,19 +2,46 @@
 
 use std::ops::Range;
 
+use pulp::Arch;
+
 /// Shares begin at multiples of a cache line, so that two ranks never write the same one.
 const LINE: usize = 16;
+
+/// Elements that are reduced at a time: the pieces of a few ranks fit the first-level cache.
+const PIECE: usize = 2048;
 
 /// Adds all `parts` in a fixed binary tree and leaves the sum in `parts[0]`; the others are overwritten.
 ///
 /// Neighbours are paired, and an odd one is carried up: five parts give `((0+1)+(2+3))+4`. A tree over
 /// a power of two of equal blocks is the tree of the blocks' own trees, so ranks may begin it alone.
 pub fn tree_sum(parts: &mut [&mut [f32]]) {
+    let len = parts.first().map_or(0, |part| part.len());
+    Arch::new().dispatch(|| tree(parts, 0..len));
+}
+
+/// Adds all `parts` as [`tree_sum`], and copies the sum into each. One pass over memory.
+pub(super) fn tree_sum_everywhere(parts: &mut [&mut [f32]]) {
+    let len = parts.first().map_or(0, |part| part.len());
+    Arch::new().dispatch(|| match parts {
+        [first, second] => both(first, second),
+        _ => (0..len).step_by(PIECE).for_each(|from| {
+            let piece = from..len.min(from + PIECE);
+            tree(parts, piece.clone());
+            copy(parts, piece);
+        }),
+    });
+}
+
+/// [`tree_sum`] of some elements of each part.
+#[expect(clippy::inline_always, reason = "runs with the instructions that its caller has chosen")]
+#[inline(always)]
+fn tree(parts: &mut [&mut [f32]], piece: Range<usize>) {
     let mut stride = 1;
     while stride < parts.len() {
         for left in (0..parts.len() - stride).step_by(2 * stride) {
             let (low, high) = parts.split_at_mut(left + stride);
-            for (sum, value) in low[left].iter_mut().zip(high[0].iter()) {
+            let (sums, values) = (&mut low[left][piece.clone()], &high[0][piece.clone()]);
+            for (sum, value) in sums.iter_mut().zip(values) {
                 *sum += *value;
             }
         }
@@ -22,13 +49,22 @@ pub fn tree_sum(parts: &mut [&mut [f32]]) {
     }
 }
 
-/// Adds all `parts` as [`tree_sum`], and copies the sum into each.
-pub(super) fn tree_sum_everywhere(parts: &mut [&mut [f32]]) {
-    tree_sum(parts);
+/// Copies some elements of the first part into all others.
+fn copy(parts: &mut [&mut [f32]], piece: Range<usize>) {
     if let Some((sum, others)) = parts.split_first_mut() {
         for other in others {
-            other.copy_from_slice(sum);
+            other[piece.clone()].copy_from_slice(&sum[piece.clone()]);
         }
+    }
+}
+
+/// The sum of two parts in both.
+#[expect(clippy::inline_always, reason = "runs with the instructions that its caller has chosen")]
+#[inline(always)]
+fn both(first: &mut [f32], second: &mut [f32]) {
+    for (first, second) in first.iter_mut().zip(second) {
+        *first += *second;
+        *second = *first;
     }
 }
 

@@ -3,7 +3,8 @@
 //! Gradients live in the mapping, so a reduction is in place: after a meeting, rank r adds the r-th share
 //! of the elements of all ranks and writes the sum to all of them, then all meet again. `broadcast` and
 //! `all_gather` go through the ranks' staging areas in pieces of half an area: while one half is
-//! read, the other is written, so each piece costs one meeting.
+//! read, the other is written, so each piece costs one meeting. The halves take turns over all calls, and
+//! the meeting that begins a call is that of its first piece.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use crate::collective::mapping::{Floats, Mapping, STAGING};
 use crate::collective::meeting::{self, MAX_WORLD, Seat};
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
-use crate::collective::{Collective, Error, Op, Segment};
+use crate::collective::{Call, Collective, Error, Op, Segment};
 use crate::plan::mapping::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
 
@@ -32,6 +33,17 @@ pub(super) struct Shm {
 struct State {
     seat: Seat,
     given: bool,
+    /// Pieces exchanged so far, equal on all ranks.
+    pieces: usize,
+}
+
+impl State {
+    /// Where the next piece is in the staging areas. When all ranks meet for it, all have read the last piece
+    /// but one, which was at the same place.
+    fn next_half(&mut self) -> usize {
+        self.pieces += 1;
+        self.pieces % 2 * PIECE
+    }
 }
 
 impl Shm {
@@ -49,12 +61,29 @@ impl Shm {
         }
         let mapping = Arc::new(Mapping::open(fd, size, world)?);
         let seat = Seat::new(Arc::clone(&mapping), rank, world, timeout);
-        Ok(Self { rank, world, mapping, state: Mutex::new(State { seat, given: false }) })
+        Ok(Self {
+            rank,
+            world,
+            mapping,
+            state: Mutex::new(State { seat, given: false, pieces: 0 }),
+        })
     }
 
     /// A panic inside a call leaves a group whose meetings no longer agree, which the next call finds out.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Meets the others for a piece of a call; the first piece begins the call `(op, length, own number)`.
+    fn meet(
+        seat: &mut Seat,
+        call: &mut Option<Call>,
+        (op, len, own): (Op, usize, usize),
+    ) -> Result<(), Error> {
+        match call {
+            Some(call) => seat.meet(call),
+            None => seat.begin(op, len, 0, own as u64).map(|begun| *call = Some(begun)),
+        }
     }
 
     fn lay_out(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
@@ -99,43 +128,51 @@ impl Collective for Shm {
             return Err(Error::mapping("the segment belongs to another group"));
         }
         let mut state = self.state();
-        let (call, _) = state.seat.begin(Op::AllReduce, 4 * len, index, 0)?;
-        floats.reduce(share(len, self.rank.index(), self.world.count()));
+        let call = state.seat.begin(Op::AllReduce, 4 * len, index, 0)?;
+        floats.reduce(&share(len, self.rank.index(), self.world.count()));
         state.seat.meet(&call)
     }
 
     fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let mut state = self.state();
-        let (call, _) = state.seat.begin(Op::Broadcast, bytes.len(), 0, 0)?;
-        for (at, piece) in bytes.chunks_mut(PIECE).enumerate() {
-            let half = at % 2 * PIECE;
+        let (len, mut call, mut from) = (bytes.len(), None, 0);
+        loop {
+            let half = state.next_half();
+            let piece = &mut bytes[from..(from + PIECE).min(len)];
             if self.rank.is_first() {
                 self.mapping.write_staging(self.rank, half, piece);
             }
-            state.seat.meet(&call)?;
+            Self::meet(&mut state.seat, &mut call, (Op::Broadcast, len, 0))?;
             if !self.rank.is_first() {
                 self.mapping.read_staging(Rank(0), half, piece);
             }
+            from += PIECE;
+            if from >= len {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let mut state = self.state();
-        let (call, lengths) = state.seat.begin(Op::AllGather, 0, 0, mine.len() as u64)?;
-        let mut all: Vec<Vec<u8>> = lengths.iter().map(|&len| vec![0; len as usize]).collect();
-        let longest = all.iter().map(Vec::len).max().unwrap_or(0);
-        for from in (0..longest).step_by(PIECE) {
-            let half = from / PIECE % 2 * PIECE;
+        let (mut all, mut call, mut from) = (vec![Vec::new(); self.world.count()], None, 0);
+        loop {
+            let half = state.next_half();
             let piece = |len: usize| from.min(len)..(from + PIECE).min(len);
             self.mapping.write_staging(self.rank, half, &mine[piece(mine.len())]);
-            state.seat.meet(&call)?;
+            Self::meet(&mut state.seat, &mut call, (Op::AllGather, 0, mine.len()))?;
+            let mut longest = 0;
             for (rank, bytes) in (0..).map(Rank).zip(&mut all) {
-                let range = piece(bytes.len());
-                self.mapping.read_staging(rank, half, &mut bytes[range]);
+                let len = state.seat.own(rank) as usize;
+                longest = longest.max(len);
+                bytes.resize(piece(len).end, 0);
+                self.mapping.read_staging(rank, half, &mut bytes[piece(len)]);
+            }
+            from += PIECE;
+            if from >= longest {
+                return Ok(all);
             }
         }
-        Ok(all)
     }
 
     fn barrier(&self) -> Result<(), Error> {

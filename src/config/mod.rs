@@ -20,6 +20,7 @@ mod resolved;
 pub mod schema;
 mod spans;
 mod suggest;
+pub mod sweep;
 mod text;
 mod unknown;
 pub mod values;

@@ -16,8 +16,8 @@ use crate::config::problem::Problem;
 use crate::config::spans::{self, Path, Place};
 
 /// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
-pub const RESERVED: [&str; 5] =
-    ["DDPRUN_FP", "DDPRUN_LOG", "DDPRUN_RUN", "DDPRUN_TOKEN", "DDPRUN_WORKER"];
+pub const RESERVED: [&str; 6] =
+    ["DDPRUN_CACHE", "DDPRUN_FP", "DDPRUN_LOG", "DDPRUN_RUN", "DDPRUN_TOKEN", "DDPRUN_WORKER"];
 
 /// What an override asks for.
 pub(crate) enum Asked {
@@ -155,7 +155,7 @@ fn assignment(
 }
 
 /// A value whose words lack their quotes: `adam`, `[csv, jsonl]`, `[{name=resize, size=64}]`.
-fn bare(text: &str) -> Option<Value> {
+pub(crate) fn bare(text: &str) -> Option<Value> {
     let delimiter = |c: char| "[]{},=".contains(c);
     let structured = text.starts_with(['[', '{']);
     let quoted = if structured { quote_words(text, delimiter) } else { quote(text) };

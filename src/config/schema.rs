@@ -3,12 +3,16 @@
 //! Every key stands in `defaults.toml` with its meaning and default; rules between keys live in
 //! `check.rs`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
 
+mod train;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::values::{Auto, Duration, Every, Shape2, Strict};
+
+pub use train::{Convolutions, OnNonFinite, PrecisionChoice, Train};
 
 /// A whole experiment file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -246,56 +250,6 @@ pub enum TransformKind {
     ColorJitter,
     /// `(x - mean) / std` per channel, after scaling to [0, 1].
     Normalize,
-}
-
-/// `[train]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Train {
-    /// Passes over the data.
-    pub epochs: Option<u64>,
-    /// Optimizer steps, instead of epochs.
-    pub steps: Option<u64>,
-    /// Wall-clock budget, instead of or beside them: "2h".
-    pub time: Option<Duration>,
-    /// Samples per pass per rank.
-    pub batch_size: Auto<u32>,
-    /// Samples per step over all ranks and passes.
-    pub global_batch_size: Auto<u32>,
-    /// Passes per step.
-    pub gradient_accumulation_steps: Auto<u32>,
-    /// Largest global L2 norm of the gradients.
-    pub clip_grad_norm: Option<f64>,
-    /// Largest absolute value of a gradient element.
-    pub clip_grad_value: Option<f64>,
-    /// Numbers of matrix products and convolutions.
-    pub precision: PrecisionChoice,
-    /// What to do about a loss or gradient that is not finite (beyond fp16's skipped steps).
-    pub on_non_finite: OnNonFinite,
-}
-
-/// `train.precision`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PrecisionChoice {
-    /// 32-bit everywhere.
-    Fp32,
-    /// bfloat16 autocast.
-    Bf16,
-    /// half-precision autocast with a gradient scaler.
-    Fp16,
-    /// The best that the device has: bf16 on the CPU.
-    Amp,
-}
-
-/// Policy for losses and gradients that are not finite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnNonFinite {
-    /// Stop all ranks, exit 4.
-    Stop,
-    /// Leave the parameters as they are and go on with the next step.
-    Skip,
 }
 
 /// `[loss]`

@@ -348,6 +348,12 @@ fn every_impossible_combination_is_named() {
         &["`distributed.sync_batchnorm`: is not available yet: BatchNorm statistics are per shard"],
     );
     check(
+        &["model.name=mlp", "train.activation_checkpointing=true"],
+        &[
+            "`train.activation_checkpointing`: saves nothing: `mlp` has no blocks whose inputs are kept",
+        ],
+    );
+    check(
         &["validation.every=never", "early_stopping.patience=3"],
         &[
             "`early_stopping.monitor`: `val/loss` is never measured: `validation.every` is \"never\"",

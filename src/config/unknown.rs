@@ -162,6 +162,9 @@ fn unknown_key(key: &str, keys: &BTreeMap<String, Known>, parent: &[String]) -> 
         .map(str::to_owned);
     let help = match &meant {
         Some(name) => format!("did you mean `{name}`?"),
+        None if parent.is_empty() && ["base", "sweep"].contains(&key) => {
+            "a file with `base` and `[sweep]` is run by `ddprun sweep`".to_owned()
+        }
         None => elsewhere(key).unwrap_or_else(|| {
             let names = any_of(keys.keys().map(String::as_str));
             match parent {

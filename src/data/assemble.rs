@@ -21,7 +21,8 @@ pub(crate) fn load(
     cancelled: &dyn Fn() -> bool,
 ) -> Result<Loaded, Error> {
     let size: usize = dataset.shape().iter().product();
-    let mut values = vec![0.0; size * request.samples.len()];
+    // The tensor's own memory: filled in place, and never cleared first.
+    let mut values = Vec::with_capacity(size * request.samples.len());
     let mut targets = Vec::with_capacity(request.samples.len());
     let mut samples = Vec::with_capacity(request.samples.len());
     let mut substituted = Vec::new();
@@ -29,22 +30,20 @@ pub(crate) fn load(
         if cancelled() {
             break;
         }
-        let row = &mut values[samples.len() * size..][..size];
-        let found = load_or_replace(dataset, sample, row, request.epoch, settings)?;
+        let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
         substituted.extend(found.warning);
         if let Some((sample, target)) = found.sample {
             samples.push(sample);
             targets.push(target);
         }
     }
-    values.truncate(samples.len() * size);
     let batch = to_batch(dataset, values, &targets, samples)?;
     Ok(Loaded { batch, substituted })
 }
 
 /// What a requested sample became.
 struct Found {
-    /// The sample in the row and its target; `None` if it was left out.
+    /// The appended sample and its target; `None` if it was left out.
     sample: Option<(u32, Target)>,
     /// What was wrong with the requested one.
     warning: Option<String>,
@@ -53,14 +52,14 @@ struct Found {
 fn load_or_replace(
     dataset: &dyn Dataset,
     sample: u32,
-    row: &mut [f32],
+    values: &mut Vec<f32>,
     epoch: Option<u64>,
     settings: &Settings,
 ) -> Result<Found, Error> {
     let index = sample as usize;
     let key =
         epoch.map(|epoch| Key::new(settings.seed, Purpose::Augment, epoch, u64::from(sample)));
-    let source = match load_caught(dataset, index, key, row) {
+    let source = match load_caught(dataset, index, key, values) {
         Ok(target) => return Ok(Found { sample: Some((sample, target)), warning: None }),
         Err(source) => source,
     };
@@ -72,7 +71,7 @@ fn load_or_replace(
         // A stand-in would be counted twice: what cannot be read is left out of the evaluation.
         return Ok(Found { sample: None, warning: Some(format!("{problem}; left out")) });
     }
-    let (used, target) = substitute(dataset, (index, source), key, row)?;
+    let (used, target) = substitute(dataset, (index, source), key, values)?;
     let warning = Some(format!("{problem}; used sample {used} instead"));
     Ok(Found { sample: Some((used, target)), warning })
 }
@@ -82,13 +81,13 @@ fn substitute(
     dataset: &dyn Dataset,
     (bad, mut error): (usize, SampleError),
     key: Option<Key>,
-    row: &mut [f32],
+    values: &mut Vec<f32>,
 ) -> Result<(u32, Target), Error> {
     let n = dataset.len();
     let tries = n.min(MOST_BAD_IN_A_ROW);
     for distance in 1..tries {
         let index = (bad + distance) % n;
-        match load_caught(dataset, index, key, row) {
+        match load_caught(dataset, index, key, values) {
             Ok(target) => return Ok((index as u32, target)),
             Err(next) => error = next,
         }
@@ -96,16 +95,22 @@ fn substitute(
     Err(Error::ManyBadSamples { first: bad, count: tries, source: error })
 }
 
-/// Loads one sample; a panic of a decoder is an error of the sample.
+/// Appends one sample, or nothing; a panic of a decoder is an error of the sample.
 fn load_caught(
     dataset: &dyn Dataset,
     index: usize,
     key: Option<Key>,
-    row: &mut [f32],
+    values: &mut Vec<f32>,
 ) -> Result<Target, SampleError> {
-    catch_unwind(AssertUnwindSafe(|| dataset.load(index, key, row))).unwrap_or_else(|panic| {
+    let before = values.len();
+    let load = catch_unwind(AssertUnwindSafe(|| dataset.load(index, key, values)));
+    let loaded = load.unwrap_or_else(|panic| {
         Err(SampleError::Panicked { name: dataset.name(index), message: panic_message(&*panic) })
-    })
+    });
+    if loaded.is_err() {
+        values.truncate(before);
+    }
+    loaded
 }
 
 fn to_batch(

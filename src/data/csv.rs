@@ -114,10 +114,10 @@ impl Dataset for Table {
         &self,
         index: usize,
         _: Option<Key>,
-        values: &mut [f32],
+        values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
         let columns = self.shape[0];
-        values.copy_from_slice(&self.features[index * columns..][..columns]);
+        values.extend_from_slice(&self.features[index * columns..][..columns]);
         Ok(self.targets[index])
     }
 }
@@ -330,7 +330,7 @@ mod tests {
     }
 
     fn row(dataset: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
-        let mut values = vec![0.0; dataset.shape()[0]];
+        let mut values = Vec::new();
         let target = dataset.load(index, None, &mut values).unwrap();
         (values, target)
     }

@@ -9,31 +9,51 @@ use std::io::Cursor;
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use crate::data::transform::Pixels;
+use crate::data::jpeg;
+use crate::data::transform::{Area, Decoded, Pixels};
 
 /// Most pixels of an image: 64 Mpx.
 const MOST_PIXELS: u64 = 64 << 20;
 /// Most memory that decoding may take: 256 MiB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Decodes an image to RGB.
+/// Decodes an image to RGB, or as much of it as `needed` says for an image of (height, width).
 ///
 /// # Errors
 ///
 /// A message saying what is wrong with the bytes: empty, unknown format, truncated, corrupt or too large.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Pixels, String> {
+pub(crate) fn decode(
+    bytes: Vec<u8>,
+    needed: impl FnOnce((usize, usize)) -> Area,
+) -> Result<Decoded, String> {
     if bytes.is_empty() {
         return Err("the file is empty".to_owned());
     }
-    let mut reader = ImageReader::new(Cursor::new(bytes))
-        .with_guessed_format()
-        .map_err(|error| error.to_string())?;
-    let Some(format) = reader.format() else {
-        return Err("not an image of a known format".to_owned());
-    };
-    if format == ImageFormat::Jpeg && !jpeg_is_complete(bytes) {
-        return Err("the JPEG is truncated: its end marker is missing".to_owned());
+    match image::guess_format(&bytes) {
+        Ok(ImageFormat::Jpeg) => decode_jpeg(bytes, needed),
+        Ok(format) => decode_whole(&bytes, format).map(Decoded::whole),
+        Err(_) => Err("not an image of a known format".to_owned()),
     }
+}
+
+fn decode_jpeg(
+    bytes: Vec<u8>,
+    needed: impl FnOnce((usize, usize)) -> Area,
+) -> Result<Decoded, String> {
+    let header = jpeg::Header::read(&bytes).filter(|header| header.is_complete(&bytes));
+    let Some(header) = header else {
+        return Err("the JPEG is truncated: its end marker is missing".to_owned());
+    };
+    if !header.is_common() {
+        return decode_whole(&bytes, ImageFormat::Jpeg).map(Decoded::whole);
+    }
+    let (height, width) = header.size;
+    check_size((width as u32, height as u32), 3 * (height * width) as u64)?;
+    jpeg::decode(bytes, &header, needed(header.size))
+}
+
+fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
     limits.max_alloc = Some(MOST_BYTES);
     reader.limits(limits);
@@ -77,36 +97,6 @@ fn to_rgb(image: DynamicImage) -> Pixels {
     Pixels { channels: 3, height, width, data }
 }
 
-/// Whether a JPEG reaches its end-of-image marker.
-///
-/// The decoder fills what is missing with grey and says nothing, so a truncated file would train as a half
-/// grey picture.
-fn jpeg_is_complete(bytes: &[u8]) -> bool {
-    const END_OF_IMAGE: u8 = 0xD9;
-    const START_OF_SCAN: u8 = 0xDA;
-    let mut at = 2;
-    while let Some((marker, after)) = next_marker(bytes, at) {
-        match marker {
-            END_OF_IMAGE => return true,
-            // Stand-alone markers, and bytes of entropy-coded data that only look like one.
-            0x00 | 0x01 | 0xD0..=0xD8 => at = after,
-            // Entropy-coded data follows the header of a scan; the search for a marker skips it.
-            START_OF_SCAN | 0x02..=0xFE => {
-                let Some(length) = bytes.get(after..after + 2) else { return false };
-                at = after + usize::from(u16::from_be_bytes([length[0], length[1]])).max(2);
-            }
-            0xFF => at = after - 1,
-        }
-    }
-    false
-}
-
-/// The next `FF xx` at or after `at`: `xx`, and the place after it.
-fn next_marker(bytes: &[u8], at: usize) -> Option<(u8, usize)> {
-    let found = at + bytes.get(at..)?.iter().position(|&byte| byte == 0xFF)?;
-    Some((*bytes.get(found + 1)?, found + 2))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -114,6 +104,13 @@ mod tests {
     use super::*;
 
     const ODD_IMAGES: &str = "../shared/data/odd-images";
+
+    fn decode(bytes: &[u8]) -> Result<Pixels, String> {
+        let part = super::decode(bytes.to_vec(), Area::whole)?;
+        assert_eq!((part.top, part.left), (0, 0));
+        assert_eq!(part.size, (part.pixels.height, part.pixels.width));
+        Ok(part.pixels)
+    }
 
     /// Mean of each channel.
     fn means(image: &Pixels) -> [f64; 3] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::listing::{self, Listing};
+use crate::data::listing_cache::{self, ListingCache};
 use crate::data::transform::Pipeline;
 use crate::data::{Dataset, Splits, Target, decode, read};
 use crate::plan::{DataPlan, TransformPlan};
@@ -23,8 +24,9 @@ pub(crate) struct ImageFolder {
 ///
 /// A folder is unusable, or the two do not have the same classes.
 pub(crate) fn list(train: &Path, val: &Path) -> Result<(Listing, Listing), Error> {
-    let train_listing = listing::list(train, "the training folder")?;
-    let val_listing = listing::list(val, "the validation folder")?;
+    let cache = ListingCache::of_user();
+    let train_listing = listing_cache::list(train, "the training folder", cache.as_ref())?;
+    let val_listing = listing_cache::list(val, "the validation folder", cache.as_ref())?;
     listing::check_same_classes((train, &train_listing.classes), (val, &val_listing.classes))?;
     Ok((train_listing, val_listing))
 }
@@ -80,16 +82,94 @@ impl Dataset for ImageFolder {
         &self,
         index: usize,
         key: Option<Key>,
-        values: &mut [f32],
+        values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
         let (path, label) = &self.files[index];
         let bytes =
             read::whole(path).map_err(|source| SampleError::Io { path: path.clone(), source })?;
-        let image = decode::decode(&bytes)
+        let image = decode::decode(bytes, |size| self.pipeline.needed(size, key))
             .map_err(|reason| SampleError::Decode { path: path.clone(), reason })?;
         self.pipeline
             .run(image, key, values)
             .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
         Ok(Target::Class(*label))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
+
+    use super::*;
+    use crate::data::loader::{Loader, Request, Settings};
+    use crate::data::transform::Decoded;
+    use crate::data::transform::tests::picture;
+    use crate::plan::OnBadSample;
+    use crate::rng::Purpose;
+
+    /// Twelve JPEG files of different sizes, cropped at random and flipped.
+    fn folder(dir: &Path) -> ImageFolder {
+        let files = (0..12).map(|number| {
+            let (height, width) = (40 + 9 * number, 130 - 7 * number);
+            let pixels = picture(3, height, width).data;
+            let subsampling = [Subsampling::S444, Subsampling::S420][number % 2];
+            let bytes = compress(&pixels, width, height, PixelFormat::Rgb, 85, subsampling);
+            let path = dir.join(format!("{number}.jpg"));
+            crate::files::write_atomic(&path, &bytes.unwrap()).unwrap();
+            (path, number as u32)
+        });
+        let transforms = [
+            TransformPlan::RandomResizedCrop {
+                height: 24,
+                width: 20,
+                scale: [0.08, 1.0],
+                ratio: [0.75, 1.33],
+            },
+            TransformPlan::RandomHorizontalFlip { p: 0.5 },
+        ];
+        ImageFolder::new(files.collect(), &transforms).unwrap()
+    }
+
+    #[test]
+    fn a_sample_is_that_of_the_whole_image_though_only_a_part_is_decoded() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = folder(dir.path());
+        for index in 0..folder.len() {
+            let key = Some(Key::new(7, Purpose::Augment, 1, index as u64));
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            folder.load(index, key, &mut found).unwrap();
+            let bytes = read::whole(&folder.files[index].0).unwrap();
+            let whole = decode::decode(bytes.clone(), crate::data::transform::Area::whole).unwrap();
+            let part = decode::decode(bytes, |size| folder.pipeline.needed(size, key)).unwrap();
+            assert!(part.pixels.data.len() <= whole.pixels.data.len());
+            folder.pipeline.run(Decoded::whole(whole.pixels), key, &mut expected).unwrap();
+            assert_eq!(found, expected, "sample {index}");
+        }
+    }
+
+    #[test]
+    fn batches_have_the_same_bits_for_any_number_of_loader_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Dataset> = Arc::new(folder(dir.path()));
+        let batches = |threads| -> Vec<(Vec<u32>, Vec<u32>)> {
+            let requests = (0..9u32).map(|pass| Request {
+                samples: (0..5).map(|i| (pass * 7 + i * 5) % 12).collect(),
+                epoch: (pass < 7).then_some(u64::from(pass / 3)),
+            });
+            let on_bad_sample = OnBadSample::Error;
+            let settings = Settings { seed: 3, threads, prefetch_factor: 2, on_bad_sample };
+            let loader = Loader::start(folder.clone(), requests, settings).unwrap();
+            let bits = loader.map(|loaded| {
+                let batch = loaded.unwrap().batch;
+                assert_eq!(batch.inputs.dims(), [5, 3, 24, 20]);
+                let values: Vec<f32> = batch.inputs.flatten_all().unwrap().to_vec1().unwrap();
+                (batch.samples, values.into_iter().map(f32::to_bits).collect())
+            });
+            bits.collect()
+        };
+        let inline = batches(0);
+        assert_eq!(inline.len(), 9);
+        assert_eq!(batches(1), inline);
+        assert_eq!(batches(4), inline);
     }
 }

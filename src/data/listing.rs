@@ -4,7 +4,7 @@
 //! before `a/b/`, and file names only within their directory.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -28,6 +28,15 @@ pub(crate) struct Listing {
     pub(crate) files: Vec<(PathBuf, u32)>,
 }
 
+/// A listing, and what it was read from.
+pub(crate) struct Scan {
+    pub(crate) listing: Listing,
+    /// Every folder that was read, as it was before it was read; the root first.
+    pub(crate) folders: Vec<(PathBuf, Metadata)>,
+    /// Whether a link was followed, whose target may change while all folders stay as they are.
+    pub(crate) has_links: bool,
+}
+
 /// Lists the image folder `root`, called `what` in messages, without opening a file.
 ///
 /// Links are followed; a link to a folder above itself is not descended into again. Only regular files
@@ -36,8 +45,9 @@ pub(crate) struct Listing {
 /// # Errors
 ///
 /// The folder is absent or unreadable, has no class folders, or one of them holds no image.
-pub(crate) fn list(root: &Path, what: &'static str) -> Result<Listing, Error> {
-    let names = class_names(root, what)?;
+pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
+    let mut seen = Seen::default();
+    let names = class_names(root, what, &mut seen)?;
     if names.is_empty() {
         return Err(Error::NoClasses { path: root.to_owned() });
     }
@@ -45,7 +55,7 @@ pub(crate) fn list(root: &Path, what: &'static str) -> Result<Listing, Error> {
     let mut empty = Vec::new();
     for (label, name) in names.iter().enumerate() {
         let before = files.len();
-        list_class(&root.join(name), label as u32, &mut files)?;
+        list_class(&root.join(name), label as u32, &mut files, &mut seen)?;
         if files.len() == before {
             empty.push(name.to_string_lossy().into_owned());
         }
@@ -54,7 +64,15 @@ pub(crate) fn list(root: &Path, what: &'static str) -> Result<Listing, Error> {
         return Err(Error::EmptyClasses { path: root.to_owned(), classes: empty });
     }
     let classes = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    Ok(Listing { classes, files })
+    let Seen { folders, has_links } = seen;
+    Ok(Scan { listing: Listing { classes, files }, folders, has_links })
+}
+
+/// What a scan came by.
+#[derive(Default)]
+struct Seen {
+    folders: Vec<(PathBuf, Metadata)>,
+    has_links: bool,
 }
 
 /// Checks that two folders have the same classes.
@@ -82,8 +100,8 @@ pub(crate) fn check_same_classes(
 }
 
 /// Names of the root's sub-folders (links to folders included), in byte order.
-fn class_names(root: &Path, what: &'static str) -> Result<Vec<OsString>, Error> {
-    let entries = fs::read_dir(root).map_err(|source| match source.kind() {
+fn class_names(root: &Path, what: &'static str, seen: &mut Seen) -> Result<Vec<OsString>, Error> {
+    let unusable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => {
             Error::Missing { what, path: root.to_owned(), expected: EXPECTED }
         }
@@ -91,11 +109,13 @@ fn class_names(root: &Path, what: &'static str) -> Result<Vec<OsString>, Error> 
             Error::NotAFolder { what, path: root.to_owned(), expected: EXPECTED }
         }
         _ => listing_failed(root)(source),
-    })?;
+    };
+    seen.folders.push((root.to_owned(), fs::metadata(root).map_err(unusable)?));
+    let entries = fs::read_dir(root).map_err(unusable)?;
     let mut names = Vec::new();
     for entry in entries {
         let entry = entry.map_err(listing_failed(root))?;
-        if kind(&entry)? == Kind::Folder {
+        if kind(&entry, seen)? == Kind::Folder {
             names.push(entry.file_name());
         }
     }
@@ -109,9 +129,14 @@ struct Folder {
     images: Vec<OsString>,
 }
 
-fn list_class(root: &Path, label: u32, files: &mut Vec<(PathBuf, u32)>) -> Result<(), Error> {
+fn list_class(
+    root: &Path,
+    label: u32,
+    files: &mut Vec<(PathBuf, u32)>,
+    seen: &mut Seen,
+) -> Result<(), Error> {
     let mut folders = Vec::new();
-    walk(root.to_owned(), &mut Vec::new(), &mut folders)?;
+    walk(root.to_owned(), &mut Vec::new(), &mut folders, seen)?;
     folders.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     for folder in &mut folders {
         folder.images.sort_unstable();
@@ -122,18 +147,24 @@ fn list_class(root: &Path, label: u32, files: &mut Vec<(PathBuf, u32)>) -> Resul
 
 /// Collects the images of `path` and all folders below it. `above` holds (device, inode) of each folder
 /// on the way down.
-fn walk(path: PathBuf, above: &mut Vec<(u64, u64)>, out: &mut Vec<Folder>) -> Result<(), Error> {
+fn walk(
+    path: PathBuf,
+    above: &mut Vec<(u64, u64)>,
+    out: &mut Vec<Folder>,
+    seen: &mut Seen,
+) -> Result<(), Error> {
     let meta = fs::metadata(&path).map_err(listing_failed(&path))?;
     let identity = (meta.dev(), meta.ino());
     if above.contains(&identity) {
         return Ok(());
     }
     above.push(identity);
+    seen.folders.push((path.clone(), meta));
     let mut images = Vec::new();
     let mut below = Vec::new();
     for entry in fs::read_dir(&path).map_err(listing_failed(&path))? {
         let entry = entry.map_err(listing_failed(&path))?;
-        match kind(&entry)? {
+        match kind(&entry, seen)? {
             Kind::Folder => below.push(entry.path()),
             Kind::File if is_image(&entry.file_name()) => images.push(entry.file_name()),
             Kind::File | Kind::Other => {}
@@ -141,7 +172,7 @@ fn walk(path: PathBuf, above: &mut Vec<(u64, u64)>, out: &mut Vec<Folder>) -> Re
     }
     out.push(Folder { path, images });
     for folder in below {
-        walk(folder, above, out)?;
+        walk(folder, above, out, seen)?;
     }
     above.pop();
     Ok(())
@@ -155,10 +186,11 @@ enum Kind {
 }
 
 /// What an entry is, links followed. Costs a system call for links only.
-fn kind(entry: &fs::DirEntry) -> Result<Kind, Error> {
+fn kind(entry: &fs::DirEntry, seen: &mut Seen) -> Result<Kind, Error> {
     let path = entry.path();
     let mut file_type = entry.file_type().map_err(listing_failed(&path))?;
     if file_type.is_symlink() {
+        seen.has_links = true;
         match fs::metadata(&path) {
             Ok(meta) => file_type = meta.file_type(),
             // A dead link or a loop of links: an image that cannot be read.
@@ -185,6 +217,10 @@ fn listing_failed(path: &Path) -> impl Fn(io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn list(root: &Path, what: &'static str) -> Result<Listing, Error> {
+        scan(root, what).map(|scan| scan.listing)
+    }
 
     fn tree(files: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

@@ -264,7 +264,7 @@ mod tests {
             &self,
             index: usize,
             key: Option<Key>,
-            values: &mut [f32],
+            values: &mut Vec<f32>,
         ) -> Result<Target, SampleError> {
             self.loads.fetch_add(1, Ordering::SeqCst);
             if (self.bad)(index) {
@@ -275,7 +275,7 @@ mod tests {
                 });
             }
             let random = key.map_or(0.0, |key| key.uniform(0) as f32);
-            values.copy_from_slice(&[index as f32, random]);
+            values.extend_from_slice(&[index as f32, random]);
             Ok(Target::Class(index as u32 % 3))
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::data::error::{Error, SampleError};
-use crate::data::transform::{Pipeline, Pixels};
+use crate::data::transform::{Decoded, Pipeline, Pixels, spare};
 use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{DataPlan, TransformPlan};
 use crate::rng::Key;
@@ -111,11 +111,12 @@ impl Dataset for Mnist {
         &self,
         index: usize,
         key: Option<Key>,
-        values: &mut [f32],
+        values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
         let (height, width) = self.size;
-        let data = self.images[index * height * width..][..height * width].to_vec();
-        let image = Pixels { channels: 1, height, width, data };
+        let mut data = spare::take(height * width);
+        data.copy_from_slice(&self.images[index * height * width..][..height * width]);
+        let image = Decoded::whole(Pixels { channels: 1, height, width, data });
         self.pipeline
             .run(image, key, values)
             .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
@@ -307,12 +308,13 @@ mod tests {
         assert_eq!((counts.n_train, counts.n_val, counts.size), (3, 1, (2, 2)));
         assert_eq!(counts.classes, ["0", "1", "2"]);
         let val = Mnist::read(dir.path(), "t10k", &[]).unwrap();
-        let mut values = [0.0; 4];
+        let mut values = Vec::new();
         assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class(1));
         assert_eq!(values, [1.0, 0.0, 0.2, 0.4]);
         let train = Mnist::read(dir.path(), "train", &[]).unwrap();
         train.load(2, None, &mut values).unwrap();
-        assert_eq!(values.map(|v| (v * 255.0).round()), [8.0, 9.0, 10.0, 11.0]);
+        let bytes: Vec<f32> = values[4..].iter().map(|v| (v * 255.0).round()).collect();
+        assert_eq!(bytes, [8.0, 9.0, 10.0, 11.0]);
     }
 
     #[test]

@@ -13,7 +13,9 @@ mod csv;
 mod decode;
 mod error;
 mod image_folder;
+mod jpeg;
 mod listing;
+mod listing_cache;
 pub mod loader;
 mod mersenne;
 mod mnist;
@@ -73,17 +75,18 @@ pub trait Dataset: Send + Sync {
     /// What messages call sample `index`: its file, if it has one.
     fn name(&self, index: usize) -> String;
 
-    /// Writes sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns its target.
+    /// Appends sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns its target.
     /// `key` is the randomness of the augmentation; without it nothing is random.
     ///
     /// # Errors
     ///
-    /// The sample cannot be read, or does not survive its transforms; names the file.
+    /// The sample cannot be read, or does not survive its transforms; names the file. Part of it may have been
+    /// appended.
     fn load(
         &self,
         index: usize,
         key: Option<Key>,
-        values: &mut [f32],
+        values: &mut Vec<f32>,
     ) -> Result<Target, SampleError>;
 }
 

@@ -6,7 +6,7 @@ use crate::data::Batch;
 use crate::data::sampler::Chunk;
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, NextBatch, loss};
-use crate::nn::{Mode, Pass};
+use crate::nn::Pass;
 use crate::plan::OnBadSample;
 
 impl Engine {
@@ -38,7 +38,8 @@ impl Engine {
 
     fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {
         let (plan, targets) = (&self.plan.loss, &batch.targets);
-        let pass = Pass { mode: Mode::Eval, precision: self.plan.precision };
+        let convolutions = self.plan.convolutions;
+        let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
         let (loss, correct) = self
             .model
             .forward(&batch.inputs, &pass)

@@ -9,6 +9,7 @@ mod error;
 mod evaluate;
 mod loss;
 mod reducer;
+mod rehearse;
 mod scaler;
 mod start;
 mod state;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub use clock::Clock;
 pub use error::Error;
+pub use rehearse::rehearse;
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
 pub use vote::Wish;
@@ -28,7 +30,8 @@ use crate::data::{Batch, sampler};
 use crate::event::TimeShares;
 use crate::launch::Phase;
 use crate::model::Model;
-use crate::nn::{GradientSink, Mode, Params, Pass};
+use crate::nn::{Mode, Params, Pass};
+use crate::ops::GradientSink;
 use crate::optim::{GradientNorm, Moments, Rates, Schedule};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -119,14 +122,15 @@ impl Engine {
         self.check_unused(step, &votes)?;
         let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
 
-        let norm = self.mean_gradients(&totals, loss_scale);
+        let mean = self.mean_factor(&totals, loss_scale);
+        let norm = GradientNorm::new(self.reducer.squares(), f64::from(mean));
         let updated = self.decide(step, &votes, &totals, norm)?;
         if updated {
             (self.observer)(step, Phase::Optimizer);
             let idle = Self::unused_everywhere(&votes);
             self.timed(
                 |time| &mut time.optimizer,
-                |engine| engine.update(step, rates, norm, &idle),
+                |engine| engine.update(step, rates, (mean, norm), &idle),
             )?;
         }
         self.count(&totals);
@@ -217,6 +221,8 @@ impl Engine {
         Pass {
             mode: Mode::Train { key, track_statistics: pass.shard == 0 },
             precision: self.plan.precision,
+            convolutions: self.plan.convolutions,
+            activation_checkpointing: self.plan.activation_checkpointing,
         }
     }
 

@@ -1,8 +1,10 @@
-//! Gradients on their way from backward to the optimizer: hooks write them into buckets, and a
+//! Gradients on their way from backward to the optimizer: operations write them into buckets, and a
 //! communication thread reduces full buckets while backward goes on.
 //!
 //! A bucket's memory is owned by whoever works on it: it is moved to the communication thread when its
-//! last gradient is in, and comes back reduced. Buckets leave in a fixed order whatever the order of
+//! last gradient is in, and comes back reduced. The training thread reduces the last bucket itself, and
+//! whatever else did not leave during backward: it has nothing better to do, and waking another
+//! thread twice costs more than a small bucket. Buckets leave in a fixed order whatever the order of
 //! gradients, so that all ranks reduce the same bucket at the same time.
 //!
 //! Over shards (DESIGN: the same bits at any world size) a rank adds its own shards' gradients in the
@@ -14,21 +16,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use candle_core::{Storage, Tensor, bail};
+use candle_core::bail;
 
 use crate::collective::{self, Collective, Segment};
-use crate::engine::buckets::Layout;
+use crate::engine::buckets::{Layout, Slot};
 use crate::engine::error::Error;
-use crate::nn::GradientSink;
+use crate::ops::GradientSink;
+use crate::optim::sum_of_squares;
 
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct Reducer {
     store: Arc<Store>,
+    collective: Arc<dyn Collective>,
     reduced: Receiver<Reduced>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the hooks write to.
+/// What operations write to.
 struct Store {
     layout: Layout,
     /// Buckets leave as soon as they are full, or all at the end of the step.
@@ -51,6 +55,8 @@ struct State {
     written: Vec<bool>,
     /// Parameters that had a gradient in this step.
     used: Vec<bool>,
+    /// Sum of the squares of each parameter's reduced gradient.
+    squares: Vec<f64>,
     /// Sums over this rank's earlier shards: (level in the tree, one vector per bucket).
     stack: Vec<(u32, Vec<Vec<f32>>)>,
 }
@@ -58,7 +64,8 @@ struct State {
 struct Reduced {
     bucket: usize,
     segment: Segment,
-    result: Result<(), collective::Error>,
+    /// Sums of squares of the members, in their order.
+    result: Result<Vec<f64>, collective::Error>,
 }
 
 impl Reducer {
@@ -78,8 +85,8 @@ impl Reducer {
         let thread = std::thread::Builder::new()
             .name("communication".into())
             .spawn({
-                let collective = collective.clone();
-                move || communicate(collective.as_ref(), &to_reduce, &done)
+                let (collective, layout) = (collective.clone(), layout.clone());
+                move || communicate(collective.as_ref(), &layout, &to_reduce, &done)
             })
             .map_err(Error::Thread)?;
         let (buckets, parameters) = (layout.buckets.len(), layout.slots.len());
@@ -91,13 +98,15 @@ impl Reducer {
             last_pass: false,
             written: vec![false; parameters],
             used: vec![false; parameters],
+            squares: vec![0.0; parameters],
             stack: Vec::new(),
         };
         let store = Arc::new(Store { layout, overlap, state: Mutex::new(state) });
-        Ok(Self { store, reduced, thread: Some(thread) })
+        let collective = collective.clone();
+        Ok(Self { store, collective, reduced, thread: Some(thread) })
     }
 
-    /// Where the parameters' hooks deliver.
+    /// Where gradients are delivered.
     pub(crate) fn sink(&self) -> Arc<dyn GradientSink> {
         self.store.clone()
     }
@@ -136,7 +145,7 @@ impl Reducer {
         state.written.fill(false);
     }
 
-    /// Sends off what is left and waits for all buckets. Returns the time of the wait: communication
+    /// Waits for the buckets that have left and reduces the others. Returns the time of that: communication
     /// that backward did not hide.
     ///
     /// # Errors
@@ -144,20 +153,29 @@ impl Reducer {
     /// A collective failed; the group is then unusable.
     pub(crate) fn finish_step(&self) -> Result<Duration, Error> {
         let started = Instant::now();
-        {
-            let mut state = self.store.state();
-            while state.next < self.store.layout.buckets.len() {
-                self.store.send_next(&mut state);
+        let sent = self.store.state().next;
+        for _ in 0..sent {
+            let reduced = self.reduced.recv().map_err(|_| Error::ThreadGone)?;
+            self.take_back(reduced)?;
+        }
+        for bucket in sent..self.store.layout.buckets.len() {
+            // The lock is free while the segment is away.
+            let left = self.store.close_next(&mut self.store.state());
+            if let Some(segment) = left {
+                let layout = &self.store.layout;
+                self.take_back(reduce(self.collective.as_ref(), layout, bucket, segment))?;
             }
         }
-        for _ in 0..self.store.layout.buckets.len() {
-            let Ok(Reduced { bucket, segment, result }) = self.reduced.recv() else {
-                return Err(Error::ThreadGone);
-            };
-            self.store.state().segments[bucket] = Some(segment);
-            result?;
-        }
         Ok(started.elapsed())
+    }
+
+    fn take_back(&self, Reduced { bucket, segment, result }: Reduced) -> Result<(), Error> {
+        let mut state = self.store.state();
+        state.segments[bucket] = Some(segment);
+        for (&parameter, squares) in self.store.layout.buckets[bucket].iter().zip(result?) {
+            state.squares[parameter] = squares;
+        }
+        Ok(())
     }
 
     /// Parameters (registration index) that had no gradient on this rank in the step.
@@ -166,14 +184,20 @@ impl Reducer {
         (0..state.used.len()).filter(|&parameter| !state.used[parameter]).collect()
     }
 
-    /// Gives the gradient of each parameter in registration order to `visit`.
-    pub(crate) fn for_each_gradient(&self, mut visit: impl FnMut(usize, &mut [f32])) {
-        let mut state = self.store.state();
-        for (parameter, slot) in self.store.layout.slots.iter().enumerate() {
-            if let Some(segment) = &mut state.segments[slot.bucket] {
-                visit(parameter, &mut segment[slot.start..slot.start + slot.len]);
-            }
-        }
+    /// Sum of the squares of all reduced gradients, added in registration order.
+    pub(crate) fn squares(&self) -> f64 {
+        self.store.state().squares.iter().sum()
+    }
+
+    /// Gives the reduced gradients of all parameters, in registration order, to `visit`.
+    pub(crate) fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
+        let state = self.store.state();
+        let gradient = |slot: &Slot| {
+            let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
+            &segment[slot.start..slot.start + slot.len]
+        };
+        let gradients: Vec<&[f32]> = self.store.layout.slots.iter().map(gradient).collect();
+        visit(&gradients)
     }
 }
 
@@ -189,24 +213,12 @@ impl Drop for Reducer {
 }
 
 impl GradientSink for Store {
-    fn accept(&self, index: usize, gradient: &Tensor) -> candle_core::Result<()> {
-        let gradient = gradient.contiguous()?;
-        let (storage, layout) = gradient.storage_and_layout();
-        let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
-        else {
-            bail!("gradients of CPU ranks are contiguous CPU tensors")
-        };
-        self.write(index, &storage.as_slice::<f32>()?[start..end])
-    }
-}
-
-impl Store {
-    fn write(&self, index: usize, gradient: &[f32]) -> candle_core::Result<()> {
+    fn add(&self, index: usize, gradient: &[f32]) -> candle_core::Result<()> {
         let slot = self.layout.slots[index];
         let mut state = self.state();
         let state = &mut *state;
         let Some(segment) = &mut state.segments[slot.bucket] else {
-            bail!("parameter {index} delivered a second gradient in one pass")
+            bail!("parameter {index} delivered a gradient after its last in one pass")
         };
         let target = &mut segment[slot.start..slot.start + slot.len];
         if state.written[index] {
@@ -216,29 +228,44 @@ impl Store {
         }
         state.written[index] = true;
         state.used[index] = true;
+        Ok(())
+    }
+
+    fn complete(&self, index: usize) -> candle_core::Result<()> {
+        let mut state = self.state();
         if state.last_pass {
-            state.missing[slot.bucket] -= 1;
-            while state.missing.get(state.next) == Some(&0) {
-                self.send_next(state);
+            state.missing[self.layout.slots[index].bucket] -= 1;
+            let last = self.layout.buckets.len() - 1;
+            while state.next < last && state.missing[state.next] == 0 {
+                self.send_next(&mut state);
             }
         }
         Ok(())
     }
+}
 
-    /// Hands the next bucket to the communication thread, after the lower part of the tree.
+impl Store {
+    /// Hands the next bucket to the communication thread.
     fn send_next(&self, state: &mut State) {
         let bucket = state.next;
-        self.zero_unwritten(state, bucket..bucket + 1);
-        state.next += 1;
-        let Some(mut segment) = state.segments[bucket].take() else { return };
-        for (_, earlier) in state.stack.iter().rev() {
-            add(&mut segment, &earlier[bucket]);
-        }
+        let Some(segment) = self.close_next(state) else { return };
         match &state.full {
             // A closed channel means the thread died; `finish_step` reports it.
             Some(full) => drop(full.send((bucket, segment))),
             None => state.segments[bucket] = Some(segment),
         }
+    }
+
+    /// Takes the next bucket, after the lower part of the tree.
+    fn close_next(&self, state: &mut State) -> Option<Segment> {
+        let bucket = state.next;
+        self.zero_unwritten(state, bucket..bucket + 1);
+        state.next += 1;
+        let mut segment = state.segments[bucket].take()?;
+        for (_, earlier) in state.stack.iter().rev() {
+            add(&mut segment, &earlier[bucket]);
+        }
+        Some(segment)
     }
 
     /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
@@ -260,18 +287,33 @@ impl Store {
     }
 }
 
-/// Body of the communication thread: reduces buckets in the order in which they come.
+/// Body of the communication thread: reduces buckets in the order in which they come, and measures them
+/// while they are in the cache and backward goes on.
 fn communicate(
     collective: &dyn Collective,
+    layout: &Layout,
     to_reduce: &Receiver<(usize, Segment)>,
     done: &Sender<Reduced>,
 ) {
-    for (bucket, mut segment) in to_reduce {
-        let result = collective.all_reduce(&mut segment);
-        if done.send(Reduced { bucket, segment, result }).is_err() {
+    for (bucket, segment) in to_reduce {
+        if done.send(reduce(collective, layout, bucket, segment)).is_err() {
             return;
         }
     }
+}
+
+/// Sums one bucket over the ranks and measures its members.
+fn reduce(
+    collective: &dyn Collective,
+    layout: &Layout,
+    bucket: usize,
+    mut segment: Segment,
+) -> Reduced {
+    let result = collective.all_reduce(&mut segment).map(|()| {
+        let members = layout.buckets[bucket].iter().map(|&parameter| layout.slots[parameter]);
+        members.map(|slot| sum_of_squares(&segment[slot.start..slot.start + slot.len])).collect()
+    });
+    Reduced { bucket, segment, result }
 }
 
 fn add(sum: &mut [f32], values: &[f32]) {

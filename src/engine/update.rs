@@ -2,8 +2,8 @@
 
 use crate::engine::vote::{Totals, Vote};
 use crate::engine::{Engine, Error};
-use crate::nn::change_values;
-use crate::optim::{GradientNorm, Rates, Update, clip_coefficient, clip_values, scale_and_measure};
+use crate::nn::{Param, change_all};
+use crate::optim::{GradientNorm, Part, Preparation, Rates, Update, clip_coefficient};
 use crate::plan::OnNonFinite;
 use crate::units::Rank;
 
@@ -11,13 +11,10 @@ use crate::units::Rank;
 const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
 
 impl Engine {
-    /// Turns sums over passes into means over samples, and measures them.
-    pub(super) fn mean_gradients(&self, totals: &Totals, loss_scale: f64) -> GradientNorm {
+    /// What turns sums over passes, times the loss scale, into means over samples.
+    pub(super) fn mean_factor(&self, totals: &Totals, loss_scale: f64) -> f32 {
         let weights = totals.samples as f64 / self.plan.batch.size.count() as f64;
-        let factor = (1.0 / (weights * loss_scale)) as f32;
-        let mut norm = GradientNorm::default();
-        self.reducer.for_each_gradient(|_, gradient| norm.add(scale_and_measure(gradient, factor)));
-        norm
+        (1.0 / (weights * loss_scale)) as f32
     }
 
     /// Whether the parameters may move. A gradient that overflows while the loss is finite is the
@@ -48,11 +45,8 @@ impl Engine {
     fn culprit(&self, votes: &[Vote]) -> String {
         let bad = |vote: &Vote| vote.passes.iter().any(|pass| !pass.loss().is_finite());
         let rank = votes.iter().position(bad).map(|rank| format!(" on rank {rank}"));
-        let mut first = None;
-        self.reducer.for_each_gradient(|parameter, gradient| {
-            if first.is_none() && gradient.iter().any(|value| !value.is_finite()) {
-                first = Some(parameter);
-            }
+        let first = self.reducer.gradients(|gradients| {
+            gradients.iter().position(|gradient| gradient.iter().any(|value| !value.is_finite()))
         });
         let name = first.map(|parameter| {
             let name = self.params.parameters()[parameter].name();
@@ -61,40 +55,37 @@ impl Engine {
         rank.unwrap_or_default() + &name.unwrap_or_default()
     }
 
-    /// Clips, then moves every parameter but the `idle` ones.
+    /// Takes the mean, clips and moves every parameter but the `idle` ones, in one pass over memory.
     pub(super) fn update(
         &mut self,
         step: u64,
         rates: Rates,
-        norm: GradientNorm,
+        (mean, norm): (f32, GradientNorm),
         idle: &[usize],
     ) -> Result<(), Error> {
-        let plan = self.plan.clone();
-        let coefficient = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
-        let count = self.state.updates + 1;
-        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count);
-        let update = update.scaled(coefficient);
-        let mut result = Ok(());
+        let (plan, count) = (&self.plan, self.state.updates + 1);
+        let clip = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
+        let limit = plan.clip.value.map_or(f32::INFINITY, |limit| limit as f32);
+        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count)
+            .prepared(Preparation { mean, clip: clip as f32, limit });
         let (params, moments) = (self.params.parameters(), &mut self.moments);
-        self.reducer.for_each_gradient(|parameter, gradient| {
-            if idle.contains(&parameter) {
-                return;
-            }
-            if let Some(limit) = plan.clip.value {
-                clip_values(gradient, limit);
-            }
-            let param = &params[parameter];
-            let moved = param.var().and_then(|var| {
-                change_values(var, |values| {
-                    update.apply(values, gradient, &mut moments[parameter], param.shape().len());
-                })
-            });
-            if result.is_ok() {
-                result = moved;
-            }
+        let tensor_error = |source| Error::Tensor { phase: "optimizer", step, source };
+        let vars: Vec<_> =
+            params.iter().map(Param::var).collect::<Result<_, _>>().map_err(tensor_error)?;
+        let moved = self.reducer.gradients(|gradients| {
+            change_all(&vars, |values| {
+                let all = values.iter_mut().zip(gradients).zip(moments).zip(params).enumerate();
+                let used = all.filter(|(parameter, _)| !idle.contains(parameter));
+                update.apply(used.map(|(_, (((values, gradient), moments), param))| Part {
+                    values,
+                    gradient,
+                    moments,
+                    dimensions: param.shape().len(),
+                }));
+            })
         });
         self.state.updates = count;
-        result.map_err(|source| Error::Tensor { phase: "optimizer", step, source })
+        moved.map_err(tensor_error)
     }
 
     /// Every parameter needs a gradient on every rank, unless unused ones are tolerated.

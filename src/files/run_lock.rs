@@ -49,6 +49,15 @@ impl RunLock {
     }
 }
 
+/// Who has the lock of `folder`, `pid 123 on host`; `None` if nobody has.
+pub fn lock_holder(folder: &Path) -> Option<String> {
+    let file = File::open(folder.join(".lock")).ok()?;
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Some(read_holder(file)),
+        Ok(()) | Err(TryLockError::Error(_)) => None,
+    }
+}
+
 impl Drop for RunLock {
     /// Empties the file; removing it would let two processes lock two files of the same name.
     fn drop(&mut self) {
@@ -83,7 +92,9 @@ mod tests {
         let refused = RunLock::acquire(folder.path()).unwrap_err().to_string();
         let holder = format!("is in use by pid {} on ", std::process::id());
         assert!(refused.contains(&holder), "{refused}");
+        assert!(lock_holder(folder.path()).unwrap().starts_with(&holder[13..]));
         drop(lock);
+        assert_eq!(lock_holder(folder.path()), None);
         let again = RunLock::acquire(folder.path()).unwrap();
         assert!(again.path().ends_with(".lock"));
     }

@@ -18,6 +18,7 @@
 //! [`Link::stop_requested`] at each step's edge. A rank that fails reports once and exits with the code of its
 //! report; what a collective says is [`Blame::Peer`], everything else [`Blame::Own`].
 
+mod bell;
 mod failure;
 mod foreign;
 mod inherit;
@@ -36,6 +37,7 @@ mod watch;
 mod whereabouts;
 mod wire;
 
+pub use bell::Bell;
 pub use failure::{Failure, Secondary};
 pub use foreign::Error as RendezvousError;
 pub use join::{JoinError, Made, Membership, join};
@@ -44,7 +46,8 @@ pub use memory::shared_memory;
 pub use phase::Phase;
 pub use rank_env::Role;
 pub use report::{Blame, ErrorReport};
-pub use run::{Note, Start, run};
+pub use run::{Console, Note, Start, run};
+pub(crate) use signals::Signals;
 pub use start::Program;
 pub use supervise::{Exit, Stop};
 pub use verdict::Ended;

@@ -1,5 +1,6 @@
 //! `Plan` -> the run's end: starts the group, watches it, and starts it again after a failure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::files;
@@ -7,7 +8,7 @@ use crate::launch::start::{Program, start_all};
 use crate::launch::supervise::Stop;
 use crate::launch::verdict::{Ended, Verdict, judge};
 use crate::launch::watch::{Ears, watch};
-use crate::launch::{Failure, Phase};
+use crate::launch::{Bell, Failure, Phase};
 use crate::plan::{Plan, RunFolders};
 use crate::units::Rank;
 
@@ -18,6 +19,19 @@ pub struct Start {
     pub resume: bool,
     /// What a rank executes.
     pub program: Program,
+    /// Where rank 0 speaks.
+    pub console: Console,
+    /// Rung by another thread to stop this run; it then ends as after a SIGTERM.
+    pub bell: Option<Arc<Bell>>,
+}
+
+/// Where rank 0 speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Console {
+    /// On the terminal of its parent.
+    Terminal,
+    /// Into `console.log` of the run.
+    File,
 }
 
 /// What the parent says while it watches.
@@ -84,7 +98,8 @@ pub fn run(
     start: &Start,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    let ears = Ears::open().map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
+    let ears =
+        Ears::open(start.bell.clone()).map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
     let ended = ears.and_then(|mut ears| attempts(plan, run, start, &mut ears, on_note));
     ended.inspect_err(|failure| {
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
@@ -103,7 +118,7 @@ fn attempts(
     let mut history = Vec::new();
     for restarts in 0.. {
         let resume = start.resume || restarts > 0;
-        let processes = start_all(plan, run, &start.program, resume, restarts)?;
+        let processes = start_all(plan, run, start, resume, restarts)?;
         let group = watch(processes, ears, on_note);
         let mut failure = match judge(&group) {
             Verdict::Ended(ended) => return Ok(ended),

@@ -9,20 +9,20 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level;
 
 /// Counts the arrivals of some signals, from the making of this until its end.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     pipe: UnixStream,
     registered: Vec<SigId>,
 }
 
 impl Signals {
     /// SIGTERM and SIGUSR1 (Kubernetes, Slurm), and SIGHUP unless it is ignored, as under `nohup`.
-    pub(super) fn of_preemption() -> io::Result<Self> {
+    pub(crate) fn of_preemption() -> io::Result<Self> {
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
         Self::listen([SIGTERM, SIGUSR1].into_iter().chain(hangup))
     }
 
     /// Ctrl-C.
-    pub(super) fn of_interruption() -> io::Result<Self> {
+    pub(crate) fn of_interruption() -> io::Result<Self> {
         Self::listen([SIGINT])
     }
 
@@ -37,7 +37,7 @@ impl Signals {
     }
 
     /// Signals that arrived since the last call.
-    pub(super) fn take(&mut self) -> usize {
+    pub(crate) fn take(&mut self) -> usize {
         let mut buffer = [0; 64];
         let mut count = 0;
         while let Ok(n @ 1..) = self.pipe.read(&mut buffer) {

@@ -16,21 +16,15 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::launch::rank_env::{CONTROL_FD, SHM_FD, STATUS_FD};
 use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank, poll};
-use crate::launch::{Failure, inherit, shared_memory};
+use crate::launch::{Console, Failure, Start, inherit, shared_memory};
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 
 /// Time for a killed process to vanish, where nobody watches it any more.
 const VANISH: Duration = Duration::from_secs(1);
 
-/// Settings of glibc's allocator that keep freed pages for the next step instead of giving them back
-/// and faulting them in again: `ResNet`-8 trains up to 1.6 times faster. The threshold is the largest that
-/// glibc takes, 32 MiB. Other allocators ignore them.
-const KEEP_PAGES: [(&str, &str); 3] = [
-    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
-    ("MALLOC_TRIM_THRESHOLD_", "1073741824"),
-    ("MALLOC_TOP_PAD_", "67108864"),
-];
+/// What rank 0 would have said on a terminal.
+const CONSOLE: &str = "console.log";
 
 /// What a rank executes.
 #[derive(Clone, Debug)]
@@ -86,7 +80,7 @@ impl Drop for Process {
 pub(super) fn start_all(
     plan: &Plan,
     run: &RunFolders,
-    program: &Program,
+    how: &Start,
     resume: bool,
     restarts: u32,
 ) -> Result<Vec<Process>, Box<Failure>> {
@@ -100,10 +94,10 @@ pub(super) fn start_all(
     let status = Arc::new(status);
     let mut processes = Vec::new();
     for rank in (0..plan.distributed.world_size.get()).map(Rank) {
-        let log = open_log(run, rank).map_err(fail_log(rank))?;
+        let log = open_log(run, rank, how.console).map_err(fail_log(rank))?;
         let rank_plan = RankPlan { plan: plan.clone(), rank, run: run.clone(), resume, restarts };
         let process =
-            start(rank_plan, program, memory.as_ref(), &status, log).map_err(fail(rank))?;
+            start(rank_plan, &how.program, memory.as_ref(), &status, log).map_err(fail(rank))?;
         processes.push(process);
     }
     Ok(processes)
@@ -142,12 +136,14 @@ fn start(
     Ok(process)
 }
 
-/// What takes the words of a rank; none for rank 0, which speaks to our own terminal.
-fn open_log(run: &RunFolders, rank: Rank) -> io::Result<Option<File>> {
-    if rank.is_first() {
-        return Ok(None);
-    }
-    let path = run.logs.join(format!("rank-{rank}.log"));
+/// What takes the words of a rank; none for a rank 0 that speaks to our own terminal.
+fn open_log(run: &RunFolders, rank: Rank, console: Console) -> io::Result<Option<File>> {
+    let name = match (rank.is_first(), console) {
+        (true, Console::Terminal) => return Ok(None),
+        (true, Console::File) => CONSOLE.to_owned(),
+        (false, _) => format!("rank-{rank}.log"),
+    };
+    let path = run.logs.join(name);
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
     OpenOptions::new().create(true).append(true).open(&path).map(Some).map_err(named)
@@ -171,8 +167,5 @@ fn contract(command: &mut Command, rank_plan: &RankPlan) {
         ("RAYON_NUM_THREADS", plan.distributed.threads_per_rank.to_string()),
     ] {
         command.env(name, value);
-    }
-    for (name, bytes) in KEEP_PAGES {
-        command.env(name, bytes);
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -13,7 +14,7 @@ use crate::launch::signals::Signals;
 use crate::launch::start::Process;
 use crate::launch::supervise::{Action, Event, Exit, Group, Stop};
 use crate::launch::wire::{FromRank, ToRank, poll};
-use crate::launch::{Note, report};
+use crate::launch::{Bell, Note, report};
 use crate::units::Rank;
 
 /// How often ranks are looked at when nothing happens.
@@ -23,26 +24,38 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) struct Ears {
     pub(super) preemption: Signals,
     pub(super) interruption: Signals,
+    pub(super) bell: Option<Arc<Bell>>,
 }
 
 impl Ears {
-    pub(super) fn open() -> io::Result<Self> {
+    pub(super) fn open(bell: Option<Arc<Bell>>) -> io::Result<Self> {
         let (preemption, interruption) = (Signals::of_preemption()?, Signals::of_interruption()?);
-        Ok(Self { preemption, interruption })
+        Ok(Self { preemption, interruption, bell })
     }
 
     fn events(&mut self) -> Vec<Event> {
-        let preempted = std::iter::repeat_n(Event::Preempted, self.preemption.take().min(1));
+        let is_rung = self.bell.as_ref().is_some_and(|bell| bell.take());
+        let calls = (self.preemption.take() + usize::from(is_rung)).min(1);
+        let preempted = std::iter::repeat_n(Event::Preempted, calls);
         preempted.chain(std::iter::repeat_n(Event::Interrupted, self.interruption.take())).collect()
+    }
+
+    /// What to wait for.
+    fn fds(&self) -> Vec<PollFd<'_>> {
+        let signals = [self.preemption.as_fd(), self.interruption.as_fd()];
+        let bell = self.bell.as_ref().map(|bell| bell.as_fd());
+        let all = signals.into_iter().chain(bell);
+        all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect()
     }
 
     /// Waits; whether a signal ended the wait.
     pub(super) fn is_called_within(&mut self, time: Duration) -> bool {
         let until = clock() + time;
         while let Some(left) = until.checked_sub(clock()).filter(|left| !left.is_zero()) {
-            let fds = [self.preemption.as_fd(), self.interruption.as_fd()];
-            let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            if poll(&mut fds, Some(left)).is_err() || !self.events().is_empty() {
+            let mut fds = self.fds();
+            let is_broken = poll(&mut fds, Some(left)).is_err();
+            drop(fds);
+            if is_broken || !self.events().is_empty() {
                 return true;
             }
         }
@@ -86,10 +99,7 @@ pub(super) fn watch(
 
 /// Until something happens, at most until the next look or deadline.
 fn wait(processes: &[Process], ears: &Ears, group: &Group) {
-    let mut fds = vec![
-        PollFd::new(&ears.preemption, PollFlags::IN),
-        PollFd::new(&ears.interruption, PollFlags::IN),
-    ];
+    let mut fds = ears.fds();
     for (process, member) in processes.iter().zip(&group.members) {
         if member.exit.is_none() {
             fds.push(PollFd::new(&process.pidfd, PollFlags::IN));

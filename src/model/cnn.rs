@@ -25,7 +25,10 @@ pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model
         bail!("images of {height}x{width} are too small, at least 6x6 is needed");
     }
     let conv = |name: &str, inputs, outputs| {
-        Conv2d::new(&builder.pp(name), ConvShape { inputs, outputs, kernel: 3, window: DENSE })
+        Conv2d::new(
+            &builder.pp(name),
+            ConvShape { inputs, outputs, kernel: 3, window: DENSE, groups: 1 },
+        )
     };
     Ok(Box::new(SimpleCnn {
         conv1: conv("conv1", channels, 32)?,

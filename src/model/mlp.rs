@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 
 use super::Model;
 use crate::nn::{Builder, Dropout, Linear, Pass};
-use crate::ops;
+use crate::ops::LinearActivation;
 use crate::plan::ModelPlan;
 
 /// Widths: the sample's elements, `plan.hidden`, `plan.outputs`.
@@ -37,10 +37,12 @@ impl Model for Mlp {
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
         let mut x = input.flatten_from(1)?;
         for (i, (linear, dropout)) in self.layers.iter().enumerate() {
-            x = linear.forward(&x, pass)?;
-            if i + 1 < self.layers.len() {
-                x = dropout.forward(&ops::relu(&x)?, pass)?;
-            }
+            x = if i + 1 < self.layers.len() {
+                let hidden = linear.forward_activated(&x, LinearActivation::Relu, pass)?;
+                dropout.forward(&hidden, pass)?
+            } else {
+                linear.forward(&x, pass)?
+            };
         }
         Ok(x)
     }

@@ -10,10 +10,12 @@
 //! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still use and
 //! track batch statistics while training.
 
+use std::sync::Arc;
+
 use candle_core::{Result, Tensor, bail};
 
 use super::Model;
-use crate::nn::{BatchNorm2d, Builder, Conv2d, ConvShape, Dropout, Init, Linear, Pass};
+use crate::nn::{self, BatchNorm2d, Builder, Conv2d, ConvShape, Dropout, Init, Linear, Pass};
 use crate::ops::{self, Activation, Window};
 use crate::plan::{ModelPlan, Stem};
 
@@ -140,7 +142,7 @@ impl Head {
 struct Trunk {
     stem: Stem,
     first: ConvNorm,
-    blocks: Vec<Residual>,
+    blocks: Vec<Arc<Residual>>,
 }
 
 impl Trunk {
@@ -164,7 +166,8 @@ impl Trunk {
             for i in 0..count {
                 let stride = if i == 0 && stage > 0 { 2 } else { 1 };
                 let layers = shape.block.convolutions(width, stride);
-                blocks.push(Residual::new(&builder.pp(i), inputs, &layers, last_gamma)?);
+                let block = Residual::new(&builder.pp(i), inputs, &layers, last_gamma)?;
+                blocks.push(Arc::new(block));
                 inputs = width * shape.block.expansion();
             }
         }
@@ -178,7 +181,7 @@ impl Trunk {
             x = ops::max_pool2d(&x, 3, Window { stride: 2, padding: 1 })?;
         }
         for block in &self.blocks {
-            x = block.forward(&x, pass)?;
+            x = nn::run_block(block, &x, pass)?;
         }
         ops::global_average_pool(&x)
     }
@@ -216,7 +219,9 @@ impl Residual {
         };
         Ok(Self { layers, downsample })
     }
+}
 
+impl nn::Block for Residual {
     fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let shortcut = match &self.downsample {
             Some(layer) => layer.forward(x, None, Activation::Identity, pass)?,
@@ -253,11 +258,12 @@ impl ConvNorm {
         activation: Activation,
         pass: &Pass,
     ) -> Result<Tensor> {
-        self.norm.forward(&self.conv.forward(x, pass)?, residual, activation, pass)
+        self.norm.after(&self.conv, x, residual, activation, pass)
     }
 }
 
 /// A convolution that keeps the size, but for its stride.
 fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> ConvShape {
-    ConvShape { inputs, outputs, kernel, window: Window { stride, padding: kernel / 2 } }
+    let window = Window { stride, padding: kernel / 2 };
+    ConvShape { inputs, outputs, kernel, window, groups: 1 }
 }

@@ -1,9 +1,9 @@
-//! 2-d convolution layer, NHWC.
+//! Convolution layers, channels last.
 
 use candle_core::{Result, Tensor};
 
 use super::{Builder, Init, Param, Pass};
-use crate::ops::{self, Window};
+use crate::ops::{self, ConvOptions, Weight, Window};
 
 /// Sizes of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,20 +16,32 @@ pub struct ConvShape {
     pub kernel: usize,
     /// How it slides.
     pub window: Window,
+    /// Groups of channels that do not see each other; as many as channels for a depthwise convolution.
+    pub groups: usize,
 }
 
 impl ConvShape {
-    /// Shape of the weight: (out, in, kernel, kernel).
+    /// Shape of the weight: (out, in / groups, kernel, kernel).
     pub fn weight(&self) -> [usize; 4] {
-        [self.outputs, self.inputs, self.kernel, self.kernel]
+        [self.outputs, self.group_inputs(), self.kernel, self.kernel]
+    }
+
+    /// Shape of the weight of a [`Conv1d`]: (out, in / groups, kernel).
+    pub fn weight_1d(&self) -> [usize; 3] {
+        [self.outputs, self.group_inputs(), self.kernel]
+    }
+
+    fn group_inputs(&self) -> usize {
+        self.inputs / self.groups.max(1)
     }
 }
 
-/// `torch.nn.Conv2d` over NHWC activations: `weight` (out, in, k, k), and `bias` (out) or none.
+/// `torch.nn.Conv2d` over NHWC activations: `weight` (out, in / groups, k, k), and `bias` (out) or none.
 pub struct Conv2d {
     weight: Param,
     bias: Option<Param>,
     window: Window,
+    groups: usize,
 }
 
 impl Conv2d {
@@ -39,7 +51,7 @@ impl Conv2d {
     ///
     /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
-        let init = Init::torch_default(shape.inputs * shape.kernel * shape.kernel);
+        let init = Init::torch_default(shape.weight()[1..].iter().product());
         let layer = Self::without_bias(builder, shape, init)?;
         let bias = builder.param("bias", &[shape.outputs], init)?;
         Ok(Self { bias: Some(bias), ..layer })
@@ -52,7 +64,7 @@ impl Conv2d {
     /// As [`Conv2d::new`].
     pub fn without_bias(builder: &Builder, shape: ConvShape, init: Init) -> Result<Self> {
         let weight = builder.param("weight", &shape.weight(), init)?;
-        Ok(Self { weight, bias: None, window: shape.window })
+        Ok(Self { weight, bias: None, window: shape.window, groups: shape.groups })
     }
 
     /// x (n, h, w, in) -> (n, oh, ow, out).
@@ -61,7 +73,58 @@ impl Conv2d {
     ///
     /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
-        ops::conv2d(x, &self.weight.tensor()?, bias.as_ref(), self.window, pass.precision)
+        let bias = self.bias.as_ref().map(Param::weight).transpose()?;
+        let options = options(self.window, self.groups, pass);
+        ops::conv2d(x, &self.weight.weight()?, bias.as_ref(), options)
     }
+}
+
+/// `torch.nn.Conv1d` over NLC activations: `weight` (out, in / groups, k) and `bias` (out).
+pub struct Conv1d {
+    weight: Param,
+    bias: Param,
+    window: Window,
+    groups: usize,
+}
+
+impl Conv1d {
+    /// Registers `weight` and `bias`, both with PyTorch's default initialisation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::new`].
+    pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
+        let init = Init::torch_default(shape.weight_1d()[1..].iter().product());
+        Ok(Self {
+            weight: builder.param("weight", &shape.weight_1d(), init)?,
+            bias: builder.param("bias", &[shape.outputs], init)?,
+            window: shape.window,
+            groups: shape.groups,
+        })
+    }
+
+    /// x (n, l, in) -> (n, ol, out).
+    ///
+    /// # Errors
+    ///
+    /// A shape that does not fit.
+    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let (weight, bias) = (self.weight.weight()?, self.bias.weight()?);
+        ops::conv1d(x, &weight, Some(&bias), options(self.window, self.groups, pass))
+    }
+}
+
+impl Conv2d {
+    /// The weight and the options, if there is no bias: for operations that a convolution is part of.
+    pub(super) fn parts(&self, pass: &Pass) -> Result<Option<(Weight, ConvOptions)>> {
+        match self.bias {
+            Some(_) => Ok(None),
+            None => Ok(Some((self.weight.weight()?, options(self.window, self.groups, pass)))),
+        }
+    }
+}
+
+fn options(window: Window, groups: usize, pass: &Pass) -> ConvOptions {
+    let Pass { precision, convolutions, .. } = *pass;
+    ConvOptions { window, groups, precision, convolutions }
 }

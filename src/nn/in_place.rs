@@ -1,8 +1,8 @@
-//! A parameter's values, changed where they are: for optimizers and broadcasts.
+//! Parameters' values, changed where they are: for optimizers and broadcasts.
 
-use std::cell::Cell;
+use candle_core::{Result, Var, bail};
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Var, bail};
+use crate::ops::with_vector;
 
 /// Gives the values of `var`, f32 in row-major order, to `change`.
 ///
@@ -10,25 +10,59 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Var, bail};
 ///
 /// The variable is not f32.
 pub fn change_values(var: &Var, change: impl FnOnce(&mut [f32])) -> Result<()> {
-    var.inplace_op1(&Change(Cell::new(Some(change))))
+    with_storage(var, |values| change(values))
 }
 
-/// Calls the closure, once, on the variable's storage.
-struct Change<F>(Cell<Option<F>>);
-
-impl<F: FnOnce(&mut [f32])> InplaceOp1 for Change<F> {
-    fn name(&self) -> &'static str {
-        "change-values"
+/// Gives the values of all `vars`, f32 in row-major order, to `change` at once. Meanwhile they are
+/// nowhere else.
+///
+/// # Errors
+///
+/// A variable is not f32; then nothing was changed.
+pub fn change_all(vars: &[&Var], change: impl FnOnce(&mut [Vec<f32>])) -> Result<()> {
+    let mut taken = Vec::with_capacity(vars.len());
+    let all = vars
+        .iter()
+        .try_for_each(|var| with_storage(var, |values| taken.push(std::mem::take(values))));
+    if all.is_ok() {
+        change(&mut taken);
     }
+    let put_back = vars
+        .iter()
+        .zip(taken)
+        .try_for_each(|(var, values)| with_storage(var, |storage| *storage = values));
+    all.and(put_back)
+}
 
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let CpuStorage::F32(values) = storage else { bail!("parameters are f32") };
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!("a parameter is always contiguous")
-        };
-        if let Some(change) = self.0.take() {
-            change(&mut values[start..end]);
+fn with_storage(var: &Var, change: impl FnOnce(&mut Vec<f32>)) -> Result<()> {
+    with_vector(var, |values, range| {
+        if range.start != 0 {
+            bail!("a parameter has its values to itself")
         }
+        change(values);
+        Ok(())
+    })?
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn all_variables_are_changed_where_they_are_or_none_is() -> Result<()> {
+        let first = Var::new(&[1f32, 2.0], &Device::Cpu)?;
+        let second = Var::new(&[[3f32]], &Device::Cpu)?;
+        let add = |values: &mut [Vec<f32>]| values.iter_mut().flatten().for_each(|v| *v += 1.0);
+        change_all(&[&first, &second], add)?;
+        assert_eq!(
+            (first.to_vec1::<f32>()?, second.to_vec2::<f32>()?),
+            (vec![2.0, 3.0], vec![vec![4.0]])
+        );
+        let half = Var::zeros(1, DType::F16, &Device::Cpu)?;
+        assert!(change_all(&[&first, &half, &second], add).is_err());
+        assert_eq!(first.to_vec1::<f32>()?, [2.0, 3.0]);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Builder, Init, Param, Pass};
-use crate::ops;
+use crate::ops::{self, LinearActivation};
 
 /// `torch.nn.Linear`: `weight` (out, in), `bias` (out), both U(+-1/sqrt(in)).
 pub struct Linear {
@@ -33,13 +33,28 @@ impl Linear {
         Ok(Self { weight, bias: None })
     }
 
-    /// x (n, in) -> (n, out).
+    /// x (..., in) -> (..., out).
     ///
     /// # Errors
     ///
     /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let bias = self.bias.as_ref().map(Param::tensor).transpose()?;
-        ops::linear(x, &self.weight.tensor()?, bias.as_ref(), pass.precision)
+        self.forward_activated(x, LinearActivation::Identity, pass)
+    }
+
+    /// [`Linear::forward`] and an activation in one pass: x (..., in) -> (..., out).
+    ///
+    /// # Errors
+    ///
+    /// As [`Linear::forward`].
+    pub fn forward_activated(
+        &self,
+        x: &Tensor,
+        activation: LinearActivation,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        let bias = self.bias.as_ref().map(Param::weight).transpose()?;
+        let weight = self.weight.weight()?;
+        ops::linear_activated(x, &weight, bias.as_ref(), activation, pass.precision)
     }
 }

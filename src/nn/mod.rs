@@ -1,23 +1,31 @@
 //! Layers on [`crate::ops`]: parameters with PyTorch's names and initialisation, autocast, train/eval.
 //!
-//! A layer holds [`Param`]s, not tensors: `param.tensor()` is the parameter's node in the graph of the
-//! pass at hand, so that its complete gradient leaves `backward` through one hook. Layers are written on
-//! [`crate::ops`], but any Candle operation may follow `param.tensor()`, with the traps of its gradients
-//! in mind; keep the weight the right operand where overlap matters.
+//! A layer holds [`Param`]s, not tensors, and gives `param.weight()` to [`crate::ops`], whose backward
+//! hands the gradient to the sink of the pass at hand. For Candle's own operations there is
+//! `param.tensor()`, a copy with a hook; mind the traps of their gradients, and keep the weight the right
+//! operand where overlap matters.
 
+mod activation;
+mod checkpoint;
 mod conv;
 mod dropout;
+mod embedding;
 mod in_place;
+mod layer_norm;
 mod linear;
 mod norm;
 pub mod params;
 mod pass;
 pub mod state_dict;
 
-pub use conv::{Conv2d, ConvShape};
+pub use activation::Nonlinearity;
+pub use checkpoint::{Block, run_block};
+pub use conv::{Conv1d, Conv2d, ConvShape};
 pub use dropout::Dropout;
-pub use in_place::change_values;
+pub use embedding::Embedding;
+pub use in_place::{change_all, change_values};
+pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use norm::BatchNorm2d;
-pub use params::{Buffer, Builder, Counter, GradientSink, Init, Param, Params};
+pub use params::{Buffer, Builder, Counter, Init, Param, Params};
 pub use pass::{Mode, Pass};

@@ -2,8 +2,8 @@
 
 use candle_core::{Result, Tensor, Var};
 
-use super::{Buffer, Builder, Counter, Init, Mode, Param, Pass};
-use crate::ops::{self, Activation, BatchStatistics, RunningStatistics};
+use super::{Buffer, Builder, Conv2d, Counter, Init, Mode, Param, Pass};
+use crate::ops::{self, Activation, BatchStatistics, ConvNorm, RunningStatistics};
 
 const EPS: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
@@ -49,7 +49,7 @@ impl BatchNorm2d {
         activation: Activation,
         pass: &Pass,
     ) -> Result<Tensor> {
-        let affine = [&self.weight.tensor()?, &self.bias.tensor()?];
+        let affine = [&self.weight.weight()?, &self.bias.weight()?];
         match pass.mode {
             Mode::Train { track_statistics, .. } => {
                 let (y, batch) = ops::batch_norm(x, affine, residual, activation, EPS)?;
@@ -66,6 +66,33 @@ impl BatchNorm2d {
                 ops::batch_norm_running(x, affine, residual, activation, EPS, running)
             }
         }
+    }
+
+    /// activation(norm(conv(x)) + residual); while training, as one operation if `conv` has no bias.
+    ///
+    /// # Errors
+    ///
+    /// Those of the two layers.
+    pub fn after(
+        &self,
+        conv: &Conv2d,
+        x: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Activation,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        if let Mode::Train { track_statistics, .. } = pass.mode
+            && let Some((weight, options)) = conv.parts(pass)?
+        {
+            let affine = [&self.weight.weight()?, &self.bias.weight()?];
+            let layer = ConvNorm { weight: &weight, affine, options, activation, eps: EPS };
+            let (y, batch) = ops::conv_batch_norm(x, residual, &layer)?;
+            if track_statistics {
+                self.track(&batch)?;
+            }
+            return Ok(y);
+        }
+        self.forward(&conv.forward(x, pass)?, residual, activation, pass)
     }
 
     fn track(&self, batch: &BatchStatistics) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Ordered parameters and buffers, and the hook through which gradients leave `backward`.
+//! Ordered parameters and buffers; their gradients leave `backward` for the sink of the pass.
 //!
 //! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position need
 //! registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
@@ -8,17 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, Var, bail};
 
+use super::checkpoint::{self, Stage};
+use crate::ops::{GradientSink, Place, Uses, Weight};
 use crate::rng::{Key, Purpose, name_hash};
-
-/// Receives each parameter's complete gradient, once per pass, from inside `backward`.
-pub trait GradientSink: Send + Sync {
-    /// Takes the gradient of parameter `index` (registration order), of the parameter's shape, f32.
-    ///
-    /// # Errors
-    ///
-    /// Anything that must end the pass.
-    fn accept(&self, index: usize, gradient: &Tensor) -> Result<()>;
-}
 
 /// Distribution of a parameter's initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,7 +72,9 @@ struct ParamInner {
 #[derive(Default)]
 struct PassState {
     sink: Option<Arc<dyn GradientSink>>,
-    node: Option<Tensor>,
+    uses: Uses,
+    /// Its nodes for Candle's operations: one outside of checkpointed blocks, one for each run of a block.
+    nodes: Vec<(u64, Tensor)>,
 }
 
 impl Param {
@@ -118,23 +112,52 @@ impl Param {
         }
     }
 
-    /// The parameter's node in the graph of this pass; the same node however often it is used, so that
-    /// its gradient is complete when the hook sees it. Detached when no gradient is wanted.
+    /// The parameter as an operand of [`crate::ops`]: without a copy, its gradient goes straight to the
+    /// sink of this pass. Detached when no gradient is wanted.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described.
+    pub fn weight(&self) -> Result<Weight> {
+        let pass = lock(&self.0.pass);
+        match self.place(&pass) {
+            Some(place) => Ok(Weight::learnt(self.var()?, place)),
+            None => Ok(Weight::from(&self.var()?.as_detached_tensor())),
+        }
+    }
+
+    /// The parameter as a tensor for Candle's own operations: a copy, the same node however often it is
+    /// used in the pass. Detached when no gradient is wanted.
     ///
     /// # Errors
     ///
     /// The model was only described, or the device failed.
     pub fn tensor(&self) -> Result<Tensor> {
         let mut pass = lock(&self.0.pass);
-        let (Some(sink), Some(index)) = (pass.sink.clone(), self.0.index) else {
-            return Ok(self.var()?.as_detached_tensor());
-        };
-        if let Some(node) = &pass.node {
+        let scope = checkpoint::stage().scope();
+        if let Some((_, node)) = pass.nodes.iter().find(|(at, _)| *at == scope) {
             return Ok(node.clone());
         }
-        let node = self.var()?.apply_op1(Hook { index, sink })?;
-        pass.node = Some(node.clone());
+        let node = match self.place(&pass) {
+            Some(place) => self.var()?.apply_op1(Hook { place })?,
+            None => self.var()?.as_detached_tensor(),
+        };
+        pass.nodes.push((scope, node.clone()));
         Ok(node)
+    }
+
+    /// One more use in the pass; `None` when no gradient is wanted, or none yet.
+    fn place(&self, pass: &PassState) -> Option<Place> {
+        let (sink, index) = (pass.sink.as_ref()?, self.0.index?);
+        match checkpoint::stage() {
+            Stage::Recorded => Some(Place::new(sink, index, &pass.uses)),
+            Stage::Replayed(_) => Some(Place::promised(sink, index, &pass.uses)),
+            Stage::Promised(_) => {
+                pass.uses.promise();
+                checkpoint::promise();
+                None
+            }
+        }
     }
 }
 
@@ -224,7 +247,7 @@ impl Params {
     /// Without a sink the pass records no gradients.
     pub fn begin_pass(&self, sink: Option<&Arc<dyn GradientSink>>) {
         for param in &self.parameters {
-            *lock(&param.0.pass) = PassState { sink: sink.cloned(), node: None };
+            *lock(&param.0.pass) = PassState { sink: sink.cloned(), ..PassState::default() };
         }
     }
 
@@ -349,10 +372,9 @@ impl Builder {
     }
 }
 
-/// Identity whose backward hands the complete gradient to the sink, and keeps it out of the `GradStore`.
+/// Copy whose backward hands the complete gradient to the sink, and keeps it out of the `GradStore`.
 struct Hook {
-    index: usize,
-    sink: Arc<dyn GradientSink>,
+    place: Place,
 }
 
 impl CustomOp1 for Hook {
@@ -369,7 +391,7 @@ impl CustomOp1 for Hook {
     }
 
     fn bwd(&self, _arg: &Tensor, _res: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        self.sink.accept(self.index, gradient)?;
+        self.place.give(gradient)?;
         // `None` is allowed because the argument is a Var: nothing enters the GradStore.
         Ok(None)
     }
@@ -383,14 +405,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Precision;
 
     #[derive(Default)]
     struct Recorded(Mutex<Vec<(usize, Vec<f32>)>>);
 
     impl GradientSink for Recorded {
-        fn accept(&self, index: usize, gradient: &Tensor) -> Result<()> {
-            let values = gradient.flatten_all()?.to_vec1()?;
-            self.0.lock().unwrap().push((index, values));
+        fn add(&self, index: usize, gradient: &[f32]) -> Result<()> {
+            self.0.lock().unwrap().push((index, gradient.to_vec()));
+            Ok(())
+        }
+
+        fn complete(&self, index: usize) -> Result<()> {
+            self.0.lock().unwrap().push((index, Vec::new()));
             Ok(())
         }
     }
@@ -407,7 +434,27 @@ mod tests {
         let loss = (weight.tensor()? * weight.tensor()?)?.sum_all()?;
         let gradients = loss.backward()?;
         params.end_pass();
-        assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![6.0, 6.0])]);
+        assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![6.0, 6.0]), (0, vec![])]);
+        assert!(gradients.get(weight.var()?).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn a_weight_is_complete_after_its_last_use_and_is_not_copied() -> Result<()> {
+        let builder = Builder::new(1);
+        let weight = builder.param("weight", &[1, 1], Init::Constant(3.0))?;
+        let params = builder.finish();
+        let recorded = Arc::new(Recorded::default());
+        let sink: Arc<dyn GradientSink> = recorded.clone();
+        params.begin_pass(Some(&sink));
+        // d/dw (w (w x)) in two uses: w x = 6 for the outer, w = 3 times x = 2 for the inner.
+        let x = Tensor::new(&[[2f32]], &candle_core::Device::Cpu)?;
+        let linear = |x: &Tensor| crate::ops::linear(x, &weight.weight()?, None, Precision::Fp32);
+        assert_eq!(weight.weight()?.tensor().id(), weight.var()?.as_tensor().id());
+        params.begin_pass(Some(&sink));
+        let gradients = linear(&linear(&x)?)?.sum_all()?.backward()?;
+        params.end_pass();
+        assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![6.0]), (0, vec![6.0]), (0, vec![])]);
         assert!(gradients.get(weight.var()?).is_none());
         Ok(())
     }
@@ -433,7 +480,7 @@ mod tests {
         params.begin_pass(Some(&sink));
         (weight.tensor()? * frozen.tensor()?)?.sum_all()?.backward()?;
         params.end_pass();
-        assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![2.0])]);
+        assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![2.0]), (0, vec![])]);
         assert_eq!((frozen.is_trainable(), weight.is_trainable()), (false, true));
         assert_eq!((params.parameters().len(), params.buffers()[0].name()), (1, "frozen"));
         Ok(())

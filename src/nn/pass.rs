@@ -1,6 +1,6 @@
 //! What a forward pass needs beside its input.
 
-use crate::plan::Precision;
+use crate::plan::{Convolutions, Precision};
 use crate::rng::Key;
 
 /// What a forward pass needs beside its input.
@@ -10,6 +10,10 @@ pub struct Pass {
     pub mode: Mode,
     /// Numbers of matrix products and convolutions.
     pub precision: Precision,
+    /// How convolutions are computed.
+    pub convolutions: Convolutions,
+    /// Whether blocks keep their input only and are run again in backward.
+    pub activation_checkpointing: bool,
 }
 
 /// Training or evaluation.
@@ -30,11 +34,21 @@ pub enum Mode {
 impl Pass {
     /// A pass of evaluation.
     pub fn eval(precision: Precision) -> Self {
-        Self { mode: Mode::Eval, precision }
+        Self::new(Mode::Eval, precision)
     }
 
     /// A pass of training whose random numbers come from `key`; running statistics learn from it.
     pub fn train(key: Key, precision: Precision) -> Self {
-        Self { mode: Mode::Train { key, track_statistics: true }, precision }
+        Self::new(Mode::Train { key, track_statistics: true }, precision)
+    }
+
+    fn new(mode: Mode, precision: Precision) -> Self {
+        Self { mode, precision, convolutions: Convolutions::Fast, activation_checkpointing: false }
+    }
+
+    /// The same with convolutions as plain sums, as exact as f32 allows.
+    #[must_use]
+    pub fn direct(self) -> Self {
+        Self { convolutions: Convolutions::Direct, ..self }
     }
 }

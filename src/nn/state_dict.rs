@@ -120,12 +120,8 @@ pub fn load_state_dict(
     load_state_dict_bytes(params, path, &read_limited(path)?, strict)
 }
 
-/// [`load_state_dict`] from bytes that were read (and checked) already; `path` is for messages.
-///
-/// # Errors
-///
-/// As [`load_state_dict`].
-pub fn load_state_dict_bytes(
+/// [`load_state_dict`] from bytes that were read already; `path` is for messages.
+fn load_state_dict_bytes(
     params: &Params,
     path: &Path,
     bytes: &[u8],

@@ -1,13 +1,10 @@
 //! Dropout with a mask that is a function of a key, so that no state has to be saved or shared.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
-use rayon::prelude::*;
 
-use super::storage::{output, read, slice, tensor};
+use super::lanes::{build, change_blocks, vectorised};
+use super::storage::{output, overwrite, slice};
 use crate::rng::Key;
-
-/// Values per task.
-const BLOCK: usize = 1 << 13;
 
 /// Zeroes each element with probability `p` and scales the others by 1 / (1 - p); any shape, f32.
 ///
@@ -29,16 +26,21 @@ struct Dropout {
 }
 
 impl Dropout {
-    fn apply(&self, values: &[f32]) -> Vec<f32> {
+    /// Drops and scales the values at positions `start` onwards.
+    fn apply(&self, start: usize, values: &mut [f32]) {
         let scale = if self.p < 1.0 { (1.0 / (1.0 - self.p)) as f32 } else { 0.0 };
-        let mut out = values.to_vec();
-        out.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
-            for (i, value) in out.iter_mut().enumerate() {
-                let kept = self.key.uniform((block * BLOCK + i) as u64) >= self.p;
-                *value = if kept { *value * scale } else { 0.0 };
-            }
-        });
-        out
+        // A number of 53 bits over 2^53 is at least p if its bits are at least p 2^53, rounded up.
+        let threshold = (self.p * (1u64 << 53) as f64).ceil() as u64;
+        let (key, start) = (self.key, start as u64);
+        vectorised(
+            #[inline(always)]
+            || {
+                for (counter, value) in (start..).zip(values) {
+                    let kept = key.bits(counter) >> 11 >= threshold;
+                    *value = if kept { *value * scale } else { 0.0 };
+                }
+            },
+        );
     }
 }
 
@@ -48,11 +50,18 @@ impl CustomOp1 for Dropout {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok(output(self.apply(slice(x, layout)?), layout.shape().clone()))
+        let x = slice(x, layout)?;
+        let y = build(x.len(), |start, y| {
+            y.copy_from_slice(&x[start..][..y.len()]);
+            self.apply(start, y);
+        });
+        Ok(output(y, layout.shape().clone()))
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        read([dy], |[dy]| Ok(Some(tensor(self.apply(dy), x.shape())?)))
+    fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let dy = dy.contiguous()?;
+        overwrite(&dy, |dy| change_blocks(dy, |start, dy| self.apply(start, dy)))?;
+        Ok(Some(dy))
     }
 }
 
@@ -60,6 +69,9 @@ impl CustomOp1 for Dropout {
 mod tests {
     use candle_core::{Device, Var};
 
+    use proptest::prelude::*;
+
+    use super::super::storage::tensor;
     use super::*;
     use crate::rng::Purpose;
 
@@ -87,5 +99,19 @@ mod tests {
         assert_eq!(run(1.0, 1)?, [0.0; 64]);
         assert!(run(1.5, 1).is_err());
         Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn the_mask_is_that_of_the_uniform_numbers(n in 1usize..3000, p in 0f64..1.0, epoch: u64) {
+            let key = Key::new(1, Purpose::Dropout, epoch, 0);
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+            let x = tensor(vec![1.0; n], n).unwrap();
+            let y = pool.install(|| dropout(&x, p, key)).unwrap().to_vec1::<f32>().unwrap();
+            let kept = |i: usize| key.uniform(i as u64) >= p;
+            prop_assert!(y.iter().enumerate().all(|(i, &y)| (y != 0.0) == kept(i)));
+        }
     }
 }

@@ -5,29 +5,47 @@
 //! first. Bits never depend on the number of threads: work is cut into fixed blocks, split over outputs,
 //! and partial sums are added in a fixed order.
 
+mod activation;
+mod attention;
+mod batch_norm;
 mod bias;
 mod conv;
 mod dropout;
-mod gemm;
-mod im2col;
+mod embedding;
+mod group_norm;
+mod kernel;
+mod lanes;
 mod layout;
 mod linear;
 mod loss;
+mod math;
 mod norm;
 mod pool;
 mod precision;
 mod regression;
-mod relu;
+mod row_norm;
+mod scratch;
+mod softmax;
 mod storage;
 #[cfg(test)]
 mod testing;
+mod weight;
 
-pub use conv::{Window, conv2d};
+pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
+pub use attention::{Attention, attention, attention_packed};
+pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv1d, conv2d};
 pub use dropout::dropout;
+pub use embedding::embedding;
+pub use group_norm::group_norm;
 pub use layout::{nchw_to_nhwc, nhwc_to_nchw};
-pub use linear::linear;
-pub use loss::{ClassScores, cross_entropy, score_classes};
+pub use linear::{LinearActivation, linear, linear_activated};
+pub use loss::{
+    ClassScores, IGNORED_LABEL, cross_entropy, cross_entropy_soft, cross_entropy_sum, score_classes,
+};
 pub use norm::{Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running};
-pub use pool::{global_average_pool, max_pool2d};
+pub use pool::{average_pool2d, global_average_pool, max_pool2d};
 pub use regression::{mae, mse, score_mae, score_mse};
-pub use relu::relu;
+pub use row_norm::{layer_norm, rms_norm};
+pub use softmax::softmax;
+pub use storage::with_vector;
+pub use weight::{GradientSink, Place, Uses, Weight};

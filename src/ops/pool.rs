@@ -1,32 +1,43 @@
 //! Pooling over images, NHWC.
+#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
+
+use std::sync::OnceLock;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::conv::Window;
-use super::im2col::output_size;
+use super::conv::{Window, output_size};
+use super::lanes::{build_rows, vectorised};
+use super::scratch::zeros;
 use super::storage::{output, read, slice, tensor};
 
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.
 ///
 /// Padding counts as minus infinity. The gradient goes to the first maximum of a window in row-major
-/// order, and NaN
-/// wins over numbers, both as `torch.nn.functional.max_pool2d`.
+/// order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`.
 ///
 /// # Errors
 ///
-/// A window that does not fit, or padding of more than half of it.
+/// A window that does not fit or is larger than 255, or padding of more than half of it.
 pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
-    let (n, h, w, c) = x.dims4()?;
-    if window.padding * 2 > kernel {
-        bail!("pooling pads by {}, more than half of its window of {kernel}", window.padding);
-    }
-    let oh = output_size(h, kernel, window.stride, window.padding)?;
-    let ow = output_size(w, kernel, window.stride, window.padding)?;
-    x.contiguous()?.apply_op1(MaxPool { n, h, w, c, oh, ow, kernel, window })
+    let windows = Windows::new(x, kernel, window)?;
+    x.contiguous()?.apply_op1(MaxPool { windows, chosen: OnceLock::new() })
 }
 
-struct MaxPool {
+/// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as zeros, as in
+/// `torch.nn.functional.avg_pool2d` by default.
+///
+/// # Errors
+///
+/// As [`max_pool2d`].
+pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
+    let windows = Windows::new(x, kernel, window)?;
+    x.contiguous()?.apply_op1(AveragePool { windows })
+}
+
+/// Where the windows lie.
+#[derive(Clone, Copy)]
+struct Windows {
     n: usize,
     h: usize,
     w: usize,
@@ -37,38 +48,84 @@ struct MaxPool {
     window: Window,
 }
 
-impl MaxPool {
-    /// Calls `visit(output offset, input offset)` for each pair of pixels of one image, in window order.
-    fn for_each_pair(&self, mut visit: impl FnMut(usize, usize)) {
+impl Windows {
+    fn new(x: &Tensor, kernel: usize, window: Window) -> Result<Self> {
+        let (n, h, w, c) = x.dims4()?;
+        if window.padding * 2 > kernel || kernel > 255 {
+            bail!("pooling pads by {}, its window is {kernel} wide", window.padding);
+        }
+        let oh = output_size(h, kernel, window.stride, window.padding)?;
+        let ow = output_size(w, kernel, window.stride, window.padding)?;
+        Ok(Self { n, h, w, c, oh, ow, kernel, window })
+    }
+
+    fn output_shape(&self) -> (usize, usize, usize, usize) {
+        (self.n, self.oh, self.ow, self.c)
+    }
+
+    /// Calls `visit(output offset in the row, input offset in the image, place in the window)` for each pixel
+    /// of each window of output row `oy`, in window order. `visit` must be `#[inline(always)]`.
+    #[inline(always)]
+    fn for_each_pixel(&self, oy: usize, mut visit: impl FnMut(usize, usize, u16)) {
         let Window { stride, padding } = self.window;
-        for (oy, ox) in (0..self.oh).flat_map(|oy| (0..self.ow).map(move |ox| (oy, ox))) {
-            let rows = (oy * stride).saturating_sub(padding)
-                ..(oy * stride + self.kernel - padding.min(oy * stride + self.kernel)).min(self.h);
-            for y in rows {
-                let cols = (ox * stride).saturating_sub(padding)
-                    ..(ox * stride + self.kernel - padding.min(ox * stride + self.kernel))
-                        .min(self.w);
-                for x in cols {
-                    visit((oy * self.ow + ox) * self.c, (y * self.w + x) * self.c);
+        for ox in 0..self.ow {
+            for ky in 0..self.kernel {
+                let y = (oy * stride + ky).wrapping_sub(padding);
+                if y >= self.h {
+                    continue;
+                }
+                for kx in 0..self.kernel {
+                    let x = (ox * stride + kx).wrapping_sub(padding);
+                    if x < self.w {
+                        let place = (ky * self.kernel + kx) as u16;
+                        visit(ox * self.c, (y * self.w + x) * self.c, place);
+                    }
                 }
             }
         }
     }
 
-    /// Maxima of one image, and the input offset of each.
-    fn maxima(&self, x: &[f32], y: &mut [f32], from: &mut [u32]) {
-        y.fill(f32::NEG_INFINITY);
-        from.fill(u32::MAX);
-        self.for_each_pair(|out, at| {
-            let values = &x[at..at + self.c];
-            let best = y[out..out + self.c].iter_mut().zip(&mut from[out..out + self.c]);
-            for (channel, (value, (best, from))) in values.iter().zip(best).enumerate() {
-                if *value > *best || *from == u32::MAX || value.is_nan() {
-                    (*best, *from) = (*value, (at + channel) as u32);
-                }
+    /// Calls `push(row of dy and its index, image of dx)` for each row of each image, images in parallel.
+    fn gradient(
+        &self,
+        push: impl Fn(&[f32], [usize; 2], &mut [f32]) + Sync,
+        dy: &[f32],
+    ) -> Vec<f32> {
+        let (image, row) = (self.h * self.w * self.c, self.ow * self.c);
+        let mut dx = zeros(self.n * image);
+        let images = dx.par_chunks_mut(image).zip(dy.par_chunks(self.oh * row)).enumerate();
+        images.for_each(|(index, (dx, dy))| {
+            for (oy, dy) in dy.chunks_exact(row).enumerate() {
+                push(dy, [oy, index * self.oh + oy], dx);
             }
         });
+        dx
     }
+}
+
+struct MaxPool {
+    windows: Windows,
+    /// Place in its window of each maximum, for backward.
+    chosen: OnceLock<Vec<u16>>,
+}
+
+/// One row of maxima of an image, and the place of each in its window.
+#[inline(always)]
+fn maxima(windows: &Windows, oy: usize, image: &[f32], y: &mut [f32], chosen: &mut [u16]) {
+    let c = windows.c;
+    chosen.fill(u16::MAX);
+    windows.for_each_pixel(
+        oy,
+        #[inline(always)]
+        |out, at, place| {
+            let best = y[out..out + c].iter_mut().zip(&mut chosen[out..out + c]);
+            for (x, (best, chosen)) in image[at..at + c].iter().zip(best) {
+                let better = *x > *best || x.is_nan() || *chosen == u16::MAX;
+                *best = if better { *x } else { *best };
+                *chosen = if better { place } else { *chosen };
+            }
+        },
+    );
 }
 
 impl CustomOp1 for MaxPool {
@@ -77,29 +134,118 @@ impl CustomOp1 for MaxPool {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (image, out) = (self.h * self.w * self.c, self.oh * self.ow * self.c);
-        let mut y = vec![0.0; self.n * out];
-        let images = y.par_chunks_mut(out).zip(slice(x, layout)?.par_chunks(image));
-        images.for_each_init(|| vec![0; out], |from, (y, x)| self.maxima(x, y, from));
-        Ok(output(y, (self.n, self.oh, self.ow, self.c)))
+        let windows = &self.windows;
+        let (image, row) = (windows.h * windows.w * windows.c, windows.ow * windows.c);
+        let x = slice(x, layout)?;
+        let mut y = zeros(windows.n * windows.oh * row);
+        let mut chosen = vec![0; y.len()];
+        let rows = y.par_chunks_mut(row).zip(chosen.par_chunks_mut(row)).enumerate();
+        rows.for_each(|(index, (y, chosen))| {
+            let image = &x[index / windows.oh * image..][..image];
+            let oy = index % windows.oh;
+            vectorised(
+                #[inline(always)]
+                || maxima(windows, oy, image, y, chosen),
+            );
+        });
+        // Forward runs once for each operation.
+        self.chosen.get_or_init(|| chosen);
+        Ok(output(y, windows.output_shape()))
     }
 
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let (image, out) = (self.h * self.w * self.c, self.oh * self.ow * self.c);
-        read([x, dy], |[x_values, dy]| {
-            let mut dx = vec![0.0; x_values.len()];
-            let images =
-                dx.par_chunks_mut(image).zip(x_values.par_chunks(image)).zip(dy.par_chunks(out));
-            // Finding the maxima again costs less than keeping their places in memory.
-            images.for_each_init(
-                || (vec![0.0; out], vec![0; out]),
-                |(y, from), ((dx, x), dy)| {
-                    self.maxima(x, y, from);
-                    from.iter().zip(dy).for_each(|(&at, g)| dx[at as usize] += g);
+        let Some(chosen) = self.chosen.get() else { bail!("backward before forward") };
+        let (windows, row) = (&self.windows, self.windows.ow * self.windows.c);
+        let push = |dy: &[f32], [oy, index]: [usize; 2], dx: &mut [f32]| {
+            let chosen = &chosen[index * row..][..row];
+            let c = windows.c;
+            vectorised(
+                #[inline(always)]
+                || {
+                    windows.for_each_pixel(
+                        oy,
+                        #[inline(always)]
+                        |out, at, place| {
+                            let dy = dy[out..out + c].iter().zip(&chosen[out..out + c]);
+                            for (dx, (dy, chosen)) in dx[at..at + c].iter_mut().zip(dy) {
+                                *dx += if *chosen == place { *dy } else { 0.0 };
+                            }
+                        },
+                    );
                 },
             );
-            Ok(Some(tensor(dx, x.shape())?))
-        })
+        };
+        let dx = read([dy], |[dy]| Ok(windows.gradient(push, dy)))?;
+        Ok(Some(tensor(dx, x.shape())?))
+    }
+}
+
+struct AveragePool {
+    windows: Windows,
+}
+
+impl AveragePool {
+    fn pixels(&self) -> f32 {
+        (self.windows.kernel * self.windows.kernel) as f32
+    }
+}
+
+impl CustomOp1 for AveragePool {
+    fn name(&self) -> &'static str {
+        "average-pool2d-nhwc"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (windows, pixels) = (&self.windows, self.pixels());
+        let (image, row, c) =
+            (windows.h * windows.w * windows.c, windows.ow * windows.c, windows.c);
+        let x = slice(x, layout)?;
+        let mut y = zeros(windows.n * windows.oh * row);
+        y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
+            let image = &x[index / windows.oh * image..][..image];
+            vectorised(
+                #[inline(always)]
+                || {
+                    windows.for_each_pixel(
+                        index % windows.oh,
+                        #[inline(always)]
+                        |out, at, _| {
+                            let x = &image[at..at + c];
+                            for (y, x) in y[out..out + c].iter_mut().zip(x) {
+                                *y += x;
+                            }
+                        },
+                    );
+                    for y in y {
+                        *y /= pixels;
+                    }
+                },
+            );
+        });
+        Ok(output(y, windows.output_shape()))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let (windows, pixels, c) = (&self.windows, self.pixels(), self.windows.c);
+        let push = |dy: &[f32], [oy, _]: [usize; 2], dx: &mut [f32]| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    windows.for_each_pixel(
+                        oy,
+                        #[inline(always)]
+                        |out, at, _| {
+                            let dy = &dy[out..out + c];
+                            for (dx, g) in dx[at..at + c].iter_mut().zip(dy) {
+                                *dx += g / pixels;
+                            }
+                        },
+                    );
+                },
+            );
+        };
+        let dx = read([dy], |[dy]| Ok(windows.gradient(push, dy)))?;
+        Ok(Some(tensor(dx, x.shape())?))
     }
 }
 
@@ -110,16 +256,16 @@ impl CustomOp1 for MaxPool {
 /// Not four dimensions, or not f32 on the CPU.
 pub fn global_average_pool(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
-    x.contiguous()?.apply_op1(AveragePool { n, pixels: h * w, c })
+    x.contiguous()?.apply_op1(GlobalAveragePool { n, pixels: h * w, c })
 }
 
-struct AveragePool {
+struct GlobalAveragePool {
     n: usize,
     pixels: usize,
     c: usize,
 }
 
-impl CustomOp1 for AveragePool {
+impl CustomOp1 for GlobalAveragePool {
     fn name(&self) -> &'static str {
         "global-average-pool"
     }
@@ -128,29 +274,35 @@ impl CustomOp1 for AveragePool {
         let mut y = vec![0.0; self.n * self.c];
         let images = slice(x, layout)?.par_chunks(self.pixels * self.c);
         y.par_chunks_mut(self.c).zip(images).for_each(|(y, x)| {
-            for pixel in x.chunks_exact(self.c) {
-                for (sum, value) in y.iter_mut().zip(pixel) {
-                    *sum += value;
-                }
-            }
-            for sum in y {
-                *sum /= self.pixels as f32;
-            }
+            vectorised(
+                #[inline(always)]
+                || {
+                    for pixel in x.chunks_exact(self.c) {
+                        for (sum, value) in y.iter_mut().zip(pixel) {
+                            *sum += value;
+                        }
+                    }
+                    for sum in y {
+                        *sum /= self.pixels as f32;
+                    }
+                },
+            );
         });
         Ok(output(y, (self.n, self.c)))
     }
 
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        read([dy], |[dy]| {
-            let mut dx = vec![0.0; x.elem_count()];
-            let images = dx.par_chunks_mut(self.pixels * self.c).zip(dy.par_chunks(self.c));
-            images.for_each(|(dx, dy)| {
-                for pixel in dx.chunks_exact_mut(self.c) {
-                    pixel.iter_mut().zip(dy).for_each(|(dx, g)| *dx = g / self.pixels as f32);
-                }
-            });
-            Ok(Some(tensor(dx, x.shape())?))
-        })
+        let mut shares = dy.flatten_all()?.to_vec1::<f32>()?;
+        for share in &mut shares {
+            *share /= self.pixels as f32;
+        }
+        let dx = build_rows(x.elem_count(), self.c, |start, dx| {
+            for (pixel, dx) in dx.chunks_exact_mut(self.c).enumerate() {
+                let image = (start / self.c + pixel) / self.pixels;
+                dx.copy_from_slice(&shares[image * self.c..][..self.c]);
+            }
+        });
+        Ok(Some(tensor(dx, x.shape())?))
     }
 }
 
@@ -158,23 +310,41 @@ impl CustomOp1 for AveragePool {
 mod tests {
     use candle_core::{Device, Var};
 
-    use super::super::testing::check_gradients;
+    use proptest::prelude::*;
+
+    use super::super::testing::{check_gradients, values};
     use super::*;
 
-    fn slow_max(x: &[f64], [n, h, w, c]: [usize; 4], k: usize, window: Window) -> Vec<f64> {
+    /// Folds the pixels of each window.
+    fn slow(
+        x: &[f64],
+        [n, h, w, c]: [usize; 4],
+        k: usize,
+        window: Window,
+        (start, fold): (f64, fn(f64, f64) -> f64),
+    ) -> Vec<f64> {
         let Window { stride: s, padding: p } = window;
         let (oh, ow) = ((h + 2 * p - k) / s + 1, (w + 2 * p - k) / s + 1);
-        let mut y = vec![f64::NEG_INFINITY; n * oh * ow * c];
+        let mut y = vec![start; n * oh * ow * c];
         for (i, y) in y.iter_mut().enumerate() {
             let (ch, ox, oy, image) = (i % c, i / c % ow, i / c / ow % oh, i / c / ow / oh);
             for (ky, kx) in (0..k).flat_map(|a| (0..k).map(move |b| (a, b))) {
                 let (yy, xx) = ((oy * s + ky).wrapping_sub(p), (ox * s + kx).wrapping_sub(p));
                 if yy < h && xx < w {
-                    *y = y.max(x[((image * h + yy) * w + xx) * c + ch]);
+                    *y = fold(*y, x[((image * h + yy) * w + xx) * c + ch]);
                 }
             }
         }
         y
+    }
+
+    fn slow_max(x: &[f64], shape: [usize; 4], k: usize, window: Window) -> Vec<f64> {
+        slow(x, shape, k, window, (f64::NEG_INFINITY, f64::max))
+    }
+
+    fn slow_average(x: &[f64], shape: [usize; 4], k: usize, window: Window) -> Vec<f64> {
+        let sums = slow(x, shape, k, window, (0.0, |a, b| a + b));
+        sums.into_iter().map(|sum| sum / (k * k) as f64).collect()
     }
 
     #[test]
@@ -192,6 +362,15 @@ mod tests {
                 &[&shape],
                 |t| max_pool2d(&t[0], kernel, window),
                 |v| slow_max(&v[0], shape, kernel, window),
+                1e-5,
+            );
+        }
+        for (shape, kernel, stride, padding) in cases {
+            let window = Window { stride, padding };
+            check_gradients(
+                &[&shape],
+                |t| average_pool2d(&t[0], kernel, window),
+                |v| slow_average(&v[0], shape, kernel, window),
                 1e-5,
             );
         }
@@ -224,5 +403,43 @@ mod tests {
     fn too_much_padding_is_refused() {
         let x = Tensor::zeros((1, 4, 4, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
         assert!(max_pool2d(&x, 2, Window { stride: 2, padding: 2 }).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn any_shape_is_pooled_alike_on_any_number_of_threads(
+            n in 1usize..4, h in 1usize..12, w in 1usize..12, c in 1usize..20,
+            kernel in 1usize..5, stride in 1usize..4, padded: bool
+        ) {
+            let window = Window { stride, padding: if padded { kernel / 2 } else { 0 } };
+            prop_assume!(h + 2 * window.padding >= kernel && w + 2 * window.padding >= kernel);
+            let shape = [n, h, w, c];
+            let x = values("any", 0, n * h * w * c);
+            let exact: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
+            let x = Var::from_vec(x, &shape[..], &Device::Cpu).unwrap();
+            let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let run = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| {
+                    let largest = max_pool2d(&x, kernel, window).unwrap();
+                    let mean = average_pool2d(&x, kernel, window).unwrap();
+                    let sum = (&largest + &mean).unwrap().sqr().unwrap().sum_all().unwrap();
+                    let grads = sum.backward().unwrap();
+                    [flat(&largest), flat(&mean), flat(grads.get(&x).unwrap())]
+                })
+            };
+            let [largest, mean, gradient] = run(1);
+            prop_assert!([&largest, &mean, &gradient] == run(2).each_ref());
+            prop_assert!([&largest, &mean, &gradient] == run(3).each_ref());
+            let exact_largest = slow_max(&exact, shape, kernel, window);
+            prop_assert!(largest.iter().zip(exact_largest).all(|(y, e)| f64::from(*y) == e));
+            let error = mean.iter().zip(slow_average(&exact, shape, kernel, window))
+                .map(|(y, exact)| (f64::from(*y) - exact).abs())
+                .fold(0.0, f64::max);
+            println!("average pool {kernel} of {shape:?}: error against f64 {error:.1e}");
+            prop_assert!(error < 1e-6);
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! Between Candle's storage and plain slices.
 
-use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor, bail};
+use std::cell::Cell;
+use std::ops::Range;
+
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
 
 /// The values of a contiguous f32 storage.
 pub(super) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
@@ -35,4 +38,52 @@ pub(super) fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor
 /// What a custom operation returns from its forward.
 pub(super) fn output(values: Vec<f32>, shape: impl Into<Shape>) -> (CpuStorage, Shape) {
     (CpuStorage::F32(values), shape.into())
+}
+
+/// Gives the values of a contiguous gradient that came into a backward, in row-major order, to `change`,
+/// which may overwrite them.
+///
+/// The gradient is its node's own and dropped afterwards, since Candle adds what each edge contributes into
+/// a fresh tensor. No other tensor of a pass may be changed.
+pub(super) fn overwrite<R>(gradient: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    with_vector(gradient, |values, range| change(&mut values[range]))
+}
+
+/// Gives the vector that holds a contiguous f32 tensor of the CPU, and the tensor's place in it, to `change`.
+/// Everything that shares the vector sees the change.
+///
+/// # Errors
+///
+/// The tensor is not contiguous, not f32 or not on the CPU.
+pub fn with_vector<R>(
+    tensor: &Tensor,
+    change: impl FnOnce(&mut Vec<f32>, Range<usize>) -> R,
+) -> Result<R> {
+    let change = Change { f: Cell::new(Some(change)), result: Cell::new(None) };
+    tensor.inplace_op1(&change)?;
+    match change.result.into_inner() {
+        Some(result) => Ok(result),
+        None => bail!("the values were not changed"),
+    }
+}
+
+/// Calls the closure, once, on the tensor's storage.
+struct Change<F, R> {
+    f: Cell<Option<F>>,
+    result: Cell<Option<R>>,
+}
+
+impl<R, F: FnOnce(&mut Vec<f32>, Range<usize>) -> R> InplaceOp1 for Change<F, R> {
+    fn name(&self) -> &'static str {
+        "change-values"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let CpuStorage::F32(values) = storage else { bail!("values to change are f32") };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("values to change are contiguous")
+        };
+        self.result.set(self.f.take().map(|f| f(values, start..end)));
+        Ok(())
+    }
 }

@@ -1,45 +1,80 @@
-//! Scaling, measuring and clipping of gradients.
+//! Measuring gradients, and what is done to them before they move a parameter.
 
-/// What the gradients of a step look like, measured over all parameters in registration order.
+/// Running sums of a block, so that its elements need not wait for each other.
+const LANES: usize = 16;
+/// Elements per partial sum. Blocks begin at a parameter's first element, so that the sum depends neither
+/// on buckets nor on threads.
+const BLOCK: usize = 1 << 13;
+
+/// Global L2 norm of the gradients of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GradientNorm {
-    squares: f64,
-}
+pub struct GradientNorm(f64);
 
 impl GradientNorm {
-    /// The global L2 norm.
+    /// The norm of gradients whose squares sum to `squares`, after each was multiplied by `factor`.
+    pub fn new(squares: f64, factor: f64) -> Self {
+        Self(squares.sqrt() * factor)
+    }
+
+    /// The norm.
     pub fn norm(self) -> f64 {
-        self.squares.sqrt()
+        self.0
     }
 
-    /// Whether every gradient is finite: f32 squares cannot overflow an f64 sum.
+    /// Whether every gradient is finite, in f32 and after the multiplication too: none is larger than the
+    /// norm. Squares of f32 cannot overflow an f64 sum.
     pub fn is_finite(self) -> bool {
-        self.squares.is_finite()
-    }
-
-    /// Adds the gradients of one more parameter.
-    pub fn add(&mut self, squares: f64) {
-        self.squares += squares;
+        self.0 <= f64::from(f32::MAX)
     }
 }
 
-/// Multiplies `gradient` by `factor` and returns the sum of the squares of the results. Lanes of a
-/// fixed width make the order of additions the same everywhere, and let the compiler vectorise it.
-pub fn scale_and_measure(gradient: &mut [f32], factor: f32) -> f64 {
-    const LANES: usize = 16;
+/// Sum of the squares of one parameter's `gradient`, in f64 and in a fixed order; not finite if one
+/// element is not.
+pub fn sum_of_squares(gradient: &[f32]) -> f64 {
+    let arch = pulp::Arch::new();
+    gradient.chunks(BLOCK).map(|block| arch.dispatch(|| block_squares(block))).sum()
+}
+
+#[expect(clippy::inline_always, reason = "compiled into its caller for its instruction set")]
+#[inline(always)]
+fn block_squares(block: &[f32]) -> f64 {
     let mut sums = [0f64; LANES];
-    let mut chunks = gradient.chunks_exact_mut(LANES);
-    for chunk in &mut chunks {
-        for (value, sum) in chunk.iter_mut().zip(&mut sums) {
-            *value *= factor;
-            *sum += f64::from(*value) * f64::from(*value);
+    let (rows, rest) = block.as_chunks::<LANES>();
+    for row in rows {
+        for (sum, &value) in sums.iter_mut().zip(row) {
+            *sum += f64::from(value) * f64::from(value);
         }
     }
-    for (value, sum) in chunks.into_remainder().iter_mut().zip(&mut sums) {
-        *value *= factor;
-        *sum += f64::from(*value) * f64::from(*value);
+    for (sum, &value) in sums.iter_mut().zip(rest) {
+        *sum += f64::from(value) * f64::from(value);
     }
     sums.iter().sum()
+}
+
+/// What becomes of a gradient before it moves its parameter: clamp(gradient x mean x clip, -limit, limit).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Preparation {
+    /// Turns a sum over passes into a mean over samples.
+    pub mean: f32,
+    /// [`clip_coefficient`] of the whole gradient.
+    pub clip: f32,
+    /// Largest element, as `torch.nn.utils.clip_grad_value_`; infinite for none.
+    pub limit: f32,
+}
+
+impl Default for Preparation {
+    /// The gradient as it is.
+    fn default() -> Self {
+        Self { mean: 1.0, clip: 1.0, limit: f32::INFINITY }
+    }
+}
+
+impl Preparation {
+    #[expect(clippy::inline_always, reason = "compiled into its caller for its instruction set")]
+    #[inline(always)]
+    pub(super) fn of(self, gradient: f32) -> f32 {
+        (gradient * self.mean * self.clip).max(-self.limit).min(self.limit)
+    }
 }
 
 /// `min(1, limit / (norm + 1e-6))`, as `torch.nn.utils.clip_grad_norm_`.
@@ -54,10 +89,29 @@ pub fn clip_coefficient(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
 }
 
-/// Clamps each element to [-limit, limit], as `torch.nn.utils.clip_grad_value_`.
-pub fn clip_values(gradient: &mut [f32], limit: f64) {
-    let limit = limit as f32;
-    for value in gradient {
-        *value = value.clamp(-limit, limit);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_squares_is_exact_to_f64_whatever_the_length() {
+        for n in [0, 1, 15, 16, 17, BLOCK - 1, BLOCK, 3 * BLOCK + 5] {
+            let values: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin()).collect();
+            let exact: f64 = values.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+            assert!((sum_of_squares(&values) - exact).abs() <= 1e-12 * exact, "{n} elements");
+        }
+    }
+
+    #[test]
+    fn one_element_that_is_not_finite_or_becomes_so_is_seen() {
+        let norm = |value: f32, factor| {
+            let mut values = vec![1.0; 20_000];
+            values[16_387] = value;
+            GradientNorm::new(sum_of_squares(&values), factor)
+        };
+        assert!(norm(1e30, 1.0).is_finite() && !norm(1e30, 1e9).is_finite());
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(!norm(value, 0.5).is_finite());
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! Gradients -> new parameters: SGD, Adam, `AdamW`, learning-rate schedules, clipping.
 //!
-//! Everything here works on plain `f32` slices, one parameter at a time in registration order, and
-//! does the same on every rank: the gradients that come in are already the mean over all ranks.
+//! Everything here works on plain `f32` slices and does the same on every rank. The gradients that come in
+//! are sums over all ranks; the update turns them into means as it reads them.
 
 mod clip;
+mod kernel;
 mod rule;
 mod schedule;
 
-pub use clip::{GradientNorm, clip_coefficient, clip_values, scale_and_measure};
-pub use rule::{Moments, Update};
+pub use clip::{GradientNorm, Preparation, clip_coefficient, sum_of_squares};
+pub use rule::{Moments, Part, Update};
 pub use schedule::{Plateau, Rates, Schedule};

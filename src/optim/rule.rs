@@ -1,6 +1,15 @@
-//! The update rules, element by element, each exactly PyTorch's single-tensor implementation.
+//! One optimizer step with all its numbers decided, over any number of parameters at once.
 
+use rayon::prelude::*;
+
+use crate::optim::Preparation;
+use crate::optim::kernel::{AdamFactors, Block, SgdFactors};
 use crate::plan::{OptimizerPlan, UpdateRule};
+
+/// Elements that one thread updates at a time: 64 KiB of each vector.
+const BLOCK: usize = 1 << 14;
+/// Elements below which one thread is done sooner than others are woken.
+const WORTH_SHARING: usize = 1 << 16;
 
 /// State of one parameter: SGD's momentum buffer, or Adam's two moments. As long as the parameter,
 /// or empty where the rule needs none.
@@ -33,7 +42,19 @@ impl Moments {
     }
 }
 
-/// One optimizer step with all its numbers decided; applied to one parameter at a time.
+/// One parameter in an update; all slices are equally long, or empty where the rule has no such moment.
+pub struct Part<'a> {
+    /// The parameter.
+    pub values: &'a mut [f32],
+    /// Its gradient, before the update's [`Preparation`].
+    pub gradient: &'a [f32],
+    /// Its moments.
+    pub moments: &'a mut Moments,
+    /// Rank of the parameter's shape.
+    pub dimensions: usize,
+}
+
+/// One optimizer step with all its numbers decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Update {
     rule: UpdateRule,
@@ -42,8 +63,7 @@ pub struct Update {
     no_decay_on_1d: bool,
     /// Updates made so far, this one included: `t` of Adam's bias correction.
     count: u64,
-    /// Factor on every gradient: the clipping coefficient.
-    gradient_factor: f32,
+    preparation: Preparation,
 }
 
 impl Update {
@@ -57,116 +77,76 @@ impl Update {
             weight_decay: plan.weight_decay,
             no_decay_on_1d: plan.no_decay_on_1d,
             count,
-            gradient_factor: 1.0,
+            preparation: Preparation::default(),
         }
     }
 
-    /// The same update with every gradient multiplied by `factor` first.
+    /// The same update over gradients that are prepared first.
     #[must_use]
-    pub fn scaled(self, factor: f64) -> Self {
-        Self { gradient_factor: factor as f32, ..self }
+    pub fn prepared(self, preparation: Preparation) -> Self {
+        Self { preparation, ..self }
     }
 
-    /// Moves `values` along their `gradient`; all slices are equally long. `dimensions` is the rank
-    /// of the parameter's shape.
-    pub fn apply(
-        &self,
-        values: &mut [f32],
-        gradient: &[f32],
-        moments: &mut Moments,
-        dimensions: usize,
-    ) {
-        let exempt = self.no_decay_on_1d && dimensions <= 1;
+    /// Moves all parameters along their gradients in one pass over memory. Blocks are independent of
+    /// each other: the number of threads changes no bit.
+    pub fn apply<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) {
+        let blocks: Vec<(Block<'a>, f64)> =
+            parts.into_iter().flat_map(|part| self.blocks(part)).collect();
+        let elements: usize = blocks.iter().map(|(block, _)| block.values.len()).sum();
+        let arch = pulp::Arch::new();
+        let apply = |(block, decay)| arch.dispatch(|| self.apply_to(block, decay));
+        if elements < WORTH_SHARING {
+            blocks.into_iter().for_each(apply);
+        } else {
+            blocks.into_par_iter().for_each(apply);
+        }
+    }
+
+    /// The blocks of one parameter, and its weight decay.
+    fn blocks<'a>(&self, part: Part<'a>) -> impl Iterator<Item = (Block<'a>, f64)> {
+        let exempt = self.no_decay_on_1d && part.dimensions <= 1;
         let decay = if exempt { 0.0 } else { self.weight_decay };
+        let Part { mut values, mut gradient, moments: Moments { first, second }, .. } = part;
+        let (mut first, mut second) = (&mut first[..], &mut second[..]);
+        std::iter::from_fn(move || {
+            let n = BLOCK.min(values.len());
+            let block = Block {
+                values: values.split_off_mut(..n)?,
+                gradient: gradient.split_off(..n)?,
+                first: first.split_off_mut(..n.min(first.len()))?,
+                second: second.split_off_mut(..n.min(second.len()))?,
+            };
+            (n > 0).then_some((block, decay))
+        })
+    }
+
+    #[expect(clippy::inline_always, reason = "compiled into its caller for its instruction set")]
+    #[inline(always)]
+    fn apply_to(&self, block: Block<'_>, decay: f64) {
+        let preparation = self.preparation;
         match self.rule {
             UpdateRule::Sgd { momentum: 0.0, .. } => {
-                self.sgd(values, gradient, decay);
+                block.sgd(preparation, self.lr as f32, decay as f32);
             }
             UpdateRule::Sgd { momentum, dampening, nesterov } => {
                 // PyTorch's buffer starts as the first gradient, undamped.
                 let damp = if self.count == 1 { 1.0 } else { 1.0 - dampening as f32 };
-                let factors = SgdFactors { momentum: momentum as f32, damp, nesterov };
-                self.sgd_momentum(values, gradient, &mut moments.first, decay, factors);
+                let (lr, decay) = (self.lr as f32, decay as f32);
+                let factors = SgdFactors { lr, decay, momentum: momentum as f32, damp };
+                if nesterov {
+                    block.sgd_momentum::<true>(preparation, factors);
+                } else {
+                    block.sgd_momentum::<false>(preparation, factors);
+                }
             }
             UpdateRule::Adam { beta1, beta2, eps } => {
-                let adam = AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
-                self.adam(values, gradient, moments, (decay as f32, 1.0), adam);
+                let factors = AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
+                block.adam(preparation, factors.with_penalty(decay));
             }
             UpdateRule::AdamW { beta1, beta2, eps } => {
-                let adam = AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
-                let shrink = (1.0 - self.lr * decay) as f32;
-                self.adam(values, gradient, moments, (0.0, shrink), adam);
+                let factors = AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
+                block.adam(preparation, factors.with_shrinking(self.lr * decay));
             }
-        }
-    }
-
-    fn sgd(&self, values: &mut [f32], gradient: &[f32], decay: f64) {
-        let (lr, decay, factor) = (self.lr as f32, decay as f32, self.gradient_factor);
-        for (value, &g) in values.iter_mut().zip(gradient) {
-            *value -= lr * (g * factor + decay * *value);
-        }
-    }
-
-    fn sgd_momentum(
-        &self,
-        values: &mut [f32],
-        gradient: &[f32],
-        buffer: &mut [f32],
-        decay: f64,
-        SgdFactors { momentum, damp, nesterov }: SgdFactors,
-    ) {
-        let (lr, decay, factor) = (self.lr as f32, decay as f32, self.gradient_factor);
-        for ((value, &g), v) in values.iter_mut().zip(gradient).zip(buffer) {
-            let g = g * factor + decay * *value;
-            *v = momentum * *v + damp * g;
-            *value -= lr * if nesterov { g + momentum * *v } else { *v };
-        }
-    }
-
-    fn adam(
-        &self,
-        values: &mut [f32],
-        gradient: &[f32],
-        moments: &mut Moments,
-        (decay, shrink): (f32, f32),
-        AdamFactors { beta1, beta2, eps, step_size, root_correction }: AdamFactors,
-    ) {
-        let factor = self.gradient_factor;
-        let moments = moments.first.iter_mut().zip(&mut moments.second);
-        for ((value, &g), (m, v)) in values.iter_mut().zip(gradient).zip(moments) {
-            let g = g * factor + decay * *value;
-            *m += (1.0 - beta1) * (g - *m);
-            *v = beta2 * *v + (1.0 - beta2) * (g * g);
-            *value = *value * shrink - step_size * (*m / (v.sqrt() / root_correction + eps));
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct SgdFactors {
-    momentum: f32,
-    damp: f32,
-    nesterov: bool,
-}
-
-#[derive(Clone, Copy)]
-struct AdamFactors {
-    beta1: f32,
-    beta2: f32,
-    eps: f32,
-    step_size: f32,
-    root_correction: f32,
-}
-
-impl AdamFactors {
-    fn new(lr: f64, beta1: f64, beta2: f64, eps: f64, count: u64) -> Self {
-        let correction = |beta: f64| 1.0 - beta.powi(i32::try_from(count).unwrap_or(i32::MAX));
-        Self {
-            beta1: beta1 as f32,
-            beta2: beta2 as f32,
-            eps: eps as f32,
-            step_size: (lr / correction(beta1)) as f32,
-            root_correction: correction(beta2).sqrt() as f32,
         }
     }
 }
@@ -180,5 +160,121 @@ fn with_momentum(rule: UpdateRule, value: f64) -> UpdateRule {
         UpdateRule::Sgd { .. } => rule,
         UpdateRule::Adam { beta2, eps, .. } => UpdateRule::Adam { beta1: value, beta2, eps },
         UpdateRule::AdamW { beta2, eps, .. } => UpdateRule::AdamW { beta1: value, beta2, eps },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::ScalingRule;
+    use crate::units::GlobalBatchSize;
+
+    const PREPARATION: Preparation = Preparation { mean: 0.3, clip: 0.7, limit: 0.15 };
+
+    fn plan(rule: UpdateRule) -> OptimizerPlan {
+        OptimizerPlan {
+            rule,
+            lr: 0.1,
+            base_lr: 0.1,
+            scaling: ScalingRule::None,
+            base_batch_size: GlobalBatchSize::ONE,
+            weight_decay: 0.01,
+            no_decay_on_1d: true,
+        }
+    }
+
+    fn rules() -> [UpdateRule; 5] {
+        let sgd = |momentum, nesterov| UpdateRule::Sgd { momentum, dampening: 0.5, nesterov };
+        let (beta1, beta2, eps) = (0.9, 0.999, 1e-8);
+        [
+            sgd(0.0, false),
+            sgd(0.9, false),
+            sgd(0.9, true),
+            UpdateRule::Adam { beta1, beta2, eps },
+            UpdateRule::AdamW { beta1, beta2, eps },
+        ]
+    }
+
+    fn wave(n: usize, salt: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7 + salt) as f32 * 0.37).sin()).collect()
+    }
+
+    /// Three updates of three parameters by `apply`; all values and moments.
+    fn train(
+        rule: UpdateRule,
+        apply: impl Fn(Update, &mut [Vec<f32>], &[Vec<f32>], &mut [Moments]),
+    ) -> (Vec<Vec<f32>>, Vec<Moments>) {
+        let sizes = [70_001, 3, BLOCK];
+        let mut values: Vec<_> = sizes.iter().map(|&n| wave(n, n)).collect();
+        let mut moments: Vec<_> = sizes.iter().map(|&n| Moments::new(&rule, n)).collect();
+        for step in 1..=3 {
+            let gradients: Vec<_> = sizes.iter().map(|&n| wave(n, step as usize)).collect();
+            let update = Update::new(&plan(rule), 0.1, None, step).prepared(PREPARATION);
+            apply(update, &mut values, &gradients, &mut moments);
+        }
+        (values, moments)
+    }
+
+    fn parts<'a>(
+        values: &'a mut [Vec<f32>],
+        gradients: &'a [Vec<f32>],
+        moments: &'a mut [Moments],
+    ) -> impl Iterator<Item = Part<'a>> {
+        let all = values.iter_mut().zip(gradients).zip(moments).enumerate();
+        all.map(|(i, ((values, gradient), moments))| Part {
+            values,
+            gradient,
+            moments,
+            dimensions: 1 + i,
+        })
+    }
+
+    #[test]
+    fn threads_and_the_company_of_other_parameters_change_no_bit() {
+        for rule in rules() {
+            let together = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                train(rule, |update, values, gradients, moments| {
+                    pool.install(|| update.apply(parts(values, gradients, moments)));
+                })
+            };
+            let alone = train(rule, |update, values, gradients, moments| {
+                parts(values, gradients, moments).for_each(|part| update.apply([part]));
+            });
+            assert!(together(1) == alone && together(3) == alone, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn the_instruction_set_changes_no_bit() {
+        for rule in rules() {
+            let dispatched = train(rule, |update, values, gradients, moments| {
+                update.apply(parts(values, gradients, moments));
+            });
+            let plain = train(rule, |update, values, gradients, moments| {
+                let blocks = parts(values, gradients, moments).flat_map(|part| update.blocks(part));
+                blocks.for_each(|(block, decay)| update.apply_to(block, decay));
+            });
+            assert!(dispatched == plain, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn the_preparation_is_that_of_separate_passes() {
+        for rule in rules() {
+            let fused = train(rule, |update, values, gradients, moments| {
+                update.apply(parts(values, gradients, moments));
+            });
+            let separate = train(rule, |update, values, gradients, moments| {
+                let Preparation { mean, clip, limit } = PREPARATION;
+                let mut gradients = gradients.to_vec();
+                gradients.iter_mut().flatten().for_each(|g| *g *= mean);
+                gradients.iter_mut().flatten().for_each(|g| *g *= clip);
+                gradients.iter_mut().flatten().for_each(|g| *g = g.clamp(-limit, limit));
+                let update = update.prepared(Preparation::default());
+                update.apply(parts(values, &gradients, moments));
+            });
+            assert!(fused == separate, "{rule:?}");
+        }
     }
 }

@@ -72,6 +72,8 @@ impl Plan {
             batch,
             length,
             precision: precision::decide(experiment),
+            convolutions: experiment.train.convolutions,
+            activation_checkpointing: experiment.train.activation_checkpointing,
             scaler: precision::scaler(experiment),
             clip: precision::clip(experiment),
             on_non_finite: experiment.train.on_non_finite,

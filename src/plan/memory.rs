@@ -1,38 +1,72 @@
-//! Bytes that each rank needs for the model, before any activation.
+//! Bytes that each rank needs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::plan::{Plan, UpdateRule};
+use crate::memory::KEPT_SHARE;
+use crate::plan::mapping::STAGING_BYTES;
+use crate::plan::{BackendPlan, Plan, SourcePlan, UpdateRule};
 use crate::units::Bytes;
 
-/// Memory of one rank, without activations and loaded batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// What a process of ddprun holds before it knows a model: program, libraries, stacks, the plan.
+const BASE: Bytes = Bytes(20 << 20);
+
+/// Largest resident memory of one rank, by what it is for.
+///
+/// Left out are the raw bytes of files that are read whole (images while they are decoded) and the text of
+/// logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// f32 parameters.
     pub weights: Bytes,
-    /// f32 gradients.
+    /// f32 gradients: this rank's buckets, its share of the others' (which it reduces in place), and the
+    /// sums over its earlier shards.
     pub gradients: Bytes,
     /// Moments of the update rule.
     pub optimizer: Bytes,
     /// Running statistics.
     pub buffers: Bytes,
+    /// Activations that forward keeps for backward, and whatever else a pass holds at its largest moment, as
+    /// measured on small batches; `None` = not measured.
+    pub activations: Option<Bytes>,
+    /// The copy that a checkpoint is written from, made when no activations are held: the larger of both
+    /// counts.
+    pub checkpoint: Bytes,
+    /// Loaded batches, and data sets that are held in memory.
+    pub loading: Bytes,
+    /// Freed blocks that wait for the next step: half of what may wait.
+    pub waiting: Bytes,
+    /// Everything that does not depend on the experiment.
+    pub base: Bytes,
 }
 
 impl Memory {
-    /// What a rank of `plan` needs.
-    pub fn of(plan: &Plan) -> Self {
+    /// What a rank of `plan` needs, if a pass needs `activations`.
+    pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
         let weights = Bytes::of_f32(plan.model.n_parameters);
-        Self {
+        let optimizer = Bytes(moments(&plan.optimizer.rule) * weights.0);
+        let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
+        let mut memory = Self {
             weights,
-            gradients: weights,
-            optimizer: Bytes(moments(&plan.optimizer.rule) * weights.0),
-            buffers: Bytes::of_f32(plan.model.n_buffer_elements),
-        }
+            gradients: gradients(plan, weights),
+            optimizer,
+            buffers,
+            activations,
+            checkpoint: Bytes(weights.0 + optimizer.0 + buffers.0),
+            loading: loading(plan),
+            waiting: Bytes(0),
+            base: BASE,
+        };
+        let allocated = memory.total().0 - memory.base.0 - memory.gradients.0;
+        memory.waiting = Bytes(allocated / (2 * KEPT_SHARE as u64));
+        memory
     }
 
     /// Everything together.
     pub fn total(&self) -> Bytes {
-        Bytes(self.weights.0 + self.gradients.0 + self.optimizer.0 + self.buffers.0)
+        let held = self.activations.unwrap_or_default().max(self.checkpoint);
+        let lasting = [self.weights, self.gradients, self.optimizer, self.buffers];
+        let others = [held, self.loading, self.waiting, self.base];
+        Bytes(lasting.iter().chain(&others).map(|part| part.0).sum())
     }
 }
 
@@ -42,4 +76,30 @@ fn moments(rule: &UpdateRule) -> u64 {
         UpdateRule::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
         UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => 2,
     }
+}
+
+fn gradients(plan: &Plan, own: Bytes) -> Bytes {
+    let world = u64::from(plan.distributed.world_size.get());
+    let shared = match plan.distributed.backend {
+        BackendPlan::Solo => 0,
+        // Pages of the others' buckets that this rank writes, and of all staging areas.
+        BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
+    };
+    // A sum per level of the tree over this rank's shards but the last.
+    let shards = u64::from(plan.batch.shards.get()).div_ceil(world).max(1);
+    let levels = u64::from(shards.ilog2()) + u64::from(!shards.is_power_of_two());
+    Bytes(own.0 * (1 + levels) + shared)
+}
+
+fn loading(plan: &Plan) -> Bytes {
+    let sample = Bytes::of_f32(plan.model.input.iter().product()).0;
+    // The batch of the pass at hand, and those that are ready or in the making.
+    let batches = 1 + (plan.data.num_workers * plan.data.prefetch_factor) as u64;
+    let held = match plan.data.source {
+        SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,
+        // A byte per pixel.
+        SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,
+        SourcePlan::ImageFolder { .. } => 0,
+    };
+    Bytes(batches * u64::from(plan.batch.size.get()) * sample + held)
 }

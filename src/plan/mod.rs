@@ -28,8 +28,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite, Sampler, ScalingRule, Sink,
-    Stem, TransformKind,
+    Convolutions, Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite, Sampler,
+    ScalingRule, Sink, Stem, TransformKind,
 };
 use crate::units::BatchSize;
 pub use batch::{BatchPlan, admitted_worlds};
@@ -69,6 +69,11 @@ pub struct Plan {
     pub length: LengthPlan,
     /// Numbers of matrix products and convolutions.
     pub precision: Precision,
+    /// How convolutions are computed.
+    pub convolutions: Convolutions,
+    /// Whether blocks keep their input only and are run again in backward.
+    #[serde(default)]
+    pub activation_checkpointing: bool,
     /// Gradient scaler (fp16 only).
     pub scaler: Option<ScalerPlan>,
     /// Clipping of gradients.

@@ -14,7 +14,7 @@ use crate::plan::{
 const WIDEST: usize = 44;
 
 /// The plan as a page of text: first what would happen, then every key with its value and its source.
-pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts) -> String {
+pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, needs: &Memory) -> String {
     let mut rows: Vec<(&str, String)> = vec![
         ("batch", plan.batch_line()),
         ("learning rate", plan.lr_line().trim_start_matches("lr ").to_owned()),
@@ -22,8 +22,9 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts) -> String {
         ("schedule", schedule(plan)),
         ("optimizer", optimizer(plan)),
         ("model", model(plan)),
-        ("memory", memory(plan)),
-        ("", format!("= {} per rank, without activations", Memory::of(plan).total())),
+        ("memory", memory(needs)),
+        ("", activations(needs)),
+        ("", format!("= {} per rank", needs.total())),
         ("data", data(plan)),
         ("", source(plan)),
         ("ranks", ranks(plan)),
@@ -45,7 +46,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts) -> String {
 }
 
 /// The same for programs: plan, memory, arithmetic, and each key with its value and its source.
-pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts) -> Value {
+pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts, needs: &Memory) -> Value {
     let keys: serde_json::Map<String, Value> = leaves(&loaded.experiment)
         .into_iter()
         .map(|(key, value)| {
@@ -58,7 +59,8 @@ pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts) -> Value {
         "format": 1,
         "arithmetic": plan.arithmetic(),
         "warnings": plan.warnings(facts),
-        "memory": Memory::of(plan),
+        "memory": needs,
+        "peak_memory": needs.total(),
         "plan": plan,
         "keys": keys,
     })
@@ -197,12 +199,21 @@ fn model(plan: &Plan) -> String {
     )
 }
 
-fn memory(plan: &Plan) -> String {
-    let memory = Memory::of(plan);
+fn memory(needs: &Memory) -> String {
     format!(
         "weights {} + gradients {} + optimizer {} + buffers {}",
-        memory.weights, memory.gradients, memory.optimizer, memory.buffers
+        needs.weights, needs.gradients, needs.optimizer, needs.buffers
     )
+}
+
+fn activations(needs: &Memory) -> String {
+    let activations = match needs.activations {
+        Some(activations) if activations > needs.checkpoint => format!("activations {activations}"),
+        Some(_) => format!("checkpoint {}", needs.checkpoint),
+        None => "unknown activations".to_owned(),
+    };
+    let (loading, waiting, base) = (needs.loading, needs.waiting, needs.base);
+    format!("+ {activations} + loading {loading} + kept for reuse {waiting} + program {base}")
 }
 
 fn data(plan: &Plan) -> String {

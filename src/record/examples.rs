@@ -69,5 +69,6 @@ pub(crate) fn finished() -> Finished {
             evaluation: 8.0,
             checkpoint: 1.0,
         },
+        peak_memory: None,
     }
 }

@@ -139,7 +139,13 @@ fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
 /// Without the path, which is long: the last lines name it, and `resume` finds it.
 fn saved_line(saved: &Saved) -> String {
     let best = if saved.best { ", the best so far" } else { "" };
-    format!("saved step {}{best} ({} in {})", saved.step, saved.size, duration(saved.seconds))
+    let (took, stall) = (duration(saved.seconds), 1e3 * saved.stall_seconds);
+    let mut line = format!("saved step {}{best} ({} in {took}", saved.step, saved.size);
+    let _ = write!(line, ", training waited {stall:.1} ms)");
+    if saved.replaced > 0 {
+        let _ = write!(line, "; in place of {} before it: the disk is busy", saved.replaced);
+    }
+    line
 }
 
 fn push_accuracy(line: &mut String, accuracy: Option<f64>) {
@@ -221,9 +227,13 @@ mod tests {
             best: true,
             size: Bytes(46_758_048),
             seconds: 0.123,
+            stall_seconds: 0.0042,
+            replaced: 0,
         };
-        assert_snapshot!(check(&Event::Saved(saved)),
-            @"saved step 20, the best so far (44.59 MiB in 0.12 s)");
+        assert_snapshot!(check(&Event::Saved(saved.clone())),
+            @"saved step 20, the best so far (44.59 MiB in 0.12 s, training waited 4.2 ms)");
+        assert_snapshot!(check(&Event::Saved(Saved { replaced: 2, best: false, ..saved })),
+            @"saved step 20 (44.59 MiB in 0.12 s, training waited 4.2 ms); in place of 2 before it: the disk is busy");
         assert_snapshot!(check(&Event::StepSkipped { step: 7, loss_scale: Some(32768.0) }),
             @"step 7 skipped: a gradient is not finite; loss scale 32768 from here");
         assert_snapshot!(check(&Event::Warned { message: "`a\x1b[2J.png` is \nempty".into() }), @r"

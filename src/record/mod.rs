@@ -137,7 +137,8 @@ impl Recorder {
     ///
     /// A file cannot be written. All others have the event nevertheless.
     pub fn record(&mut self, event: &Event) -> Result<(), Error> {
-        self.last_step = event.step().unwrap_or(self.last_step);
+        // A checkpoint is said when it is on disk, some steps after its own.
+        self.last_step = event.step().unwrap_or(0).max(self.last_step);
         let kept = [self.keep_history(event), self.keep_event(event), self.keep_row(event)];
         let shown = self.show(event);
         let synced = self.sync_after(event);
@@ -152,6 +153,12 @@ impl Recorder {
     /// All epochs so far.
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// The files that grow with every event: they must be on disk before a checkpoint is, since a resumed run
+    /// does not say again what was said up to it.
+    pub fn growing(&self) -> Vec<PathBuf> {
+        self.events.iter().chain(&self.metrics).map(|lines| lines.path().to_owned()).collect()
     }
 
     fn keep_history(&mut self, event: &Event) -> Result<(), Error> {
@@ -186,10 +193,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// A checkpoint is on disk: what was said up to it must be there too, since a resumed run does not say
-    /// it again.
+    /// The run is over: what was said of it must be on disk. During the run a checkpoint takes care of it.
     fn sync_after(&self, event: &Event) -> Result<(), Error> {
-        if !matches!(event, Event::Saved(_) | Event::Finished(_)) {
+        if !matches!(event, Event::Finished(_)) {
             return Ok(());
         }
         self.events.iter().chain(&self.metrics).try_for_each(|lines| Ok(lines.sync()?))

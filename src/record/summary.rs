@@ -17,6 +17,9 @@ pub(crate) fn summary(finished: &Finished, places: &Places) -> String {
         lines.push(format!("best {} {value} at step {}", best.metric, best.step));
     }
     lines.push(format!("time: {}", shares(&finished.time, finished.seconds)));
+    if let Some(peak) = finished.peak_memory {
+        lines.push(format!("memory: {peak} at most on rank 0"));
+    }
     let width = places.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     lines.extend(places.iter().map(|(what, path)| format!("{what:<width$}  {}", path.display())));
     escape(&lines.join("\n")).into_owned()
@@ -55,6 +58,7 @@ mod tests {
 
     use super::*;
     use crate::record::examples;
+    use crate::units::Bytes;
 
     #[test]
     fn the_last_lines_name_reason_best_time_and_places() {
@@ -79,5 +83,12 @@ mod tests {
         assert!(words.starts_with("data 0.0 %, forward 37.5 %, backward 62.5 %"), "{words}");
         assert!(words.ends_with("other 0.0 %"), "{words}");
         assert_eq!(shares(&TimeShares::default(), 0.0), "too short to measure");
+    }
+
+    #[test]
+    fn the_largest_memory_is_named_where_it_is_known() {
+        let finished = Finished { peak_memory: Some(Bytes(400 << 20)), ..examples::finished() };
+        let text = summary(&finished, &Vec::new());
+        assert!(text.ends_with("\nmemory: 400.00 MiB at most on rank 0"), "{text}");
     }
 }

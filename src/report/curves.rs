@@ -3,17 +3,13 @@
 
 use std::path::Path;
 
-use image::RgbImage;
-use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
-use image::imageops::FilterType;
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Error;
-use super::panel::{Canvas, FONT, INK, Panel, Series};
+use super::panel::{Canvas, INK, Panel, Series};
+use super::picture::{self, Area, Drawn, Picture};
 use crate::event::History;
-use crate::files;
 use crate::record::text::{self, escape};
 
 /// Name of the bitmap in the run's folder.
@@ -25,15 +21,8 @@ const TRAIN: RGBColor = RGBColor(43, 108, 176);
 const VAL: RGBColor = RGBColor(221, 97, 32);
 const RATE: RGBColor = RGBColor(26, 138, 122);
 
-/// Logical pixels. The bitmap has twice as many, for screens of high density.
+/// Logical pixels.
 const SIZE: (u32, u32) = (1200, 480);
-const BITMAP_SCALE: u32 = 2;
-/// Pixels drawn per pixel of the bitmap and side; their mean has smooth edges.
-const OVERSAMPLING: u32 = 2;
-/// The bitmap backend centres text by the height of the em square, not by that of its letters.
-const BITMAP_LIFT: f64 = 3.0;
-
-type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
 /// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch `best` (from 1).
 ///
@@ -46,63 +35,33 @@ pub fn write(
     folder: &Path,
     title: &str,
 ) -> Result<(), Error> {
-    register_font()?;
-    let title = escape(title);
-    files::write_atomic(&folder.join(PNG), &draw_png(history, best, &title)?)?;
-    files::write_atomic(&folder.join(SVG), draw_svg(history, best, &title)?.as_bytes())?;
-    Ok(())
+    picture::write(&Curves { history, best, title: &escape(title) }, folder, [PNG, SVG])
 }
 
-/// The font is part of the program: a machine for training often has none.
-fn register_font() -> Result<(), Error> {
-    let font = epaint_default_fonts::UBUNTU_LIGHT;
-    plotters::style::register_font(FONT, FontStyle::Normal, font)
-        .map_err(|_| Error::Draw { what: PNG, reason: "the embedded font is damaged".into() })
+struct Curves<'a> {
+    history: &'a History,
+    best: Option<usize>,
+    title: &'a str,
 }
 
-fn draw_png(history: &History, best: Option<usize>, title: &str) -> Result<Vec<u8>, Error> {
-    let scale = BITMAP_SCALE * OVERSAMPLING;
-    let (width, height) = (SIZE.0 * scale, SIZE.1 * scale);
-    let mut pixels = vec![255; (3 * width * height) as usize];
-    let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
-    draw((history, best), title, &area, Canvas { scale: f64::from(scale), lift: BITMAP_LIFT })
-        .map_err(failed(PNG))?;
-    drop(area);
-    let fine = RgbImage::from_raw(width, height, pixels)
-        .ok_or_else(|| Error::Draw { what: PNG, reason: "the buffer has a wrong size".into() })?;
-    let (width, height) = (SIZE.0 * BITMAP_SCALE, SIZE.1 * BITMAP_SCALE);
-    let smooth = image::imageops::resize(&fine, width, height, FilterType::Triangle);
-    let mut bytes = Vec::new();
-    let encoder = PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, Adaptive);
-    smooth.write_with_encoder(encoder).map_err(failed(PNG))?;
-    Ok(bytes)
-}
-
-fn draw_svg(history: &History, best: Option<usize>, title: &str) -> Result<String, Error> {
-    let mut text = String::new();
-    let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-    draw((history, best), title, &area, Canvas { scale: 1.0, lift: 0.0 }).map_err(failed(SVG))?;
-    drop(area);
-    Ok(text)
-}
-
-fn draw<DB: DrawingBackend>(
-    (history, best): (&History, Option<usize>),
-    title: &str,
-    area: &DrawingArea<DB, Shift>,
-    canvas: Canvas,
-) -> Drawn<DB> {
-    area.fill(&WHITE)?;
-    let (head, body) = area.split_vertically((46.0 * canvas.scale) as u32);
-    let (width, _) = head.dim_in_pixel();
-    let style = canvas.text(22.0, INK).pos(Pos::new(HPos::Center, VPos::Center));
-    let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
-    head.draw(&Text::new(title, middle, style))?;
-    let second = if history.has_accuracy() { accuracy(history, best) } else { rate(history) };
-    for (panel, half) in [loss(history, best), second].iter().zip(body.split_evenly((1, 2))) {
-        panel.draw(&half, canvas)?;
+impl Picture for Curves<'_> {
+    fn size(&self) -> (u32, u32) {
+        SIZE
     }
-    area.present()
+
+    fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let Self { history, best, title } = *self;
+        let (head, body) = area.split_vertically((46.0 * canvas.scale) as u32);
+        let (width, _) = head.dim_in_pixel();
+        let style = canvas.text(22.0, INK).pos(Pos::new(HPos::Center, VPos::Center));
+        let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
+        head.draw(&Text::new(title, middle, style))?;
+        let second = if history.has_accuracy() { accuracy(history, best) } else { rate(history) };
+        for (panel, half) in [loss(history, best), second].iter().zip(body.split_evenly((1, 2))) {
+            panel.draw(&half, canvas)?;
+        }
+        Ok(())
+    }
 }
 
 fn loss(history: &History, best: Option<usize>) -> Panel<'_> {
@@ -143,12 +102,6 @@ fn train_and_val<'a>(train: &'a [Option<f64>], val: &'a [Option<f64>]) -> Vec<Se
     ]
 }
 
-fn failed<E: std::error::Error + Send + Sync + 'static>(
-    what: &'static str,
-) -> impl FnOnce(E) -> Error {
-    move |reason| Error::Draw { what, reason: Box::new(reason) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,8 +127,8 @@ mod tests {
     }
 
     fn svg(history: &History) -> String {
-        register_font().unwrap();
-        draw_svg(history, Some(history.len()), "a <title> & more").unwrap()
+        let best = Some(history.len());
+        picture::draw_svg(&Curves { history, best, title: "a <title> & more" }, SVG).unwrap()
     }
 
     #[test]

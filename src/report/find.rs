@@ -14,7 +14,8 @@ use crate::record::HISTORY;
 /// There is no such run.
 pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     let Some(word) = run else {
-        return newest(runs(logs)).ok_or_else(|| Error::NoRuns { logs: logs.to_owned() });
+        let alone = runs(logs).into_iter().filter(|run| !is_trial(run)).collect();
+        return newest(alone).ok_or_else(|| Error::NoRuns { logs: logs.to_owned() });
     };
     if is_run(Path::new(word)) {
         return Ok(PathBuf::from(word));
@@ -40,6 +41,11 @@ fn is_run(folder: &Path) -> bool {
     folder.join(HISTORY).is_file()
 }
 
+/// A trial of a sweep is no run that somebody means without naming it.
+fn is_trial(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("trial-"))
+}
+
 /// Ids begin with the time of the start.
 fn newest(runs: Vec<PathBuf>) -> Option<PathBuf> {
     runs.into_iter().max_by(|a, b| a.file_name().cmp(&b.file_name()))
@@ -54,7 +60,8 @@ mod tests {
     fn a_run_is_found_by_folder_id_name_or_as_the_newest() {
         let logs = tempfile::tempdir().unwrap();
         let at = |run: &str| logs.path().join(run);
-        for run in ["resnet/20260101-a", "resnet/20260301-c", "mlp/20260201-b"] {
+        let runs = ["resnet/20260101-a", "resnet/20260301-c", "mlp/20260201-b", "sweep/trial-0001"];
+        for run in runs {
             files::create_folder(&at(run)).unwrap();
             files::write_atomic(&at(run).join(HISTORY), b"{}").unwrap();
         }
@@ -62,6 +69,7 @@ mod tests {
         let find = |word: Option<&str>| find_run(logs.path(), word).unwrap();
         assert_eq!(find(None), at("resnet/20260301-c"));
         assert_eq!(find(Some("mlp")), at("mlp/20260201-b"));
+        assert_eq!(find(Some("sweep")), at("sweep/trial-0001"));
         assert_eq!(find(Some("20260101-a")), at("resnet/20260101-a"));
         let path = at("mlp/20260201-b");
         assert_eq!(find(path.to_str()), path);

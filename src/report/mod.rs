@@ -1,9 +1,10 @@
 //! `records -> curves, tables`. Reads what `record` wrote, also of a run that is still going or was killed.
 
-mod axis;
+pub(crate) mod axis;
 pub mod curves;
 mod find;
-mod panel;
+pub(crate) mod panel;
+pub(crate) mod picture;
 mod story;
 mod table;
 

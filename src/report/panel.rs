@@ -11,9 +11,9 @@ use super::axis::Axis;
 pub(crate) const FONT: &str = "sans-serif";
 
 pub(crate) const INK: RGBColor = RGBColor(17, 21, 28);
-const FAINT_INK: RGBColor = RGBColor(58, 64, 75);
-const GRID: RGBColor = RGBColor(228, 231, 236);
-const FRAME: RGBColor = RGBColor(160, 168, 180);
+pub(crate) const FAINT_INK: RGBColor = RGBColor(58, 64, 75);
+pub(crate) const GRID: RGBColor = RGBColor(228, 231, 236);
+pub(crate) const FRAME: RGBColor = RGBColor(160, 168, 180);
 
 /// Logical pixels.
 const LEGEND_HEIGHT: f64 = 36.0;
@@ -51,11 +51,13 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    fn px(self, logical: f64) -> i32 {
+    /// Pixels of the backend.
+    pub(crate) fn px(self, logical: f64) -> i32 {
         (logical * self.scale).round() as i32
     }
 
-    fn line(self, color: RGBColor, width: f64) -> ShapeStyle {
+    /// A line `width` logical pixels wide.
+    pub(crate) fn line(self, color: RGBColor, width: f64) -> ShapeStyle {
         color.stroke_width(self.px(width).max(1) as u32)
     }
 

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::checkpoint::{self, Restored};
+use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::{self, Collective};
 use crate::data;
-use crate::engine::{Clock, Engine};
+use crate::engine::{Clock, Engine, TrainState};
 use crate::event::{Event, FORMAT, Started};
 use crate::launch::{Link, Phase};
 use crate::model::Registry;
+use crate::nn::Params;
+use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::units::{Rank, WorldSize};
 use crate::worker::feed::Feed;
@@ -30,13 +33,29 @@ pub(crate) fn assemble(
     link.progress(0, Phase::LoadingData);
     let splits = data::open(&plan.data)?;
     link.progress(0, Phase::Joining);
-    let restored = if rank_plan.resume { newest(&folders)? } else { None };
-    let mut engine = open_engine(&plan, registry, collective.clone(), restored.as_ref())?;
+    let mut passed_over = Vec::new();
+    let mut engine = open_engine(&plan, registry, collective.clone(), |params| {
+        let folder = &folders.checkpoints;
+        let newest = if rank_plan.resume {
+            checkpoint::restore_newest(folder, &plan, params)?
+        } else {
+            None
+        };
+        Ok(newest.map(|restored| {
+            passed_over = restored.passed_over;
+            (restored.state, restored.moments)
+        }))
+    })?;
     engine.observe(Box::new({
         let link = link.clone();
         move |step, phase| link.progress(step, phase)
     }));
     let voice = Voice::open(&plan, rank, &folders, engine.state())?;
+    let writer = if rank.is_first() {
+        Some(start_writer(&plan, &folders, &engine, voice.growing())?)
+    } else {
+        None
+    };
     let now = Clock::start();
     let mut run = RankRun {
         plan,
@@ -45,6 +64,7 @@ pub(crate) fn assemble(
         engine,
         collective,
         splits,
+        writer,
         voice,
         link,
         clock: now,
@@ -55,7 +75,7 @@ pub(crate) fn assemble(
     };
     let started = started(&run);
     run.record(&started)?;
-    for damage in restored.map(|restored| restored.passed_over).unwrap_or_default() {
+    for damage in passed_over {
         let message = format!("a newer checkpoint was passed over: {damage}");
         run.record(&Event::Warned { message })?;
     }
@@ -75,27 +95,37 @@ fn join_group(plan: &Plan, rank: Rank, shm: Option<OwnedFd>) -> Result<Arc<dyn C
     Ok(collective::open(distributed.backend, rank, world, shm, distributed.timeout)?)
 }
 
-/// The newest whole checkpoint; `None` where the run was stopped before its first one.
-fn newest(run: &RunFolders) -> Result<Option<Restored>, Error> {
-    let exists = !checkpoint::all(&run.checkpoints)?.is_empty();
-    Ok(if exists { Some(checkpoint::newest(&run.checkpoints)?) } else { None })
+/// Starts what writes this rank's checkpoints.
+fn start_writer(
+    plan: &Plan,
+    run: &RunFolders,
+    engine: &Engine,
+    records: Vec<PathBuf>,
+) -> Result<Writer, Error> {
+    let (folder, checkpoint) = (run.checkpoints.clone(), plan.checkpoint.clone());
+    let destination = Destination { folder, plan: checkpoint, records };
+    Ok(Writer::start(destination, &snapshot(plan, engine))?)
 }
 
-/// The engine with the model's first values: from a checkpoint, pretrained, or drawn.
+/// What a checkpoint made now would hold.
+pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
+    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
+    Snapshot { plan, params, moments, state }
+}
+
+/// The engine with the model's first values: those that `restore` puts in place, pretrained ones, or drawn ones.
 fn open_engine(
     plan: &Arc<Plan>,
     registry: &Registry,
     collective: Arc<dyn Collective>,
-    restored: Option<&Restored>,
+    restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
     let (model, params) = registry.build(&plan.model, plan.seed)?;
-    let state = if let Some(restored) = restored {
-        Some((restored.state.clone(), checkpoint::restore(restored, plan, &params)?))
-    } else {
+    let restored = restore(&params)?;
+    if restored.is_none() {
         registry.load_pretrained(&plan.model, &params)?;
-        None
-    };
-    Ok(Engine::new(plan.clone(), model, params, collective, state)?)
+    }
+    Ok(Engine::new(plan.clone(), model, params, collective, restored)?)
 }
 
 fn started(run: &RankRun) -> Event {
@@ -116,7 +146,7 @@ fn started(run: &RankRun) -> Event {
 /// Evaluates a checkpoint in a world of one.
 pub(crate) fn evaluate(
     plan: &Plan,
-    restored: &Restored,
+    opened: &Opened,
     registry: &Registry,
 ) -> Result<BTreeMap<String, f64>, Error> {
     let mut plan = plan.clone();
@@ -124,7 +154,10 @@ pub(crate) fn evaluate(
     plan.distributed.backend = BackendPlan::Solo;
     let plan = Arc::new(plan);
     let collective = join_group(&plan, Rank(0), None)?;
-    let mut engine = open_engine(&plan, registry, collective, Some(restored))?;
+    let mut engine = open_engine(&plan, registry, collective, |params| {
+        let moments = checkpoint::restore(opened, &plan, params)?;
+        Ok(Some((opened.state.clone(), moments)))
+    })?;
     let splits = data::open(&plan.data)?;
     let (chunks, mut feed) = Feed::of_validation(&plan, splits.val, Rank(0))?;
     Ok(engine.evaluate(&chunks, &mut || feed.next())?)

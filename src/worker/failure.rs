@@ -83,9 +83,9 @@ impl Error {
             Self::Collective(_) => exit::PEER,
             Self::Model(_) => exit::REFUSED,
             Self::Checkpoint(error) if error.is_storage() => exit::STORAGE,
+            Self::Checkpoint(checkpoint::Error::Thread(_)) | Self::Thread(_) => exit::RESOURCE,
             Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
             Self::Files(_) | Self::Record(_) => exit::STORAGE,
-            Self::Thread(_) => exit::RESOURCE,
             Self::Panic(_) => exit::BUG,
         }
     }

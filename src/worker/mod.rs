@@ -40,6 +40,8 @@ pub(crate) struct RankRun {
     engine: Engine,
     collective: Arc<dyn Collective>,
     splits: Splits,
+    /// Rank 0's.
+    writer: Option<checkpoint::Writer>,
     voice: Voice,
     link: Arc<Link>,
     clock: Clock,
@@ -114,17 +116,17 @@ fn live(
     })
 }
 
-/// Metrics of the checkpoint `restored` over the validation data, in this process alone.
+/// Metrics of the checkpoint `opened` over the validation data, in this process alone.
 ///
 /// # Errors
 ///
 /// Data, model or checkpoint cannot be used.
 pub fn evaluate(
     plan: &Plan,
-    restored: &checkpoint::Restored,
+    opened: &checkpoint::Opened,
     registry: &Registry,
 ) -> Result<BTreeMap<String, f64>, Error> {
-    on_large_stack(|| assemble::evaluate(plan, restored, registry))
+    on_large_stack(|| assemble::evaluate(plan, opened, registry))
 }
 
 impl RankRun {

@@ -1,12 +1,14 @@
 //! The training loop of one rank: steps, and what happens at their edges.
 
-use crate::checkpoint::{self, Snapshot};
+use crate::checkpoint::Importance;
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
 use crate::engine::{Clock, StepReport, Wish};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Reason, StepDone};
 use crate::launch::{Phase, Stop};
+use crate::memory;
 use crate::plan::{LossKind, Plan};
+use crate::worker::assemble::snapshot;
 use crate::worker::due::Edge;
 use crate::worker::feed::Feed;
 use crate::worker::{Error, RankRun};
@@ -85,6 +87,7 @@ fn training_feed(
 /// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.
 fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
     let edge = Edge::after(report.step, &run.plan.length);
+    report_saves(run, Wait::No)?;
     record_step(run, report, &edge)?;
     let mut is_best = false;
     if edge.is_due(run.plan.validate_every) {
@@ -97,7 +100,11 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     let leaving = ending.is_some() && report.wish != Wish::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
     if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {
-        save(run)?;
+        if leaving || edge.ends_run {
+            // The last state takes nobody's place, and nobody takes its.
+            report_saves(run, Wait::ForDisk)?;
+        }
+        save(run, if keeps_best { Importance::Best } else { Importance::Regular })?;
     }
     Ok(ending)
 }
@@ -203,29 +210,48 @@ fn ending(run: &RankRun, wish: Wish) -> Option<Ending> {
     }
 }
 
-/// Saves on rank 0; running statistics are rank 0's, so nothing needs to be collected.
-fn save(run: &mut RankRun) -> Result<(), Error> {
-    if !run.rank.is_first() {
-        return Ok(());
-    }
+/// Copies the state on rank 0, to be written while training goes on; running statistics are rank 0's, so nothing
+/// needs to be collected.
+fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
+    let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();
     run.link.progress(run.engine.state().step, Phase::Saving);
-    let engine = &run.engine;
-    let snapshot = Snapshot {
-        plan: &run.plan,
-        params: engine.params(),
-        moments: engine.moments(),
-        state: engine.state(),
-    };
-    let saved = checkpoint::save(&run.folders.checkpoints, &snapshot)?;
+    writer.save(&snapshot(&run.plan, &run.engine), importance)?;
     run.engine.time_mut().checkpoint += clock.seconds();
-    run.record(&Event::Saved(saved))?;
-    run.pause_pace();
     Ok(())
 }
 
-/// Waits for all ranks, so that nobody leaves while rank 0 still saves; then the last words.
+/// Whether to wait until everything that was saved is on disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    No,
+    ForDisk,
+}
+
+/// Says which checkpoints have reached the disk. One that did not ends the run.
+fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
+    let Some(writer) = &run.writer else { return Ok(()) };
+    let step = run.engine.state().step;
+    let saved = if wait == Wait::No {
+        writer.saved()
+    } else {
+        let clock = Clock::start();
+        run.link.progress(step, Phase::Saving);
+        let saved = writer.finish();
+        run.engine.time_mut().checkpoint += clock.seconds();
+        saved
+    };
+    for saved in saved.inspect_err(|_| run.link.progress(step, Phase::Saving))? {
+        run.record(&Event::Saved(saved))?;
+    }
+    Ok(())
+}
+
+/// Waits for the disk and for all ranks, so that nobody leaves while rank 0 still saves; then the last words.
 fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
+    if ending != Ending::Left(Wish::Abandon) {
+        report_saves(run, Wait::ForDisk)?;
+    }
     run.link.progress(run.engine.state().step, Phase::Finishing);
     run.collective.barrier().map_err(crate::engine::Error::from)?;
     let reason = match ending {
@@ -241,6 +267,7 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
         seconds: run.clock.seconds(),
         samples_per_second: run.samples as f64 / training.max(f64::MIN_POSITIVE),
         time,
+        peak_memory: memory::most_resident(),
     }))
 }
 

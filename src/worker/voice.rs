@@ -1,6 +1,8 @@
 //! Who hears what a rank says: rank 0 speaks to the terminal and the run's files, the others to their
 //! own log.
 
+use std::path::PathBuf;
+
 use crate::engine::TrainState;
 use crate::event::Event;
 use crate::plan::{Plan, RunFolders};
@@ -43,6 +45,14 @@ impl Voice {
         let device = plan.distributed.devices.get(rank.index()).map_or("cpu", String::as_str);
         log.say(&device_line(device, rank.index(), world))?;
         Ok(Self::Other { log, context: Context::default() })
+    }
+
+    /// The files that must be on disk before a checkpoint is.
+    pub(crate) fn growing(&self) -> Vec<PathBuf> {
+        match self {
+            Self::First(recorder) => recorder.growing(),
+            Self::Other { .. } => Vec::new(),
+        }
     }
 
     /// Moves the bar to a step that is not recorded.

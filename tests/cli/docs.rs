@@ -30,6 +30,11 @@ fn experiments() -> Vec<String> {
     found
 }
 
+/// Whether a file is one of `ddprun sweep`.
+fn is_sweep(name: &str) -> bool {
+    read(name).lines().any(|line| line == "[sweep]")
+}
+
 /// The program's models, and those that the examples and the README register.
 fn vocabulary() -> Vocabulary {
     let readme = fs::read_to_string(project("README.md")).ok();
@@ -100,7 +105,13 @@ fn every_experiment_of_the_project_is_understood() {
     let vocabulary = vocabulary();
     assert!(experiments().len() >= 5, "{:?}", experiments());
     for name in experiments() {
-        if let Err(problems) = config::load(&project(&name), &[], &vocabulary) {
+        let path = project(&name);
+        let problems = if is_sweep(&name) {
+            config::sweep::load(&path, &[], &vocabulary).err()
+        } else {
+            config::load(&path, &[], &vocabulary).err()
+        };
+        if let Some(problems) = problems {
             panic!("{}", problems.page(false, 100));
         }
     }
@@ -118,6 +129,26 @@ fn every_toml_block_of_the_readme_is_understood() {
         let path = format!("README.md, block of line {}", block.line);
         if let Err(problems) = config::load_text(Path::new(&path), &text, &[], &vocabulary) {
             panic!("{path}:\n{}", problems.page(false, 100));
+        }
+    }
+}
+
+/// Every block of the page about sweeps that is a whole file, or `# fragment` of `[sweep]`, over the quickstart.
+#[test]
+fn every_toml_block_about_sweeps_is_understood() {
+    let vocabulary = vocabulary();
+    let lab = Lab::new();
+    lab.write("quickstart.toml", read("experiments/quickstart.toml"));
+    let blocks = blocks(&read("docs/sweeps.md"));
+    let blocks: Vec<Block> = blocks.into_iter().filter(|block| block.language == "toml").collect();
+    assert!(blocks.len() >= 5, "{}", blocks.len());
+    for block in blocks {
+        let is_fragment = block.text.starts_with("# fragment");
+        let head = "schema = 1\nbase = \"quickstart.toml\"\n[sweep]\n";
+        let text = if is_fragment { head.to_owned() + &block.text } else { block.text };
+        let path = lab.write("block.toml", text);
+        if let Err(problems) = config::sweep::load(&path, &[], &vocabulary) {
+            panic!("docs/sweeps.md, block of line {}:\n{}", block.line, problems.page(false, 100));
         }
     }
 }
@@ -190,7 +221,8 @@ fn copy_of_the_project() -> Lab {
 #[test]
 fn every_experiment_of_the_project_has_a_plan_where_its_data_is() {
     let lab = copy_of_the_project();
-    for name in experiments().into_iter().filter(|name| name.starts_with("experiments/")) {
+    let ours = |name: &String| name.starts_with("experiments/") && !is_sweep(name);
+    for name in experiments().into_iter().filter(ours) {
         let page = lab.run_to(0, &["plan", &name]).stdout;
         assert!(page.contains("steps per epoch") || page.contains("step per epoch"), "{page}");
     }
@@ -205,8 +237,8 @@ fn every_documented_training_has_a_plan() {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let words = words.strip_prefix(&["plan"]).unwrap_or(&words);
         let Some(file) = words.iter().find(|word| word.contains(".toml")) else { continue };
-        // The user's own file, and models that only a program of the user's own knows.
-        if !file.starts_with("experiments/") {
+        // The user's own file, models that only a program of the user's own knows, and sweeps, which have no plan.
+        if !file.starts_with("experiments/") || words.first() == Some(&"sweep") {
             continue;
         }
         lab.run_to(0, &[&["plan"], words].concat());
@@ -233,11 +265,14 @@ fn every_documented_verb_exists() {
 
 #[test]
 fn every_page_links_to_files_that_exist() {
-    for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"] {
+    let pages =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/sweeps.md"];
+    for page in pages {
         let text = read(page);
+        let folder = project(page).parent().unwrap().to_owned();
         let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
         for link in links.filter(|link| !link.is_empty() && !link.contains("://")) {
-            assert!(project(link).exists(), "{page} links to `{link}`");
+            assert!(folder.join(link).exists(), "{page} links to `{link}`");
         }
     }
 }

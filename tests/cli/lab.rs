@@ -109,6 +109,13 @@ impl Lab {
         until("a step", || running.is_over() || self.last_step() >= step);
     }
 
+    /// Waits until `step` is recorded and a checkpoint is on disk, or the run is over.
+    pub(crate) fn wait_for_step_and_save(&self, running: &mut Running, step: u64) {
+        self.wait_for_step(running, step);
+        let is_saved = || self.events().iter().any(|event| event["event"] == "saved");
+        until("a checkpoint", || running.is_over() || is_saved());
+    }
+
     /// Process numbers of all processes of this lab, with their command lines.
     pub(crate) fn processes(&self) -> BTreeMap<u32, String> {
         let mark = format!("{MARK}={}", self.folder.path().display());
@@ -128,7 +135,7 @@ impl Lab {
     }
 
     /// Temporary files and folders of ddprun below this folder, and half-generated data.
-    fn temporaries(&self) -> Vec<PathBuf> {
+    pub(crate) fn temporaries(&self) -> Vec<PathBuf> {
         let mut open = vec![self.folder.path().to_owned()];
         let mut found = Vec::new();
         while let Some(folder) = open.pop() {

@@ -71,7 +71,7 @@ fn stopped(code: i32, stop: impl Fn(&Running)) -> Lab {
     for _ in 0..5 {
         let lab = Lab::with(SLOW);
         let mut running = lab.start(&["small.toml"]);
-        lab.wait_for_step(&mut running, 17);
+        lab.wait_for_step_and_save(&mut running, 17);
         stop(&running);
         let ended = running.wait();
         let last = lab.last_step();
@@ -249,7 +249,7 @@ fn verify_finds_a_bit_that_was_turned_in_any_file() {
     let whole = lab.run_to(0, &["checkpoint", "verify", folder]);
     assert_eq!(whole.stdout.matches(": whole\n").count(), 2, "{}", whole.stdout);
     let files = ["model.safetensors", "optimizer.safetensors", "state.json"];
-    // A manifest that is not what it was names another file than the one that is there, or another hash.
+    // A manifest that is not what it was cannot be read, or has another seal.
     for (name, named) in files.map(|name| (name, name)).into_iter().chain([("MANIFEST.json", "")]) {
         let path = older.join(name);
         let intact = fs::read(&path).unwrap();
@@ -259,8 +259,31 @@ fn verify_finds_a_bit_that_was_turned_in_any_file() {
         assert_eq!(damaged.stdout.matches(": whole\n").count(), 1, "{name}: {}", damaged.stdout);
         fs::write(&path, intact).unwrap();
     }
-    lab.run_to(0, &["checkpoint", "verify", folder]);
+    for words in [&["small"][..], &[]] {
+        let again = lab.run_to(0, &[&["checkpoint", "verify"], words].concat());
+        assert_eq!(again.stdout.matches(": whole\n").count(), 2, "{}", again.stdout);
+    }
     lab.is_clean();
+}
+
+#[test]
+fn show_says_what_is_in_a_checkpoint_and_what_is_not_there_is_refused() {
+    let (lab, [older, newer]) = with_two_checkpoints();
+    let page = lab.run_to(0, &["checkpoint", "show"]).stdout;
+    for words in ["step-00000006\n  step 6, 6 updates, ", "\n  step 12, 12 updates, ", "val/loss "]
+    {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    assert!(!page.contains("F32"), "{page}");
+    let page = lab.run_to(0, &["checkpoint", "show", newer.to_str().unwrap()]).stdout;
+    let tensor = page.lines().find(|line| line.contains("F32 [16, 768]"));
+    assert!(tensor.is_some_and(|line| line.contains(".weight")), "{page}");
+    fs::remove_file(older.join("MANIFEST.json")).unwrap();
+    let damaged = lab.run_to(7, &["checkpoint", "show", older.to_str().unwrap()]);
+    damaged.says(&["step-00000006` is damaged: `MANIFEST.json` cannot be read"]);
+    lab.run_to(7, &["checkpoint", "verify", older.to_str().unwrap()]).says(&["`MANIFEST.json`"]);
+    lab.run_to(7, &["checkpoint", "verify", "data"]).says(&["there is no checkpoint in `data`"]);
+    lab.run_to(2, &["checkpoint", "verify", "absent"]).says(&["absent", "do: "]);
 }
 
 #[test]

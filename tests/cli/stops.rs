@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process, kill_process_group};
 
-use crate::experiments::SLOW;
+use crate::experiments::{BASE, SLOW};
 use crate::lab::Lab;
-use crate::running::{Ended, Running, pid_of, until};
+use crate::running::{Ended, Running, is_alive, pid_of, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 6] = [
@@ -22,7 +22,11 @@ const ENDLESS: [&str; 6] = [
 /// An endless run in the middle of its steps, with at least one checkpoint.
 fn endless(lab: &Lab, changes: &[&str]) -> Running {
     let mut running = lab.start(&[&ENDLESS[..], changes].concat());
-    lab.wait_for_step(&mut running, 40);
+    if changes.contains(&"checkpoint.every=never") {
+        lab.wait_for_step(&mut running, 40);
+    } else {
+        lab.wait_for_step_and_save(&mut running, 40);
+    }
     assert!(!running.is_over(), "{}", running.stderr());
     running
 }
@@ -172,7 +176,7 @@ fn a_group_that_is_started_again_ends_with_the_weights_of_an_undisturbed_one() {
     for _ in 0..3 {
         let lab = Lab::with(SLOW);
         let mut running = lab.start(&["small.toml", "--max-restarts", "1"]);
-        lab.wait_for_step(&mut running, 15);
+        lab.wait_for_step_and_save(&mut running, 15);
         if let (false, Some(&rank)) = (running.is_over(), running.ranks().get(1)) {
             // It may be gone already.
             let _ = kill_process(pid_of(rank), Signal::KILL);
@@ -187,4 +191,95 @@ fn a_group_that_is_started_again_ends_with_the_weights_of_an_undisturbed_one() {
         }
     }
     panic!("three runs were over before their rank was killed");
+}
+
+/// [`BASE`] with a checkpoint of 28 MiB at every second step: one is always being written.
+fn large() -> String {
+    BASE.replace("hidden = [16]", "hidden = [3072]")
+        + "\n[checkpoint]\nevery = \"2 steps\"\nkeep_last = 2\n"
+}
+
+/// Kills by `kill`, which says whether a half-written checkpoint was left, and goes on.
+fn killed_in_the_middle_of_a_write(code: i32, kill: impl Fn(&Lab, &mut Running) -> bool) {
+    let end = |lab: &Lab| {
+        let file = |name| fs::read(lab.checkpoints().join("latest").join(name)).unwrap();
+        ["model.safetensors", "optimizer.safetensors", "state.json"].map(file)
+    };
+    let undisturbed = Lab::with(&large());
+    undisturbed.run_to(0, &["small.toml"]);
+    // The write may be over before the signal comes.
+    for _ in 0..10 {
+        let lab = Lab::with(&large());
+        let mut running = lab.start(&["small.toml"]);
+        lab.wait_for_step_and_save(&mut running, 2);
+        let was_writing = kill(&lab, &mut running);
+        let ended = running.wait();
+        if !was_writing {
+            continue;
+        }
+        ended.has_code(code);
+        let whole = lab.run_to(0, &["checkpoint", "verify"]);
+        assert_eq!(whole.stdout.matches(": whole\n").count(), lab.steps().len());
+        lab.run_to(0, &["resume"]).says(&["resumed after step ", "completed after step 12"]);
+        assert!(end(&lab) == end(&undisturbed), "the same bits as without the kill");
+        lab.is_clean();
+        return;
+    }
+    panic!("ten checkpoints were written before their process was killed");
+}
+
+/// Waits until a checkpoint is being written, or the run is over.
+fn wait_for_a_write(lab: &Lab, running: &mut Running) {
+    until("a half-written checkpoint", || running.is_over() || !lab.temporaries().is_empty());
+}
+
+#[test]
+fn a_run_killed_while_a_checkpoint_is_written_goes_on_from_the_one_before() {
+    killed_in_the_middle_of_a_write(-9, |lab, running| {
+        wait_for_a_write(lab, running);
+        if running.is_over() {
+            return false;
+        }
+        kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
+        until("the end", || lab.processes().keys().all(|pid| *pid == running.pid()));
+        !lab.temporaries().is_empty()
+    });
+}
+
+#[test]
+fn a_rank_0_killed_while_it_writes_a_checkpoint_leaves_the_one_before() {
+    killed_in_the_middle_of_a_write(5, |lab, running| {
+        let Some(&rank) = running.ranks().first() else { return false };
+        wait_for_a_write(lab, running);
+        if running.is_over() {
+            return false;
+        }
+        // The parent removes what a killed rank leaves: it shall do so after we have looked.
+        running.signal(Signal::STOP);
+        // It may be gone already.
+        let _ = kill_process(pid_of(rank), Signal::KILL);
+        until("the end of rank 0", || !is_alive(rank));
+        let was_writing = !lab.temporaries().is_empty();
+        running.signal(Signal::CONT);
+        was_writing
+    });
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_the_run_and_is_named() {
+    let lab = Lab::new();
+    let mut running = endless(&lab, &[]);
+    let (folder, aside) = (lab.checkpoints(), lab.path("aside"));
+    fs::rename(&folder, &aside).unwrap();
+    fs::write(&folder, "no folder").unwrap();
+    until("the end", || running.is_over());
+    let ended = running.wait();
+    ended.has_code(6);
+    ended.says(&["error: cannot ", "checkpoints/small/", ", saving, step ", "why:   Not a dir"]);
+    ended.says(&["do:    make room or choose another `checkpoint.dir`"]);
+    assert_eq!(ended.stderr.matches("error: ").count(), 1, "{}", ended.stderr);
+    fs::remove_file(&folder).unwrap();
+    fs::rename(&aside, &folder).unwrap();
+    lab.run_to(0, &["checkpoint", "verify"]);
+    assert!(lab.processes().is_empty());
 }

@@ -11,10 +11,10 @@ use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StepReport, Wish};
 use ddprun::model::Registry;
 use ddprun::plan::{
-    BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, DataPlan, DistributedPlan,
-    LengthPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan, OnBadSample, OnNonFinite,
-    OptimizerPlan, Plan, Precision, Sampler, ScalingRule, SchedulePlan, ScheduleRule, SourcePlan,
-    Stem, UpdateRule,
+    BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
+    DistributedPlan, LengthPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan, OnBadSample,
+    OnNonFinite, OptimizerPlan, Plan, Precision, Sampler, ScalingRule, SchedulePlan, ScheduleRule,
+    SourcePlan, Stem, UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -44,8 +44,10 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         },
         length: LengthPlan { steps_per_epoch: 6, total_steps: 12, time: None },
         precision: Precision::Fp32,
+        activation_checkpointing: false,
         scaler: None,
         clip: ClipPlan { norm: Some(1.0), value: None },
+        convolutions: Convolutions::Fast,
         on_non_finite: OnNonFinite::Stop,
         optimizer: OptimizerPlan {
             rule: UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true },

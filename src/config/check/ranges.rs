@@ -70,7 +70,7 @@ const REALS: &[Real] = &[
     ("optimizer.dampening", |e| e.optimizer.dampening, SHARE),
     ("optimizer.eps", |e| e.optimizer.eps, POSITIVE),
     ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
-    ("scheduler.gamma", |e| e.scheduler.gamma, FACTOR),
+    ("scheduler.gamma", |e| e.scheduler.gamma, POSITIVE),
     ("scheduler.eta_min", |e| e.scheduler.eta_min, NOT_NEGATIVE),
     ("scheduler.pct_start", |e| e.scheduler.pct_start, PROPER_SHARE),
     ("scheduler.div_factor", |e| e.scheduler.div_factor, ABOVE_ONE),

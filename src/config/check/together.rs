@@ -2,7 +2,9 @@
 
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
-use crate::config::schema::{Backend, LossKind, Mode, PrecisionChoice, Sampler, SchedulerKind};
+use crate::config::schema::{
+    Backend, Interval, LossKind, Mode, PrecisionChoice, Sampler, SchedulerKind,
+};
 use crate::config::values::{Auto, Every};
 
 /// A run needs an end, and a step needs a size.
@@ -29,7 +31,18 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
     }
     found.retain(|finding| finding.key != "scheduler.name" || train.time.is_some());
     found.extend(optimizer(loaded));
+    found.extend(rising(loaded));
     found
+}
+
+/// A rate that rises without end is a slip, but for a test of learning rates, which rises with every step.
+fn rising(loaded: &Loaded) -> Option<Finding> {
+    let scheduler = &loaded.experiment.scheduler;
+    let is_test =
+        scheduler.name == SchedulerKind::Exponential && scheduler.interval == Interval::Step;
+    let gamma = scheduler.gamma.filter(|gamma| *gamma > 1.0 && !is_test)?;
+    let what = format!("must be greater than 0 and at most 1, not {gamma}");
+    Some(Finding::new("scheduler.gamma", what).about("scheduler.name").about("scheduler.interval"))
 }
 
 fn optimizer(loaded: &Loaded) -> Option<Finding> {
@@ -66,6 +79,11 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
         let what =
             "has no meaning with `data.sampler = \"torch\"`, whose order depends on the ranks";
         found.push(Finding::new("distributed.shards", what).about("data.sampler"));
+    }
+    let model = experiment.model.name.as_str();
+    if experiment.train.activation_checkpointing && ["mlp", "simple_cnn"].contains(&model) {
+        let what = format!("saves nothing: `{model}` has no blocks whose inputs are kept");
+        found.push(Finding::new("train.activation_checkpointing", what).about("model.name"));
     }
     found
 }

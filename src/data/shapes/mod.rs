@@ -254,7 +254,7 @@ mod tests {
 
     fn digest(dir: &Path) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        for (path, _) in listing::list(dir, "the folder").unwrap().files {
+        for (path, _) in listing::scan(dir, "the folder").unwrap().listing.files {
             hasher.update(path.strip_prefix(dir).unwrap().as_os_str().as_encoded_bytes());
             hasher.update(&read::whole(&path).unwrap());
         }
@@ -271,7 +271,7 @@ mod tests {
         };
         assert_eq!(made("a", 1), made("b", 1));
         assert_ne!(made("a", 1), made("c", 2));
-        let train = listing::list(&root.path().join("a/train"), "t").unwrap();
+        let train = listing::scan(&root.path().join("a/train"), "t").unwrap().listing;
         assert_eq!(train.classes, ["blue_circle", "blue_square", "red_circle", "red_square"]);
         assert_eq!(train.files.len(), 12);
         assert_ne!(digest(&root.path().join("a/train")), digest(&root.path().join("a/val")));
@@ -283,11 +283,11 @@ mod tests {
         let dir = root.path().join("shapes");
         ensure(&dir, &parameters(1, 2)).unwrap();
         ensure(&dir, &parameters(1, 5)).unwrap();
-        assert_eq!(listing::list(&dir.join("val"), "v").unwrap().classes.len(), 5);
+        assert_eq!(listing::scan(&dir.join("val"), "v").unwrap().listing.classes.len(), 5);
         fs::remove_file(dir.join(MARKER)).unwrap();
         let error = ensure(&dir, &parameters(1, 2)).unwrap_err();
         assert!(matches!(error, Error::ForeignFolder { .. }), "{error}");
-        assert_eq!(listing::list(&dir.join("val"), "v").unwrap().classes.len(), 5);
+        assert_eq!(listing::scan(&dir.join("val"), "v").unwrap().listing.classes.len(), 5);
         File::create(dir.join(MARKER)).unwrap().write_all(b"{\"my\": \"notes\"}").unwrap();
         assert!(ensure(&dir, &parameters(1, 2)).is_err());
     }
@@ -299,7 +299,7 @@ mod tests {
         fs::create_dir_all(root.path().join(".shapes.partial/train/half")).unwrap();
         ensure(&dir, &parameters(1, 2)).unwrap();
         assert!(!root.path().join(".shapes.partial").exists());
-        assert_eq!(listing::list(&dir.join("train"), "t").unwrap().classes.len(), 2);
+        assert_eq!(listing::scan(&dir.join("train"), "t").unwrap().listing.classes.len(), 2);
     }
 
     #[test]
@@ -310,7 +310,10 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     ensure(&dir, &parameters(1, 3)).unwrap();
-                    assert_eq!(listing::list(&dir.join("val"), "v").unwrap().files.len(), 6);
+                    assert_eq!(
+                        listing::scan(&dir.join("val"), "v").unwrap().listing.files.len(),
+                        6
+                    );
                 });
             }
         });

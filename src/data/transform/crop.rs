@@ -84,7 +84,7 @@ fn place((down, right): (usize, usize), random: Option<&mut Stream>) -> (usize, 
 
 /// The area as an image of its own.
 pub(super) fn cut(image: Pixels, area: Area) -> Pixels {
-    if area == Area::whole(&image) {
+    if area == Area::whole(image.size()) {
         return image;
     }
     let mut data = Vec::with_capacity(area.height * area.width * image.channels);

@@ -4,13 +4,10 @@ use crate::data::transform::Pixels;
 
 /// Mirrors left to right.
 pub(super) fn flip(mut image: Pixels) -> Pixels {
-    let channels = image.channels;
-    for row in image.data.chunks_exact_mut(image.width * channels) {
-        for left in 0..image.width / 2 {
-            let right = image.width - 1 - left;
-            for c in 0..channels {
-                row.swap(left * channels + c, right * channels + c);
-            }
+    for row in image.data.chunks_exact_mut(image.width * image.channels) {
+        match image.channels {
+            3 => row.as_chunks_mut::<3>().0.reverse(),
+            _ => row.reverse(),
         }
     }
     image

@@ -9,6 +9,7 @@ mod crop;
 mod geometry;
 mod normalize;
 mod resize;
+pub(crate) mod spare;
 
 use crate::data::error::Error;
 use crate::plan::TransformPlan;
@@ -30,11 +31,24 @@ pub(crate) struct Pixels {
 
 /// A rectangle of pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Area {
-    top: usize,
-    left: usize,
-    height: usize,
-    width: usize,
+pub(crate) struct Area {
+    pub(crate) top: usize,
+    pub(crate) left: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+}
+
+/// An image, or as much of it as was decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// What was decoded.
+    pub(crate) pixels: Pixels,
+    /// Row of the image in which it begins.
+    pub(crate) top: usize,
+    /// Column of the image in which it begins.
+    pub(crate) left: usize,
+    /// (height, width) of the image.
+    pub(crate) size: (usize, usize),
 }
 
 /// The transforms of one split, checked, with the size that they all lead to.
@@ -79,30 +93,53 @@ impl Pipeline {
         &self.shape
     }
 
-    /// Transforms `image` and writes it to `values`, in the order (channels, height, width).
+    /// The area that the transforms look at, of an image of (height, width) `size`: what `RandomResizedCrop`
+    /// keeps if it comes first, else everything.
+    pub(crate) fn needed(&self, size: (usize, usize), key: Option<Key>) -> Area {
+        match self.steps.first() {
+            Some(TransformPlan::RandomResizedCrop { scale, ratio, .. }) => {
+                crop::resized_area(size, *scale, *ratio, stream(key, 0).as_mut())
+            }
+            _ => Area::whole(size),
+        }
+    }
+
+    /// Transforms an image, of which at least the [needed](Self::needed) area is there, and appends it to
+    /// `values`, in the order (channels, height, width).
     ///
     /// # Errors
     ///
     /// A message, if a transform does not fit this image's size.
     pub(crate) fn run(
         &self,
-        mut image: Pixels,
+        decoded: Decoded,
         key: Option<Key>,
-        values: &mut [f32],
+        values: &mut Vec<f32>,
     ) -> Result<(), String> {
-        for (position, step) in self.steps.iter().enumerate() {
-            // Own numbers for each step: how many one of them draws does not move the others.
-            let mut random = key.map(|key| key.with(position as u64).stream());
-            image = apply(step, image, random.as_mut())?;
+        let (mut image, done) = match self.steps.first() {
+            Some(TransformPlan::RandomResizedCrop { height, width, .. }) => {
+                let area = self.needed(decoded.size, key).seen_from(decoded.top, decoded.left);
+                (resize::resize_area(decoded.pixels, area, *height, *width)?, 1)
+            }
+            _ => (decoded.pixels, 0),
+        };
+        for (position, step) in self.steps.iter().enumerate().skip(done) {
+            image = apply(step, image, stream(key, position).as_mut())?;
         }
         let [_, height, width] = self.shape;
         if (image.height, image.width) != (height, width) {
             let (h, w) = (image.height, image.width);
             return Err(format!("it is {w}x{h} pixels after all transforms, not {width}x{height}"));
         }
-        self.normalizer.write(&image, values);
+        self.normalizer.append(&image, values);
+        spare::give(image.data);
         Ok(())
     }
+}
+
+/// Own numbers for each step: how many one of them draws does not move the others.
+fn stream(key: Option<Key>, position: usize) -> Option<Stream> {
+    key.map(|key| key.with(position as u64).stream())
 }
 
 /// (height, width) after `transforms`, if it is the same for each image.
@@ -145,7 +182,7 @@ fn apply(
             crop::random(image, size, *padding as usize, random)
         }
         TransformPlan::RandomResizedCrop { height, width, scale, ratio } => {
-            let area = crop::resized_area((image.height, image.width), *scale, *ratio, random);
+            let area = crop::resized_area(image.size(), *scale, *ratio, random);
             resize::resize_area(image, area, *height, *width)
         }
         TransformPlan::RandomHorizontalFlip { p } => {
@@ -174,31 +211,49 @@ fn unusable(what: &str) -> Error {
 }
 
 impl Area {
-    fn whole(image: &Pixels) -> Self {
-        Self { top: 0, left: 0, height: image.height, width: image.width }
+    /// All of an image of (height, width).
+    pub(crate) fn whole((height, width): (usize, usize)) -> Self {
+        Self { top: 0, left: 0, height, width }
+    }
+
+    /// The same pixels, in a part of the image that begins at (`top`, `left`).
+    fn seen_from(self, top: usize, left: usize) -> Self {
+        Self { top: self.top - top, left: self.left - left, ..self }
+    }
+}
+
+impl Decoded {
+    /// All of an image.
+    pub(crate) fn whole(pixels: Pixels) -> Self {
+        Self { top: 0, left: 0, size: pixels.size(), pixels }
     }
 }
 
 impl Pixels {
+    /// (height, width)
+    fn size(&self) -> (usize, usize) {
+        (self.height, self.width)
+    }
+
     /// Black pixels.
     fn black(channels: usize, height: usize, width: usize) -> Self {
         Self { channels, height, width, data: vec![0; channels * height * width] }
     }
 
     /// Values of the pixels from `left` on, `width` of them, in a row.
-    fn row(&self, row: usize, left: usize, width: usize) -> &[u8] {
+    pub(in crate::data) fn row(&self, row: usize, left: usize, width: usize) -> &[u8] {
         let start = (row * self.width + left) * self.channels;
         &self.data[start..start + width * self.channels]
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::data) mod tests {
     use super::*;
     use crate::rng::Purpose;
 
     /// The picture of all golden numbers: `(7 x + 13 y + 50 c + x y) % 256`, as the Pillow side computes it.
-    pub(super) fn picture(channels: usize, height: usize, width: usize) -> Pixels {
+    pub(in crate::data) fn picture(channels: usize, height: usize, width: usize) -> Pixels {
         let mut data = Vec::with_capacity(channels * height * width);
         for y in 0..height {
             for x in 0..width {
@@ -209,7 +264,7 @@ mod tests {
     }
 
     /// Sum of (position + 1) * value, modulo 2^32.
-    pub(super) fn checksum(values: &[u8]) -> u32 {
+    pub(in crate::data) fn checksum(values: &[u8]) -> u32 {
         let weighted = values.iter().zip(1u32..).map(|(&v, i)| i.wrapping_mul(u32::from(v)));
         weighted.fold(0, u32::wrapping_add)
     }
@@ -234,8 +289,9 @@ mod tests {
         ];
         let pipeline = Pipeline::new(&transforms, 3, None).unwrap();
         assert_eq!(pipeline.shape(), [3, 8, 10]);
-        let mut values = vec![0.0; 240];
-        pipeline.run(picture(3, 20, 30), key, &mut values).unwrap();
+        let mut values = Vec::new();
+        pipeline.run(Decoded::whole(picture(3, 20, 30)), key, &mut values).unwrap();
+        assert_eq!(values.len(), 240);
         values
     }
 

@@ -35,13 +35,11 @@ impl Normalizer {
         Ok(Self { tables: (0..channels).map(table).collect() })
     }
 
-    /// Writes `image` to `values`, (channels, height, width).
-    pub(super) fn write(&self, image: &Pixels, values: &mut [f32]) {
-        let plane = image.height * image.width;
-        for (channel, (out, table)) in values.chunks_exact_mut(plane).zip(&self.tables).enumerate()
-        {
-            let bytes = image.data[channel..].iter().step_by(image.channels);
-            out.iter_mut().zip(bytes).for_each(|(value, &byte)| *value = table[usize::from(byte)]);
+    /// Appends `image` to `values`, as (channels, height, width).
+    pub(super) fn append(&self, image: &Pixels, values: &mut Vec<f32>) {
+        for (channel, table) in self.tables.iter().enumerate() {
+            let pixels = image.data.chunks_exact(image.channels);
+            values.extend(pixels.map(|pixel| table[usize::from(pixel[channel])]));
         }
     }
 }
@@ -55,10 +53,11 @@ mod tests {
         let image =
             Pixels { channels: 3, height: 1, width: 2, data: vec![0, 128, 255, 51, 102, 204] };
         let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
-        let mut values = [0.0; 6];
-        Normalizer::new(&mean, &std, 3).unwrap().write(&image, &mut values);
+        let mut values = Vec::new();
+        Normalizer::new(&mean, &std, 3).unwrap().append(&image, &mut values);
         // (x / 255 - mean) / std by hand, planes first.
         let expected = [-2.117_904, -1.244_541_5, 0.205_182_1, -0.25, 2.64, 1.751_111];
+        assert_eq!(values.len(), 6);
         for (value, expected) in values.iter().zip(expected) {
             assert!((value - expected).abs() < 1e-5, "{values:?}");
         }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
-use crate::data::transform::{Area, Pixels, crop};
+use crate::data::transform::{Area, Pixels, crop, spare};
 
 thread_local! {
     /// Keeps its buffers from image to image.
@@ -26,7 +26,7 @@ pub(super) fn shorter_side(height: u32, width: u32, size: u32) -> (u32, u32) {
 
 /// Resizes the whole image.
 pub(super) fn resize(image: Pixels, height: u32, width: u32) -> Result<Pixels, String> {
-    let area = Area::whole(&image);
+    let area = Area::whole(image.size());
     resize_area(image, area, height, width)
 }
 
@@ -48,13 +48,16 @@ pub(super) fn resize_area(
         [area.left, area.top, area.width, area.height].map(|n| n as u32);
     let source = CroppedImage::new(&source, left, top, area_width, area_height)
         .map_err(|error| failed(&error))?;
-    let mut out = Image::new(width, height, kind);
+    let length = height as usize * width as usize * image.channels;
+    let mut out = Image::from_vec_u8(width, height, spare::take(length), kind)
+        .map_err(|error| failed(&error))?;
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
         .use_alpha(false);
     RESIZER
         .with_borrow_mut(|resizer| resizer.resize(&source, &mut out, &options))
         .map_err(|error| failed(&error))?;
+    spare::give(image.data);
     Ok(Pixels {
         channels: image.channels,
         height: height as usize,

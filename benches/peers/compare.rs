@@ -1,0 +1,280 @@
+//! Alternating pairs: ours, theirs, ours, theirs ... and the ratio of each pair.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::{Instant, SystemTime};
+
+use serde_json::Value;
+
+use crate::python::Python;
+use crate::work::WORKS;
+
+/// Time by name, in any unit that both sides share; less is better.
+type Figures = BTreeMap<String, f64>;
+
+/// Takes a time out of a line that a program printed.
+type Read = fn(&Value) -> Option<(String, f64)>;
+
+/// One side of a comparison.
+struct Side {
+    command: Command,
+    /// `None`: the figure is the whole time of the command.
+    read: Option<Read>,
+}
+
+/// What is compared under a name.
+struct Comparison {
+    name: &'static str,
+    /// As it stands before the figure's own name.
+    label: String,
+    ours: Side,
+    /// PyTorch in each of its modes, of which the fastest counts.
+    theirs: Vec<(&'static str, Side)>,
+}
+
+/// Runs the comparisons of the given names (all without one), and prints a line for each and a table of all.
+pub(crate) fn all(names: &[String], pairs: usize) {
+    let python = Python::open();
+    let wanted = |comparison: &Comparison| {
+        names.is_empty() || names.iter().any(|name| name == comparison.name)
+    };
+    let mut rows = vec![];
+    for comparison in comparisons(&python).into_iter().filter(wanted) {
+        rows.extend(compare(comparison, pairs));
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    println!(
+        "\nddprun {}, {}, {cores} cores, {pairs} pairs\n",
+        env!("CARGO_PKG_VERSION"),
+        python.version()
+    );
+    println!("| work | ddprun | PyTorch | ratio: median (least to most) |\n|---|---|---|---|");
+    for row in rows {
+        println!("{row}");
+    }
+}
+
+/// What can be compared.
+pub(crate) fn names() -> Vec<&'static str> {
+    let works = WORKS.iter().map(|work| work.name);
+    works.chain(["allreduce", "startup", "first_step", "loader", "checkpoint"]).collect()
+}
+
+fn comparisons(python: &Python) -> Vec<Comparison> {
+    let mut all = Vec::new();
+    for work in &WORKS {
+        all.extend([(1, 1), (1, 2), (2, 1)].map(|shape| training(python, work.name, shape)));
+    }
+    all.extend([allreduce(python), startup(python), first_step(python)]);
+    all.extend([loader(python), checkpoint(python)]);
+    all
+}
+
+fn training(python: &Python, name: &'static str, (ranks, threads): (u32, u32)) -> Comparison {
+    let ours = own(&format!("train {name} --ranks {ranks} --threads {threads}"));
+    let modes: &[(&str, &str)] = if ranks > 1 {
+        &[("default", ""), ("channels_last", "--cl")]
+    } else {
+        &[("default", ""), ("channels_last", "--cl"), ("compile", "--compile")]
+    };
+    let has_images = name.starts_with("resnet");
+    let modes = modes.iter().filter(|(mode, _)| has_images || *mode != "channels_last");
+    let ddp = if ranks > 1 { "--ddp" } else { "" };
+    let theirs = modes.map(|(mode, flag)| {
+        let program = format!(
+            "bench_train.py --model {name} --threads {threads} {flag} {ddp} --reps 3 --seg 2 --warm 1"
+        );
+        (*mode, Side { command: python.command(&program, ranks > 1), read: Some(their_step) })
+    });
+    let unit = if ranks > 1 { "ranks" } else { "threads" };
+    let label = format!("{name} {} {unit}", ranks.max(threads));
+    Comparison {
+        name,
+        label,
+        ours: Side { command: ours, read: Some(our_step) },
+        theirs: theirs.collect(),
+    }
+}
+
+fn allreduce(python: &Python) -> Comparison {
+    let theirs =
+        Side { command: python.command("bench_allreduce.py", true), read: Some(reduction) };
+    Comparison {
+        name: "allreduce",
+        label: "all-reduce, 2 ranks".into(),
+        ours: Side { command: cargo("collectives"), read: Some(reduction) },
+        theirs: vec![("gloo", theirs)],
+    }
+}
+
+/// From the command to its end, with nothing between but the meeting of two ranks and, on our side, a model and a step.
+fn startup(python: &Python) -> Comparison {
+    let theirs = Side { command: python.command("trivial.py", true), read: None };
+    Comparison {
+        name: "startup",
+        label: "start, meet and end, 2 ranks".into(),
+        ours: Side { command: own("train mlp --ranks 2 --repetitions 0"), read: None },
+        theirs: vec![("torchrun", theirs)],
+    }
+}
+
+fn first_step(python: &Python) -> Comparison {
+    let ours = own("train resnet18_imagenet --ranks 2 --repetitions 0");
+    let theirs = Side { command: python.command("first_step.py", true), read: Some(first) };
+    Comparison {
+        name: "first_step",
+        label: "command to first ResNet-18 step, 2 ranks".into(),
+        ours: Side { command: ours, read: Some(first) },
+        theirs: vec![("torchrun", theirs)],
+    }
+}
+
+fn loader(python: &Python) -> Comparison {
+    let images = python.scratch.join("jpegs/train");
+    if !images.is_dir() {
+        let made = python.command("gen_jpegs.py", false).status();
+        assert!(made.is_ok_and(|status| status.success()), "the images are generated");
+    }
+    let mut ours = cargo("loader");
+    ours.args(["--", "--json", "crop"]).arg(&images).args(["0", "3"]);
+    let theirs = python.command("bench_loader.py tv 0 1 1", false);
+    Comparison {
+        name: "loader",
+        label: "JPEG loader, 1 core".into(),
+        ours: Side { command: ours, read: Some(per_image) },
+        theirs: vec![("torchvision.io", Side { command: theirs, read: Some(per_image) })],
+    }
+}
+
+fn checkpoint(python: &Python) -> Comparison {
+    let theirs = Side { command: python.command("bench_ckpt.py", false), read: Some(saved) };
+    Comparison {
+        name: "checkpoint",
+        label: "checkpoint".into(),
+        ours: Side { command: cargo("checkpoint"), read: Some(saved) },
+        theirs: vec![("safetensors", theirs)],
+    }
+}
+
+/// This program.
+fn own(words: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(words.split_whitespace());
+    command
+}
+
+/// Another benchmark of this project.
+fn cargo(bench: &str) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["bench", "--locked", "--quiet", "--bench", bench]);
+    command
+}
+
+fn our_step(line: &Value) -> Option<(String, f64)> {
+    Some((String::new(), line["ms_per_step"].as_f64()?))
+}
+
+fn their_step(line: &Value) -> Option<(String, f64)> {
+    Some((String::new(), line["modes"]["sync"]["ms_per_microbatch"].as_f64()?))
+}
+
+fn reduction(line: &Value) -> Option<(String, f64)> {
+    let is_reduction = line["bench"].as_str()?.ends_with("_all_reduce");
+    let (bytes, us) = (line["bytes"].as_u64()?, line["us"].as_f64()?);
+    is_reduction.then(|| (format!("{:>9.3} MB", bytes as f64 / 1e6), us / 1e3))
+}
+
+fn first(line: &Value) -> Option<(String, f64)> {
+    Some((String::new(), 1e3 * line["total_to_first_step"].as_f64()?))
+}
+
+fn per_image(line: &Value) -> Option<(String, f64)> {
+    (line["bench"] == "loader").then_some(())?;
+    let rate = line["img_s"].as_f64().or_else(|| line["steady_img_s"].as_f64())?;
+    Some((String::new(), 1e3 / rate))
+}
+
+fn saved(line: &Value) -> Option<(String, f64)> {
+    let name = match line["name"].as_str()? {
+        name if name.starts_with("raw write + fsync") => "raw write + fsync",
+        name if name.starts_with("safetensors save_file + fsync") => "save + fsync + rename",
+        name if name.starts_with("safetensors load_file + copy") => "load into the model",
+        _ => return None,
+    };
+    Some((name.to_owned(), 1e3 * line["s"].as_f64()?))
+}
+
+/// Runs one side once.
+fn run(side: &mut Side) -> Figures {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    side.command.env("T0", now.as_secs_f64().to_string());
+    side.command.stdin(Stdio::null()).stderr(Stdio::null());
+    let began = Instant::now();
+    let output = side.command.output();
+    let seconds = began.elapsed().as_secs_f64();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        eprintln!("failed: {:?}", side.command);
+        return Figures::new();
+    };
+    let Some(read) = side.read else { return [(String::new(), 1e3 * seconds)].into() };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter_map(|line| read(&line)).collect()
+}
+
+/// Rows of the table, one for each figure that both sides have.
+fn compare(mut comparison: Comparison, pairs: usize) -> Vec<String> {
+    let Some((mode, mut theirs)) = best_mode(comparison.theirs) else { return vec![] };
+    let mut figures: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for _ in 0..pairs {
+        let (ours, theirs) = (run(&mut comparison.ours), run(&mut theirs));
+        for (name, ours) in ours {
+            if let Some(&theirs) = theirs.get(&name) {
+                figures.entry(name).or_default().push((ours, theirs));
+            }
+        }
+    }
+    let rows = figures.into_iter().map(|(name, pairs)| {
+        let label = [comparison.label.as_str(), name.trim()].join(" ");
+        let ratios = sorted(pairs.iter().map(|(ours, theirs)| theirs / ours));
+        let ratio = spread(&ratios);
+        println!("{}: {ratio}", label.trim());
+        let (ours, theirs) = pairs.into_iter().unzip::<_, _, Vec<f64>, Vec<f64>>();
+        let (ours, theirs) = (milliseconds(ours), milliseconds(theirs));
+        format!("| {} | {ours} | {theirs} ({mode}) | {ratio} |", label.trim())
+    });
+    rows.collect()
+}
+
+/// The mode that is fastest in one run of each; a mode that fails here does not count.
+fn best_mode(modes: Vec<(&'static str, Side)>) -> Option<(&'static str, Side)> {
+    if modes.len() == 1 {
+        return modes.into_iter().next();
+    }
+    let timed = modes.into_iter().filter_map(|(mode, mut side)| {
+        let time = run(&mut side).into_values().next()?;
+        Some((time, (mode, side)))
+    });
+    timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, mode)| mode)
+}
+
+fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+}
+
+/// `1.62x (1.55-1.70)`
+fn spread(sorted: &[f64]) -> String {
+    format!("{:.2}x ({:.2}-{:.2})", median(sorted), sorted[0], sorted[sorted.len() - 1])
+}
+
+fn milliseconds(values: Vec<f64>) -> String {
+    let median = median(&sorted(values));
+    let digits = if median < 0.1 { 4 } else { 2 };
+    format!("{median:.digits$} ms")
+}

@@ -1,0 +1,77 @@
+//! ddprun against PyTorch on the same work, in alternating pairs. `just bench-peers [NAME ...]` is the usual way in.
+//!
+//! ```text
+//! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5]     both sides
+//! cargo bench --bench peers -- train NAME [--ranks 2] [--threads 1] [--seconds 2]       our side alone
+//! cargo bench --bench peers -- list
+//! ```
+//!
+//! `list` names what can be compared. PyTorch's programs are those of `../shared/peers` where that folder exists, else those
+//! beside this file, which take the same flags and print the same keys. Both sides run real steps on samples
+//! that are already in memory; ours are real ranks, started and watched as `ddprun` does it.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a benchmark may stop, prints, and reads its own variables"
+)]
+
+mod compare;
+mod parent;
+mod python;
+mod rank;
+mod work;
+
+use std::process::ExitCode;
+
+use rank::Task;
+use work::{WORKS, Work};
+
+/// What the command line says.
+struct Words(Vec<String>);
+
+impl Words {
+    /// The number after `flag`.
+    fn number(&self, flag: &str, default: f64) -> f64 {
+        let at = self.0.iter().position(|word| word == flag);
+        let word = at.and_then(|at| self.0.get(at + 1));
+        word.map_or(default, |word| word.parse().unwrap_or_else(|_| panic!("{flag} {word}")))
+    }
+
+    /// The words from `first` on that are neither a flag nor its number.
+    fn names(&self, first: usize) -> Vec<String> {
+        let is_number = |at: usize| at > 0 && self.0[at - 1].starts_with("--");
+        let words = self.0.iter().enumerate().skip(first);
+        let names = words.filter(|(at, word)| !word.starts_with("--") && !is_number(*at));
+        names.map(|(_, word)| word.clone()).collect()
+    }
+}
+
+fn main() -> ExitCode {
+    // Cargo adds `--bench`.
+    let words = Words(std::env::args().skip(1).filter(|word| word != "--bench").collect());
+    let task = Task {
+        repetitions: words.number("--repetitions", 3.0) as usize,
+        seconds: words.number("--seconds", 2.0),
+    };
+    match words.0.first().map(String::as_str) {
+        Some("worker") => rank::run(named(&words), task),
+        Some("train") => {
+            let (ranks, threads) = (words.number("--ranks", 1.0), words.number("--threads", 1.0));
+            return parent::train(named(&words), ranks as u32, threads as u32, task);
+        }
+        Some("pairs") => compare::all(&words.names(1), words.number("--pairs", 5.0) as usize),
+        Some("list") => println!("{}", compare::names().join("\n")),
+        // `cargo bench` without a name: this program takes long and needs a Python.
+        _ => println!("peers: nothing was asked for; see `just bench-peers`"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn named(words: &Words) -> &'static Work {
+    let name = words.0.get(1).map_or("", String::as_str);
+    let known: Vec<&str> = WORKS.iter().map(|work| work.name).collect();
+    Work::of(name).unwrap_or_else(|| panic!("no work is called `{name}`; there are {known:?}"))
+}

@@ -1,0 +1,177 @@
+//! The tensors of a checkpoint, and where their values are in memory.
+
+use candle_core::Var;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
+
+use crate::nn::{Counter, Params, change_values};
+use crate::optim::Moments;
+use crate::plan::UpdateRule;
+
+/// A tensor of a safetensors file with its values, or the place for them.
+pub(crate) struct Entry<V> {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: V,
+}
+
+/// Values of a model, which can be read and written where they are.
+pub(crate) enum Place<'a> {
+    /// f32
+    Var(&'a Var),
+    /// i64
+    Counter(&'a Counter),
+}
+
+/// Values that can be copied out of memory.
+pub(crate) trait Source: Sync {
+    /// Fills `bytes`, which are as many as the values have.
+    fn copy_to(&self, bytes: &mut [u8]) -> candle_core::Result<()>;
+}
+
+/// Memory that can be filled with values.
+pub(crate) trait Target: Send {
+    /// Gives the memory to `fill`.
+    fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()>;
+}
+
+impl Source for Place<'_> {
+    fn copy_to(&self, bytes: &mut [u8]) -> candle_core::Result<()> {
+        match self {
+            Self::Counter(counter) => bytes.copy_from_slice(&counter.get().to_le_bytes()),
+            Self::Var(var) => {
+                let (storage, layout) = var.storage_and_layout();
+                let candle_core::Storage::Cpu(storage) = &*storage else {
+                    candle_core::bail!("parameters are in the memory of the CPU")
+                };
+                let Some((start, end)) = layout.contiguous_offsets() else {
+                    candle_core::bail!("a parameter is always contiguous")
+                };
+                let values = &storage.as_slice::<f32>()?[start..end];
+                bytes.copy_from_slice(bytemuck::cast_slice(values));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source for &[f32] {
+    fn copy_to(&self, bytes: &mut [u8]) -> candle_core::Result<()> {
+        bytes.copy_from_slice(bytemuck::cast_slice(self));
+        Ok(())
+    }
+}
+
+impl Target for Place<'_> {
+    fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()> {
+        match self {
+            Self::Var(var) => change_values(var, |values| fill(bytemuck::cast_slice_mut(values)))?,
+            Self::Counter(counter) => {
+                let mut bytes = counter.get().to_le_bytes();
+                fill(&mut bytes);
+                counter.set(i64::from_le_bytes(bytes));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Target for &mut [f32] {
+    fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()> {
+        fill(bytemuck::cast_slice_mut(self));
+        Ok(())
+    }
+}
+
+/// Parameters, buffers and counters under PyTorch's state-dict keys.
+pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'_>>>> {
+    let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var()));
+    let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var()));
+    let mut entries = Vec::new();
+    for (name, shape, var) in parameters.chain(buffers) {
+        let (name, shape, values) = (name.to_owned(), shape.to_vec(), Place::Var(var?));
+        entries.push(Entry { name, dtype: Dtype::F32, shape, values });
+    }
+    for counter in params.counters() {
+        let (name, values) = (counter.name().to_owned(), Place::Counter(counter));
+        entries.push(Entry { name, dtype: Dtype::I64, shape: vec![], values });
+    }
+    Ok(in_file_order(entries))
+}
+
+/// The optimizer's moments under PyTorch's names: `exp_avg.layer1.0.conv1.weight`.
+pub(crate) fn of_moments<'a>(
+    params: &Params,
+    rule: &UpdateRule,
+    moments: &'a [Moments],
+) -> Vec<Entry<&'a [f32]>> {
+    let pairs = moments.iter().map(|moments| [moments.first.as_slice(), moments.second.as_slice()]);
+    named(params, rule, pairs, |values| values.is_empty())
+}
+
+/// As [`of_moments`], to be filled.
+pub(crate) fn of_moments_mut<'a>(
+    params: &Params,
+    rule: &UpdateRule,
+    moments: &'a mut [Moments],
+) -> Vec<Entry<&'a mut [f32]>> {
+    let pairs = moments
+        .iter_mut()
+        .map(|Moments { first, second }| [first.as_mut_slice(), second.as_mut_slice()]);
+    named(params, rule, pairs, |values| values.is_empty())
+}
+
+/// Names the two moments of each parameter; what a rule does not need is left out.
+fn named<V>(
+    params: &Params,
+    rule: &UpdateRule,
+    pairs: impl Iterator<Item = [V; 2]>,
+    is_empty: impl Fn(&V) -> bool,
+) -> Vec<Entry<V>> {
+    let mut entries = Vec::new();
+    for (param, pair) in params.parameters().iter().zip(pairs) {
+        for (kind, values) in Moments::names(rule).into_iter().zip(pair) {
+            if !is_empty(&values) {
+                let name = format!("{kind}.{}", param.name());
+                let shape = param.shape().to_vec();
+                entries.push(Entry { name, dtype: Dtype::F32, shape, values });
+            }
+        }
+    }
+    in_file_order(entries)
+}
+
+/// The order of the safetensors library: the widest type first, so that every tensor is aligned; then by name.
+fn in_file_order<V>(mut entries: Vec<Entry<V>>) -> Vec<Entry<V>> {
+    entries.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
+    entries
+}
+
+impl<V> Entry<V> {
+    /// Size of the values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
+}
+
+/// The first bytes of a safetensors file with these tensors: the length of the header, and the header.
+/// `format` is what PyTorch's tools look for (`pt`).
+pub(crate) fn header<V>(
+    entries: &[Entry<V>],
+    format: Option<&str>,
+) -> Result<Vec<u8>, SafeTensorError> {
+    let mut start = 0;
+    let info = |entry: &Entry<V>| {
+        let data_offsets = (start, start + entry.bytes());
+        start = data_offsets.1;
+        let (dtype, shape) = (entry.dtype, entry.shape.clone());
+        (entry.name.clone(), TensorInfo { dtype, shape, data_offsets })
+    };
+    let tensors = entries.iter().map(info).collect();
+    let format = format.map(|format| [("format".to_owned(), format.to_owned())].into());
+    let mut text = serde_json::to_vec(&Metadata::new(format, tensors)?)?;
+    // The tensors begin at a multiple of 8.
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Ok([&(text.len() as u64).to_le_bytes()[..], &text].concat())
+}

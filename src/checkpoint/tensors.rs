@@ -1,0 +1,160 @@
+//! A safetensors file of a checkpoint -> tensors in their places, each checked there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use safetensors::tensor::Metadata;
+
+use crate::checkpoint::Error;
+use crate::checkpoint::entries::{Entry, Target};
+use crate::checkpoint::load::{Opened, entry, misfit};
+use crate::checkpoint::manifest::{CONTENTS, Damage, FileEntry, Manifest, Part};
+use crate::checkpoint::verify::{PIECE, contents, open_whole, verify_file};
+
+/// Longest header of a safetensors file.
+const LONGEST_HEADER: u64 = 16 << 20;
+
+/// What a safetensors file says of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// PyTorch's name.
+    pub name: String,
+    /// `F32`, `I64`
+    pub dtype: String,
+    /// The shape.
+    pub shape: Vec<usize>,
+}
+
+/// The tensors of the file `name`, in their order. Their values are not read.
+///
+/// # Errors
+///
+/// The file's size or header is damaged.
+pub fn tensors(opened: &Opened, name: &str) -> Result<Vec<Tensor>, Error> {
+    let file = TensorFile::open(&opened.path, name, &opened.manifest)
+        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
+    let names = file.header.offset_keys().into_iter();
+    let tensor = |name: String| {
+        let info = file.header.info(&name)?;
+        Some(Tensor { dtype: format!("{:?}", info.dtype), shape: info.shape.clone(), name })
+    };
+    Ok(names.filter_map(tensor).collect())
+}
+
+/// A safetensors file of a checkpoint that is being read.
+struct TensorFile<'a> {
+    name: &'a str,
+    file: File,
+    entry: &'a FileEntry,
+    /// Hash of each tensor; none in format 1, where the whole file is checked before.
+    parts: BTreeMap<&'a str, &'a Part>,
+    /// Bytes before the first tensor.
+    data: u64,
+    header: Metadata,
+}
+
+/// Fills `tensors` from the file `name`, on all cores of this rank.
+pub(crate) fn read_tensors<V: Target>(
+    opened: &Opened,
+    name: &str,
+    tensors: Vec<Entry<V>>,
+) -> Result<(), Error> {
+    let path = &opened.path;
+    let damaged = |damage| Error::Damaged { path: path.clone(), damage };
+    let file = TensorFile::open(path, name, &opened.manifest).map_err(damaged)?;
+    if let Some(why) = file.difference(&tensors) {
+        return Err(misfit(&path.join(name), why));
+    }
+    let first = tensors.into_par_iter().find_map_first(|tensor| file.read(tensor).err());
+    first.map_or(Ok(()), |damage| Err(damaged(damage)))
+}
+
+impl<'a> TensorFile<'a> {
+    fn open(folder: &Path, name: &'a str, manifest: &'a Manifest) -> Result<Self, Damage> {
+        let entry = entry(manifest, name)?;
+        let file = open_whole(folder, name, entry)?;
+        let mut parts = entry.parts.iter();
+        let Some(first) = parts.next() else { return Err(Damage::Missing(name.to_owned())) };
+        if first.name == CONTENTS {
+            verify_file(&file, name, entry)?;
+        }
+        let bytes = read_header(&file, entry)
+            .map_err(|error| Damage::reading(name, &error))?
+            .filter(|bytes| first.name == CONTENTS || Part::of(&first.name, bytes) == *first)
+            .ok_or_else(|| contents(name, entry, first))?;
+        let data = bytes.len() as u64;
+        let header: Metadata = serde_json::from_slice(&bytes[8..])
+            .map_err(|error| Damage::reading(name, &error.into()))?;
+        if data + header.data_len() as u64 != entry.bytes {
+            return Err(contents(name, entry, first));
+        }
+        let parts = parts.map(|part| (part.name.as_str(), part)).collect();
+        Ok(Self { name, file, entry, parts, data, header })
+    }
+
+    /// How the file's tensors differ from those that are wanted, if they do.
+    fn difference<V>(&self, wanted: &[Entry<V>]) -> Option<String> {
+        for Entry { name, dtype, shape, .. } in wanted {
+            match self.header.info(name) {
+                None => return Some(format!("it has no `{name}`")),
+                Some(info) if info.shape != *shape => {
+                    return Some(format!("`{name}` is {:?} instead of {shape:?}", info.shape));
+                }
+                Some(info) if info.dtype != *dtype => {
+                    return Some(format!("`{name}` is {:?} instead of {dtype:?}", info.dtype));
+                }
+                Some(_) => {}
+            }
+        }
+        let is_wanted = |name: &String| wanted.iter().any(|entry| entry.name == *name);
+        let extra = self.header.offset_keys().into_iter().find(|name| !is_wanted(name))?;
+        Some(format!("it has `{extra}`, which this experiment does not have"))
+    }
+
+    /// Reads one tensor to its place, and checks it there.
+    fn read<V: Target>(&self, tensor: Entry<V>) -> Result<(), Damage> {
+        let Entry { name, values, .. } = tensor;
+        let Some(info) = self.header.info(&name) else { return Ok(()) };
+        let start = self.data + info.data_offsets.0 as u64;
+        let mut hash = Ok(blake3::hash(&[]));
+        values
+            .fill(|bytes| hash = read_hashed(&self.file, start, bytes))
+            .map_err(|error| Damage::reading(self.name, &std::io::Error::other(error)))?;
+        let hash = hash.map_err(|error| Damage::reading(self.name, &error))?;
+        match self.parts.get(name.as_str()) {
+            Some(part) if part.blake3 != hash.to_hex().as_str() => {
+                Err(contents(self.name, self.entry, part))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The length and the header at the start of a safetensors file; `None` if the length is nonsense.
+fn read_header(file: &File, entry: &FileEntry) -> std::io::Result<Option<Vec<u8>>> {
+    let mut length = [0; 8];
+    if entry.bytes < 8 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut length, 0)?;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST_HEADER.min(entry.bytes - 8) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; 8 + length as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(Some(bytes))
+}
+
+fn read_hashed(file: &File, mut start: u64, bytes: &mut [u8]) -> std::io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    for piece in bytes.chunks_mut(PIECE) {
+        file.read_exact_at(piece, start)?;
+        hasher.update(piece);
+        start += piece.len() as u64;
+    }
+    Ok(hasher.finalize())
+}

@@ -1,0 +1,83 @@
+//! Whether the files of a checkpoint are what its manifest says.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rustix::fs::OFlags;
+
+use crate::checkpoint::FILES;
+use crate::checkpoint::manifest::{Damage, FileEntry, Manifest, Part};
+
+/// Bytes that are read and hashed at a time: they stay in a core's cache.
+pub(crate) const PIECE: usize = 256 << 10;
+
+/// Checks every byte of the files in `folder`.
+pub(crate) fn verify_files(folder: &Path, manifest: &Manifest) -> Result<(), Damage> {
+    FILES.into_iter().try_for_each(|name| {
+        let Some(entry) = manifest.files.get(name) else {
+            return Err(Damage::Missing(name.to_owned()));
+        };
+        verify_file(&open_whole(folder, name, entry)?, name, entry)
+    })
+}
+
+/// Opens a file to read it. What is no file, such as a pipe, is refused and never waited for.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a file")) }
+}
+
+/// Opens the file `name` of a checkpoint, if it has the size that it must have.
+pub(crate) fn open_whole(folder: &Path, name: &str, entry: &FileEntry) -> Result<File, Damage> {
+    let opened = open_file(&folder.join(name)).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (found, file) = opened.map_err(|error| Damage::reading(name, &error))?;
+    if found == entry.bytes {
+        return Ok(file);
+    }
+    Err(Damage::Size { file: name.to_owned(), found, expected: entry.bytes })
+}
+
+/// Checks every byte of the file `name`, on all cores of this rank.
+pub(crate) fn verify_file(file: &File, name: &str, entry: &FileEntry) -> Result<(), Damage> {
+    let mut start = 0;
+    let parts: Vec<(u64, &Part)> = entry
+        .parts
+        .iter()
+        .map(|part| {
+            start += part.bytes;
+            (start - part.bytes, part)
+        })
+        .collect();
+    let damage = |(start, part): (u64, &Part)| match hash_of(file, start, part.bytes) {
+        Err(error) => Some(Damage::reading(name, &error)),
+        Ok(hash) if hash == part.blake3 => None,
+        Ok(_) => Some(contents(name, entry, part)),
+    };
+    parts.into_par_iter().find_map_first(damage).map_or(Ok(()), Err)
+}
+
+/// Other contents than were written, in `part`.
+pub(crate) fn contents(name: &str, entry: &FileEntry, part: &Part) -> Damage {
+    let part = (entry.parts.len() > 1).then(|| part.name.clone());
+    Damage::Contents { file: name.to_owned(), part }
+}
+
+/// BLAKE3 of the bytes from `start` on, hexadecimal.
+fn hash_of(file: &File, mut start: u64, bytes: u64) -> io::Result<String> {
+    let end = start + bytes;
+    let mut buffer = vec![0; PIECE.min(bytes as usize)];
+    let mut hasher = blake3::Hasher::new();
+    while start < end {
+        let length = buffer.len().min((end - start) as usize);
+        file.read_exact_at(&mut buffer[..length], start)?;
+        hasher.update(&buffer[..length]);
+        start += length as u64;
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}

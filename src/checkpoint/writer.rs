@@ -1,0 +1,395 @@
+//! The thread that writes checkpoints while training goes on.
+//!
+//! The training thread leaves a copy of its state on the desk and goes on; the writer takes it from there. One
+//! copy is being written and one may wait: on a slow disk a newer copy takes the place of the one that
+//! waits, so that training never waits for the disk and memory holds two copies at most.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::checkpoint::copied::{self, Copied, Snapshot};
+use crate::checkpoint::save::{Destination, Written};
+use crate::checkpoint::{Error, Importance};
+use crate::event::Saved;
+use crate::plan::Cadence;
+use crate::units::Bytes;
+
+/// Added to the writer's niceness: the threads that compute come first.
+const NICENESS: i32 = 10;
+
+/// Writes checkpoints in the background. What it writes when it is dropped is written to its end; what waits
+/// is not.
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    desk: Mutex<Desk>,
+    changed: Condvar,
+}
+
+/// What lies between the two threads.
+#[derive(Default)]
+struct Desk {
+    waiting: Option<Job>,
+    /// Memory for the next copy.
+    spare: Option<Copied>,
+    is_writing: bool,
+    is_closed: bool,
+    saved: Vec<Saved>,
+    failure: Option<Failure>,
+}
+
+/// A copy that is to be written.
+struct Job {
+    copied: Copied,
+    importance: Importance,
+    began: Instant,
+    stall_seconds: f64,
+    /// Copies that gave way to this one.
+    replaced: u64,
+}
+
+/// Memory for a copy, and how many copies give way to it.
+struct Room {
+    copied: Copied,
+    replaced: u64,
+}
+
+/// How the writer came to its end.
+enum Failure {
+    Error(Error),
+    Panic(Box<dyn Any + Send>),
+}
+
+/// What writes a copy.
+type Store = Box<dyn FnMut(&Copied) -> Result<Written, Error> + Send>;
+
+impl Writer {
+    /// Starts the thread, which first makes room for copies of `snapshot`, unless checkpoints are made only when the
+    /// run is stopped.
+    ///
+    /// # Errors
+    ///
+    /// No thread is left.
+    pub fn start(destination: Destination, snapshot: &Snapshot<'_>) -> Result<Self, Error> {
+        let plan = &snapshot.plan.checkpoint;
+        let is_rare = plan.every == Cadence::Never && plan.keep_best == 0;
+        let sizes = if is_rare { [0; 3] } else { copied::sizes(snapshot) };
+        Self::with_store(sizes, Box::new(move |copied| destination.write(copied)))
+    }
+
+    fn with_store(sizes: [usize; 3], mut store: Store) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("checkpoints".into()).spawn(move || {
+            // Where it is not allowed, the writer is as important as the others.
+            let _ = rustix::process::nice(NICENESS);
+            let room = Copied::with_room_for(sizes);
+            of_thread.desk().spare.get_or_insert(room);
+            while let Some(job) = of_thread.next() {
+                let result = catch_unwind(AssertUnwindSafe(|| store(&job.copied)));
+                of_thread.put_down(job, result);
+            }
+        });
+        let thread = thread.map_err(Error::Thread)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Copies `snapshot`, to be written as soon as the disk is free, and returns. On a slow disk the copy takes
+    /// the place of one that waits; a [`Importance::Regular`] one is not taken where a
+    /// [`Importance::Best`] one waits.
+    ///
+    /// # Errors
+    ///
+    /// An earlier checkpoint could not be written, or the state has no written form.
+    ///
+    /// # Panics
+    ///
+    /// The writer panicked.
+    pub fn save(&self, snapshot: &Snapshot<'_>, importance: Importance) -> Result<(), Error> {
+        let began = Instant::now();
+        let Some(room) = self.shared.desk().make_room(importance)? else { return Ok(()) };
+        let Room { mut copied, replaced } = room;
+        copied.take(snapshot)?;
+        let stall_seconds = began.elapsed().as_secs_f64();
+        let job = Job { copied, importance, began, stall_seconds, replaced };
+        self.shared.desk().waiting = Some(job);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// The checkpoints that have reached the disk since the last call, in their order.
+    ///
+    /// # Errors
+    ///
+    /// One could not be written; none is written any more.
+    ///
+    /// # Panics
+    ///
+    /// The writer panicked.
+    pub fn saved(&self) -> Result<Vec<Saved>, Error> {
+        self.shared.desk().result()
+    }
+
+    /// As [`Writer::saved`], after everything that was asked for has reached the disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::saved`].
+    ///
+    /// # Panics
+    ///
+    /// The writer panicked.
+    pub fn finish(&self) -> Result<Vec<Saved>, Error> {
+        let mut desk = self.shared.desk();
+        while desk.is_at_work() {
+            desk = self.shared.wait(desk);
+        }
+        desk.result()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        {
+            let mut desk = self.shared.desk();
+            desk.is_closed = true;
+            desk.waiting = None;
+        }
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // Its panics are on the desk.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// A panicking thread leaves the desk in order: every change is one assignment.
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
+        self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next copy to write; `None` when there will be none.
+    fn next(&self) -> Option<Job> {
+        let mut desk = self.desk();
+        loop {
+            if desk.is_closed || desk.failure.is_some() {
+                return None;
+            }
+            if let Some(job) = desk.waiting.take() {
+                desk.is_writing = true;
+                return Some(job);
+            }
+            desk = self.wait(desk);
+        }
+    }
+
+    /// Takes note of how the writing of `job` went.
+    fn put_down(&self, job: Job, result: std::thread::Result<Result<Written, Error>>) {
+        let mut desk = self.desk();
+        desk.is_writing = false;
+        match result {
+            Ok(Ok(written)) => {
+                desk.saved.push(job.saved(written));
+                desk.spare.get_or_insert(job.copied);
+            }
+            Ok(Err(error)) => desk.failure = Some(Failure::Error(error)),
+            Err(panic) => desk.failure = Some(Failure::Panic(panic)),
+        }
+        drop(desk);
+        self.changed.notify_all();
+    }
+}
+
+impl Desk {
+    /// Memory for a copy that will be put on the desk; `None` if a more important one waits there.
+    fn make_room(&mut self, importance: Importance) -> Result<Option<Room>, Error> {
+        self.fail()?;
+        match &mut self.waiting {
+            Some(job) if job.importance > importance => {
+                job.replaced += 1;
+                return Ok(None);
+            }
+            _ => {}
+        }
+        Ok(Some(match self.waiting.take() {
+            Some(Job { copied, replaced, .. }) => Room { copied, replaced: replaced + 1 },
+            None => Room { copied: self.spare.take().unwrap_or_default(), replaced: 0 },
+        }))
+    }
+
+    fn is_at_work(&self) -> bool {
+        let is_open = !self.is_closed && self.failure.is_none();
+        is_open && (self.is_writing || self.waiting.is_some())
+    }
+
+    fn result(&mut self) -> Result<Vec<Saved>, Error> {
+        self.fail()?;
+        Ok(std::mem::take(&mut self.saved))
+    }
+
+    /// Says once what went wrong; the writer is then at its end.
+    fn fail(&mut self) -> Result<(), Error> {
+        match self.failure.take() {
+            None => Ok(()),
+            Some(failure) => {
+                self.is_closed = true;
+                match failure {
+                    Failure::Error(error) => Err(error),
+                    Failure::Panic(panic) => resume_unwind(panic),
+                }
+            }
+        }
+    }
+}
+
+impl Job {
+    fn saved(&self, written: Written) -> Saved {
+        Saved {
+            step: self.copied.step,
+            path: written.path,
+            best: written.best,
+            size: Bytes(self.copied.size()),
+            seconds: self.began.elapsed().as_secs_f64(),
+            stall_seconds: self.stall_seconds,
+            replaced: self.replaced,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// A writer whose disk takes a checkpoint whenever the test lets it.
+    struct SlowDisk {
+        writer: Writer,
+        /// Steps that the disk has begun to write.
+        begun: Receiver<u64>,
+        /// Lets the disk end one.
+        end: Sender<Result<(), Error>>,
+    }
+
+    impl SlowDisk {
+        fn new() -> Self {
+            let (tell, begun) = channel();
+            let (end, ends) = channel::<Result<(), Error>>();
+            let store = move |copied: &Copied| {
+                tell.send(copied.step).unwrap();
+                ends.recv().unwrap()?;
+                Ok(Written { path: PathBuf::new(), best: false })
+            };
+            let writer = Writer::with_store([8; 3], Box::new(store)).unwrap();
+            Self { writer, begun, end }
+        }
+
+        /// As [`Writer::save`], of a state that is only a step.
+        fn save(&self, step: u64, importance: Importance) -> Result<(), Error> {
+            let shared = &self.writer.shared;
+            let Some(room) = shared.desk().make_room(importance)? else { return Ok(()) };
+            shared.desk().waiting = Some(job(step, importance, room));
+            shared.changed.notify_all();
+            Ok(())
+        }
+
+        fn ends(&self) -> u64 {
+            let step = self.begun.recv().unwrap();
+            self.end.send(Ok(())).unwrap();
+            step
+        }
+    }
+
+    /// A copy of a state that is only a step.
+    fn job(step: u64, importance: Importance, room: Room) -> Job {
+        let Room { mut copied, replaced } = room;
+        copied.step = step;
+        Job { copied, importance, began: Instant::now(), stall_seconds: 0.0, replaced }
+    }
+
+    fn steps(saved: &[Saved]) -> Vec<(u64, u64)> {
+        saved.iter().map(|saved| (saved.step, saved.replaced)).collect()
+    }
+
+    #[test]
+    fn on_a_busy_disk_a_newer_copy_takes_the_place_of_the_one_that_waits() {
+        let disk = SlowDisk::new();
+        disk.save(1, Importance::Regular).unwrap();
+        let first = disk.begun.recv().unwrap();
+        for step in 2..=5 {
+            disk.save(step, Importance::Regular).unwrap();
+        }
+        assert!(disk.writer.saved().unwrap().is_empty(), "nothing is said before it is on disk");
+        disk.end.send(Ok(())).unwrap();
+        assert_eq!((first, disk.ends()), (1, 5));
+        assert_eq!(steps(&disk.writer.finish().unwrap()), [(1, 0), (5, 3)]);
+        assert!(disk.writer.finish().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_best_state_never_gives_way_to_one_that_is_not() {
+        let disk = SlowDisk::new();
+        disk.save(1, Importance::Regular).unwrap();
+        let first = disk.begun.recv().unwrap();
+        disk.save(2, Importance::Regular).unwrap();
+        disk.save(3, Importance::Best).unwrap();
+        disk.save(4, Importance::Regular).unwrap();
+        disk.save(5, Importance::Best).unwrap();
+        disk.save(6, Importance::Regular).unwrap();
+        disk.end.send(Ok(())).unwrap();
+        assert_eq!((first, disk.ends()), (1, 5));
+        assert_eq!(steps(&disk.writer.finish().unwrap()), [(1, 0), (5, 4)]);
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_said_at_the_next_call_and_ends_the_writer() {
+        let disk = SlowDisk::new();
+        disk.save(1, Importance::Regular).unwrap();
+        disk.begun.recv().unwrap();
+        disk.save(2, Importance::Best).unwrap();
+        disk.end.send(Err(Error::Encode { step: 1, why: "full".into() })).unwrap();
+        let error = disk.writer.finish().unwrap_err();
+        assert_eq!(error.to_string(), "cannot write the state of step 1: full");
+        assert!(disk.writer.finish().unwrap().is_empty(), "nobody waits for a writer that is gone");
+        assert!(disk.begun.recv().is_err(), "what waited is not written");
+    }
+
+    #[test]
+    fn a_panic_of_the_writer_reaches_the_thread_that_trains() {
+        let writer = Writer::with_store([0; 3], Box::new(|_| panic!("a bug"))).unwrap();
+        let room = Room { copied: Copied::default(), replaced: 0 };
+        writer.shared.desk().waiting = Some(job(1, Importance::Regular, room));
+        writer.shared.changed.notify_all();
+        let panic = catch_unwind(AssertUnwindSafe(|| writer.finish())).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"a bug"));
+    }
+
+    #[test]
+    fn what_is_being_written_is_written_to_its_end_and_what_waits_is_not() {
+        let disk = SlowDisk::new();
+        disk.save(1, Importance::Regular).unwrap();
+        disk.begun.recv().unwrap();
+        disk.save(2, Importance::Best).unwrap();
+        disk.end.send(Ok(())).unwrap();
+        disk.end.send(Ok(())).unwrap();
+        let SlowDisk { writer, begun, .. } = disk;
+        let shared = Arc::clone(&writer.shared);
+        drop(writer);
+        let saved = steps(&shared.desk().saved);
+        assert_eq!(saved.first(), Some(&(1, 0)));
+        assert_eq!(begun.iter().count() + 1, saved.len(), "no checkpoint is half-written");
+    }
+}

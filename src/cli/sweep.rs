@@ -1,0 +1,202 @@
+//! `ddprun sweep`: a sweep whose trials are DDP runs of this program.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use crate::cli::args::SweepArgs;
+use crate::cli::prepare::{Prepared, data_section, measure, own_run, refused, vocabulary};
+use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::config::schema::Data;
+use crate::config::sweep::Method;
+use crate::config::{self, Loaded, Problems};
+use crate::launch::{self, Console, Note, Program, Role, Start};
+use crate::model::Registry;
+use crate::plan::{Facts, LossKind, Plan};
+use crate::record::Screen;
+use crate::sweep::{self, Ended, Job, Length, Machine, Order, Outcome, Story, Trainer};
+use crate::units::Rank;
+use crate::worker::exit;
+
+/// Runs a sweep or goes on with it; `--status` only looks.
+pub(crate) fn sweep(args: &SweepArgs, registry: &Registry) -> Result<u8, Refusal> {
+    if let Some(folder) = &args.status {
+        return status(folder, args.json);
+    }
+    let path = args.file.clone().unwrap_or_default();
+    let (sweep, base) =
+        config::sweep::load(&path, &args.words, &vocabulary(registry)).map_err(refused)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let order = Order {
+        sweep: &sweep,
+        base: &base,
+        // Without GPUs a core is a device.
+        machine: Machine { cores, devices: cores },
+        extend: args.extend,
+        screen: Screen::detect(
+            std::env::var_os("NO_COLOR").and_then(|v| v.into_string().ok()).as_deref(),
+        ),
+    };
+    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let trainer = Ddp {
+        registry,
+        base: &sweep.base,
+        program,
+        opening: Mutex::new(()),
+        surveyed: Mutex::new(Vec::new()),
+    };
+    let ended = if sweep.search.method == Method::LrRange {
+        let (ended, found) =
+            sweep::run_lr_range(&order, &trainer).map_err(|error| refusal(&error))?;
+        if let Some(found) = found {
+            let json = || serde_json::to_value(&found).unwrap_or_default();
+            show(args.json, json, || sweep::lr_range_words(&found))?;
+        }
+        ended
+    } else {
+        let (ended, story) = sweep::run(order, &trainer).map_err(|error| refusal(&error))?;
+        let (subject, trials) = (&story.subject, &story.trials);
+        show(args.json, || sweep::summary(subject, trials), || sweep::table(subject, trials))?;
+        say_end(ended, &order.folder(), &story);
+        ended
+    };
+    Ok(match ended {
+        Ended::Done { failed: 0 } => 0,
+        Ended::Done { .. } | Ended::TooManyFailures => exit::EXPECTATION,
+        Ended::Stopped { interrupted: true } => exit::INTERRUPTED,
+        Ended::Stopped { interrupted: false } => exit::PREEMPTED,
+    })
+}
+
+/// Data goes to stdout, for people or for programs.
+fn show(
+    as_json: bool,
+    json: impl FnOnce() -> serde_json::Value,
+    text: impl FnOnce() -> String,
+) -> Result<u8, Refusal> {
+    if as_json {
+        let text = serde_json::to_string_pretty(&json()).unwrap_or_default();
+        return to_stdout(&(text + "\n"));
+    }
+    to_stdout(&text())
+}
+
+/// Last words: how it ended, and where everything is.
+fn say_end(ended: Ended, folder: &Path, story: &Story) {
+    let best = sweep::best(&story.trials, story.subject.goal);
+    if best.is_some() {
+        let names = format!("{}, {}, {}", sweep::BEST, sweep::CSV, sweep::JSON);
+        to_stderr(&format!("{names} and pictures are in `{}`", folder.display()));
+    }
+    match ended {
+        Ended::Stopped { .. } => to_stderr("stopped and saved; the same command goes on"),
+        Ended::TooManyFailures => to_stderr(
+            "error: more trials failed than `sweep.max_failures` allows\n  \
+             do: look at `console.log` and `failure.json` of a failed trial, or raise the limit",
+        ),
+        Ended::Done { .. } => {}
+    }
+}
+
+/// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
+fn status(folder: &Path, as_json: bool) -> Result<u8, Refusal> {
+    let in_logs = Path::new("logs").join(folder);
+    let is_elsewhere =
+        !folder.join(sweep::JOURNAL).exists() && in_logs.join(sweep::JOURNAL).exists();
+    let folder = if is_elsewhere { &in_logs } else { folder };
+    let status = sweep::status(folder).map_err(|error| refusal(&error))?;
+    let (subject, trials) = (&status.story.subject, &status.story.trials);
+    show(as_json, || sweep::summary(subject, trials), || status.page())
+}
+
+fn refusal(error: &sweep::Error) -> Refusal {
+    let code = if error.is_refusal() { exit::REFUSED } else { exit::STORAGE };
+    Refusal::of(code, error, error.help())
+}
+
+/// Trials as runs of this program: one process per rank.
+struct Ddp<'a> {
+    registry: &'a Registry,
+    base: &'a Path,
+    program: Program,
+    /// Held while a trial's folders and data are made.
+    opening: Mutex<()>,
+    /// Data that has been counted: most trials have the same.
+    surveyed: Mutex<Vec<(Surveyed, Facts)>>,
+}
+
+/// Problems of one trial, without pictures: its text is a command line that nobody typed.
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
+fn in_words(problems: Problems) -> String {
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    lines.join("; ")
+}
+
+/// What the facts about data depend on.
+type Surveyed = (Data, u64, LossKind);
+
+impl Ddp<'_> {
+    /// The base with `changes`, decided for `cores`, without touching anything.
+    fn decide(&self, changes: &[String], cores: usize) -> Result<Prepared, String> {
+        let loaded =
+            config::load(self.base, changes, &vocabulary(self.registry)).map_err(in_words)?;
+        let facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
+        let describe = |model: &_| self.registry.describe(model);
+        let plan = Plan::new(&loaded, &facts, &describe).map_err(in_words)?;
+        Ok(Prepared { loaded, plan, facts })
+    }
+
+    /// What was found on this machine and in the data, of which a trial may use `cores`.
+    fn facts(&self, loaded: &Loaded, cores: usize) -> Result<Facts, Refusal> {
+        let experiment = &loaded.experiment;
+        let key = (data_section(experiment), experiment.experiment.seed, experiment.loss.name);
+        let mut surveyed = self.surveyed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, facts)) = surveyed.iter().find(|(known, _)| *known == key) {
+            return Ok(Facts { cores, ..facts.clone() });
+        }
+        let facts = measure(loaded, &Role::Parent)?;
+        surveyed.push((key, facts.clone()));
+        Ok(Facts { cores, ..facts })
+    }
+
+    fn run(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Result<Outcome, String> {
+        let prepared = self.decide(&job.changes, job.cores)?;
+        let run = {
+            // Two trials that begin together must not both generate the same data.
+            let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+            own_run(job.folders.clone(), &prepared).map_err(|refusal| refusal.to_string())?
+        };
+        let start = Start {
+            resume: job.resume,
+            program: self.program.clone(),
+            console: Console::File,
+            bell: Some(job.bell.clone()),
+        };
+        let mut hear = |note: Note| {
+            if let Note::Progress { rank: Rank(0), step, .. } = note {
+                on_step(step);
+            }
+        };
+        let ended = launch::run(&prepared.plan, &run.folders, &start, &mut hear);
+        crate::cli::train::draw(&prepared.plan, &run.folders);
+        Ok(match ended {
+            Ok(launch::Ended::Completed | launch::Ended::Missed) => Outcome::Done,
+            Ok(launch::Ended::Stopped | launch::Ended::Interrupted { .. }) => Outcome::Stopped,
+            Err(failure) => Outcome::Failed {
+                error: failure.to_string(),
+                diverged: failure.exit_code() == exit::NUMERIC,
+            },
+        })
+    }
+}
+
+impl Trainer for Ddp<'_> {
+    fn check(&self, changes: &[String]) -> Result<Length, String> {
+        let length = self.decide(changes, 1)?.plan.length;
+        Ok(Length { steps_per_epoch: length.steps_per_epoch, total_steps: length.total_steps })
+    }
+
+    fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
+        let failed = |error| Outcome::Failed { error, diverged: false };
+        self.run(job, on_step).unwrap_or_else(failed)
+    }
+}

@@ -1,0 +1,174 @@
+//! `optimizer.lr=0.1,0.01`, `choice(32,64)`, `range(1,5)`, `interval(0,1)`, `tag(log,interval(1e-4,1))`,
+//! `int(interval(1,8))`: the spaces of Hydra's command line -> the table that a sweep file holds.
+
+use figment::value::{Dict, Value};
+
+use crate::config::overrides::bare;
+use crate::config::sweep::space::{on_grid, steps_of};
+
+/// The parameter's table that `text`, the right side of a `key=value`, asks for; `None` if it is one value.
+/// The error says what is wrong with it.
+pub(super) fn table(text: &str) -> Option<Result<Dict, String>> {
+    let text = text.trim();
+    if let Some(inner) = call(text, "choice") {
+        return Some(values(inner));
+    }
+    if let Some(inner) = call(text, "range") {
+        return Some(range(inner));
+    }
+    if ["interval", "tag", "int", "float"].iter().any(|name| call(text, name).is_some()) {
+        return Some(interval(text));
+    }
+    let parts = parts(text);
+    (parts.len() > 1).then(|| values(text))
+}
+
+/// The arguments of `name(...)`.
+fn call<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let inner = text.strip_prefix(name)?.trim_start().strip_prefix('(')?.strip_suffix(')')?;
+    Some(inner)
+}
+
+/// What stands between the commas that are in no bracket and no quotes.
+fn parts(text: &str) -> Vec<&str> {
+    let (mut depth, mut quote, mut start) = (0_i32, None, 0);
+    let mut found = Vec::new();
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '[' | '{' | '(') => depth += 1,
+            (None, ']' | '}' | ')') => depth -= 1,
+            (None, ',') if depth == 0 => {
+                found.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(text[start..].trim());
+    found
+}
+
+fn values(text: &str) -> Result<Dict, String> {
+    let value = |part: &str| match part {
+        "" => Err("has an empty value between two commas".to_owned()),
+        part => bare(part).ok_or_else(|| format!("`{part}` is not a value")),
+    };
+    let values: Vec<Value> = parts(text).into_iter().map(value).collect::<Result<_, _>>()?;
+    Ok(Dict::from([("values".to_owned(), Value::from(values))]))
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+    number.ok_or_else(|| format!("`{text}` is not a number"))
+}
+
+/// `range(stop)`, `range(start, stop)`, `range(start, stop, step)`: without the stop, as Python's.
+fn range(inner: &str) -> Result<Dict, String> {
+    let words: Vec<&str> =
+        parts(inner).into_iter().map(|part| part.split_once('=').map_or(part, |p| p.1)).collect();
+    let numbers = words.iter().map(|word| number(word)).collect::<Result<Vec<f64>, _>>()?;
+    let (start, stop, step) = match numbers[..] {
+        [stop] => (0.0, stop, 1.0),
+        [start, stop] => (start, stop, 1.0),
+        [start, stop, step] => (start, stop, step),
+        _ => return Err("`range` takes start, stop and step".to_owned()),
+    };
+    let span = (stop - start) / step;
+    if !span.is_finite() || span <= 0.0 || span > 1e6 {
+        return Err("`range` has no value, or more than a million".to_owned());
+    }
+    let last = steps_of(0.0, span, 1.0);
+    let count = if (span - last as f64).abs() < 1e-9 { last } else { last + 1 };
+    let whole = numbers.iter().all(|number| number.fract() == 0.0);
+    let at = |index: u64| {
+        let value = on_grid(start, step, index);
+        if whole { Value::from(value as i64) } else { Value::from(value) }
+    };
+    let values: Vec<Value> = (0..count).map(at).collect();
+    Ok(Dict::from([("values".to_owned(), Value::from(values))]))
+}
+
+/// `interval(min, max)`, inside `tag(log, ...)`, `int(...)` or `float(...)`.
+fn interval(text: &str) -> Result<Dict, String> {
+    let (mut text, mut is_log, mut is_int) = (text.trim(), false, false);
+    loop {
+        if let Some(inner) = call(text, "tag") {
+            let parts = parts(inner);
+            let [tag, rest] = parts[..] else {
+                return Err("`tag` takes a tag and a space, such as `tag(log, interval(1e-4, 1))`"
+                    .to_owned());
+            };
+            is_log |= tag == "log";
+            if tag != "log" {
+                return Err(format!("the tag `{tag}` is not known; `log` is"));
+            }
+            text = rest;
+        } else if let Some(inner) = call(text, "int") {
+            (text, is_int) = (inner.trim(), true);
+        } else if let Some(inner) = call(text, "float") {
+            text = inner.trim();
+        } else {
+            break;
+        }
+    }
+    let inner = call(text, "interval").ok_or("needs an `interval(min, max)`".to_owned())?;
+    let parts = parts(inner);
+    let [min, max] = parts[..] else { return Err("`interval` takes min and max".to_owned()) };
+    let (min, max) = (number(min)?, number(max)?);
+    let name = match (is_int, is_log) {
+        (true, true) => return Err("whole numbers with `log` are not known".to_owned()),
+        (true, false) => "int_uniform",
+        (false, true) => "log_uniform",
+        (false, false) => "uniform",
+    };
+    let bound = |bound: f64| if is_int { Value::from(bound as i64) } else { Value::from(bound) };
+    Ok(Dict::from([
+        ("distribution".to_owned(), Value::from(name)),
+        ("min".to_owned(), bound(min)),
+        ("max".to_owned(), bound(max)),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::spans;
+
+    #[track_caller]
+    fn check(text: &str, toml: &str) {
+        let expected = spans::document(toml);
+        assert_eq!(table(text).unwrap().unwrap(), expected.dict, "{text}");
+    }
+
+    #[test]
+    fn hydras_words_become_the_tables_of_a_file() {
+        check("0.1,0.01", "values = [0.1, 0.01]");
+        check("choice(32, 64)", "values = [32, 64]");
+        check("sgd,adamw", "values = ['sgd', 'adamw']");
+        check("[64,32],[16]", "values = [[64, 32], [16]]");
+        check("'a,b',c", "values = ['a,b', 'c']");
+        check("range(1,4)", "values = [1, 2, 3]");
+        check("range(3)", "values = [0, 1, 2]");
+        check("range(0,1,step=0.25)", "values = [0.0, 0.25, 0.5, 0.75]");
+        check("range(1,8,3)", "values = [1, 4, 7]");
+        check("interval(0.1,0.5)", "distribution = 'uniform'\nmin = 0.1\nmax = 0.5");
+        check("tag(log, interval(1e-4, 1))", "distribution = 'log_uniform'\nmin = 1e-4\nmax = 1.0");
+        check("int(interval(1,8))", "distribution = 'int_uniform'\nmin = 1\nmax = 8");
+    }
+
+    #[test]
+    fn one_value_is_no_space() {
+        for text in ["0.1", "sgd", "[64,32]", "'a,b'", "{x=1, y=2}", "", "choices(1,2"] {
+            assert!(table(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn spaces_that_are_none_say_why() {
+        for text in ["range(5,1)", "choice(1,,2)", "interval(1)", "tag(lin, interval(1,2))", "1,"] {
+            assert!(table(text).unwrap().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A file and the words of a command line -> `Sweep`, with the experiment that it changes.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use figment::value::{Dict, Value};
+use miette::NamedSource;
+
+use crate::config::keys::path_of;
+use crate::config::layer::{Layer, Source};
+use crate::config::loaded::Loaded;
+use crate::config::overrides::{self, Asked};
+use crate::config::problem::{Problem, Problems};
+use crate::config::schema::Mode;
+use crate::config::spans::Place;
+use crate::config::sweep::reader::{Reader, join};
+use crate::config::sweep::{LrRange, Method, Pruner, Search, Sweep, checks, hydra, together};
+use crate::config::values::{Auto, Every};
+use crate::config::{self, Vocabulary, text};
+
+/// Keys of `[sweep]`.
+const KEYS: [&str; 15] = [
+    "name",
+    "method",
+    "metric",
+    "goal",
+    "trials",
+    "seed",
+    "devices_per_trial",
+    "trials_per_device",
+    "concurrent_trials",
+    "max_failures",
+    "parameters",
+    "constraints",
+    "list",
+    "pruner",
+    "lr_range",
+];
+
+/// Whether a word of the command line belongs to the sweep, not to the experiment.
+pub fn is_sweep_word(word: &str) -> bool {
+    word.trim_start_matches(['+', '~']).starts_with("sweep.")
+}
+
+/// Reads the sweep file or experiment `path`, and the words after it: `sweep.key=value`, spaces, and changes
+/// that all trials have in common. Returns the sweep and its base, as all trials begin with it.
+///
+/// # Errors
+///
+/// All problems at once, each with a caret.
+pub fn load(
+    path: &Path,
+    words: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<(Sweep, Loaded), Problems> {
+    let text = text::read(path)?;
+    let (mut layer, problems) = Layer::document(Source::File(path.to_owned()), text);
+    if !problems.is_empty() {
+        return Err(Problems::new(problems));
+    }
+    let is_sweep = layer.dict.contains_key("sweep") || layer.dict.contains_key("base");
+    if !is_sweep {
+        // An experiment: it has nothing to say about the sweep but where it is.
+        layer.dict = Dict::new();
+    }
+    let mut reader = Reader { layers: vec![layer], problems: Vec::new() };
+    let changes = take_words(&mut reader, words)?;
+    let base = if is_sweep { base(&mut reader, path) } else { Some(path.to_owned()) };
+    let name = name(&mut reader, path, is_sweep);
+    let Some(base) = base else { return Err(Problems::new(reader.problems)) };
+    let search = search(&mut reader);
+    let mut sweep = Sweep {
+        name,
+        path: path.to_owned(),
+        base,
+        changes,
+        trials: count(&mut reader, "trials", 1, 1_000_000).map(|count| count as usize),
+        trials_per_device: count(&mut reader, "trials_per_device", 1, 1024).unwrap_or(1) as u32,
+        concurrent_trials: concurrent(&mut reader),
+        max_failures: count(&mut reader, "max_failures", 0, 1_000_000).unwrap_or(3) as u32,
+        search,
+    };
+    together::check(&mut reader, &sweep);
+    let loaded = together::with_base(&mut reader, &mut sweep, vocabulary);
+    match loaded {
+        Some(loaded) if reader.problems.is_empty() => Ok((sweep, loaded)),
+        _ => Err(Problems::new(reader.problems)),
+    }
+}
+
+/// Puts the words of the command line into layers; what is left are changes of the experiment.
+fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Problem> {
+    let mut changes = Vec::new();
+    for word in words {
+        if is_sweep_word(word) {
+            match overrides::command_line(word)? {
+                Asked::Set(layer) => reader.layers.push(layer),
+                Asked::Remove(path, _) => {
+                    reader.remove(&path);
+                }
+            }
+        } else if let Some(layer) = space(word)? {
+            for path in spellings(word) {
+                reader.remove(&path);
+            }
+            reader.layers.push(layer);
+        } else {
+            changes.push(word.clone());
+        }
+    }
+    Ok(changes)
+}
+
+/// Key and value of `key=value`, and where they stand.
+fn split(word: &str) -> Option<(&str, Range<usize>, &str, Range<usize>)> {
+    let start = word.len() - word.trim_start_matches('+').len();
+    let sign = word.find('=')?;
+    let (key, value) = (word.get(start..sign)?, &word[sign + 1..]);
+    Some((key, start..sign, value, sign + 1..word.len()))
+}
+
+/// Both ways to write the parameter of a word in a file: quoted, and as tables.
+fn spellings(word: &str) -> [Vec<String>; 2] {
+    let key = split(word).map_or("", |(key, ..)| key);
+    let head = ["sweep".to_owned(), "parameters".to_owned()];
+    let quoted = head.iter().cloned().chain([key.to_owned()]).collect();
+    [quoted, head.into_iter().chain(path_of(key)).collect()]
+}
+
+/// The layer of a word such as `optimizer.lr=0.1,0.01`; `None` for a single value.
+fn space(word: &str) -> Result<Option<Layer>, Problem> {
+    let Some((key, key_at, value, value_at)) = split(word) else { return Ok(None) };
+    let Some(table) = hydra::table(value) else { return Ok(None) };
+    let source = Source::CommandLine(word.to_owned());
+    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    let table = table.map_err(|what| Problem::new(key, what).at(&text, value_at.clone(), 1))?;
+    let place = Place { key: key_at, value: value_at.clone() };
+    let path = spellings(word)[0].clone();
+    let mut places: std::collections::BTreeMap<_, _> =
+        (1..=path.len()).map(|length| (path[..length].to_vec(), place.clone())).collect();
+    for name in table.keys() {
+        let inner = Place { key: value_at.clone(), value: value_at.clone() };
+        places.insert(join(&path, name), inner);
+    }
+    let parameters = Dict::from([(key.to_owned(), Value::from(table))]);
+    let sweep = Dict::from([("parameters".to_owned(), Value::from(parameters))]);
+    let dict = Dict::from([("sweep".to_owned(), Value::from(sweep))]);
+    Ok(Some(Layer { source, dict, places, text }))
+}
+
+/// The experiment that the file names, and the file's other keys.
+fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
+    reader.only(&[], &["schema", "base", "sweep"]);
+    let schema = path_of("schema");
+    if reader.get(&schema).is_none() {
+        reader.wrong_help(&schema, "is missing; there is no default", "such as `schema = 1`");
+    } else if reader.whole(&schema, 0, u64::from(u32::MAX)).is_some_and(|found| found != 1) {
+        reader.wrong(&schema, "this ddprun reads schema 1");
+    }
+    let key = path_of("base");
+    if reader.get(&key).is_none() {
+        let help = "the experiment that all trials change: `base = \"resnet.toml\"`";
+        reader.wrong_help(&key, "is missing; there is no default", help);
+        return None;
+    }
+    let base = path.parent().unwrap_or(Path::new("")).join(reader.text(&key)?);
+    match text::read(&base) {
+        Ok(_) => Some(base),
+        Err(problem) => {
+            let help = problem.remedy().unwrap_or("the path is relative to this file").to_owned();
+            reader.wrong_help(&key, problem.what().to_owned(), help);
+            None
+        }
+    }
+}
+
+fn name(reader: &mut Reader, path: &Path, is_sweep: bool) -> String {
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let stem = stem.unwrap_or_default();
+    let usual = if is_sweep { stem } else { stem + "-sweep" };
+    let key = path_of("sweep.name");
+    let name = reader.text(&key).unwrap_or(usual);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if !(1..=128).contains(&name.len()) || name.starts_with('.') || !name.chars().all(plain) {
+        let help = "1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
+        reader.wrong_help(&key, format!("`{name}` cannot name a folder"), help);
+    }
+    name
+}
+
+fn count(reader: &mut Reader, key: &str, low: u64, high: u64) -> Option<u64> {
+    reader.whole(&path_of(&format!("sweep.{key}")), low, high)
+}
+
+fn concurrent(reader: &mut Reader) -> Auto<u32> {
+    let key = path_of("sweep.concurrent_trials");
+    match reader.get(&key) {
+        Some(Value::String(_, text)) if text == "auto" => Auto::Auto,
+        None => Auto::Auto,
+        Some(_) => reader.whole(&key, 1, 1024).map_or(Auto::Auto, |n| Auto::Given(n as u32)),
+    }
+}
+
+/// Everything that decides the values of trials.
+fn search(reader: &mut Reader) -> Search {
+    let table = path_of("sweep");
+    if reader.get(&table).is_some_and(|value| value.as_dict().is_none()) {
+        reader.wrong(&table, "must be a table: begin it with `[sweep]`");
+    }
+    reader.only(&table, &KEYS);
+    let methods = [
+        ("grid", Method::Grid),
+        ("random", Method::Random),
+        ("tpe", Method::Tpe),
+        ("list", Method::List),
+        ("lr_range", Method::LrRange),
+    ];
+    let method = reader.word(&path_of("sweep.method"), &methods).unwrap_or(Method::Grid);
+    let parameters = checks::parameters(reader);
+    Search {
+        method,
+        metric: reader.text(&path_of("sweep.metric")).unwrap_or_default(),
+        goal: goal(reader).unwrap_or(Mode::Min),
+        seed: count(reader, "seed", 0, i64::MAX as u64).unwrap_or(42),
+        constraints: checks::constraints(reader),
+        list: checks::list(reader),
+        pruner: pruner(reader),
+        lr_range: (method == Method::LrRange).then(|| lr_range(reader)),
+        devices_per_trial: count(reader, "devices_per_trial", 1, 1024).unwrap_or(1) as u32,
+        parameters,
+    }
+}
+
+fn goal(reader: &mut Reader) -> Option<Mode> {
+    let words =
+        [("min", Mode::Min), ("max", Mode::Max), ("minimize", Mode::Min), ("maximize", Mode::Max)];
+    reader.word(&path_of("sweep.goal"), &words)
+}
+
+fn pruner(reader: &mut Reader) -> Pruner {
+    let table = path_of("sweep.pruner");
+    let at = |key: &str| join(&table, key);
+    let is_word = matches!(reader.get(&table), Some(Value::String(..)));
+    let words = [("none", 0), ("asha", 1), ("median", 2)];
+    let kind = match reader.get(&table) {
+        None => return Pruner::None,
+        Some(_) if is_word => reader.word(&table, &words),
+        Some(_) => {
+            if reader.get(&at("name")).is_none() {
+                reader.wrong_help(&table, "has no name", "such as `name = \"asha\"`");
+            }
+            reader.word(&at("name"), &words)
+        }
+    };
+    let known: &[&str] = match kind {
+        Some(1) => &["name", "min_resource", "max_resource", "reduction_factor"],
+        Some(2) => &["name", "min_resource", "startup_trials"],
+        _ => &["name"],
+    };
+    if !is_word && kind.is_some() {
+        reader.only(&table, known);
+    }
+    let first = resource(reader, &at("min_resource")).unwrap_or(Every::Epochs(1));
+    match kind {
+        Some(1) => Pruner::Asha {
+            min_resource: first,
+            max_resource: resource(reader, &at("max_resource")),
+            reduction_factor: reader.whole(&at("reduction_factor"), 2, 100).unwrap_or(3),
+        },
+        Some(2) => Pruner::Median {
+            min_resource: first,
+            startup_trials: reader.whole(&at("startup_trials"), 0, 1_000_000).unwrap_or(5),
+        },
+        _ => Pruner::None,
+    }
+}
+
+/// "3 epochs" or "500 steps".
+fn resource(reader: &mut Reader, path: &[String]) -> Option<Every> {
+    let text = reader.text(path)?;
+    let every: Option<Every> = serde_json::from_value(text.into()).ok();
+    if let Some(every @ (Every::Epochs(1..) | Every::Steps(1..))) = every {
+        Some(every)
+    } else {
+        reader.wrong(path, "must be a count with its unit, such as \"1 epoch\" or \"500 steps\"");
+        None
+    }
+}
+
+fn lr_range(reader: &mut Reader) -> LrRange {
+    let table = path_of("sweep.lr_range");
+    reader.only(&table, &["min", "max", "steps"]);
+    let at = |key: &str| join(&table, key);
+    let min = reader.real(&at("min")).unwrap_or(1e-6);
+    let max = reader.real(&at("max")).unwrap_or(10.0);
+    let steps = reader.whole(&at("steps"), 10, 100_000).unwrap_or(100);
+    if min <= 0.0 || max <= min {
+        let key = if reader.get(&at("min")).is_some() { at("min") } else { table };
+        reader.wrong(&key, format!("must be greater than 0 and less than the last rate, {max}"));
+    }
+    LrRange { min, max, steps }
+}
+
+/// The base with `changes`.
+pub(super) fn load_base(
+    sweep: &Sweep,
+    changes: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    let all: Vec<String> = sweep.changes.iter().chain(changes).cloned().collect();
+    config::load(&sweep.base, &all, vocabulary)
+}

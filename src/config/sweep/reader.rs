@@ -1,0 +1,172 @@
+//! Values out of layers, each of the kind that is wanted or a problem with a caret under it.
+
+use figment::value::Value;
+
+use crate::config::extract::strongest;
+use crate::config::keys::dotted;
+use crate::config::layer::Layer;
+use crate::config::problem::Problem;
+use crate::config::spans::Path;
+use crate::config::suggest::{any_of, closest};
+use crate::config::sweep::Json;
+
+/// The layers of a sweep, weakest first, and what is wrong with them.
+pub(super) struct Reader {
+    pub(super) layers: Vec<Layer>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Reader {
+    /// The strongest value at `path`.
+    pub(super) fn get(&self, path: &[String]) -> Option<&Value> {
+        self.layers[strongest(&self.layers, path)?].get(path)
+    }
+
+    /// Takes the value at `path` out of all layers.
+    pub(super) fn remove(&mut self, path: &[String]) {
+        for layer in &mut self.layers {
+            layer.remove(path);
+        }
+    }
+
+    /// A problem of the value at `path`, drawn on the strongest layer that knows a place for it.
+    pub(super) fn problem(&self, path: &[String], what: impl Into<String>) -> Problem {
+        let at = (1..=path.len()).rev().find_map(|length| {
+            let known = |layer: &Layer| layer.places.contains_key(&path[..length]);
+            self.layers.iter().rposition(known).map(|order| (order, &path[..length]))
+        });
+        let problem = Problem::new(shown(path), what);
+        let Some((order, place)) = at else { return problem };
+        let layer = &self.layers[order];
+        let spans = &layer.places[place];
+        // A whole table would be underlined from its first line on; its name says it better.
+        let is_table = matches!(layer.get(place), Some(Value::Dict(..)) | None);
+        let span = if is_table { spans.key.clone() } else { spans.value.clone() };
+        problem.at(&layer.text, span, order)
+    }
+
+    /// Notes a problem.
+    pub(super) fn wrong(&mut self, path: &[String], what: impl Into<String>) {
+        let problem = self.problem(path, what);
+        self.problems.push(problem);
+    }
+
+    /// Notes a problem with a remedy.
+    pub(super) fn wrong_help(
+        &mut self,
+        path: &[String],
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        let problem = self.problem(path, what).help(help);
+        self.problems.push(problem);
+    }
+
+    /// Text at `path`; a problem if it is something else.
+    pub(super) fn text(&mut self, path: &[String]) -> Option<String> {
+        if let Value::String(_, text) = self.get(path)? {
+            Some(text.clone())
+        } else {
+            self.wrong(path, "must be text");
+            None
+        }
+    }
+
+    /// A whole number from `low` to `high`.
+    pub(super) fn whole(&mut self, path: &[String], low: u64, high: u64) -> Option<u64> {
+        let number = self.get(path)?.to_i128().and_then(|number| u64::try_from(number).ok());
+        if let Some(number) = number.filter(|number| (low..=high).contains(number)) {
+            Some(number)
+        } else {
+            self.wrong(path, format!("must be a whole number from {low} to {high}"));
+            None
+        }
+    }
+
+    /// A finite number.
+    pub(super) fn real(&mut self, path: &[String]) -> Option<f64> {
+        let value = self.get(path)?;
+        let number = value.to_i128().map(|whole| whole as f64).or_else(|| value.to_f64());
+        if let Some(number) = number.filter(|number| number.is_finite()) {
+            Some(number)
+        } else {
+            self.wrong(path, "must be a number");
+            None
+        }
+    }
+
+    /// One of some words.
+    pub(super) fn word<T: Copy>(&mut self, path: &[String], words: &[(&str, T)]) -> Option<T> {
+        let text = self.text(path)?;
+        if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
+            return Some(*meaning);
+        }
+        let names = || words.iter().map(|(word, _)| *word);
+        let help = match closest(&text, names()) {
+            Some(word) => format!("did you mean `{word}`?"),
+            None => format!("it may be {}", any_of(names())),
+        };
+        self.wrong_help(path, format!("`{text}` is not known here"), help);
+        None
+    }
+
+    /// Names of the entries of the table at `path`, over all layers, in the order of writing.
+    pub(super) fn keys(&self, path: &[String]) -> Vec<String> {
+        let mut found: Vec<((usize, usize), String)> = Vec::new();
+        for (order, layer) in self.layers.iter().enumerate() {
+            let table = if path.is_empty() {
+                Some(&layer.dict)
+            } else {
+                layer.get(path).and_then(Value::as_dict)
+            };
+            for key in table.into_iter().flat_map(|table| table.keys()) {
+                let place = layer.places.get(&join(path, key)).map_or(0, |place| place.key.start);
+                if !found.iter().any(|(_, known)| known == key) {
+                    found.push(((order, place), key.clone()));
+                }
+            }
+        }
+        found.sort();
+        found.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Reports every entry of the table at `path` that is not one of `known`.
+    pub(super) fn only(&mut self, path: &[String], known: &[&str]) {
+        for key in self.keys(path) {
+            if known.contains(&key.as_str()) {
+                continue;
+            }
+            let help = match closest(&key, known.iter().copied()) {
+                Some(word) => format!("did you mean `{word}`?"),
+                None => format!("it may hold {}", any_of(known.iter().copied())),
+            };
+            let at = join(path, &key);
+            let order = strongest(&self.layers, &at).unwrap_or(0);
+            let problem =
+                self.layers[order].at_key(&at, "is not a key of a sweep".to_owned(), order);
+            self.problems.push(problem.help(help));
+        }
+    }
+}
+
+/// `path` and one key more.
+pub(super) fn join(path: &[String], key: &str) -> Path {
+    path.iter().cloned().chain([key.to_owned()]).collect()
+}
+
+/// The value as JSON.
+pub(super) fn json(value: &Value) -> Json {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// Parameters are called by the key that they change.
+fn shown(path: &[String]) -> String {
+    match path {
+        [sweep, parameters, key, rest @ ..]
+            if sweep == "sweep" && parameters == "parameters" && key.contains('.') =>
+        {
+            rest.iter().fold(key.clone(), |name, part| format!("{name}: {part}"))
+        }
+        _ => dotted(path),
+    }
+}

@@ -1,0 +1,275 @@
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::*;
+use crate::config::{Loaded, Problems, Vocabulary};
+
+const BASE: &str = r#"schema = 1
+[model]
+name = "mlp"
+hidden = [8]
+[data]
+name = "shapes"
+dir = "data/shapes"
+classes = 3
+[train]
+epochs = 2
+batch_size = 8
+[optimizer]
+name = "sgd"
+lr = 0.1
+"#;
+
+/// A sweep of one learning rate, with room for more keys of `[sweep]` and more parameters.
+fn file(keys: &str, parameters: &str) -> String {
+    format!("schema = 1\nbase = \"base.toml\"\n[sweep]\n{keys}\n[sweep.parameters]\n{parameters}\n")
+}
+
+const LR: &str = "\"optimizer.lr\" = { values = [0.1, 0.01] }";
+
+fn load_in(text: &str, words: &[&str]) -> Result<(Sweep, Loaded), Problems> {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+        path
+    };
+    write("base.toml", BASE);
+    let path = write("tune.toml", text);
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    load(&path, &words, &Vocabulary { models: vec!["mlp".into()] })
+}
+
+#[track_caller]
+fn good(text: &str, words: &[&str]) -> Sweep {
+    match load_in(text, words) {
+        Ok((sweep, _)) => sweep,
+        Err(problems) => panic!("{}", problems.page(false, 100)),
+    }
+}
+
+/// Refused with these words, and with a caret in line `line` of the file (0: of a word of the command line).
+#[track_caller]
+fn refused(text: &str, words: &[&str], line: usize, expected: &[&str]) {
+    let problems = load_in(text, words).expect_err("it should be refused");
+    let page = problems.page(false, 200);
+    for word in expected {
+        assert!(page.contains(word), "`{word}` is not in:\n{page}");
+    }
+    let place = if line > 0 { format!("tune.toml:{line}:") } else { "command line:1:".to_owned() };
+    assert!(page.contains(&place), "{place} is not in:\n{page}");
+}
+
+#[test]
+fn a_sweep_file_is_read_with_its_defaults() {
+    let sweep = good(&file("", LR), &[]);
+    assert_eq!(sweep.name, "tune");
+    assert!(sweep.base.ends_with("base.toml"));
+    let search = &sweep.search;
+    assert_eq!((search.method, search.metric.as_str()), (Method::Grid, "val/loss"));
+    assert_eq!((search.goal, search.seed, search.pruner), (Mode::Min, 42, Pruner::None));
+    assert_eq!((sweep.trials, sweep.max_failures), (None, 3));
+    let values = vec![json!(0.1), json!(0.01)];
+    assert_eq!(search.parameters[0].domain, Domain::Categorical { values });
+}
+
+#[test]
+fn parameters_keep_their_order_and_may_be_written_as_tables() {
+    let text = file("trials = 3\nmethod = \"tpe\"\nmetric = \"val/accuracy\"", "")
+        + "[sweep.parameters.train.batch_size]\nvalues = [4, 8]\n\
+           [sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 1e-4\nmax = 1\n\
+           [sweep.pruner]\nname = \"asha\"\nmin_resource = \"2 epochs\"\n";
+    let search = good(&text, &[]).search;
+    let keys: Vec<&str> = search.parameters.iter().map(|p| p.key.as_str()).collect();
+    assert_eq!(keys, ["train.batch_size", "optimizer.lr"]);
+    assert_eq!(search.parameters[1].domain, Domain::LogUniform { min: 1e-4, max: 1.0 });
+    assert_eq!(search.goal, Mode::Max);
+    let min_resource = Every::Epochs(2);
+    let pruner = Pruner::Asha { min_resource, max_resource: None, reduction_factor: 3 };
+    assert_eq!(search.pruner, pruner);
+}
+
+#[test]
+fn an_experiment_takes_hydras_spaces_and_keys_of_the_sweep_from_the_command_line() {
+    let words = [
+        "optimizer.lr=tag(log, interval(1e-3, 1))",
+        "train.batch_size=choice(4,8)",
+        "train.epochs=3",
+        "sweep.method=random",
+        "sweep.trials=5",
+        "sweep.pruner=median",
+    ];
+    let sweep = good(BASE, &words);
+    assert_eq!((sweep.name.as_str(), sweep.trials), ("tune-sweep", Some(5)));
+    assert_eq!(sweep.changes, ["train.epochs=3"]);
+    assert_eq!(sweep.search.method, Method::Random);
+    assert_eq!(sweep.search.parameters[0].domain, Domain::LogUniform { min: 1e-3, max: 1.0 });
+    assert!(matches!(sweep.search.pruner, Pruner::Median { startup_trials: 5, .. }));
+    // A space of the command line takes the place of the file's.
+    let sweep = good(&file("", LR), &["optimizer.lr=0.5,0.25,0.125"]);
+    assert_eq!(sweep.search.parameters.len(), 1);
+    assert_eq!(sweep.search.parameters[0].domain.points(9).unwrap().len(), 3);
+}
+
+#[test]
+fn conditions_choose_between_two_entries_of_one_key() {
+    let parameters = "\"optimizer.name\" = [\"sgd\", \"adamw\"]\n\
+        \"optimizer.lr\" = [{ values = [0.1], when = { \"optimizer.name\" = \"sgd\" } }, \
+        { values = [0.001, 0.01], when = { optimizer.name = \"adamw\" } }]\n\
+        \"optimizer.momentum\" = { values = [0.9], when = { \"optimizer.name\" = [\"sgd\"] } }";
+    let search = good(&file("", parameters), &[]).search;
+    assert_eq!(search.parameters.len(), 4);
+    let values = in_order(&search.parameters, |p| p.domain.extremes().pop());
+    let keys: Vec<&str> = values.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["optimizer.name", "optimizer.lr"], "adamw has no momentum: {values:?}");
+    assert_eq!(values[1].1, json!(0.01));
+}
+
+// ------------------------------------------------------------------------------------------ bad input
+
+#[test]
+fn an_empty_space_and_an_empty_list_of_values_are_refused() {
+    refused(
+        "schema = 1\nbase = \"base.toml\"\n[sweep]\n",
+        &[],
+        3,
+        &["is empty: there is nothing to try"],
+    );
+    refused(&file("", "\"optimizer.lr\" = { values = [] }"), &[], 6, &["is empty"]);
+    refused(
+        &file("", "\"optimizer.lr\" = { values = [1.0, 1.0] }"),
+        &[],
+        6,
+        &["stands here twice"],
+    );
+    refused(&file("", "\"optimizer.lr\" = {}"), &[], 6, &["neither `values` nor `distribution`"]);
+}
+
+#[test]
+fn a_parameter_that_is_no_key_of_an_experiment_is_refused_with_the_right_name() {
+    refused(
+        &file("", "\"optimizer.lrr\" = [0.1]"),
+        &[],
+        6,
+        &["`optimizer.lrr`", "did you mean `lr`?"],
+    );
+    refused(&file("", "\"optimizer\" = [0.1]"), &[], 6, &["is a table"]);
+    refused(&file("", "\"distributed.devices\" = [1, 2]"), &[], 6, &["`sweep.devices_per_trial`"]);
+    refused(BASE, &["optimizer.lrr=0.1,0.2"], 0, &["did you mean `lr`?"]);
+}
+
+#[test]
+fn a_value_that_the_experiment_cannot_have_is_refused_where_it_stands() {
+    refused(&file("", "\"optimizer.lr\" = { values = [0.1, -1.0] }"), &[], 6, &["greater than 0"]);
+    refused(&file("", "\"optimizer.name\" = [\"sgd\", \"sgdd\"]"), &[], 6, &["sgd"]);
+    let both = "\"optimizer.name\" = [\"sgd\", \"adamw\"]\n\"optimizer.momentum\" = [0.9]";
+    let help = "when = { \"optimizer.name\" = \"sgd\" }";
+    refused(&file("", both), &[], 7, &["belongs to `sgd`", help]);
+}
+
+#[test]
+fn conflicting_conditions_are_refused() {
+    let when = |first: &str, second: &str| {
+        let parameters = format!(
+            "\"optimizer.name\" = {{ values = [\"sgd\"]{first} }}\n\
+             \"optimizer.momentum\" = {{ values = [0.9], when = {second} }}"
+        );
+        file("", &parameters)
+    };
+    refused(&when("", "{ \"optimizer.name\" = \"adam\" }"), &[], 7, &["is never \"adam\""]);
+    refused(
+        &when("", "{ \"optimizer.nam\" = \"sgd\" }"),
+        &[],
+        7,
+        &["did you mean `optimizer.name`?"],
+    );
+    refused(&when("", "{ \"optimizer.momentum\" = 0.9 }"), &[], 7, &["the parameter itself"]);
+    let circle =
+        when(", when = { \"optimizer.momentum\" = 0.9 }", "{ \"optimizer.name\" = \"sgd\" }");
+    refused(&circle, &[], 6, &["depends on this parameter itself"]);
+    let twice = "\"optimizer.lr\" = [{ values = [0.1] }, { values = [0.2] }]";
+    refused(&file("", twice), &[], 6, &["is given twice"]);
+}
+
+#[test]
+fn a_metric_that_the_run_never_reports_is_refused() {
+    refused(&file("metric = \"val/acuracy\"", LR), &[], 4, &["did you mean `val/accuracy`?"]);
+    refused(&file("metric = \"test/accuracy\"", LR), &[], 4, &["only validation metrics"]);
+    refused(&file("metric = \"train/loss\"", LR), &[], 4, &["only validation metrics"]);
+    let never = file("metric = \"val/loss\"", LR);
+    refused(&never, &["validation.every=never"], 4, &["is never measured"]);
+    refused(&file("metric = \"val/loss\"\ngoal = \"max\"", LR), &[], 5, &["keep the worst"]);
+}
+
+#[test]
+fn zero_trials_and_a_method_without_an_end_are_refused() {
+    refused(&file("trials = 0", LR), &[], 4, &["from 1 to"]);
+    refused(&file("method = \"random\"", LR), &[], 3, &["`sweep.trials`", "is missing"]);
+    let line = "\"optimizer.lr\" = { distribution = \"uniform\", min = 0.1, max = 1.0 }";
+    refused(&file("", line), &[], 6, &["too many values for a grid"]);
+    let wide = "\"experiment.seed\" = { distribution = \"int_uniform\", min = 1, max = 90000 }\n";
+    refused(&file("", &(wide.to_owned() + LR)), &[], 5, &["180000 combinations"]);
+}
+
+#[test]
+fn numbers_in_the_wrong_order_or_without_a_logarithm_are_refused() {
+    let with = |table: &str| file("", &format!("\"optimizer.lr\" = {{ {table} }}"));
+    refused(&with("distribution = \"uniform\", min = 2, max = 1"), &[], 6, &["less than `max`"]);
+    refused(&with("distribution = \"log_uniform\", min = 0, max = 1"), &[], 6, &["no logarithm"]);
+    refused(&with("distribution = \"uniform\", min = 0.1"), &[], 6, &["needs `max`"]);
+    refused(&with("distribution = \"q_uniform\", min = 0.1, max = 1"), &[], 6, &["needs `q`"]);
+    refused(
+        &with("distribution = \"loguniform\", min = 0.1, max = 1"),
+        &[],
+        6,
+        &["did you mean `log_uniform`?"],
+    );
+    refused(&with("values = [1.0], min = 0.5"), &[], 6, &["does not belong to `categorical`"]);
+}
+
+#[test]
+fn every_other_slip_of_the_file_is_shown_where_it_is() {
+    refused(&file("metod = \"grid\"", LR), &[], 4, &["did you mean `method`?"]);
+    refused(&file("method = \"gird\"", LR), &[], 4, &["did you mean `grid`?"]);
+    refused(&file("constraints = [\"a.b <= 3\"]", LR), &[], 4, &["`a.b` is not a key"]);
+    refused(&file("constraints = [\"train.epochs = 3\"]", LR), &[], 4, &["one word too many"]);
+    refused(&file("pruner = \"asah\"", LR), &[], 4, &["did you mean `asha`?"]);
+    refused(&file("", LR).replace("base.toml", "bas.toml"), &[], 2, &["base.toml`?"]);
+    refused(&file("name = \"../x\"", LR), &[], 4, &["cannot name a folder"]);
+    refused(&file("method = \"list\"", ""), &[], 4, &["`list` has nothing to try"]);
+    let text = file("", LR) + "[sweep.pruner]\nname = \"asha\"\nmax_resource = \"1 epoch\"\n";
+    refused(&text, &[], 9, &["more than `min_resource`"]);
+}
+
+#[test]
+fn a_list_holds_trials_as_they_are() {
+    let text = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"list\"\n\
+        [[sweep.list]]\n\"optimizer.lr\" = 0.5\ntrain.batch_size = 4\n[[sweep.list]]\noptimizer.lr = 0.25\n";
+    let search = good(text, &[]).search;
+    assert_eq!(search.list.len(), 2);
+    assert_eq!(search.list[1], [("optimizer.lr".to_owned(), json!(0.25))]);
+}
+
+#[test]
+fn a_learning_rate_range_test_needs_no_metric_and_takes_no_parameters() {
+    let text = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"lr_range\"\n";
+    let range = LrRange { min: 1e-6, max: 10.0, steps: 100 };
+    assert_eq!(good(text, &[]).search.lr_range, Some(range));
+    refused(
+        &file("method = \"lr_range\"", LR),
+        &[],
+        5,
+        &["does not belong to `method = \"lr_range\"`"],
+    );
+    let backwards = text.to_owned() + "[sweep.lr_range]\nmin = 1.0\nmax = 0.1\n";
+    refused(&backwards, &[], 6, &["less than the last rate"]);
+}
+
+#[test]
+fn a_path_of_the_base_is_relative_to_the_sweep() {
+    assert_eq!(
+        good(&file("", LR), &[]).base.file_name(),
+        Some(PathBuf::from("base.toml").as_os_str())
+    );
+}

@@ -1,0 +1,115 @@
+//! What one pass holds at its largest moment, measured on small batches before anything is trained.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::engine::{Error, loss};
+use crate::memory;
+use crate::model::Model;
+use crate::nn::{Params, Pass};
+use crate::ops::GradientSink;
+use crate::plan::Plan;
+use crate::rng::{Key, Purpose};
+use crate::units::Bytes;
+
+/// Input elements of the larger batch that is run.
+const ELEMENTS: usize = 1 << 16;
+/// Least and most samples of that batch.
+const SAMPLES: [usize; 2] = [4, 128];
+/// Stack of the thread that runs them, as that of a rank's training thread.
+const STACK_BYTES: usize = 512 << 20;
+
+/// Bytes that a pass of `plan` holds beside parameters and gradients at its largest moment: runs two small
+/// batches of zeros forward and backward, with as many threads as a rank has. Large blocks of memory are
+/// counted as they are handed out. Between two gradients that backward hands over, the most in use grows in
+/// proportion to the batch; which moment is the largest depends on the batch.
+///
+/// # Errors
+///
+/// The model refuses such a batch, or no thread can be started.
+pub fn rehearse(plan: &Plan, model: &dyn Model, params: &Params) -> Result<Bytes, Error> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(plan.distributed.threads_per_rank)
+        .stack_size(STACK_BYTES)
+        .build()
+        .map_err(|error| Error::Thread(std::io::Error::other(error)))?;
+    let elements = plan.model.input.iter().product::<usize>().max(1);
+    let size = plan.batch.size.count();
+    let [least, most] = SAMPLES;
+    let many = (ELEMENTS / elements).clamp(least, most).min(size);
+    let before = memory::in_use();
+    let measure = |samples| {
+        pool.install(|| peaks_of_pass(plan, model, params, samples, before))
+            .map_err(|source| Error::Tensor { phase: "rehearsed", step: 0, source })
+    };
+    // The work memory that threads keep from the first pass on is held in all passes alike.
+    measure(many)?;
+    let large = measure(many)?;
+    if size == many {
+        return Ok(Bytes(large.into_iter().max().unwrap_or(0)));
+    }
+    let few = many / 2;
+    let small = measure(few)?;
+    let peak = |(small, large): (u64, u64)| {
+        large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64
+    };
+    Ok(Bytes(small.into_iter().zip(large).map(peak).max().unwrap_or(0)))
+}
+
+/// Most bytes in use beside those of `before` until each gradient was handed over, and after the last.
+fn peaks_of_pass(
+    plan: &Plan,
+    model: &dyn Model,
+    params: &Params,
+    samples: usize,
+    before: Bytes,
+) -> candle_core::Result<Vec<u64>> {
+    let shape: Vec<usize> = std::iter::once(samples).chain(plan.model.input.clone()).collect();
+    let inputs = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
+    let targets = if loss::is_classifier(&plan.loss) {
+        Tensor::zeros(samples, DType::U32, &Device::Cpu)?
+    } else {
+        Tensor::zeros((samples, plan.model.outputs), DType::F32, &Device::Cpu)?
+    };
+    let key = Key::new(plan.seed, Purpose::Dropout, 0, 0);
+    let mut pass = Pass::train(key, plan.precision);
+    pass.activation_checkpointing = plan.activation_checkpointing;
+    let peaks = Arc::new(Peaks { before, found: Mutex::default() });
+    let sink: Arc<dyn GradientSink> = peaks.clone();
+    memory::reset_peak();
+    params.begin_pass(Some(&sink));
+    let result = model
+        .forward(&inputs, &pass)
+        .and_then(|outputs| loss::mean(&plan.loss, &outputs, &targets))
+        .and_then(|loss| loss.backward());
+    params.end_pass();
+    result?;
+    peaks.note();
+    Ok(std::mem::take(&mut *peaks.found.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// Notes the most in use since the gradient before.
+struct Peaks {
+    before: Bytes,
+    found: Mutex<Vec<u64>>,
+}
+
+impl Peaks {
+    fn note(&self) {
+        let peak = memory::peak().0.saturating_sub(self.before.0);
+        memory::reset_peak();
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(peak);
+    }
+}
+
+impl GradientSink for Peaks {
+    fn add(&self, _: usize, _: &[f32]) -> candle_core::Result<()> {
+        self.note();
+        Ok(())
+    }
+
+    fn complete(&self, _: usize) -> candle_core::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! A large file in a folder that is still temporary: written piece by piece, while the disk works on the
+//! pieces before.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, fadvise};
+
+use super::Error;
+
+/// Bytes after which the disk is set to work. With smaller pieces the disk is slower, with larger ones it
+/// begins later.
+const STRIDE: usize = 8 << 20;
+
+/// A file that is being made.
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    path: PathBuf,
+    written: u64,
+    handed_over: u64,
+}
+
+impl NewFile {
+    /// Makes the file, mode 0644 less the umask.
+    ///
+    /// # Errors
+    ///
+    /// It exists, or cannot be made.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(path)
+            .map_err(Error::io("create", path))?;
+        Ok(Self { file, path: path.to_owned(), written: 0, handed_over: 0 })
+    }
+
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// The write fails.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        for piece in bytes.chunks(STRIDE) {
+            self.file.write_all(piece).map_err(Error::io("write", &self.path))?;
+            self.written += piece.len() as u64;
+            if self.written - self.handed_over >= STRIDE as u64 {
+                self.hand_over();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the file is on disk.
+    ///
+    /// # Errors
+    ///
+    /// The operating system could not write it.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.file.sync_all().map_err(Error::io("sync", &self.path))
+    }
+
+    /// Sets the disk to work on what was written since the last call. Linux begins to write pages that are said to
+    /// be no longer needed, without waiting for them; a file system that does not loses speed, nothing else.
+    fn hand_over(&mut self) {
+        let length = NonZeroU64::new(self.written - self.handed_over);
+        let _ = fadvise(&self.file, self.handed_over, length, Advice::DontNeed);
+        self.handed_over = self.written;
+    }
+}
+
+/// Waits until all of `files` are on disk: together, so that one commit of the journal serves them all.
+///
+/// # Errors
+///
+/// The operating system could not write one of them.
+pub fn sync_together(files: &[NewFile]) -> Result<(), Error> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| file.sync())).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<(), Error>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().try_for_each(join)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_any_length_become_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let mut file = NewFile::create(&path).unwrap();
+        let pieces = [vec![1; 5], vec![2; 2 * STRIDE + 3], vec![], vec![3; STRIDE - 1]];
+        for piece in &pieces {
+            file.write(piece).unwrap();
+        }
+        sync_together(&[file]).unwrap();
+        assert!(std::fs::read(&path).unwrap() == pieces.concat());
+        assert!(NewFile::create(&path).is_err(), "a file that is there is not written over");
+    }
+}

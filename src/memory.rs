@@ -1,0 +1,278 @@
+#![expect(unsafe_code, reason = "the process's allocator")]
+//! The process's allocator: large blocks are kept for the next step instead of being given back to the
+//! system and faulted in again, and are counted.
+//!
+//! A training step asks for the same sizes again and again. Sizes are rounded up to one of eight classes per
+//! power of two; a freed block waits in the list of its class. Blocks in use and waiting together stay below
+//! a fixed multiple of what was in use at once: what exceeds it goes back to the system.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::units::Bytes;
+
+/// Smaller blocks are the system allocator's.
+const LARGE: usize = 1 << 16;
+/// Alignment of every mapping.
+const PAGE: usize = 4096;
+/// Classes per power of two.
+const STEPS: usize = 8;
+/// Blocks may wait for the next step up to one part in so many of what was in use at most.
+pub const KEPT_SHARE: usize = 8;
+/// All classes, up to blocks of 2^46 bytes.
+const CLASSES: usize = STEPS * 32;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
+static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
+    waiting: [None; CLASSES],
+    bytes_waiting: 0,
+    bytes_in_use: 0,
+    peak: 0,
+    most: 0,
+});
+
+/// Bytes of large blocks in use right now.
+pub fn in_use() -> Bytes {
+    Bytes(blocks().bytes_in_use as u64)
+}
+
+/// Most bytes of large blocks in use at once since [`reset_peak`].
+pub fn peak() -> Bytes {
+    Bytes(blocks().peak as u64)
+}
+
+/// Begins to look for the peak anew.
+pub fn reset_peak() {
+    let mut blocks = blocks();
+    blocks.peak = blocks.bytes_in_use;
+}
+
+/// Most bytes that the process had resident, its part of shared mappings included (`VmHWM`); `None` where the
+/// system does not tell.
+pub fn most_resident() -> Option<Bytes> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok().map(|kib: u64| Bytes(kib << 10))
+}
+
+struct Allocator;
+
+/// Where blocks wait, and how much is in use.
+struct Blocks {
+    /// The first block of each class.
+    waiting: [Option<NonNull<Waiting>>; CLASSES],
+    bytes_waiting: usize,
+    bytes_in_use: usize,
+    /// Most in use since the last reset.
+    peak: usize,
+    /// Most ever in use.
+    most: usize,
+}
+
+/// The beginning of a block that nobody uses.
+struct Waiting {
+    next: Option<NonNull<Waiting>>,
+}
+
+// SAFETY: the blocks that it points to are used by nobody else.
+unsafe impl Send for Blocks {}
+
+fn blocks() -> MutexGuard<'static, Blocks> {
+    // Nothing below can panic while it holds the lock.
+    BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The class of blocks of `size` bytes, at least [`LARGE`], and their bytes: a multiple of [`PAGE`].
+fn class(size: usize) -> (usize, usize) {
+    let power = (size - 1).ilog2() as usize;
+    let step = (1 << power) / STEPS;
+    let steps = (size - (1 << power)).div_ceil(step);
+    ((power + 1 - LARGE.ilog2() as usize) * STEPS + steps, (1 << power) + steps * step)
+}
+
+fn is_large(layout: &Layout) -> bool {
+    (LARGE..1 << 46).contains(&layout.size()) && layout.align() <= PAGE
+}
+
+impl Blocks {
+    /// A waiting block of `class`, which is in use from now on.
+    fn reuse(&mut self, class: usize, bytes: usize) -> Option<NonNull<Waiting>> {
+        let block = self.waiting[class]?;
+        // SAFETY: a waiting block begins with its link, and belongs to us alone.
+        self.waiting[class] = unsafe { block.as_ref().next };
+        self.bytes_waiting -= bytes;
+        Some(block)
+    }
+
+    fn wait(&mut self, class: usize, bytes: usize, block: NonNull<Waiting>) {
+        // SAFETY: the block is mapped, aligned to a page, longer than a link, and nobody uses it any more.
+        unsafe { block.write(Waiting { next: self.waiting[class] }) };
+        self.waiting[class] = Some(block);
+        self.bytes_waiting += bytes;
+        self.bytes_in_use -= bytes;
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.bytes_in_use += bytes;
+        self.peak = self.peak.max(self.bytes_in_use);
+        self.most = self.most.max(self.bytes_in_use);
+    }
+
+    /// Whether blocks in use and waiting are more than an eighth above the most that was ever in use.
+    fn is_too_much(&self) -> bool {
+        self.bytes_waiting + self.bytes_in_use > self.most + self.most / KEPT_SHARE
+    }
+
+    /// Gives waiting blocks back to the system, large ones first, while `keeps_on`.
+    fn release(&mut self, keeps_on: impl Fn(&Self) -> bool) {
+        for class in (0..CLASSES).rev() {
+            let bytes = bytes_of(class);
+            while keeps_on(self)
+                && let Some(block) = self.reuse(class, bytes)
+            {
+                // SAFETY: the block is a whole mapping of `bytes` bytes that nobody uses. An error would
+                // mean that it is not, and leaves the memory to the end of the process.
+                let _ = unsafe { rustix::mm::munmap(block.as_ptr().cast(), bytes) };
+            }
+        }
+    }
+}
+
+/// Bytes of the blocks of `class`; the inverse of [`class`].
+fn bytes_of(class: usize) -> usize {
+    let power = class / STEPS + LARGE.ilog2() as usize - 1;
+    (1 << power) + class % STEPS * ((1 << power) / STEPS)
+}
+
+/// A block for `size` bytes, and whether it is zeroed; null if the system has no memory.
+fn take(size: usize) -> (*mut u8, bool) {
+    let (class, bytes) = class(size);
+    let mut blocks = blocks();
+    blocks.count(bytes);
+    if let Some(block) = blocks.reuse(class, bytes) {
+        return (block.as_ptr().cast(), false);
+    }
+    blocks.release(Blocks::is_too_much);
+    drop(blocks);
+    (map(bytes), true)
+}
+
+/// A new zeroed mapping; null if the system refuses.
+fn map(bytes: usize) -> *mut u8 {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a null hint lets the kernel choose a free range.
+    let mapped = || unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, prot, flags) };
+    let block = mapped().or_else(|_| {
+        blocks().release(|_| true);
+        mapped()
+    });
+    let Ok(block) = block else {
+        blocks().bytes_in_use -= bytes;
+        return ptr::null_mut();
+    };
+    block.cast()
+}
+
+// SAFETY: a block is mapped for itself, at least as long as was asked for, aligned to a page, and given to
+// one user at a time; whether it is ours or the system allocator's is decided by its layout alone.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(&layout) {
+            return take(layout.size()).0;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if !is_large(&layout) {
+            // SAFETY: the caller's promise.
+            return unsafe { System.alloc_zeroed(layout) };
+        }
+        let (block, is_zeroed) = take(layout.size());
+        if !is_zeroed {
+            // SAFETY: the block is that long, and ours until we return it.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if !is_large(&layout) {
+            // SAFETY: the caller's promise.
+            return unsafe { System.dealloc(block, layout) };
+        }
+        let (class, bytes) = class(layout.size());
+        if let Some(block) = NonNull::new(block.cast()) {
+            blocks().wait(class, bytes, block);
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller promises a size that makes a layout.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (is_large(&layout), is_large(&new)) {
+            // SAFETY: the caller's promise.
+            (false, false) => unsafe { System.realloc(block, layout, size) },
+            (true, true) if class(layout.size()) == class(size) => block,
+            _ => {
+                // SAFETY: the caller's promise; both blocks hold the bytes that are copied, and differ.
+                unsafe {
+                    let moved = self.alloc(new);
+                    if !moved.is_null() {
+                        moved.copy_from_nonoverlapping(block, layout.size().min(size));
+                        self.dealloc(block, layout);
+                    }
+                    moved
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_class_holds_its_sizes_and_wastes_at_most_an_eighth(size in LARGE..1usize << 40) {
+            let (class, bytes) = class(size);
+            prop_assert!(class < CLASSES && bytes.is_multiple_of(PAGE));
+            prop_assert!(bytes >= size && bytes - size < size / 8 + 1);
+            prop_assert_eq!(super::class(bytes), (class, bytes));
+            prop_assert_eq!(bytes_of(class), bytes);
+        }
+    }
+
+    #[test]
+    fn blocks_keep_their_values_when_they_grow_and_are_zero_when_asked_for() {
+        for n in [1usize << 14, 20_000, 1 << 20] {
+            let mut values: Vec<u32> = (0..n as u32).collect();
+            values.reserve_exact(3 * n);
+            values.extend(0..n as u32);
+            values.shrink_to_fit();
+            assert!(values.iter().enumerate().all(|(i, &v)| v as usize == i % n), "{n}");
+            drop(values);
+            let zeroed = vec![0u32; 2 * n];
+            assert!(zeroed.iter().all(|&v| v == 0), "{n}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_counted_while_they_are_in_use() {
+        // Far more than what other tests use at the same time.
+        const N: usize = 1 << 30;
+        let block = Vec::<u8>::with_capacity(N);
+        assert!(in_use().0 >= N as u64 && peak() >= in_use());
+        drop(block);
+        assert!(in_use().0 < N as u64);
+    }
+}

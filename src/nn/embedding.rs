@@ -1,0 +1,45 @@
+//! Table of vectors, one per index.
+
+use candle_core::{Result, Tensor};
+
+use super::{Builder, Init, Param};
+use crate::ops;
+
+/// `torch.nn.Embedding`: `weight` (rows, c), drawn from N(0, 1) unless told otherwise.
+pub struct Embedding {
+    weight: Param,
+}
+
+impl Embedding {
+    /// Registers `weight`.
+    ///
+    /// # Errors
+    ///
+    /// A name is taken, or the device is out of memory.
+    pub fn new(builder: &Builder, rows: usize, c: usize) -> Result<Self> {
+        Self::with_init(builder, rows, c, Init::Normal(1.0))
+    }
+
+    /// Registers `weight` with these initial values.
+    ///
+    /// # Errors
+    ///
+    /// As [`Embedding::new`].
+    pub fn with_init(builder: &Builder, rows: usize, c: usize, init: Init) -> Result<Self> {
+        Ok(Self { weight: builder.param("weight", &[rows, c], init)? })
+    }
+
+    /// The table itself, for an output layer that shares it.
+    pub fn weight(&self) -> &Param {
+        &self.weight
+    }
+
+    /// Indices of any shape, u32 or i64 -> (..., c).
+    ///
+    /// # Errors
+    ///
+    /// An index that is no row.
+    pub fn forward(&self, indices: &Tensor) -> Result<Tensor> {
+        ops::embedding(indices, &self.weight.weight()?)
+    }
+}

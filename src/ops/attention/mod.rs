@@ -1,0 +1,264 @@
+//! Scaled dot-product attention: softmax(q k^T / sqrt(d)) v per head, without keeping the scores.
+//!
+//! A block of queries at a time sees all its keys; forward keeps the logarithm of each row's sum of
+//! exponentials, from which backward computes the block's probabilities again (Dao et al., 2022,
+//! <https://arxiv.org/abs/2205.14135>, section 3.1, with whole rows instead of blocks of keys).
+
+mod head;
+
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::precision::{round, rounded};
+use super::storage::{output, read, slice, tensor};
+use crate::plan::Precision;
+use crate::rng::Key;
+use head::{Gradients, Head, HeadRows};
+
+/// What kind of attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Heads; the width is divided among them.
+    pub heads: usize,
+    /// Whether query i sees keys 0 to i only, as `is_causal` of PyTorch.
+    pub causal: bool,
+    /// Each probability is dropped with probability p, and the others are scaled by 1 / (1 - p): element i of
+    /// the (batch, head, query, key) array is kept if number i of the key is at least p.
+    pub dropout: Option<(f64, Key)>,
+    /// Operands, result and gradients are rounded to it.
+    pub precision: Precision,
+}
+
+/// As `torch.nn.functional.scaled_dot_product_attention`, heads side by side: q (b, t, w), k and v (b, s, w)
+/// -> (b, t, w), f32.
+///
+/// # Errors
+///
+/// Shapes that do not fit, a width that the heads do not divide, a probability outside [0, 1].
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Result<Tensor> {
+    let ((b, t, w), (k_b, s, k_w)) = (q.dims3()?, k.dims3()?);
+    if (k_b, k_w) != (b, w) || v.dims() != k.dims() {
+        bail!("queries {:?}, keys {:?} and values {:?}", q.dims(), k.dims(), v.dims());
+    }
+    let op = Op::new(attention, Sizes { b, t, s, w }, [q, k, v].iter().any(|x| x.track_op()))?;
+    q.contiguous()?.apply_op3(&k.contiguous()?, &v.contiguous()?, Apart(op))
+}
+
+/// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
+///
+/// # Errors
+///
+/// As [`attention`].
+pub fn attention_packed(qkv: &Tensor, attention: Attention) -> Result<Tensor> {
+    let (b, t, columns) = qkv.dims3()?;
+    if columns % 3 != 0 {
+        bail!("queries, keys and values in {columns} columns");
+    }
+    let op = Op::new(attention, Sizes { b, t, s: t, w: columns / 3 }, qkv.track_op())?;
+    qkv.contiguous()?.apply_op1(Packed(op))
+}
+
+/// Batch, queries, keys and width.
+#[derive(Clone, Copy)]
+struct Sizes {
+    b: usize,
+    t: usize,
+    s: usize,
+    w: usize,
+}
+
+struct Op {
+    attention: Attention,
+    sizes: Sizes,
+    /// Of each (batch, head, query), the logarithm of the sum of exponentials.
+    log_sums: Option<OnceLock<Vec<f32>>>,
+}
+
+/// One operand: (b, length, columns), of which the heads' values begin at column `first`.
+#[derive(Clone, Copy)]
+struct Operand<'a> {
+    values: &'a [f32],
+    length: usize,
+    columns: usize,
+    first: usize,
+}
+
+impl Op {
+    fn new(attention: Attention, sizes: Sizes, tracked: bool) -> Result<Self> {
+        let heads = attention.heads;
+        if heads == 0 || sizes.w == 0 || !sizes.w.is_multiple_of(heads) {
+            bail!("a width of {} for {heads} heads", sizes.w);
+        }
+        if let Some((p, _)) = attention.dropout
+            && !(0.0..=1.0).contains(&p)
+        {
+            bail!("a dropout probability of {p}");
+        }
+        Ok(Self { attention, sizes, log_sums: tracked.then(OnceLock::new) })
+    }
+
+    fn head_width(&self) -> usize {
+        self.sizes.w / self.attention.heads
+    }
+
+    fn head<'a>(&self, index: usize, [q, k, v]: [Operand<'a>; 3]) -> Head<'a> {
+        let (heads, d) = (self.attention.heads, self.head_width());
+        let rows = |x: Operand<'a>| HeadRows {
+            values: x
+                .values
+                .get(index / heads * x.length * x.columns + x.first + index % heads * d..)
+                .unwrap_or_default(),
+            stride: x.columns,
+            length: x.length,
+            width: d,
+        };
+        Head {
+            q: rows(q),
+            k: rows(k),
+            v: rows(v),
+            causal: self.attention.causal,
+            dropout: self.attention.dropout,
+            first_element: index * self.sizes.t * self.sizes.s,
+        }
+    }
+
+    fn forward(&self, operands: [Operand<'_>; 3]) -> (CpuStorage, Shape) {
+        let (Sizes { b, t, w, .. }, heads) = (self.sizes, self.attention.heads);
+        let mut by_head = vec![0.0; b * t * w];
+        let mut log_sums = vec![0.0; b * heads * t];
+        let tasks = by_head.par_chunks_mut((t * self.head_width()).max(1));
+        tasks.zip(log_sums.par_chunks_mut(t.max(1))).enumerate().for_each(|(i, (y, log_sums))| {
+            self.head(i, operands).forward(y, log_sums);
+        });
+        let mut y = vec![0.0; b * t * w];
+        self.place(&by_head, t, &mut y, w, 0);
+        round(&mut y, self.attention.precision);
+        if let Some(kept) = &self.log_sums {
+            let _first = kept.set(log_sums);
+        }
+        output(y, (b, t, w))
+    }
+
+    /// Gradients of queries, keys and values, each (b, heads, length, d).
+    fn backward(&self, operands: [Operand<'_>; 3], y: &[f32], dy: &[f32]) -> Result<[Vec<f32>; 3]> {
+        let Sizes { b, t, s, w } = self.sizes;
+        let Some(log_sums) = self.log_sums.as_ref().and_then(OnceLock::get) else {
+            bail!("attention kept nothing for its backward")
+        };
+        let mut gradients = [vec![0.0; b * t * w], vec![0.0; b * s * w], vec![0.0; b * s * w]];
+        let [q, k, v] = &mut gradients;
+        let (d, operand) =
+            (self.head_width(), |values| Operand { values, length: t, columns: w, first: 0 });
+        let tasks = q.par_chunks_mut((t * d).max(1));
+        let tasks = tasks.zip(k.par_chunks_mut((s * d).max(1)));
+        tasks.zip(v.par_chunks_mut((s * d).max(1))).enumerate().for_each(|(i, ((q, k), v))| {
+            let result = self.head(i, [operand(y), operand(dy), operand(dy)]);
+            let log_sums = &log_sums[i * t..(i + 1) * t];
+            let mut gradients = Gradients { q, k, v };
+            self.head(i, operands).backward(result.q, result.k, log_sums, &mut gradients);
+        });
+        Ok(gradients)
+    }
+
+    /// Copies (b, heads, length, d) to columns `first..` of (b, length, columns).
+    fn place(&self, by_head: &[f32], length: usize, out: &mut [f32], columns: usize, first: usize) {
+        let (heads, d) = (self.attention.heads, self.head_width());
+        out.par_chunks_mut(columns).enumerate().for_each(|(token, out)| {
+            for (head, out) in out[first..first + heads * d].chunks_exact_mut(d).enumerate() {
+                let at = ((token / length * heads + head) * length + token % length) * d;
+                out.copy_from_slice(&by_head[at..at + d]);
+            }
+        });
+    }
+
+    fn apart<'a>(&self, q: &'a [f32], k: &'a [f32], v: &'a [f32]) -> [Operand<'a>; 3] {
+        let Sizes { t, s, w, .. } = self.sizes;
+        let operand = |values, length| Operand { values, length, columns: w, first: 0 };
+        [operand(q, t), operand(k, s), operand(v, s)]
+    }
+
+    fn packed<'a>(&self, qkv: &'a [f32]) -> [Operand<'a>; 3] {
+        let Sizes { t, w, .. } = self.sizes;
+        [0, w, 2 * w].map(|first| Operand { values: qkv, length: t, columns: 3 * w, first })
+    }
+}
+
+struct Apart(Op);
+
+impl CustomOp3 for Apart {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_layout: &Layout,
+        k: &CpuStorage,
+        k_layout: &Layout,
+        v: &CpuStorage,
+        v_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let precision = self.0.attention.precision;
+        let q = rounded(slice(q, q_layout)?, precision);
+        let (k, v) = (slice(k, k_layout)?, slice(v, v_layout)?);
+        let (k, v) = (rounded(k, precision), rounded(v, precision));
+        Ok(self.0.forward(self.0.apart(&q, &k, &v)))
+    }
+
+    fn bwd(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let Sizes { b, t, s, w } = self.0.sizes;
+        let precision = self.0.attention.precision;
+        let by_head = read([q, k, v, y, dy], |[q, k, v, y, dy]| {
+            let [q, k, v, dy] = [q, k, v, dy].map(|x| rounded(x, precision));
+            self.0.backward(self.0.apart(&q, &k, &v), y, &dy)
+        })?;
+        let place = |by_head: &[f32], length| {
+            let mut gradient = vec![0.0; b * length * w];
+            self.0.place(by_head, length, &mut gradient, w, 0);
+            round(&mut gradient, precision);
+            tensor(gradient, (b, length, w)).map(Some)
+        };
+        let [q, k, v] = by_head;
+        Ok((place(&q, t)?, place(&k, s)?, place(&v, s)?))
+    }
+}
+
+struct Packed(Op);
+
+impl CustomOp1 for Packed {
+    fn name(&self) -> &'static str {
+        "attention-packed"
+    }
+
+    fn cpu_fwd(&self, qkv: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let qkv = rounded(slice(qkv, layout)?, self.0.attention.precision);
+        Ok(self.0.forward(self.0.packed(&qkv)))
+    }
+
+    fn bwd(&self, qkv: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let (Sizes { t, w, .. }, precision) = (self.0.sizes, self.0.attention.precision);
+        let by_head = read([qkv, y, dy], |[qkv, y, dy]| {
+            let [qkv, dy] = [qkv, dy].map(|x| rounded(x, precision));
+            self.0.backward(self.0.packed(&qkv), y, &dy)
+        })?;
+        let mut gradient = vec![0.0; qkv.elem_count()];
+        for (i, by_head) in by_head.iter().enumerate() {
+            self.0.place(by_head, t, &mut gradient, 3 * w, i * w);
+        }
+        round(&mut gradient, precision);
+        tensor(gradient, qkv.shape()).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests;

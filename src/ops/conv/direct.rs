@@ -1,0 +1,166 @@
+//! Convolution as products of row slices: a tap of an output pixel is a slice of the input, or of zeros.
+//!
+//! The gradient of the input is the same product the other way round, made apart for each class of input
+//! pixels that the same taps reach: with a stride of 2 there are four.
+
+use rayon::prelude::*;
+
+use super::gathered::{gather, is_gathered};
+use super::geometry::{Geometry, Pixel};
+use super::weight_layout::to_hwio;
+use crate::ops::kernel::{Output, Panels, Rows, Source, Sums, Write, product};
+use crate::ops::scratch::zeros;
+
+/// Pixels per block: their inputs and outputs stay in the second-level cache.
+const PIXELS: usize = 192;
+
+/// y (n, oh, ow, co).
+pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
+    let panels: Vec<Panels> = (0..g.groups).map(|group| forward_panels(g, weight, group)).collect();
+    let outside = vec![0.0; g.group_inputs()];
+    let mut y = zeros(g.pixels() * g.co);
+    y.par_chunks_mut(PIXELS * g.co).enumerate().for_each(|(block, y)| {
+        let first = block * PIXELS;
+        let pixels: Vec<Pixel> = g.output_pixels(first..first + y.len() / g.co).collect();
+        for (group, panels) in panels.iter().enumerate() {
+            let starts: Vec<usize> =
+                (0..pixels.len()).map(|i| i * g.co + group * g.group_outputs()).collect();
+            let out =
+                Output { values: y, starts: &starts, write: Write::Replace, sums: Sums::Short };
+            if is_gathered(g) {
+                let matrix = gather(g, x, &pixels);
+                let slices: Vec<&[f32]> = matrix.chunks_exact(g.taps() * g.ci).collect();
+                product(&mut Rows { slices: &slices, taps: 1 }, panels, out, &mut ());
+            } else {
+                let slices = input_slices(g, x, &pixels, group, &outside);
+                product(&mut Rows { slices: &slices, taps: g.taps() }, panels, out, &mut ());
+            }
+        }
+    });
+    y
+}
+
+/// (taps, ci, co) of a group, or (1, taps ci, co) for gathered blocks.
+fn forward_panels(g: &Geometry, weight: &[f32], group: usize) -> Panels {
+    let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
+    if is_gathered(g) {
+        let values = &to_hwio(g, weight, group);
+        let source = Source { values, tap: 0, row: outputs, column: 1 };
+        return Panels::pack(source, &[0], taps * inputs, outputs);
+    }
+    let values = &weight[group * outputs * inputs * taps..];
+    let source = Source { values, tap: 1, row: taps, column: inputs * taps };
+    Panels::pack(source, &(0..taps).collect::<Vec<_>>(), inputs, outputs)
+}
+
+/// What each tap of these output pixels reads: a group's channels of an input pixel, or zeros.
+pub(super) fn input_slices<'a>(
+    g: &Geometry,
+    x: &'a [f32],
+    pixels: &[Pixel],
+    group: usize,
+    outside: &'a [f32],
+) -> Vec<&'a [f32]> {
+    let channels = g.group_inputs();
+    let mut slices = Vec::with_capacity(pixels.len() * g.taps());
+    for &pixel in pixels {
+        for ky in 0..g.kh {
+            for kx in 0..g.kw {
+                slices.push(match g.input_pixel(pixel, ky, kx) {
+                    Some(input) => &x[input * g.ci + group * channels..][..channels],
+                    None => outside,
+                });
+            }
+        }
+    }
+    slices
+}
+
+/// Input pixels (y, x) with the same remainders of y and x by the stride: the taps that reach them, as
+/// operands of a product.
+struct Class {
+    remainder: [usize; 2],
+    taps: Vec<[usize; 2]>,
+    /// (taps, co, ci) for each group.
+    panels: Vec<Panels>,
+}
+
+/// dx (n, h, w, ci).
+pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
+    let classes = classes(g, weight);
+    let outside = vec![0.0; g.group_outputs()];
+    let row = g.w * g.ci;
+    // Rows over all images; each class has about as many pixels of a block.
+    let rows = (PIXELS * g.stride[0] * g.stride[1]).div_ceil(g.w.max(1));
+    let mut dx = zeros(g.n * g.h * row);
+    dx.par_chunks_mut((rows * row).max(1)).enumerate().for_each(|(block, dx)| {
+        let first = block * rows * g.w;
+        for class in classes.iter().filter(|class| !class.taps.is_empty()) {
+            let reached = |(_, pixel): &(usize, Pixel)| {
+                [pixel.y % g.stride[0], pixel.x % g.stride[1]] == class.remainder
+            };
+            let pixels: Vec<(usize, Pixel)> = (0..dx.len() / g.ci)
+                .map(|i| (i, Pixel::new(first + i, g.h, g.w)))
+                .filter(reached)
+                .collect();
+            for (group, panels) in class.panels.iter().enumerate() {
+                let start = |(i, _): &(usize, Pixel)| i * g.ci + group * g.group_inputs();
+                let starts: Vec<usize> = pixels.iter().map(start).collect();
+                let slices = output_slices(g, dy, &pixels, class, group, &outside);
+                let mut rows = Rows { slices: &slices, taps: class.taps.len() };
+                let out =
+                    Output { values: dx, starts: &starts, write: Write::Replace, sums: Sums::Long };
+                product(&mut rows, panels, out, &mut ());
+            }
+        }
+    });
+    dx
+}
+
+fn classes(g: &Geometry, weight: &[f32]) -> Vec<Class> {
+    let [rows, columns] = g.stride;
+    let remainders = (0..rows).flat_map(|y| (0..columns).map(move |x| [y, x]));
+    remainders
+        .map(|remainder| {
+            let meets = |[ky, kx]: &[usize; 2]| {
+                (remainder[0] + g.padding[0] + rows * g.kh - ky).is_multiple_of(rows)
+                    && (remainder[1] + g.padding[1] + columns * g.kw - kx).is_multiple_of(columns)
+            };
+            let all = (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| [ky, kx]));
+            let taps: Vec<[usize; 2]> = all.filter(meets).collect();
+            let panels =
+                (0..g.groups).map(|group| backward_panels(g, weight, group, &taps)).collect();
+            Class { remainder, taps, panels }
+        })
+        .collect()
+}
+
+fn backward_panels(g: &Geometry, weight: &[f32], group: usize, taps: &[[usize; 2]]) -> Panels {
+    let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
+    let values = &weight[group * outputs * inputs * g.taps()..];
+    let source = Source { values, tap: 1, row: inputs * g.taps(), column: g.taps() };
+    let taps: Vec<usize> = taps.iter().map(|[ky, kx]| ky * g.kw + kx).collect();
+    Panels::pack(source, &taps, outputs, inputs)
+}
+
+/// The gradients that come back to these input pixels through the class's taps.
+fn output_slices<'a>(
+    g: &Geometry,
+    dy: &'a [f32],
+    pixels: &[(usize, Pixel)],
+    class: &Class,
+    group: usize,
+    outside: &'a [f32],
+) -> Vec<&'a [f32]> {
+    let channels = g.group_outputs();
+    let mut slices = Vec::with_capacity(pixels.len() * class.taps.len());
+    for &(_, pixel) in pixels {
+        for &[ky, kx] in &class.taps {
+            slices.push(match g.output_pixel(pixel, ky, kx) {
+                Some(output) => &dy[output * g.co + group * channels..][..channels],
+                None => outside,
+            });
+        }
+    }
+    slices
+}

@@ -1,0 +1,139 @@
+//! Gradient of the weight: for each tap, the transposed input times the gradient of the output.
+//!
+//! A small weight is summed over parts of the pixels, a fixed number of them, added in a fixed order; the
+//! rows of a large one are spread over threads, each of which sees all pixels.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::direct::input_slices;
+use super::gathered::{gather, is_gathered};
+use super::geometry::{Geometry, Pixel};
+use super::weight_layout::from_hwio;
+use crate::ops::kernel::{Columns, Output, Panels, Source, Sums, Write, product};
+use crate::ops::scratch::Scratch;
+
+/// Output pixels per product.
+const PIXELS: usize = 256;
+/// Partial sums of a small weight.
+const PARTS: usize = 8;
+/// Elements above which a weight is large.
+const LARGE: usize = 1 << 17;
+/// Rows of a large weight that a thread sums: whole register tiles.
+const ROWS: usize = 48;
+
+/// dw in PyTorch's order.
+pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
+    let work = Work { g, x, dy, zeros: vec![0.0; g.group_inputs()] };
+    let large = g.weight_len() > LARGE && !is_gathered(g);
+    from_hwio(g, &if large { work.spread() } else { work.parts() })
+}
+
+struct Work<'a> {
+    g: &'a Geometry,
+    x: &'a [f32],
+    dy: &'a [f32],
+    zeros: Vec<f32>,
+}
+
+impl Work<'_> {
+    fn blocks(&self) -> Vec<Range<usize>> {
+        let pixels = self.g.pixels();
+        (0..pixels).step_by(PIXELS).map(|first| first..(first + PIXELS).min(pixels)).collect()
+    }
+
+    /// (groups, taps, ci, co).
+    fn parts(&self) -> Vec<f32> {
+        let blocks = self.blocks();
+        let parts = PARTS.min(blocks.len());
+        let part_sum = |part: usize| {
+            let mut sum = Scratch::new(self.g.weight_len());
+            sum.fill(0.0);
+            for pixels in &blocks[blocks.len() * part / parts..blocks.len() * (part + 1) / parts] {
+                self.add_block(pixels.clone(), &mut sum);
+            }
+            sum
+        };
+        let sums: Vec<Scratch> = (0..parts).into_par_iter().map(part_sum).collect();
+        let mut total = vec![0.0; self.g.weight_len()];
+        for sum in &sums {
+            total.iter_mut().zip(&**sum).for_each(|(total, value)| *total += value);
+        }
+        total
+    }
+
+    fn add_block(&self, pixels: Range<usize>, sum: &mut [f32]) {
+        let g = self.g;
+        let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
+        let places: Vec<Pixel> = g.output_pixels(pixels.clone()).collect();
+        for (group, sum) in sum.chunks_exact_mut(taps * inputs * outputs).enumerate() {
+            let dy = self.panels(pixels.clone(), group);
+            if is_gathered(g) {
+                let matrix = gather(g, self.x, &places);
+                let slices: Vec<&[f32]> = matrix.chunks_exact(taps * inputs).collect();
+                add_product(&slices, taps * inputs, &dy, sum);
+            } else {
+                let slices = input_slices(g, self.x, &places, group, &self.zeros);
+                for (tap, sum) in sum.chunks_exact_mut(inputs * outputs).enumerate() {
+                    let slices: Vec<&[f32]> =
+                        slices.iter().skip(tap).step_by(taps).copied().collect();
+                    add_product(&slices, inputs, &dy, sum);
+                }
+            }
+        }
+    }
+
+    /// The gradients of these pixels, (pixels, co of the group).
+    fn panels(&self, pixels: Range<usize>, group: usize) -> Panels {
+        let values = &self.dy[pixels.start * self.g.co + group * self.g.group_outputs()..];
+        let source = Source { values, tap: 0, row: self.g.co, column: 1 };
+        Panels::pack(source, &[0], pixels.len(), self.g.group_outputs())
+    }
+
+    /// As [`Work::parts`].
+    fn spread(&self) -> Vec<f32> {
+        let g = self.g;
+        let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
+        let mut total = vec![0.0; g.weight_len()];
+        let per_group = g.taps() * inputs * outputs;
+        for (group, total) in total.chunks_exact_mut(per_group).enumerate() {
+            let blocks = self.blocks();
+            let dy: Vec<Panels> =
+                blocks.par_iter().map(|pixels| self.panels(pixels.clone(), group)).collect();
+            let taps = total.chunks_exact_mut(inputs * outputs).enumerate();
+            let tasks: Vec<(usize, usize, &mut [f32])> = taps
+                .flat_map(|(tap, sum)| {
+                    let rows = sum.chunks_mut(ROWS * outputs).enumerate();
+                    rows.map(move |(rows, sum)| (tap, rows * ROWS, sum))
+                })
+                .collect();
+            tasks.into_par_iter().for_each(|(tap, first, sum)| {
+                let rows = sum.len() / outputs;
+                let channels = group * inputs + first..group * inputs + first + rows;
+                for (pixels, dy) in blocks.iter().zip(&dy) {
+                    let slices = self.tap_slices(pixels.clone(), tap, channels.clone());
+                    add_product(&slices, rows, dy, sum);
+                }
+            });
+        }
+        total
+    }
+
+    /// These channels of what one tap of these pixels reads.
+    fn tap_slices(&self, pixels: Range<usize>, tap: usize, channels: Range<usize>) -> Vec<&[f32]> {
+        let g = self.g;
+        let slice = |pixel| match g.input_pixel(pixel, tap / g.kw, tap % g.kw) {
+            Some(input) => &self.x[input * g.ci + channels.start..input * g.ci + channels.end],
+            None => &self.zeros[..channels.len()],
+        };
+        g.output_pixels(pixels).map(slice).collect()
+    }
+}
+
+/// sum (rows, co) += the transpose of the slices times dy.
+fn add_product(slices: &[&[f32]], rows: usize, dy: &Panels, sum: &mut [f32]) {
+    let starts: Vec<usize> = (0..sum.len()).step_by(sum.len() / rows).collect();
+    let out = Output { values: sum, starts: &starts, write: Write::Add, sums: Sums::Long };
+    product(&mut Columns::new(slices, rows), dy, out, &mut ());
+}

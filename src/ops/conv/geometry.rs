@@ -1,0 +1,151 @@
+//! Sizes of a convolution, and which input pixel each tap of an output pixel reads.
+
+use std::ops::Range;
+
+use candle_core::{Result, bail};
+
+use super::Sliding;
+
+/// Sizes of one convolution; x (n, h, w, ci), weight (co, ci / groups, kh, kw), y (n, oh, ow, co).
+///
+/// Output pixels are numbered over (image, row, column).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) struct Geometry {
+    pub(super) n: usize,
+    pub(super) h: usize,
+    pub(super) w: usize,
+    pub(super) ci: usize,
+    pub(super) co: usize,
+    pub(super) kh: usize,
+    pub(super) kw: usize,
+    /// Along rows and columns.
+    pub(super) stride: [usize; 2],
+    pub(super) padding: [usize; 2],
+    pub(super) groups: usize,
+    pub(super) oh: usize,
+    pub(super) ow: usize,
+}
+
+impl Geometry {
+    /// Checks that the shapes fit each other.
+    pub(super) fn new(
+        (n, h, w, ci): (usize, usize, usize, usize),
+        (co, per_group, kh, kw): (usize, usize, usize, usize),
+        sliding: Sliding,
+    ) -> Result<Self> {
+        let Sliding { stride, padding, groups } = sliding;
+        if groups == 0 || ci != per_group * groups || !co.is_multiple_of(groups) {
+            bail!("{groups} groups of {per_group} channels each were given {ci} and make {co}");
+        }
+        let oh = output_size(h, kh, stride[0], padding[0])?;
+        let ow = output_size(w, kw, stride[1], padding[1])?;
+        Ok(Self { n, h, w, ci, co, kh, kw, stride, padding, groups, oh, ow })
+    }
+
+    /// Output pixels over all images.
+    pub(super) fn pixels(&self) -> usize {
+        self.n * self.oh * self.ow
+    }
+
+    /// Pixels of the kernel.
+    pub(super) fn taps(&self) -> usize {
+        self.kh * self.kw
+    }
+
+    /// Input channels of a group.
+    pub(super) fn group_inputs(&self) -> usize {
+        self.ci / self.groups
+    }
+
+    /// Output channels of a group.
+    pub(super) fn group_outputs(&self) -> usize {
+        self.co / self.groups
+    }
+
+    /// Elements of the weight.
+    pub(super) fn weight_len(&self) -> usize {
+        self.co * self.group_inputs() * self.taps()
+    }
+
+    /// The input pixel under tap (ky, kx) of an output pixel; `None` outside the image.
+    #[inline(always)]
+    pub(super) fn input_pixel(&self, output: Pixel, ky: usize, kx: usize) -> Option<usize> {
+        // Above and left of the image the numbers wrap, and so lie outside of it as well.
+        let y = (output.y * self.stride[0] + ky).wrapping_sub(self.padding[0]);
+        let x = (output.x * self.stride[1] + kx).wrapping_sub(self.padding[1]);
+        (y < self.h && x < self.w).then(|| (output.image * self.h + y) * self.w + x)
+    }
+
+    /// The output pixel that reads an input pixel through tap (ky, kx), if the stride meets it.
+    #[inline(always)]
+    pub(super) fn output_pixel(&self, input: Pixel, ky: usize, kx: usize) -> Option<usize> {
+        let y = (input.y + self.padding[0]).checked_sub(ky)?;
+        let x = (input.x + self.padding[1]).checked_sub(kx)?;
+        let (row, column) = (y / self.stride[0], x / self.stride[1]);
+        let meets = y % self.stride[0] == 0 && x % self.stride[1] == 0;
+        (meets && row < self.oh && column < self.ow)
+            .then(|| (input.image * self.oh + row) * self.ow + column)
+    }
+
+    /// Output pixels of this range.
+    pub(super) fn output_pixels(&self, range: Range<usize>) -> impl Iterator<Item = Pixel> {
+        let (oh, ow) = (self.oh, self.ow);
+        range.map(move |pixel| Pixel::new(pixel, oh, ow))
+    }
+}
+
+/// A pixel's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pixel {
+    pub(super) image: usize,
+    pub(super) y: usize,
+    pub(super) x: usize,
+}
+
+impl Pixel {
+    /// Number `pixel` of images of h x w.
+    #[inline(always)]
+    pub(super) fn new(pixel: usize, h: usize, w: usize) -> Self {
+        Self { image: pixel / (h * w), y: pixel / w % h, x: pixel % w }
+    }
+}
+
+/// Output size of a window that slides over a padded line of `size` values.
+pub(in crate::ops) fn output_size(
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+) -> Result<usize> {
+    if kernel == 0 || stride == 0 {
+        bail!("a window needs a size and a stride of at least 1");
+    }
+    match (size + 2 * padding).checked_sub(kernel) {
+        Some(room) => Ok(room / stride + 1),
+        None => bail!("a window of {kernel} does not fit into {size} values padded by {padding}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_pixels_read_exactly_the_input_pixels_that_lead_back_to_them() {
+        let sliding = Sliding { stride: [2, 3], padding: [1, 2], groups: 1 };
+        let g = Geometry::new((2, 7, 8, 1), (1, 1, 3, 5), sliding).unwrap();
+        let mut found = 0;
+        for (ky, kx) in (0..3).flat_map(|ky| (0..5).map(move |kx| (ky, kx))) {
+            for (number, output) in g.output_pixels(0..g.pixels()).enumerate() {
+                if let Some(input) = g.input_pixel(output, ky, kx) {
+                    let input = Pixel::new(input, g.h, g.w);
+                    assert_eq!(g.output_pixel(input, ky, kx), Some(number));
+                    found += 1;
+                }
+            }
+            let back = (0..2 * 7 * 8).filter_map(|i| g.output_pixel(Pixel::new(i, 7, 8), ky, kx));
+            found -= back.count();
+        }
+        assert_eq!(found, 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! Convolution, channels last: forward, gradient of the input, gradient of the weight.
+//!
+//! Work is cut into blocks of fixed size, and partial sums are added in a fixed order, so that the number of
+//! threads changes no bit.
+#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
+
+mod algorithm;
+mod depthwise;
+mod direct;
+mod direct_gradient;
+mod gathered;
+mod geometry;
+mod normalised;
+#[cfg(test)]
+mod tests;
+mod weight_layout;
+mod winograd;
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::bias::column_sums;
+use super::precision::{round, rounded};
+use super::storage::{output, read, slice, tensor};
+use super::weight::{Destination, Weight};
+use crate::plan::{Convolutions, Precision};
+use algorithm::Algorithm;
+use geometry::Geometry;
+pub(super) use geometry::output_size;
+pub use normalised::{ConvNorm, conv_batch_norm};
+
+/// Pixels that get their bias together.
+const PIXELS: usize = 256;
+
+/// How a window slides over an image, the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Input pixels from one output pixel to the next.
+    pub stride: usize,
+    /// Rows and columns added on each side.
+    pub padding: usize,
+}
+
+/// How a convolution is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvOptions {
+    /// How the kernel slides.
+    pub window: Window,
+    /// Groups of channels that do not see each other; as many as channels for a depthwise convolution.
+    pub groups: usize,
+    /// Operands, result and gradients are rounded to it.
+    pub precision: Precision,
+    /// Which algorithms are considered.
+    pub convolutions: Convolutions,
+}
+
+/// Along rows and columns.
+#[derive(Clone, Copy)]
+struct Sliding {
+    stride: [usize; 2],
+    padding: [usize; 2],
+    groups: usize,
+}
+
+/// Cross-correlation as `torch.nn.functional.conv2d`, with activations in NHWC.
+///
+/// x (n, h, w, ci), weight (co, ci / groups, kh, kw), bias (co) -> (n, oh, ow, co), f32. Each group of input
+/// channels makes a group of output channels. Under a half precision, operands, result and gradients are
+/// rounded to it.
+///
+/// # Errors
+///
+/// The channels differ, or the kernel is larger than the padded image.
+pub fn conv2d(
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    options: ConvOptions,
+) -> Result<Tensor> {
+    apply(x, weight, bias, Conv::new_2d(x, weight, bias, options)?)
+}
+
+/// Cross-correlation as `torch.nn.functional.conv1d`, with activations in NLC.
+///
+/// x (n, l, ci), weight (co, ci / groups, k), bias (co) -> (n, ol, co); otherwise as [`conv2d`].
+///
+/// # Errors
+///
+/// Those of [`conv2d`].
+pub fn conv1d(
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    options: ConvOptions,
+) -> Result<Tensor> {
+    let ConvOptions { window: Window { stride, padding }, groups, .. } = options;
+    let sliding = Sliding { stride: [1, stride], padding: [0, padding], groups };
+    let ((n, l, ci), (co, inputs, k)) = (x.dims3()?, weight.tensor().dims3()?);
+    let g = Geometry::new((n, 1, l, ci), (co, inputs, 1, k), sliding)?;
+    apply(x, weight, bias, Conv::new(g, vec![n, g.ow, co], weight, bias, options))
+}
+
+fn apply(x: &Tensor, weight: &Weight, bias: Option<&Weight>, op: Conv) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    match bias.map(Weight::tensor) {
+        None => x.apply_op2(weight.tensor(), op),
+        Some(bias) if bias.dims() == [op.geometry.co] => x.apply_op3(weight.tensor(), bias, op),
+        Some(bias) => bail!("a bias of shape {:?} for {} channels", bias.dims(), op.geometry.co),
+    }
+}
+
+struct Conv {
+    geometry: Geometry,
+    algorithm: Algorithm,
+    shape: Vec<usize>,
+    precision: Precision,
+    dw: Destination,
+    db: Option<Destination>,
+}
+
+impl Conv {
+    fn new_2d(
+        x: &Tensor,
+        weight: &Weight,
+        bias: Option<&Weight>,
+        options: ConvOptions,
+    ) -> Result<Self> {
+        let ConvOptions { window: Window { stride, padding }, groups, .. } = options;
+        let sliding = Sliding { stride: [stride; 2], padding: [padding; 2], groups };
+        let g = Geometry::new(x.dims4()?, weight.tensor().dims4()?, sliding)?;
+        Ok(Self::new(g, vec![g.n, g.oh, g.ow, g.co], weight, bias, options))
+    }
+
+    fn new(
+        geometry: Geometry,
+        shape: Vec<usize>,
+        weight: &Weight,
+        bias: Option<&Weight>,
+        ConvOptions { precision, convolutions, .. }: ConvOptions,
+    ) -> Self {
+        let algorithm = Algorithm::of(&geometry, convolutions);
+        let (dw, db) = (weight.destination(), bias.map(Weight::destination));
+        Self { geometry, algorithm, shape, precision, dw, db }
+    }
+
+    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> (CpuStorage, Shape) {
+        output(self.values(x, weight, bias), &*self.shape)
+    }
+
+    fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+        let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
+        let mut y = self.algorithm.forward(&self.geometry, &x, &weight);
+        if let Some(bias) = bias {
+            let bias = rounded(bias, self.precision);
+            y.par_chunks_mut(PIXELS * bias.len()).for_each(|block| {
+                for pixel in block.chunks_exact_mut(bias.len()) {
+                    pixel.iter_mut().zip(&*bias).for_each(|(y, bias)| *y += bias);
+                }
+            });
+        }
+        round(&mut y, self.precision);
+        y
+    }
+
+    fn backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Gradients> {
+        let (algorithm, geometry) = (self.algorithm, &self.geometry);
+        read([x, weight, dy], |[x_values, weight_values, dy]| {
+            let dy = rounded(dy, self.precision);
+            let dw = if weight.track_op() {
+                let x_values = rounded(x_values, self.precision);
+                let mut dw = algorithm.backward_weight(geometry, &x_values, &dy);
+                round(&mut dw, self.precision);
+                self.dw.send(dw, weight)?
+            } else {
+                None
+            };
+            let dx = if x.track_op() {
+                let weight_values = rounded(weight_values, self.precision);
+                let mut dx = algorithm.backward_data(geometry, &dy, &weight_values);
+                round(&mut dx, self.precision);
+                Some(tensor(dx, x.shape())?)
+            } else {
+                None
+            };
+            Ok(Gradients { dx, dw })
+        })
+    }
+
+    fn bias_gradient(&self, bias: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let Some(destination) = &self.db else { return Ok(None) };
+        let sums =
+            |[dy]: [&[f32]; 1]| Ok(column_sums(&rounded(dy, self.precision), self.geometry.co));
+        let mut db = read([dy], sums)?;
+        round(&mut db, self.precision);
+        destination.send(db, bias)
+    }
+}
+
+struct Gradients {
+    dx: Option<Tensor>,
+    dw: Option<Tensor>,
+}
+
+impl CustomOp2 for Conv {
+    fn name(&self) -> &'static str {
+        "conv2d-nhwc"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, None))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let gradients = self.backward(x, weight, dy)?;
+        Ok((gradients.dx, gradients.dw))
+    }
+}
+
+impl CustomOp3 for Conv {
+    fn name(&self) -> &'static str {
+        "conv2d-nhwc-bias"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let bias = slice(bias, bias_layout)?;
+        Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, Some(bias)))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let db = self.bias_gradient(bias, dy)?;
+        let gradients = self.backward(x, weight, dy)?;
+        Ok((gradients.dx, gradients.dw, db))
+    }
+}

@@ -1,0 +1,182 @@
+//! Convolution, batch norm, residual and rectifier as one node of the graph.
+//!
+//! Between two nodes Candle adds the gradient into fresh zeros. Inside of one, the gradient of the norm is at
+//! once that of the convolution.
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+
+use super::geometry::Geometry;
+use super::{Conv, ConvOptions, Gradients};
+use crate::ops::batch_norm::{Channels, Gate, batch_statistics};
+use crate::ops::norm::{Activation, BatchStatistics};
+use crate::ops::storage::{output, overwrite, read, slice, tensor};
+use crate::ops::weight::Weight;
+
+/// What is learnt, and how it is applied.
+#[derive(Clone, Copy)]
+pub struct ConvNorm<'a> {
+    /// (co, ci / groups, kh, kw).
+    pub weight: &'a Weight,
+    /// Scale and shift of the norm, (co) each.
+    pub affine: [&'a Weight; 2],
+    /// How the convolution is made.
+    pub options: ConvOptions,
+    /// What follows the norm and the residual.
+    pub activation: Activation,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+/// [`super::conv2d`] without bias, then [`crate::ops::batch_norm`] with a residual and an activation: the
+/// same bits, in one operation. Returns the statistics of the batch, too.
+///
+/// # Errors
+///
+/// Those of the two, or scale or shift that are tensors of Candle's graph.
+pub fn conv_batch_norm(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    layer: &ConvNorm<'_>,
+) -> Result<(Tensor, BatchStatistics)> {
+    let conv = Conv::new_2d(x, layer.weight, None, layer.options)?;
+    let g = conv.geometry;
+    check(&g, residual, layer.affine)?;
+    let (x, weight) = (x.contiguous()?, layer.weight.tensor());
+    let between = read([&x, weight], |[x, weight]| Ok(conv.values(x, weight, None)))?;
+    let statistics = batch_statistics(&between, g.co);
+    let inverse = |v: &f32| (1.0 / (f64::from(*v) + layer.eps).sqrt()) as f32;
+    let op = Node {
+        conv,
+        between,
+        mean: statistics.mean.clone(),
+        inverse_std: statistics.variance.iter().map(inverse).collect(),
+        gamma: layer.affine[0].held()?,
+        beta: layer.affine[1].held()?,
+        activation: layer.activation,
+    };
+    let y = match residual {
+        None => x.apply_op2(weight, op),
+        Some(residual) => x.apply_op3(weight, &residual.contiguous()?, op),
+    };
+    Ok((y?, statistics))
+}
+
+fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<()> {
+    if affine.iter().any(|weight| weight.tensor().dims() != [g.co]) {
+        bail!("{} channels with norm weights {:?}", g.co, affine[0].tensor().dims());
+    }
+    if g.pixels() < 2 {
+        bail!("batch normalisation needs more than one value per channel");
+    }
+    match residual {
+        Some(residual) if residual.dims() != [g.n, g.oh, g.ow, g.co] => {
+            bail!("a residual {:?} for {:?}", residual.dims(), [g.n, g.oh, g.ow, g.co])
+        }
+        _ => Ok(()),
+    }
+}
+
+struct Node {
+    conv: Conv,
+    /// What the convolution made.
+    between: Vec<f32>,
+    mean: Vec<f32>,
+    inverse_std: Vec<f32>,
+    gamma: Weight,
+    beta: Weight,
+    activation: Activation,
+}
+
+impl Node {
+    fn channels<'a>(&'a self, gamma: &'a [f32], beta: &'a [f32]) -> Channels<'a> {
+        let Self { mean, inverse_std, activation, .. } = self;
+        Channels { mean, inverse_std, gamma, beta, activation: *activation }
+    }
+
+    fn forward(&self, residual: Option<&[f32]>) -> Result<(CpuStorage, Shape)> {
+        let y = read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
+            Ok(self.channels(gamma, beta).apply(&self.between, residual))
+        })?;
+        Ok(output(y, &*self.conv.shape))
+    }
+
+    /// Gradients of x and the weight; over `dy`, with a residual's output `y`, that of the residual.
+    fn backward(
+        &self,
+        [x, weight]: [&Tensor; 2],
+        y: Option<&Tensor>,
+        dy: &Tensor,
+    ) -> Result<Gradients> {
+        let (gamma, beta) = (self.gamma.tensor(), self.beta.tensor());
+        let (affine, between) =
+            read([gamma, beta, y.unwrap_or(gamma)], |[gamma, beta, y_values]| {
+                let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
+                let channels = self.channels(gamma, beta);
+                overwrite(dy, |dy| channels.backward(&self.between, gate, dy))
+            })?;
+        self.beta.destination().send(affine.beta, beta)?;
+        self.gamma.destination().send(affine.gamma, gamma)?;
+        match between {
+            Some(gradient) => self.conv.backward(x, weight, &tensor(gradient, dy.shape())?),
+            None => self.conv.backward(x, weight, dy),
+        }
+    }
+}
+
+impl CustomOp2 for Node {
+    fn name(&self) -> &'static str {
+        "conv2d-batch-norm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _x: &CpuStorage,
+        _x_layout: &Layout,
+        _weight: &CpuStorage,
+        _weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward(None)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let gradients = self.backward([x, weight], None, &dy.contiguous()?)?;
+        Ok((gradients.dx, gradients.dw))
+    }
+}
+
+impl CustomOp3 for Node {
+    fn name(&self) -> &'static str {
+        "conv2d-batch-norm-residual"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _x: &CpuStorage,
+        _x_layout: &Layout,
+        _weight: &CpuStorage,
+        _weight_layout: &Layout,
+        residual: &CpuStorage,
+        residual_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward(Some(slice(residual, residual_layout)?))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        _residual: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let dy = dy.contiguous()?;
+        let gradients = self.backward([x, weight], Some(y), &dy)?;
+        Ok((gradients.dx, gradients.dw, Some(dy)))
+    }
+}

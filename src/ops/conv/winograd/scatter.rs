@@ -1,0 +1,66 @@
+//! Products -> output pixels.
+
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+use super::components::{COMPONENTS, padded};
+use super::tiles::{TILE, Tiles};
+use super::transform::{Output, Transform};
+use crate::ops::kernel::{best, run};
+
+/// Writes the tiles of these bands into `y`, the bands' pixels; the products are, one component after the
+/// other, (tiles, padded channels).
+pub(super) fn scatter(
+    products: &[&[f32]; COMPONENTS],
+    tiles: &Tiles,
+    bands: Range<usize>,
+    y: &mut [f32],
+) {
+    run(best(), Scatter { products, tiles, bands, y });
+}
+
+struct Scatter<'a> {
+    products: &'a [&'a [f32]; COMPONENTS],
+    tiles: &'a Tiles,
+    bands: Range<usize>,
+    y: &'a mut [f32],
+}
+
+impl WithSimd for Scatter<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let image = self.tiles.output;
+        let vectors = padded(image.c) / S::F32_LANES;
+        let first_pixel = self.tiles.first_pixel(self.bands.start);
+        let products = self.products.map(|values| S::as_simd_f32s(values).0);
+        for tile in 0..self.tiles.within(&self.bands) {
+            let place = self.tiles.place(&self.bands, tile);
+            let pixel = (place.image * image.h + place.y) * image.w + place.x - first_pixel;
+            let (rows, columns) = (TILE.min(image.h - place.y), TILE.min(image.w - place.x));
+            for vector in 0..image.c.div_ceil(S::F32_LANES) {
+                let at = tile * vectors + vector;
+                let mut values = [[simd.splat_f32s(0.0); 6]; 6];
+                for row in 0..6 {
+                    for column in 0..6 {
+                        values[row][column] = products[row * 6 + column][at];
+                    }
+                }
+                let values = Output::tile(simd, values);
+                let first = vector * S::F32_LANES;
+                for (row, line) in values.iter().enumerate().take(rows) {
+                    for (column, &value) in line.iter().enumerate().take(columns) {
+                        let pixel = pixel + row * image.w + column;
+                        let channels = &mut self.y[pixel * image.c..][..image.c][first..];
+                        match S::as_mut_simd_f32s(channels).0.first_mut() {
+                            Some(out) => *out = value,
+                            None => simd.partial_store_f32s(channels, value),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! How an image is cut into tiles of 4x4 output pixels, and tiles into blocks that one thread works on.
+
+use std::ops::Range;
+
+/// Rows and columns of an output tile.
+pub(super) const TILE: usize = 4;
+
+/// A batch of images, channels last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Images {
+    pub(super) n: usize,
+    pub(super) h: usize,
+    pub(super) w: usize,
+    pub(super) c: usize,
+}
+
+impl Images {
+    pub(super) fn len(&self) -> usize {
+        self.n * self.h * self.w * self.c
+    }
+}
+
+/// The tiles of a batch of output images, numbered over (image, row, column). A band is a row of tiles of
+/// one image; bands follow each other in memory, so that a run of bands is one slice of the output.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiles {
+    pub(super) output: Images,
+    /// Tiles per band.
+    columns: usize,
+    /// Bands per image.
+    rows: usize,
+}
+
+/// Top left output pixel of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) image: usize,
+    pub(super) y: usize,
+    pub(super) x: usize,
+}
+
+impl Tiles {
+    pub(super) fn new(output: Images) -> Self {
+        let (rows, columns) = (output.h.div_ceil(TILE), output.w.div_ceil(TILE));
+        Self { output, columns, rows }
+    }
+
+    /// Tiles of a run of bands.
+    pub(super) fn within(&self, bands: &Range<usize>) -> usize {
+        bands.len() * self.columns
+    }
+
+    fn bands(&self) -> usize {
+        self.output.n * self.rows
+    }
+
+    /// Runs of bands of about `tiles` tiles each.
+    pub(super) fn blocks(&self, tiles: usize) -> Vec<Range<usize>> {
+        let bands = (tiles / self.columns).max(1);
+        let blocks = self.bands().div_ceil(bands);
+        // Of equal size, so that the last is not a small rest.
+        (0..blocks)
+            .map(|block| self.bands() * block / blocks..self.bands() * (block + 1) / blocks)
+            .collect()
+    }
+
+    /// Where the tile `number` of these bands is.
+    #[inline(always)]
+    pub(super) fn place(&self, bands: &Range<usize>, number: usize) -> Place {
+        let band = bands.start + number / self.columns;
+        Place {
+            image: band / self.rows,
+            y: band % self.rows * TILE,
+            x: number % self.columns * TILE,
+        }
+    }
+
+    /// Where the pixels of `band` begin, in output pixels.
+    pub(super) fn first_pixel(&self, band: usize) -> usize {
+        let Images { h, w, .. } = self.output;
+        (band / self.rows * h + (band % self.rows * TILE).min(h)) * w
+    }
+
+    /// Cuts `y` into the slices of these adjoining runs of bands.
+    pub(super) fn cut<'a>(
+        &self,
+        mut y: &'a mut [f32],
+        blocks: &[Range<usize>],
+    ) -> Vec<&'a mut [f32]> {
+        let mut slices = Vec::with_capacity(blocks.len());
+        for bands in blocks {
+            let pixels = self.first_pixel(bands.end) - self.first_pixel(bands.start);
+            let (slice, rest) = y.split_at_mut(pixels * self.output.c);
+            slices.push(slice);
+            y = rest;
+        }
+        slices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_adjoining_slices_of_the_output_and_hold_every_tile_once() {
+        for (n, h, w) in [(1, 1, 1), (3, 4, 4), (2, 7, 9), (5, 8, 3), (2, 33, 17)] {
+            let tiles = Tiles::new(Images { n, h, w, c: 2 });
+            for size in [1, 4, 50] {
+                let blocks = tiles.blocks(size);
+                let mut y = vec![0.0; n * h * w * 2];
+                let slices = tiles.cut(&mut y, &blocks);
+                assert_eq!(slices.iter().map(|slice| slice.len()).sum::<usize>(), n * h * w * 2);
+                let of = |bands: &Range<usize>| -> Vec<Place> {
+                    (0..tiles.within(bands)).map(|number| tiles.place(bands, number)).collect()
+                };
+                let places: Vec<Place> = blocks.iter().flat_map(of).collect();
+                assert_eq!(places.len(), n * h.div_ceil(4) * w.div_ceil(4));
+                assert_eq!(places, of(&(0..tiles.bands())));
+                for (bands, slice) in blocks.iter().zip(&slices) {
+                    let first = tiles.place(bands, 0);
+                    assert_eq!(tiles.first_pixel(bands.start), (first.image * h + first.y) * w);
+                    assert!(!slice.is_empty());
+                }
+            }
+        }
+    }
+}

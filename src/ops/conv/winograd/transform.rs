@@ -1,0 +1,207 @@
+//! The matrices of F(4x4, 3x3) as straight-line vector code: one lane per channel.
+//!
+//! y = At [(G g Gt) . (Bt d B)] A for a 6x6 input tile d, a 3x3 kernel g and a 4x4 output tile y (Lavin and
+//! Gray, 2016, section 4.3, interpolation points 0, 1, -1, 2, -2). The gradients are the adjoints of the
+//! same transforms. Every transform is a matrix applied to the columns and then to the rows.
+
+use pulp::Simd;
+
+/// A linear map of `I` values to `O`, lane by lane.
+pub(super) trait Transform<const I: usize, const O: usize>: Sync {
+    /// Applies it to one column or row.
+    fn line<S: Simd>(simd: S, values: [S::f32s; I]) -> [S::f32s; O];
+
+    /// Applies it to the columns, then to the rows.
+    // Loops, not closures: a closure that is not inlined loses the instruction set.
+    #[inline(always)]
+    fn tile<S: Simd>(simd: S, tile: [[S::f32s; I]; I]) -> [[S::f32s; O]; O] {
+        let zero = simd.splat_f32s(0.0);
+        let mut columns = [[zero; O]; I];
+        for j in 0..I {
+            let mut column = [zero; I];
+            for i in 0..I {
+                column[i] = tile[i][j];
+            }
+            columns[j] = Self::line(simd, column);
+        }
+        let mut rows = [[zero; O]; O];
+        for i in 0..O {
+            let mut row = [zero; I];
+            for j in 0..I {
+                row[j] = columns[j][i];
+            }
+            rows[i] = Self::line(simd, row);
+        }
+        rows
+    }
+}
+
+/// Bt: input tiles.
+pub(super) struct Input;
+/// At: output tiles.
+pub(super) struct Output;
+/// A: gradients of output tiles.
+pub(super) struct OutputGradient;
+/// G: kernels.
+pub(super) struct Kernel;
+/// Gt: gradients of kernels.
+pub(super) struct KernelGradient;
+
+impl Transform<6, 6> for Input {
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, d: [S::f32s; 6]) -> [S::f32s; 6] {
+        let v = Lanes(simd);
+        let (a, b) = (v.fma(-4.0, d[2], d[4]), v.fma(-4.0, d[1], d[3]));
+        let (c, e) = (v.sub(d[4], d[2]), v.sub(d[3], d[1]));
+        [
+            v.fma(4.0, d[0], v.fma(-5.0, d[2], d[4])),
+            v.add(a, b),
+            v.sub(a, b),
+            v.fma(2.0, e, c),
+            v.fma(-2.0, e, c),
+            v.fma(4.0, d[1], v.fma(-5.0, d[3], d[5])),
+        ]
+    }
+}
+
+impl Transform<6, 4> for Output {
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, m: [S::f32s; 6]) -> [S::f32s; 4] {
+        let v = Lanes(simd);
+        let (near, near_odd) = (v.add(m[1], m[2]), v.sub(m[1], m[2]));
+        let (far, far_odd) = (v.add(m[3], m[4]), v.sub(m[3], m[4]));
+        [
+            v.add(v.add(m[0], near), far),
+            v.fma(2.0, far_odd, near_odd),
+            v.fma(4.0, far, near),
+            v.add(v.fma(8.0, far_odd, near_odd), m[5]),
+        ]
+    }
+}
+
+impl Transform<4, 6> for OutputGradient {
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, y: [S::f32s; 4]) -> [S::f32s; 6] {
+        let v = Lanes(simd);
+        let (even, odd) = (v.add(y[0], y[2]), v.add(y[1], y[3]));
+        let (far, far_odd) = (v.fma(4.0, y[2], y[0]), v.scale(2.0, v.fma(4.0, y[3], y[1])));
+        [y[0], v.add(even, odd), v.sub(even, odd), v.add(far, far_odd), v.sub(far, far_odd), y[3]]
+    }
+}
+
+impl Transform<3, 6> for Kernel {
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, g: [S::f32s; 3]) -> [S::f32s; 6] {
+        let v = Lanes(simd);
+        let near = v.scale(-1.0 / 6.0, v.add(g[0], g[2]));
+        let far = v.fma(1.0 / 6.0, g[2], v.scale(1.0 / 24.0, g[0]));
+        [
+            v.scale(0.25, g[0]),
+            v.fma(-1.0 / 6.0, g[1], near),
+            v.fma(1.0 / 6.0, g[1], near),
+            v.fma(1.0 / 12.0, g[1], far),
+            v.fma(-1.0 / 12.0, g[1], far),
+            g[2],
+        ]
+    }
+}
+
+impl Transform<6, 3> for KernelGradient {
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, u: [S::f32s; 6]) -> [S::f32s; 3] {
+        let v = Lanes(simd);
+        let near = v.scale(-1.0 / 6.0, v.add(u[1], u[2]));
+        let far = v.add(u[3], u[4]);
+        [
+            v.fma(0.25, u[0], v.fma(1.0 / 24.0, far, near)),
+            v.fma(1.0 / 12.0, v.sub(u[3], u[4]), v.scale(1.0 / 6.0, v.sub(u[2], u[1]))),
+            v.add(v.fma(1.0 / 6.0, far, near), u[5]),
+        ]
+    }
+}
+
+/// Short names for the four operations above.
+struct Lanes<S>(S);
+
+impl<S: Simd> Lanes<S> {
+    #[inline(always)]
+    fn add(&self, a: S::f32s, b: S::f32s) -> S::f32s {
+        self.0.add_f32s(a, b)
+    }
+
+    #[inline(always)]
+    fn sub(&self, a: S::f32s, b: S::f32s) -> S::f32s {
+        self.0.sub_f32s(a, b)
+    }
+
+    #[inline(always)]
+    fn scale(&self, k: f32, a: S::f32s) -> S::f32s {
+        self.0.mul_f32s(self.0.splat_f32s(k), a)
+    }
+
+    /// k a + b. One rounding where the machine has a fused instruction; without one, two are faster than
+    /// emulating it.
+    #[inline(always)]
+    fn fma(&self, k: f32, a: S::f32s, b: S::f32s) -> S::f32s {
+        self.0.mul_add_e_f32s(self.0.splat_f32s(k), a, b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::array::from_fn;
+
+    use pulp::Scalar;
+
+    use super::*;
+
+    /// The matrix of a transform, read off its action on unit vectors.
+    fn matrix<const I: usize, const O: usize, T: Transform<I, O>>() -> [[f32; I]; O] {
+        let columns: [[f32; O]; I] =
+            from_fn(|i| T::line(Scalar, from_fn(|j| f32::from(u8::from(i == j)))));
+        from_fn(|o| from_fn(|i| columns[i][o]))
+    }
+
+    #[test]
+    fn the_transforms_are_lavin_and_grays_matrices() {
+        let (t, s, q) = (1.0 / 24.0, 1.0 / 6.0, 1.0 / 12.0);
+        assert_eq!(
+            matrix::<6, 6, Input>(),
+            [
+                [4., 0., -5., 0., 1., 0.],
+                [0., -4., -4., 1., 1., 0.],
+                [0., 4., -4., -1., 1., 0.],
+                [0., -2., -1., 2., 1., 0.],
+                [0., 2., -1., -2., 1., 0.],
+                [0., 4., 0., -5., 0., 1.],
+            ]
+        );
+        let kernel =
+            [[0.25, 0., 0.], [-s, -s, -s], [-s, s, -s], [t, q, s], [t, -q, s], [0., 0., 1.]];
+        assert_eq!(matrix::<3, 6, Kernel>(), kernel);
+        let output = [
+            [1., 1., 1., 1., 1., 0.],
+            [0., 1., -1., 2., -2., 0.],
+            [0., 1., 1., 4., 4., 0.],
+            [0., 1., -1., 8., -8., 1.],
+        ];
+        assert_eq!(matrix::<6, 4, Output>(), output);
+        assert_eq!(matrix::<4, 6, OutputGradient>(), from_fn(|i| from_fn(|j| output[j][i])));
+        assert_eq!(matrix::<6, 3, KernelGradient>(), from_fn(|i| from_fn(|j| kernel[j][i])));
+    }
+
+    #[test]
+    fn a_tile_is_transformed_by_columns_and_by_rows() {
+        let tile: [[f32; 3]; 3] = from_fn(|i| from_fn(|j| (i * 3 + j) as f32 - 2.5));
+        let matrix = matrix::<3, 6, Kernel>();
+        let transformed = Kernel::tile(Scalar, tile);
+        for (row, line) in transformed.iter().enumerate() {
+            for (column, &value) in line.iter().enumerate() {
+                let exact: f32 = (0..9)
+                    .map(|i| matrix[row][i / 3] * tile[i / 3][i % 3] * matrix[column][i % 3])
+                    .sum();
+                assert!((value - exact).abs() < 1e-6, "{row} {column}");
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Whole products of strided matrices, cut into blocks of rows over all threads.
+
+use rayon::prelude::*;
+
+use super::columns::Columns;
+use super::level::TILE_ROWS;
+use super::panels::{Panels, Source};
+use super::product::{Epilogue, Output, Sums, Write, product};
+use super::rows::Rows;
+
+/// Rows per block at most: their values of A and of the result stay in the second-level cache.
+const ROWS: usize = 192;
+/// Rows per block at least: below, reading B costs more than multiplying.
+const FEWEST_ROWS: usize = 24;
+
+/// A matrix view; every (row, column) lies inside `values` by construction.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Matrix<'a> {
+    values: &'a [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Row-major (rows, cols) over all of `values`.
+    pub(in crate::ops) fn new(values: &'a [f32], rows: usize, cols: usize) -> Self {
+        assert_eq!(values.len(), rows * cols, "a matrix covers its values");
+        Self { values, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// (cols, rows), without copying.
+    pub(in crate::ops) fn transposed(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// Packed as the right operand of a product.
+    pub(in crate::ops) fn panels(self) -> Panels {
+        let source =
+            Source { values: self.values, tap: 0, row: self.row_stride, column: self.col_stride };
+        Panels::pack(source, &[0], self.rows, self.cols)
+    }
+
+    /// `rows` rows from `first` on, as the left operand of a block; calls `f` with it.
+    fn left(self, first: usize, b: &Panels, out: Output<'_>, epilogue: &mut dyn Epilogue) {
+        let rows = out.starts.len();
+        if self.col_stride == 1 {
+            let row = |i: usize| &self.values[(first + i) * self.row_stride..][..self.cols];
+            let slices: Vec<&[f32]> = (0..rows).map(row).collect();
+            product(&mut Rows { slices: &slices, taps: 1 }, b, out, epilogue);
+        } else {
+            let column = |k: usize| &self.values[k * self.col_stride + first..][..rows];
+            let slices: Vec<&[f32]> = (0..self.cols).map(column).collect();
+            product(&mut Columns::new(&slices, rows), b, out, epilogue);
+        }
+    }
+}
+
+/// `out`, row-major (a.rows, b.columns), becomes or grows by `a b`, on all threads.
+pub(in crate::ops) fn multiply(
+    out: &mut [f32],
+    a: Matrix<'_>,
+    b: &Panels,
+    write: Write,
+    sums: Sums,
+) {
+    assert_eq!(out.len(), a.rows * b.columns, "the output covers its values");
+    let rows = rows_per_block(a.rows);
+    out.par_chunks_mut((rows * b.columns).max(1)).enumerate().for_each(|(block, out)| {
+        multiply_block(out, a, block * rows, b, (write, sums), &mut ());
+    });
+}
+
+/// One block of [`multiply`], on the calling thread: `out` are whole rows of the product from row `first` on;
+/// `epilogue` is given rows counted from there.
+pub(in crate::ops) fn multiply_block(
+    out: &mut [f32],
+    a: Matrix<'_>,
+    first: usize,
+    b: &Panels,
+    (write, sums): (Write, Sums),
+    epilogue: &mut dyn Epilogue,
+) {
+    assert_eq!(a.cols, b.depth * b.taps, "inner sizes agree");
+    let starts: Vec<usize> = (0..out.len()).step_by(b.columns.max(1)).collect();
+    a.left(first, b, Output { values: out, starts: &starts, write, sums }, epilogue);
+}
+
+/// Rows per block for a product of so many rows: enough blocks for every thread, in whole tiles.
+pub(in crate::ops) fn rows_per_block(rows: usize) -> usize {
+    let even = rows.div_ceil(rayon::current_num_threads());
+    even.clamp(FEWEST_ROWS, ROWS).next_multiple_of(TILE_ROWS)
+}

@@ -1,0 +1,254 @@
+//! The loops around the register tiles, on one thread.
+
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::level::{TILE_ROWS, run};
+use super::panels::{Panel, Panels};
+use super::tile::{Tile, write_row};
+
+/// What happens to the values that are already in the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Write {
+    /// out = a b
+    Replace,
+    /// out += a b
+    Add,
+}
+
+/// How many products at most are summed in a register before the sum is added to the output.
+///
+/// Fixed here, so that bits do not depend on the sizes of a machine's caches. A depth beyond this length is
+/// cut evenly; of several short taps, as many are taken together as fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Sums {
+    /// 64: less rounding, where it decides whether a rectifier is open.
+    Short = 64,
+    /// 256: faster.
+    Long = 256,
+}
+
+/// Finishes pieces of the result while they are in the cache: bias, activation, residual.
+pub(in crate::ops) trait Epilogue {
+    /// `values` are columns `column..` of row `row` of the output, with all products added. Each element is
+    /// given once. `level` is the instruction set of the product.
+    fn finish(&mut self, level: Arch, row: usize, column: usize, values: &mut [f32]);
+
+    /// Whether there is anything to finish.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+}
+
+/// Nothing is done.
+impl Epilogue for () {
+    fn finish(&mut self, _: Arch, _: usize, _: usize, _: &mut [f32]) {}
+
+    fn is_wanted(&self) -> bool {
+        false
+    }
+}
+
+/// The left operand A of a product.
+pub(in crate::ops) trait Left {
+    /// Called before the tiles of a chunk over `panels` panels.
+    #[inline(always)]
+    fn prepare(&mut self, _chunk: &Chunk, _panels: usize) {}
+
+    /// The sums of rows `row..row + M` over a chunk. `b` are the chunk's rows of the panel.
+    fn sums<S: Simd, const M: usize, const V: usize>(
+        &self,
+        simd: S,
+        row: usize,
+        chunk: &Chunk,
+        b: &[[S::f32s; V]],
+    ) -> Tile<S, M, V>;
+}
+
+/// A part of the inner dimension: some taps with their whole depth, or a part of the depth of one tap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::ops) struct Chunk {
+    pub(super) taps: Range<usize>,
+    pub(super) depth: Range<usize>,
+}
+
+/// Cuts the inner dimension, (taps, depth), into chunks; at least one, which may be empty.
+fn chunks(taps: usize, depth: usize, sums: Sums) -> Vec<Chunk> {
+    let longest = sums as usize;
+    if taps * depth <= longest {
+        return vec![Chunk { taps: 0..taps, depth: 0..depth }];
+    }
+    if depth <= longest {
+        let together = longest / depth;
+        let first_taps = (0..taps).step_by(together);
+        let chunk = |tap| Chunk { taps: tap..(tap + together).min(taps), depth: 0..depth };
+        return first_taps.map(chunk).collect();
+    }
+    let pieces = depth.div_ceil(longest);
+    let piece = |i| depth * i / pieces..depth * (i + 1) / pieces;
+    let chunk = |(tap, i)| Chunk { taps: tap..tap + 1, depth: piece(i) };
+    (0..taps).flat_map(|tap| (0..pieces).map(move |i| (tap, i))).map(chunk).collect()
+}
+
+/// Where the rows of a block of the result go: row `i` begins at `values[starts[i]]`.
+pub(in crate::ops) struct Output<'a> {
+    /// All values that the block may write to.
+    pub(in crate::ops) values: &'a mut [f32],
+    /// First value of each row.
+    pub(in crate::ops) starts: &'a [usize],
+    /// Whether the product replaces what is there.
+    pub(in crate::ops) write: Write,
+    /// The lengths of the chunks.
+    pub(in crate::ops) sums: Sums,
+}
+
+/// Rows of `out` become or grow by `left b`; then `epilogue` sees them. On the calling thread: blocks of some
+/// 200 rows keep their values of A and of the result in the second-level cache.
+pub(in crate::ops) fn product<L: Left>(
+    left: &mut L,
+    b: &Panels,
+    out: Output<'_>,
+    epilogue: &mut dyn Epilogue,
+) {
+    let part = Part { depth: b.depth, columns: b.columns };
+    run(b.level, Product { left, b, part, out, epilogue });
+}
+
+/// The part of B that takes part in a product: its first rows (of each tap) and columns.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Part {
+    /// Rows of B, and values of each row of A.
+    pub(in crate::ops) depth: usize,
+    /// Columns of B; those of the last panel that is needed are computed, too.
+    pub(in crate::ops) columns: usize,
+}
+
+/// As [`product`], of a part of `b`.
+pub(in crate::ops) fn product_of_part<L: Left>(
+    left: &mut L,
+    b: &Panels,
+    part: Part,
+    out: Output<'_>,
+) {
+    assert!(part.depth <= b.depth && part.columns <= b.columns, "a part of the operand");
+    run(b.level, Product { left, b, part, out, epilogue: &mut () });
+}
+
+struct Product<'a, 'e, L> {
+    left: &'a mut L,
+    b: &'a Panels,
+    part: Part,
+    out: Output<'a>,
+    // One compiled product serves all epilogues.
+    epilogue: &'e mut dyn Epilogue,
+}
+
+impl<L: Left> WithSimd for Product<'_, '_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let chunks = chunks(self.b.taps, self.part.depth, self.out.sums);
+        let panels = self.b.count_to(self.part.columns);
+        // The rows of a convolution come back at every tap: there the results stay in the cache, panel
+        // after panel. In a long product, a chunk of A does.
+        let convolution = self.b.taps > 1;
+        let (outer, inner) =
+            if convolution { (panels, chunks.len()) } else { (chunks.len(), panels) };
+        for i in 0..outer {
+            for j in 0..inner {
+                let (panel, chunk) = if convolution { (i, j) } else { (j, i) };
+                if convolution || j == 0 {
+                    self.left.prepare(&chunks[chunk], if convolution { 1 } else { panels });
+                }
+                self.panel(simd, panel, &chunks[chunk], Stage::of(chunk, chunks.len()));
+            }
+        }
+    }
+}
+
+/// Which chunk of an element's sum is at hand.
+#[derive(Clone, Copy)]
+struct Stage {
+    first: bool,
+    last: bool,
+}
+
+impl Stage {
+    fn of(chunk: usize, chunks: usize) -> Self {
+        Self { first: chunk == 0, last: chunk + 1 == chunks }
+    }
+}
+
+impl<L: Left> Product<'_, '_, L> {
+    #[inline(always)]
+    fn panel<S: Simd>(&mut self, simd: S, panel: usize, chunk: &Chunk, stage: Stage) {
+        let panel = self.b.panel(panel);
+        match panel.registers {
+            1 => self.registers::<S, 1>(simd, &panel, chunk, stage),
+            2 => self.registers::<S, 2>(simd, &panel, chunk, stage),
+            3 if S::REGISTER_COUNT >= 32 => self.registers::<S, 3>(simd, &panel, chunk, stage),
+            _ if S::REGISTER_COUNT >= 32 => self.registers::<S, 4>(simd, &panel, chunk, stage),
+            _ => unreachable!("a panel is as wide as a tile"),
+        }
+    }
+
+    /// All rows of one panel of `V` registers.
+    #[inline(always)]
+    fn registers<S: Simd, const V: usize>(
+        &mut self,
+        simd: S,
+        panel: &Panel<'_>,
+        chunk: &Chunk,
+        stage: Stage,
+    ) {
+        let (b, _) = S::as_simd_f32s(panel.values).0.as_chunks::<V>();
+        let first = chunk.taps.start * self.b.depth + chunk.depth.start;
+        let b = &b[first..first + chunk.taps.len() * chunk.depth.len()];
+        let (rows, mut row) = (self.out.starts.len(), 0);
+        while row < rows {
+            // Few sizes of tiles: each is code for every width and instruction set.
+            row += match rows - row {
+                1 => self.tile::<S, 1, V>(simd, row, panel, chunk, b, stage),
+                2 | 3 => self.tile::<S, 2, V>(simd, row, panel, chunk, b, stage),
+                4 | 5 => self.tile::<S, 4, V>(simd, row, panel, chunk, b, stage),
+                _ => self.tile::<S, TILE_ROWS, V>(simd, row, panel, chunk, b, stage),
+            };
+        }
+    }
+
+    /// Rows `row..row + M` of one panel; returns `M`.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "a register tile's loop variables")]
+    fn tile<S: Simd, const M: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        row: usize,
+        panel: &Panel<'_>,
+        chunk: &Chunk,
+        b: &[[S::f32s; V]],
+        stage: Stage,
+    ) -> usize {
+        let sums = self.left.sums::<S, M, V>(simd, row, chunk, b);
+        let add = !stage.first || self.out.write == Write::Add;
+        let columns = &panel.columns;
+        for (i, sums) in sums.iter().enumerate() {
+            let start = self.out.starts[row + i];
+            let out = &mut self.out.values[start + columns.start..start + columns.end];
+            write_row(simd, sums, out, add);
+        }
+        if stage.last && self.epilogue.is_wanted() {
+            self.finish(row..row + M, columns.clone());
+        }
+        M
+    }
+
+    fn finish(&mut self, rows: Range<usize>, columns: Range<usize>) {
+        for row in rows {
+            let start = self.out.starts[row];
+            let out = &mut self.out.values[start + columns.start..start + columns.end];
+            self.epilogue.finish(self.b.level, row, columns.start, out);
+        }
+    }
+}

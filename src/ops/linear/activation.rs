@@ -1,0 +1,181 @@
+//! What follows a linear layer's sum, in the same pass over memory.
+#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
+
+use std::borrow::Cow;
+
+use pulp::Arch;
+use rayon::prelude::*;
+
+use crate::ops::kernel::Epilogue;
+use crate::ops::lanes::vectorised;
+use crate::ops::math::{erf, exp, tanh};
+
+/// Values per task of the passes of their own.
+const BLOCK: usize = 1 << 13;
+
+/// The activation of [`super::linear_activated`], with PyTorch's forms and gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinearActivation {
+    /// Nothing.
+    Identity,
+    /// max(z, 0), with gradient 0 at 0.
+    Relu,
+    /// z times the normal distribution function: `torch.nn.GELU()`.
+    Gelu,
+    /// Its approximation by the tangent: `torch.nn.GELU(approximate="tanh")`.
+    GeluTanh,
+}
+
+impl LinearActivation {
+    /// Whether the gradient cannot be told from the result.
+    pub(super) fn needs_its_input(self) -> bool {
+        matches!(self, Self::Gelu | Self::GeluTanh)
+    }
+
+    #[inline(always)]
+    fn value(self, z: f32) -> f32 {
+        match self {
+            Self::Identity => z,
+            // Not `max`, which would turn NaN into 0.
+            Self::Relu => {
+                if z < 0.0 {
+                    0.0
+                } else {
+                    z
+                }
+            }
+            Self::Gelu => z * distribution(z),
+            Self::GeluTanh => 0.5 * z * (1.0 + tangent(z)),
+        }
+    }
+
+    /// The gradient of z, or for a rectifier of a y, given that of the value.
+    #[inline(always)]
+    fn gradient(self, z: f32, g: f32) -> f32 {
+        match self {
+            Self::Identity => g,
+            // Not a product, which would turn an infinite gradient into NaN where the unit is closed.
+            Self::Relu => {
+                if z > 0.0 {
+                    g
+                } else {
+                    0.0
+                }
+            }
+            Self::Gelu => g * z.mul_add(0.398_942_3 * exp(-0.5 * z * z), distribution(z)),
+            Self::GeluTanh => {
+                let t = tangent(z);
+                let inner = SCALE * (3.0 * CUBIC * z).mul_add(z, 1.0);
+                g * (0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * inner)
+            }
+        }
+    }
+}
+
+/// The normal distribution function.
+#[inline(always)]
+fn distribution(z: f32) -> f32 {
+    0.5 + 0.5 * erf(z * std::f32::consts::FRAC_1_SQRT_2)
+}
+
+const CUBIC: f32 = 0.044_715;
+/// sqrt(2 / π)
+const SCALE: f32 = 0.797_884_6;
+
+#[inline(always)]
+fn tangent(z: f32) -> f32 {
+    tanh(SCALE * z * (CUBIC * z).mul_add(z, 1.0))
+}
+
+/// Adds the bias, keeps the sum where it is wanted, and applies the activation.
+pub(super) struct Finish<'a> {
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) activation: LinearActivation,
+    /// Columns of the result.
+    pub(super) width: usize,
+    /// Row-major, of the block's rows.
+    pub(super) before: Option<&'a mut [f32]>,
+}
+
+impl Epilogue for Finish<'_> {
+    fn finish(&mut self, level: Arch, row: usize, column: usize, values: &mut [f32]) {
+        level.dispatch(
+            #[inline(always)]
+            || {
+                if let Some(bias) = self.bias {
+                    for (value, bias) in values.iter_mut().zip(&bias[column..]) {
+                        *value += bias;
+                    }
+                }
+                if let Some(before) = &mut self.before {
+                    before[row * self.width + column..][..values.len()].copy_from_slice(values);
+                }
+                activate_block(values, self.activation);
+            },
+        );
+    }
+}
+
+#[inline(always)]
+fn activate_block(values: &mut [f32], activation: LinearActivation) {
+    // One loop per activation, so that each is vectorised.
+    macro_rules! each {
+        ($activation:expr) => {
+            for value in values.iter_mut() {
+                *value = $activation.value(*value);
+            }
+        };
+    }
+    match activation {
+        LinearActivation::Identity => {}
+        LinearActivation::Relu => each!(LinearActivation::Relu),
+        LinearActivation::Gelu => each!(LinearActivation::Gelu),
+        LinearActivation::GeluTanh => each!(LinearActivation::GeluTanh),
+    }
+}
+
+/// Applies the activation to every value.
+pub(super) fn activate(values: &mut [f32], activation: LinearActivation) {
+    values.par_chunks_mut(BLOCK).for_each(|block| {
+        vectorised(
+            #[inline(always)]
+            || activate_block(block, activation),
+        );
+    });
+}
+
+/// The gradient of what entered the activation. `before` is that, or the rectifier's result.
+pub(super) fn pull_back<'a>(
+    dy: Cow<'a, [f32]>,
+    before: &[f32],
+    activation: LinearActivation,
+) -> Cow<'a, [f32]> {
+    if activation == LinearActivation::Identity {
+        return dy;
+    }
+    let mut dz = dy.into_owned();
+    dz.par_chunks_mut(BLOCK).zip(before.par_chunks(BLOCK)).for_each(|(dz, z)| {
+        vectorised(
+            #[inline(always)]
+            || pull_back_block(dz, z, activation),
+        );
+    });
+    Cow::Owned(dz)
+}
+
+#[inline(always)]
+fn pull_back_block(dz: &mut [f32], z: &[f32], activation: LinearActivation) {
+    macro_rules! each {
+        ($activation:expr) => {
+            for (g, z) in dz.iter_mut().zip(z) {
+                *g = $activation.gradient(*z, *g);
+            }
+        };
+    }
+    match activation {
+        LinearActivation::Identity => {}
+        LinearActivation::Relu => each!(LinearActivation::Relu),
+        LinearActivation::Gelu => each!(LinearActivation::Gelu),
+        LinearActivation::GeluTanh => each!(LinearActivation::GeluTanh),
+    }
+}

@@ -1,0 +1,363 @@
+//! Fully connected layer: y = activation(x weight^T + bias).
+
+mod activation;
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+pub use activation::LinearActivation;
+use activation::{Finish, activate, pull_back};
+
+use super::bias::column_sums;
+use super::kernel::{Matrix, Sums, Write, multiply, multiply_block, rows_per_block};
+use super::precision::{round, rounded};
+use super::storage::{output, read, slice, tensor};
+use super::weight::{Destination, Weight};
+use crate::plan::Precision;
+
+/// As `torch.nn.functional.linear`: x (..., in), weight (out, in), bias (out) -> (..., out), f32.
+///
+/// Under a half precision, operands, result and gradients are rounded to it.
+///
+/// # Errors
+///
+/// Shapes that do not fit.
+pub fn linear(
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    precision: Precision,
+) -> Result<Tensor> {
+    linear_activated(x, weight, bias, LinearActivation::Identity, precision)
+}
+
+/// [`linear`] and an activation in one pass.
+///
+/// # Errors
+///
+/// Shapes that do not fit.
+pub fn linear_activated(
+    x: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    activation: LinearActivation,
+    precision: Precision,
+) -> Result<Tensor> {
+    let (outputs, inputs) = weight.tensor().dims2()?;
+    if x.dims().last() != Some(&inputs) {
+        bail!("a linear layer over {inputs} features was given {:?}", x.dims());
+    }
+    let n = x.dims()[..x.rank() - 1].iter().product();
+    let (dw, db) = (weight.destination(), bias.map(Weight::destination));
+    let tracked = x.track_op() || weight.tensor().track_op();
+    let before = (activation.needs_its_input() && tracked).then(OnceLock::new);
+    let op = Linear { n, inputs, outputs, activation, precision, before, dw, db };
+    let x = x.contiguous()?;
+    match bias.map(Weight::tensor) {
+        None => x.apply_op2(weight.tensor(), op),
+        Some(bias) if bias.dims() == [outputs] => x.apply_op3(weight.tensor(), bias, op),
+        Some(bias) => bail!("a bias of shape {:?} for {outputs} outputs", bias.dims()),
+    }
+}
+
+struct Linear {
+    n: usize,
+    inputs: usize,
+    outputs: usize,
+    activation: LinearActivation,
+    precision: Precision,
+    /// What entered the activation, where its gradient needs that.
+    before: Option<OnceLock<Vec<f32>>>,
+    dw: Destination,
+    db: Option<Destination>,
+}
+
+impl Linear {
+    fn forward(
+        &self,
+        x: (&CpuStorage, &Layout),
+        weight: (&CpuStorage, &Layout),
+        bias: Option<&[f32]>,
+    ) -> Result<(CpuStorage, Shape)> {
+        let shape = Shape::from([&x.1.dims()[..x.1.dims().len() - 1], &[self.outputs]].concat());
+        let (x, weight) = (slice(x.0, x.1)?, slice(weight.0, weight.1)?);
+        let y = if self.precision == Precision::Fp32 {
+            self.fused(x, weight, bias)
+        } else {
+            self.rounded(x, weight, bias)
+        };
+        Ok(output(y, shape))
+    }
+
+    /// Bias and activation are applied while the product's rows are in the cache.
+    fn fused(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+        let (rows, width) = (rows_per_block(self.n), self.outputs);
+        let x = Matrix::new(x, self.n, self.inputs);
+        let weight = Matrix::new(weight, self.outputs, self.inputs).transposed().panels();
+        let mut y = vec![0.0; self.n * width];
+        let block = |(block, (y, before)): (usize, (&mut [f32], Option<&mut [f32]>))| {
+            let how = (Write::Replace, Sums::Long);
+            let mut finish = Finish { bias, activation: self.activation, width, before };
+            multiply_block(y, x, block * rows, &weight, how, &mut finish);
+        };
+        let blocks = y.par_chunks_mut((rows * width).max(1));
+        match &self.before {
+            None => blocks.map(|y| (y, None)).enumerate().for_each(block),
+            Some(before) => {
+                let mut input = vec![0.0; self.n * width];
+                let inputs = input.par_chunks_mut((rows * width).max(1)).map(Some);
+                blocks.zip(inputs).enumerate().for_each(block);
+                let _first = before.set(input);
+            }
+        }
+        y
+    }
+
+    /// As autocast: operands, sum and activation are rounded one after the other.
+    fn rounded(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+        let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
+        let mut y = vec![0.0; self.n * self.outputs];
+        if let Some(bias) = bias {
+            let bias = rounded(bias, self.precision);
+            y.chunks_exact_mut(self.outputs.max(1)).for_each(|row| row.copy_from_slice(&bias));
+        }
+        let x = Matrix::new(&x, self.n, self.inputs);
+        let weight = Matrix::new(&weight, self.outputs, self.inputs).transposed();
+        multiply(&mut y, x, &weight.panels(), Write::Add, Sums::Long);
+        round(&mut y, self.precision);
+        if let Some(before) = &self.before {
+            let _first = before.set(y.clone());
+        }
+        if self.activation != LinearActivation::Identity {
+            activate(&mut y, self.activation);
+            round(&mut y, self.precision);
+        }
+        y
+    }
+
+    /// Gradients of x, weight and bias. The bias's leaves first: it was registered last.
+    fn backward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
+        read([x, weight, y, dy], |[x_values, weight_values, y, dy]| {
+            let before = self.before.as_ref().and_then(OnceLock::get).map_or(y, Vec::as_slice);
+            let dy = pull_back(rounded(dy, self.precision), before, self.activation);
+            let dy = self.rounded_again(dy);
+            let db = self.bias_gradient(bias, &dy)?;
+            let dy = Matrix::new(&dy, self.n, self.outputs);
+            let dw = if weight.track_op() {
+                let x_values = rounded(x_values, self.precision);
+                let x = Matrix::new(&x_values, self.n, self.inputs);
+                self.dw.send(self.product(dy.transposed(), x, self.outputs), weight)?
+            } else {
+                None
+            };
+            let dx = if x.track_op() {
+                let weight_values = rounded(weight_values, self.precision);
+                let weight = Matrix::new(&weight_values, self.outputs, self.inputs);
+                Some(tensor(self.product(dy, weight, self.n), x.shape())?)
+            } else {
+                None
+            };
+            Ok([dx, dw, db])
+        })
+    }
+
+    /// The activation's gradient leaves autocast's half type, too.
+    fn rounded_again<'a>(&self, dy: Cow<'a, [f32]>) -> Cow<'a, [f32]> {
+        match dy {
+            Cow::Owned(mut dy) if self.activation != LinearActivation::Identity => {
+                round(&mut dy, self.precision);
+                Cow::Owned(dy)
+            }
+            dy => dy,
+        }
+    }
+
+    /// a b, (rows, inputs).
+    fn product(&self, a: Matrix<'_>, b: Matrix<'_>, rows: usize) -> Vec<f32> {
+        let mut product = vec![0.0; rows * self.inputs];
+        multiply(&mut product, a, &b.panels(), Write::Replace, Sums::Long);
+        round(&mut product, self.precision);
+        product
+    }
+
+    fn bias_gradient(&self, bias: Option<&Tensor>, dy: &[f32]) -> Result<Option<Tensor>> {
+        let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
+        let mut db = column_sums(dy, self.outputs);
+        round(&mut db, self.precision);
+        destination.send(db, bias)
+    }
+}
+
+impl CustomOp2 for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward((x, x_layout), (weight, weight_layout), None)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let [dx, dw, _] = self.backward(x, weight, None, y, dy)?;
+        Ok((dx, dw))
+    }
+}
+
+impl CustomOp3 for Linear {
+    fn name(&self) -> &'static str {
+        "linear-bias"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let bias = slice(bias, bias_layout)?;
+        self.forward((x, x_layout), (weight, weight_layout), Some(bias))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [dx, dw, db] = self.backward(x, weight, Some(bias), y, dy)?;
+        Ok((dx, dw, db))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::super::testing::{check_gradients, values};
+    use super::*;
+
+    fn slow(x: &[f64], w: &[f64], b: Option<&Vec<f64>>, inputs: usize, outputs: usize) -> Vec<f64> {
+        let n = x.len() / inputs;
+        (0..n * outputs)
+            .map(|i| {
+                let (row, out) = (i / outputs, i % outputs);
+                let dot: f64 = (0..inputs).map(|j| x[row * inputs + j] * w[out * inputs + j]).sum();
+                dot + b.map_or(0.0, |b| b[out])
+            })
+            .collect()
+    }
+
+    #[test]
+    fn outputs_and_gradients_equal_the_slow_ones() {
+        for (n, inputs, outputs) in [(1, 1, 1), (1, 7, 3), (5, 2, 11), (67, 3, 2), (2, 3, 131)] {
+            check_gradients(
+                &[&[n, inputs], &[outputs, inputs], &[outputs]],
+                |t| linear(&t[0], &(&t[1]).into(), Some(&(&t[2]).into()), Precision::Fp32),
+                |v| slow(&v[0], &v[1], Some(&v[2]), inputs, outputs),
+                1e-5,
+            );
+            check_gradients(
+                &[&[n, inputs], &[outputs, inputs]],
+                |t| linear(&t[0], &(&t[1]).into(), None, Precision::Fp32),
+                |v| slow(&v[0], &v[1], None, inputs, outputs),
+                1e-5,
+            );
+        }
+    }
+
+    #[test]
+    fn activations_and_leading_dimensions_equal_the_slow_ones() {
+        fn gelu_tanh(z: f64) -> f64 {
+            0.5 * z
+                * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (z + 0.044_715 * z.powi(3))).tanh())
+        }
+        let gelu = |z: f64| 0.5 * z * (1.0 + candle_core::cpu::erf::erf_f64(z / 2f64.sqrt()));
+        let cases: [(LinearActivation, &dyn Fn(f64) -> f64); 4] = [
+            (LinearActivation::Identity, &|z| z),
+            (LinearActivation::Relu, &|z| z.max(0.0)),
+            (LinearActivation::Gelu, &gelu),
+            (LinearActivation::GeluTanh, &gelu_tanh),
+        ];
+        for (activation, exact) in cases {
+            for (leading, inputs, outputs) in [([1, 1], 1, 1), ([2, 5], 7, 3), ([31, 2], 5, 67)] {
+                check_gradients(
+                    &[&[leading[0], leading[1], inputs], &[outputs, inputs], &[outputs]],
+                    |t| {
+                        let (w, b) = ((&t[1]).into(), (&t[2]).into());
+                        let y = linear_activated(&t[0], &w, Some(&b), activation, Precision::Fp32)?;
+                        assert_eq!(y.dims(), [leading[0], leading[1], outputs]);
+                        Ok(y)
+                    },
+                    |v| {
+                        let z = slow(&v[0], &v[1], Some(&v[2]), inputs, outputs);
+                        z.into_iter().map(exact).collect()
+                    },
+                    1e-5,
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_the_number_of_threads() {
+        let bits = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let var = |name, r, c| {
+                    Var::from_tensor(&tensor(values(name, 0, r * c), (r, c)).unwrap()).unwrap()
+                };
+                let (x, w) = (var("x", 300, 67), var("w", 131, 67));
+                let weight = Weight::from(w.as_tensor());
+                let gelu = LinearActivation::Gelu;
+                let y = linear_activated(&x, &weight, None, gelu, Precision::Fp32).unwrap();
+                let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+                [&y, grads.get(&x).unwrap(), grads.get(&w).unwrap()]
+                    .iter()
+                    .flat_map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+                    .map(f32::to_bits)
+                    .collect::<Vec<_>>()
+            })
+        };
+        let one = bits(1);
+        assert!(one == bits(2) && one == bits(3));
+    }
+
+    #[test]
+    fn under_bf16_every_result_is_a_bf16_number() -> Result<()> {
+        let x = tensor(values("x", 0, 15), (3, 5))?;
+        let w = Weight::from(&tensor(values("w", 0, 10), (2, 5))?);
+        let y = linear(&x, &w, None, Precision::Bf16)?.flatten_all()?.to_vec1::<f32>()?;
+        let exact = linear(&x, &w, None, Precision::Fp32)?.flatten_all()?.to_vec1::<f32>()?;
+        assert!(y.iter().all(|v| v.to_bits().trailing_zeros() >= 16));
+        assert!(y.iter().zip(&exact).all(|(a, b)| (a - b).abs() < 0.03));
+        assert_ne!(y, exact);
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! A weight as an operation's operand: its values, and where its gradient goes.
+//!
+//! A model's weights enter an operation as they are, and its backward hands their gradients straight to
+//! the sink, which adds them up in the bucket. Through Candle's graph the weight would be copied once, and
+//! its gradient be stored, added to zeros and copied.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use candle_core::{Result, Tensor, Var, bail};
+
+use super::storage::{read, tensor};
+
+/// Receives the gradients of parameters from inside `backward`.
+pub trait GradientSink: Send + Sync {
+    /// Adds `gradient`, f32 in the parameter's layout, to that of parameter `index` (registration order):
+    /// once for each use of the parameter in the pass.
+    ///
+    /// # Errors
+    ///
+    /// Anything that must end the pass.
+    fn add(&self, index: usize, gradient: &[f32]) -> Result<()>;
+
+    /// Says that all uses of the pass have been added.
+    ///
+    /// # Errors
+    ///
+    /// Anything that must end the pass.
+    fn complete(&self, index: usize) -> Result<()>;
+}
+
+/// An operand that is learnt, or a tensor that stands for one.
+#[derive(Clone)]
+pub struct Weight {
+    tensor: Tensor,
+    destination: Destination,
+}
+
+impl Weight {
+    /// The weight itself, not a copy; its gradient goes to `place`.
+    pub fn learnt(var: &Var, place: Place) -> Self {
+        Self { tensor: var.as_tensor().clone(), destination: Destination::Sink(place) }
+    }
+
+    /// The values.
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// Where the gradient goes.
+    pub(super) fn destination(&self) -> Destination {
+        self.destination.clone()
+    }
+
+    /// The weight as something that an operation holds beside its operands, of which Candle allows three.
+    ///
+    /// # Errors
+    ///
+    /// A tensor of Candle's graph: its gradient would be lost.
+    pub(super) fn held(&self) -> Result<Self> {
+        match &self.destination {
+            Destination::Graph if self.tensor.track_op() => {
+                bail!("a tensor of the graph can only be an operand: its gradient would be lost")
+            }
+            _ => Ok(self.clone()),
+        }
+    }
+}
+
+/// A tensor whose gradient, if it has one, follows Candle's graph.
+impl From<&Tensor> for Weight {
+    fn from(tensor: &Tensor) -> Self {
+        Self { tensor: tensor.clone(), destination: Destination::Graph }
+    }
+}
+
+/// Where a gradient goes.
+#[derive(Clone)]
+pub(super) enum Destination {
+    /// Back through Candle's graph.
+    Graph,
+    /// Straight to the sink.
+    Sink(Place),
+}
+
+impl Destination {
+    /// Sends the gradient of `operand` off; returns what the operation's backward returns for it.
+    pub(super) fn send(&self, gradient: Vec<f32>, operand: &Tensor) -> Result<Option<Tensor>> {
+        match self {
+            Self::Graph if operand.track_op() => tensor(gradient, operand.shape()).map(Some),
+            Self::Graph => Ok(None),
+            // `None` is allowed because the operand is a `Var`: nothing enters the `GradStore`.
+            Self::Sink(place) => place.give_values(&gradient).map(|()| None),
+        }
+    }
+}
+
+/// One use of a parameter in a pass.
+#[derive(Clone)]
+pub struct Place {
+    sink: Arc<dyn GradientSink>,
+    index: usize,
+    uses: Uses,
+}
+
+impl Place {
+    /// One more use of parameter `index`.
+    pub fn new(sink: &Arc<dyn GradientSink>, index: usize, uses: &Uses) -> Self {
+        uses.promise();
+        Self::promised(sink, index, uses)
+    }
+
+    /// A use of parameter `index` that was promised before.
+    pub fn promised(sink: &Arc<dyn GradientSink>, index: usize, uses: &Uses) -> Self {
+        Self { sink: sink.clone(), index, uses: uses.clone() }
+    }
+
+    /// Hands over the gradient of this use, and says so when it was the last outstanding one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the sink, or a gradient that is not f32 on the CPU.
+    pub fn give(&self, gradient: &Tensor) -> Result<()> {
+        read([gradient], |[gradient]| self.give_values(gradient))
+    }
+
+    fn give_values(&self, gradient: &[f32]) -> Result<()> {
+        self.sink.add(self.index, gradient)?;
+        if self.uses.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.sink.complete(self.index)?;
+        }
+        Ok(())
+    }
+}
+
+/// Uses of one parameter in a pass whose gradients are still to come.
+#[derive(Clone, Default)]
+pub struct Uses(Arc<AtomicUsize>);
+
+impl Uses {
+    /// One more gradient will come, whose [`Place`] is not known yet.
+    pub fn promise(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}

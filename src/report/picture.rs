@@ -1,0 +1,93 @@
+//! A picture that can be drawn at any scale -> a PNG and an SVG file, each complete or not at all.
+
+use std::path::Path;
+
+use image::RgbImage;
+use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
+use image::imageops::FilterType;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::Error;
+use super::panel::{Canvas, FONT};
+use crate::files;
+
+const BITMAP_SCALE: u32 = 2;
+/// Pixels drawn per pixel of the bitmap and side; their mean has smooth edges.
+const OVERSAMPLING: u32 = 2;
+/// The bitmap backend centres text by the height of the em square, not by that of its letters.
+const BITMAP_LIFT: f64 = 3.0;
+
+pub(crate) type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+pub(crate) type Area<DB> = DrawingArea<DB, Shift>;
+
+/// Something to draw.
+pub(crate) trait Picture {
+    /// Width and height in logical pixels. The bitmap has twice as many, for screens of high density.
+    fn size(&self) -> (u32, u32);
+
+    /// Draws it into an area of that size.
+    fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB>;
+}
+
+/// Draws `picture` into `folder` under both names.
+///
+/// # Errors
+///
+/// A picture cannot be drawn or written.
+pub(crate) fn write(
+    picture: &impl Picture,
+    folder: &Path,
+    [png, svg]: [&'static str; 2],
+) -> Result<(), Error> {
+    files::write_atomic(&folder.join(png), &draw_png(picture, png)?)?;
+    files::write_atomic(&folder.join(svg), draw_svg(picture, svg)?.as_bytes())?;
+    Ok(())
+}
+
+/// The font is part of the program: a machine for training often has none.
+fn register_font(what: &'static str) -> Result<(), Error> {
+    let font = epaint_default_fonts::UBUNTU_LIGHT;
+    plotters::style::register_font(FONT, FontStyle::Normal, font)
+        .map_err(|_| Error::Draw { what, reason: "the embedded font is damaged".into() })
+}
+
+fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec<u8>, Error> {
+    register_font(what)?;
+    let scale = BITMAP_SCALE * OVERSAMPLING;
+    let size = picture.size();
+    let (width, height) = (size.0 * scale, size.1 * scale);
+    let mut pixels = vec![255; (3 * width * height) as usize];
+    let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
+    let canvas = Canvas { scale: f64::from(scale), lift: BITMAP_LIFT };
+    area.fill(&WHITE).map_err(failed(what))?;
+    picture.draw(&area, canvas).map_err(failed(what))?;
+    area.present().map_err(failed(what))?;
+    drop(area);
+    let fine = RgbImage::from_raw(width, height, pixels)
+        .ok_or_else(|| Error::Draw { what, reason: "the buffer has a wrong size".into() })?;
+    let (width, height) = (size.0 * BITMAP_SCALE, size.1 * BITMAP_SCALE);
+    let smooth = image::imageops::resize(&fine, width, height, FilterType::Triangle);
+    let mut bytes = Vec::new();
+    let encoder = PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, Adaptive);
+    smooth.write_with_encoder(encoder).map_err(failed(what))?;
+    Ok(bytes)
+}
+
+/// The picture as text.
+pub(crate) fn draw_svg(picture: &impl Picture, what: &'static str) -> Result<String, Error> {
+    register_font(what)?;
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
+    area.fill(&WHITE).map_err(failed(what))?;
+    picture.draw(&area, Canvas { scale: 1.0, lift: 0.0 }).map_err(failed(what))?;
+    area.present().map_err(failed(what))?;
+    drop(area);
+    Ok(text)
+}
+
+fn failed<E: std::error::Error + Send + Sync + 'static>(
+    what: &'static str,
+) -> impl FnOnce(E) -> Error {
+    move |reason| Error::Draw { what, reason: Box::new(reason) }
+}

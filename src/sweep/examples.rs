@@ -1,0 +1,34 @@
+//! What the tests of this room search for.
+
+use crate::config::schema::Mode;
+use crate::config::sweep::{Domain, Method, Parameter, Pruner, Search};
+use crate::sweep::trial::{Length, Report, State, Trial};
+
+/// A search without parameters.
+pub(crate) fn search(method: Method) -> Search {
+    Search {
+        method,
+        metric: "val/loss".into(),
+        goal: Mode::Min,
+        seed: 1,
+        parameters: Vec::new(),
+        constraints: Vec::new(),
+        list: Vec::new(),
+        pruner: Pruner::None,
+        lr_range: None,
+        devices_per_trial: 1,
+    }
+}
+
+/// A parameter that always counts.
+pub(crate) fn parameter(key: &str, domain: Domain) -> Parameter {
+    Parameter { key: key.into(), domain, when: Vec::new(), path: Vec::new() }
+}
+
+/// A trial of ten epochs of ten steps, with these reports, one after each epoch.
+pub(crate) fn trial(number: u32, state: State, reports: &[f64]) -> Trial {
+    let length = Length { steps_per_epoch: 10, total_steps: 100 };
+    let report = |(epoch, value): (u64, &f64)| Report { step: 10 * epoch, value: Some(*value) };
+    let reports = (1..).zip(reports).map(report).collect();
+    Trial { state, reports, ..Trial::new(number, Vec::new(), length) }
+}

@@ -1,0 +1,312 @@
+//! The learning-rate range test (Smith 2017, section 3.3, <https://arxiv.org/abs/1506.01186>): one run whose rate
+//! rises by the same factor at every step, its loss over the rate, and a rate to begin with.
+//!
+//! Two rates are named: where the smoothed loss falls fastest (fastai's "steepest"), which is suggested, and a tenth
+//! of where it is least (fastai's "minimum"). Rates are those of `optimizer.lr`, before `lr_scaling`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+use serde::Serialize;
+
+use crate::config::sweep::{LrRange, change_of};
+use crate::event::Event;
+use crate::files::{self, RunLock};
+use crate::launch::Bell;
+use crate::plan::RunFolders;
+use crate::record::text::{loss, short};
+use crate::record::{self, EVENTS};
+use crate::report::panel::{Canvas, FRAME, INK};
+use crate::report::picture::{self, Area, Drawn, Picture};
+use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, line, write};
+use crate::sweep::results::{BEST, JSON};
+use crate::sweep::schedule::{Ended, Job, Order, Outcome, Trainer};
+use crate::sweep::trial::id;
+use crate::sweep::{Error, prepared_folder};
+
+/// Share of the smoothed loss that stays at each step.
+const INERTIA: f64 = 0.9;
+/// Points at the beginning that say nothing yet: the smoothing still settles.
+const SETTLING: usize = 5;
+
+/// One step of the test.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// `optimizer.lr` of the step.
+    pub lr: f64,
+    /// Loss of the step's batch.
+    pub loss: f64,
+    /// Exponential mean of the losses up to here.
+    pub smooth: f64,
+}
+
+/// What a test found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Found {
+    /// Rate at which the smoothed loss falls fastest: a rate to begin with.
+    pub suggested: Option<f64>,
+    /// A tenth of the rate at which the smoothed loss is least.
+    pub tenth_of_minimum: Option<f64>,
+    /// All steps until the loss was not finite any more.
+    pub points: Vec<Point>,
+}
+
+/// The changes that make a run of the base a test.
+pub(crate) fn changes(range: &LrRange) -> Vec<String> {
+    let gamma = (range.max / range.min).powf(1.0 / (range.steps - 1).max(1) as f64);
+    let mut changes = vec![
+        change_of("optimizer.lr", &range.min.into()),
+        change_of("scheduler.gamma", &gamma.into()),
+        format!("train.steps={}", range.steps),
+    ];
+    let fixed = [
+        "scheduler.name=exponential",
+        "scheduler.interval=step",
+        "scheduler.warmup=never",
+        "logging.every=1 step",
+        "logging.sinks=[jsonl]",
+        "validation.every=never",
+        "checkpoint.every=never",
+        "checkpoint.keep_best=0",
+        "~checkpoint.monitor",
+        "~checkpoint.mode",
+        "~early_stopping.patience",
+        "~expect",
+        "~train.epochs",
+        "~train.time",
+    ];
+    changes.extend(fixed.map(str::to_owned));
+    changes
+}
+
+/// Runs the test and writes `lr_range.csv`, `sweep.json`, `lr_range.png` and `best.toml`, the base with the rate
+/// that it suggests. A test is short: one that was interrupted begins again.
+///
+/// # Errors
+///
+/// The base cannot be run with these rates, or the folder cannot be written.
+pub fn run(order: &Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Option<Found>), Error> {
+    let Some(range) = order.sweep.search.lr_range else {
+        return Ok((Ended::Done { failed: 0 }, None));
+    };
+    let mut all = order.sweep.changes.clone();
+    all.extend(changes(&range));
+    all.push(format!("distributed.devices={}", order.sweep.search.devices_per_trial));
+    if let Err(why) = trainer.check(&all) {
+        return Err(Error::Refused { trials: vec![why] });
+    }
+    let folder = order.folder();
+    let _lock: RunLock = prepared_folder(&folder)?;
+    let experiment = &order.base.experiment;
+    let at = |dir: &Path| dir.join(&order.sweep.name).join(id(1));
+    let folders = RunFolders {
+        id: id(1),
+        logs: at(&experiment.logging.dir),
+        checkpoints: at(&experiment.checkpoint.dir),
+    };
+    let bell = Bell::new().map_err(|reason| Error::System { what: "make a bell", reason })?;
+    let events = folders.logs.join(EVENTS);
+    let cores = order.machine.cores;
+    let job = Job { folders, changes: all, cores, resume: false, bell: Arc::new(bell) };
+    match trainer.train(&job, &mut |_| {}) {
+        Outcome::Stopped => return Ok((Ended::Stopped { interrupted: false }, None)),
+        Outcome::Failed { error, diverged: false } => {
+            return Err(Error::Refused { trials: vec![error] });
+        }
+        // A rate at which the loss explodes is what the test looks for.
+        Outcome::Done | Outcome::Failed { diverged: true, .. } => {}
+    }
+    let found = find(&steps(&events, &range)?);
+    keep(order, &folder, &found)?;
+    Ok((Ended::Done { failed: 0 }, Some(found)))
+}
+
+/// Rate and loss of each step since the last fresh start.
+fn steps(events: &Path, range: &LrRange) -> Result<Vec<(f64, f64)>, Error> {
+    let log = record::read_events(events)?;
+    let pairs: Vec<(f64, f64)> = log
+        .effective()
+        .into_iter()
+        .filter_map(|stamped| match &stamped.event {
+            Event::StepDone(done) => Some((done.lr, done.loss)),
+            _ => None,
+        })
+        .collect();
+    // The rates of the log are scaled by `lr_scaling`; the first is known unscaled.
+    let scale = pairs.first().map_or(1.0, |(lr, _)| lr / range.min);
+    Ok(pairs.into_iter().map(|(lr, loss)| (lr / scale, loss)).collect())
+}
+
+/// What the steps of a test say.
+pub fn find(steps: &[(f64, f64)]) -> Found {
+    let mut points: Vec<Point> = Vec::new();
+    let (mut mean, mut weight) = (0.0, 0.0);
+    for &(lr, loss) in steps.iter().take_while(|(_, loss)| loss.is_finite()) {
+        mean = INERTIA * mean + (1.0 - INERTIA) * loss;
+        weight = INERTIA * weight + (1.0 - INERTIA);
+        points.push(Point { lr, loss, smooth: mean / weight });
+    }
+    let settled = points.get(SETTLING..).unwrap_or_default();
+    let least = settled.iter().min_by(|a, b| a.smooth.total_cmp(&b.smooth));
+    let falling: Vec<&Point> = settled
+        .iter()
+        .take_while(|point| least.is_some_and(|least| point.lr <= least.lr))
+        .collect();
+    // All steps are equally far apart by ratio, so that differences stand for slopes; two steps even out noise.
+    let slope = |three: &[&Point]| three[2].smooth - three[0].smooth;
+    let steepest = falling
+        .windows(3)
+        .min_by(|a, b| slope(a).total_cmp(&slope(b)))
+        .filter(|three| slope(three) < 0.0)
+        .map(|three| three[1].lr);
+    let tenth = least.filter(|_| steepest.is_some()).map(|least| least.lr / 10.0);
+    Found { suggested: steepest, tenth_of_minimum: tenth, points }
+}
+
+fn keep(order: &Order<'_>, folder: &Path, found: &Found) -> Result<(), Error> {
+    let row = |point: &Point| format!("{},{},{}\n", point.lr, point.loss, point.smooth);
+    let rows: String = found.points.iter().map(row).collect();
+    files::write_atomic(
+        &folder.join("lr_range.csv"),
+        format!("lr,loss,smooth\n{rows}").as_bytes(),
+    )?;
+    let json =
+        serde_json::to_vec_pretty(found).map_err(|reason| Error::Encode { what: JSON, reason })?;
+    files::write_atomic(&folder.join(JSON), &json)?;
+    picture::write(&Curve(found), folder, ["lr_range.png", "lr_range.svg"])?;
+    if let Some(lr) = found.suggested {
+        let mut experiment = order.base.experiment.clone();
+        // Three digits: a curve of single batches does not say more.
+        experiment.optimizer.lr = format!("{lr:.2e}").parse().unwrap_or(lr);
+        let head = format!(
+            "# The learning-rate range test of `{}` suggests this `optimizer.lr`.\n",
+            order.sweep.name
+        );
+        if let Ok(text) = crate::config::resolved(&experiment) {
+            files::write_atomic(&folder.join(BEST), (head + &text).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// The result in words.
+pub fn words(found: &Found) -> String {
+    let points = &found.points;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return "the loss was not finite at the first step\n".to_owned();
+    };
+    let mut text =
+        format!("{} steps from {} to {}\n", points.len(), short(first.lr), short(last.lr));
+    match (found.suggested, found.tenth_of_minimum) {
+        (Some(lr), Some(tenth)) => {
+            text += &format!(
+                "suggested optimizer.lr {}, where the loss falls fastest\n\
+                 a tenth of where it is least: {}\n",
+                short(lr),
+                short(tenth)
+            );
+        }
+        _ => text += "the loss never falls: begin at a lower rate, or give more steps\n",
+    }
+    text
+}
+
+struct Curve<'a>(&'a Found);
+
+impl Picture for Curve<'_> {
+    fn size(&self) -> (u32, u32) {
+        (900, 480)
+    }
+
+    fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let points = &self.0.points;
+        let ends = points.first().zip(points.last());
+        let Some((first, last)) = ends.filter(|(first, last)| first.lr < last.lr) else {
+            return Ok(());
+        };
+        let x = Scale::of_logarithms(first.lr.ln(), last.lr.ln());
+        // Where the loss explodes it says nothing more: four times the first is enough to see it.
+        let most = 4.0 * first.smooth.abs().max(1e-9);
+        let y = Scale::of(points.iter().map(|point| point.smooth.min(most)), loss);
+        let frame = Frame { left: 90.0, top: 60.0, width: 780.0, height: 340.0, x: &x, y: &y };
+        frame.draw(area, canvas, ("training loss", "optimizer.lr"))?;
+        let through = |value: fn(&Point) -> f64| {
+            points.iter().map(move |point| (point.lr, value(point))).collect::<Vec<_>>()
+        };
+        let raw = through(|point| point.loss);
+        line(area, canvas, raw.iter().map(|(lr, loss)| frame.at(lr.ln(), *loss)), (GREY, 1.0))?;
+        let smooth = through(|point| point.smooth);
+        line(area, canvas, smooth.iter().map(|(lr, loss)| frame.at(lr.ln(), *loss)), (BLUE, 2.6))?;
+        let marks = [
+            ("suggested", self.0.suggested, ORANGE),
+            ("minimum / 10", self.0.tenth_of_minimum, FRAME),
+        ];
+        for (index, (name, lr, color)) in marks.into_iter().enumerate() {
+            let Some(lr) = lr else { continue };
+            let (low, high) = (frame.at(lr.ln(), y.low), frame.at(lr.ln(), y.high));
+            line(area, canvas, [low, high], (color, 2.0))?;
+            let at = (high.0 + 6.0, high.1 + 12.0 + 20.0 * index as f64);
+            let style = (14.0, INK, HPos::Left, VPos::Center);
+            write(area, canvas, &format!("{name} {}", short(lr)), at, style)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loss that falls from 1e-4 on, is least at 1e-1, and explodes.
+    fn curve() -> Vec<(f64, f64)> {
+        (0..120)
+            .map(|step| {
+                let exponent = -6.0 + 0.06 * f64::from(step);
+                let fall = 1.0 / (1.0 + (-(exponent + 2.5) * 3.0).exp());
+                let rise = ((exponent + 0.5) * 6.0).exp();
+                (10f64.powf(exponent), 2.3 - 1.5 * fall + rise)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_rate_of_the_steepest_fall_is_suggested() {
+        let found = find(&curve());
+        let exponent = found.suggested.unwrap().log10();
+        // The smoothing lags behind by some steps of 0.06 decades.
+        assert!((-2.6..-1.7).contains(&exponent), "{exponent}");
+        let tenth = found.tenth_of_minimum.unwrap().log10();
+        assert!((-2.3..-1.5).contains(&tenth), "{tenth}");
+        assert!(words(&found).contains("suggested optimizer.lr"));
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_ends_the_curve_and_one_that_only_rises_suggests_nothing() {
+        let mut steps = curve();
+        steps[80].1 = f64::NAN;
+        assert_eq!(find(&steps).points.len(), 80);
+        let rising: Vec<(f64, f64)> = (1..50).map(|n| (f64::from(n), f64::from(n))).collect();
+        assert_eq!((find(&rising).suggested, find(&[]).suggested), (None, None));
+        assert!(words(&find(&rising)).contains("never falls"));
+        assert!(words(&find(&[])).contains("not finite"));
+    }
+
+    #[test]
+    fn rates_rise_by_one_factor_to_the_last() {
+        let range = LrRange { min: 1e-5, max: 1e-1, steps: 5 };
+        let changes = changes(&range);
+        let gamma = changes.iter().find_map(|change| change.strip_prefix("scheduler.gamma="));
+        let gamma: f64 = gamma.unwrap().parse().unwrap();
+        assert!((gamma - 10.0).abs() < 1e-9, "{gamma}");
+    }
+
+    #[test]
+    fn the_curve_is_drawn_with_its_suggestion() {
+        let svg = picture::draw_svg(&Curve(&find(&curve())), "lr_range.svg").unwrap();
+        for words in ["training loss", "optimizer.lr", "suggested 0.0", "minimum / 10"] {
+            assert!(svg.contains(words), "`{words}` is missing");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `[sweep]` -> many experiments, scheduled on the devices, pruned, ranked, resumable.
+//!
+//! ```text
+//! Sweep ──draw | tpe──▶ values ──Trainer──▶ ranks of one trial ──reports──▶ prune
+//!              ▲                                                    │
+//!              └──────────────── journal.jsonl ◀───── ended ────────┘ ──▶ table, pictures, best.toml
+//! ```
+//!
+//! One parent owns everything: it draws the values, so that all ranks of a trial have the same; it starts the
+//! ranks of every trial itself, each trial watched by a thread of its own, so that nothing outlives it; and it
+//! writes down each decision before it acts on it, so that it can be killed at any moment.
+
+mod chart;
+mod draw;
+#[cfg(test)]
+mod examples;
+mod importance;
+mod journal;
+mod lr_range;
+mod parzen;
+mod pictures;
+mod prune;
+mod results;
+mod schedule;
+mod status;
+mod tail;
+mod tpe;
+mod trial;
+mod view;
+
+use std::path::{Path, PathBuf};
+
+pub use draw::{BaseValues, is_allowed, points, random};
+pub use importance::importance;
+pub use journal::{NAME as JOURNAL, Story, Subject, read};
+pub use lr_range::{Found, Point, find, run as run_lr_range, words as lr_range_words};
+pub use results::{BEST, CSV, JSON, summary, table};
+pub use schedule::{Ended, Job, Machine, Order, Outcome, Trainer, run};
+pub use status::{Status, status};
+pub use trial::{Length, Report, State, Trial, best, cost, id, ranked};
+
+use crate::files::{self, RunLock};
+use crate::{record, report};
+
+/// Why a sweep cannot be run or read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be written or read.
+    #[error(transparent)]
+    Files(#[from] files::Error),
+    /// What a trial wrote cannot be read.
+    #[error(transparent)]
+    Record(#[from] record::Error),
+    /// A picture could not be drawn.
+    #[error(transparent)]
+    Report(#[from] report::Error),
+    /// Written by a newer ddprun.
+    #[error("`{}` has format {found}, and this ddprun reads formats up to {known}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known one.
+        known: u32,
+    },
+    /// A file that is not what its name says.
+    #[error("`{}` is not a sweep's journal", path.display())]
+    NotAJournal {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no sweep.
+    #[error("there is no sweep in `{}`", folder.display())]
+    NoSweep {
+        /// Where one was looked for.
+        folder: PathBuf,
+    },
+    /// The folder holds a sweep of something else.
+    #[error("`{}` holds another sweep:{}", folder.display(), list(changes))]
+    Changed {
+        /// The sweep's folder.
+        folder: PathBuf,
+        /// What differs.
+        changes: Vec<String>,
+        /// Whether `--extend` allows it.
+        can_extend: bool,
+    },
+    /// Experiments that cannot be run.
+    #[error("{} of the trials cannot be run:{}", trials.len(), list(trials))]
+    Refused {
+        /// Each trial with its values and the reason.
+        trials: Vec<String>,
+    },
+    /// The constraints leave nothing.
+    #[error("no values fulfil the constraints")]
+    NothingLeft,
+    /// A value that has no written form.
+    #[error("cannot write `{what}` as JSON")]
+    Encode {
+        /// Name of the file.
+        what: &'static str,
+        /// The value.
+        #[source]
+        reason: serde_json::Error,
+    },
+    /// The system gives no thread or no signal.
+    #[error("cannot {what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        reason: std::io::Error,
+    },
+}
+
+impl Error {
+    /// What to do about it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Changed { can_extend: true, .. } => Some(
+                "`--extend` goes on with the new search and keeps the trials; \
+                 another `sweep.name` begins anew"
+                    .to_owned(),
+            ),
+            Self::Changed { .. } => Some(
+                "values of another experiment cannot be compared: choose another `sweep.name`"
+                    .to_owned(),
+            ),
+            Self::Refused { .. } => {
+                Some("change the space, or leave such trials out with `constraints`".to_owned())
+            }
+            Self::NothingLeft => Some("loosen `sweep.constraints`".to_owned()),
+            Self::Files(files::Error::InUse { .. }) => {
+                Some("wait for that process, or stop it".to_owned())
+            }
+            Self::Files(_) => Some(
+                "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+
+    /// Whether it was refused before anything was touched.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Changed { .. }
+                | Self::Refused { .. }
+                | Self::NothingLeft
+                | Self::Newer { .. }
+                | Self::NotAJournal { .. }
+                | Self::NoSweep { .. }
+        )
+    }
+}
+
+/// Makes the sweep's folder if needed, and takes possession of it.
+fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
+    files::create_writable_folder(folder)?;
+    let lock = RunLock::acquire(folder)?;
+    files::remove_stale_temporaries(folder)?;
+    Ok(lock)
+}
+
+fn list(lines: &[String]) -> String {
+    /// Lines that are shown.
+    const MOST: usize = 8;
+    let mut text = String::new();
+    for line in lines.iter().take(MOST) {
+        text += &format!("\n  {line}");
+    }
+    if lines.len() > MOST {
+        text += &format!("\n  ... and {} more", lines.len() - MOST);
+    }
+    text
+}

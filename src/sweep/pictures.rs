@@ -1,0 +1,381 @@
+//! A sweep in pictures: the best value over time, all values beside each other, what each parameter explains, and
+//! the metric over each parameter.
+
+use std::path::Path;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use crate::config::schema::Mode;
+use crate::config::sweep::{Domain, Json, Parameter, Search, value_of};
+use crate::record::text::{escape, metric, short};
+use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK};
+use crate::report::picture::{self, Area, Drawn, Picture};
+use crate::sweep::Error;
+use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, dot, line, write as words};
+use crate::sweep::importance::importance;
+use crate::sweep::tpe::place_of;
+use crate::sweep::trial::{State, Trial, cost, ranked};
+
+/// What all pictures show: trials with a value, best first.
+struct Shown<'a> {
+    search: &'a Search,
+    /// With the metric's value, which is finite.
+    trials: Vec<(&'a Trial, f64)>,
+    /// Every trial, in the order of starting.
+    all: &'a [Trial],
+    /// Of the metric.
+    scale: Scale,
+}
+
+/// Draws all pictures into the sweep's folder.
+///
+/// # Errors
+///
+/// A picture cannot be drawn or written.
+pub(crate) fn write(folder: &Path, search: &Search, trials: &[Trial]) -> Result<(), Error> {
+    let shown = Shown::new(search, trials);
+    picture::write(&History(&shown), folder, ["history.png", "history.svg"])?;
+    if !search.parameters.is_empty() {
+        picture::write(&Parallel(&shown), folder, ["parallel.png", "parallel.svg"])?;
+        picture::write(&Importance(&shown), folder, ["importance.png", "importance.svg"])?;
+        picture::write(&Slices(&shown), folder, ["slices.png", "slices.svg"])?;
+    }
+    Ok(())
+}
+
+impl<'a> Shown<'a> {
+    fn new(search: &'a Search, all: &'a [Trial]) -> Self {
+        let goal = search.goal;
+        let trials: Vec<(&Trial, f64)> = ranked(all, goal)
+            .into_iter()
+            .filter_map(|trial| Some((trial, trial.value(goal)?)))
+            .collect();
+        // One diverged trial must not press all others into a line: the worst tenth may stand at the border.
+        let mut values: Vec<f64> = trials.iter().map(|(_, value)| *value).collect();
+        values.sort_by(|a, b| cost(Some(*a), goal).total_cmp(&cost(Some(*b), goal)));
+        values.truncate((values.len() * 9).div_ceil(10));
+        let name = search.metric.clone();
+        let scale = Scale::of(values.into_iter(), |value| {
+            if name.ends_with("accuracy") {
+                format!("{} %", short(100.0 * value))
+            } else {
+                short(value)
+            }
+        });
+        Self { search, trials, all, scale }
+    }
+
+    fn goal(&self) -> Mode {
+        self.search.goal
+    }
+
+    /// From blue, the best, to grey, the worst.
+    fn color(&self, rank: usize) -> RGBColor {
+        let share = rank as f64 / self.trials.len().saturating_sub(1).max(1) as f64;
+        let mix =
+            |a: u8, b: u8| (f64::from(a) + share.sqrt() * (f64::from(b) - f64::from(a))) as u8;
+        RGBColor(mix(BLUE.0, GREY.0), mix(BLUE.1, GREY.1), mix(BLUE.2, GREY.2))
+    }
+}
+
+fn word(value: &Json) -> String {
+    let text = match value {
+        Json::String(text) => text.clone(),
+        Json::Number(number) => number.as_f64().map_or_else(|| number.to_string(), short),
+        other => other.to_string(),
+    };
+    escape(&text).into_owned()
+}
+
+/// The axis of a parameter.
+fn scale_of(domain: &Domain) -> Scale {
+    match domain {
+        Domain::Categorical { values } => Scale::of_words(values.iter().map(word)),
+        Domain::LogUniform { min, max } => Scale::of_logarithms(min.ln(), max.ln()),
+        Domain::Uniform { min, max } | Domain::QUniform { min, max, .. } => {
+            Scale::of([*min, *max].into_iter(), short)
+        }
+        Domain::IntUniform { min, max } => Scale::of([*min as f64, *max as f64].into_iter(), short),
+    }
+}
+
+/// Where a trial lies on a parameter's axis.
+fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
+    let value = value_of(&trial.values, &parameter.key)?;
+    place_of(&parameter.domain, value).filter(|_| parameter.is_active(&trial.values))
+}
+
+// ----------------------------------------------------------------------------------------- best value
+
+struct History<'a>(&'a Shown<'a>);
+
+impl Picture for History<'_> {
+    fn size(&self) -> (u32, u32) {
+        (1000, 460)
+    }
+
+    fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let shown = self.0;
+        let last = shown.all.iter().map(|trial| trial.number).max().unwrap_or(1);
+        let numbers = (1..=last).map(f64::from);
+        let mut x = Scale::of(numbers, |number| format!("{number:.0}"));
+        x.ticks.retain(|(tick, _)| tick.fract() == 0.0 && *tick >= 1.0);
+        let frame =
+            Frame { left: 90.0, top: 50.0, width: 880.0, height: 340.0, x: &x, y: &shown.scale };
+        let title = format!("{} of each trial, and the best so far", shown.search.metric);
+        frame.draw(area, canvas, (&title, "trial"))?;
+        let mut best: Option<f64> = None;
+        let mut steps: Vec<(f64, f64)> = Vec::new();
+        for trial in shown.all {
+            let Some(value) = trial.value(shown.goal()) else { continue };
+            let at = frame.at(f64::from(trial.number), value);
+            let is_whole = trial.state == State::Finished;
+            dot(area, canvas, at, if is_whole { (BLUE, 4.5) } else { (GREY, 3.5) })?;
+            if is_whole {
+                let before = best.unwrap_or(f64::NAN);
+                let is_better = best.is_none_or(|best| {
+                    cost(Some(value), shown.goal()) < cost(Some(best), shown.goal())
+                });
+                if is_better {
+                    steps.extend(best.map(|_| frame.at(f64::from(trial.number), before)));
+                    steps.push(at);
+                    best = Some(value);
+                }
+            }
+        }
+        steps.extend(best.map(|best| frame.at(f64::from(last), best)));
+        line(area, canvas, steps, (ORANGE, 2.4))?;
+        legend(
+            area,
+            canvas,
+            &[("finished", BLUE), ("pruned or diverged", GREY), ("best so far", ORANGE)],
+        )
+    }
+}
+
+fn legend<DB: DrawingBackend>(
+    area: &Area<DB>,
+    canvas: Canvas,
+    entries: &[(&str, RGBColor)],
+) -> Drawn<DB> {
+    let mut x = 520.0;
+    for (label, color) in entries {
+        dot(area, canvas, (x, 24.0), (*color, 5.0))?;
+        words(area, canvas, label, (x + 12.0, 24.0), (15.0, INK, HPos::Left, VPos::Center))?;
+        x += 36.0 + 8.0 * label.len() as f64;
+    }
+    Ok(())
+}
+
+// ---------------------------------------------------------------------------------------- parallel axes
+
+struct Parallel<'a>(&'a Shown<'a>);
+
+impl Picture for Parallel<'_> {
+    fn size(&self) -> (u32, u32) {
+        let n = self.0.search.parameters.len() as u32 + 1;
+        (240 + 170 * n.max(2), 520)
+    }
+
+    fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        const TOP: f64 = 70.0;
+        const HEIGHT: f64 = 400.0;
+        let shown = self.0;
+        let parameters = &shown.search.parameters;
+        let mut scales: Vec<Scale> = parameters.iter().map(|p| scale_of(&p.domain)).collect();
+        scales.push(shown.scale.clone());
+        let width = f64::from(self.size().0);
+        let x =
+            |axis: usize| 100.0 + (width - 200.0) * axis as f64 / (scales.len() - 1).max(1) as f64;
+        let y = |axis: usize, place: f64| TOP + HEIGHT * (1.0 - scales[axis].share(place));
+        // The best are drawn last, above all others.
+        for (rank, (trial, value)) in shown.trials.iter().enumerate().rev() {
+            let places = parameters.iter().enumerate().filter_map(|(axis, parameter)| {
+                place(parameter, trial).map(|place| (x(axis), y(axis, place)))
+            });
+            let end = (x(parameters.len()), y(parameters.len(), *value));
+            let style = if rank == 0 { (ORANGE, 3.0) } else { (shown.color(rank), 1.4) };
+            line(area, canvas, places.chain([end]), style)?;
+        }
+        let names = parameters.iter().map(|parameter| parameter.key.clone());
+        for (axis, name) in names.chain([shown.search.metric.clone()]).enumerate() {
+            line(area, canvas, [(x(axis), TOP), (x(axis), TOP + HEIGHT)], (FRAME, 1.5))?;
+            let middle = (15.0, INK, HPos::Center, VPos::Center);
+            words(area, canvas, &name, (x(axis), TOP - 24.0), middle)?;
+            for (place, label) in &scales[axis].ticks {
+                let at = (x(axis) - 8.0, y(axis, *place));
+                words(area, canvas, label, at, (13.0, FAINT_INK, HPos::Right, VPos::Center))?;
+            }
+        }
+        let best = shown.trials.first().map(|(trial, value)| {
+            format!(
+                "trial {}: {} {}",
+                trial.number,
+                shown.search.metric,
+                metric(&shown.search.metric, *value)
+            )
+        });
+        let style = (15.0, ORANGE, HPos::Center, VPos::Center);
+        words(area, canvas, &best.unwrap_or_default(), (width / 2.0, TOP + HEIGHT + 26.0), style)
+    }
+}
+
+// ------------------------------------------------------------------------------------------- importance
+
+struct Importance<'a>(&'a Shown<'a>);
+
+impl Picture for Importance<'_> {
+    fn size(&self) -> (u32, u32) {
+        (800, 90 + 44 * self.0.search.parameters.len() as u32)
+    }
+
+    fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        const LEFT: f64 = 250.0;
+        const WIDTH: f64 = 450.0;
+        let shown = self.0;
+        let shares = importance(&shown.search.parameters, shown.all, shown.goal());
+        let mut rows: Vec<(&str, Option<f64>)> =
+            shown.search.parameters.iter().map(|p| p.key.as_str()).zip(shares).collect();
+        rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));
+        let title = "share of the order of the trials that each parameter alone explains";
+        words(area, canvas, title, (LEFT - 200.0, 30.0), (16.0, INK, HPos::Left, VPos::Center))?;
+        for (index, (key, share)) in rows.into_iter().enumerate() {
+            let y = 75.0 + 44.0 * index as f64;
+            words(area, canvas, key, (LEFT - 12.0, y), (15.0, INK, HPos::Right, VPos::Center))?;
+            let end = LEFT + WIDTH * share.unwrap_or(0.0).max(0.004);
+            let corners =
+                [(LEFT, y - 13.0), (end, y + 13.0)].map(|(x, y)| (canvas.px(x), canvas.px(y)));
+            area.draw(&Rectangle::new(corners, BLUE.filled()))?;
+            let label =
+                share.map_or_else(|| "too few trials".to_owned(), |share| format!("{share:.2}"));
+            words(
+                area,
+                canvas,
+                &label,
+                (end + 10.0, y),
+                (15.0, FAINT_INK, HPos::Left, VPos::Center),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+// --------------------------------------------------------------------------------------------- slices
+
+struct Slices<'a>(&'a Shown<'a>);
+
+/// Panels of a row.
+const COLUMNS: usize = 3;
+
+impl Picture for Slices<'_> {
+    fn size(&self) -> (u32, u32) {
+        let n = self.0.search.parameters.len();
+        let rows = n.div_ceil(COLUMNS) as u32;
+        (60 + 390 * n.min(COLUMNS) as u32, 20 + 340 * rows)
+    }
+
+    fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let shown = self.0;
+        for (index, parameter) in shown.search.parameters.iter().enumerate() {
+            let (column, row) = ((index % COLUMNS) as f64, (index / COLUMNS) as f64);
+            let x = scale_of(&parameter.domain);
+            let frame = Frame {
+                left: 90.0 + 390.0 * column,
+                top: 46.0 + 340.0 * row,
+                width: 290.0,
+                height: 230.0,
+                x: &x,
+                y: &shown.scale,
+            };
+            frame.draw(area, canvas, (&shown.search.metric, &parameter.key))?;
+            for (rank, (trial, value)) in shown.trials.iter().enumerate().rev() {
+                let Some(place) = place(parameter, trial) else { continue };
+                let style = if rank == 0 { (ORANGE, 6.0) } else { (shown.color(rank), 4.0) };
+                dot(area, canvas, frame.at(place, *value), style)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::sweep::Method;
+    use crate::sweep::examples::{parameter, search, trial};
+
+    fn example() -> (Search, Vec<Trial>) {
+        let mut search = search(Method::Random);
+        search.parameters = vec![
+            parameter("optimizer.lr", Domain::LogUniform { min: 1e-4, max: 1.0 }),
+            parameter(
+                "optimizer.name",
+                Domain::Categorical { values: vec![json!("sgd"), json!("<b>")] },
+            ),
+            parameter("train.batch_size", Domain::IntUniform { min: 1, max: 64 }),
+            parameter("model.dropout", Domain::QUniform { min: 0.0, max: 0.5, q: 0.1 }),
+        ];
+        let trials = (1..=20)
+            .map(|number| {
+                let share = f64::from(number) / 20.0;
+                let state = if number % 5 == 0 { State::Pruned } else { State::Finished };
+                let worst = if number == 7 { 1e9 } else { (share - 0.4).abs() };
+                Trial {
+                    values: vec![
+                        ("optimizer.lr".into(), json!(10f64.powf(-4.0 * share))),
+                        (
+                            "optimizer.name".into(),
+                            json!(if number % 2 == 0 { "sgd" } else { "<b>" }),
+                        ),
+                        ("train.batch_size".into(), json!(3 * number)),
+                    ],
+                    ..trial(number, state, &[worst])
+                }
+            })
+            .collect();
+        (search, trials)
+    }
+
+    #[test]
+    fn all_pictures_are_drawn_with_their_words() {
+        let (search, trials) = example();
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &search, &trials).unwrap();
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        for (name, expected) in [
+            ("history", ["val/loss of each trial, and the best so far", "trial", "best so far"]),
+            ("parallel", ["optimizer.lr", "&lt;b&gt;", "trial 8: val/loss 0.0000"]),
+            ("importance", ["optimizer.lr", "model.dropout", "too few trials"]),
+            ("slices", ["train.batch_size", "0.001", "val/loss"]),
+        ] {
+            let svg = read(&format!("{name}.svg"));
+            for words in expected {
+                assert!(svg.contains(words), "{name}: `{words}` is missing");
+            }
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}");
+            let png = image::open(folder.path().join(format!("{name}.png"))).unwrap().into_rgb8();
+            let is_drawn = png.pixels().filter(|pixel| pixel.0 != [255; 3]).count();
+            assert!(is_drawn > 3_000, "{name}: {is_drawn}");
+        }
+    }
+
+    #[test]
+    fn one_trial_and_one_parameter_can_be_drawn() {
+        let (mut search, trials) = example();
+        search.parameters.truncate(1);
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &search, &trials[..1]).unwrap();
+        assert!(folder.path().join("parallel.png").exists());
+    }
+
+    #[test]
+    fn a_trial_that_went_far_away_does_not_press_the_others_into_a_line() {
+        let (search, trials) = example();
+        let shown = Shown::new(&search, &trials);
+        assert!(shown.scale.high < 2.0, "{:?}", shown.scale);
+        assert_eq!(shown.scale.share(1e9), 1.0);
+    }
+}

@@ -1,0 +1,77 @@
+//! How a sweep stands, by its folder alone: also while another process runs it.
+
+use std::path::Path;
+
+use crate::files::lock_holder;
+use crate::record::text::metric;
+use crate::sweep::Error;
+use crate::sweep::journal::{self, Story};
+use crate::sweep::results;
+use crate::sweep::tail::Tail;
+use crate::sweep::trial::{State, best};
+use crate::sweep::view::values_of;
+
+/// A sweep as it stands.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// What its journal says, with the reports of running trials up to now.
+    pub story: Story,
+    /// The process that runs it; `None` if none does.
+    pub holder: Option<String>,
+}
+
+/// Reads how the sweep in `folder` stands. Nothing is written.
+///
+/// # Errors
+///
+/// There is no sweep, or it cannot be read.
+pub fn status(folder: &Path) -> Result<Status, Error> {
+    let story = journal::read(folder)?;
+    let mut story = story.ok_or_else(|| Error::NoSweep { folder: folder.to_owned() })?;
+    for trial in story.trials.iter_mut().filter(|trial| trial.state == State::Running) {
+        let mut tail = Tail::new(&folder.join(trial.id()), &story.subject.metric);
+        tail.poll()?;
+        trial.reports = tail.reports;
+    }
+    Ok(Status { story, holder: lock_holder(folder) })
+}
+
+impl Status {
+    /// The page for the terminal.
+    pub fn page(&self) -> String {
+        let Story { subject, trials, opened } = &self.story;
+        let count = |state: State| trials.iter().filter(|trial| trial.state == state).count();
+        let open = if self.holder.is_some() { "running" } else { "interrupted" };
+        let states = [
+            (count(State::Finished), "finished"),
+            (count(State::Pruned), "pruned"),
+            (count(State::Diverged), "diverged"),
+            (count(State::Failed), "failed"),
+            (count(State::Running), open),
+        ];
+        let states: Vec<String> = states
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+        let holder = match &self.holder {
+            Some(holder) => format!("run by {holder}"),
+            None => "nobody runs it".to_owned(),
+        };
+        let mut text = format!(
+            "sweep `{}` of `{}`, begun {opened:.0}; {holder}\n{} of {} trials: {}\n",
+            subject.name,
+            subject.base.display(),
+            trials.len() - count(State::Running),
+            subject.trials,
+            states.join(", ")
+        );
+        if let Some(best) = best(trials, subject.goal) {
+            let value = best.value(subject.goal).unwrap_or(f64::NAN);
+            let value = metric(&subject.metric, value);
+            let values = values_of(best);
+            text += &format!("best {} {value}, trial {}: {values}\n", subject.metric, best.number);
+        }
+        text + "\n" + &results::table(subject, trials)
+    }
+}

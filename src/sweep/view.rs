@@ -1,0 +1,228 @@
+//! What a sweep shows while it runs: a bar for each running trial and one for all of them, or plain lines.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::config::schema::Mode;
+use crate::config::sweep::Sweep;
+use crate::record::Screen;
+use crate::record::text::{duration, escape, metric, short};
+use crate::sweep::trial::{Report, State, Trial, best};
+
+const TRIAL: &str = "{prefix} {bar:24} {pos}/{len}  {wide_msg}";
+const TOTAL: &str = "{prefix} {bar:24} {pos}/{len}  {wide_msg}";
+
+/// The terminal of a sweep.
+pub(crate) struct View {
+    screen: Screen,
+    metric: String,
+    goal: Mode,
+    total: usize,
+    concurrent: usize,
+    began: Instant,
+    /// Trials that were done before this process began.
+    before: usize,
+    bars: MultiProgress,
+    sum: ProgressBar,
+    running: Vec<(u32, ProgressBar)>,
+}
+
+impl View {
+    pub(crate) fn new(screen: Screen, sweep: &Sweep, total: usize) -> Self {
+        let target = match screen {
+            Screen::Bar => ProgressDrawTarget::stderr(),
+            Screen::Plain | Screen::Silent => ProgressDrawTarget::hidden(),
+        };
+        let bars = MultiProgress::with_draw_target(target);
+        let sum = bars.add(bar(TOTAL, total as u64));
+        Self {
+            screen,
+            metric: sweep.search.metric.clone(),
+            goal: sweep.search.goal,
+            total,
+            concurrent: 1,
+            began: Instant::now(),
+            before: 0,
+            bars,
+            sum,
+            running: Vec::new(),
+        }
+    }
+
+    /// First words.
+    pub(crate) fn opened(&mut self, folder: &Path, concurrent: usize, trials: &[Trial]) {
+        (self.concurrent, self.before) = (concurrent, n_done(trials));
+        let goal = if self.goal == Mode::Max { "max" } else { "min" };
+        let mut text = format!(
+            "sweep `{}`: {} trials for the {goal} of {}, {concurrent} at a time",
+            folder.display(),
+            self.total,
+            self.metric
+        );
+        if !trials.is_empty() {
+            let interrupted = trials.len() - self.before;
+            text += &format!("; {} are done, {interrupted} interrupted", self.before);
+        }
+        self.say(&text);
+        self.update(trials);
+    }
+
+    pub(crate) fn started(&mut self, trial: &Trial, resumed: bool) {
+        let word = if resumed { "resumed" } else { "started" };
+        let values = values_of(trial);
+        self.say(&format!("trial {} {word}: {values}", trial.number));
+        let bar = self.bars.insert_before(&self.sum, bar(TRIAL, trial.length.total_steps));
+        bar.set_prefix(format!("trial {:>4}", trial.number));
+        bar.set_message(values);
+        self.running.push((trial.number, bar));
+    }
+
+    pub(crate) fn step(&self, number: u32, step: u64) {
+        if let Some(bar) = self.bar(number) {
+            bar.set_position(step);
+        }
+    }
+
+    pub(crate) fn reported(&self, number: u32, report: &Report) {
+        if let Some(bar) = self.bar(number) {
+            bar.set_message(format!("{} {}", self.metric, self.shown(report.value)));
+        }
+    }
+
+    /// A trial was stopped by a signal.
+    pub(crate) fn interrupted(&mut self, trial: &Trial) {
+        self.remove(trial.number);
+        self.say(&format!("trial {} is interrupted and saved", trial.number));
+    }
+
+    pub(crate) fn ended(&mut self, trial: &Trial, trials: &[Trial]) {
+        self.remove(trial.number);
+        self.say(&self.line(trial, trials));
+        self.update(trials);
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.running.drain(..).for_each(|(_, bar)| bar.finish_and_clear());
+        self.sum.finish_and_clear();
+    }
+
+    /// How a trial ended, and what is the best so far.
+    fn line(&self, trial: &Trial, trials: &[Trial]) -> String {
+        let time = duration(trial.seconds);
+        let value = self.shown(trial.value(self.goal));
+        let what = match trial.state {
+            State::Finished => format!("{} {value} in {time}", self.metric),
+            State::Pruned => {
+                let last = trial.reports.last();
+                let step = last.map_or(0, |report| report.step);
+                let value = self.shown(last.and_then(|report| report.value));
+                format!("pruned after step {step} at {value}, in {time}")
+            }
+            State::Diverged => format!("diverged after {time}"),
+            State::Running => "runs".to_owned(),
+            State::Failed => {
+                let error = trial.error.as_deref().unwrap_or("no reason is known");
+                format!("failed: {error}")
+            }
+        };
+        let best = match best(trials, self.goal) {
+            Some(best) if best.number == trial.number => "  the best so far".to_owned(),
+            Some(best) => {
+                format!("  (best {}, trial {})", self.shown(best.value(self.goal)), best.number)
+            }
+            None => String::new(),
+        };
+        format!("trial {} {what}{best}  [{} of {}]", trial.number, n_done(trials), self.total)
+    }
+
+    fn update(&self, trials: &[Trial]) {
+        let done = n_done(trials);
+        self.sum.set_position(done as u64);
+        self.sum.set_prefix("all trials");
+        let mut message = match best(trials, self.goal) {
+            Some(best) => {
+                let value = self.shown(best.value(self.goal));
+                format!("best {} {value} (trial {})", self.metric, best.number)
+            }
+            None => String::new(),
+        };
+        if let Some(left) = self.time_left(done) {
+            message += &format!("  ETA {}", duration(left.as_secs_f64()));
+        }
+        self.sum.set_message(message);
+    }
+
+    /// Time that the rest takes if it takes as long as what was done here.
+    fn time_left(&self, done: usize) -> Option<Duration> {
+        let here = done.checked_sub(self.before).filter(|here| *here > 0)?;
+        let left = self.total.saturating_sub(done);
+        Some(self.began.elapsed().mul_f64(left as f64 / here as f64))
+    }
+
+    fn shown(&self, value: Option<f64>) -> String {
+        value.map_or_else(|| "not finite".to_owned(), |value| metric(&self.metric, value))
+    }
+
+    fn bar(&self, number: u32) -> Option<&ProgressBar> {
+        self.running.iter().find(|(known, _)| *known == number).map(|(_, bar)| bar)
+    }
+
+    fn remove(&mut self, number: u32) {
+        if let Some(index) = self.running.iter().position(|(known, _)| *known == number) {
+            let (_, bar) = self.running.remove(index);
+            bar.finish_and_clear();
+            self.bars.remove(&bar);
+        }
+    }
+
+    /// A line above the bars.
+    fn say(&self, text: &str) {
+        let write = || {
+            // A terminal that is gone is no reason to stop.
+            let _ = std::io::stderr().lock().write_all(format!("{}\n", escape(text)).as_bytes());
+        };
+        match self.screen {
+            Screen::Bar => self.bars.suspend(write),
+            Screen::Plain => write(),
+            Screen::Silent => {}
+        }
+    }
+}
+
+fn n_done(trials: &[Trial]) -> usize {
+    trials.iter().filter(|trial| trial.state != State::Running).count()
+}
+
+/// The values of a trial, numbers with four digits.
+pub(crate) fn values_of(trial: &Trial) -> String {
+    let shown = |value: &serde_json::Value| match value {
+        serde_json::Value::Number(number) => number.as_f64().map_or(number.to_string(), short),
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let words: Vec<String> =
+        trial.values.iter().map(|(key, value)| format!("{key}={}", shown(value))).collect();
+    words.join(" ")
+}
+
+fn bar(template: &str, length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(template);
+    let bar = ProgressBar::new(length);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ "));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_of_the_bars_are_valid() {
+        for template in [TRIAL, TOTAL] {
+            assert!(ProgressStyle::with_template(template).is_ok());
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Sweeps: trials that are runs of their own, killed and gone on with.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::process::{Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+use crate::experiments::{BASE, SLOW};
+use crate::lab::{Lab, children};
+use crate::running::{Ended, Running, pid_of, until};
+
+/// A lab with `small.toml` and a sweep of it.
+fn lab(experiment: &str, sweep: &str) -> Lab {
+    let lab = Lab::with(experiment);
+    lab.write("tune.toml", format!("schema = 1\nbase = \"small.toml\"\n[sweep]\n{sweep}"));
+    lab
+}
+
+const GRID: &str = "metric = \"val/loss\"\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
+    [sweep.parameters]\n\"optimizer.lr\" = [1e-3, 1e-2]\n\"model.hidden\" = [[8], [16, 8]]\n";
+
+const RANDOM: &str = "method = \"tpe\"\ntrials = 3\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
+    [sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 1e-3\nmax = 0.1\n";
+
+fn journal(lab: &Lab) -> Vec<Value> {
+    let text = fs::read_to_string(lab.path("logs/tune/journal.jsonl")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn ended(lab: &Lab) -> Vec<Value> {
+    journal(lab).into_iter().filter(|line| line["record"] == "ended").collect()
+}
+
+/// What each trial was and reported, without times.
+fn told(lab: &Lab) -> Vec<(Value, Value, Value, Value)> {
+    let values = |trial: &Value| {
+        let lines = journal(lab);
+        let is_it = |line: &&Value| line["record"] == "started" && line["trial"] == *trial;
+        lines.iter().find(is_it).unwrap()["values"].clone()
+    };
+    let mut told: Vec<_> = ended(lab)
+        .into_iter()
+        .map(|line| {
+            let trial = line["trial"].clone();
+            (trial.clone(), values(&trial), line["state"].clone(), line["reports"].clone())
+        })
+        .collect();
+    told.sort_by_key(|(trial, ..)| trial.as_u64());
+    told
+}
+
+fn trial_folder(lab: &Lab, number: usize) -> PathBuf {
+    lab.path(&format!("logs/tune/trial-{number:04}"))
+}
+
+fn stop_when(lab: &Lab, running: &mut Running, what: &str, is_there: impl Fn(&Lab) -> bool) {
+    until(what, || running.is_over() || is_there(lab));
+}
+
+#[test]
+fn a_grid_runs_every_point_as_a_run_of_its_own_and_ranks_them() {
+    let lab = lab(BASE, GRID);
+    let ended = lab.run_to(0, &["sweep", "tune.toml"]);
+    ended.says(&["sweep `logs/tune`: 4 trials for the min of val/loss, 1 at a time"]);
+    ended.says(&[
+        "trial 4 started: optimizer.lr=0.01 model.hidden=[16,8]",
+        "[4 of 4]",
+        "best.toml",
+    ]);
+    let rows: Vec<&str> = ended.stdout.lines().collect();
+    assert_eq!(rows.len(), 5, "{}", ended.stdout);
+    assert!(rows[0].contains("rank  trial  val/loss"), "{}", rows[0]);
+    for number in 1..=4 {
+        let names = ["resolved.toml", "run.json", "events.jsonl", "console.log", "rank-1.log"];
+        for name in names {
+            assert!(trial_folder(&lab, number).join(name).exists(), "{name}");
+        }
+        assert!(lab.path(&format!("checkpoints/tune/trial-{number:04}/best")).exists());
+    }
+    let json: Value =
+        serde_json::from_slice(&fs::read(lab.path("logs/tune/sweep.json")).unwrap()).unwrap();
+    let values: Vec<f64> =
+        json["trials"].as_array().unwrap().iter().map(|t| t["value"].as_f64().unwrap()).collect();
+    assert!(values.is_sorted(), "{values:?}");
+    for name in ["history.png", "parallel.png", "importance.png", "slices.svg", "sweep.csv"] {
+        assert!(lab.path("logs/tune").join(name).exists(), "{name}");
+    }
+    // The best is runnable as it is, and gives the same numbers.
+    lab.run_to(0, &["logs/tune/best.toml", "experiment.name=again"]);
+    let again = children(&lab.path("logs/again")).remove(0);
+    let history = |folder: PathBuf| fs::read(folder.join("training_history.json")).unwrap();
+    let best = json["best"]["trial"].as_u64().unwrap() as usize;
+    assert!(history(again) == history(trial_folder(&lab, best)));
+    // A trial is a run like any other.
+    lab.run_to(0, &["report", "logs/tune/trial-0002"]);
+    lab.run_to(0, &["sweep", "tune.toml"]).says(&["4 are done, 0 interrupted"]);
+    assert_eq!(self::ended(&lab).len(), 4);
+    lab.is_clean();
+}
+
+/// The sweep that nobody disturbs.
+fn undisturbed() -> Vec<(Value, Value, Value, Value)> {
+    let lab = lab(SLOW, RANDOM);
+    lab.run_to(0, &["sweep", "tune.toml"]);
+    told(&lab)
+}
+
+#[test]
+fn a_sweep_whose_parent_is_killed_leaves_nobody_and_goes_on_to_the_same_result() {
+    let expected = undisturbed();
+    let lab = lab(SLOW, RANDOM);
+    for (number, step) in [(1, 10), (2, 30)] {
+        let mut running = lab.start(&["sweep", "tune.toml"]);
+        let name = trial_folder(&lab, number).join("metrics.csv");
+        let is_there =
+            |_: &Lab| fs::read_to_string(&name).is_ok_and(|text| text.lines().count() > step);
+        stop_when(&lab, &mut running, "a step", is_there);
+        kill_process(pid_of(running.pid()), Signal::KILL).unwrap();
+        running.wait();
+        until("the ranks' end", || lab.processes().is_empty());
+    }
+    let last = lab.run_to(0, &["sweep", "tune.toml"]);
+    last.says(&["resumed: optimizer.lr="]);
+    assert_eq!(told(&lab), expected);
+    lab.is_clean();
+}
+
+#[test]
+fn ctrl_c_saves_every_trial_and_the_same_command_goes_on() {
+    let expected = undisturbed();
+    let lab = lab(SLOW, RANDOM);
+    let mut running = lab.start(&["sweep", "tune.toml"]);
+    let name = trial_folder(&lab, 2).join("metrics.csv");
+    let is_there = |_: &Lab| fs::read_to_string(&name).is_ok_and(|text| text.lines().count() > 12);
+    stop_when(&lab, &mut running, "a step", is_there);
+    kill_process_group(pid_of(running.pid()), Signal::INT).unwrap();
+    let stopped = running.wait();
+    if stopped.code != 0 {
+        stopped.has_code(130);
+        stopped.says(&["is interrupted and saved", "the same command goes on"]);
+    }
+    lab.is_clean();
+    lab.run_to(0, &["sweep", "tune.toml"]);
+    assert_eq!(told(&lab), expected);
+    lab.is_clean();
+}
+
+#[test]
+fn bad_trials_are_pruned_with_their_checkpoint_kept() {
+    let text = RANDOM
+        .replace("trials = 3", "trials = 5")
+        .replace("method = \"tpe\"", "method = \"random\"\npruner = \"asha\"");
+    let lab = lab(SLOW, &text.replace("min = 1e-3", "min = 1e-7"));
+    let end = lab.run_to(0, &["sweep", "tune.toml"]);
+    let pruned: Vec<u64> = ended(&lab)
+        .iter()
+        .filter(|line| line["state"] == "pruned")
+        .map(|line| line["trial"].as_u64().unwrap())
+        .collect();
+    assert!(!pruned.is_empty(), "{}", end.stderr);
+    for number in pruned {
+        let folder = lab.path(&format!("checkpoints/tune/trial-{number:04}"));
+        lab.run_to(0, &["checkpoint", "verify", folder.to_str().unwrap()]);
+    }
+    lab.is_clean();
+}
+
+#[test]
+fn a_trial_whose_rank_dies_is_recorded_and_the_sweep_goes_on() {
+    let lab = lab(SLOW, &RANDOM.replace("trials = 3", "trials = 2"));
+    let mut running = lab.start(&["sweep", "tune.toml", "fault.max_restarts=0"]);
+    let name = trial_folder(&lab, 1).join("metrics.csv");
+    let is_there = |_: &Lab| fs::read_to_string(&name).is_ok_and(|text| text.lines().count() > 3);
+    stop_when(&lab, &mut running, "a step", is_there);
+    let rank = *lab.processes().iter().find(|(_, words)| words.contains("worker")).unwrap().0;
+    kill_process(pid_of(rank), Signal::KILL).unwrap();
+    let end = running.wait();
+    end.has_code(9);
+    end.says(&["trial 1 failed: rank ", "[2 of 2]"]);
+    let states: Vec<Value> = ended(&lab).iter().map(|line| line["state"].clone()).collect();
+    assert_eq!(states, ["failed", "finished"]);
+    lab.is_clean();
+}
+
+#[test]
+fn trials_run_side_by_side_and_status_tells_how_it_stands() {
+    let text =
+        RANDOM.replace("devices_per_trial = 2\nconcurrent_trials = 1", "concurrent_trials = 2");
+    let lab = lab(SLOW, &text);
+    let mut running = lab.start(&["sweep", "tune.toml"]);
+    let both =
+        |lab: &Lab| [1, 2].iter().all(|&n| trial_folder(lab, n).join("events.jsonl").exists());
+    stop_when(&lab, &mut running, "two trials", both);
+    let status = lab.run_to(0, &["sweep", "--status", "logs/tune"]);
+    assert!(status.stdout.contains(&format!("run by pid {}", running.pid())), "{}", status.stdout);
+    assert!(status.stdout.contains("2 running"), "{}", status.stdout);
+    let second = lab.run_to(6, &["sweep", "tune.toml"]);
+    second.says(&["is in use by", "do: "]);
+    running.wait().has_code(0);
+    let after = lab.run_to(0, &["sweep", "--status", "tune"]);
+    assert!(after.stdout.contains("nobody runs it\n3 of 3 trials: 3 finished"), "{}", after.stdout);
+    lab.is_clean();
+}
+
+#[test]
+fn a_learning_rate_range_test_draws_its_curve_and_suggests_a_rate() {
+    let lab =
+        lab(BASE, "method = \"lr_range\"\n[sweep.lr_range]\nmin = 1e-5\nmax = 10.0\nsteps = 60\n");
+    let end = lab.run_to(0, &["sweep", "tune.toml"]);
+    assert!(end.stdout.contains("suggested optimizer.lr"), "{}{}", end.stdout, end.stderr);
+    let csv = fs::read_to_string(lab.path("logs/tune/lr_range.csv")).unwrap();
+    assert!(csv.lines().count() > 30, "{csv}");
+    let last =
+        csv.lines().nth(60).map(|line| line.split(',').next().unwrap().parse::<f64>().unwrap());
+    assert!(last.is_none_or(|lr| (lr - 10.0).abs() < 1e-6), "{last:?}");
+    assert!(lab.path("logs/tune/lr_range.png").exists());
+    lab.run_to(0, &["plan", "logs/tune/best.toml"]);
+    lab.is_clean();
+}
+
+#[test]
+fn spaces_on_the_command_line_make_a_sweep_of_an_experiment() {
+    let lab = Lab::new();
+    let words = ["sweep", "small.toml", "optimizer.lr=0.1,0.01", "train.epochs=1", "--json"];
+    let end = lab.run_to(0, &words);
+    let json: Value = serde_json::from_str(&end.stdout).unwrap();
+    assert_eq!(json["trials"].as_array().unwrap().len(), 2);
+    assert_eq!(json["name"], "small-sweep");
+    lab.is_clean();
+}
+
+// ------------------------------------------------------------------------------------------- refused
+
+/// Refused before anything was made.
+fn refuses(lab: &Lab, args: &[&str]) -> Ended {
+    let before = children(&lab.path(""));
+    let ended = lab.run_to(2, args);
+    assert_eq!(children(&lab.path("")), before, "a refused sweep leaves nothing on disk");
+    ended
+}
+
+#[test]
+fn a_sweep_that_makes_no_sense_is_refused_with_a_caret() {
+    let lab = lab(BASE, &GRID.replace("optimizer.lr", "optimizer.lrr"));
+    refuses(&lab, &["sweep", "tune.toml"]).says(&["tune.toml:8:", "did you mean `lr`?"]);
+    refuses(&lab, &["sweep", "small.toml"]).says(&["is empty: there is nothing to try"]);
+    refuses(&lab, &["sweep", "small.toml", "train.batch_size=choice(4,3)"])
+        .says(&["trial 2 (train.batch_size=3)", "do: "]);
+    refuses(&lab, &["sweep", "--status", "logs/tune"]).says(&["there is no sweep in `logs/tune`"]);
+    refuses(&lab, &["tune.toml"]).says(&["is run by `ddprun sweep`"]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_journal_of_another_space_or_a_newer_format_is_refused() {
+    let lab = lab(BASE, GRID);
+    lab.run_to(0, &["sweep", "tune.toml", "sweep.trials=1"]);
+    let other = ["sweep", "tune.toml", "optimizer.lr=0.5,0.25"];
+    let refused = lab.run_to(2, &other);
+    refused.says(&["`logs/tune` holds another sweep", "`sweep.parameters`", "--extend"]);
+    lab.run_to(2, &["sweep", "tune.toml", "train.epochs=3", "--extend"])
+        .says(&["`train.epochs`: 2 -> 3", "another `sweep.name`"]);
+    lab.run_to(0, &[&other[..], &["sweep.trials=2", "--extend"]].concat()).says(&["[2 of 2]"]);
+    let path = lab.path("logs/tune/journal.jsonl");
+    let newer = fs::read_to_string(&path).unwrap().replacen("\"format\":1", "\"format\":2", 1);
+    fs::write(&path, newer).unwrap();
+    lab.run_to(2, &["sweep", "tune.toml"])
+        .says(&["has format 2, and this ddprun reads formats up to 1"]);
+    lab.is_clean();
+}
