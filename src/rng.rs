@@ -4,10 +4,6 @@
 //! seed and from what the numbers are for (`purpose`, epoch, sample or step), never from the rank.
 //! Each draw mixes the key with a counter by the finaliser of `SplitMix64` (Steele, Lea and Flood,
 //! OOPSLA 2014).
-#![expect(
-    clippy::inline_always,
-    reason = "loops that draw a number for each element are vectorised"
-)]
 
 const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 

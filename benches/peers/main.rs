@@ -22,6 +22,7 @@ mod compare;
 mod parent;
 mod python;
 mod rank;
+mod transformers;
 mod work;
 
 use std::process::ExitCode;

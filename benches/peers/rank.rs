@@ -7,10 +7,10 @@ use ddprun::collective::{self, Collective};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, Wish};
 use ddprun::launch::{self, Made, Membership};
-use ddprun::model::Registry;
 use ddprun::plan::Plan;
 use ddprun::units::Rank;
 
+use crate::transformers;
 use crate::work::{BATCHES, Work};
 
 /// Stack for candle's recursion in `backward`.
@@ -63,7 +63,8 @@ struct Trainer {
 
 impl Trainer {
     fn new(work: &'static Work, plan: Arc<Plan>, rank: Rank, group: Arc<dyn Collective>) -> Self {
-        let (model, params) = Registry::default().build(&plan.model, plan.seed).expect("a model");
+        let (model, params) =
+            transformers::registry().build(&plan.model, plan.seed).expect("a model");
         let engine = Engine::new(plan.clone(), model, params, group.clone(), None);
         let world = plan.distributed.world_size;
         let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);

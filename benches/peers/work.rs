@@ -17,25 +17,90 @@ pub(crate) struct Work {
     pub(crate) name: &'static str,
     /// Shape of a sample.
     sample: &'static [usize],
-    classes: usize,
+    kind: Kind,
     /// What its experiment says beside `work.toml`.
     settings: &'static [&'static str],
 }
 
+/// What a sample is, and its answer.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Noise, and one of so many classes.
+    Classes(usize),
+    /// Tokens out of so many, and the token that follows each.
+    Text(usize),
+    /// Noise (time, series), and as much that follows.
+    Series,
+}
+
 /// All of them. A new model is a line here.
-pub(crate) const WORKS: [Work; 3] = [
-    Work { name: "mlp", sample: &[1, 28, 28], classes: 10, settings: &["model.hidden=[512,512]"] },
+pub(crate) const WORKS: [Work; 6] = [
+    Work {
+        name: "mlp",
+        sample: &[1, 28, 28],
+        kind: Kind::Classes(10),
+        settings: &["model.hidden=[512,512]"],
+    },
     Work {
         name: "resnet18_cifar",
         sample: &[3, 32, 32],
-        classes: 10,
+        kind: Kind::Classes(10),
         settings: &["model.name=resnet18", "model.stem=cifar"],
     },
     Work {
         name: "resnet18_imagenet",
         sample: &[3, 224, 224],
-        classes: 90,
+        kind: Kind::Classes(90),
         settings: &["model.name=resnet18", "train.batch_size=16"],
+    },
+    Work {
+        name: "gpt_cpu",
+        sample: &[64],
+        kind: Kind::Text(65),
+        settings: &[
+            "model.name=bench_gpt",
+            "model.options.layers=4",
+            "model.options.heads=4",
+            "model.options.width=128",
+            "train.batch_size=12",
+            "train.clip_grad_norm=1.0",
+            "optimizer.name=adamw",
+            "optimizer.betas=[0.9,0.99]",
+            "optimizer.weight_decay=0.1",
+        ],
+    },
+    Work {
+        name: "gpt_baby",
+        sample: &[256],
+        kind: Kind::Text(65),
+        settings: &[
+            "model.name=bench_gpt",
+            "model.options.layers=6",
+            "model.options.heads=6",
+            "model.options.width=384",
+            "train.batch_size=12",
+            "train.clip_grad_norm=1.0",
+            "optimizer.name=adamw",
+            "optimizer.betas=[0.9,0.99]",
+            "optimizer.weight_decay=0.1",
+        ],
+    },
+    Work {
+        name: "itransformer",
+        sample: &[96, 321],
+        kind: Kind::Series,
+        settings: &[
+            "model.name=bench_itransformer",
+            "model.options.layers=2",
+            "model.options.heads=8",
+            "model.options.width=128",
+            "model.options.inner=256",
+            "train.batch_size=16",
+            "loss.name=mse",
+            "optimizer.name=adam",
+            "optimizer.lr=1e-4",
+            "optimizer.weight_decay=0.0",
+        ],
     },
 ];
 
@@ -59,30 +124,43 @@ impl Work {
     }
 
     fn facts(&self, ranks: u32) -> Facts {
+        let n_classes = match self.kind {
+            Kind::Classes(n) | Kind::Text(n) => n,
+            Kind::Series => 0,
+        };
         let data = DataFacts {
             source: SourcePlan::Mnist { dir: "memory".into() },
             // More than any batch; the samples themselves are made once for each of `BATCHES`.
             n_train: 1024 * ranks as usize,
             n_val: 1,
-            classes: (0..self.classes).map(|class| class.to_string()).collect(),
+            classes: (0..n_classes).map(|class| class.to_string()).collect(),
             sample: Some(self.sample.to_vec()),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Facts { cores, data, launched_world: None }
     }
 
-    /// The `index`-th batch of a rank: noise of mean 0 and variance 1, and labels.
+    /// The `index`-th batch of a rank: noise of mean 0 and variance 1 or tokens, and their answers.
     pub(crate) fn batch(&self, n: usize, rank: u32, index: usize) -> Result<Batch> {
         let key = Key::new(u64::from(rank), Purpose::Generate, 0, index as u64);
-        let dims: Vec<usize> = std::iter::once(n).chain(self.sample.iter().copied()).collect();
+        let shape: Vec<usize> = std::iter::once(n).chain(self.sample.iter().copied()).collect();
+        let elements: usize = shape.iter().product();
         // Uniform over an interval of length sqrt(12).
-        let value = |i: usize| (3.464_101_6 * (key.uniform(i as u64) - 0.5)) as f32;
-        let values: Vec<f32> = (0..dims.iter().product()).map(value).collect();
-        let labels: Vec<u32> = (0..n).map(|i| (i * 7 % self.classes) as u32).collect();
-        Ok(Batch {
-            inputs: Tensor::from_vec(values, dims, &Device::Cpu)?,
-            targets: Tensor::from_vec(labels, n, &Device::Cpu)?,
-            samples: (0..n as u32).collect(),
-        })
+        let noise = |i: usize| (3.464_101_6 * (key.uniform(i as u64) - 0.5)) as f32;
+        let classes = |n: usize, count| -> Vec<u32> {
+            (0..count).map(|i| (key.uniform(i as u64) * n as f64) as u32).collect()
+        };
+        let cpu = &Device::Cpu;
+        let values = || Tensor::from_vec((0..elements).map(noise).collect(), shape.clone(), cpu);
+        let (inputs, targets) = match self.kind {
+            Kind::Classes(many) => (values()?, Tensor::from_vec(classes(many, n), n, cpu)?),
+            Kind::Text(many) => {
+                let tokens = Tensor::from_vec(classes(many, elements), shape, cpu)?;
+                let next = tokens.flatten_all()?;
+                (tokens, next)
+            }
+            Kind::Series => (values()?, values()?.flatten_from(1)?),
+        };
+        Ok(Batch { inputs, targets, samples: (0..n as u32).collect() })
     }
 }

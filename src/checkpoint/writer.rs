@@ -39,6 +39,8 @@ struct Desk {
     waiting: Option<Job>,
     /// Memory for the next copy.
     spare: Option<Copied>,
+    /// Whether that memory is still to come: who needs it waits, so that there are not two of it.
+    is_preparing: bool,
     is_writing: bool,
     is_closed: bool,
     saved: Vec<Saved>,
@@ -86,12 +88,12 @@ impl Writer {
 
     fn with_store(sizes: [usize; 3], mut store: Store) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
+        shared.desk().is_preparing = true;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("checkpoints".into()).spawn(move || {
+            of_thread.prepare(Copied::with_room_for(sizes));
             // Where it is not allowed, the writer is as important as the others.
             let _ = rustix::process::nice(NICENESS);
-            let room = Copied::with_room_for(sizes);
-            of_thread.desk().spare.get_or_insert(room);
             while let Some(job) = of_thread.next() {
                 let result = catch_unwind(AssertUnwindSafe(|| store(&job.copied)));
                 of_thread.put_down(job, result);
@@ -114,7 +116,7 @@ impl Writer {
     /// The writer panicked.
     pub fn save(&self, snapshot: &Snapshot<'_>, importance: Importance) -> Result<(), Error> {
         let began = Instant::now();
-        let Some(room) = self.shared.desk().make_room(importance)? else { return Ok(()) };
+        let Some(room) = self.shared.prepared().make_room(importance)? else { return Ok(()) };
         let Room { mut copied, replaced } = room;
         copied.take(snapshot)?;
         let stall_seconds = began.elapsed().as_secs_f64();
@@ -178,6 +180,23 @@ impl Shared {
 
     fn wait<'a>(&self, desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
         self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The desk with memory for the first copy on it.
+    fn prepared(&self) -> MutexGuard<'_, Desk> {
+        let mut desk = self.desk();
+        while desk.is_preparing {
+            desk = self.wait(desk);
+        }
+        desk
+    }
+
+    fn prepare(&self, room: Copied) {
+        let mut desk = self.desk();
+        desk.spare = Some(room);
+        desk.is_preparing = false;
+        drop(desk);
+        self.changed.notify_all();
     }
 
     /// The next copy to write; `None` when there will be none.
@@ -300,7 +319,7 @@ mod tests {
         /// As [`Writer::save`], of a state that is only a step.
         fn save(&self, step: u64, importance: Importance) -> Result<(), Error> {
             let shared = &self.writer.shared;
-            let Some(room) = shared.desk().make_room(importance)? else { return Ok(()) };
+            let Some(room) = shared.prepared().make_room(importance)? else { return Ok(()) };
             shared.desk().waiting = Some(job(step, importance, room));
             shared.changed.notify_all();
             Ok(())

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pulp::Arch;
+use crate::ops::vectorised;
 
 /// Shares begin at multiples of a cache line, so that two ranks never write the same one.
 const LINE: usize = 16;
@@ -16,24 +16,32 @@ const PIECE: usize = 2048;
 /// a power of two of equal blocks is the tree of the blocks' own trees, so ranks may begin it alone.
 pub fn tree_sum(parts: &mut [&mut [f32]]) {
     let len = parts.first().map_or(0, |part| part.len());
-    Arch::new().dispatch(|| tree(parts, 0..len));
+    vectorised(
+        #[inline(always)]
+        || tree(parts, 0..len),
+    );
 }
 
 /// Adds all `parts` as [`tree_sum`], and copies the sum into each. One pass over memory.
 pub(super) fn tree_sum_everywhere(parts: &mut [&mut [f32]]) {
     let len = parts.first().map_or(0, |part| part.len());
-    Arch::new().dispatch(|| match parts {
-        [first, second] => both(first, second),
-        _ => (0..len).step_by(PIECE).for_each(|from| {
-            let piece = from..len.min(from + PIECE);
-            tree(parts, piece.clone());
-            copy(parts, piece);
-        }),
-    });
+    if let [first, second] = parts {
+        return vectorised(
+            #[inline(always)]
+            || both(first, second),
+        );
+    }
+    for from in (0..len).step_by(PIECE) {
+        let piece = from..len.min(from + PIECE);
+        vectorised(
+            #[inline(always)]
+            || tree(parts, piece.clone()),
+        );
+        copy(parts, piece);
+    }
 }
 
 /// [`tree_sum`] of some elements of each part.
-#[expect(clippy::inline_always, reason = "runs with the instructions that its caller has chosen")]
 #[inline(always)]
 fn tree(parts: &mut [&mut [f32]], piece: Range<usize>) {
     let mut stride = 1;
@@ -59,7 +67,6 @@ fn copy(parts: &mut [&mut [f32]], piece: Range<usize>) {
 }
 
 /// The sum of two parts in both.
-#[expect(clippy::inline_always, reason = "runs with the instructions that its caller has chosen")]
 #[inline(always)]
 fn both(first: &mut [f32], second: &mut [f32]) {
     for (first, second) in first.iter_mut().zip(second) {

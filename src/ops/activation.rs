@@ -1,5 +1,4 @@
 //! Activations, element by element: any shape, f32, with PyTorch's forms and gradients.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 

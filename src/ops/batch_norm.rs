@@ -2,7 +2,6 @@
 //!
 //! Forward is one pass for the statistics and one for the output, backward one for the sums and one for
 //! the gradient of x. Blocks of rows are fixed and merged in order, so threads do not change the bits.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use rayon::prelude::*;
 
@@ -308,7 +307,7 @@ impl Channels<'_> {
                         add_gated_gradients(plain, weighted, dy, x, [&mean, &scale, &shift]);
                     }
                     (Gate::Output(y), true) => {
-                        close_by_output(dy, &y[at]);
+                        close_by_output(dy, &y[at.clone()]);
                         add_gradients(plain, weighted, dy, x, &mean);
                     }
                     (_, false) => add_gradients(plain, weighted, dy, x, &mean),

@@ -35,7 +35,7 @@ impl Dropout {
         vectorised(
             #[inline(always)]
             || {
-                for (counter, value) in (start..).zip(values) {
+                for (counter, value) in (start..).zip(values.iter_mut()) {
                     let kept = key.bits(counter) >> 11 >= threshold;
                     *value = if kept { *value * scale } else { 0.0 };
                 }

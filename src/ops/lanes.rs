@@ -2,10 +2,11 @@
 //!
 //! A loop is written once over slices of equal, known length; the compiler vectorises it for each instruction
 //! set, and the widest one that this processor has is chosen at run time.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::kernel;
 use super::scratch::zeros;
 
 /// Values per block: 16 KiB stay in the first-level cache, and are enough for the C library to copy them to
@@ -20,8 +21,26 @@ pub(super) const PIECE: usize = 1024;
 /// `f` must be a closure that is `#[inline(always)]`, and so must be what it calls in a loop: write `for`, not
 /// `for_each`, whose closure may be left outside, where a `mul_add` is a hundred times slower.
 #[inline(always)]
-pub(super) fn vectorised<R>(f: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(f)
+pub(crate) fn vectorised<R>(f: impl FnMut() -> R) -> R {
+    vectorised_for(kernel::best(), f)
+}
+
+/// As [`vectorised`], for the instruction set `level`.
+#[inline(always)]
+pub(crate) fn vectorised_for<R>(level: Arch, f: impl FnMut() -> R) -> R {
+    level.dispatch(Loop(f))
+}
+
+/// Calls the closure by reference: the shim that calls one by value may stay outside the instruction set.
+struct Loop<F>(F);
+
+impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
+    type Output = R;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, _: S) -> R {
+        (self.0)()
+    }
 }
 
 /// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed.

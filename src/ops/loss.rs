@@ -1,5 +1,4 @@
 //! Softmax cross-entropy with class labels or class probabilities, and the scores of an evaluation.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use std::sync::OnceLock;
 
@@ -167,7 +166,7 @@ impl CrossEntropy {
                 let target = targets.map(|targets| &targets[here.clone()]);
                 vectorised(
                     #[inline(always)]
-                    || part_of_gradient(gradient, &x[here], row, uniform, target, hit),
+                    || part_of_gradient(gradient, &x[here.clone()], row, uniform, target, hit),
                 );
                 if let Targets::Labels(labels) = &self.targets
                     && let Some(at) = labels[index].and_then(|label| label.checked_sub(class))

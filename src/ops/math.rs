@@ -2,7 +2,6 @@
 //!
 //! Errors against f64 are those that the tests print: exp 1.2e-7 relative, erf, tanh and logistic 2.5e-7
 //! relative. NaN stays NaN.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 /// 1.5 x 2^23: added to a number below 2^22, it leaves the nearest integer in the low bits.
 const ROUND: f32 = 12_582_912.0;

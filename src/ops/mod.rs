@@ -37,6 +37,7 @@ pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv1d, conv2d};
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use group_norm::group_norm;
+pub(crate) use lanes::vectorised;
 pub use layout::{nchw_to_nhwc, nhwc_to_nchw};
 pub use linear::{LinearActivation, linear, linear_activated};
 pub use loss::{

@@ -1,5 +1,4 @@
 //! Pooling over images, NHWC.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use std::sync::OnceLock;
 
@@ -216,7 +215,7 @@ impl CustomOp1 for AveragePool {
                             }
                         },
                     );
-                    for y in y {
+                    for y in y.iter_mut() {
                         *y /= pixels;
                     }
                 },
@@ -282,7 +281,7 @@ impl CustomOp1 for GlobalAveragePool {
                             *sum += value;
                         }
                     }
-                    for sum in y {
+                    for sum in y.iter_mut() {
                         *sum /= self.pixels as f32;
                     }
                 },

@@ -1,5 +1,4 @@
 //! Layer normalisation and root-mean-square normalisation over the last axis.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;

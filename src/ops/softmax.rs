@@ -1,5 +1,4 @@
 //! Softmax over the last axis.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 

@@ -1,5 +1,7 @@
 //! Measuring gradients, and what is done to them before they move a parameter.
 
+use crate::ops::vectorised;
+
 /// Running sums of a block, so that its elements need not wait for each other.
 const LANES: usize = 16;
 /// Elements per partial sum. Blocks begin at a parameter's first element, so that the sum depends neither
@@ -31,11 +33,15 @@ impl GradientNorm {
 /// Sum of the squares of one parameter's `gradient`, in f64 and in a fixed order; not finite if one
 /// element is not.
 pub fn sum_of_squares(gradient: &[f32]) -> f64 {
-    let arch = pulp::Arch::new();
-    gradient.chunks(BLOCK).map(|block| arch.dispatch(|| block_squares(block))).sum()
+    let squares = |block| {
+        vectorised(
+            #[inline(always)]
+            || block_squares(block),
+        )
+    };
+    gradient.chunks(BLOCK).map(squares).sum()
 }
 
-#[expect(clippy::inline_always, reason = "compiled into its caller for its instruction set")]
 #[inline(always)]
 fn block_squares(block: &[f32]) -> f64 {
     let mut sums = [0f64; LANES];
@@ -70,7 +76,6 @@ impl Default for Preparation {
 }
 
 impl Preparation {
-    #[expect(clippy::inline_always, reason = "compiled into its caller for its instruction set")]
     #[inline(always)]
     pub(super) fn of(self, gradient: f32) -> f32 {
         (gradient * self.mean * self.clip).max(-self.limit).min(self.limit)

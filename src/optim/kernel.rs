@@ -1,4 +1,3 @@
-#![expect(clippy::inline_always, reason = "compiled into each caller for its instruction set")]
 //! The update rules over one block of elements, each exactly PyTorch's single-tensor implementation.
 //!
 //! Plain loops: they are compiled for the instruction set at hand where they are called, and as no two
@@ -65,7 +64,7 @@ impl AdamFactors {
 
 impl Block<'_> {
     #[inline(always)]
-    pub(super) fn sgd(self, preparation: Preparation, lr: f32, decay: f32) {
+    pub(super) fn sgd(&mut self, preparation: Preparation, lr: f32, decay: f32) {
         for (value, &g) in self.values.iter_mut().zip(self.gradient) {
             *value -= lr * (preparation.of(g) + decay * *value);
         }
@@ -73,11 +72,12 @@ impl Block<'_> {
 
     #[inline(always)]
     pub(super) fn sgd_momentum<const NESTEROV: bool>(
-        self,
+        &mut self,
         preparation: Preparation,
         SgdFactors { lr, decay, momentum, damp }: SgdFactors,
     ) {
-        for ((value, &g), v) in self.values.iter_mut().zip(self.gradient).zip(self.first) {
+        for ((value, &g), v) in self.values.iter_mut().zip(self.gradient).zip(self.first.iter_mut())
+        {
             let g = preparation.of(g) + decay * *value;
             *v = momentum * *v + damp * g;
             *value -= lr * if NESTEROV { g + momentum * *v } else { *v };
@@ -85,10 +85,10 @@ impl Block<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn adam(self, preparation: Preparation, factors: AdamFactors) {
+    pub(super) fn adam(&mut self, preparation: Preparation, factors: AdamFactors) {
         let AdamFactors { beta1, beta2, eps, step_size, root_correction, penalty, shrink } =
             factors;
-        let moments = self.first.iter_mut().zip(self.second);
+        let moments = self.first.iter_mut().zip(self.second.iter_mut());
         for ((value, &g), (m, v)) in self.values.iter_mut().zip(self.gradient).zip(moments) {
             let g = preparation.of(g) + penalty * *value;
             *m += (1.0 - beta1) * (g - *m);

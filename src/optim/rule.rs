@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use crate::ops::vectorised;
 use crate::optim::Preparation;
 use crate::optim::kernel::{AdamFactors, Block, SgdFactors};
 use crate::plan::{OptimizerPlan, UpdateRule};
@@ -93,8 +94,12 @@ impl Update {
         let blocks: Vec<(Block<'a>, f64)> =
             parts.into_iter().flat_map(|part| self.blocks(part)).collect();
         let elements: usize = blocks.iter().map(|(block, _)| block.values.len()).sum();
-        let arch = pulp::Arch::new();
-        let apply = |(block, decay)| arch.dispatch(|| self.apply_to(block, decay));
+        let apply = |(mut block, decay)| {
+            vectorised(
+                #[inline(always)]
+                || self.apply_to(&mut block, decay),
+            );
+        };
         if elements < WORTH_SHARING {
             blocks.into_iter().for_each(apply);
         } else {
@@ -120,9 +125,8 @@ impl Update {
         })
     }
 
-    #[expect(clippy::inline_always, reason = "compiled into its caller for its instruction set")]
     #[inline(always)]
-    fn apply_to(&self, block: Block<'_>, decay: f64) {
+    fn apply_to(&self, block: &mut Block<'_>, decay: f64) {
         let preparation = self.preparation;
         match self.rule {
             UpdateRule::Sgd { momentum: 0.0, .. } => {
@@ -253,7 +257,7 @@ mod tests {
             });
             let plain = train(rule, |update, values, gradients, moments| {
                 let blocks = parts(values, gradients, moments).flat_map(|part| update.blocks(part));
-                blocks.for_each(|(block, decay)| update.apply_to(block, decay));
+                blocks.for_each(|(mut block, decay)| update.apply_to(&mut block, decay));
             });
             assert!(dispatched == plain, "{rule:?}");
         }

@@ -102,14 +102,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sweep::examples::{parameter, search};
+    use crate::sweep::examples::search;
 
     #[test]
     fn a_grid_holds_every_combination_with_the_last_parameter_fastest() {
         let mut search = search(Method::Grid);
         search.parameters = vec![
-            parameter("a", Domain::Categorical { values: vec![json!("x"), json!("y")] }),
-            parameter("b", Domain::IntUniform { min: 1, max: 2 }),
+            Parameter::new("a", Domain::Categorical { values: vec![json!("x"), json!("y")] }),
+            Parameter::new("b", Domain::IntUniform { min: 1, max: 2 }),
         ];
         let points = points(&search, &BaseValues::default());
         let pairs: Vec<String> = points.iter().map(|v| format!("{}{}", v[0].1, v[1].1)).collect();
@@ -119,10 +119,11 @@ mod tests {
     #[test]
     fn a_parameter_whose_condition_does_not_hold_is_absent_and_makes_no_points() {
         let mut search = search(Method::Grid);
-        let mut momentum = parameter("m", Domain::Categorical { values: vec![json!(1), json!(2)] });
+        let mut momentum =
+            Parameter::new("m", Domain::Categorical { values: vec![json!(1), json!(2)] });
         momentum.when =
             vec![crate::config::sweep::Condition { key: "a".into(), values: vec![json!("x")] }];
-        let a = parameter("a", Domain::Categorical { values: vec![json!("x"), json!("y")] });
+        let a = Parameter::new("a", Domain::Categorical { values: vec![json!("x"), json!("y")] });
         // Written before its parent, it is still decided after it.
         search.parameters = vec![momentum, a];
         let points = points(&search, &BaseValues::default());
@@ -135,9 +136,9 @@ mod tests {
     fn a_draw_depends_on_seed_and_number_alone_and_stays_inside_its_bounds() {
         let mut search = search(Method::Random);
         search.parameters = vec![
-            parameter("lr", Domain::LogUniform { min: 1e-5, max: 1.0 }),
-            parameter("n", Domain::IntUniform { min: -2, max: 2 }),
-            parameter("q", Domain::QUniform { min: 0.0, max: 1.0, q: 0.25 }),
+            Parameter::new("lr", Domain::LogUniform { min: 1e-5, max: 1.0 }),
+            Parameter::new("n", Domain::IntUniform { min: -2, max: 2 }),
+            Parameter::new("q", Domain::QUniform { min: 0.0, max: 1.0, q: 0.25 }),
         ];
         let base = BaseValues::default();
         let draws: Vec<Values> = (1..=2000).map(|n| random(&search, &base, n).unwrap()).collect();
@@ -157,8 +158,8 @@ mod tests {
     fn draws_that_break_a_constraint_are_drawn_again() {
         let mut search = search(Method::Random);
         search.parameters = vec![
-            parameter("train.batch_size", Domain::IntUniform { min: 1, max: 64 }),
-            parameter("train.epochs", Domain::IntUniform { min: 1, max: 64 }),
+            Parameter::new("train.batch_size", Domain::IntUniform { min: 1, max: 64 }),
+            Parameter::new("train.epochs", Domain::IntUniform { min: 1, max: 64 }),
         ];
         let rule = |text: &str| crate::config::sweep::Constraint::parse(text).unwrap();
         search.constraints = vec![rule("train.batch_size % train.epochs == 0")];

@@ -1,7 +1,7 @@
 //! What the tests of this room search for.
 
 use crate::config::schema::Mode;
-use crate::config::sweep::{Domain, Method, Parameter, Pruner, Search};
+use crate::config::sweep::{Method, Pruner, Search};
 use crate::sweep::trial::{Length, Report, State, Trial};
 
 /// A search without parameters.
@@ -18,11 +18,6 @@ pub(crate) fn search(method: Method) -> Search {
         lr_range: None,
         devices_per_trial: 1,
     }
-}
-
-/// A parameter that always counts.
-pub(crate) fn parameter(key: &str, domain: Domain) -> Parameter {
-    Parameter { key: key.into(), domain, when: Vec::new(), path: Vec::new() }
 }
 
 /// A trial of ten epochs of ten steps, with these reports, one after each epoch.

@@ -70,15 +70,15 @@ mod tests {
 
     use super::*;
     use crate::rng::{Key, Purpose};
-    use crate::sweep::examples::{parameter, trial};
+    use crate::sweep::examples::trial;
 
     #[test]
     fn what_decides_the_order_is_near_one_and_what_does_not_is_near_zero() {
         let parameters = [
-            parameter("decides", Domain::LogUniform { min: 1e-4, max: 1.0 }),
-            parameter("idle", Domain::Uniform { min: 0.0, max: 1.0 }),
-            parameter("word", Domain::Categorical { values: vec![json!("a"), json!("b")] }),
-            parameter("never", Domain::Uniform { min: 0.0, max: 1.0 }),
+            Parameter::new("decides", Domain::LogUniform { min: 1e-4, max: 1.0 }),
+            Parameter::new("idle", Domain::Uniform { min: 0.0, max: 1.0 }),
+            Parameter::new("word", Domain::Categorical { values: vec![json!("a"), json!("b")] }),
+            Parameter::new("never", Domain::Uniform { min: 0.0, max: 1.0 }),
         ];
         let key = Key::new(1, Purpose::Sweep, 0, 0);
         let trials: Vec<Trial> = (0..60)

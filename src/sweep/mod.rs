@@ -37,6 +37,7 @@ pub use lr_range::{Found, Point, find, run as run_lr_range, words as lr_range_wo
 pub use results::{BEST, CSV, JSON, summary, table};
 pub use schedule::{Ended, Job, Machine, Order, Outcome, Trainer, run};
 pub use status::{Status, status};
+pub use tpe::propose;
 pub use trial::{Length, Report, State, Trial, best, cost, id, ranked};
 
 use crate::files::{self, RunLock};

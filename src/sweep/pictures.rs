@@ -305,18 +305,18 @@ mod tests {
 
     use super::*;
     use crate::config::sweep::Method;
-    use crate::sweep::examples::{parameter, search, trial};
+    use crate::sweep::examples::{search, trial};
 
     fn example() -> (Search, Vec<Trial>) {
         let mut search = search(Method::Random);
         search.parameters = vec![
-            parameter("optimizer.lr", Domain::LogUniform { min: 1e-4, max: 1.0 }),
-            parameter(
+            Parameter::new("optimizer.lr", Domain::LogUniform { min: 1e-4, max: 1.0 }),
+            Parameter::new(
                 "optimizer.name",
                 Domain::Categorical { values: vec![json!("sgd"), json!("<b>")] },
             ),
-            parameter("train.batch_size", Domain::IntUniform { min: 1, max: 64 }),
-            parameter("model.dropout", Domain::QUniform { min: 0.0, max: 0.5, q: 0.1 }),
+            Parameter::new("train.batch_size", Domain::IntUniform { min: 1, max: 64 }),
+            Parameter::new("model.dropout", Domain::QUniform { min: 0.0, max: 0.5, q: 0.1 }),
         ];
         let trials = (1..=20)
             .map(|number| {

@@ -21,7 +21,7 @@ const ATTEMPTS: u64 = 100;
 const STREAM: u64 = 1 << 32;
 
 /// The values of the trial `number`, by what the others have reported; `None` if no draw fulfils the constraints.
-pub(crate) fn propose(
+pub fn propose(
     search: &Search,
     base: &BaseValues,
     number: u32,
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::config::schema::Mode;
     use crate::config::sweep::{Condition, Method};
-    use crate::sweep::examples::{parameter, search};
+    use crate::sweep::examples::search;
     use crate::sweep::trial::{Length, Report, cost};
 
     fn number(values: &Values, key: &str) -> Option<f64> {
@@ -174,10 +174,10 @@ mod tests {
         let when = |value: &str| vec![Condition { key: "m".into(), values: vec![json!(value)] }];
         let line = Domain::Uniform { min: -5.0, max: 5.0 };
         search.parameters = vec![
-            parameter("m", Domain::Categorical { values: vec![json!("a"), json!("b")] }),
-            Parameter { when: when("a"), ..parameter("x", line.clone()) },
-            Parameter { when: when("b"), ..parameter("y", line) },
-            parameter("z", Domain::LogUniform { min: 1e-3, max: 1e3 }),
+            Parameter::new("m", Domain::Categorical { values: vec![json!("a"), json!("b")] }),
+            Parameter { when: when("a"), ..Parameter::new("x", line.clone()) },
+            Parameter { when: when("b"), ..Parameter::new("y", line) },
+            Parameter::new("z", Domain::LogUniform { min: 1e-3, max: 1e3 }),
         ];
         search
     }

@@ -275,7 +275,7 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run_and_is_named() {
     until("the end", || running.is_over());
     let ended = running.wait();
     ended.has_code(6);
-    ended.says(&["error: cannot ", "checkpoints/small/", ", saving, step ", "why:   Not a dir"]);
+    ended.says(&["error: cannot ", "checkpoints/small/", ", saving, step ", "why:   No"]);
     ended.says(&["do:    make room or choose another `checkpoint.dir`"]);
     assert_eq!(ended.stderr.matches("error: ").count(), 1, "{}", ended.stderr);
     fs::remove_file(&folder).unwrap();

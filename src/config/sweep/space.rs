@@ -88,6 +88,11 @@ impl Condition {
 }
 
 impl Parameter {
+    /// One that always counts.
+    pub fn new(key: &str, domain: Domain) -> Self {
+        Self { key: key.to_owned(), domain, when: Vec::new(), path: Path::new() }
+    }
+
     /// Whether it counts, given the values of those before it.
     pub fn is_active(&self, values: &Values) -> bool {
         self.when.iter().all(|condition| condition.holds(values))

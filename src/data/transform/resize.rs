@@ -5,8 +5,9 @@
 
 use std::cell::RefCell;
 
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::data::transform::{Area, Pixels, crop, spare};
 
@@ -40,30 +41,37 @@ pub(super) fn resize_area(
     if (area.height, area.width) == (height as usize, width as usize) {
         return Ok(crop::cut(image, area));
     }
-    let kind = if image.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
-    let failed = |error: &dyn std::fmt::Display| format!("cannot resize: {error}");
-    let source = ImageRef::new(image.width as u32, image.height as u32, &image.data, kind)
-        .map_err(|error| failed(&error))?;
+    let mut data = spare::take(height as usize * width as usize * image.channels);
+    // One kind of pixels each: the crate's untyped way would compile all kinds that it knows into this one.
+    let resized = if image.channels == 1 {
+        resize_pixels::<U8>(&image, area, &mut data, [height, width])
+    } else {
+        resize_pixels::<U8x3>(&image, area, &mut data, [height, width])
+    };
+    resized.map_err(|error| format!("cannot resize: {error}"))?;
+    spare::give(image.data);
+    let [height, width] = [height, width].map(|n| n as usize);
+    Ok(Pixels { channels: image.channels, height, width, data })
+}
+
+fn resize_pixels<P: PixelTrait>(
+    image: &Pixels,
+    area: Area,
+    out: &mut [u8],
+    [height, width]: [u32; 2],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let source =
+        TypedImageRef::<P>::from_buffer(image.width as u32, image.height as u32, &image.data)?;
     let [left, top, area_width, area_height] =
         [area.left, area.top, area.width, area.height].map(|n| n as u32);
-    let source = CroppedImage::new(&source, left, top, area_width, area_height)
-        .map_err(|error| failed(&error))?;
-    let length = height as usize * width as usize * image.channels;
-    let mut out = Image::from_vec_u8(width, height, spare::take(length), kind)
-        .map_err(|error| failed(&error))?;
+    let source = TypedCroppedImage::new(source, left, top, area_width, area_height)?;
+    let mut out = TypedImage::<P>::from_buffer(width, height, out)?;
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
         .use_alpha(false);
     RESIZER
-        .with_borrow_mut(|resizer| resizer.resize(&source, &mut out, &options))
-        .map_err(|error| failed(&error))?;
-    spare::give(image.data);
-    Ok(Pixels {
-        channels: image.channels,
-        height: height as usize,
-        width: width as usize,
-        data: out.into_vec(),
-    })
+        .with_borrow_mut(|resizer| resizer.resize_typed(&source, &mut out, &options))
+        .map_err(Into::into)
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
 //! One head of one sample, on one thread.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use std::ops::Range;
 
@@ -110,7 +109,11 @@ impl Head<'_> {
                 if let Some(kept) = self.kept(query, seen, &mut kept) {
                     vectorised(
                         #[inline(always)]
-                        || row.iter_mut().zip(kept).for_each(|(p, kept)| *p *= kept),
+                        || {
+                            for (p, kept) in row.iter_mut().zip(kept) {
+                                *p *= kept;
+                            }
+                        },
                     );
                 }
             }

@@ -2,7 +2,6 @@
 //!
 //! Work is cut into blocks of fixed size, and partial sums are added in a fixed order, so that the number of
 //! threads changes no bit.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 mod algorithm;
 mod depthwise;

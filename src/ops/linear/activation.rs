@@ -1,5 +1,4 @@
 //! What follows a linear layer's sum, in the same pass over memory.
-#![expect(clippy::inline_always, reason = "a call would leave the widest instruction set")]
 
 use std::borrow::Cow;
 
@@ -7,7 +6,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::ops::kernel::Epilogue;
-use crate::ops::lanes::vectorised;
+use crate::ops::lanes::{vectorised, vectorised_for};
 use crate::ops::math::{erf, exp, tanh};
 
 /// Values per task of the passes of their own.
@@ -99,7 +98,8 @@ pub(super) struct Finish<'a> {
 
 impl Epilogue for Finish<'_> {
     fn finish(&mut self, level: Arch, row: usize, column: usize, values: &mut [f32]) {
-        level.dispatch(
+        vectorised_for(
+            level,
             #[inline(always)]
             || {
                 if let Some(bias) = self.bias {

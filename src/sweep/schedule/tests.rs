@@ -5,12 +5,12 @@ use serde_json::json;
 
 use super::*;
 use crate::config::schema::Mode;
-use crate::config::sweep::{Domain, Pruner, Search};
+use crate::config::sweep::{Domain, Parameter, Pruner, Search};
 use crate::config::values::{Auto, Every};
 use crate::config::{Vocabulary, load_text};
 use crate::files::{self, Lines};
 use crate::record::EVENTS;
-use crate::sweep::examples::{parameter, search};
+use crate::sweep::examples::search;
 use crate::sweep::trial::best;
 
 /// A folder, and what is searched in it.
@@ -31,7 +31,8 @@ impl Lab {
         let vocabulary = Vocabulary { models: vec!["mlp".into()] };
         let base = load_text(Path::new("base.toml"), &text, &[], &vocabulary).unwrap();
         let line = Domain::Uniform { min: 0.0, max: 1.0 };
-        let search = Search { parameters: vec![parameter("optimizer.lr", line)], ..search(method) };
+        let search =
+            Search { parameters: vec![Parameter::new("optimizer.lr", line)], ..search(method) };
         let sweep = Sweep {
             name: "s".into(),
             path: "s.toml".into(),
@@ -293,10 +294,10 @@ fn a_grid_ends_with_its_points_and_takes_those_that_were_added() {
     let mut lab = Lab::new(Method::Grid, 1000);
     let points =
         |n: u32| Domain::Categorical { values: (1..=n).map(|i| json!(f64::from(i))).collect() };
-    lab.sweep.search.parameters = vec![parameter("optimizer.lr", points(3))];
+    lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", points(3))];
     let fake = fake(|_, _| Outcome::Done);
     assert_eq!(lab.run(&fake).1.len(), 3);
-    lab.sweep.search.parameters = vec![parameter("optimizer.lr", points(5))];
+    lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", points(5))];
     let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
     let rates: Vec<f64> = story.trials.iter().map(|t| t.values[0].1.as_f64().unwrap()).collect();
     assert_eq!(rates, [1.0, 2.0, 3.0, 4.0, 5.0]);

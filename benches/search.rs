@@ -1,0 +1,212 @@
+//! How well sweeps search: the least value of known functions after so many trials, median of 20 seeds, beside
+//! Optuna's.
+//!
+//! ```text
+//! cargo bench --bench search                              ours
+//! PYTHON=/venv/bin/python cargo bench --bench search      and Optuna's, by benches/peers/bench_tpe.py
+//! ```
+#![expect(
+    clippy::expect_used,
+    clippy::unreachable,
+    clippy::print_stdout,
+    reason = "a benchmark may stop, and prints"
+)]
+
+use std::collections::BTreeMap;
+use std::f64::consts::PI;
+use std::process::Command;
+
+use ddprun::config::schema::Mode;
+use ddprun::config::sweep::{Condition, Domain, Method, Parameter, Pruner, Search, Values};
+use ddprun::sweep::{self, BaseValues, Length, Report, State, Trial};
+use serde_json::{Value, json};
+
+/// Searches of each function.
+const SEEDS: u64 = 20;
+
+/// A function and its domain.
+struct Problem {
+    name: &'static str,
+    trials: u32,
+    /// Its least value.
+    least: f64,
+    parameters: Vec<Parameter>,
+    function: fn(&Values) -> f64,
+}
+
+fn problems() -> [Problem; 3] {
+    let uniform = |key: &str, min, max| Parameter::new(key, Domain::Uniform { min, max });
+    let hartmann = (1..=6).map(|i| uniform(&format!("x{i}"), 0.0, 1.0)).collect();
+    [
+        Problem {
+            name: "branin",
+            trials: 60,
+            least: 0.397_887,
+            parameters: vec![uniform("x1", -5.0, 10.0), uniform("x2", 0.0, 15.0)],
+            function: branin,
+        },
+        Problem {
+            name: "hartmann6",
+            trials: 100,
+            least: -3.322_37,
+            parameters: hartmann,
+            function: hartmann6,
+        },
+        Problem {
+            name: "conditional",
+            trials: 60,
+            least: 0.0,
+            parameters: conditional_space(),
+            function: conditional,
+        },
+    ]
+}
+
+fn number(values: &Values, key: &str) -> f64 {
+    let value = values.iter().find(|(known, _)| known == key).map(|(_, value)| value);
+    value.and_then(Value::as_f64).expect("a number")
+}
+
+fn branin(x: &Values) -> f64 {
+    let (x1, x2) = (number(x, "x1"), number(x, "x2"));
+    let valley = x2 - 5.1 / (4.0 * PI * PI) * x1 * x1 + 5.0 / PI * x1 - 6.0;
+    valley * valley + 10.0 * (1.0 - 1.0 / (8.0 * PI)) * x1.cos() + 10.0
+}
+
+fn hartmann6(x: &Values) -> f64 {
+    const ALPHA: [f64; 4] = [1.0, 1.2, 3.0, 3.2];
+    const A: [[f64; 6]; 4] = [
+        [10.0, 3.0, 17.0, 3.5, 1.7, 8.0],
+        [0.05, 10.0, 17.0, 0.1, 8.0, 14.0],
+        [3.0, 3.5, 1.7, 10.0, 17.0, 8.0],
+        [17.0, 8.0, 0.05, 10.0, 0.1, 14.0],
+    ];
+    const P: [[f64; 6]; 4] = [
+        [0.1312, 0.1696, 0.5569, 0.0124, 0.8283, 0.5886],
+        [0.2329, 0.4135, 0.8307, 0.3736, 0.1004, 0.9991],
+        [0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650],
+        [0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381],
+    ];
+    let x: Vec<f64> = (1..=6).map(|i| number(x, &format!("x{i}"))).collect();
+    let peak = |i: usize| {
+        let distance: f64 = (0..6).map(|j| A[i][j] * (x[j] - P[i][j]).powi(2)).sum();
+        ALPHA[i] * (-distance).exp()
+    };
+    -(0..4).map(peak).sum::<f64>()
+}
+
+/// A choice of optimizer with settings of its own, as in a real sweep.
+fn conditional_space() -> Vec<Parameter> {
+    let log = |min, max| Domain::LogUniform { min, max };
+    let names = vec![json!("sgd"), json!("adam")];
+    vec![
+        Parameter::new("optimizer", Domain::Categorical { values: names }),
+        under("sgd", Parameter::new("sgd_lr", log(1e-4, 1.0))),
+        under("sgd", Parameter::new("momentum", Domain::Uniform { min: 0.0, max: 1.0 })),
+        under("adam", Parameter::new("adam_lr", log(1e-5, 0.1))),
+        Parameter::new("width", Domain::QUniform { min: 32.0, max: 512.0, q: 32.0 }),
+    ]
+}
+
+/// The parameter, where the optimizer is `name`.
+fn under(name: &str, mut parameter: Parameter) -> Parameter {
+    parameter.when = vec![Condition { key: "optimizer".into(), values: vec![json!(name)] }];
+    parameter
+}
+
+/// Least, 0, for SGD with 0.1, momentum 0.9 and a width of 128.
+fn conditional(x: &Values) -> f64 {
+    let width = 0.05 * (number(x, "width").log2() - 7.0).powi(2);
+    let chosen = x.iter().find(|(key, _)| key == "optimizer").and_then(|(_, value)| value.as_str());
+    width
+        + match chosen {
+            Some("sgd") => {
+                (number(x, "sgd_lr").log10() + 1.0).powi(2)
+                    + 4.0 * (number(x, "momentum") - 0.9).powi(2)
+            }
+            Some("adam") => 0.1 + 0.5 * (number(x, "adam_lr").log10() + 3.0).powi(2),
+            other => unreachable!("{other:?}"),
+        }
+}
+
+/// The least value that one search finds.
+fn search(problem: &Problem, method: Method, seed: u64) -> f64 {
+    let search = Search {
+        method,
+        metric: "val/loss".into(),
+        goal: Mode::Min,
+        seed,
+        parameters: problem.parameters.clone(),
+        constraints: Vec::new(),
+        list: Vec::new(),
+        pruner: Pruner::None,
+        lr_range: None,
+        devices_per_trial: 1,
+    };
+    let base = BaseValues::default();
+    let mut trials: Vec<Trial> = Vec::new();
+    for number in 1..=problem.trials {
+        let values = if method == Method::Tpe {
+            sweep::propose(&search, &base, number, &trials)
+        } else {
+            sweep::random(&search, &base, number)
+        };
+        let values = values.expect("no constraints");
+        let reports = vec![Report { step: 1, value: Some((problem.function)(&values)) }];
+        let length = Length { steps_per_epoch: 1, total_steps: 1 };
+        trials.push(Trial {
+            state: State::Finished,
+            reports,
+            ..Trial::new(number, values, length)
+        });
+    }
+    trials.iter().filter_map(|trial| trial.value(Mode::Min)).fold(f64::INFINITY, f64::min)
+}
+
+/// `0.41 (0.40-0.45)`: the median and the middle half of them.
+fn spread(mut found: Vec<f64>) -> String {
+    found.sort_by(f64::total_cmp);
+    let at = |share: f64| found[((found.len() - 1) as f64 * share).round() as usize];
+    let median = f64::midpoint(found[(found.len() - 1) / 2], found[found.len() / 2]);
+    format!("{median:.4} ({:.4} to {:.4})", at(0.25), at(0.75))
+}
+
+/// Optuna's least values by (function, sampler); empty without `PYTHON`.
+fn optuna() -> BTreeMap<(String, String), Vec<f64>> {
+    let Some(python) = std::env::var_os("PYTHON") else { return BTreeMap::new() };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/bench_tpe.py");
+    let output = Command::new(python).arg(script).output().expect("PYTHON runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+    let found = |line: &Value| {
+        let numbers = line["found"].as_array().into_iter().flatten();
+        numbers.filter_map(Value::as_f64).collect()
+    };
+    lines.map(|line| ((word(&line, "problem"), word(&line, "sampler")), found(&line))).collect()
+}
+
+fn main() {
+    let theirs = optuna();
+    println!(
+        "| function | trials | least | random | ddprun tpe | Optuna, its defaults | Optuna, the same options |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for problem in problems() {
+        let ours = |method| spread((0..SEEDS).map(|seed| search(&problem, method, seed)).collect());
+        let their = |sampler: &str| {
+            let found = theirs.get(&(problem.name.to_owned(), sampler.to_owned()));
+            found.map_or_else(|| "not run".to_owned(), |found| spread(found.clone()))
+        };
+        println!(
+            "| {} | {} | {:.4} | {} | {} | {} | {} |",
+            problem.name,
+            problem.trials,
+            problem.least,
+            ours(Method::Random),
+            ours(Method::Tpe),
+            their("default"),
+            their("same"),
+        );
+    }
+}
