@@ -107,5 +107,10 @@ fn attentions(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, attentions);
+criterion_group! {
+    name = benches;
+    // Criterion's pictures need a system font; the numbers do not.
+    config = Criterion::default().without_plots();
+    targets = products, attentions
+}
 criterion_main!(benches);

@@ -12,6 +12,12 @@ use crate::work::WORKS;
 /// Time by name, in any unit that both sides share; less is better.
 type Figures = BTreeMap<String, f64>;
 
+/// Ranks, and threads of each.
+pub(crate) type Shape = (u32, u32);
+
+/// In which training is compared, if not told otherwise.
+const SHAPES: [Shape; 3] = [(1, 1), (1, 2), (2, 1)];
+
 /// Takes a time out of a line that a program printed.
 type Read = fn(&Value) -> Option<(String, f64)>;
 
@@ -33,13 +39,13 @@ struct Comparison {
 }
 
 /// Runs the comparisons of the given names (all without one), and prints a line for each and a table of all.
-pub(crate) fn all(names: &[String], pairs: usize) {
+pub(crate) fn all(names: &[String], pairs: usize, shape: Option<Shape>) {
     let python = Python::open();
     let wanted = |comparison: &Comparison| {
         names.is_empty() || names.iter().any(|name| name == comparison.name)
     };
     let mut rows = vec![];
-    for comparison in comparisons(&python).into_iter().filter(wanted) {
+    for comparison in comparisons(&python, shape).into_iter().filter(wanted) {
         rows.extend(compare(comparison, pairs));
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -60,17 +66,18 @@ pub(crate) fn names() -> Vec<&'static str> {
     works.chain(["allreduce", "startup", "first_step", "loader", "checkpoint"]).collect()
 }
 
-fn comparisons(python: &Python) -> Vec<Comparison> {
+fn comparisons(python: &Python, shape: Option<Shape>) -> Vec<Comparison> {
     let mut all = Vec::new();
     for work in &WORKS {
-        all.extend([(1, 1), (1, 2), (2, 1)].map(|shape| training(python, work.name, shape)));
+        let shapes = shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
+        all.extend(shapes.into_iter().map(|shape| training(python, work.name, shape)));
     }
     all.extend([allreduce(python), startup(python), first_step(python)]);
     all.extend([loader(python), checkpoint(python)]);
     all
 }
 
-fn training(python: &Python, name: &'static str, (ranks, threads): (u32, u32)) -> Comparison {
+fn training(python: &Python, name: &'static str, (ranks, threads): Shape) -> Comparison {
     let ours = own(&format!("train {name} --ranks {ranks} --threads {threads}"));
     let modes: &[(&str, &str)] = if ranks > 1 {
         &[("default", ""), ("channels_last", "--cl")]

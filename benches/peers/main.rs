@@ -1,7 +1,7 @@
 //! ddprun against PyTorch on the same work, in alternating pairs. `just bench-peers [NAME ...]` is the usual way in.
 //!
 //! ```text
-//! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5]     both sides
+//! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2]   both sides
 //! cargo bench --bench peers -- train NAME [--ranks 2] [--threads 1] [--seconds 2]       our side alone
 //! cargo bench --bench peers -- list
 //! ```
@@ -41,6 +41,15 @@ impl Words {
         word.map_or(default, |word| word.parse().unwrap_or_else(|_| panic!("{flag} {word}")))
     }
 
+    fn has(&self, flag: &str) -> bool {
+        self.0.iter().any(|word| word == flag)
+    }
+
+    /// Ranks, and threads of each.
+    fn shape(&self) -> compare::Shape {
+        (self.number("--ranks", 1.0) as u32, self.number("--threads", 1.0) as u32)
+    }
+
     /// The words from `first` on that are neither a flag nor its number.
     fn names(&self, first: usize) -> Vec<String> {
         let is_number = |at: usize| at > 0 && self.0[at - 1].starts_with("--");
@@ -60,10 +69,13 @@ fn main() -> ExitCode {
     match words.0.first().map(String::as_str) {
         Some("worker") => rank::run(named(&words), task),
         Some("train") => {
-            let (ranks, threads) = (words.number("--ranks", 1.0), words.number("--threads", 1.0));
-            return parent::train(named(&words), ranks as u32, threads as u32, task);
+            let (ranks, threads) = words.shape();
+            return parent::train(named(&words), ranks, threads, task);
         }
-        Some("pairs") => compare::all(&words.names(1), words.number("--pairs", 5.0) as usize),
+        Some("pairs") => {
+            let shape = words.has("--threads").then(|| words.shape());
+            compare::all(&words.names(1), words.number("--pairs", 5.0) as usize, shape);
+        }
         Some("list") => println!("{}", compare::names().join("\n")),
         // `cargo bench` without a name: this program takes long and needs a Python.
         _ => println!("peers: nothing was asked for; see `just bench-peers`"),

@@ -20,8 +20,8 @@ pub(super) fn zeros(n: usize) -> Vec<f32> {
     zeros
 }
 
-/// Buffers that a thread keeps; an operation needs two or three at a time.
-const KEPT: usize = 4;
+/// Buffers that a thread keeps; attention's backward needs eight at a time, others two or three.
+const KEPT: usize = 10;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };

@@ -106,6 +106,16 @@ fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
     place_of(&parameter.domain, value).filter(|_| parameter.is_active(&trial.values))
 }
 
+/// The key, and where it counts: `optimizer.lr (sgd)`.
+fn label(parameter: &Parameter) -> String {
+    let values = parameter.when.iter().flat_map(|condition| &condition.values);
+    let values: Vec<String> = values.map(word).collect();
+    if values.is_empty() {
+        return parameter.key.clone();
+    }
+    format!("{} ({})", parameter.key, values.join(", "))
+}
+
 // ----------------------------------------------------------------------------------------- best value
 
 struct History<'a>(&'a Shown<'a>);
@@ -175,12 +185,14 @@ struct Parallel<'a>(&'a Shown<'a>);
 impl Picture for Parallel<'_> {
     fn size(&self) -> (u32, u32) {
         let n = self.0.search.parameters.len() as u32 + 1;
-        (240 + 170 * n.max(2), 520)
+        (240 + 170 * n.max(2), 540)
     }
 
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         const TOP: f64 = 70.0;
         const HEIGHT: f64 = 400.0;
+        /// Where the lines of trials pass in which a parameter did not count.
+        const UNUSED: f64 = TOP + HEIGHT + 20.0;
         let shown = self.0;
         let parameters = &shown.search.parameters;
         let mut scales: Vec<Scale> = parameters.iter().map(|p| scale_of(&p.domain)).collect();
@@ -191,14 +203,19 @@ impl Picture for Parallel<'_> {
         let y = |axis: usize, place: f64| TOP + HEIGHT * (1.0 - scales[axis].share(place));
         // The best are drawn last, above all others.
         for (rank, (trial, value)) in shown.trials.iter().enumerate().rev() {
-            let places = parameters.iter().enumerate().filter_map(|(axis, parameter)| {
-                place(parameter, trial).map(|place| (x(axis), y(axis, place)))
+            let places = parameters.iter().enumerate().map(|(axis, parameter)| {
+                let height = place(parameter, trial).map_or(UNUSED, |place| y(axis, place));
+                (x(axis), height)
             });
             let end = (x(parameters.len()), y(parameters.len(), *value));
             let style = if rank == 0 { (ORANGE, 3.0) } else { (shown.color(rank), 1.4) };
             line(area, canvas, places.chain([end]), style)?;
         }
-        let names = parameters.iter().map(|parameter| parameter.key.clone());
+        for (axis, _) in parameters.iter().enumerate().filter(|(_, p)| !p.when.is_empty()) {
+            let at = (x(axis) - 8.0, UNUSED);
+            words(area, canvas, "not used", at, (13.0, FAINT_INK, HPos::Right, VPos::Center))?;
+        }
+        let names = parameters.iter().map(label);
         for (axis, name) in names.chain([shown.search.metric.clone()]).enumerate() {
             line(area, canvas, [(x(axis), TOP), (x(axis), TOP + HEIGHT)], (FRAME, 1.5))?;
             let middle = (15.0, INK, HPos::Center, VPos::Center);
@@ -217,7 +234,7 @@ impl Picture for Parallel<'_> {
             )
         });
         let style = (15.0, ORANGE, HPos::Center, VPos::Center);
-        words(area, canvas, &best.unwrap_or_default(), (width / 2.0, TOP + HEIGHT + 26.0), style)
+        words(area, canvas, &best.unwrap_or_default(), (width / 2.0, TOP + HEIGHT + 48.0), style)
     }
 }
 
@@ -235,14 +252,14 @@ impl Picture for Importance<'_> {
         const WIDTH: f64 = 450.0;
         let shown = self.0;
         let shares = importance(&shown.search.parameters, shown.all, shown.goal());
-        let mut rows: Vec<(&str, Option<f64>)> =
-            shown.search.parameters.iter().map(|p| p.key.as_str()).zip(shares).collect();
+        let mut rows: Vec<(String, Option<f64>)> =
+            shown.search.parameters.iter().map(label).zip(shares).collect();
         rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));
         let title = "share of the order of the trials that each parameter alone explains";
         words(area, canvas, title, (LEFT - 200.0, 30.0), (16.0, INK, HPos::Left, VPos::Center))?;
         for (index, (key, share)) in rows.into_iter().enumerate() {
             let y = 75.0 + 44.0 * index as f64;
-            words(area, canvas, key, (LEFT - 12.0, y), (15.0, INK, HPos::Right, VPos::Center))?;
+            words(area, canvas, &key, (LEFT - 12.0, y), (15.0, INK, HPos::Right, VPos::Center))?;
             let end = LEFT + WIDTH * share.unwrap_or(0.0).max(0.004);
             let corners =
                 [(LEFT, y - 13.0), (end, y + 13.0)].map(|(x, y)| (canvas.px(x), canvas.px(y)));
@@ -288,7 +305,7 @@ impl Picture for Slices<'_> {
                 x: &x,
                 y: &shown.scale,
             };
-            frame.draw(area, canvas, (&shown.search.metric, &parameter.key))?;
+            frame.draw(area, canvas, (&shown.search.metric, &label(parameter)))?;
             for (rank, (trial, value)) in shown.trials.iter().enumerate().rev() {
                 let Some(place) = place(parameter, trial) else { continue };
                 let style = if rank == 0 { (ORANGE, 6.0) } else { (shown.color(rank), 4.0) };

@@ -7,6 +7,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::level::{Width, best};
+use crate::ops::lanes::vectorised_for;
 use crate::ops::scratch::Scratch;
 
 /// Rows of B packed together: a block that is read along columns stays in the first-level cache.
@@ -72,7 +73,11 @@ impl Panels {
             let at = taps[block.tap] * source.tap
                 + block.rows.start * source.row
                 + block.columns.start * source.column;
-            copy_block(source, at, block, piece);
+            vectorised_for(
+                level,
+                #[inline(always)]
+                || copy_block(source, at, block, piece),
+            );
         };
         let [panels] = Self::build(level, taps.len(), depth, columns, copy);
         panels
@@ -178,6 +183,7 @@ pub(in crate::ops) struct Block {
 }
 
 /// Copies a block that begins at `at` of the source.
+#[inline(always)]
 fn copy_block(source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
     let (columns, values) = (block.columns.len(), source.values);
     for row in piece.chunks_exact_mut(block.width) {

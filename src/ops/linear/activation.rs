@@ -97,6 +97,11 @@ pub(super) struct Finish<'a> {
 }
 
 impl Epilogue for Finish<'_> {
+    fn is_wanted(&self) -> bool {
+        let Self { bias, activation, before, .. } = self;
+        bias.is_some() || before.is_some() || *activation != LinearActivation::Identity
+    }
+
     fn finish(&mut self, level: Arch, row: usize, column: usize, values: &mut [f32]) {
         vectorised_for(
             level,

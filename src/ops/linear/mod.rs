@@ -14,6 +14,7 @@ use activation::{Finish, activate, pull_back};
 use super::bias::column_sums;
 use super::kernel::{Matrix, Sums, Write, multiply, multiply_block, rows_per_block};
 use super::precision::{round, rounded};
+use super::scratch::zeros;
 use super::storage::{output, read, slice, tensor};
 use super::weight::{Destination, Weight};
 use crate::plan::Precision;
@@ -97,7 +98,7 @@ impl Linear {
         let (rows, width) = (rows_per_block(self.n), self.outputs);
         let x = Matrix::new(x, self.n, self.inputs);
         let weight = Matrix::new(weight, self.outputs, self.inputs).transposed().panels();
-        let mut y = vec![0.0; self.n * width];
+        let mut y = zeros(self.n * width);
         let block = |(block, (y, before)): (usize, (&mut [f32], Option<&mut [f32]>))| {
             let how = (Write::Replace, Sums::Long);
             let mut finish = Finish { bias, activation: self.activation, width, before };
@@ -107,7 +108,7 @@ impl Linear {
         match &self.before {
             None => blocks.map(|y| (y, None)).enumerate().for_each(block),
             Some(before) => {
-                let mut input = vec![0.0; self.n * width];
+                let mut input = zeros(self.n * width);
                 let inputs = input.par_chunks_mut((rows * width).max(1)).map(Some);
                 blocks.zip(inputs).enumerate().for_each(block);
                 let _first = before.set(input);
@@ -119,7 +120,7 @@ impl Linear {
     /// As autocast: operands, sum and activation are rounded one after the other.
     fn rounded(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
-        let mut y = vec![0.0; self.n * self.outputs];
+        let mut y = zeros(self.n * self.outputs);
         if let Some(bias) = bias {
             let bias = rounded(bias, self.precision);
             y.chunks_exact_mut(self.outputs.max(1)).for_each(|row| row.copy_from_slice(&bias));
@@ -184,7 +185,7 @@ impl Linear {
 
     /// a b, (rows, inputs).
     fn product(&self, a: Matrix<'_>, b: Matrix<'_>, rows: usize) -> Vec<f32> {
-        let mut product = vec![0.0; rows * self.inputs];
+        let mut product = zeros(rows * self.inputs);
         multiply(&mut product, a, &b.panels(), Write::Replace, Sums::Long);
         round(&mut product, self.precision);
         product
