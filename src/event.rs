@@ -88,6 +88,9 @@ pub struct Started {
     pub total_steps: u64,
     /// Step that the run continues from; 0 at a fresh start.
     pub resumed_from: u64,
+    /// Why the group was started again before, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restarts: Vec<String>,
 }
 
 /// One recorded step. Loss, accuracy and gradient norm are those of the global batch.

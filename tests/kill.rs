@@ -71,6 +71,9 @@ fn train(scenario: &str, membership: Membership) -> i32 {
     let last = if scenario == "work" || scenario == "foreign_stop" { u64::MAX } else { 20 };
     for step in 1..=last {
         link.progress(step, Phase::Forward);
+        if scenario == "die_together" && step == 3 && rank != Rank(2) && rank_plan.restarts == 0 {
+            misbehave("die", 0, false, &link);
+        }
         if rank == Rank(1) && step == 3 {
             misbehave(scenario, rank_plan.restarts, rank_plan.resume, &link);
         }
@@ -298,7 +301,8 @@ fn a_group_that_fails_is_started_again_from_its_checkpoint() {
             _ => None,
         })
         .collect();
-    assert_eq!(waits, [(1, 1), (2, 2)]);
+    // The second attempt came no further than the first.
+    assert_eq!(waits, [(1, 0), (2, 1)]);
 }
 
 #[test]
@@ -309,6 +313,35 @@ fn a_spent_budget_ends_the_run_with_the_history_of_causes() {
     assert_eq!((failure.rank, failure.exit_code()), (Rank(1), 6));
     assert_eq!(failure.history, ["rank 1 (step 3, forward): rank 1 exited with code 6"]);
     assert!(failure.block("nothing").contains("before restart 1: rank 1 (step 3"));
+}
+
+/// The restarts that were announced: their causes.
+fn restarts(notes: &[Note]) -> Vec<String> {
+    let cause = |note: &Note| match note {
+        Note::Restarting { cause, .. } => Some(cause.to_string()),
+        _ => None,
+    };
+    notes.iter().filter_map(cause).collect()
+}
+
+#[test]
+fn two_ranks_that_die_together_are_one_failure_and_one_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (result, notes) = run("die_together", &plan(3, 3, LONG), folder.path());
+    assert_eq!(result.unwrap(), Ended::Completed);
+    assert_eq!(restarts(&notes).len(), 1, "{notes:?}");
+    assert!(restarts(&notes)[0].ends_with("was killed by SIGKILL"), "{notes:?}");
+}
+
+#[test]
+fn a_rank_that_is_killed_in_every_attempt_spends_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let (result, notes) = run("die", &plan(2, 2, LONG), folder.path());
+    let failure = result.unwrap_err();
+    let cause = "rank 1 (step 3, forward): rank 1 was killed by SIGKILL";
+    assert_eq!((failure.to_string().as_str(), failure.exit_code()), (cause, 5));
+    assert_eq!(failure.history, [cause, cause]);
+    assert_eq!(restarts(&notes), [cause, cause]);
 }
 
 #[test]

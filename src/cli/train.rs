@@ -87,12 +87,16 @@ fn announce(note: &Note) {
         }
         Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} runs again")),
         Note::Stopping { .. } => to_stderr("stopping at the end of this step ..."),
-        Note::Restarting { attempt, of, wait, cause } => to_stderr(&format!(
-            "restart {attempt} of {of} in {:.0} s, from the newest checkpoint: rank {} failed: {}",
-            wait.as_secs_f64(),
-            cause.rank,
-            cause.message
-        )),
+        Note::Restarting { attempt, of, wait, cause } => {
+            let wait = match wait.as_secs() {
+                0 => String::new(),
+                seconds => format!(" in {seconds} s"),
+            };
+            to_stderr(&format!(
+                "restart {attempt} of {of}{wait}, from the newest checkpoint: rank {} failed: {}",
+                cause.rank, cause.message
+            ));
+        }
         Note::Started { .. } | Note::Progress { .. } => {}
     }
 }

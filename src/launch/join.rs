@@ -118,7 +118,10 @@ fn join_foreign<E: std::fmt::Display>(
     let (plan, run, resume) = made;
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
     let link = Link::open(None, None, rank, run.logs.clone()).map_err(fail)?;
-    Ok(Membership { rank_plan: RankPlan { plan, rank, run, resume, restarts }, shm, link })
+    // The launcher keeps to itself why it started the group again.
+    let causes = vec![];
+    let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes };
+    Ok(Membership { rank_plan, shm, link })
 }
 
 /// Rank 0: opens the meeting place first, so that the others wait there while the run is made.

@@ -28,6 +28,7 @@ mod memory;
 mod phase;
 pub mod rank_env;
 mod report;
+mod restart;
 mod run;
 mod signals;
 mod start;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::files;
+use crate::launch::restart::Budget;
 use crate::launch::start::{Program, start_all};
 use crate::launch::supervise::Stop;
 use crate::launch::verdict::{Ended, Verdict, judge};
@@ -115,60 +116,58 @@ fn attempts(
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    let mut history = Vec::new();
-    for restarts in 0.. {
-        let resume = start.resume || restarts > 0;
-        let processes = start_all(plan, run, start, resume, restarts)?;
-        let group = watch(processes, ears, on_note);
-        let mut failure = match judge(&group) {
-            Verdict::Ended(ended) => return Ok(ended),
-            Verdict::Fault(rank, fault) => Failure::of_fault(run, &group, rank, fault),
-            Verdict::Frozen(rank) => Failure::of_frozen(run, &group, rank),
-        };
-        let wait = backoff(restarts);
-        let is_last = restarts >= plan.max_restarts || group.asked().is_some();
-        if !is_last && may_pass(failure.code) {
-            history.push(failure.to_string());
-            let (attempt, of) = (restarts + 1, plan.max_restarts);
+    let mut budget = Budget::new(plan.max_restarts);
+    loop {
+        let Failed { mut failure, step, is_final } =
+            match attempt(plan, run, start, budget.causes(), ears, on_note) {
+                Ok(ended) => return Ok(ended),
+                Err(failed) => failed,
+            };
+        let wait = if is_final { None } else { budget.spend(&failure, step) };
+        if let Some(wait) = wait {
+            let (attempt, of) = (budget.spent(), budget.allowed());
             on_note(Note::Restarting { attempt, of, wait, cause: failure.clone() });
             if !ears.is_called_within(wait) {
                 continue;
             }
-            history.pop();
+            budget.take_back();
         }
-        failure.history = history;
+        failure.history = budget.causes().to_vec();
         return Err(failure);
     }
-    unreachable!("the loop has no end but `return`")
 }
 
-/// Seconds before the n-th restart: 1, 2, 4 ... 30.
-fn backoff(restarts: u32) -> Duration {
-    Duration::from_secs(1 << restarts.min(5)).min(Duration::from_secs(30))
+/// A group that did not end as it should.
+struct Failed {
+    failure: Box<Failure>,
+    /// Furthest step that a rank had begun.
+    step: u64,
+    /// Whether another attempt is out of the question.
+    is_final: bool,
 }
 
-/// Whether a failure may be gone at the next attempt. The same file, data, numbers or checkpoint would
-/// fail in the same way, bit for bit.
-fn may_pass(code: u8) -> bool {
-    !matches!(code, 2 | 3 | 4 | 7)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_wait_before_a_restart_doubles_up_to_half_a_minute() {
-        let seconds: Vec<u64> = (0..7).map(|restarts| backoff(restarts).as_secs()).collect();
-        assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30]);
-    }
-
-    #[test]
-    fn only_failures_that_may_pass_are_worth_a_restart() {
-        let worth: Vec<u8> = (0..=255)
-            .filter(|&code| (2..=8).contains(&code) || code == 70)
-            .filter(|&code| may_pass(code))
-            .collect();
-        assert_eq!(worth, [5, 6, 8, 70]);
-    }
+/// Starts the group and follows it to its end. `causes` are those of the restarts before.
+fn attempt(
+    plan: &Plan,
+    run: &RunFolders,
+    start: &Start,
+    causes: &[String],
+    ears: &mut Ears,
+    on_note: &mut dyn FnMut(Note),
+) -> Result<Ended, Failed> {
+    // What could not be started the first time will not start the next time either.
+    let is_final = causes.is_empty();
+    let processes = start_all(plan, run, start, causes).map_err(|failure| Failed {
+        failure,
+        step: 0,
+        is_final,
+    })?;
+    let group = watch(processes, ears, on_note);
+    let failure = match judge(&group) {
+        Verdict::Ended(ended) => return Ok(ended),
+        Verdict::Fault(rank, fault) => Failure::of_fault(run, &group, rank, fault),
+        Verdict::Frozen(rank) => Failure::of_frozen(run, &group, rank),
+    };
+    let step = group.members.iter().map(|member| member.step).max().unwrap_or(0);
+    Err(Failed { failure, step, is_final: group.asked().is_some() })
 }

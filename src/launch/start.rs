@@ -76,13 +76,13 @@ impl Drop for Process {
     }
 }
 
-/// Starts all ranks of the plan and sends each its plan. If one cannot be started, none is left.
+/// Starts all ranks of the plan and sends each its plan; a group that is started again, because of the last of
+/// `causes`, continues from the newest checkpoint. If one cannot be started, none is left.
 pub(super) fn start_all(
     plan: &Plan,
     run: &RunFolders,
     how: &Start,
-    resume: bool,
-    restarts: u32,
+    causes: &[String],
 ) -> Result<Vec<Process>, Box<Failure>> {
     let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
     let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
@@ -95,7 +95,14 @@ pub(super) fn start_all(
     let mut processes = Vec::new();
     for rank in (0..plan.distributed.world_size.get()).map(Rank) {
         let log = open_log(run, rank, how.console).map_err(fail_log(rank))?;
-        let rank_plan = RankPlan { plan: plan.clone(), rank, run: run.clone(), resume, restarts };
+        let rank_plan = RankPlan {
+            plan: plan.clone(),
+            rank,
+            run: run.clone(),
+            resume: how.resume || !causes.is_empty(),
+            restarts: causes.len() as u32,
+            causes: causes.to_vec(),
+        };
         let process =
             start(rank_plan, &how.program, memory.as_ref(), &status, log).map_err(fail(rank))?;
         processes.push(process);

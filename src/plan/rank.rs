@@ -20,6 +20,8 @@ pub struct RankPlan {
     pub resume: bool,
     /// How often the group was restarted before.
     pub restarts: u32,
+    /// Why, oldest first; empty where another launcher did it.
+    pub causes: Vec<String>,
 }
 
 /// Folders of one run, made by the parent alone.

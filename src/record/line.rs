@@ -89,7 +89,14 @@ fn first_lines(started: &Started) -> String {
     if started.resumed_from > 0 {
         lines.push(format!("resumed after step {}", started.resumed_from));
     }
+    // Those before the last stand further up in the log.
+    lines.extend(started.restarts.last().map(|cause| restart(started.restarts.len(), cause)));
     lines.join("\n")
+}
+
+/// `restart 1, because of rank 1 (step 17, forward): rank 1 was killed by SIGKILL`
+pub(crate) fn restart(number: usize, cause: &str) -> String {
+    format!("restart {number}, because of {cause}")
 }
 
 fn step_line(done: &StepDone, context: &Context) -> String {

@@ -29,6 +29,7 @@ use jiff::Timestamp;
 pub use environment::{Environment, NAME as ENVIRONMENT};
 pub use events_file::{Log, NAME as EVENTS, Stamped, read as read_events};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
+pub(crate) use line::restart;
 pub use line::{Context, device_line, line};
 pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;

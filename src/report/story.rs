@@ -2,7 +2,7 @@
 
 use crate::event::{Event, Started};
 use crate::record::text::escape;
-use crate::record::{Context, Log, Stamped, line, summary};
+use crate::record::{Context, Log, Stamped, line, restart, summary};
 
 /// Name and run, for titles; `None` if the log does not say.
 pub(crate) fn title(log: &Log) -> Option<String> {
@@ -44,8 +44,11 @@ fn ranks(started: &Started) -> String {
 
 fn later_start(stamped: &Stamped) -> Option<String> {
     match &stamped.event {
-        Event::Started(started) if started.resumed_from > 0 => {
-            Some(format!("resumed after step {} at {:.0}", started.resumed_from, stamped.time))
+        Event::Started(started) if started.resumed_from > 0 || !started.restarts.is_empty() => {
+            let cause = started.restarts.last();
+            let cause = cause.map(|cause| format!(": {}", restart(started.restarts.len(), cause)));
+            let (step, cause) = (started.resumed_from, cause.unwrap_or_default());
+            Some(format!("resumed after step {step} at {:.0}{cause}", stamped.time))
         }
         _ => None,
     }
@@ -86,7 +89,7 @@ mod tests {
             Event::Started(examples::started(0)),
             Event::StepSkipped { step: 3, loss_scale: Some(32768.0) },
             Event::StepDone(examples::step_done(30)),
-            Event::Started(examples::started(20)),
+            Event::Started(Started { restarts: vec!["rank 1".into()], ..examples::started(20) }),
             Event::Warned { message: "the disk is slow".into() },
             Event::Finished(examples::finished()),
         ];
@@ -95,7 +98,7 @@ mod tests {
         128 = 32 x 2 ranks x 2 passes
         lr 0.05 = 0.1 x 128/256 (linear)
         2 ranks on cpu, 50 steps in epochs of 20
-        resumed after step 20 at 2026-11-20T13:25:56Z
+        resumed after step 20 at 2026-11-20T13:25:56Z: restart 1, because of rank 1
         step 3 skipped: a gradient is not finite; loss scale 32768 from here
         warning: the disk is slow
         completed after step 50 in 2m 31s, 1234 samples/s

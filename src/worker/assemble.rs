@@ -73,7 +73,7 @@ pub(crate) fn assemble(
         paced_samples: 0,
         samples: 0,
     };
-    let started = started(&run);
+    let started = started(&run, rank_plan.causes);
     run.record(&started)?;
     for damage in passed_over {
         let message = format!("a newer checkpoint was passed over: {damage}");
@@ -128,7 +128,7 @@ fn open_engine(
     Ok(Engine::new(plan.clone(), model, params, collective, restored)?)
 }
 
-fn started(run: &RankRun) -> Event {
+fn started(run: &RankRun, restarts: Vec<String>) -> Event {
     let plan = &run.plan;
     Event::Started(Started {
         format: FORMAT,
@@ -140,6 +140,7 @@ fn started(run: &RankRun) -> Event {
         steps_per_epoch: plan.length.steps_per_epoch,
         total_steps: plan.length.total_steps,
         resumed_from: run.engine.state().step,
+        restarts,
     })
 }
 

@@ -8,7 +8,7 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 
 use crate::experiments::{BASE, SLOW};
 use crate::lab::{Lab, flip_a_bit};
-use crate::running::{Running, pid_of};
+use crate::running::{Running, is_alive, pid_of, until};
 
 /// What a run leaves of its training.
 #[derive(PartialEq)]
@@ -124,6 +124,32 @@ fn a_run_that_lost_a_rank_goes_on_with_the_other_alone() {
         }
     });
     goes_on_as_if_nothing_had_happened(&lab, &["distributed.devices=1"]);
+}
+
+#[test]
+fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_nothing_had_happened() {
+    let lab = Lab::with(SLOW);
+    let mut running = lab.start(&["small.toml", "--max-restarts", "9"]);
+    let mut kills = 0;
+    for (step, rank) in [(10, 1), (23, 0), (36, 1), (49, 0)] {
+        lab.wait_for_step_and_save(&mut running, step);
+        let ranks = running.ranks();
+        if let (false, Some(&pid)) = (running.is_over(), ranks.get(rank)) {
+            kills += usize::from(kill_process(pid_of(pid), Signal::KILL).is_ok());
+            until("the end of the rank", || !is_alive(pid));
+        }
+    }
+    let ended = running.wait();
+    ended.has_code(0);
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+    assert!(kills >= 2, "{kills} ranks were killed; the others were too fast");
+    let restarts = ended.stderr.matches(" of 9, from the newest checkpoint: rank ").count();
+    assert!((1..=kills).contains(&restarts), "{kills} kills: {}", ended.stderr);
+    let last = lab.events().into_iter().filter(|event| event["event"] == "started").next_back();
+    let causes = last.unwrap()["restarts"].clone();
+    assert_eq!(causes.as_array().map(Vec::len), Some(restarts), "{causes}");
+    assert!(causes[0].as_str().unwrap().ends_with("was killed by SIGKILL"), "{causes}");
 }
 
 #[test]

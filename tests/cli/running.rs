@@ -49,10 +49,11 @@ impl Running {
         let text = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
         let mut ranks: Vec<(u32, u32)> = text
             .split_whitespace()
-            .map(|pid| {
-                let environ = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
-                let rank = environ.split('\0').find_map(|entry| entry.strip_prefix("RANK="));
-                (rank.unwrap().parse().unwrap(), pid.parse().unwrap())
+            .filter_map(|pid| {
+                // It may be gone, or not yet what it will be.
+                let environ = fs::read_to_string(format!("/proc/{pid}/environ")).ok()?;
+                let rank = environ.split('\0').find_map(|entry| entry.strip_prefix("RANK="))?;
+                Some((rank.parse().unwrap(), pid.parse().unwrap()))
             })
             .collect();
         ranks.sort_unstable();
