@@ -22,7 +22,7 @@ use ddprun::launch::{
     self, Blame, Console, Ended, Exit, Failure, Link, Membership, Note, Phase, Program, Start,
     Stop, rank_env,
 };
-use ddprun::plan::{Plan, RunFolders};
+use ddprun::plan::{Patience, Plan, RunFolders};
 use ddprun::units::Rank;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -68,6 +68,10 @@ fn train(scenario: &str, membership: Membership) -> i32 {
     let world = distributed.world_size;
     let group =
         collective::open(distributed.backend, rank, world, shm, distributed.timeout).unwrap();
+    link.when_told_to_give_up({
+        let group = group.clone();
+        move || group.give_up()
+    });
     let last = if scenario == "work" || scenario == "foreign_stop" { u64::MAX } else { 20 };
     for step in 1..=last {
         link.progress(step, Phase::Forward);
@@ -82,7 +86,9 @@ fn train(scenario: &str, membership: Membership) -> i32 {
         let votes = match group.all_gather(&mine) {
             Ok(votes) => votes,
             Err(error) => {
-                link.report(&link.describe(&error, 5, Blame::Peer)).unwrap();
+                let mut report = link.describe(&error, 5, Blame::Peer);
+                report.suspects = error.missing().iter().map(|missing| missing.rank).collect();
+                link.report(&report).unwrap();
                 return 5;
             }
         };
@@ -104,6 +110,9 @@ fn misbehave(scenario: &str, restarts: u32, resume: bool, link: &Link) {
     match scenario {
         "die" => kill_process(me, Signal::KILL).unwrap(),
         "freeze" => kill_process(me, Signal::STOP).unwrap(),
+        "hang" => park_for_ever(link, Phase::LoadingData),
+        "never_enter" => park_for_ever(link, Phase::Reducing),
+        "hang_once" if restarts == 0 => park_for_ever(link, Phase::Backward),
         "leave" => std::process::exit(0),
         "panic" => panic!("index out of range"),
         "flaky" if restarts < 2 => std::process::exit(6),
@@ -117,6 +126,13 @@ fn misbehave(scenario: &str, restarts: u32, resume: bool, link: &Link) {
             std::process::exit(3);
         }
         _ => {}
+    }
+}
+
+fn park_for_ever(link: &Link, phase: Phase) {
+    link.progress(3, phase);
+    loop {
+        std::thread::park();
     }
 }
 
@@ -276,6 +292,54 @@ fn a_stopped_rank_is_named_when_the_others_have_waited_in_vain() {
     assert_eq!(failure.message, format!("rank 1 (pid {pid}) is stopped (SIGSTOP)"));
     let others: Vec<&str> = failure.secondary.iter().map(|other| other.message.as_str()).collect();
     assert!(others.iter().any(|message| message.contains("no sign of rank 1")), "{others:?}");
+}
+
+/// A scenario in which a rank stands still, under a parent that is patient for half a second, with its failure.
+fn stalls(scenario: &str) -> Failure {
+    let folder = tempfile::tempdir().unwrap();
+    let patient = Plan { stall_timeout: Patience::After(LONG / 60), ..plan(3, 0, LONG) };
+    let began = Instant::now();
+    let (result, _) = run(scenario, &patient, folder.path());
+    assert!(began.elapsed() < LONG / 2, "the deadline of the collective was not waited for");
+    let failure = *result.unwrap_err();
+    assert_eq!((failure.rank, failure.exit, failure.exit_code()), (Rank(1), None, 5));
+    let others: Vec<&str> = failure.secondary.iter().map(|other| other.message.as_str()).collect();
+    let waited = others.iter().any(|message| message.contains("no sign of rank 1 (in call "));
+    assert!(waited, "{others:?}");
+    failure
+}
+
+#[test]
+fn a_rank_that_loads_for_ever_is_named_long_before_the_deadline_of_the_collective() {
+    let failure = stalls("hang");
+    assert_eq!((failure.step, failure.phase), (3, Phase::LoadingData));
+    let start = format!("rank 1 (pid {}) has not moved for 0.", failure.pid.unwrap());
+    assert!(failure.message.starts_with(&start), "{}", failure.message);
+    assert!(failure.causes[0].contains("its loader gives no batch"), "{:?}", failure.causes);
+}
+
+#[test]
+fn a_rank_that_never_enters_a_collective_is_named_by_those_who_are_in_it() {
+    let failure = stalls("never_enter");
+    assert_eq!((failure.step, failure.phase), (3, Phase::Reducing));
+    assert!(failure.message.contains("has not moved for "), "{}", failure.message);
+}
+
+#[test]
+fn a_stopped_rank_is_named_long_before_the_deadline_of_the_collective() {
+    let failure = stalls("freeze");
+    let pid = failure.pid.unwrap();
+    assert_eq!(failure.message, format!("rank 1 (pid {pid}) is stopped (SIGSTOP)"));
+}
+
+#[test]
+fn a_group_with_a_rank_that_hangs_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let patient = Plan { stall_timeout: Patience::After(LONG / 60), ..plan(2, 1, LONG) };
+    let (result, notes) = run("hang_once", &patient, folder.path());
+    assert_eq!(result.unwrap(), Ended::Completed);
+    let [cause] = &restarts(&notes)[..] else { panic!("{notes:?}") };
+    assert!(cause.starts_with("rank 1 (step 3, backward): rank 1 (pid "), "{cause}");
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! its core.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ pub(super) struct Seat {
     timeout: Duration,
     /// Whether every rank has a core.
     watches: bool,
+    /// Set by another thread: the deadline is over.
+    gives_up: Arc<AtomicBool>,
     arrivals: u32,
     seq: u64,
     failed: Option<Error>,
@@ -74,10 +77,12 @@ impl Seat {
         rank: Rank,
         world: WorldSize,
         timeout: Duration,
+        gives_up: Arc<AtomicBool>,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let watches = world.count() <= cores;
-        Self { mapping, rank, world, timeout, watches, arrivals: 0, seq: 0, failed: None }
+        let (arrivals, seq, failed) = (0, 0, None);
+        Self { mapping, rank, world, timeout, watches, gives_up, arrivals, seq, failed }
     }
 
     /// Begins a call: meets all ranks and compares what they came for. `own` is a number that may differ between
@@ -149,7 +154,7 @@ impl Seat {
                 return Err(ended(&self.mapping));
             }
             if !watch.goes_on() {
-                if waited >= self.timeout {
+                if waited >= self.timeout || self.gives_up.load(SeqCst) {
                     return self.give_up(call, waited);
                 }
                 waited += self.sleep(self.timeout.saturating_sub(waited));
@@ -273,7 +278,8 @@ fn ended(mapping: &Mapping) -> Error {
     Error::Aborted { by, reason: String::from_utf8_lossy(&bytes).into_owned() }
 }
 
-fn wake_all(mapping: &Mapping) {
+/// Lets all who sleep look again.
+pub(super) fn wake_all(mapping: &Mapping) {
     // It fails only for a word that is not mapped, and this one is.
     let _ = futex::wake(mapping.word(ARRIVALS), futex::Flags::empty(), i32::MAX as u32);
 }

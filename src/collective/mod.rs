@@ -78,6 +78,10 @@ pub trait Collective: Send + Sync {
     /// Ends the group: every rank that waits, or will wait, returns [`Error::Aborted`] with this reason.
     /// The first reason stays. For a rank that cannot go on while others wait for it.
     fn abort(&self, reason: &str);
+
+    /// Lets a thread of this rank that waits in a call, or will wait in one, do so as if the deadline were over: it
+    /// ends the group and says who is missing. For a rank that was told that waiting is in vain.
+    fn give_up(&self);
 }
 
 /// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.
@@ -181,6 +185,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The ranks that did not come in time.
+    pub fn missing(&self) -> &[Missing] {
+        match self {
+            Self::Timeout { missing, .. } => missing,
+            _ => &[],
+        }
+    }
+
     fn mapping(what: impl Into<String>) -> Self {
         Self::Mapping { what: what.into(), source: None }
     }

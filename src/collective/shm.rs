@@ -7,6 +7,7 @@
 //! the meeting that begins a call is that of its first piece.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub(super) struct Shm {
     rank: Rank,
     world: WorldSize,
     mapping: Arc<Mapping>,
+    /// Whether to wait no longer.
+    gives_up: Arc<AtomicBool>,
     /// Held for a whole call: calls of different threads follow one another.
     state: Mutex<State>,
 }
@@ -60,11 +63,13 @@ impl Shm {
             return Err(Error::mapping(what));
         }
         let mapping = Arc::new(Mapping::open(fd, size, world)?);
-        let seat = Seat::new(Arc::clone(&mapping), rank, world, timeout);
+        let gives_up = Arc::new(AtomicBool::new(false));
+        let seat = Seat::new(Arc::clone(&mapping), rank, world, timeout, Arc::clone(&gives_up));
         Ok(Self {
             rank,
             world,
             mapping,
+            gives_up,
             state: Mutex::new(State { seat, given: false, pieces: 0 }),
         })
     }
@@ -182,5 +187,10 @@ impl Collective for Shm {
     fn abort(&self, reason: &str) {
         // Not through the seat, which a waiting thread of this rank may hold.
         meeting::end(&self.mapping, self.rank, reason);
+    }
+
+    fn give_up(&self) {
+        self.gives_up.store(true, Ordering::SeqCst);
+        meeting::wake_all(&self.mapping);
     }
 }

@@ -61,4 +61,7 @@ impl Collective for Solo {
         let mut aborted = self.aborted.lock().unwrap_or_else(PoisonError::into_inner);
         aborted.get_or_insert_with(|| reason.to_owned());
     }
+
+    /// A world of one waits for nobody.
+    fn give_up(&self) {}
 }

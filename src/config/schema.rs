@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::values::{Auto, Duration, Every, Shape2, Strict};
+use crate::config::values::{Auto, Duration, Every, Patience, Shape2, Strict};
 
 pub use train::{Convolutions, OnNonFinite, PrecisionChoice, Train};
 
@@ -512,6 +512,8 @@ pub struct EarlyStopping {
 pub struct Fault {
     /// Times that the group is started again from its newest checkpoint after a failure.
     pub max_restarts: u32,
+    /// Time after which a rank that does not move is named and its group ended.
+    pub stall_timeout: Patience,
 }
 
 /// `[logging]`

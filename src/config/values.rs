@@ -44,6 +44,18 @@ pub enum Every {
     Steps(u64),
 }
 
+/// How long to wait for what may never come: "auto", "never", "30s".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Patience {
+    /// To be learnt from what it usually takes.
+    #[default]
+    Auto,
+    /// For ever.
+    Never,
+    /// As given.
+    After(std::time::Duration),
+}
+
 /// One number, or height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape2 {
@@ -153,6 +165,29 @@ spelled!(
     show_every,
     "`\"never\"` or a count with its unit, such as `\"1 epoch\"` or `\"500 steps\"`"
 );
+
+spelled!(
+    Patience,
+    parse_patience,
+    show_patience,
+    "`\"auto\"`, `\"never\"` or a time with its unit, such as `\"30s\"`"
+);
+
+fn parse_patience(text: &str) -> Option<Patience> {
+    match text.trim() {
+        "auto" => Some(Patience::Auto),
+        "never" => Some(Patience::Never),
+        time => parse_duration(time).map(|Duration(time)| Patience::After(time)),
+    }
+}
+
+fn show_patience(value: &Patience) -> String {
+    match *value {
+        Patience::Auto => "auto".to_owned(),
+        Patience::Never => "never".to_owned(),
+        Patience::After(time) => show_duration(&Duration(time)),
+    }
+}
 
 fn parse_duration(text: &str) -> Option<Duration> {
     let span: SignedDuration = text.trim().parse().ok()?;
@@ -403,6 +438,18 @@ mod tests {
     }
 
     #[test]
+    fn patience_is_a_word_or_a_duration() {
+        check::<Patience>(&[
+            (json!("auto"), Some(Patience::Auto)),
+            (json!("never"), Some(Patience::Never)),
+            (json!("30s"), Some(Patience::After(std::time::Duration::from_secs(30)))),
+            (json!("30"), None),
+            (json!(30), None),
+            (json!("always"), None),
+        ]);
+    }
+
+    #[test]
     fn every_is_never_or_a_count_of_epochs_or_steps() {
         check::<Every>(&[
             (json!("never"), Some(Every::Never)),
@@ -485,6 +532,7 @@ mod tests {
             round_trip(&Shape2::Side(side));
             round_trip(&Shape2::Both([side, 3]));
             round_trip(&Duration(std::time::Duration::from_millis(ms)));
+            round_trip(&Patience::After(std::time::Duration::from_millis(ms)));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::data::assemble::{load, panic_message};
 use crate::data::error::Error;
@@ -62,7 +63,14 @@ type Requests = Box<dyn Iterator<Item = Request> + Send>;
 pub struct Loader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Told that samples are being read while somebody waits for them.
+    observer: Observer,
 }
+
+type Observer = Box<dyn Fn() + Send>;
+
+/// Time between two looks at a loader that lets wait.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What threads and consumer share.
 struct Shared {
@@ -85,6 +93,8 @@ struct State {
     /// Passes that the consumer got.
     consumed: u64,
     ready: BTreeMap<u64, Result<Loaded, Error>>,
+    /// Samples that were begun.
+    samples: u64,
     closed: bool,
 }
 
@@ -105,6 +115,7 @@ impl Loader {
             taken: 0,
             consumed: 0,
             ready: BTreeMap::new(),
+            samples: 0,
             closed: false,
         };
         let shared = Arc::new(Shared {
@@ -115,7 +126,8 @@ impl Loader {
             done: Condvar::new(),
             room: Condvar::new(),
         });
-        let mut loader = Self { shared, threads: Vec::with_capacity(settings.threads) };
+        let threads = Vec::with_capacity(settings.threads);
+        let mut loader = Self { shared, threads, observer: Box::new(|| ()) };
         for number in 0..settings.threads {
             let shared = loader.shared.clone();
             let thread = std::thread::Builder::new()
@@ -130,6 +142,12 @@ impl Loader {
         }
         Ok(loader)
     }
+
+    /// Has `observer` told, about once a second, that samples are being read while [`Loader::next`] waits for them:
+    /// a loader that is slow does not hang.
+    pub fn observe(&mut self, observer: impl Fn() + Send + 'static) {
+        self.observer = Box::new(observer);
+    }
 }
 
 impl Iterator for Loader {
@@ -139,7 +157,11 @@ impl Iterator for Loader {
     ///
     /// The item is an error if a sample cannot be read under `on_bad_sample = "error"`, or a thread panicked.
     fn next(&mut self) -> Option<Self::Item> {
-        if self.threads.is_empty() { self.shared.load_here() } else { self.shared.wait_for_next() }
+        if self.threads.is_empty() {
+            self.shared.load_here(&self.observer)
+        } else {
+            self.shared.wait_for_next(&self.observer)
+        }
     }
 }
 
@@ -155,13 +177,18 @@ impl Drop for Loader {
 }
 
 impl Shared {
-    fn load_here(&self) -> Option<Result<Loaded, Error>> {
+    fn load_here(&self, observer: &Observer) -> Option<Result<Loaded, Error>> {
         let request = self.lock().requests.next()?;
-        Some(load(&*self.dataset, &request, &self.settings, &|| false))
+        let cancelled = || {
+            observer();
+            false
+        };
+        Some(load(&*self.dataset, &request, &self.settings, &cancelled))
     }
 
-    fn wait_for_next(&self) -> Option<Result<Loaded, Error>> {
+    fn wait_for_next(&self, observer: &Observer) -> Option<Result<Loaded, Error>> {
         let mut state = self.lock();
+        let mut samples = state.samples;
         loop {
             let number = state.consumed;
             if let Some(loaded) = state.ready.remove(&number) {
@@ -172,14 +199,22 @@ impl Shared {
             if state.exhausted && state.taken == state.consumed {
                 return None;
             }
-            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.done.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if std::mem::replace(&mut samples, state.samples) != state.samples {
+                observer();
+            }
         }
     }
 
     /// A thread's life. What panics becomes the result of its pass: the consumer would wait for ever otherwise.
     fn run_thread(&self) {
         while let Some((number, request)) = self.take() {
-            let cancelled = || self.lock().closed;
+            let cancelled = || {
+                let mut state = self.lock();
+                state.samples += 1;
+                state.closed
+            };
             let load = || load(&*self.dataset, &request, &self.settings, &cancelled);
             let loaded =
                 catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| panicked(&*panic));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::Phase;
 use crate::launch::report::{FORMAT, host};
+use crate::launch::stall::{Kind, Stall};
 use crate::launch::supervise::{Exit, Fault, Group, Member};
 use crate::plan::RunFolders;
 use crate::units::Rank;
@@ -164,6 +165,31 @@ impl Failure {
         Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
     }
 
+    /// A rank that held up the others.
+    pub(super) fn of_stall(run: &RunFolders, group: &Group, stall: Stall) -> Box<Self> {
+        let Stall { rank, kind, time } = stall;
+        let member = &group.members[rank.index()];
+        let (what, why) = match kind {
+            Kind::Lifeless => {
+                ("given a sign of life", "its process is frozen, or starved of cores")
+            }
+            Kind::Silent => ("moved", hindrance(member.phase)),
+            Kind::Together => ("moved", hindrance(Phase::Reducing)),
+        };
+        let (pid, seconds) = (member.pid, time.as_secs_f64());
+        let message = format!("rank {rank} (pid {pid}) has not {what} for {seconds:.1} s");
+        Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
+    }
+
+    /// A rank that others waited for until their deadline.
+    pub(super) fn of_missed(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
+        let member = &group.members[rank.index()];
+        let message =
+            format!("rank {rank} (pid {}) did not come to the others in time", member.pid);
+        let why = vec![hindrance(member.phase).to_owned()];
+        Box::new(Self::new(run, rank, message, why, 5).with_member(member, group))
+    }
+
     fn new(run: &RunFolders, rank: Rank, message: String, causes: Vec<String>, code: u8) -> Self {
         let log = run.logs.join(format!("rank-{rank}.log"));
         Self {
@@ -220,6 +246,23 @@ fn secondary(rank: Rank, member: &Member) -> Secondary {
         (None, Some((_, exit))) => exit.to_string(),
     };
     Secondary { rank, pid: member.pid, phase: member.phase, step: member.step, message }
+}
+
+/// What may keep a rank in a phase for ever.
+fn hindrance(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Starting | Phase::Joining => "it does not get ready: a slow disk, or too few cores",
+        Phase::LoadingData => {
+            "its loader gives no batch: a file system that does not answer, or a file without end"
+        }
+        Phase::Forward | Phase::Backward => {
+            "its computation does not end: too few cores, or an operation of the model that hangs"
+        }
+        Phase::Reducing => "all ranks wait for each other in collectives that none completes",
+        Phase::Optimizer | Phase::Evaluating | Phase::Saving | Phase::Finishing => {
+            "its work between two steps does not end: a disk that does not answer, or too few cores"
+        }
+    }
 }
 
 /// Who may have sent a signal that was not ours.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::units::Rank;
 
 /// Longest time for last words to a parent that does not listen.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two signs of life.
+const BEAT: Duration = Duration::from_millis(500);
 
 /// The line of one rank. Its thread ends with it.
 pub struct Link {
@@ -31,8 +33,10 @@ pub struct Link {
     logs: PathBuf,
     step: AtomicU64,
     phase: AtomicU8,
+    /// How often this rank has moved.
+    moves: AtomicU64,
     /// Where the parent looks; absent under a foreign launcher.
-    status: Option<Whereabouts>,
+    status: Option<Arc<Whereabouts>>,
     /// Wakes the thread: it ends when this is closed.
     waker: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
@@ -44,6 +48,8 @@ struct Shared {
     is_ending: AtomicBool,
     /// To our own parent; absent under a foreign launcher.
     channel: Option<Mutex<Channel>>,
+    /// What to do when the parent says that waiting is in vain.
+    give_up: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Link {
@@ -64,22 +70,27 @@ impl Link {
         let (waker, sleeper) = UnixStream::pair()?;
         let control =
             channel.as_ref().map(|channel| channel.as_fd().try_clone_to_owned()).transpose()?;
+        let status = status.map(Arc::new);
         let shared = Arc::new(Shared {
             stop: AtomicU8::new(0),
             is_ending: AtomicBool::new(false),
             channel: channel.map(Mutex::new),
+            give_up: OnceLock::new(),
         });
+        let pulse = status.clone().map(|status| (status, rank));
         let ears = Arc::clone(&shared);
-        let mut ears = Listener { shared: ears, preemption, interruption, sleeper, control };
+        let mut ears =
+            Listener { shared: ears, preemption, interruption, sleeper, control, pulse, beats: 0 };
         let thread =
             std::thread::Builder::new().name("link".to_owned()).spawn(move || ears.listen())?;
-        let (step, phase) = (AtomicU64::new(0), AtomicU8::new(0));
+        let (step, phase, moves) = (AtomicU64::new(0), AtomicU8::new(0), AtomicU64::new(0));
         let link = Self {
             shared,
             rank,
             logs,
             step,
             phase,
+            moves,
             status,
             waker: Some(waker),
             thread: Some(thread),
@@ -92,9 +103,26 @@ impl Link {
     pub fn progress(&self, step: u64, phase: Phase) {
         self.step.store(step, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
+        self.write_place();
+    }
+
+    /// Says that this rank is still where it was, and gets on.
+    pub fn still_moving(&self) {
+        self.write_place();
+    }
+
+    fn write_place(&self) {
+        let moves = self.moves.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(status) = &self.status {
-            status.write(self.rank, step, phase);
+            let phase = Phase::from_number(self.phase.load(Ordering::Relaxed));
+            status.write(self.rank, self.step.load(Ordering::Relaxed), phase, moves);
         }
+    }
+
+    /// Has `give_up` done, once at most and on another thread, when the parent says that waiting for other
+    /// ranks is in vain. Only the first call counts.
+    pub fn when_told_to_give_up(&self, give_up: impl Fn() + Send + Sync + 'static) {
+        let _ = self.shared.give_up.set(Box::new(give_up));
     }
 
     /// The strongest request to stop so far, by the parent or by a signal to this process. Ranks may learn of it at
@@ -135,6 +163,7 @@ impl Link {
             step: self.step.load(Ordering::Relaxed),
             exit_code,
             blame,
+            suspects: vec![],
             message,
             causes: vec![],
             place: None,
@@ -197,6 +226,9 @@ struct Listener {
     sleeper: UnixStream,
     /// The channel's socket once more, to wait for it without its lock.
     control: Option<OwnedFd>,
+    /// Where to show that this process lives.
+    pulse: Option<(Arc<Whereabouts>, Rank)>,
+    beats: u64,
 }
 
 impl Listener {
@@ -205,8 +237,16 @@ impl Listener {
             if self.wait().is_err() {
                 return;
             }
+            self.beat();
             self.hear_signals();
             self.hear_parent();
+        }
+    }
+
+    fn beat(&mut self) {
+        self.beats += 1;
+        if let Some((status, rank)) = &self.pulse {
+            status.beat(*rank, self.beats);
         }
     }
 
@@ -217,7 +257,7 @@ impl Listener {
         ];
         fds.extend(self.interruption.iter().map(|signals| PollFd::new(signals, PollFlags::IN)));
         fds.extend(self.control.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        poll(&mut fds, None)
+        poll(&mut fds, self.pulse.is_some().then_some(BEAT))
     }
 
     fn hear_signals(&mut self) {
@@ -237,8 +277,12 @@ impl Listener {
     fn hear_parent(&mut self) {
         let Some(mut channel) = self.shared.channel() else { return };
         for message in channel.receive().unwrap_or_default() {
-            if let ToRank::Stop(stop) = message {
-                self.shared.ask(stop);
+            match message {
+                ToRank::Stop(stop) => self.shared.ask(stop),
+                ToRank::GiveUp => {
+                    self.shared.give_up.get().into_iter().for_each(|give_up| give_up());
+                }
+                ToRank::Plan(_) => {}
             }
         }
         if channel.is_closed() && !self.shared.is_ending.load(Ordering::Relaxed) {

@@ -31,6 +31,7 @@ mod report;
 mod restart;
 mod run;
 mod signals;
+mod stall;
 mod start;
 mod supervise;
 mod verdict;

@@ -33,6 +33,9 @@ pub struct ErrorReport {
     pub exit_code: u8,
     /// Whether the cause is here or at another rank.
     pub blame: Blame,
+    /// Ranks that this one waited for in vain.
+    #[serde(default)]
+    pub suspects: Vec<Rank>,
     /// What happened.
     pub message: String,
     /// Why, outermost first.

@@ -162,11 +162,13 @@ fn attempt(
         step: 0,
         is_final,
     })?;
-    let group = watch(processes, ears, on_note);
+    let group = watch(processes, plan.stall_timeout, ears, on_note);
     let failure = match judge(&group) {
         Verdict::Ended(ended) => return Ok(ended),
         Verdict::Fault(rank, fault) => Failure::of_fault(run, &group, rank, fault),
         Verdict::Frozen(rank) => Failure::of_frozen(run, &group, rank),
+        Verdict::Stalled(stall) => Failure::of_stall(run, &group, stall),
+        Verdict::Missed(rank) => Failure::of_missed(run, &group, rank),
     };
     let step = group.members.iter().map(|member| member.step).max().unwrap_or(0);
     Err(Failed { failure, step, is_final: group.asked().is_some() })

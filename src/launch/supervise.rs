@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::launch::stall::Stall;
 use crate::launch::{ErrorReport, Note, Phase};
 use crate::units::Rank;
 
@@ -59,6 +60,8 @@ pub(super) enum Event {
     Exited(Rank, Exit),
     /// A process was found stopped (or running again).
     Stopped(Rank, bool),
+    /// A rank has held up the group for too long.
+    Stalled(Stall),
     /// Somebody sent us SIGTERM or its like.
     Preempted,
     /// Somebody pressed Ctrl-C.
@@ -72,6 +75,8 @@ pub(super) enum Event {
 pub(super) enum Action {
     /// Send this to all ranks.
     Send(Stop),
+    /// Tell all ranks that they wait in vain.
+    GiveUp,
     /// Kill all ranks that are left.
     Kill,
     /// Tell the caller.
@@ -83,6 +88,8 @@ pub(super) enum Action {
 pub(super) struct Group {
     pub(super) members: Vec<Member>,
     stage: Stage,
+    /// Who held up the group, if that is how it ended.
+    stall: Option<Stall>,
     asked: Option<Stop>,
     /// When the patience after the second Ctrl-C ends.
     abandon_at: Option<Duration>,
@@ -116,7 +123,7 @@ impl Group {
     pub(super) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
         let members = pids.into_iter().map(Member::new).collect();
         let stage = Stage::Running;
-        Self { members, stage, asked: None, abandon_at: None, is_abandoned: false }
+        Self { members, stage, stall: None, asked: None, abandon_at: None, is_abandoned: false }
     }
 
     /// The strongest request to stop so far.
@@ -133,6 +140,11 @@ impl Group {
     pub(super) fn is_over(&self, now: Duration) -> bool {
         let given_up = matches!(self.stage, Stage::Killed { since } if now >= since + VANISH);
         given_up || self.members.iter().all(|member| member.exit.is_some())
+    }
+
+    /// Who held up the group until it was ended.
+    pub(super) fn stall(&self) -> Option<Stall> {
+        self.stall
     }
 
     /// Whether a rank has failed.
@@ -158,6 +170,7 @@ impl Group {
             Event::Finished(rank) => self.finished(rank),
             Event::Exited(rank, exit) => self.exited(now, rank, exit),
             Event::Stopped(rank, is_stopped) => self.stopped(rank, is_stopped),
+            Event::Stalled(stall) => self.stalled(now, stall),
             Event::Preempted => self.ask(Stop::Preempt),
             Event::Interrupted => self.interrupted(now),
             Event::Tick => self.tick(now),
@@ -203,6 +216,16 @@ impl Group {
         let note =
             if is_stopped { Note::Stopped { rank, pid } } else { Note::Continued { rank, pid } };
         vec![Action::Tell(note)]
+    }
+
+    /// Those who wait shall say in what, before all are killed.
+    fn stalled(&mut self, now: Duration, stall: Stall) -> Vec<Action> {
+        if self.stage != Stage::Running {
+            return vec![];
+        }
+        self.stall = Some(stall);
+        self.settle(now);
+        vec![Action::GiveUp]
     }
 
     fn ask(&mut self, stop: Stop) -> Vec<Action> {
@@ -275,6 +298,11 @@ pub(super) enum Fault {
 pub(super) const ORDERLY: [i32; 4] = [0, 9, 75, 130];
 
 impl Member {
+    /// Whether it has work left, as far as anybody has said.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.exit.is_none() && self.report.is_none() && !self.has_finished
+    }
+
     fn new(pid: u32) -> Self {
         Self {
             pid,

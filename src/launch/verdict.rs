@@ -1,6 +1,7 @@
 //! A group that is over -> how its run ended, or which rank is the cause of its failure. Pure.
 
 use crate::launch::report::Blame;
+use crate::launch::stall::{Kind, Stall};
 use crate::launch::supervise::{Exit, Fault, Group, Member, Stop};
 use crate::units::Rank;
 
@@ -41,6 +42,10 @@ pub(super) enum Verdict {
     Fault(Rank, Fault),
     /// This rank is stopped while the others waited for it.
     Frozen(Rank),
+    /// This rank held up the others.
+    Stalled(Stall),
+    /// This rank did not come to a collective before its deadline, as another one says.
+    Missed(Rank),
 }
 
 /// Own faults count before failed collectives, which are consequences; among equals the earliest counts.
@@ -52,12 +57,39 @@ pub(super) fn judge(group: &Group) -> Verdict {
     let faults = members().filter_map(|(rank, member)| Some((rank, member, member.fault()?)));
     let first =
         faults.min_by_key(|(rank, member, _)| (is_consequence(member), member.fault_time(), *rank));
-    let Some((rank, member, fault)) = first else { return Verdict::Ended(ended(group)) };
-    let mut frozen = members().filter(|(_, member)| member.is_stopped && member.fault().is_none());
-    match frozen.next() {
-        Some((frozen, _)) if is_consequence(member) => Verdict::Frozen(frozen),
-        _ => Verdict::Fault(rank, fault),
+    match first {
+        Some((rank, member, fault)) if !is_consequence(member) => Verdict::Fault(rank, fault),
+        None if group.stall().is_none() => Verdict::Ended(ended(group)),
+        first => {
+            let mut frozen = members().filter(|(_, member)| member.is_stopped && is_silent(member));
+            let frozen = frozen.next().map(|(rank, _)| Verdict::Frozen(rank));
+            let waiter = || first.map(|(rank, _, fault)| Verdict::Fault(rank, fault));
+            frozen
+                .or_else(|| held_up(group))
+                .or_else(waiter)
+                .unwrap_or_else(|| Verdict::Ended(ended(group)))
+        }
     }
+}
+
+/// Who held up the others, by what the parent saw and those who waited say.
+fn held_up(group: &Group) -> Option<Verdict> {
+    let reports = group.members.iter().filter_map(|member| member.report.as_ref());
+    let is_silent = |rank: &&Rank| group.members.get(rank.index()).is_some_and(is_silent);
+    let missed = reports.flat_map(|report| &report.suspects).find(is_silent).copied();
+    match (group.stall(), missed) {
+        // All were waiting: those who gave up know better for whom.
+        (Some(stall), Some(rank)) if stall.kind == Kind::Together => {
+            Some(Verdict::Stalled(Stall { rank, ..stall }))
+        }
+        (Some(stall), _) => Some(Verdict::Stalled(stall)),
+        (None, missed) => missed.map(Verdict::Missed),
+    }
+}
+
+/// Whether a rank neither failed nor ended by itself.
+fn is_silent(member: &Member) -> bool {
+    member.fault().is_none()
 }
 
 fn is_consequence(member: &Member) -> bool {

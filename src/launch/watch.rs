@@ -11,10 +11,13 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::launch::report::clock;
 use crate::launch::signals::Signals;
+use crate::launch::stall::Vigil;
 use crate::launch::start::Process;
-use crate::launch::supervise::{Action, Event, Exit, Group, Stop};
+use crate::launch::supervise::{Action, Event, Exit, Group};
+use crate::launch::whereabouts::Sign;
 use crate::launch::wire::{FromRank, ToRank, poll};
 use crate::launch::{Bell, Note, report};
+use crate::plan::Patience;
 use crate::units::Rank;
 
 /// How often ranks are looked at when nothing happens.
@@ -66,6 +69,7 @@ impl Ears {
 /// Follows the ranks to their end, and returns all that is known of them.
 pub(super) fn watch(
     mut processes: Vec<Process>,
+    patience: Patience,
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
 ) -> Group {
@@ -73,7 +77,7 @@ pub(super) fn watch(
     for (rank, process) in (0..).map(Rank).zip(&processes) {
         on_note(Note::Started { rank, pid: process.child.id() });
     }
-    let mut looked = clock();
+    let (mut looked, mut vigil) = (clock(), Vigil::new(patience, processes.len()));
     while !group.is_over(clock()) {
         wait(&processes, ears, &group);
         let mut events = ears.events();
@@ -84,7 +88,7 @@ pub(super) fn watch(
         }
         if group.is_failing() || clock() >= looked + LOOK {
             looked = clock();
-            look(&group, &processes, &mut events);
+            look(&group, &processes, &mut vigil, &mut events);
         }
         events.push(Event::Tick);
         for event in events {
@@ -142,18 +146,25 @@ fn exit(status: ExitStatus) -> Exit {
 }
 
 fn whereabouts(rank: Rank, process: &Process) -> Event {
-    let (step, phase) = process.status.read(rank);
+    let Sign { step, phase, .. } = process.status.read(rank);
     Event::Progress(rank, step, phase)
 }
 
-/// Where the ranks are, and which of them stand still.
-fn look(group: &Group, processes: &[Process], events: &mut Vec<Event>) {
+/// Where the ranks are, which of them stand still, and whether one has done so for too long.
+fn look(group: &Group, processes: &[Process], vigil: &mut Vigil, events: &mut Vec<Event>) {
+    vigil.look(clock());
     for (rank, process) in (0..).map(Rank).zip(processes) {
-        if group.members[rank.index()].exit.is_none() {
+        let member = &group.members[rank.index()];
+        if member.exit.is_none() {
+            let is_stopped = is_stopped(process.child.id());
             events.push(whereabouts(rank, process));
-            events.push(Event::Stopped(rank, is_stopped(process.child.id())));
+            events.push(Event::Stopped(rank, is_stopped));
+            if member.is_at_work() {
+                vigil.see(rank, process.status.read(rank), is_stopped);
+            }
         }
     }
+    events.extend(vigil.stall().map(Event::Stalled));
 }
 
 /// Whether `/proc` says state T: a signal stopped the process, or a debugger.
@@ -166,11 +177,14 @@ fn act(action: Action, processes: &mut [Process], on_note: &mut dyn FnMut(Note))
     match action {
         Action::Tell(note) => on_note(note),
         Action::Kill => processes.iter().for_each(Process::kill),
-        Action::Send(stop) => processes.iter_mut().for_each(|process| send(process, stop)),
+        Action::Send(stop) => send(processes, &ToRank::Stop(stop)),
+        Action::GiveUp => send(processes, &ToRank::GiveUp),
     }
 }
 
-fn send(process: &mut Process, stop: Stop) {
-    // A rank that cannot be told is gone, which its process will say.
-    let _ = process.channel.send(&ToRank::Stop(stop));
+fn send(processes: &mut [Process], message: &ToRank) {
+    for process in processes {
+        // A rank that cannot be told is gone, which its process will say.
+        let _ = process.channel.send(message);
+    }
 }

@@ -1,6 +1,7 @@
 //! Where each rank is, in a few bytes that outlive it: a rank that is killed cannot tell any more.
 //!
-//! One anonymous file holds 8 bytes per rank, `step << 8 | phase`. A rank writes its own (one system call, no
+//! One anonymous file holds three numbers per rank: its place (`step << 8 | phase`), how often it has said
+//! where it is, and how often its process has shown that it lives. A rank writes its own (one system call, no
 //! lock, no reader to wake), the parent reads them when it looks, and once more when the rank is gone.
 
 use std::fs::File;
@@ -11,26 +12,55 @@ use std::os::unix::fs::FileExt;
 use crate::launch::{Phase, shared_memory};
 use crate::units::{Bytes, Rank, WorldSize};
 
+/// Bytes of a rank.
+const SLOT: u64 = 24;
+/// Place of the count of signs of life in a slot.
+const BEATS: u64 = 16;
+
 /// The file of a group.
 pub(super) struct Whereabouts(File);
+
+/// What a rank has said about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sign {
+    /// Last step begun.
+    pub(super) step: u64,
+    pub(super) phase: Phase,
+    /// How often it has moved; by itself, or one sample of its loader.
+    pub(super) moves: u64,
+    /// How often its process has shown that it lives; 0 = not yet.
+    pub(super) beats: u64,
+}
 
 impl Whereabouts {
     /// All ranks at step 0, starting.
     pub(super) fn new(world: WorldSize) -> io::Result<Self> {
-        shared_memory(Bytes(8 * u64::from(world.get()))).map(Self::from)
+        shared_memory(Bytes(SLOT * u64::from(world.get()))).map(Self::from)
     }
 
-    /// Writes where `rank` is. A lost note is no reason to stop training: errors are not told.
-    pub(super) fn write(&self, rank: Rank, step: u64, phase: Phase) {
-        let _ = self.0.write_all_at(&(step << 8 | phase as u64).to_le_bytes(), offset(rank));
+    /// Writes where `rank` is after so many moves. A lost note is no reason to stop training: errors are not told.
+    pub(super) fn write(&self, rank: Rank, step: u64, phase: Phase, moves: u64) {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&(step << 8 | phase as u64).to_le_bytes());
+        bytes[8..].copy_from_slice(&moves.to_le_bytes());
+        let _ = self.0.write_all_at(&bytes, offset(rank));
     }
 
-    /// Where `rank` said it is.
-    pub(super) fn read(&self, rank: Rank) -> (u64, Phase) {
-        let mut bytes = [0; 8];
-        // Unreadable reads as the start, which is what is known then.
-        let _ = self.0.read_exact_at(&mut bytes, offset(rank));
-        (u64::from_le_bytes(bytes) >> 8, Phase::from_number(bytes[0]))
+    /// Writes that the process of `rank` has shown itself so often.
+    pub(super) fn beat(&self, rank: Rank, beats: u64) {
+        let _ = self.0.write_all_at(&beats.to_le_bytes(), offset(rank) + BEATS);
+    }
+
+    /// What `rank` said last.
+    pub(super) fn read(&self, rank: Rank) -> Sign {
+        let number = |at| {
+            let mut bytes = [0; 8];
+            // Unreadable reads as the start, which is what is known then.
+            let _ = self.0.read_exact_at(&mut bytes, offset(rank) + at);
+            u64::from_le_bytes(bytes)
+        };
+        let (place, moves, beats) = (number(0), number(8), number(BEATS));
+        Sign { step: place >> 8, phase: Phase::from_number(place as u8), moves, beats }
     }
 }
 
@@ -47,7 +77,7 @@ impl AsFd for Whereabouts {
 }
 
 fn offset(rank: Rank) -> u64 {
-    8 * u64::from(rank.0)
+    SLOT * u64::from(rank.0)
 }
 
 #[cfg(test)]
@@ -57,8 +87,10 @@ mod tests {
     #[test]
     fn what_a_rank_wrote_is_read_and_the_others_stay_at_the_start() {
         let whereabouts = Whereabouts::new(WorldSize::new(2).unwrap()).unwrap();
-        whereabouts.write(Rank(1), 1 << 40, Phase::Saving);
-        assert_eq!(whereabouts.read(Rank(1)), (1 << 40, Phase::Saving));
-        assert_eq!(whereabouts.read(Rank(0)), (0, Phase::Starting));
+        whereabouts.write(Rank(1), 1 << 40, Phase::Saving, 9);
+        whereabouts.beat(Rank(1), 3);
+        let saving = Sign { step: 1 << 40, phase: Phase::Saving, moves: 9, beats: 3 };
+        assert_eq!(whereabouts.read(Rank(1)), saving);
+        assert_eq!(whereabouts.read(Rank(0)), Sign::default());
     }
 }

@@ -34,6 +34,8 @@ pub(super) enum ToRank {
     Plan(Box<RankPlan>),
     /// To stop at the next step.
     Stop(Stop),
+    /// To wait no longer for other ranks, and to say for whom.
+    GiveUp,
 }
 
 /// One end of a connection.

@@ -85,6 +85,7 @@ impl Plan {
             checkpoint: keep::checkpoint(experiment),
             early_stopping: keep::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,
+            stall_timeout: experiment.fault.stall_timeout,
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         })

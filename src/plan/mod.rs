@@ -31,6 +31,7 @@ pub use crate::config::schema::{
     Convolutions, Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite, Sampler,
     ScalingRule, Sink, Stem, TransformKind,
 };
+pub use crate::config::values::Patience;
 use crate::units::BatchSize;
 pub use batch::{BatchPlan, admitted_worlds};
 pub use data::{DataPlan, SourcePlan};
@@ -96,6 +97,9 @@ pub struct Plan {
     pub early_stopping: Option<EarlyStoppingPlan>,
     /// Restarts after a failure.
     pub max_restarts: u32,
+    /// How long a rank may stand still.
+    #[serde(default)]
+    pub stall_timeout: Patience,
     /// What to write about the run.
     pub logging: LoggingPlan,
     /// Figures that the run must reach.

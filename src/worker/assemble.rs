@@ -30,6 +30,10 @@ pub(crate) fn assemble(
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
     limit_threads(&plan);
     let collective = join_group(&plan, rank, shm)?;
+    link.when_told_to_give_up({
+        let collective = collective.clone();
+        move || collective.give_up()
+    });
     link.progress(0, Phase::LoadingData);
     let splits = data::open(&plan.data)?;
     link.progress(0, Phase::Joining);

@@ -4,6 +4,7 @@ use std::any::Any;
 
 use crate::launch::Blame;
 use crate::plan::Expectation;
+use crate::units::Rank;
 use crate::{checkpoint, collective, data, engine, files, model, nn, record};
 
 /// Exit codes (README, "Exit codes").
@@ -95,6 +96,16 @@ impl Error {
         match self {
             Self::Collective(_) | Self::Engine(engine::Error::Collective(_)) => Blame::Peer,
             _ => Blame::Own,
+        }
+    }
+
+    /// The ranks that did not come to a collective.
+    pub(crate) fn suspects(&self) -> Vec<Rank> {
+        match self {
+            Self::Collective(error) | Self::Engine(engine::Error::Collective(error)) => {
+                error.missing().iter().map(|missing| missing.rank).collect()
+            }
+            _ => vec![],
         }
     }
 

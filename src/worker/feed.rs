@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::{Chunk, evaluation_chunks};
 use crate::data::{Batch, Dataset, Error};
+use crate::launch::Link;
 use crate::plan::Plan;
 use crate::units::Rank;
 
@@ -18,6 +19,13 @@ impl Feed {
     /// The batches of `loader`.
     pub(crate) fn new(loader: Loader) -> Self {
         Self { loader, warnings: Vec::new() }
+    }
+
+    /// Lets `link` know that samples are being read while the training thread waits for them.
+    pub(crate) fn observed_by(mut self, link: &Arc<Link>) -> Self {
+        let link = Arc::clone(link);
+        self.loader.observe(move || link.still_moving());
+        self
     }
 
     /// The chunks of the validation data that `rank` evaluates, and their batches.

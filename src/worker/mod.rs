@@ -73,6 +73,7 @@ pub fn run(membership: Membership, registry: &Registry) -> Outcome {
         Err(error) => {
             let mut report = link.describe(&error, error.exit_code(), error.blame());
             report.help = error.help();
+            report.suspects = error.suspects();
             // A disk that takes no report must not hide the failure itself.
             drop(link.report(&report));
             Outcome { code: error.exit_code(), failure: Some(report) }

@@ -81,7 +81,8 @@ fn training_feed(
             .map(move |pass| Request { samples: pass.samples, epoch: Some(epoch) })
     });
     let settings = Settings::new(&run.plan.data, run.plan.seed);
-    Ok(Feed::new(Loader::start(run.splits.train.clone(), requests, settings)?))
+    let loader = Loader::start(run.splits.train.clone(), requests, settings)?;
+    Ok(Feed::new(loader).observed_by(&run.link))
 }
 
 /// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.

@@ -87,6 +87,25 @@ fn a_stopped_rank_is_named_as_stopped_when_the_deadline_is_over() {
 }
 
 #[test]
+fn a_stopped_rank_is_named_and_replaced_within_its_patience() {
+    let lab = Lab::new();
+    let changes = ["fault.stall_timeout=1s", "fault.max_restarts=1"];
+    let mut running = endless(&lab, &changes);
+    let rank = running.ranks()[1];
+    kill_process(pid_of(rank), Signal::STOP).unwrap();
+    until("the restart", || {
+        running.stderr().contains("restart 1 of 1, from the newest checkpoint")
+    });
+    let step = lab.last_step();
+    lab.wait_for_step(&mut running, step + 20);
+    running.signal(Signal::TERM);
+    let ended = running.wait();
+    ended.has_code(75);
+    ended.says(&[&format!("rank 1 failed: rank 1 (pid {rank}) is stopped (SIGSTOP)")]);
+    saved_and_resumable(&lab, &ended);
+}
+
+#[test]
 fn a_rank_that_is_stopped_for_less_than_the_deadline_goes_on() {
     let lab = Lab::new();
     let mut running = endless(&lab, &[]);

@@ -77,6 +77,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         },
         early_stopping: None,
         max_restarts: 0,
+        stall_timeout: ddprun::plan::Patience::Auto,
         logging: LoggingPlan { dir: "logs".into(), every: Cadence::Steps(1), sinks: vec![] },
         expect: std::collections::BTreeMap::new(),
     }

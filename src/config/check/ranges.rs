@@ -3,7 +3,7 @@
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
 use crate::config::schema::{Experiment, Transform};
-use crate::config::values::{Auto, Every, Shape2};
+use crate::config::values::{Auto, Duration, Every, Patience, Shape2};
 
 /// The only schema there is.
 const SCHEMA: u32 = 1;
@@ -166,12 +166,17 @@ fn whole(key: &str, value: u64, low: u64, high: u64) -> Finding {
 
 fn times(experiment: &Experiment) -> Vec<Finding> {
     const WEEK: u64 = 7 * 24 * 3600;
+    let stall = match experiment.fault.stall_timeout {
+        Patience::After(time) => Some(Duration(time)),
+        Patience::Auto | Patience::Never => None,
+    };
     let limits = [
+        ("fault.stall_timeout", stall, WEEK, "one week"),
         ("train.time", experiment.train.time, 52 * WEEK, "52 weeks"),
         ("distributed.timeout", Some(experiment.distributed.timeout), WEEK, "one week"),
     ];
     let check = |(key, time, most, words): (&str, Option<_>, u64, &str)| {
-        let crate::config::values::Duration(time) = time?;
+        let Duration(time) = time?;
         let ok = !time.is_zero() && time.as_secs() <= most;
         (!ok).then(|| Finding::new(key, format!("must be more than 0 and at most {words}")))
     };

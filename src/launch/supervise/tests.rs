@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::launch::Ended;
 use crate::launch::report::{Blame, FORMAT};
+use crate::launch::stall::Kind;
 use crate::launch::verdict::{Verdict, judge};
 
 fn at(ms: u64) -> Duration {
@@ -25,6 +26,7 @@ fn report(rank: u32, ms: u64, blame: Blame) -> Event {
         step: 7,
         exit_code: 5,
         blame,
+        suspects: vec![],
         message: "m".to_owned(),
         causes: vec![],
         place: None,
@@ -111,6 +113,50 @@ fn a_stopped_rank_is_the_cause_of_failed_collectives_only() {
         Verdict::Fault(Rank(0), Fault::Reported),
     );
     check(vec![stopped(), (10, killed(2))], Verdict::Fault(Rank(2), Fault::Signal(9)));
+}
+
+fn stalled(kind: Kind) -> (u64, Event) {
+    (5, Event::Stalled(Stall { rank: Rank(1), kind, time: at(9000) }))
+}
+
+/// A rank that waited in vain for `suspect`.
+fn waited(rank: u32, ms: u64, suspect: u32) -> (u64, Event) {
+    let Event::Failed(mut waiter) = report(rank, ms, Blame::Peer) else { unreachable!() };
+    waiter.suspects = vec![Rank(suspect)];
+    (ms, Event::Failed(waiter))
+}
+
+#[test]
+fn a_rank_that_holds_up_the_others_is_the_cause_of_what_they_say() {
+    let silent = Stall { rank: Rank(1), kind: Kind::Silent, time: at(9000) };
+    check(vec![stalled(Kind::Silent), waited(0, 10, 1)], Verdict::Stalled(silent));
+    check(vec![stalled(Kind::Silent)], Verdict::Stalled(silent));
+    let failed = (10, report(2, 10, Blame::Own));
+    check(vec![stalled(Kind::Silent), failed], Verdict::Fault(Rank(2), Fault::Reported));
+    let stopped = (4, Event::Stopped(Rank(1), true));
+    check(vec![stopped, stalled(Kind::Lifeless), waited(0, 10, 1)], Verdict::Frozen(Rank(1)));
+}
+
+#[test]
+fn those_who_wait_know_better_who_is_missing() {
+    let together = Stall { rank: Rank(2), kind: Kind::Together, time: at(9000) };
+    check(vec![stalled(Kind::Together), waited(0, 10, 2)], Verdict::Stalled(together));
+    let aborted = (9, report(1, 9, Blame::Peer));
+    let story = vec![stalled(Kind::Together), aborted, waited(0, 10, 2)];
+    check(story, Verdict::Stalled(together));
+    check(vec![waited(0, 10, 2)], Verdict::Missed(Rank(2)));
+    // A suspect that is itself a victim is none.
+    let story = vec![waited(0, 10, 2), (11, report(2, 11, Blame::Peer))];
+    check(story, Verdict::Fault(Rank(0), Fault::Reported));
+}
+
+#[test]
+fn those_who_wait_are_told_once_to_give_up_and_killed_a_moment_later() {
+    let mut group = Group::new([100, 101]);
+    let (_, stall) = stalled(Kind::Silent);
+    assert_eq!(group.step(at(0), stall.clone()), [Action::GiveUp]);
+    assert_eq!(group.step(at(1), stall), []);
+    assert_eq!(group.step(SETTLE, Event::Tick), [Action::Kill]);
 }
 
 #[test]
@@ -203,7 +249,7 @@ proptest! {
                         prop_assert!(Some(stop) > asked);
                         asked = Some(stop);
                     }
-                    Action::Tell(_) => {}
+                    Action::Tell(_) | Action::GiveUp => {}
                 }
             }
         }
