@@ -29,6 +29,12 @@ lint:
 test *args:
     cargo test --locked "$@"
 
+# Ranks that are killed, stopped and hung at every phase of a run, by fail points (`src/failpoint.rs`).
+[group('check')]
+failpoints:
+    cargo test --locked --features failpoints --test cli failpoints
+    cargo test --locked --features failpoints --lib failpoint
+
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]
 layering:

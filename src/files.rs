@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use crate::failpoint;
+
 pub use lines::Lines;
 pub use new_file::{NewFile, sync_together};
 pub use run_lock::{RunLock, lock_holder};
@@ -144,6 +146,7 @@ pub fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
 pub fn remove_folder(path: &Path) -> Result<(), Error> {
     let temporary = temporary_beside(path)?;
     fs::rename(path, &temporary).map_err(Error::io("remove", path))?;
+    failpoint::reach("remove");
     fs::remove_dir_all(&temporary).map_err(Error::io("remove", path))
 }
 

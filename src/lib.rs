@@ -10,6 +10,7 @@
 pub mod units;
 pub mod memory;
 pub mod rng;
+mod failpoint;
 pub mod files;
 pub mod event;
 pub mod config;

@@ -8,6 +8,7 @@ use crate::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, Part};
 use crate::checkpoint::retention::{self, Entry};
 use crate::checkpoint::{Error, FORMAT, load};
 use crate::event::Saved;
+use crate::failpoint;
 use crate::files::{self, NewFile};
 use crate::plan::CheckpointPlan;
 use crate::units::Bytes;
@@ -62,8 +63,11 @@ impl Destination {
         let path = self.folder.join(name(copied.step));
         files::write_folder_atomic(&path, |temporary| {
             write_files(temporary, copied)?;
-            self.records.iter().try_for_each(|record| Ok::<_, Error>(files::sync(record)?))
+            self.records.iter().try_for_each(|record| Ok::<_, Error>(files::sync(record)?))?;
+            failpoint::reach("checkpoint.rename");
+            Ok::<_, Error>(())
         })?;
+        failpoint::reach("checkpoint.renamed");
         let best = self.tidy(copied.step)?;
         Ok(Written { path, best })
     }
@@ -83,6 +87,7 @@ impl Destination {
             self.link("best", best)?;
         }
         files::sync(&self.folder)?;
+        failpoint::reach("checkpoint.rotate");
         for step in retention::surplus(&self.plan, &entries) {
             files::remove_folder(&self.folder.join(name(step)))?;
         }
@@ -93,6 +98,7 @@ impl Destination {
     fn link(&self, kind: &str, step: u64) -> Result<(), Error> {
         let target = self.folder.join(name(step));
         files::swap_link(&self.folder.join(kind), &target)?;
+        failpoint::reach("checkpoint.link");
         Ok(files::swap_link(&self.folder.join(format!("checkpoint_{kind}")), &target)?)
     }
 }
@@ -109,12 +115,15 @@ fn write_files(folder: &Path, copied: &Copied) -> Result<(), Error> {
     let mut written = Vec::new();
     for (name, copy) in copied.files() {
         let mut file = NewFile::create(&folder.join(name))?;
+        failpoint::reach("checkpoint.write");
         manifest.files.insert(name.to_owned(), write_parts(&mut file, copy)?);
         written.push(file);
     }
+    failpoint::reach("checkpoint.manifest");
     let mut file = NewFile::create(&folder.join(MANIFEST))?;
     file.write(&manifest.sealed()?)?;
     written.push(file);
+    failpoint::reach("checkpoint.sync");
     Ok(files::sync_together(&written)?)
 }
 

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
+use crate::failpoint;
 use crate::model::Registry;
 use crate::worker::exit;
 use args::{Args, Verb};
@@ -56,6 +57,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
+    if let Err(wrong) = failpoint::check() {
+        to_stderr(&format!("error: {wrong}"));
+        return ExitCode::from(exit::REFUSED);
+    }
     match dispatch(args, registry) {
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {

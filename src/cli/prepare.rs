@@ -14,7 +14,7 @@ use crate::model::Registry;
 use crate::plan::{Facts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::Environment;
 use crate::worker::exit;
-use crate::{data, files, report, worker};
+use crate::{data, failpoint, files, report, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -40,6 +40,7 @@ pub(crate) fn decide(
     role: &Role,
     registry: &Registry,
 ) -> Result<Prepared, Refusal> {
+    failpoint::reach("parse");
     let facts = measure(&loaded, role)?;
     let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).map_err(refused)?;
     Ok(Prepared { loaded, plan, facts })

@@ -16,6 +16,7 @@ use crate::collective::meeting::{self, MAX_WORLD, Seat};
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
 use crate::collective::{Call, Collective, Error, Op, Segment};
+use crate::failpoint;
 use crate::plan::mapping::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
 
@@ -134,6 +135,7 @@ impl Collective for Shm {
         }
         let mut state = self.state();
         let call = state.seat.begin(Op::AllReduce, 4 * len, index, 0)?;
+        failpoint::reach("collective");
         floats.reduce(&share(len, self.rank.index(), self.world.count()));
         state.seat.meet(&call)
     }

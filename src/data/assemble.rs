@@ -7,6 +7,7 @@ use candle_core::{Device, Tensor};
 use crate::data::error::{Error, SampleError};
 use crate::data::loader::{Loaded, Request, Settings};
 use crate::data::{Batch, Dataset, Target};
+use crate::failpoint;
 use crate::plan::OnBadSample;
 use crate::rng::{Key, Purpose};
 
@@ -103,7 +104,10 @@ fn load_caught(
     values: &mut Vec<f32>,
 ) -> Result<Target, SampleError> {
     let before = values.len();
-    let load = catch_unwind(AssertUnwindSafe(|| dataset.load(index, key, values)));
+    let load = catch_unwind(AssertUnwindSafe(|| {
+        failpoint::reach("sample");
+        dataset.load(index, key, values)
+    }));
     let loaded = load.unwrap_or_else(|panic| {
         Err(SampleError::Panicked { name: dataset.name(index), message: panic_message(&*panic) })
     });

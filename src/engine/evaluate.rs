@@ -6,6 +6,7 @@ use crate::data::Batch;
 use crate::data::sampler::Chunk;
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, NextBatch, loss};
+use crate::launch::Phase;
 use crate::nn::Pass;
 use crate::plan::OnBadSample;
 
@@ -24,7 +25,10 @@ impl Engine {
         self.broadcast_buffers()?;
         let mut mine = Vec::with_capacity(chunks.len());
         for chunk in chunks {
+            // A loader that hangs is found here as in a step.
+            (self.observer)(self.state.step, Phase::LoadingData);
             let batch = next()?;
+            (self.observer)(self.state.step, Phase::Evaluating);
             // Under `on_bad_sample = "skip"` unreadable samples are left out.
             if !batch.samples.is_empty() {
                 mine.push(self.evaluate_batch(chunk.index, &batch)?);

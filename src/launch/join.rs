@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::failpoint;
 use crate::launch::link::Link;
 use crate::launch::rank_env::{Child, Foreign, Role};
 use crate::launch::whereabouts::Whereabouts;
@@ -102,6 +103,7 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     let ToRank::Plan(rank_plan) = first else {
         return Err(fail("receive its plan")(io::ErrorKind::InvalidData.into()));
     };
+    failpoint::reach("join");
     let link = Link::open(Some(channel), status, rank, rank_plan.run.logs.clone());
     Ok(Membership { rank_plan: *rank_plan, shm, link: link.map_err(fail("listen to its parent"))? })
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
 
+use crate::failpoint;
 use crate::files;
 use crate::launch::Phase;
 use crate::launch::report::{Blame, ErrorReport, FORMAT, chain, clock, host};
@@ -104,6 +105,8 @@ impl Link {
         self.step.store(step, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.write_place();
+        failpoint::enter_step(step);
+        failpoint::reach(phase.point());
     }
 
     /// Says that this rank is still where it was, and gets on.

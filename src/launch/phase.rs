@@ -46,6 +46,14 @@ impl Phase {
         (Self::Finishing, "finishing"),
     ];
 
+    /// The fail point at its beginning.
+    pub(super) fn point(self) -> &'static str {
+        match self {
+            Self::LoadingData => "loading_data",
+            phase => Self::ALL[phase as usize].1,
+        }
+    }
+
     /// The phase with this number; the first for a number that is none.
     pub(super) fn from_number(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).map_or(Self::Starting, |(phase, _)| *phase)

@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::failpoint;
 use crate::launch::rank_env::{CONTROL_FD, SHM_FD, STATUS_FD};
 use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank, poll};
@@ -106,6 +107,7 @@ pub(super) fn start_all(
         let process =
             start(rank_plan, &how.program, memory.as_ref(), &status, log).map_err(fail(rank))?;
         processes.push(process);
+        failpoint::reach("spawn");
     }
     Ok(processes)
 }

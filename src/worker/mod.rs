@@ -21,6 +21,7 @@ use crate::collective::Collective;
 use crate::data::Splits;
 use crate::engine::{Clock, Engine, Wish};
 use crate::event::Event;
+use crate::failpoint;
 use crate::launch::{ErrorReport, Link, Membership, Stop};
 use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
@@ -68,6 +69,7 @@ pub fn run(membership: Membership, registry: &Registry) -> Outcome {
     match result {
         Ok(code) => {
             link.finish();
+            failpoint::reach("exit");
             Outcome { code, failure: None }
         }
         Err(error) => {

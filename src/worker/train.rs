@@ -5,6 +5,7 @@ use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
 use crate::engine::{Clock, StepReport, Wish};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Reason, StepDone};
+use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
 use crate::plan::{LossKind, Plan};
@@ -171,7 +172,8 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
 
 /// Metrics over the validation set with the parameters as they are.
 pub(crate) fn measure(run: &mut RankRun) -> Result<std::collections::BTreeMap<String, f64>, Error> {
-    let (chunks, mut feed) = Feed::of_validation(&run.plan, run.splits.val.clone(), run.rank)?;
+    let (chunks, feed) = Feed::of_validation(&run.plan, run.splits.val.clone(), run.rank)?;
+    let mut feed = feed.observed_by(&run.link);
     let metrics = run.engine.evaluate(&chunks, &mut || feed.next())?;
     run.warn_about(feed.warnings())?;
     Ok(metrics)
@@ -196,6 +198,7 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
     };
     state.sums = crate::engine::EpochSums::default();
     state.history.push(&done);
+    failpoint::reach("epoch");
     run.record(&Event::EpochDone(done))
 }
 

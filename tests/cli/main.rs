@@ -11,6 +11,8 @@
 mod bad_input;
 mod docs;
 mod experiments;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod lab;
 mod memory;
 mod outputs;

@@ -12,7 +12,7 @@ use crate::running::{Running, is_alive, pid_of, until};
 
 /// What a run leaves of its training.
 #[derive(PartialEq)]
-struct Bits {
+pub(crate) struct Bits {
     model: Vec<u8>,
     optimizer: Vec<u8>,
     state: String,
@@ -21,7 +21,7 @@ struct Bits {
     metrics: Vec<Vec<String>>,
 }
 
-fn bits(lab: &Lab) -> Bits {
+pub(crate) fn bits(lab: &Lab) -> Bits {
     let checkpoint = |name: &str| fs::read(lab.checkpoints().join("latest").join(name)).unwrap();
     Bits {
         model: checkpoint("model.safetensors"),
@@ -44,7 +44,7 @@ fn metrics(path: &Path) -> Vec<Vec<String>> {
 }
 
 impl Bits {
-    fn must_be(&self, other: &Self) {
+    pub(crate) fn must_be(&self, other: &Self) {
         assert_eq!(self.history, other.history, "training_history.json");
         assert_eq!(self.metrics, other.metrics, "metrics.csv");
         assert!(self.model == other.model, "model.safetensors");

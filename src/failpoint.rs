@@ -1,0 +1,35 @@
+//! Places at which a test ends, stops or hangs a process. Without the feature `failpoints` they are nothing.
+//!
+//! ```text
+//! DDPRUN_FP="backward=kill@1,7; checkpoint.rename=panic@0,*,*"
+//!                    point    action @ rank, step, restart, hit
+//! ```
+//!
+//! A rank is a number or `parent`; `*` is any, which also stands for what is left away, except that without a
+//! word about restarts only the first attempt fails. Actions: `kill`, `stop` (SIGSTOP), `panic`, `hang`, `exit(n)`.
+//! Points are the phases of a rank (`launch::Phase`), and what calls [`reach`] by another name.
+
+#[cfg(feature = "failpoints")]
+mod armed;
+#[cfg(feature = "failpoints")]
+mod rule;
+
+#[cfg(feature = "failpoints")]
+pub(crate) use armed::{check, enter_step, reach};
+
+/// Whether `DDPRUN_FP` can be read, and what is wrong with it.
+#[cfg(not(feature = "failpoints"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+pub(crate) fn check() -> Result<(), String> {
+    Ok(())
+}
+
+/// Says which step this process is in.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn enter_step(_step: u64) {}
+
+/// A place with this name: whoever asked for it has it fail here.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn reach(_point: &str) {}
