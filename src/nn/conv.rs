@@ -79,10 +79,10 @@ impl Conv2d {
     }
 }
 
-/// `torch.nn.Conv1d` over NLC activations: `weight` (out, in / groups, k) and `bias` (out).
+/// `torch.nn.Conv1d` over NLC activations: `weight` (out, in / groups, k), and `bias` (out) or none.
 pub struct Conv1d {
     weight: Param,
-    bias: Param,
+    bias: Option<Param>,
     window: Window,
     groups: usize,
 }
@@ -94,13 +94,23 @@ impl Conv1d {
     ///
     /// As [`Conv2d::new`].
     pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
-        let init = Init::torch_default(shape.weight_1d()[1..].iter().product());
-        Ok(Self {
-            weight: builder.param("weight", &shape.weight_1d(), init)?,
-            bias: builder.param("bias", &[shape.outputs], init)?,
-            window: shape.window,
-            groups: shape.groups,
-        })
+        let layer = Self::without_bias(builder, shape)?;
+        let bias = builder.param("bias", &[shape.outputs], Self::init(shape))?;
+        Ok(Self { bias: Some(bias), ..layer })
+    }
+
+    /// Registers `weight` only.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::new`].
+    pub fn without_bias(builder: &Builder, shape: ConvShape) -> Result<Self> {
+        let weight = builder.param("weight", &shape.weight_1d(), Self::init(shape))?;
+        Ok(Self { weight, bias: None, window: shape.window, groups: shape.groups })
+    }
+
+    fn init(shape: ConvShape) -> Init {
+        Init::torch_default(shape.weight_1d()[1..].iter().product())
     }
 
     /// x (n, l, in) -> (n, ol, out).
@@ -109,8 +119,9 @@ impl Conv1d {
     ///
     /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let (weight, bias) = (self.weight.weight()?, self.bias.weight()?);
-        ops::conv1d(x, &weight, Some(&bias), options(self.window, self.groups, pass))
+        let bias = self.bias.as_ref().map(Param::weight).transpose()?;
+        let options = options(self.window, self.groups, pass);
+        ops::conv1d(x, &self.weight.weight()?, bias.as_ref(), options)
     }
 }
 

@@ -18,9 +18,8 @@ impl Linear {
     ///
     /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, inputs: usize, outputs: usize) -> Result<Self> {
-        let layer = Self::without_bias(builder, inputs, outputs)?;
-        let bias = builder.param("bias", &[outputs], Init::torch_default(inputs))?;
-        Ok(Self { bias: Some(bias), ..layer })
+        let init = Init::torch_default(inputs);
+        Self::with_init(builder, inputs, outputs, init, Some(init))
     }
 
     /// Registers `weight` only.
@@ -29,8 +28,24 @@ impl Linear {
     ///
     /// As [`Linear::new`].
     pub fn without_bias(builder: &Builder, inputs: usize, outputs: usize) -> Result<Self> {
-        let weight = builder.param("weight", &[outputs, inputs], Init::torch_default(inputs))?;
-        Ok(Self { weight, bias: None })
+        Self::with_init(builder, inputs, outputs, Init::torch_default(inputs), None)
+    }
+
+    /// Registers `weight`, and `bias` if it has initial values.
+    ///
+    /// # Errors
+    ///
+    /// As [`Linear::new`].
+    pub fn with_init(
+        builder: &Builder,
+        inputs: usize,
+        outputs: usize,
+        weight: Init,
+        bias: Option<Init>,
+    ) -> Result<Self> {
+        let weight = builder.param("weight", &[outputs, inputs], weight)?;
+        let bias = bias.map(|init| builder.param("bias", &[outputs], init)).transpose()?;
+        Ok(Self { weight, bias })
     }
 
     /// x (..., in) -> (..., out).

@@ -334,12 +334,26 @@ impl Builder {
     ///
     /// The name is taken, or the device is out of memory.
     pub fn buffer(&self, name: &str, shape: &[usize], value: f32) -> Result<Buffer> {
+        self.constant(name, shape, || vec![value; shape.iter().product()])
+    }
+
+    /// Registers a buffer with these values in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::buffer`].
+    pub fn constant(
+        &self,
+        name: &str,
+        shape: &[usize],
+        values: impl FnOnce() -> Vec<f32>,
+    ) -> Result<Buffer> {
         let name = self.name(name);
         let mut params = lock(&self.params);
         if params.holds(&name) {
             bail!("buffer `{name}` is registered twice");
         }
-        let value = self.var(shape, |_, n| vec![value; n])?;
+        let value = self.var(shape, |_, _| values())?;
         let buffer = Buffer(Arc::new(BufferInner { name, shape: shape.to_vec(), value }));
         params.buffers.push(buffer.clone());
         Ok(buffer)

@@ -1,0 +1,206 @@
+//! The loss of `TimeBridge`: errors over time and errors of the Fourier coefficients, together.
+//!
+//! Half the spectrum of a real series is one product with a constant matrix of cosines and sines, exactly
+//! `torch.fft.rfft` without normalisation; its length, not its speed, is what forecasts have.
+
+use std::f64::consts::TAU;
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+
+use super::kernel::{Matrix, Sums, Write, multiply};
+use super::scratch::zeros;
+use super::storage::{output, read, slice, tensor};
+
+/// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences' absolute
+/// Fourier coefficients over time; both (n, time steps, series), f32 -> scalar. The gradient of a coefficient or
+/// a difference that is 0 is 0.
+///
+/// # Errors
+///
+/// Shapes that differ or are not three sizes greater than 0.
+pub fn time_frequency(prediction: &Tensor, target: &Tensor, alpha: f64) -> Result<Tensor> {
+    let (n, steps, series) = prediction.dims3()?;
+    if prediction.dims() != target.dims() || prediction.elem_count() == 0 {
+        bail!("predictions {:?} for targets {:?}", prediction.dims(), target.dims());
+    }
+    let op = TimeFrequency { n, steps, series, alpha };
+    prediction.contiguous()?.apply_op2(&target.contiguous()?, op)
+}
+
+struct TimeFrequency {
+    n: usize,
+    steps: usize,
+    series: usize,
+    alpha: f64,
+}
+
+impl TimeFrequency {
+    /// Coefficients of a series: real and imaginary parts one after the other.
+    fn width(&self) -> usize {
+        2 * (self.steps / 2 + 1)
+    }
+
+    /// (time steps, width): the cosines of all frequencies, then the negative sines.
+    fn basis(&self) -> Vec<f32> {
+        let frequencies = self.width() / 2;
+        let angle = |t: usize, f: usize| TAU * (t * f % self.steps) as f64 / self.steps as f64;
+        let row = |t| {
+            let cosines = (0..frequencies).map(move |f| angle(t, f).cos());
+            cosines.chain((0..frequencies).map(move |f| -angle(t, f).sin()))
+        };
+        (0..self.steps).flat_map(row).map(|value| value as f32).collect()
+    }
+
+    /// The differences of each series in a row of its own: (n series, time steps).
+    fn differences(&self, p: &[f32], t: &[f32]) -> Vec<f32> {
+        let (steps, series) = (self.steps, self.series);
+        let mut rows = zeros(p.len());
+        for (i, (p, t)) in p.iter().zip(t).enumerate() {
+            let (sample, step, s) = (i / (steps * series), i / series % steps, i % series);
+            rows[(sample * series + s) * steps + step] = p - t;
+        }
+        rows
+    }
+
+    /// (n series, width)
+    fn spectrum(&self, differences: &[f32], basis: &[f32]) -> Vec<f32> {
+        let rows = self.n * self.series;
+        let mut spectrum = zeros(rows * self.width());
+        let (left, right) = (
+            Matrix::new(differences, rows, self.steps),
+            Matrix::new(basis, self.steps, self.width()).panels(),
+        );
+        multiply(&mut spectrum, left, &right, Write::Replace, Sums::Long);
+        spectrum
+    }
+
+    /// Weight of one difference and of one coefficient.
+    fn weights(&self) -> (f64, f64) {
+        let rows = (self.n * self.series) as f64;
+        let time = (1.0 - self.alpha) / (rows * self.steps as f64);
+        (time, self.alpha / (rows * (self.width() / 2) as f64))
+    }
+
+    fn loss(&self, p: &[f32], t: &[f32]) -> f64 {
+        let differences = self.differences(p, t);
+        let spectrum = self.spectrum(&differences, &self.basis());
+        let time: f64 = differences.iter().map(|&d| f64::from(d).abs()).sum();
+        let frequency: f64 = spectrum
+            .chunks_exact(self.width())
+            .flat_map(|row| row.split_at(self.width() / 2).0.iter().zip(&row[self.width() / 2..]))
+            .map(|(&re, &im)| f64::from(re).hypot(f64::from(im)))
+            .sum();
+        let (of_time, of_frequency) = self.weights();
+        of_time * time + of_frequency * frequency
+    }
+
+    /// Gradient of the prediction, times `scale`.
+    fn gradient(&self, p: &[f32], t: &[f32], scale: f64) -> Vec<f32> {
+        let (basis, differences) = (self.basis(), self.differences(p, t));
+        let (of_time, of_frequency) = self.weights();
+        let mut slopes = self.spectrum(&differences, &basis);
+        for row in slopes.chunks_exact_mut(self.width()) {
+            let (re, im) = row.split_at_mut(self.width() / 2);
+            for (re, im) in re.iter_mut().zip(im) {
+                let length = re.hypot(*im);
+                let factor = (scale * of_frequency) as f32 / length;
+                (*re, *im) = if length == 0.0 { (0.0, 0.0) } else { (*re * factor, *im * factor) };
+            }
+        }
+        let rows = self.n * self.series;
+        let mut by_series = differences;
+        for d in &mut by_series {
+            *d = (scale * of_time) as f32 * if *d == 0.0 { 0.0 } else { d.signum() };
+        }
+        let back = Matrix::new(&basis, self.steps, self.width()).transposed().panels();
+        let slopes = Matrix::new(&slopes, rows, self.width());
+        multiply(&mut by_series, slopes, &back, Write::Add, Sums::Long);
+        let (steps, series) = (self.steps, self.series);
+        let place = |i: usize| {
+            let (sample, step, s) = (i / (steps * series), i / series % steps, i % series);
+            by_series[(sample * series + s) * steps + step]
+        };
+        (0..by_series.len()).map(place).collect()
+    }
+}
+
+impl CustomOp2 for TimeFrequency {
+    fn name(&self) -> &'static str {
+        "time-frequency-loss"
+    }
+
+    fn cpu_fwd(
+        &self,
+        p: &CpuStorage,
+        p_layout: &Layout,
+        t: &CpuStorage,
+        t_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let loss = self.loss(slice(p, p_layout)?, slice(t, t_layout)?);
+        Ok(output(vec![loss as f32], ()))
+    }
+
+    fn bwd(
+        &self,
+        prediction: &Tensor,
+        target: &Tensor,
+        _loss: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let scale = f64::from(dy.to_scalar::<f32>()?);
+        let gradient = read([prediction, target], |[p, t]| {
+            tensor(self.gradient(p, t, scale), prediction.shape())
+        })?;
+        let of_target = if target.track_op() { Some(gradient.neg()?) } else { None };
+        Ok((Some(gradient), of_target))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::super::testing::check_gradients;
+    use super::*;
+
+    /// The definition, in f64, for 2 samples of 3 series.
+    fn slow(p: &[f64], t: &[f64], steps: usize, alpha: f64) -> Vec<f64> {
+        let d: Vec<f64> = p.iter().zip(t).map(|(p, t)| p - t).collect();
+        let time = d.iter().map(|d| d.abs()).sum::<f64>() / d.len() as f64;
+        let frequencies = steps / 2 + 1;
+        let mut sum = 0.0;
+        for (sample, series) in (0..2).flat_map(|sample| (0..3).map(move |s| (sample, s))) {
+            for f in 0..frequencies {
+                let part = |wave: fn(f64) -> f64| -> f64 {
+                    let angle = |step| TAU * (step * f) as f64 / steps as f64;
+                    (0..steps).map(|k| d[(sample * steps + k) * 3 + series] * wave(angle(k))).sum()
+                };
+                sum += part(f64::cos).hypot(part(f64::sin));
+            }
+        }
+        vec![(1.0 - alpha) * time + alpha * sum / (6 * frequencies) as f64]
+    }
+
+    #[test]
+    fn loss_and_gradients_equal_the_slow_ones_for_even_and_odd_lengths() {
+        for steps in [1, 5, 8] {
+            let shape: [&[usize]; 2] = [&[2, steps, 3], &[2, steps, 3]];
+            let fast = |t: &[Tensor]| time_frequency(&t[0], &t[1], 0.35);
+            check_gradients(&shape, fast, |v| slow(&v[0], &v[1], steps, 0.35), 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_perfect_forecast_has_no_gradient_and_a_broken_one_is_not_hidden() -> Result<()> {
+        let target = tensor(vec![0.5; 12], (2, 2, 3))?;
+        let perfect = Var::from_tensor(&target)?;
+        let loss = time_frequency(&perfect, &target, 0.35)?;
+        let gradients = loss.backward()?;
+        let gradient = gradients.get(&perfect).map(Tensor::flatten_all).transpose()?;
+        assert_eq!(gradient.map(|g| g.to_vec1::<f32>()).transpose()?, Some(vec![0.0; 12]));
+        let broken = tensor(vec![f32::NAN; 12], (2, 2, 3))?;
+        assert!(time_frequency(&broken, &target, 0.35)?.to_scalar::<f32>()?.is_nan());
+        assert!(time_frequency(&target.flatten_all()?, &target, 0.35).is_err());
+        Ok(())
+    }
+}
