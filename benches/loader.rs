@@ -57,6 +57,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         source,
         n_train: 0,
         n_val: 0,
+        n_test: 0,
         classes: Vec::new(),
         sampler: Sampler::Shards,
         shuffle: true,

@@ -11,6 +11,7 @@
 //!         Saved                when a checkpoint of `checkpoint.every` is on disk, some steps later
 //!         Warned               whenever something is worth a look
 //!     EpochDone
+//! Tested                       once, if the data has a test part
 //! Finished | Failed            once, last
 //! ```
 
@@ -47,6 +48,8 @@ pub enum Event {
     Evaluated(Evaluated),
     /// An epoch is over.
     EpochDone(EpochDone),
+    /// The test data was evaluated, each sample exactly once, with the best parameters of the run.
+    Tested(Evaluated),
     /// A checkpoint is on disk.
     Saved(Saved),
     /// Something is worth a look.
@@ -121,11 +124,11 @@ pub struct StepDone {
 /// An evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluated {
-    /// After this step.
+    /// Parameters after this step.
     pub step: u64,
     /// In this epoch.
     pub epoch: u64,
-    /// `val/loss`, `val/accuracy` ...
+    /// `val/loss`, `val/accuracy`, `test/mse` ...
     #[serde(deserialize_with = "nulls_are_nan")]
     pub metrics: BTreeMap<String, f64>,
     /// Samples, each counted once.
@@ -247,7 +250,7 @@ impl Event {
             Self::Started(started) => Some(started.resumed_from),
             Self::StepDone(done) => Some(done.step),
             Self::StepSkipped { step, .. } | Self::Failed { step, .. } => Some(*step),
-            Self::Evaluated(evaluated) => Some(evaluated.step),
+            Self::Evaluated(at) | Self::Tested(at) => Some(at.step),
             Self::EpochDone(epoch) => Some(epoch.step),
             Self::Saved(saved) => Some(saved.step),
             Self::Finished(finished) => Some(finished.step),

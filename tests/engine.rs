@@ -1,6 +1,8 @@
 //! The training step over real ranks: the same bits at any world size, resume, skips and refusals.
 #![expect(clippy::unwrap_used, reason = "a test may stop")]
 
+#[path = "support/sequences.rs"]
+mod sequences;
 mod support;
 
 use std::sync::Arc;
@@ -10,11 +12,12 @@ use candle_core::Tensor;
 use ddprun::checkpoint::{self, Snapshot};
 use ddprun::data::sampler::evaluation_chunks;
 use ddprun::engine::buckets::Layout;
-use ddprun::engine::{Engine, Error};
+use ddprun::engine::{Engine, Error, Split};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
 use ddprun::plan::{ModelPlan, OnNonFinite, Plan, Precision, ScalerPlan};
 use ddprun::units::{Bytes, Rank};
+use sequences::forecast_plan;
 use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
@@ -34,7 +37,7 @@ fn train(plan: &Plan) -> String {
         let chunks: Vec<_> = evaluation_chunks(N_VAL, plan.val_batch_size, world, rank).collect();
         let mut next = chunks.iter();
         let metrics = engine
-            .evaluate(&chunks, &mut || Ok(batch(plan, &next.next().unwrap().samples)))
+            .evaluate(Split::Val, &chunks, &mut || Ok(batch(plan, &next.next().unwrap().samples)))
             .unwrap();
         format!("{} {losses:?} {metrics:?}", fingerprint(&engine))
     });
@@ -68,6 +71,49 @@ fn an_mlp_with_dropout_has_the_same_bits_at_any_world_size() {
 #[test]
 fn a_resnet_with_batch_norm_has_the_same_bits_at_any_world_size() {
     check_same_bits("resnet8", &IMAGE, |_| ());
+}
+
+#[test]
+fn forecasters_with_dropout_have_the_same_bits_at_any_world_size() {
+    for model in ["dlinear", "itransformer", "patchtst", "timebridge"] {
+        let alone = train(&forecast_plan(model, 1));
+        assert!(alone.contains("val/mse") && alone.contains("val/mae"), "{alone}");
+        for world in [2, 4] {
+            assert_eq!(train(&forecast_plan(model, world)), alone, "{model}, world size {world}");
+        }
+        let mut again = forecast_plan(model, 2);
+        again.activation_checkpointing = true;
+        assert_eq!(train(&again), alone, "{model}, activations computed again");
+    }
+}
+
+/// The published `TimeBridge` has a norm that it never uses.
+#[test]
+fn an_unused_norm_stays_as_it_is_or_is_named() {
+    let mut plan = forecast_plan("timebridge", 2);
+    plan.optimizer.weight_decay = 0.1;
+    on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        for _ in 0..3 {
+            step(&mut engine, &plan, rank).unwrap();
+        }
+        let named = |name: &str| {
+            let params = engine.params().parameters();
+            let param = params.iter().find(|param| param.name().ends_with(name)).unwrap();
+            param.var().unwrap().to_vec1::<f32>().unwrap()
+        };
+        assert_eq!(named("2.norm0.weight"), [1.0; 8]);
+        assert_ne!(named("2.norm1.weight"), [1.0; 8]);
+    });
+    plan.distributed.find_unused_parameters = false;
+    on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let error = step(&mut engine(&plan, collective), &plan, rank).unwrap_err();
+        let Error::Unused { names, .. } = &error else { panic!("{error}") };
+        let expected = ["weight", "bias"].map(|key| format!("encoder.attn_layers.2.norm0.{key}"));
+        assert_eq!(*names, expected);
+    });
 }
 
 #[test]

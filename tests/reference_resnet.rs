@@ -4,6 +4,9 @@
 //! numbers in `golden/resnet.json` come from torchvision's models under the same fill.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
+#[path = "support/golden.rs"]
+mod golden;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -12,8 +15,9 @@ use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{self, Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{Params, Pass};
 use ddprun::ops::{self, GradientSink};
-use ddprun::plan::{Convolutions, ModelPlan, Precision, Stem};
-use ddprun::rng::{Key, Purpose, name_hash};
+use ddprun::plan::{Convolutions, ModelPlan, Precision, SequencePlan, Stem};
+use ddprun::rng::{Key, Purpose};
+use golden::{Collected, check_sum, fill, filled, flat, input, near, near_summary, number, weight};
 use serde_json::Value;
 
 fn golden() -> Value {
@@ -25,11 +29,13 @@ fn plan(name: &str, outputs: usize) -> ModelPlan {
         name: name.to_owned(),
         outputs,
         input: vec![3, 64, 64],
+        target: vec![],
         stem: Stem::Imagenet,
         zero_init_residual: false,
         freeze_backbone: false,
         hidden: vec![],
         dropout: 0.0,
+        sequence: SequencePlan::default(),
         pretrained: None,
         except_head: false,
         options: BTreeMap::from([("head_dropout".to_owned(), serde_json::json!([0.0, 0.0]))]),
@@ -39,83 +45,18 @@ fn plan(name: &str, outputs: usize) -> ModelPlan {
     }
 }
 
-/// Values in [-1, 1) that depend on the name alone.
-fn fill(name: &str, n: usize) -> Vec<f64> {
-    let hash = name_hash(name);
-    (1..=n as u64)
-        .map(|i| {
-            let mut z = hash.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            z ^= z >> 31;
-            (z >> 40) as f64 / 8_388_608.0 - 1.0
-        })
-        .collect()
-}
-
-fn input(name: &str, dims: &[usize]) -> Tensor {
-    let values: Vec<f32> =
-        fill(name, dims.iter().product()).into_iter().map(|u| u as f32).collect();
-    Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
-}
-
 fn labels(name: &str, n: usize, classes: usize) -> Tensor {
     let label = |u: f64| (f64::midpoint(u, 1.0) * classes as f64) as u32;
     Tensor::from_iter(fill(name, n).into_iter().map(label), &Device::Cpu).unwrap()
 }
 
-fn weight(name: &str, shape: &[usize]) -> Vec<f32> {
-    let scale: f64 = 1.0 / (shape.iter().skip(1).product::<usize>() as f64).sqrt();
-    let value = |u: f64| match shape.len() {
-        2.. => u * scale,
-        _ if name.ends_with("running_var") => 1.0 + 0.5 * u,
-        _ if name.ends_with(".weight") => 1.0 + 0.1 * u,
-        _ => 0.1 * u,
-    };
-    fill(name, shape.iter().product()).into_iter().map(|u| value(u) as f32).collect()
-}
-
-fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
-    let (model, params) = Registry::default().build(plan, 1).unwrap();
-    let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var().unwrap()));
-    let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var().unwrap()));
-    for (name, shape, var) in parameters.chain(buffers) {
-        var.set(&Tensor::from_vec(weight(name, shape), shape, &Device::Cpu).unwrap()).unwrap();
-    }
-    (model, params)
+/// Parameters in the order of their gradients.
+fn order(collected: &Collected) -> Vec<usize> {
+    collected.all().into_iter().map(|(index, _)| index).collect()
 }
 
 fn training() -> Pass {
     Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32).direct()
-}
-
-/// Gradients by parameter index, and the order in which they came.
-#[derive(Default)]
-struct Collected(Mutex<Vec<(usize, Vec<f32>)>>);
-
-impl GradientSink for Collected {
-    fn add(&self, index: usize, gradient: &[f32]) -> Result<()> {
-        self.0.lock().unwrap().push((index, gradient.to_vec()));
-        Ok(())
-    }
-
-    fn complete(&self, _: usize) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl Collected {
-    fn order(&self) -> Vec<usize> {
-        self.0.lock().unwrap().iter().map(|(index, _)| *index).collect()
-    }
-
-    fn by_index(&self) -> BTreeMap<usize, Vec<f32>> {
-        self.0.lock().unwrap().iter().cloned().collect()
-    }
-}
-
-fn flat(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// One pass of training; the loss and the gradients.
@@ -133,32 +74,6 @@ fn pass(
     loss.backward().unwrap();
     params.end_pass();
     (f64::from(loss.to_scalar::<f32>().unwrap()), collected, logits.detach())
-}
-
-fn check_sum(values: &[f32]) -> f64 {
-    values.iter().zip(fill("check", values.len())).map(|(&v, c)| f64::from(v) * c).sum()
-}
-
-fn number(golden: &Value, key: &str) -> f64 {
-    golden[key].as_f64().unwrap()
-}
-
-#[track_caller]
-fn near(what: &str, actual: f64, expected: f64, tolerance: f64) {
-    assert!((actual - expected).abs() <= tolerance, "{what}: {actual} instead of {expected}");
-}
-
-#[track_caller]
-fn near_summary(what: &str, tensor: &Tensor, golden: &Value) {
-    let values = flat(tensor);
-    let rms = number(golden, "rms");
-    for (actual, expected) in values.iter().zip(golden["first"].as_array().unwrap()) {
-        near(what, f64::from(*actual), expected.as_f64().unwrap(), 1e-4 * rms);
-    }
-    let allowed = 1e-4 * rms * (values.len() as f64).sqrt();
-    near(what, check_sum(&values), number(golden, "check"), allowed);
-    let squares: f64 = values.iter().map(|&v| f64::from(v).powi(2)).sum();
-    near(what, (squares / values.len() as f64).sqrt(), rms, 1e-4 * rms);
 }
 
 /// How far f32 may be from the f64 of the golden numbers in a pass of training.
@@ -360,7 +275,7 @@ fn gradients_leave_backward_last_block_first() {
             let name = params.parameters()[index].name();
             name.splitn(3, '.').take(2).collect::<Vec<_>>().join(".")
         };
-        let mut left: Vec<String> = collected.order().into_iter().map(block).collect();
+        let mut left: Vec<String> = order(&collected).into_iter().map(block).collect();
         let mut registered: Vec<String> = (0..params.parameters().len()).map(block).collect();
         registered.reverse();
         for blocks in [&mut left, &mut registered] {
@@ -426,7 +341,7 @@ fn a_frozen_backbone_trains_the_head_only_and_is_saved_with_it() {
     let (x, y) = (input("input.x", &[4, 3, 64, 64]), labels("input.y", 4, 10));
     let (loss, collected, _) = pass(&*model, &params, &x, &y);
     near("loss", loss, number(&golden()["resnet18_64px_n4_c10"], "train_loss"), 1e-5);
-    assert_eq!(collected.order(), [1, 0]);
+    assert_eq!(order(&collected), [1, 0]);
     let bytes = save_state_dict(&params).unwrap();
     assert_eq!(safetensors::SafeTensors::deserialize(&bytes).unwrap().len(), 122);
 }

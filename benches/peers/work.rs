@@ -135,6 +135,8 @@ impl Work {
             n_val: 1,
             classes: (0..n_classes).map(|class| class.to_string()).collect(),
             sample: Some(self.sample.to_vec()),
+            n_test: 0,
+            target: vec![],
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Facts { cores, data, launched_world: None }

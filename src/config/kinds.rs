@@ -3,6 +3,9 @@
 /// A key and the kinds that use it; a kind ending in `*` stands for all that begin so.
 pub(crate) type Belongs = (&'static str, &'static [&'static str]);
 
+/// Models that are stacks of attention layers.
+const TRANSFORMERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
+
 /// Tables whose `name` decides which other keys make sense.
 pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
     (
@@ -12,7 +15,20 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("zero_init_residual", &["resnet*"]),
             ("freeze_backbone", &["resnet*"]),
             ("hidden", &["mlp"]),
-            ("dropout", &["mlp"]),
+            ("dropout", &["mlp", "timebridge", "itransformer", "patchtst"]),
+            ("attn_dropout", &["timebridge"]),
+            ("d_model", TRANSFORMERS),
+            ("n_heads", TRANSFORMERS),
+            ("d_ff", TRANSFORMERS),
+            ("n_layers", &["itransformer", "patchtst"]),
+            ("patch_len", &["patchtst"]),
+            ("stride", &["patchtst"]),
+            ("period", &["timebridge"]),
+            ("num_p", &["timebridge"]),
+            ("stable_len", &["timebridge"]),
+            ("ia_layers", &["timebridge"]),
+            ("pd_layers", &["timebridge"]),
+            ("ca_layers", &["timebridge"]),
         ],
     ),
     (
@@ -24,13 +40,18 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("train_file", &["csv"]),
             ("val_file", &["csv"]),
             ("target", &["csv"]),
+            ("file", &["csv_forecast"]),
+            ("split", &["csv_forecast"]),
+            ("seq_len", &["csv_forecast"]),
+            ("pred_len", &["csv_forecast"]),
+            ("calendar", &["csv_forecast"]),
             ("classes", &["shapes"]),
             ("train_per_class", &["shapes"]),
             ("val_per_class", &["shapes"]),
             ("image_size", &["shapes"]),
         ],
     ),
-    ("loss", &[("label_smoothing", &["cross_entropy"])]),
+    ("loss", &[("label_smoothing", &["cross_entropy"]), ("alpha", &["time_frequency"])]),
     (
         "optimizer",
         &[
@@ -77,13 +98,17 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 8] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 12] = [
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
     ("data", "mnist", "dir"),
     ("data", "csv", "train_file"),
     ("data", "csv", "val_file"),
     ("data", "csv", "target"),
+    ("data", "csv_forecast", "file"),
+    ("data", "csv_forecast", "seq_len"),
+    ("data", "csv_forecast", "pred_len"),
+    ("loss", "time_frequency", "alpha"),
     ("scheduler", "multi_step", "milestones"),
     ("scheduler", "exponential", "gamma"),
 ];

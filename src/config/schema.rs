@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::values::{Auto, Duration, Every, Patience, Shape2, Strict};
+use crate::config::values::{Auto, Duration, Every, Patience, Shape2, SplitRule, Strict};
 
 pub use train::{Convolutions, OnNonFinite, PrecisionChoice, Train};
 
@@ -84,8 +84,34 @@ pub struct Model {
     pub freeze_backbone: Option<bool>,
     /// MLP: widths of the hidden layers.
     pub hidden: Option<Vec<u32>>,
-    /// MLP: dropout after each hidden layer.
+    /// Dropout where the model's paper has it: after each hidden layer of an MLP, after each sublayer of a transformer.
     pub dropout: Option<f64>,
+    /// Transformers: dropout of attention probabilities.
+    pub attn_dropout: Option<f64>,
+    /// Transformers: width.
+    pub d_model: Option<u32>,
+    /// Transformers: heads of each attention.
+    pub n_heads: Option<u32>,
+    /// Transformers: width inside the feed-forward part.
+    pub d_ff: Option<u32>,
+    /// Transformers: number of layers.
+    pub n_layers: Option<u32>,
+    /// `PatchTST`: time steps of a patch.
+    pub patch_len: Option<u32>,
+    /// `PatchTST`: time steps from patch to patch.
+    pub stride: Option<u32>,
+    /// `TimeBridge`: time steps of a patch.
+    pub period: Option<u32>,
+    /// `TimeBridge`: patches after sampling.
+    pub num_p: Option<u32>,
+    /// `TimeBridge`: window of the moving average.
+    pub stable_len: Option<u32>,
+    /// `TimeBridge`: integrated layers.
+    pub ia_layers: Option<u32>,
+    /// `TimeBridge`: patch-sampling layers.
+    pub pd_layers: Option<u32>,
+    /// `TimeBridge`: cointegrated layers.
+    pub ca_layers: Option<u32>,
     /// Options of a model that the user registered.
     pub options: BTreeMap<String, serde_json::Value>,
 }
@@ -118,6 +144,16 @@ pub struct Data {
     pub val_file: Option<PathBuf>,
     /// `csv`: name of the column to predict.
     pub target: Option<String>,
+    /// `csv_forecast`: table of series, one row per time step.
+    pub file: Option<PathBuf>,
+    /// `csv_forecast`: how the rows are cut into training, validation and test.
+    pub split: Option<SplitRule>,
+    /// `csv_forecast`: time steps that the model sees.
+    pub seq_len: Option<u32>,
+    /// `csv_forecast`: time steps that it predicts.
+    pub pred_len: Option<u32>,
+    /// `csv_forecast`: features of the date beside the series.
+    pub calendar: Option<Calendar>,
     /// `shapes`: number of classes, 2 to 90.
     pub classes: Option<u32>,
     /// `shapes`: training images per class.
@@ -154,6 +190,31 @@ pub enum DataKind {
     Shapes,
     /// A table of numbers with a header line; one column is the target.
     Csv,
+    /// A table of series in time; what comes next is the target.
+    CsvForecast,
+}
+
+/// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Calendar {
+    /// None.
+    None,
+    /// Hour, day of the week, day of the month, day of the year.
+    Hour,
+    /// Minute, and those of `hour`.
+    Minute,
+}
+
+impl Calendar {
+    /// Number of features.
+    pub fn features(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Hour => 4,
+            Self::Minute => 5,
+        }
+    }
 }
 
 /// Order of samples.
@@ -260,6 +321,8 @@ pub struct Loss {
     pub name: LossKind,
     /// Cross-entropy: share of the target spread over all classes.
     pub label_smoothing: Option<f64>,
+    /// `time_frequency`: weight of the frequencies.
+    pub alpha: Option<f64>,
 }
 
 /// Losses, each a mean over the batch.
@@ -272,6 +335,8 @@ pub enum LossKind {
     Mse,
     /// Mean absolute error.
     Mae,
+    /// `(1 - alpha)` times the mean absolute error over time, and `alpha` times that of the Fourier coefficients.
+    TimeFrequency,
 }
 
 /// `[optimizer]`

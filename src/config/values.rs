@@ -56,6 +56,17 @@ pub enum Patience {
     After(std::time::Duration),
 }
 
+/// How the rows of a table are cut, in order, into training, validation and test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitRule {
+    /// "`ett_hour`": 12, 4 and 4 months of 30 days of hours; further rows are not used.
+    EttHour,
+    /// "`ett_minute`": the same in quarters of an hour.
+    EttMinute,
+    /// "7:1:2": training and test are rounded down, validation is the rest.
+    Parts([u32; 3]),
+}
+
 /// One number, or height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape2 {
@@ -186,6 +197,37 @@ fn show_patience(value: &Patience) -> String {
         Patience::Auto => "auto".to_owned(),
         Patience::Never => "never".to_owned(),
         Patience::After(time) => show_duration(&Duration(time)),
+    }
+}
+
+spelled!(
+    SplitRule,
+    parse_split,
+    show_split,
+    "`\"ett_hour\"`, `\"ett_minute\"` or parts of training, validation and test, such as `\"7:1:2\"`"
+);
+
+fn parse_split(text: &str) -> Option<SplitRule> {
+    match text.trim() {
+        "ett_hour" => return Some(SplitRule::EttHour),
+        "ett_minute" => return Some(SplitRule::EttMinute),
+        _ => {}
+    }
+    let parts: Vec<u32> =
+        text.split(':').map(|part| part.trim().parse().ok()).collect::<Option<_>>()?;
+    match parts[..] {
+        [train @ 1..=1000, val @ 1..=1000, test @ 1..=1000] => {
+            Some(SplitRule::Parts([train, val, test]))
+        }
+        _ => None,
+    }
+}
+
+fn show_split(value: &SplitRule) -> String {
+    match value {
+        SplitRule::EttHour => "ett_hour".to_owned(),
+        SplitRule::EttMinute => "ett_minute".to_owned(),
+        SplitRule::Parts([train, val, test]) => format!("{train}:{val}:{test}"),
     }
 }
 

@@ -125,20 +125,24 @@ fn to_batch(
 ) -> Result<Batch, Error> {
     let n = samples.len();
     let shape = [&[n], dataset.shape()].concat();
-    let class = |target: &Target| match *target {
-        Target::Class(label) => label,
-        Target::Value(value) => value as u32,
+    let class = |target: &Target| match target {
+        Target::Class(label) => *label,
+        Target::Value(value) => *value as u32,
+        Target::Series(_) => 0,
     };
-    let value = |target: &Target| match *target {
-        Target::Class(label) => label as f32,
-        Target::Value(value) => value,
+    let value = |target: &Target| match target {
+        Target::Class(label) => vec![*label as f32],
+        Target::Value(value) => vec![*value],
+        Target::Series(values) => values.clone(),
     };
+    let array = dataset.target_shape();
+    let answer = if array.is_empty() { vec![n, 1] } else { [&[n], array].concat() };
     let cpu = &Device::Cpu;
     let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
         let targets = if dataset.classifies() {
             Tensor::from_vec(targets.iter().map(class).collect::<Vec<u32>>(), n, cpu)
         } else {
-            Tensor::from_vec(targets.iter().map(value).collect::<Vec<f32>>(), (n, 1), cpu)
+            Tensor::from_vec(targets.iter().flat_map(value).collect::<Vec<f32>>(), answer, cpu)
         };
         Ok((inputs, targets?))
     });

@@ -89,6 +89,7 @@ pub(crate) fn open(
     let splits = Splits {
         train: Arc::new(train_raw.into_table(train, &classes, classify)?),
         val: Arc::new(val_raw.into_table(val, &classes, classify)?),
+        test: None,
     };
     Ok((splits, classes))
 }
@@ -118,7 +119,7 @@ impl Dataset for Table {
     ) -> Result<Target, SampleError> {
         let columns = self.shape[0];
         values.extend_from_slice(&self.features[index * columns..][..columns]);
-        Ok(self.targets[index])
+        Ok(self.targets[index].clone())
     }
 }
 
@@ -144,7 +145,7 @@ enum Answer {
 }
 
 /// Mean and deviation of a column.
-type Scale = (f64, f64);
+pub(crate) type Scale = (f64, f64);
 
 impl Raw {
     fn read(path: &Path, what: &'static str, target: &str, classify: bool) -> Result<Self, Error> {
@@ -199,17 +200,9 @@ impl Raw {
     }
 
     fn scales(&self) -> Vec<Scale> {
-        let n = self.lines.len() as f64;
         let columns = self.columns.len();
-        let column = |c: usize| self.features.iter().skip(c).step_by(columns);
-        let scale = |c| {
-            let mean = column(c).sum::<f64>() / n;
-            let variance = column(c).map(|v| (v - mean).powi(2)).sum::<f64>() / n;
-            // Rounding leaves a constant column with a tiny variance.
-            let constant = variance.sqrt() <= mean.abs() * 1e-12;
-            (mean, if constant { 1.0 } else { variance.sqrt() })
-        };
-        (0..columns).map(scale).collect()
+        let column = |c: usize| self.features.iter().skip(c).step_by(columns).copied();
+        (0..columns).map(|c| scale(column(c))).collect()
     }
 
     fn standardise(&mut self, scales: &[Scale]) {
@@ -254,6 +247,16 @@ impl Answer {
     }
 }
 
+/// Mean and population deviation; 1 for a constant column, which becomes 0.
+pub(crate) fn scale(column: impl Iterator<Item = f64> + Clone) -> Scale {
+    let n = column.clone().count() as f64;
+    let mean = column.clone().sum::<f64>() / n;
+    let deviation = (column.map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
+    // Rounding leaves a constant column with a tiny variance.
+    let constant = deviation <= mean.abs() * 1e-12;
+    (mean, if constant { 1.0 } else { deviation })
+}
+
 /// Distinct classes: integers in their order, or all as words.
 fn sorted_classes(answers: &[Answer]) -> Vec<String> {
     let distinct: BTreeSet<&Answer> = answers.iter().collect();
@@ -281,7 +284,7 @@ fn check_header(path: &Path, header: &[String], target: &str) -> Result<usize, E
     })
 }
 
-fn number(column: &str, cell: &str) -> Result<f64, String> {
+pub(crate) fn number(column: &str, cell: &str) -> Result<f64, String> {
     match cell.parse::<f64>() {
         Ok(value) if (value as f32).is_finite() => Ok(value),
         Ok(_) => Err(format!("`{column}` is `{cell}`, which is not finite in 32 bits")),
@@ -304,11 +307,11 @@ fn class(column: &str, cell: &str) -> Result<Answer, String> {
     }
 }
 
-fn at(path: &Path, line: u64, what: String) -> Error {
+pub(crate) fn at(path: &Path, line: u64, what: String) -> Error {
     Error::Line { path: path.to_owned(), line, what }
 }
 
-fn malformed(path: &Path, error: &::csv::Error) -> Error {
+pub(crate) fn malformed(path: &Path, error: &::csv::Error) -> Error {
     let line = error.position().map_or(1, ::csv::Position::line);
     at(path, line, error.to_string())
 }

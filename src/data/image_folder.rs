@@ -44,7 +44,10 @@ pub(crate) fn open(
     let (train, val) = list(train, val)?;
     let train_split = ImageFolder::new(train.files, &plan.train_transforms)?;
     let val_split = ImageFolder::new(val.files, &plan.val_transforms)?;
-    Ok((Splits { train: Arc::new(train_split), val: Arc::new(val_split) }, train.classes))
+    Ok((
+        Splits { train: Arc::new(train_split), val: Arc::new(val_split), test: None },
+        train.classes,
+    ))
 }
 
 impl ImageFolder {

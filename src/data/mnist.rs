@@ -75,7 +75,7 @@ pub(crate) fn open(dir: &Path, plan: &DataPlan) -> Result<(Splits, Vec<String>),
     let val = Mnist::read(dir, "t10k", &plan.val_transforms)?;
     let largest = train.labels.iter().chain(&val.labels).max().copied().unwrap_or(0);
     let classes = (0..=largest).map(|label| label.to_string()).collect();
-    Ok((Splits { train: Arc::new(train), val: Arc::new(val) }, classes))
+    Ok((Splits { train: Arc::new(train), val: Arc::new(val), test: None }, classes))
 }
 
 impl Mnist {

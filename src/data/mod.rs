@@ -12,6 +12,7 @@ mod assemble;
 mod csv;
 mod decode;
 mod error;
+mod forecast;
 mod image_folder;
 mod jpeg;
 mod listing;
@@ -39,21 +40,24 @@ pub use transform::output_size;
 /// Samples of one pass.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features).
+    /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features), series as (n, time steps,
+    /// series and features of the date).
     pub inputs: Tensor,
-    /// (n) u32 labels, or (n, targets) f32.
+    /// (n) u32 labels, (n, targets) f32, or (n, time steps, series) f32.
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
 }
 
 /// What a model should answer for a sample.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Target {
     /// A class label.
     Class(u32),
     /// A number.
     Value(f32),
+    /// An array of [`Dataset::target_shape`], row-major.
+    Series(Vec<f32>),
 }
 
 /// Samples that can be loaded in any order, from any thread.
@@ -68,6 +72,11 @@ pub trait Dataset: Send + Sync {
 
     /// Shape of one sample: (channels, height, width) or (features).
     fn shape(&self) -> &[usize];
+
+    /// Shape of one target where it is an array; empty for a label or a number.
+    fn target_shape(&self) -> &[usize] {
+        &[]
+    }
 
     /// Whether targets are classes (else numbers).
     fn classifies(&self) -> bool;
@@ -90,13 +99,15 @@ pub trait Dataset: Send + Sync {
     ) -> Result<Target, SampleError>;
 }
 
-/// The two splits of the data.
+/// The splits of the data.
 #[derive(Clone)]
 pub struct Splits {
     /// Samples to train on.
     pub train: Arc<dyn Dataset>,
     /// Samples to validate on.
     pub val: Arc<dyn Dataset>,
+    /// Samples to test on when the training is over.
+    pub test: Option<Arc<dyn Dataset>>,
 }
 
 /// Opens the data that `plan` describes, with its transforms, and checks that it still is what was planned.
@@ -111,9 +122,17 @@ pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
         SourcePlan::Csv { train, val, target, classify } => {
             csv::open(train, val, target, *classify)?
         }
+        SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar } => {
+            let (file, split, seq_len) = (file.clone(), *split, *seq_len);
+            let (pred_len, calendar) = (*pred_len, *calendar);
+            let asked = forecast::Forecast { file, split, seq_len, pred_len, calendar };
+            (forecast::open(&asked)?, Vec::new())
+        }
     };
     unchanged("the number of training samples", &plan.n_train, &splits.train.len())?;
     unchanged("the number of validation samples", &plan.n_val, &splits.val.len())?;
+    let n_test = splits.test.as_ref().map_or(0, |test| test.len());
+    unchanged("the number of test samples", &plan.n_test, &n_test)?;
     unchanged("the list of classes", &plan.classes, &classes)?;
     Ok(splits)
 }

@@ -179,6 +179,7 @@ mod tests {
             source: SourcePlan::Mnist { dir: "unused".into() },
             n_train: n,
             n_val: 0,
+            n_test: 0,
             classes: Vec::new(),
             sampler,
             shuffle,

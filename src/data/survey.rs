@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::schema::{Data, DataKind};
 use crate::data::error::Error;
-use crate::data::{csv, image_folder, mnist, shapes};
-use crate::plan::{DataFacts, SourcePlan};
+use crate::data::{csv, forecast, image_folder, mnist, shapes};
+use crate::plan::{Calendar, DataFacts, SourcePlan, SplitRule};
 
 /// Folder of generated shapes where the experiment names none.
 const SHAPES_DIR: &str = "data/shapes";
@@ -54,6 +54,7 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
         }
         DataKind::Mnist => survey_mnist(needed(data.dir.as_ref(), "data.dir", "mnist")?),
         DataKind::Csv => survey_tables(data, classify),
+        DataKind::CsvForecast => survey_forecast(data),
     }
 }
 
@@ -65,6 +66,8 @@ fn survey_folders(train: &Path, val: &Path) -> Result<DataFacts, Error> {
         n_val: val_listing.files.len(),
         classes: train_listing.classes,
         sample: None,
+        n_test: 0,
+        target: Vec::new(),
     })
 }
 
@@ -77,6 +80,8 @@ fn survey_mnist(dir: &Path) -> Result<DataFacts, Error> {
         n_val: counts.n_val,
         classes: counts.classes,
         sample: Some(vec![1, height as usize, width as usize]),
+        n_test: 0,
+        target: Vec::new(),
     })
 }
 
@@ -96,6 +101,19 @@ fn survey_tables(data: &Data, classify: bool) -> Result<DataFacts, Error> {
         n_val: counts.n_val,
         classes: counts.classes,
         sample: Some(vec![counts.n_features]),
+        n_test: 0,
+        target: Vec::new(),
+    })
+}
+
+fn survey_forecast(data: &Data) -> Result<DataFacts, Error> {
+    const KIND: &str = "csv_forecast";
+    forecast::survey(forecast::Forecast {
+        file: needed(data.file.as_ref(), "data.file", KIND)?.clone(),
+        split: data.split.unwrap_or(SplitRule::Parts([7, 1, 2])),
+        seq_len: *needed(data.seq_len.as_ref(), "data.seq_len", KIND)? as usize,
+        pred_len: *needed(data.pred_len.as_ref(), "data.pred_len", KIND)? as usize,
+        calendar: data.calendar.unwrap_or(Calendar::Hour),
     })
 }
 
@@ -125,6 +143,11 @@ mod tests {
             train_file: None,
             val_file: None,
             target: None,
+            file: None,
+            split: None,
+            seq_len: None,
+            pred_len: None,
+            calendar: None,
             classes: None,
             train_per_class: None,
             val_per_class: None,
@@ -144,6 +167,7 @@ mod tests {
             source: facts.source,
             n_train: facts.n_train,
             n_val: facts.n_val,
+            n_test: facts.n_test,
             classes: facts.classes,
             sampler: Sampler::Shards,
             shuffle: true,

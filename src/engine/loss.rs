@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::ops::{cross_entropy, mae, mse, score_classes};
+use crate::ops::{cross_entropy, mae, mse, score_classes, score_mae, score_mse, time_frequency};
 use crate::plan::{LossKind, LossPlan};
 
 /// Mean over the batch, scalar f32, in the graph.
@@ -11,6 +11,7 @@ pub(crate) fn mean(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Resul
         LossKind::CrossEntropy => cross_entropy(outputs, targets, plan.label_smoothing),
         LossKind::Mse => mse(outputs, targets),
         LossKind::Mae => mae(outputs, targets),
+        LossKind::TimeFrequency => time_frequency(outputs, targets, plan.alpha),
     }
 }
 
@@ -18,8 +19,22 @@ pub(crate) fn mean(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Resul
 pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<u64> {
     match plan.kind {
         LossKind::CrossEntropy => Ok(score_classes(outputs, targets, 0.0)?.n_correct as u64),
-        LossKind::Mse | LossKind::Mae => Ok(0),
+        LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency => Ok(0),
     }
+}
+
+/// Mean squared and mean absolute error over the batch; `None` for classes.
+pub(crate) fn errors(
+    plan: &LossPlan,
+    outputs: &Tensor,
+    targets: &Tensor,
+) -> Result<Option<[f64; 2]>> {
+    if is_classifier(plan) {
+        return Ok(None);
+    }
+    let mean = |scores: Vec<f64>| scores.iter().sum::<f64>() / scores.len() as f64;
+    let (squared, absolute) = (score_mse(outputs, targets)?, score_mae(outputs, targets)?);
+    Ok(Some([mean(squared), mean(absolute)]))
 }
 
 /// Whether answers can be right or wrong.

@@ -69,8 +69,10 @@ fn peaks_of_pass(
     let inputs = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
     let targets = if loss::is_classifier(&plan.loss) {
         Tensor::zeros(samples, DType::U32, &Device::Cpu)?
-    } else {
+    } else if plan.model.target.is_empty() {
         Tensor::zeros((samples, plan.model.outputs), DType::F32, &Device::Cpu)?
+    } else {
+        Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::F32, &Device::Cpu)?
     };
     let key = Key::new(plan.seed, Purpose::Dropout, 0, 0);
     let mut pass = Pass::train(key, plan.precision);

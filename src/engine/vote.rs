@@ -45,11 +45,18 @@ pub(crate) struct PassReport {
     loss: u64,
     /// Right answers.
     pub(crate) correct: u64,
+    /// Mean squared and mean absolute error, as bits; evaluations of numbers only.
+    errors: Option<[u64; 2]>,
 }
 
 impl PassReport {
     pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: u64) -> Self {
-        Self { index, samples, loss: loss.to_bits(), correct }
+        Self { index, samples, loss: loss.to_bits(), correct, errors: None }
+    }
+
+    /// The same with errors.
+    pub(crate) fn with_errors(self, errors: Option<[f64; 2]>) -> Self {
+        Self { errors: errors.map(|errors| errors.map(f64::to_bits)), ..self }
     }
 
     pub(crate) fn loss(&self) -> f64 {
@@ -67,6 +74,8 @@ pub(crate) struct Totals {
     pub(crate) correct: u64,
     /// Samples.
     pub(crate) samples: u64,
+    /// Mean squared and mean absolute error over all samples, if the passes have them.
+    pub(crate) errors: Option<[f64; 2]>,
 }
 
 impl Totals {
@@ -74,9 +83,16 @@ impl Totals {
         let mut passes: Vec<_> = passes.collect();
         passes.sort_by_key(|pass| pass.index);
         let samples: u64 = passes.iter().map(|pass| pass.samples).sum();
-        let loss: f64 = passes.iter().map(|pass| pass.loss() * pass.samples as f64).sum();
+        let mean = |value: &dyn Fn(&PassReport) -> f64| {
+            let sum: f64 = passes.iter().map(|pass| value(pass) * pass.samples as f64).sum();
+            sum / samples.max(1) as f64
+        };
+        let error =
+            |i: usize| mean(&|pass| f64::from_bits(pass.errors.map_or(0, |errors| errors[i])));
+        let measured = passes.first().is_some_and(|pass| pass.errors.is_some());
         Self {
-            loss: loss / samples.max(1) as f64,
+            loss: mean(&PassReport::loss),
+            errors: measured.then(|| [error(0), error(1)]),
             correct: passes.iter().map(|pass| pass.correct).sum(),
             samples,
         }

@@ -3,10 +3,17 @@
 //! Images arrive as (n, channels, height, width); models turn them to NHWC at their entry. Parameters
 //! carry the names of the public original, so that its weights load.
 
+mod attention;
 mod cnn;
+mod dlinear;
+mod encoder;
+mod itransformer;
 mod mlp;
+mod patchtst;
 mod registry;
 mod resnet;
+mod series;
+mod timebridge;
 
 use candle_core::{Result, Tensor};
 
@@ -16,7 +23,7 @@ pub use registry::{Build, Error, Registry};
 
 /// What is trained: a forward function over parameters that were registered when it was built.
 pub trait Model: Send + Sync {
-    /// (n, ...) f32 -> (n, outputs) f32.
+    /// (n, ...) f32 -> (n, outputs) f32; a forecast is (n, time steps, series).
     ///
     /// # Errors
     ///

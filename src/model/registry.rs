@@ -2,7 +2,7 @@
 
 use candle_core::Result as CandleResult;
 
-use super::{Model, cnn, mlp, resnet};
+use super::{Model, cnn, dlinear, itransformer, mlp, patchtst, resnet, timebridge};
 use crate::nn::state_dict::{self, LoadReport, Strict, load_state_dict};
 use crate::nn::{Builder, Params};
 use crate::plan::{ModelFacts, ModelPlan};
@@ -57,6 +57,10 @@ impl Default for Registry {
         registry.register_with_head("resnet50", resnet::build_resnet50, &["fc."]);
         let animals = resnet::build_animals90;
         registry.register_with_head("resnet18_animals90", animals, &["resnet18.fc."]);
+        registry.register("dlinear", dlinear::build);
+        registry.register("itransformer", itransformer::build);
+        registry.register("patchtst", patchtst::build);
+        registry.register("timebridge", timebridge::build);
         registry
     }
 }
@@ -144,7 +148,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::nn::Pass;
-    use crate::plan::{Precision, Stem};
+    use crate::plan::{Precision, SequencePlan, Stem};
     use crate::rng::{Key, Purpose};
 
     pub(in super::super) fn plan(name: &str, input: &[usize], outputs: usize) -> ModelPlan {
@@ -152,11 +156,13 @@ pub(super) mod tests {
             name: name.to_owned(),
             outputs,
             input: input.to_vec(),
+            target: vec![],
             stem: Stem::Imagenet,
             zero_init_residual: false,
             freeze_backbone: false,
             hidden: vec![16, 8],
             dropout: 0.1,
+            sequence: SequencePlan::default(),
             pretrained: None,
             except_head: false,
             options: std::collections::BTreeMap::new(),
@@ -166,11 +172,32 @@ pub(super) mod tests {
         }
     }
 
+    /// 5 series with 4 features of the date, 24 steps to 4.
+    fn forecast(name: &str) -> ModelPlan {
+        let mut plan = plan(name, &[24, 9], 5);
+        plan.target = vec![4, 5];
+        plan.sequence = SequencePlan {
+            d_model: 8,
+            n_heads: 2,
+            d_ff: 8,
+            n_layers: 1,
+            patch_len: 4,
+            stride: 2,
+            period: 6,
+            num_p: 2,
+            stable_len: 3,
+            layers: [1, 1, 1],
+            ..SequencePlan::default()
+        };
+        plan
+    }
+
     #[test]
     fn every_registered_model_is_described_and_the_small_ones_run_in_both_modes() {
         let registry = Registry::default();
         for name in registry.names() {
-            let plan = plan(name, &[3, 32, 32], 5);
+            let forecasts = ["dlinear", "itransformer", "patchtst", "timebridge"].contains(&name);
+            let plan = if forecasts { forecast(name) } else { plan(name, &[3, 32, 32], 5) };
             let facts = registry.describe(&plan).unwrap();
             if facts.parameters.iter().map(|p| p.1.iter().product::<usize>()).sum::<usize>()
                 > 2_000_000
@@ -179,10 +206,12 @@ pub(super) mod tests {
             }
             let (model, params) = registry.build(&plan, 1).unwrap();
             assert_eq!(params.parameters().len(), facts.parameters.len());
-            let x = Tensor::ones((2, 3, 32, 32), DType::F32, &Device::Cpu).unwrap();
+            let shape = [&[2], &plan.input[..]].concat();
+            let x = Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+            let expected: &[usize] = if forecasts { &[2, 4, 5] } else { &[2, 5] };
             let key = Key::new(1, Purpose::Dropout, 0, 0);
             for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
-                assert_eq!(model.forward(&x, &pass).unwrap().dims(), [2, 5], "{name}");
+                assert_eq!(model.forward(&x, &pass).unwrap().dims(), expected, "{name}");
             }
         }
     }
@@ -198,7 +227,8 @@ pub(super) mod tests {
         let mut registry = Registry::default();
         registry.register("mine", mlp::build);
         registry.register("mlp", cnn::build);
-        assert_eq!((registry.names()[0], registry.names().len()), ("mlp", 9));
+        let n = Registry::default().names().len();
+        assert_eq!((registry.names()[0], registry.names().len()), ("mlp", n + 1));
         let facts = registry.describe(&plan("mine", &[4], 2)).unwrap();
         assert_eq!(facts.parameters[0], ("layers.0.weight".to_owned(), vec![16, 4]));
         assert_eq!(

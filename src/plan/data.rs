@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::plan::transforms::Transformed;
-use crate::plan::{DataFacts, OnBadSample, Sampler, TransformPlan};
+use crate::plan::{Calendar, DataFacts, OnBadSample, Sampler, SplitRule, TransformPlan};
 use crate::units::WorldSize;
 
 /// The data and how it is read.
@@ -18,6 +18,9 @@ pub struct DataPlan {
     pub n_train: usize,
     /// Samples to validate on.
     pub n_val: usize,
+    /// Samples to test on when the training is over; 0 = there is no test.
+    #[serde(default)]
+    pub n_test: usize,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
     /// Order of samples.
@@ -65,6 +68,19 @@ pub enum SourcePlan {
         /// Whether the target is a class (else a number).
         classify: bool,
     },
+    /// Windows of one table of series in time.
+    CsvForecast {
+        /// The table.
+        file: PathBuf,
+        /// How its rows are cut.
+        split: SplitRule,
+        /// Time steps that the model sees.
+        seq_len: usize,
+        /// Time steps that it predicts.
+        pred_len: usize,
+        /// Features of the date beside the series.
+        calendar: Calendar,
+    },
 }
 
 /// Loader threads per rank where none are asked for: no more than this.
@@ -84,6 +100,7 @@ pub(crate) fn decide(
         source: found.source.clone(),
         n_train: found.n_train,
         n_val: found.n_val,
+        n_test: found.n_test,
         classes: found.classes.clone(),
         sampler: asked.sampler,
         shuffle: asked.shuffle,

@@ -25,11 +25,16 @@ pub struct DataFacts {
     pub n_train: usize,
     /// Samples to validate on.
     pub n_val: usize,
+    /// Samples to test on when the training is over; 0 = there is no test.
+    pub n_test: usize,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
-    /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table;
-    /// `None` for image folders, whose transforms decide.
+    /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table, (time
+    /// steps, series and features of the date) for a forecast; `None` for image folders, whose transforms decide.
     pub sample: Option<Vec<usize>>,
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast; empty for a label or
+    /// a number.
+    pub target: Vec<usize>,
 }
 
 /// Counts of a built model.

@@ -12,6 +12,9 @@ pub struct LossPlan {
     pub kind: LossKind,
     /// Cross-entropy only; 0 otherwise.
     pub label_smoothing: f64,
+    /// Weight of the frequencies; 0 for other losses.
+    #[serde(default)]
+    pub alpha: f64,
 }
 
 /// Cross-entropy needs classes; the losses of numbers need data without.
@@ -22,10 +25,17 @@ pub(crate) fn decide(loaded: &Loaded, data: &DataFacts) -> Result<LossPlan, Prob
         (LossKind::CrossEntropy, false) => Err(loaded
             .problem_at("loss.name", place(loaded), "needs classes, but the target holds numbers")
             .help("use `mse` or `mae`")),
-        (LossKind::Mse | LossKind::Mae, true) => Err(loaded
+        (LossKind::TimeFrequency, _) if data.target.len() != 2 => Err(loaded
+            .problem("loss.name", "compares series in time, which this data does not have")
+            .help("use `mse` or `mae`, or data of the kind `csv_forecast`")),
+        (LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency, true) => Err(loaded
             .problem("loss.name", "needs numbers, but the data has classes")
             .help("use `cross_entropy`")),
-        (kind, _) => Ok(LossPlan { kind, label_smoothing: asked.label_smoothing.unwrap_or(0.0) }),
+        (kind, _) => Ok(LossPlan {
+            kind,
+            label_smoothing: asked.label_smoothing.unwrap_or(0.0),
+            alpha: asked.alpha.unwrap_or(0.0),
+        }),
     }
 }
 

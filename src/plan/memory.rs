@@ -95,7 +95,12 @@ fn loading(plan: &Plan) -> Bytes {
     let sample = Bytes::of_f32(plan.model.input.iter().product()).0;
     // The batch of the pass at hand, and those that are ready or in the making.
     let batches = 1 + (plan.data.num_workers * plan.data.prefetch_factor) as u64;
-    let held = match plan.data.source {
+    let held = match &plan.data.source {
+        // The whole table in f64 and f32, whose windows overlap.
+        SourcePlan::CsvForecast { seq_len, .. } => {
+            let rows = plan.data.n_train + plan.data.n_val + plan.data.n_test + seq_len;
+            rows as u64 * sample / (*seq_len).max(1) as u64 * 3
+        }
         SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,
         // A byte per pixel.
         SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,

@@ -28,10 +28,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    Convolutions, Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite, Sampler,
-    ScalingRule, Sink, Stem, TransformKind,
+    Calendar, Convolutions, Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite,
+    Sampler, ScalingRule, Sink, Stem, TransformKind,
 };
-pub use crate::config::values::Patience;
+pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
 pub use batch::{BatchPlan, admitted_worlds};
 pub use data::{DataPlan, SourcePlan};
@@ -42,7 +42,7 @@ pub use length::{LengthPlan, NO_STEP_LIMIT};
 pub use loss::LossPlan;
 pub use mapping::Mapping;
 pub use memory::Memory;
-pub use model::ModelPlan;
+pub use model::{ModelPlan, SequencePlan};
 pub use optimizer::{OptimizerPlan, UpdateRule, scale_lr};
 pub use precision::{ClipPlan, Precision, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};

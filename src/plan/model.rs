@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::schema::Model;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
 use crate::plan::{DataFacts, ModelFacts, Stem};
@@ -14,10 +15,14 @@ use crate::plan::{DataFacts, ModelFacts, Stem};
 pub struct ModelPlan {
     /// Registered name.
     pub name: String,
-    /// Width of the output: classes, or regression targets.
+    /// Width of the output: classes, regression targets, or series of a forecast.
     pub outputs: usize,
-    /// Shape of one sample as the model receives it: (channels, height, width) or (features).
+    /// Shape of one sample as the model receives it: (channels, height, width), (features), or (time steps,
+    /// series and features of the date).
     pub input: Vec<usize>,
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast.
+    #[serde(default)]
+    pub target: Vec<usize>,
     /// `ResNet` stem.
     pub stem: Stem,
     /// Start the last norm of each residual block at zero.
@@ -26,8 +31,11 @@ pub struct ModelPlan {
     pub freeze_backbone: bool,
     /// MLP: hidden widths.
     pub hidden: Vec<usize>,
-    /// MLP: dropout probability.
+    /// Dropout probability.
     pub dropout: f64,
+    /// Sizes of a transformer.
+    #[serde(default)]
+    pub sequence: SequencePlan,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
     /// Whether the head of `pretrained` may differ.
@@ -40,6 +48,33 @@ pub struct ModelPlan {
     pub n_tensors: usize,
     /// Elements of buffers (running statistics).
     pub n_buffer_elements: usize,
+}
+
+/// Sizes of a transformer; each model uses those that `defaults.toml` names for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SequencePlan {
+    /// Width.
+    pub d_model: usize,
+    /// Heads of each attention.
+    pub n_heads: usize,
+    /// Width inside the feed-forward part.
+    pub d_ff: usize,
+    /// Layers.
+    pub n_layers: usize,
+    /// Dropout of attention probabilities.
+    pub attn_dropout: f64,
+    /// `PatchTST`: time steps of a patch.
+    pub patch_len: usize,
+    /// `PatchTST`: time steps from patch to patch.
+    pub stride: usize,
+    /// `TimeBridge`: time steps of a patch.
+    pub period: usize,
+    /// `TimeBridge`: patches after sampling.
+    pub num_p: usize,
+    /// `TimeBridge`: window of the moving average.
+    pub stable_len: usize,
+    /// `TimeBridge`: layers of each kind: integrated, patch-sampling, cointegrated.
+    pub layers: [usize; 3],
 }
 
 /// Hidden widths of an MLP for which none were given.
@@ -57,11 +92,13 @@ pub(crate) fn decide(
         name: asked.name.clone(),
         outputs: outputs(loaded, data)?,
         input: input.to_vec(),
+        target: data.target.clone(),
         stem: asked.stem.unwrap_or(Stem::Imagenet),
         zero_init_residual: asked.zero_init_residual.unwrap_or(false),
         freeze_backbone: asked.freeze_backbone.unwrap_or(false),
         hidden: hidden.iter().map(|&width| width as usize).collect(),
-        dropout: asked.dropout.unwrap_or(0.0),
+        dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
+        sequence: sequence(asked, input),
         pretrained: asked.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,
         options: asked.options.clone(),
@@ -71,11 +108,45 @@ pub(crate) fn decide(
     })
 }
 
-/// One output per class, or one number. More outputs than classes are allowed, fewer cannot be right.
+/// The dropout of the authors' scripts.
+fn dropout(model: &str) -> f64 {
+    match model {
+        "itransformer" => 0.1,
+        "patchtst" => 0.2,
+        _ => 0.0,
+    }
+}
+
+/// Sizes as asked, else those of the authors' scripts.
+fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
+    let [d_model, n_heads, d_ff, n_layers] = match asked.name.as_str() {
+        "itransformer" => [512, 8, 512, 2],
+        "patchtst" => [128, 16, 256, 3],
+        _ => [128, 8, 128, 1],
+    };
+    let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
+    let period = or(asked.period, 24);
+    let patches = input.first().copied().unwrap_or(0) / period.max(1);
+    SequencePlan {
+        d_model: or(asked.d_model, d_model),
+        n_heads: or(asked.n_heads, n_heads),
+        d_ff: or(asked.d_ff, d_ff),
+        n_layers: or(asked.n_layers, n_layers),
+        attn_dropout: asked.attn_dropout.unwrap_or(0.15),
+        patch_len: or(asked.patch_len, 16),
+        stride: or(asked.stride, 8),
+        period,
+        num_p: or(asked.num_p, patches),
+        stable_len: or(asked.stable_len, 6),
+        layers: [or(asked.ia_layers, 1), or(asked.pd_layers, 1), or(asked.ca_layers, 0)],
+    }
+}
+
+/// One output per class, one per series, or one number. More outputs than classes are allowed, fewer cannot be right.
 fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let classes = data.classes.len();
     match loaded.experiment.model.num_classes.given() {
-        None => Ok(classes.max(1)),
+        None => Ok(data.target.last().copied().unwrap_or(classes.max(1))),
         Some(given) if (given as usize) < classes => {
             let what = format!("is {given}, but the data has {classes} classes");
             let help = "leave it away: \"auto\" is the number of classes";

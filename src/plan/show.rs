@@ -237,6 +237,9 @@ fn source(plan: &Plan) -> String {
         SourcePlan::Csv { train, val, target, .. } => {
             format!("{} and {}, target `{target}`", train.display(), val.display())
         }
+        SourcePlan::CsvForecast { file, seq_len, pred_len, .. } => {
+            format!("{}, {seq_len} steps -> {pred_len}", file.display())
+        }
     }
 }
 

@@ -86,7 +86,15 @@ fn read(text: &str, overrides: &[&str]) -> Loaded {
 fn animals() -> Facts {
     let source = SourcePlan::ImageFolder { train: "data/train".into(), val: "data/val".into() };
     let classes = ["ant", "bee", "cat", "dog"].map(str::to_owned).to_vec();
-    let data = DataFacts { source, n_train: 1650, n_val: 400, classes, sample: None };
+    let data = DataFacts {
+        source,
+        n_train: 1650,
+        n_val: 400,
+        classes,
+        sample: None,
+        n_test: 0,
+        target: vec![],
+    };
     Facts { cores: 8, data, launched_world: None }
 }
 
@@ -99,6 +107,8 @@ fn digits() -> Facts {
         n_val: 10_000,
         classes,
         sample: Some(vec![1, 28, 28]),
+        n_test: 0,
+        target: vec![],
     };
     Facts { cores: 8, data, launched_world: None }
 }
@@ -110,8 +120,15 @@ fn prices() -> Facts {
         target: "price".to_owned(),
         classify: false,
     };
-    let data =
-        DataFacts { source, n_train: 640, n_val: 64, classes: Vec::new(), sample: Some(vec![13]) };
+    let data = DataFacts {
+        source,
+        n_train: 640,
+        n_val: 64,
+        classes: Vec::new(),
+        sample: Some(vec![13]),
+        n_test: 0,
+        target: vec![],
+    };
     Facts { cores: 2, data, launched_world: None }
 }
 

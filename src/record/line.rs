@@ -51,7 +51,8 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
         Event::StepSkipped { step, loss_scale } => skipped(*step, *loss_scale),
         // At the end of an epoch, `EpochDone` carries these numbers.
         Event::Evaluated(at) if context.ends_an_epoch(at.step) => return None,
-        Event::Evaluated(evaluated) => evaluation(evaluated),
+        Event::Evaluated(evaluated) => evaluation("val", evaluated),
+        Event::Tested(tested) => evaluation("test", tested),
         Event::EpochDone(epoch) => epoch_line(epoch, context),
         Event::Saved(saved) => saved_line(saved),
         Event::Warned { message } => format!("warning: {message}"),
@@ -114,12 +115,12 @@ fn skipped(step: u64, loss_scale: Option<f64>) -> String {
     format!("step {step} skipped: a gradient is not finite{}", scale.unwrap_or_default())
 }
 
-fn evaluation(evaluated: &Evaluated) -> String {
-    let mut line = format!("step {}  val", evaluated.step);
+fn evaluation(split: &str, evaluated: &Evaluated) -> String {
+    let mut line = format!("step {}  {split}", evaluated.step);
     let mut metrics: Vec<_> = evaluated.metrics.iter().collect();
-    metrics.sort_by_key(|(name, _)| *name != "val/loss");
+    metrics.sort_by_key(|(name, _)| !name.ends_with("/loss"));
     for (name, value) in metrics {
-        let short_name = name.strip_prefix("val/").unwrap_or(name);
+        let short_name = name.split_once('/').map_or(name.as_str(), |(_, metric)| metric);
         let _ = write!(line, "  {short_name} {}", text::metric(name, *value));
     }
     let _ = write!(line, "  ({} samples)", evaluated.samples);

@@ -16,7 +16,7 @@ use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::units::{Rank, WorldSize};
-use crate::worker::feed::Feed;
+use crate::worker::test::measure_all;
 use crate::worker::voice::Voice;
 use crate::worker::{Error, RankRun};
 
@@ -164,6 +164,5 @@ pub(crate) fn evaluate(
         Ok(Some((opened.state.clone(), moments)))
     })?;
     let splits = data::open(&plan.data)?;
-    let (chunks, mut feed) = Feed::of_validation(&plan, splits.val, Rank(0))?;
-    Ok(engine.evaluate(&chunks, &mut || feed.next())?)
+    measure_all(&plan, splits, &mut engine)
 }

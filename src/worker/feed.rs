@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::{Chunk, evaluation_chunks};
 use crate::data::{Batch, Dataset, Error};
+use crate::engine::Split;
 use crate::launch::Link;
 use crate::plan::Plan;
 use crate::units::Rank;
@@ -28,13 +29,14 @@ impl Feed {
         self
     }
 
-    /// The chunks of the validation data that `rank` evaluates, and their batches.
-    pub(crate) fn of_validation(
+    /// The chunks of `split` that `rank` evaluates, and their batches.
+    pub(crate) fn of_split(
         plan: &Plan,
+        split: Split,
         data: Arc<dyn Dataset>,
         rank: Rank,
     ) -> Result<(Vec<Chunk>, Self), Error> {
-        let (n, world) = (plan.data.n_val, plan.distributed.world_size);
+        let (n, world) = (split.samples(plan), plan.distributed.world_size);
         let chunks: Vec<Chunk> = evaluation_chunks(n, plan.val_batch_size, world, rank).collect();
         let request = |chunk: &Chunk| Request { samples: chunk.samples.clone(), epoch: None };
         let requests: Vec<Request> = chunks.iter().map(request).collect();

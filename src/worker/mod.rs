@@ -5,6 +5,7 @@ mod assemble;
 mod due;
 mod failure;
 mod feed;
+mod test;
 mod train;
 mod voice;
 

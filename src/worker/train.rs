@@ -3,7 +3,7 @@
 use crate::checkpoint::Importance;
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
-use crate::engine::{Clock, StepReport, Wish};
+use crate::engine::{Clock, Split, StepReport, Wish};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Reason, StepDone};
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
@@ -12,6 +12,7 @@ use crate::plan::{LossKind, Plan};
 use crate::worker::assemble::snapshot;
 use crate::worker::due::Edge;
 use crate::worker::feed::Feed;
+use crate::worker::test::test;
 use crate::worker::{Error, RankRun};
 
 /// How a rank's part of the run ended.
@@ -172,9 +173,10 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
 
 /// Metrics over the validation set with the parameters as they are.
 pub(crate) fn measure(run: &mut RankRun) -> Result<std::collections::BTreeMap<String, f64>, Error> {
-    let (chunks, feed) = Feed::of_validation(&run.plan, run.splits.val.clone(), run.rank)?;
+    let data = run.splits.val.clone();
+    let (chunks, feed) = Feed::of_split(&run.plan, Split::Val, data, run.rank)?;
     let mut feed = feed.observed_by(&run.link);
-    let metrics = run.engine.evaluate(&chunks, &mut || feed.next())?;
+    let metrics = run.engine.evaluate(Split::Val, &chunks, &mut || feed.next())?;
     run.warn_about(feed.warnings())?;
     Ok(metrics)
 }
@@ -258,6 +260,9 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     }
     run.link.progress(run.engine.state().step, Phase::Finishing);
     run.collective.barrier().map_err(crate::engine::Error::from)?;
+    if matches!(ending, Ending::Done(_)) {
+        test(run)?;
+    }
     let reason = match ending {
         Ending::Done(reason) => reason,
         Ending::Left(_) => Reason::Stopped,

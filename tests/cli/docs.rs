@@ -197,6 +197,15 @@ fn write_data(lab: &Lab) {
             lab.write(&format!("data/animals90/{split}/animal{class:02}/1.jpg"), "");
         }
     }
+    for (name, rows, series) in
+        [("ETTh1", 14_400, 7), ("exchange_rate", 3000, 8), ("traffic", 5000, 9)]
+    {
+        let header: Vec<String> = (0..series).map(|i| format!("s{i}")).collect();
+        let row = vec!["1"; series].join(",");
+        let text =
+            format!("date,{}\n{}", header.join(","), format!("2016-07-01,{row}\n").repeat(rows));
+        lab.write(&format!("data/forecast/{name}.csv"), text);
+    }
     for split in ["train", "t10k"] {
         let number = |n: u32| n.to_be_bytes();
         let images = [0x803, 3000, 28, 28].map(number).concat();

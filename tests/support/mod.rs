@@ -14,7 +14,7 @@ use ddprun::plan::{
     BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
     DistributedPlan, LengthPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan, OnBadSample,
     OnNonFinite, OptimizerPlan, Plan, Precision, Sampler, ScalingRule, SchedulePlan, ScheduleRule,
-    SourcePlan, Stem, UpdateRule,
+    SequencePlan, SourcePlan, Stem, UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -35,7 +35,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         seed: 7,
         model: model_plan(model, input),
         data: data_plan(),
-        loss: LossPlan { kind: LossKind::CrossEntropy, label_smoothing: 0.1 },
+        loss: LossPlan { kind: LossKind::CrossEntropy, label_smoothing: 0.1, alpha: 0.0 },
         batch: BatchPlan {
             size: BatchSize::new(4).unwrap(),
             accumulation: AccumulationSteps::new(4 / world.min(4)).unwrap(),
@@ -88,11 +88,13 @@ fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
         name: name.into(),
         outputs: CLASSES,
         input: input.to_vec(),
+        target: vec![],
         stem: Stem::Cifar,
         zero_init_residual: false,
         freeze_backbone: false,
         hidden: vec![32, 16],
         dropout: 0.25,
+        sequence: SequencePlan::default(),
         pretrained: None,
         except_head: false,
         options: std::collections::BTreeMap::new(),
@@ -107,6 +109,7 @@ fn data_plan() -> DataPlan {
         source: SourcePlan::Mnist { dir: "unused".into() },
         n_train: N_TRAIN,
         n_val: N_VAL,
+        n_test: 0,
         classes: (0..CLASSES).map(|class| class.to_string()).collect(),
         sampler: Sampler::Shards,
         shuffle: true,
@@ -183,13 +186,26 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
         let class = f64::from(sample % CLASSES as u32);
         values.extend((0..n).map(|_| (0.4 * class + stream.normal()) as f32));
     }
-    let labels: Vec<u32> = samples.iter().map(|sample| sample % CLASSES as u32).collect();
     let dims: Vec<usize> = [&[samples.len()], shape.as_slice()].concat();
     Batch {
         inputs: Tensor::from_vec(values, dims, &Device::Cpu).unwrap(),
-        targets: Tensor::from_vec(labels, samples.len(), &Device::Cpu).unwrap(),
+        targets: targets(&plan.model.target, samples),
         samples: samples.to_vec(),
     }
+}
+
+/// Labels, or arrays of this shape.
+fn targets(shape: &[usize], samples: &[u32]) -> Tensor {
+    if shape.is_empty() {
+        let labels: Vec<u32> = samples.iter().map(|sample| sample % CLASSES as u32).collect();
+        return Tensor::from_vec(labels, samples.len(), &Device::Cpu).unwrap();
+    }
+    let value = |&sample: &u32| {
+        let mut stream = Key::new(2, Purpose::Generate, 0, u64::from(sample)).stream();
+        (0..shape.iter().product()).map(move |_| stream.normal() as f32).collect::<Vec<_>>()
+    };
+    let values: Vec<f32> = samples.iter().flat_map(value).collect();
+    Tensor::from_vec(values, [&[samples.len()], shape].concat(), &Device::Cpu).unwrap()
 }
 
 /// The next step of `engine`.

@@ -61,8 +61,9 @@ pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
                 found.push(Finding::new(name, "must be the last of its list"));
             }
         }
-        if loaded.word("data.name") == Some("csv") && length > 0 {
-            let what = "change images, but `csv` holds numbers";
+        let numbers = loaded.word("data.name").filter(|name| name.starts_with("csv"));
+        if let (Some(name), 1..) = (numbers, length) {
+            let what = format!("change images, but `{name}` holds numbers");
             found.push(Finding::new(list, what).about("data.name"));
         }
     }

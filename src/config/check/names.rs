@@ -8,8 +8,12 @@ use crate::config::load::Vocabulary;
 use crate::config::loaded::Loaded;
 use crate::config::suggest::{any_of, closest};
 
-/// What can be watched.
-pub const METRICS: [&str; 4] = ["val/loss", "val/accuracy", "train/loss", "train/accuracy"];
+/// What can be watched while a run trains.
+pub const METRICS: [&str; 6] =
+    ["val/loss", "val/accuracy", "val/mse", "val/mae", "train/loss", "train/accuracy"];
+
+/// What is measured once, at the end of a run, so that nothing can be chosen by it.
+const TEST_METRICS: [&str; 3] = ["test/loss", "test/mse", "test/mae"];
 
 /// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
@@ -54,7 +58,9 @@ pub(crate) fn metrics(loaded: &Loaded) -> Vec<Finding> {
         monitors.into_iter().filter_map(|(key, metric)| unknown(key, metric?)).collect();
     for (metric, expectation) in &experiment.expect {
         let key = format!("expect.\"{metric}\"");
-        found.extend(unknown(&key, metric));
+        if !TEST_METRICS.contains(&metric.as_str()) {
+            found.extend(unknown(&key, metric));
+        }
         let bounds = [expectation.at_least, expectation.at_most];
         if bounds.iter().flatten().next().is_none() {
             let help = "such as `{ at_least = 0.9 }`";
@@ -85,13 +91,14 @@ fn unknown(key: &str, metric: &str) -> Option<Finding> {
 pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let data = &experiment.data;
-    let all: [(&str, Option<&Path>); 8] = [
+    let all: [(&str, Option<&Path>); 9] = [
         ("model.pretrained", experiment.model.pretrained.as_deref()),
         ("data.train_dir", data.train_dir.as_deref()),
         ("data.val_dir", data.val_dir.as_deref()),
         ("data.dir", data.dir.as_deref()),
         ("data.train_file", data.train_file.as_deref()),
         ("data.val_file", data.val_file.as_deref()),
+        ("data.file", data.file.as_deref()),
         ("checkpoint.dir", Some(&experiment.checkpoint.dir)),
         ("logging.dir", Some(&experiment.logging.dir)),
     ];

@@ -61,9 +61,11 @@ type Whole = (&'static str, fn(&Experiment) -> Option<u64>, u64, u64);
 
 const REALS: &[Real] = &[
     ("model.dropout", |e| e.model.dropout, BELOW_ONE),
+    ("model.attn_dropout", |e| e.model.attn_dropout, BELOW_ONE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
     ("loss.label_smoothing", |e| e.loss.label_smoothing, BELOW_ONE),
+    ("loss.alpha", |e| e.loss.alpha, SHARE),
     ("optimizer.lr", |e| Some(e.optimizer.lr), RATE),
     ("optimizer.weight_decay", |e| e.optimizer.weight_decay, NOT_NEGATIVE),
     ("optimizer.momentum", |e| e.optimizer.momentum, BELOW_ONE),
@@ -86,9 +88,25 @@ const REALS: &[Real] = &[
 /// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
 const MOST_SAMPLES: u64 = 1 << 24;
 const MOST_STEPS: u64 = 1 << 40;
+/// Most time steps of a window.
+const MOST_WINDOW: u64 = 1 << 16;
 
 const WHOLES: &[Whole] = &[
     ("model.num_classes", |e| given(e.model.num_classes), 1, 1 << 20),
+    ("model.d_model", |e| e.model.d_model.map(u64::from), 1, 1 << 16),
+    ("model.n_heads", |e| e.model.n_heads.map(u64::from), 1, 1 << 10),
+    ("model.d_ff", |e| e.model.d_ff.map(u64::from), 1, 1 << 18),
+    ("model.n_layers", |e| e.model.n_layers.map(u64::from), 1, 1 << 10),
+    ("model.patch_len", |e| e.model.patch_len.map(u64::from), 1, MOST_WINDOW),
+    ("model.stride", |e| e.model.stride.map(u64::from), 1, MOST_WINDOW),
+    ("model.period", |e| e.model.period.map(u64::from), 1, MOST_WINDOW),
+    ("model.num_p", |e| e.model.num_p.map(u64::from), 1, MOST_WINDOW),
+    ("model.stable_len", |e| e.model.stable_len.map(u64::from), 1, MOST_WINDOW),
+    ("model.ia_layers", |e| e.model.ia_layers.map(u64::from), 0, 1 << 10),
+    ("model.pd_layers", |e| e.model.pd_layers.map(u64::from), 0, 1 << 10),
+    ("model.ca_layers", |e| e.model.ca_layers.map(u64::from), 0, 1 << 10),
+    ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
+    ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),
     ("data.classes", |e| e.data.classes.map(u64::from), 2, 90),
     ("data.train_per_class", |e| e.data.train_per_class.map(u64::from), 1, 100_000),
     ("data.val_per_class", |e| e.data.val_per_class.map(u64::from), 1, 100_000),

@@ -3,7 +3,7 @@
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
 use crate::config::schema::{
-    Backend, Interval, LossKind, Mode, PrecisionChoice, Sampler, SchedulerKind,
+    Backend, DataKind, Interval, LossKind, Mode, PrecisionChoice, Sampler, SchedulerKind,
 };
 use crate::config::values::{Auto, Every};
 
@@ -137,6 +137,15 @@ fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
         let what = format!("`{metric}` is never measured: `validation.every` is \"never\"");
         found.push(Finding::new(key, what).about("validation.every"));
     }
+    let measures_errors = metric.ends_with("/mse") || metric.ends_with("/mae");
+    if measures_errors && experiment.loss.name == LossKind::CrossEntropy {
+        let what = format!("`{metric}` needs numbers, but the loss is one of classes");
+        found.push(Finding::new(key, what).about("loss.name"));
+    }
+    if metric.starts_with("test/") && experiment.data.name != DataKind::CsvForecast {
+        let what = format!("`{metric}` is never measured: this data has no test part");
+        found.push(Finding::new(key, what).about("data.name"));
+    }
     if metric.ends_with("/accuracy") && experiment.loss.name != LossKind::CrossEntropy {
         let what = format!("`{metric}` needs classes, but the loss is one of numbers");
         found.push(Finding::new(key, what).about("loss.name"));
@@ -147,7 +156,7 @@ fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
 fn backwards(table: &str, metric: &str, mode: Mode) -> Option<Finding> {
     let (better, word) = match metric {
         "val/accuracy" | "train/accuracy" => (Mode::Max, "max"),
-        "val/loss" | "train/loss" => (Mode::Min, "min"),
+        "val/loss" | "val/mse" | "val/mae" | "train/loss" => (Mode::Min, "min"),
         _ => return None,
     };
     (mode != better).then(|| {

@@ -83,6 +83,8 @@ impl Parameters {
             n_val: total(self.val_per_class),
             classes,
             sample: None,
+            n_test: 0,
+            target: Vec::new(),
         }
     }
 }

@@ -1,0 +1,107 @@
+//! A table of series in memory, standardised.
+
+use std::io;
+use std::path::Path;
+
+use super::calendar;
+use crate::data::csv::{at, malformed, number, scale};
+use crate::data::error::Error;
+use crate::data::read;
+use crate::plan::Calendar;
+
+const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time step; a first column `date` holds \
+     dates";
+
+/// All rows, in their order.
+pub(super) struct Table {
+    /// As written, until they are standardised.
+    raw: Vec<f64>,
+    /// `rows * series` standardised values.
+    values: Vec<f32>,
+    /// `rows * features of the date`
+    marks: Vec<f32>,
+    series: usize,
+    features: usize,
+}
+
+impl Table {
+    /// Reads the table at `path`.
+    ///
+    /// # Errors
+    ///
+    /// As [`super::open`].
+    pub(super) fn read(path: &Path, calendar: Calendar) -> Result<Self, Error> {
+        let bytes = read::whole(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => {
+                Error::Missing { what: "the table", path: path.to_owned(), expected: EXPECTED }
+            }
+            _ => Error::Io { action: "read", path: path.to_owned(), source },
+        })?;
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+        let mut reader =
+            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
+        let header = reader.headers().map_err(|error| malformed(path, &error))?.clone();
+        let dated = header.get(0).is_some_and(|name| name.eq_ignore_ascii_case("date"));
+        let series = header.len() - usize::from(dated && !header.is_empty());
+        if series == 0 {
+            return Err(at(path, 1, "the table needs at least one series".to_owned()));
+        }
+        let features = calendar.features();
+        let mut table = Self { raw: vec![], values: vec![], marks: vec![], series, features };
+        let mut record = ::csv::StringRecord::new();
+        while reader.read_record(&mut record).map_err(|error| malformed(path, &error))? {
+            let line = record.position().map_or(0, ::csv::Position::line);
+            table.push(&record, &header, dated, calendar).map_err(|what| at(path, line, what))?;
+        }
+        Ok(table)
+    }
+
+    fn push(
+        &mut self,
+        record: &::csv::StringRecord,
+        header: &::csv::StringRecord,
+        dated: bool,
+        calendar: Calendar,
+    ) -> Result<(), String> {
+        if record.len() != header.len() {
+            return Err(format!("{} cells, but the header has {}", record.len(), header.len()));
+        }
+        calendar::append(calendar, record.get(0).filter(|_| dated), &mut self.marks)?;
+        for (column, cell) in header.iter().zip(record).skip(usize::from(dated)) {
+            self.raw.push(number(column, cell)?);
+        }
+        Ok(())
+    }
+
+    /// Standardises with the first `train` rows, and lets go of the values as written.
+    pub(super) fn standardise(&mut self, train: usize) {
+        let series = self.series;
+        let column = |c: usize| self.raw.iter().skip(c).step_by(series).take(train).copied();
+        let scales: Vec<_> = (0..series).map(|c| scale(column(c))).collect();
+        let scaled = self.raw.chunks_exact(series).flat_map(|row| {
+            row.iter().zip(&scales).map(|(value, (mean, deviation))| (value - mean) / deviation)
+        });
+        self.values = scaled.map(|value| value as f32).collect();
+        self.raw = Vec::new();
+    }
+
+    /// Number of rows.
+    pub(super) fn rows(&self) -> usize {
+        self.raw.len().max(self.values.len()) / self.series
+    }
+
+    /// Number of series.
+    pub(super) fn series(&self) -> usize {
+        self.series
+    }
+
+    /// The series in `n` rows from `row` on.
+    pub(super) fn values(&self, row: usize, n: usize) -> &[f32] {
+        &self.values[row * self.series..][..n * self.series]
+    }
+
+    /// The features of a row's date.
+    pub(super) fn marks(&self, row: usize) -> &[f32] {
+        &self.marks[row * self.features..][..self.features]
+    }
+}

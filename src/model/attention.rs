@@ -1,0 +1,65 @@
+//! Multi-head attention with four linear layers around it, under whatever names the original has.
+
+use candle_core::{Result, Tensor, bail};
+
+use crate::nn::{Builder, Linear, Mode, Pass};
+use crate::ops::{self, Attention};
+use crate::rng::name_hash;
+
+/// Queries, keys and values each through a linear layer, attention, and one more linear layer.
+pub(super) struct MultiHead {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    out: Linear,
+    heads: usize,
+    dropout: f64,
+    path: u64,
+}
+
+impl MultiHead {
+    /// Registers the layers of queries, keys, values and output under `names`, in this order; `dropout` is that
+    /// of the probabilities.
+    pub(super) fn new(
+        builder: &Builder,
+        names: [&str; 4],
+        (width, heads): (usize, usize),
+        dropout: f64,
+    ) -> Result<Self> {
+        if heads == 0 || width % heads != 0 {
+            bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
+        }
+        let linear = |name: &str| Linear::new(&builder.pp(name), width, width);
+        let [q, k, v, out] = names;
+        Ok(Self {
+            q: linear(q)?,
+            k: linear(k)?,
+            v: linear(v)?,
+            out: linear(out)?,
+            heads,
+            dropout,
+            path: name_hash(builder.path()),
+        })
+    }
+
+    /// q (b, t, width), k and v (b, s, width) -> (b, t, width).
+    pub(super) fn forward(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        let dropout = match pass.mode {
+            Mode::Train { key, .. } if self.dropout > 0.0 => {
+                Some((self.dropout, key.with(self.path)))
+            }
+            _ => None,
+        };
+        let options =
+            Attention { heads: self.heads, causal: false, dropout, precision: pass.precision };
+        let (q, k, v) =
+            (self.q.forward(q, pass)?, self.k.forward(k, pass)?, self.v.forward(v, pass)?);
+        self.out.forward(&ops::attention(&q, &k, &v, options)?, pass)
+    }
+}

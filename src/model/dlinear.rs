@@ -1,0 +1,45 @@
+//! `DLinear` (Zeng et al., AAAI 2023, <https://arxiv.org/abs/2205.13504>): a moving average takes a series apart, and
+//! one linear layer over time predicts each part; all series share them.
+//!
+//! Keys: `Linear_Seasonal.{weight,bias}`, `Linear_Trend.{weight,bias}`.
+
+use candle_core::{Result, Tensor};
+
+use super::Model;
+use super::series::Window;
+use crate::nn::{Builder, Init, Linear, Pass};
+use crate::ops::{self, Average};
+use crate::plan::ModelPlan;
+
+/// Time steps of the moving average.
+const KERNEL: usize = 25;
+
+pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+    let window = Window::of(plan)?;
+    let linear = |name: &str| {
+        let (weight, bias) =
+            (Init::Constant(1.0 / window.seen as f64), Init::torch_default(window.seen));
+        Linear::with_init(&builder.pp(name), window.seen, window.next, weight, Some(bias))
+    };
+    Ok(Box::new(DLinear {
+        window,
+        seasonal: linear("Linear_Seasonal")?,
+        trend: linear("Linear_Trend")?,
+    }))
+}
+
+struct DLinear {
+    window: Window,
+    seasonal: Linear,
+    trend: Linear,
+}
+
+impl Model for DLinear {
+    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let x = self.window.series(input)?.transpose(1, 2)?.contiguous()?;
+        let trend = ops::moving_average(&x, KERNEL, Average::Centred)?;
+        let seasonal = (x - &trend)?;
+        let y = (self.trend.forward(&trend, pass)? + self.seasonal.forward(&seasonal, pass)?)?;
+        y.transpose(1, 2)?.contiguous()
+    }
+}

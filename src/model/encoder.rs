@@ -1,0 +1,79 @@
+//! The post-norm encoder layer of the Informer family, as `iTransformer` and `PatchTST` use it: attention, then two
+//! convolutions of width 1, each with dropout, a residual and a layer norm.
+//!
+//! Keys of layer i: `attn_layers.{i}.attention.{query,key,value,out}_projection`, `.conv1`, `.conv2`, `.norm1`,
+//! `.norm2`.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+
+use super::attention::MultiHead;
+use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, LayerNorm, Pass};
+use crate::ops::{self, Window};
+use crate::plan::ModelPlan;
+
+const PROJECTIONS: [&str; 4] =
+    ["query_projection", "key_projection", "value_projection", "out_projection"];
+
+/// The layers of an encoder.
+pub(super) struct Encoder(Vec<Arc<Layer>>);
+
+impl Encoder {
+    /// `n_layers` layers below `builder`.
+    pub(super) fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
+        let layers = builder.pp("attn_layers");
+        let layer = |i| Layer::new(plan, &layers.pp(i)).map(Arc::new);
+        Ok(Self((0..plan.sequence.n_layers).map(layer).collect::<Result<_>>()?))
+    }
+
+    /// (b, tokens, `d_model`) -> the same shape.
+    pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        self.0.iter().try_fold(x.clone(), |x, layer| nn::run_block(layer, &x, pass))
+    }
+}
+
+struct Layer {
+    attention: MultiHead,
+    conv1: Conv1d,
+    conv2: Conv1d,
+    norm1: LayerNorm,
+    norm2: LayerNorm,
+    dropouts: [Dropout; 3],
+}
+
+impl Layer {
+    fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
+        let (sizes, p) = (&plan.sequence, plan.dropout);
+        let (width, inner) = (sizes.d_model, sizes.d_ff);
+        let conv = |name: &str, inputs, outputs| {
+            let window = Window { stride: 1, padding: 0 };
+            let shape = ConvShape { inputs, outputs, kernel: 1, window, groups: 1 };
+            Conv1d::new(&builder.pp(name), shape)
+        };
+        Ok(Self {
+            attention: MultiHead::new(
+                &builder.pp("attention"),
+                PROJECTIONS,
+                (width, sizes.n_heads),
+                p,
+            )?,
+            conv1: conv("conv1", width, inner)?,
+            conv2: conv("conv2", inner, width)?,
+            norm1: LayerNorm::new(&builder.pp("norm1"), width)?,
+            norm2: LayerNorm::new(&builder.pp("norm2"), width)?,
+            dropouts: [1, 2, 3].map(|i| Dropout::new(&builder.pp(format!("dropout{i}")), p)),
+        })
+    }
+}
+
+impl nn::Block for Layer {
+    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let [after_attention, inside, last] = &self.dropouts;
+        let attended = self.attention.forward(x, x, x, pass)?;
+        let x = self.norm1.forward_sum(x, &after_attention.forward(&attended, pass)?)?;
+        let y = inside.forward(&ops::gelu(&self.conv1.forward(&x, pass)?)?, pass)?;
+        let y = last.forward(&self.conv2.forward(&y, pass)?, pass)?;
+        self.norm2.forward_sum(&x, &y)
+    }
+}

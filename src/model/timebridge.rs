@@ -1,0 +1,257 @@
+//! `TimeBridge` (Liu et al., ICML 2025, <https://arxiv.org/abs/2410.04442>, github.com/Hank0626/TimeBridge): patches of
+//! every series, and of every feature of the dates, through three kinds of attention layers.
+//!
+//! - *Integrated*: among the patches of one series; queries and keys are detrended copies without a gradient.
+//! - *Sampling*: from all patches to `num_p` of them.
+//! - *Cointegrated*: among all series at one patch, first along the rows and then along the columns of a square
+//!   in which they are laid out. Its `norm0` is registered and never used, as in the original: training needs
+//!   `distributed.find_unused_parameters = true`.
+//!
+//! Keys: `embedding.proj.0.weight`; `encoder.attn_layers.{i}` with `attention` (`attention1`, `attention2`)
+//! `.{q_proj,k_proj,v_proj,out}`, `conv1`, `conv2`, `fc1`, `fc2`, `norm0`, `norm1`, `norm2`; `decoder.1.weight`.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+
+use super::Model;
+use super::attention::MultiHead;
+use super::series::{Deviation, Normalised, Window};
+use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, LayerNorm, Linear, Pass};
+use crate::ops::{self, Average, LinearActivation};
+use crate::plan::ModelPlan;
+
+const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out"];
+
+pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+    let (window, sizes) = (Window::of(plan)?, &plan.sequence);
+    let (period, patches) = (sizes.period, window.seen / sizes.period.max(1));
+    if patches * period != window.seen || patches == 0 {
+        bail!("`seq_len` = {} is not a multiple of `period` = {period}", window.seen);
+    }
+    if sizes.stable_len > sizes.d_model {
+        bail!("`stable_len` = {} is more than `d_model` = {}", sizes.stable_len, sizes.d_model);
+    }
+    let embedding = builder.pp("embedding");
+    let embed = Linear::without_bias(&embedding.pp("proj").pp(0), period, sizes.d_model)?;
+    let (layers, patches_out) = layers(plan, builder, window.series + window.marks, patches)?;
+    let head = builder.pp("decoder").pp(1);
+    Ok(Box::new(TimeBridge {
+        window,
+        patches,
+        embed,
+        dropout: Dropout::new(&embedding.pp("dropout"), plan.dropout),
+        layers,
+        head: Linear::without_bias(&head, patches_out * sizes.d_model, window.next)?,
+    }))
+}
+
+/// All layers in the order of the original, and how many patches leave the last one.
+fn layers(
+    plan: &ModelPlan,
+    builder: &Builder,
+    rows: usize,
+    patches: usize,
+) -> Result<(Vec<Arc<Layer>>, usize)> {
+    let sizes = &plan.sequence;
+    let builder = builder.pp("encoder").pp("attn_layers");
+    let [integrated, sampling, cointegrated] = sizes.layers;
+    let (mut layers, mut patches) = (Vec::new(), patches);
+    for i in 0..integrated + sampling + cointegrated {
+        let builder = builder.pp(i);
+        let mixing = if i < integrated {
+            Mixing::integrated(plan, &builder)?
+        } else if i < integrated + sampling {
+            let mixing = Mixing::sampling(plan, &builder, patches)?;
+            patches = sizes.num_p;
+            mixing
+        } else {
+            Mixing::cointegrated(plan, &builder, rows)?
+        };
+        let is_cointegrated = matches!(mixing, Mixing::Cointegrated { .. });
+        let rest = FeedForward::new(plan, &builder, is_cointegrated)?;
+        layers.push(Arc::new(Layer { mixing, rest }));
+    }
+    Ok((layers, patches))
+}
+
+struct TimeBridge {
+    window: Window,
+    patches: usize,
+    embed: Linear,
+    dropout: Dropout,
+    layers: Vec<Arc<Layer>>,
+    head: Linear,
+}
+
+impl Model for TimeBridge {
+    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let Window { seen, next, series, marks } = self.window;
+        let n = input.dim(0)?;
+        let x = Normalised::new(&self.window.series(input)?, Deviation::Sample)?;
+        let rows = Tensor::cat(&[&x.values, &self.window.marks(input)?], 2)?.transpose(1, 2)?;
+        let patches = (n, series + marks, self.patches, seen / self.patches);
+        let tokens = self.embed.forward(&rows.contiguous()?.reshape(patches)?, pass)?;
+        let tokens = self.dropout.forward(&tokens, pass)?;
+        let tokens =
+            self.layers.iter().try_fold(tokens, |x, layer| nn::run_block(layer, &x, pass))?;
+        let flat = tokens.narrow(1, 0, series)?.contiguous()?.flatten_from(2)?;
+        let y = self.head.forward(&flat, pass)?.reshape((n, series, next))?;
+        x.undo(&y.transpose(1, 2)?)
+    }
+}
+
+/// (n, rows, patches, `d_model`) -> the same, with `num_p` patches after sampling.
+struct Layer {
+    mixing: Mixing,
+    rest: FeedForward,
+}
+
+impl nn::Block for Layer {
+    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let (n, rows, _, width) = x.dims4()?;
+        let (kept, mixed) = self.mixing.forward(x, pass)?;
+        let y = self.rest.forward(&kept, &mixed, pass)?;
+        let patches = y.elem_count() / (n * rows * width);
+        y.reshape((n, rows, patches, width))
+    }
+}
+
+/// What tells the kinds of layers apart.
+enum Mixing {
+    Integrated { attention: MultiHead, window: usize, dropout: Dropout },
+    Sampling { attention: MultiHead, conv1: Conv1d, conv2: Conv1d, dropout: Dropout },
+    Cointegrated { along_rows: MultiHead, along_columns: MultiHead, side: usize, dropout: Dropout },
+}
+
+impl Mixing {
+    fn integrated(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
+        Ok(Self::Integrated {
+            attention: attention(plan, &builder.pp("attention"))?,
+            window: plan.sequence.stable_len,
+            dropout: dropout(plan, builder),
+        })
+    }
+
+    fn sampling(plan: &ModelPlan, builder: &Builder, patches: usize) -> Result<Self> {
+        let num_p = plan.sequence.num_p;
+        let conv = |name: &str, inputs| {
+            let window = ops::Window { stride: 1, padding: 0 };
+            let shape = ConvShape { inputs, outputs: num_p, kernel: 1, window, groups: 1 };
+            Conv1d::without_bias(&builder.pp(name), shape)
+        };
+        Ok(Self::Sampling {
+            attention: attention(plan, &builder.pp("attention"))?,
+            conv1: conv("conv1", patches)?,
+            conv2: conv("conv2", num_p + 1)?,
+            dropout: dropout(plan, builder),
+        })
+    }
+
+    fn cointegrated(plan: &ModelPlan, builder: &Builder, rows: usize) -> Result<Self> {
+        let mixing = Self::Cointegrated {
+            along_rows: attention(plan, &builder.pp("attention1"))?,
+            along_columns: attention(plan, &builder.pp("attention2"))?,
+            side: (rows as f64).sqrt().ceil() as usize,
+            dropout: dropout(plan, builder),
+        };
+        Ok(mixing)
+    }
+
+    /// Two tensors (rows of the batch, patches, `d_model`) whose sum the feed-forward part takes.
+    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<(Tensor, Tensor)> {
+        let flat = x.flatten_to(1)?;
+        match self {
+            Self::Integrated { attention, window, dropout } => {
+                let trend = ops::moving_average(&flat, *window, Average::Trailing)?;
+                let stable = (flat.detach() - trend)?;
+                let y = attention.forward(&stable, &stable, &flat, pass)?;
+                Ok((flat, dropout.forward(&y, pass)?))
+            }
+            Self::Sampling { attention, conv1, conv2, dropout } => {
+                let across = flat.transpose(1, 2)?.contiguous()?;
+                let a = conv1.forward(&across, pass)?;
+                let with_mean = Tensor::cat(&[&a, &across.mean_keepdim(2)?], 2)?;
+                let sampled =
+                    (conv2.forward(&with_mean, pass)? + a)?.transpose(1, 2)?.contiguous()?;
+                let y = attention.forward(&sampled, &flat, &flat, pass)?;
+                Ok((y, dropout.forward(&sampled, pass)?))
+            }
+            Self::Cointegrated { along_rows, along_columns, side, dropout } => {
+                let y = square(x, [along_rows, along_columns], *side, pass)?;
+                Ok((flat, dropout.forward(&y, pass)?))
+            }
+        }
+    }
+}
+
+/// Attention among the series of each patch, laid out in a square with zeros at its end:
+/// x (n, rows, patches, width) -> (n rows, patches, width).
+fn square(
+    x: &Tensor,
+    [along_rows, along_columns]: [&MultiHead; 2],
+    side: usize,
+    pass: &Pass,
+) -> Result<Tensor> {
+    let (n, rows, patches, width) = x.dims4()?;
+    let grids = n * patches;
+    let by_patch = x.transpose(1, 2)?.contiguous()?.reshape((grids, rows, width))?;
+    let padded = by_patch.pad_with_zeros(1, 0, side * side - rows)?;
+    let lines = padded.reshape((grids * side, side, width))?;
+    let turned = |lines: &Tensor| -> Result<Tensor> {
+        let grid = lines.reshape((grids, side, side, width))?.transpose(1, 2)?.contiguous()?;
+        grid.reshape((grids * side, side, width))
+    };
+    let columns = turned(&along_rows.forward(&lines, &lines, &lines, pass)?)?;
+    let y = (along_columns.forward(&columns, &columns, &columns, pass)? + &columns)?;
+    let y = turned(&y)?.reshape((grids, side * side, width))?.narrow(1, 0, rows)?.contiguous()?;
+    let y = y.reshape((n, patches, rows, width))?.transpose(1, 2)?.contiguous()?;
+    y.reshape((n * rows, patches, width))
+}
+
+/// fc1, GELU, fc2 with a residual, between two layer norms.
+struct FeedForward {
+    fc1: Linear,
+    fc2: Linear,
+    norm1: LayerNorm,
+    norm2: LayerNorm,
+    inside: Dropout,
+    last: Dropout,
+}
+
+impl FeedForward {
+    /// With a `norm0` that is part of the state dict and of nothing else.
+    fn new(plan: &ModelPlan, builder: &Builder, has_norm0: bool) -> Result<Self> {
+        let (width, inner) = (plan.sequence.d_model, plan.sequence.d_ff);
+        let fc1 = Linear::new(&builder.pp("fc1"), width, inner)?;
+        let fc2 = Linear::new(&builder.pp("fc2"), inner, width)?;
+        if has_norm0 {
+            LayerNorm::new(&builder.pp("norm0"), width)?;
+        }
+        Ok(Self {
+            fc1,
+            fc2,
+            norm1: LayerNorm::new(&builder.pp("norm1"), width)?,
+            norm2: LayerNorm::new(&builder.pp("norm2"), width)?,
+            inside: Dropout::new(&builder.pp("dropout1"), plan.dropout),
+            last: Dropout::new(&builder.pp("dropout2"), plan.dropout),
+        })
+    }
+
+    /// The layer after its attention: `kept` and `mixed` are added first.
+    fn forward(&self, kept: &Tensor, mixed: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let x = self.norm1.forward_sum(kept, mixed)?;
+        let y = self.fc1.forward_activated(&x, LinearActivation::Gelu, pass)?;
+        let y = self.fc2.forward(&self.inside.forward(&y, pass)?, pass)?;
+        self.norm2.forward_sum(&x, &self.last.forward(&y, pass)?)
+    }
+}
+
+fn attention(plan: &ModelPlan, builder: &Builder) -> Result<MultiHead> {
+    let sizes = &plan.sequence;
+    MultiHead::new(builder, PROJECTIONS, (sizes.d_model, sizes.n_heads), sizes.attn_dropout)
+}
+
+fn dropout(plan: &ModelPlan, builder: &Builder) -> Dropout {
+    Dropout::new(&builder.pp("dropout0"), plan.dropout)
+}

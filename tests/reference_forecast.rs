@@ -1,0 +1,316 @@
+//! Forecasters against their originals: counts, keys, outputs, losses, gradients, trajectories.
+//!
+//! `golden/timebridge.json` comes from the published `TimeBridge` in PyTorch 2.6 (f64; the steps on `ETTh1` in f32),
+//! `golden/forecast_peers.json` from the program beside it. Weights and inputs are functions of their names.
+#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
+
+#[path = "support/golden.rs"]
+mod golden;
+#[path = "support/steps.rs"]
+mod steps;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+use ddprun::data::loader::{Loader, Request, Settings};
+use ddprun::model::{Model, Registry};
+use ddprun::nn::{Params, Pass};
+use ddprun::ops::{self, GradientSink};
+use ddprun::plan::{
+    Calendar, DataPlan, ModelPlan, OnBadSample, Precision, Sampler, SequencePlan, SourcePlan,
+    SplitRule, Stem, UpdateRule,
+};
+use ddprun::rng::{Key, Purpose};
+use golden::{Collected, check_sum, filled, input, near, near_summary, number};
+use serde_json::Value;
+use steps::{Gradients, Steps};
+
+const ALPHA: f64 = 0.35;
+
+fn timebridge() -> Value {
+    serde_json::from_str(include_str!("golden/timebridge.json")).unwrap()
+}
+
+/// A forecaster of `series` series with 4 features of the date.
+fn plan(name: &str, (seen, next, series): (usize, usize, usize), sizes: SequencePlan) -> ModelPlan {
+    ModelPlan {
+        name: name.to_owned(),
+        outputs: series,
+        input: vec![seen, series + 4],
+        target: vec![next, series],
+        stem: Stem::Imagenet,
+        zero_init_residual: false,
+        freeze_backbone: false,
+        hidden: vec![],
+        dropout: 0.0,
+        sequence: sizes,
+        pretrained: None,
+        except_head: false,
+        options: BTreeMap::new(),
+        n_parameters: 0,
+        n_tensors: 0,
+        n_buffer_elements: 0,
+    }
+}
+
+fn tiny() -> ModelPlan {
+    let sizes = SequencePlan {
+        d_model: 16,
+        n_heads: 4,
+        d_ff: 32,
+        period: 12,
+        num_p: 3,
+        stable_len: 3,
+        layers: [1, 1, 1],
+        ..SequencePlan::default()
+    };
+    plan("timebridge", (96, 24, 7), sizes)
+}
+
+/// Series and features of the date side by side.
+fn window(series: &Tensor, marks: &Tensor) -> Tensor {
+    Tensor::cat(&[series, &(marks * 0.5).unwrap()], 2).unwrap()
+}
+
+type LossOf = fn(&Tensor, &Tensor) -> Result<Tensor>;
+
+fn both(y: &Tensor, target: &Tensor) -> Result<Tensor> {
+    ops::time_frequency(y, target, ALPHA)
+}
+
+/// One pass of training: output, loss and gradients.
+fn pass(
+    model: &dyn Model,
+    params: &Params,
+    [x, target]: [&Tensor; 2],
+    loss: LossOf,
+) -> (Tensor, f64, Gradients) {
+    let collected = Arc::new(Collected::default());
+    let sink: Arc<dyn GradientSink> = collected.clone();
+    params.begin_pass(Some(&sink));
+    let key = Key::new(1, Purpose::Dropout, 0, 0);
+    let y = model.forward(x, &Pass::train(key, Precision::Fp32)).unwrap();
+    let loss = loss(&y, target).unwrap();
+    loss.backward().unwrap();
+    params.end_pass();
+    (y.detach(), f64::from(loss.to_scalar::<f32>().unwrap()), collected.by_index())
+}
+
+#[test]
+fn timebridge_equals_pytorch() {
+    let golden = &timebridge()["tiny"];
+    let (model, params) = filled(&tiny());
+    assert_eq!(params.elem_count(), 9172);
+    let x = window(&input("input.x", &[2, 96, 7]), &input("input.mark", &[2, 96, 4]));
+    let target = input("input.y", &[2, 24, 7]);
+    let (y, loss, gradients) = pass(&*model, &params, [&x, &target], both);
+    near_summary("output", &y, &golden["output"]);
+    near("loss", loss, number(golden, "loss"), 1e-5);
+    let time = ops::mae(&y, &target).unwrap().to_scalar::<f32>().unwrap();
+    near("time part", f64::from(time), number(golden, "t_loss"), 1e-5);
+    let frequency = ops::time_frequency(&y, &target, 1.0).unwrap().to_scalar::<f32>().unwrap();
+    near("frequency part", f64::from(frequency), number(golden, "f_loss"), 1e-5);
+
+    let expected = golden["grads"].as_object().unwrap();
+    for (index, param) in params.parameters().iter().enumerate() {
+        let name = param.name();
+        let Some(gradient) = gradients.get(&index) else {
+            assert!(name.contains("norm0."), "{name} has no gradient");
+            continue;
+        };
+        let l2 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+        let allowed = (1e-3 * number(&expected[name], "l2")).max(1e-6);
+        near(name, l2, number(&expected[name], "l2"), allowed);
+        near(name, check_sum(gradient), number(&expected[name], "check"), allowed);
+    }
+}
+
+#[test]
+fn twenty_steps_of_timebridge_equal_pytorch() {
+    let (model, params) = filled(&tiny());
+    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let mut steps = Steps::new(&params, adam, 1e-3, (0.0, f64::INFINITY));
+    let golden = timebridge();
+    let losses = golden["tiny"]["adam_lr1e-3_losses_20_steps"].as_array().unwrap();
+    assert_eq!(losses.len(), 20);
+    for (step, expected) in losses.iter().enumerate() {
+        let name = |what: &str| format!("step{step}.{what}");
+        let series = input(&name("x"), &[2, 96, 7]);
+        let x = window(&series, &input(&name("mark"), &[2, 96, 4]));
+        let noise = (input(&name("y"), &[2, 24, 7]) * 0.1).unwrap();
+        let target = ((series.narrow(1, 0, 24).unwrap() * 0.5).unwrap() + noise).unwrap();
+        let (_, loss, gradients) = pass(&*model, &params, [&x, &target], both);
+        near(&name("loss"), loss, expected.as_f64().unwrap(), 1e-5);
+        steps.step(&params, &gradients);
+    }
+}
+
+#[test]
+fn parameters_and_keys_of_timebridge_are_the_authors() {
+    let golden = timebridge();
+    // Series, period, num_p, d_model, d_ff, heads, layers of each kind.
+    let settings: [(&str, usize, [usize; 5], [usize; 3]); 9] = [
+        ("ETTh1", 7, [24, 30, 128, 128, 8], [3, 1, 0]),
+        ("ETTh2", 7, [48, 15, 128, 128, 4], [3, 1, 0]),
+        ("ETTm1", 7, [48, 6, 64, 128, 4], [3, 1, 0]),
+        ("ETTm2", 7, [48, 15, 64, 128, 4], [3, 1, 0]),
+        ("weather", 21, [48, 12, 128, 128, 8], [1, 1, 1]),
+        ("Solar", 137, [48, 12, 128, 128, 8], [1, 1, 1]),
+        ("electricity", 321, [24, 4, 512, 512, 32], [1, 1, 2]),
+        ("traffic", 862, [24, 8, 512, 512, 64], [1, 1, 3]),
+        ("exchange", 8, [24, 30, 128, 128, 8], [3, 1, 0]),
+    ];
+    let describe = |seen, next, series, sizes: [usize; 5], layers| {
+        let [period, num_p, d_model, d_ff, n_heads] = sizes;
+        let rest = SequencePlan { stable_len: 2, ..SequencePlan::default() };
+        let sizes = SequencePlan { period, num_p, d_model, d_ff, n_heads, layers, ..rest };
+        Registry::default().describe(&plan("timebridge", (seen, next, series), sizes)).unwrap()
+    };
+    for (data, series, sizes, layers) in settings {
+        for seen in [720, 96] {
+            let mut sizes = sizes;
+            if sizes[1] == 720 / sizes[0] {
+                // As many patches as there are.
+                sizes[1] = seen / sizes[0];
+            }
+            for next in [96, 192, 336, 720] {
+                let facts = describe(seen, next, series, sizes, layers);
+                let expected = &golden["param_counts"][format!("{data}_in{seen}")];
+                let found: usize = facts.lengths().sum();
+                assert_eq!(expected[next.to_string()], found, "{data}, {seen} to {next}");
+            }
+        }
+    }
+    let expected: Vec<(String, Vec<usize>)> =
+        serde_json::from_value(golden["traffic_96_keys"].clone()).unwrap();
+    let (_, series, sizes, layers) = settings[7];
+    assert_eq!(expected.len(), 114);
+    assert_eq!(describe(720, 96, series, sizes, layers).parameters, expected);
+}
+
+/// The first 20 steps on the real table, from `data/forecast/ETTh1.csv`; a checkout without it cannot tell.
+#[test]
+fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/forecast/ETTh1.csv");
+    if !file.exists() {
+        eprintln!("skipped: `{}` is not there", file.display());
+        return;
+    }
+    let golden = &timebridge()["etth1"];
+    let data = DataPlan {
+        source: SourcePlan::CsvForecast {
+            file,
+            split: SplitRule::EttHour,
+            seq_len: 720,
+            pred_len: 96,
+            calendar: Calendar::Hour,
+        },
+        n_train: 7825,
+        n_val: 2785,
+        n_test: 2785,
+        classes: vec![],
+        sampler: Sampler::Shards,
+        shuffle: false,
+        drop_last: true,
+        num_workers: 0,
+        prefetch_factor: 1,
+        on_bad_sample: OnBadSample::Error,
+        train_transforms: vec![],
+        val_transforms: vec![],
+    };
+    let windows = ddprun::data::open(&data).unwrap().train;
+    let sizes = SequencePlan {
+        d_model: 128,
+        n_heads: 8,
+        d_ff: 128,
+        period: 24,
+        num_p: 30,
+        stable_len: 6,
+        layers: [3, 1, 0],
+        ..SequencePlan::default()
+    };
+    let (model, params) = filled(&plan("timebridge", (720, 96, 7), sizes));
+    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let mut steps = Steps::new(&params, adam, 2e-4, (0.0, f64::INFINITY));
+    for (step, expected) in golden["losses_20_steps_f32"].as_array().unwrap().iter().enumerate() {
+        let samples = (0..64).map(|i| (((step * 64 + i) * 37) % 7825) as u32).collect();
+        let request = Request { samples, epoch: None };
+        let settings = Settings::new(&data, 0);
+        let mut loader =
+            Loader::start(windows.clone(), std::iter::once(request), settings).unwrap();
+        let batch = loader.next().unwrap().unwrap().batch;
+        let (_, loss, gradients) = pass(&*model, &params, [&batch.inputs, &batch.targets], both);
+        near(&format!("loss of step {step}"), loss, expected.as_f64().unwrap(), 1e-3);
+        steps.step(&params, &gradients);
+    }
+}
+
+/// The peers on windows of 24 steps of 3 series, against the program beside the numbers.
+fn check_peer(name: &str) {
+    let golden: Value = serde_json::from_str(include_str!("golden/forecast_peers.json")).unwrap();
+    let golden = &golden[name];
+    let sizes = SequencePlan {
+        d_model: 8,
+        n_heads: 2,
+        d_ff: 16,
+        n_layers: 2,
+        patch_len: 8,
+        stride: 4,
+        ..SequencePlan::default()
+    };
+    let (model, params) = filled(&plan(name, (24, 6, 3), sizes));
+    let keys: Vec<(String, Vec<usize>)> = serde_json::from_value(golden["keys"].clone()).unwrap();
+    let parameters = params.parameters().iter();
+    let found: Vec<_> = parameters.map(|p| (p.name().to_owned(), p.shape().to_vec())).collect();
+    assert_eq!(found, keys);
+    let x = window(&input("input.x", &[2, 24, 3]), &input("input.mark", &[2, 24, 4]));
+    let target = input("input.y", &[2, 6, 3]);
+    let (y, loss, gradients) = pass(&*model, &params, [&x, &target], ops::mse);
+    near_summary(name, &y, &golden["output"]);
+    near(name, loss, number(golden, "loss"), 1e-5);
+    for (index, (key, _)) in keys.iter().enumerate() {
+        let gradient = &gradients[&index];
+        let l2 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+        let expected = number(&golden["gradient_checks"], key);
+        near(key, check_sum(gradient), expected, (1e-3 * l2).max(1e-6));
+    }
+}
+
+#[test]
+fn dlinear_equals_its_definition() {
+    check_peer("dlinear");
+    let count = |seen| {
+        let plan = plan("dlinear", (seen, 96, 7), SequencePlan::default());
+        Registry::default().describe(&plan).unwrap().lengths().sum::<usize>()
+    };
+    assert_eq!([count(96), count(336)], [18_624, 64_704]);
+}
+
+#[test]
+fn itransformer_equals_its_definition() {
+    check_peer("itransformer");
+}
+
+#[test]
+fn patchtst_equals_its_definition() {
+    check_peer("patchtst");
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused_with_their_keys() {
+    let refused = |name: &str, sizes: SequencePlan| {
+        Registry::default().describe(&plan(name, (96, 24, 7), sizes)).unwrap_err()
+    };
+    let sizes = tiny().sequence;
+    let error = refused("timebridge", SequencePlan { n_heads: 5, ..sizes.clone() });
+    assert!(error.contains("`d_model` = 16 cannot be divided among `n_heads` = 5"), "{error}");
+    let error = refused("timebridge", SequencePlan { period: 36, ..sizes.clone() });
+    assert!(error.contains("`seq_len` = 96 is not a multiple of `period` = 36"), "{error}");
+    let error = refused("patchtst", SequencePlan { patch_len: 200, stride: 8, ..sizes });
+    assert!(error.contains("a `patch_len` of 200 is longer than `seq_len` = 96"), "{error}");
+    let images = ModelPlan { input: vec![3, 8, 8], target: vec![], ..tiny() };
+    let error = Registry::default().describe(&images).unwrap_err();
+    assert!(error.contains("use `data.name = \"csv_forecast\"`"), "{error}");
+}

@@ -1,0 +1,29 @@
+//! Plans for models of sequences.
+
+use ddprun::plan::{LossKind, LossPlan, Plan, SequencePlan};
+
+use crate::support::plan;
+
+/// A plan for a forecaster of 3 series with 4 features of the date, 24 steps to 6, every dropout in use.
+pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
+    let mut plan = plan(model, &[24, 7], world);
+    plan.model.target = vec![6, 3];
+    plan.model.outputs = 3;
+    plan.model.sequence = SequencePlan {
+        d_model: 8,
+        n_heads: 2,
+        d_ff: 12,
+        n_layers: 2,
+        attn_dropout: 0.25,
+        patch_len: 8,
+        stride: 4,
+        period: 4,
+        num_p: 3,
+        stable_len: 3,
+        layers: [1, 1, 1],
+    };
+    plan.loss = LossPlan { kind: LossKind::TimeFrequency, label_smoothing: 0.0, alpha: 0.35 };
+    plan.data.classes = vec![];
+    plan.distributed.find_unused_parameters = model == "timebridge";
+    plan
+}

@@ -1,0 +1,61 @@
+//! Steps of Adam and AdamW on given gradients, as the engine takes them.
+#![expect(clippy::unwrap_used, reason = "a helper may stop the test")]
+
+use std::collections::BTreeMap;
+
+use ddprun::nn::{Params, change_values};
+use ddprun::optim::{Moments, Part, Preparation, Update, clip_coefficient};
+use ddprun::plan::{OptimizerPlan, ScalingRule, UpdateRule};
+use ddprun::units::GlobalBatchSize;
+
+/// Gradients by parameter index.
+pub(crate) type Gradients = BTreeMap<usize, Vec<f32>>;
+
+/// An optimizer with a constant rate.
+pub(crate) struct Steps {
+    plan: OptimizerPlan,
+    clip: f64,
+    moments: Vec<Moments>,
+    count: u64,
+}
+
+impl Steps {
+    /// Weight decay acts on matrices only; gradients are clipped to the length `clip`.
+    pub(crate) fn new(
+        params: &Params,
+        rule: UpdateRule,
+        lr: f64,
+        (weight_decay, clip): (f64, f64),
+    ) -> Self {
+        let new = |param: &ddprun::nn::Param| Moments::new(&rule, param.elem_count());
+        let moments = params.parameters().iter().map(new).collect();
+        let plan = OptimizerPlan {
+            rule,
+            lr,
+            base_lr: lr,
+            scaling: ScalingRule::None,
+            base_batch_size: GlobalBatchSize::ONE,
+            weight_decay,
+            no_decay_on_1d: true,
+        };
+        Self { plan, clip, moments, count: 0 }
+    }
+
+    /// One step; the gradients' length before clipping.
+    pub(crate) fn step(&mut self, params: &Params, gradients: &Gradients) -> f64 {
+        self.count += 1;
+        let squares: f64 = gradients.values().flatten().map(|&g| f64::from(g).powi(2)).sum();
+        let clip = clip_coefficient(squares.sqrt(), self.clip) as f32;
+        let clipped = Preparation { clip, ..Preparation::default() };
+        let update = Update::new(&self.plan, self.plan.lr, None, self.count).prepared(clipped);
+        for (&index, gradient) in gradients {
+            let param = &params.parameters()[index];
+            let (moments, dimensions) = (&mut self.moments[index], param.shape().len());
+            let apply = |values: &mut [f32]| {
+                update.apply([Part { values, gradient, moments, dimensions }]);
+            };
+            change_values(param.var().unwrap(), apply).unwrap();
+        }
+        squares.sqrt()
+    }
+}
