@@ -23,6 +23,8 @@ pub enum Purpose {
     Generate = 5,
     /// Values of a sweep's trials; `a` = trial, `b` = attempt.
     Sweep = 6,
+    /// Text drawn from a trained model; `a` and `b` are 0.
+    Sample = 7,
 }
 
 /// A stream of random numbers, identified by what it is for.

@@ -17,7 +17,7 @@ use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
 use ddprun::plan::{ModelPlan, OnNonFinite, Plan, Precision, ScalerPlan};
 use ddprun::units::{Bytes, Rank};
-use sequences::forecast_plan;
+use sequences::{forecast_plan, gpt_plan};
 use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
@@ -85,6 +85,17 @@ fn forecasters_with_dropout_have_the_same_bits_at_any_world_size() {
         again.activation_checkpointing = true;
         assert_eq!(train(&again), alone, "{model}, activations computed again");
     }
+}
+
+#[test]
+fn a_gpt_with_dropout_and_tied_weights_has_the_same_bits_at_any_world_size() {
+    let alone = train(&gpt_plan(1));
+    for world in [2, 4] {
+        assert_eq!(train(&gpt_plan(world)), alone, "world size {world}");
+    }
+    let mut again = gpt_plan(2);
+    again.activation_checkpointing = true;
+    assert_eq!(train(&again), alone, "activations computed again");
 }
 
 /// The published `TimeBridge` has a norm that it never uses.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Params, Pass};
@@ -23,7 +23,7 @@ use ddprun::plan::{
     SplitRule, Stem, UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, filled, input, near, near_summary, number};
+use golden::{Collected, check_sum, fill, filled, near, near_summary, number};
 use serde_json::Value;
 use steps::{Gradients, Steps};
 
@@ -67,6 +67,13 @@ fn tiny() -> ModelPlan {
         ..SequencePlan::default()
     };
     plan("timebridge", (96, 24, 7), sizes)
+}
+
+/// Values in [-1, 1) that depend on the name alone, in f32.
+fn input(name: &str, dims: &[usize]) -> Tensor {
+    let values: Vec<f32> =
+        fill(name, dims.iter().product()).into_iter().map(|u| u as f32).collect();
+    Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
 }
 
 /// Series and features of the date side by side.

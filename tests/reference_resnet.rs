@@ -17,7 +17,7 @@ use ddprun::nn::{Params, Pass};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{Convolutions, ModelPlan, Precision, SequencePlan, Stem};
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, fill, filled, flat, input, near, near_summary, number, weight};
+use golden::{Collected, check_sum, fill, filled, flat, near, near_summary, number, weight};
 use serde_json::Value;
 
 fn golden() -> Value {
@@ -43,6 +43,13 @@ fn plan(name: &str, outputs: usize) -> ModelPlan {
         n_tensors: 0,
         n_buffer_elements: 0,
     }
+}
+
+/// Values in [-1, 1) that depend on the name alone, in f32.
+fn input(name: &str, dims: &[usize]) -> Tensor {
+    let values: Vec<f32> =
+        fill(name, dims.iter().product()).into_iter().map(|u| u as f32).collect();
+    Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
 }
 
 fn labels(name: &str, n: usize, classes: usize) -> Tensor {

@@ -93,6 +93,11 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'
         let (name, shape, values) = (name.to_owned(), shape.to_vec(), Place::Var(var?));
         entries.push(Entry { name, dtype: Dtype::F32, shape, values });
     }
+    for (name, param) in params.aliases() {
+        let (name, shape, values) =
+            (name.clone(), param.shape().to_vec(), Place::Var(param.var()?));
+        entries.push(Entry { name, dtype: Dtype::F32, shape, values });
+    }
     for counter in params.counters() {
         let (name, values) = (counter.name().to_owned(), Place::Counter(counter));
         entries.push(Entry { name, dtype: Dtype::I64, shape: vec![], values });

@@ -27,6 +27,8 @@ pub(crate) enum Verb {
     Resume(ResumeArgs),
     /// Evaluate a run's best checkpoint on its validation data.
     Eval(EvalArgs),
+    /// Write text with a run's best checkpoint.
+    Sample(SampleArgs),
     /// Search for good values: trials that are runs of their own.
     Sweep(SweepArgs),
     /// Print a run's table and draw its curves again.
@@ -151,6 +153,30 @@ pub(crate) struct EvalArgs {
     /// Print the metrics as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SampleArgs {
+    /// Run folder, or its name; the newest run if absent.
+    pub(crate) run: Option<String>,
+    /// What the text begins with: characters, or numbers of tokens.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub(crate) prompt: String,
+    /// Tokens to write after it.
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    pub(crate) tokens: usize,
+    /// Less is safer, more is bolder.
+    #[arg(long, default_value_t = 0.8, value_name = "T")]
+    pub(crate) temperature: f64,
+    /// Draw from the likeliest K tokens only.
+    #[arg(long, alias = "top_k", default_value_t = 200, value_name = "K")]
+    pub(crate) top_k: usize,
+    /// Another seed, another text.
+    #[arg(long, default_value_t = 1337)]
+    pub(crate) seed: u64,
+    /// Use the newest checkpoint instead of the best.
+    #[arg(long)]
+    pub(crate) latest: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -7,6 +7,7 @@ mod evaluate;
 mod inspect;
 mod prepare;
 mod resume;
+mod sample;
 mod sweep;
 mod train;
 
@@ -76,6 +77,7 @@ fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
         Some(Verb::Plan(plan)) => inspect::plan(&plan, registry),
         Some(Verb::Resume(resume)) => resume::resume(&resume, registry),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, registry),
+        Some(Verb::Sample(asked)) => sample::sample(&asked, registry),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, registry),
         Some(Verb::Report { run }) => inspect::report(run.as_deref()),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),

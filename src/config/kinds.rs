@@ -4,7 +4,9 @@
 pub(crate) type Belongs = (&'static str, &'static [&'static str]);
 
 /// Models that are stacks of attention layers.
-const TRANSFORMERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
+const TRANSFORMERS: &[&str] = &["timebridge", "itransformer", "patchtst", "gpt"];
+/// Those whose feed-forward part has a width of its own.
+const FORECASTERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
 
 /// Tables whose `name` decides which other keys make sense.
 pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
@@ -15,12 +17,13 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("zero_init_residual", &["resnet*"]),
             ("freeze_backbone", &["resnet*"]),
             ("hidden", &["mlp"]),
-            ("dropout", &["mlp", "timebridge", "itransformer", "patchtst"]),
+            ("dropout", &["mlp", "timebridge", "itransformer", "patchtst", "gpt"]),
             ("attn_dropout", &["timebridge"]),
             ("d_model", TRANSFORMERS),
             ("n_heads", TRANSFORMERS),
-            ("d_ff", TRANSFORMERS),
-            ("n_layers", &["itransformer", "patchtst"]),
+            ("d_ff", FORECASTERS),
+            ("n_layers", &["itransformer", "patchtst", "gpt"]),
+            ("bias", &["gpt"]),
             ("patch_len", &["patchtst"]),
             ("stride", &["patchtst"]),
             ("period", &["timebridge"]),
@@ -37,14 +40,15 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("train_dir", &["image_folder"]),
             ("val_dir", &["image_folder"]),
             ("dir", &["mnist", "shapes"]),
-            ("train_file", &["csv"]),
-            ("val_file", &["csv"]),
+            ("train_file", &["csv", "tokens"]),
+            ("val_file", &["csv", "tokens"]),
             ("target", &["csv"]),
-            ("file", &["csv_forecast"]),
+            ("file", &["csv_forecast", "tokens"]),
             ("split", &["csv_forecast"]),
-            ("seq_len", &["csv_forecast"]),
+            ("seq_len", &["csv_forecast", "tokens"]),
             ("pred_len", &["csv_forecast"]),
             ("calendar", &["csv_forecast"]),
+            ("vocab_size", &["tokens"]),
             ("classes", &["shapes"]),
             ("train_per_class", &["shapes"]),
             ("val_per_class", &["shapes"]),
@@ -98,7 +102,7 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 12] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 13] = [
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
     ("data", "mnist", "dir"),
@@ -108,6 +112,7 @@ pub(crate) const REQUIRED: [(&str, &str, &str); 12] = [
     ("data", "csv_forecast", "file"),
     ("data", "csv_forecast", "seq_len"),
     ("data", "csv_forecast", "pred_len"),
+    ("data", "tokens", "seq_len"),
     ("loss", "time_frequency", "alpha"),
     ("scheduler", "multi_step", "milestones"),
     ("scheduler", "exponential", "gamma"),

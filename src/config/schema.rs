@@ -96,6 +96,8 @@ pub struct Model {
     pub d_ff: Option<u32>,
     /// Transformers: number of layers.
     pub n_layers: Option<u32>,
+    /// GPT: whether linear layers and norms have biases.
+    pub bias: Option<bool>,
     /// `PatchTST`: time steps of a patch.
     pub patch_len: Option<u32>,
     /// `PatchTST`: time steps from patch to patch.
@@ -138,22 +140,24 @@ pub struct Data {
     pub val_dir: Option<PathBuf>,
     /// `mnist`: folder of the four idx files (`.gz` or not). `shapes`: folder to generate into.
     pub dir: Option<PathBuf>,
-    /// `csv`: training table with a header line.
+    /// `csv`: training table with a header line. `tokens`: 16-bit tokens.
     pub train_file: Option<PathBuf>,
-    /// `csv`: validation table.
+    /// `csv`: validation table. `tokens`: 16-bit tokens.
     pub val_file: Option<PathBuf>,
     /// `csv`: name of the column to predict.
     pub target: Option<String>,
-    /// `csv_forecast`: table of series, one row per time step.
+    /// `csv_forecast`: table of series, one row per time step. `tokens`: text.
     pub file: Option<PathBuf>,
     /// `csv_forecast`: how the rows are cut into training, validation and test.
     pub split: Option<SplitRule>,
-    /// `csv_forecast`: time steps that the model sees.
+    /// `csv_forecast`: time steps that the model sees. `tokens`: length of a window.
     pub seq_len: Option<u32>,
     /// `csv_forecast`: time steps that it predicts.
     pub pred_len: Option<u32>,
     /// `csv_forecast`: features of the date beside the series.
     pub calendar: Option<Calendar>,
+    /// `tokens`: size of the vocabulary of `train_file` and `val_file`.
+    pub vocab_size: Option<u32>,
     /// `shapes`: number of classes, 2 to 90.
     pub classes: Option<u32>,
     /// `shapes`: training images per class.
@@ -192,6 +196,8 @@ pub enum DataKind {
     Csv,
     /// A table of series in time; what comes next is the target.
     CsvForecast,
+    /// A text as characters or tokens; the next one is the target.
+    Tokens,
 }
 
 /// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.

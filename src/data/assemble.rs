@@ -126,23 +126,24 @@ fn to_batch(
     let n = samples.len();
     let shape = [&[n], dataset.shape()].concat();
     let class = |target: &Target| match target {
-        Target::Class(label) => *label,
-        Target::Value(value) => *value as u32,
-        Target::Series(_) => 0,
+        Target::Class(label) => vec![*label],
+        Target::Classes(labels) => labels.clone(),
+        Target::Value(_) | Target::Series(_) => vec![],
     };
     let value = |target: &Target| match target {
-        Target::Class(label) => vec![*label as f32],
         Target::Value(value) => vec![*value],
         Target::Series(values) => values.clone(),
+        Target::Class(_) | Target::Classes(_) => vec![],
     };
     let array = dataset.target_shape();
-    let answer = if array.is_empty() { vec![n, 1] } else { [&[n], array].concat() };
+    let answers = [&[n], array].concat();
+    let numbers = if array.is_empty() { vec![n, 1] } else { answers.clone() };
     let cpu = &Device::Cpu;
     let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
         let targets = if dataset.classifies() {
-            Tensor::from_vec(targets.iter().map(class).collect::<Vec<u32>>(), n, cpu)
+            Tensor::from_vec(targets.iter().flat_map(class).collect::<Vec<u32>>(), answers, cpu)
         } else {
-            Tensor::from_vec(targets.iter().flat_map(value).collect::<Vec<f32>>(), answer, cpu)
+            Tensor::from_vec(targets.iter().flat_map(value).collect::<Vec<f32>>(), numbers, cpu)
         };
         Ok((inputs, targets?))
     });

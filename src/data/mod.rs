@@ -24,6 +24,7 @@ mod read;
 pub mod sampler;
 mod shapes;
 mod survey;
+mod tokens;
 mod transform;
 
 use std::sync::Arc;
@@ -35,15 +36,16 @@ use crate::rng::Key;
 
 pub use error::{Error, Fault, SampleError};
 pub use survey::{generate, survey};
+pub use tokens::encode;
 pub use transform::output_size;
 
 /// Samples of one pass.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features), series as (n, time steps,
-    /// series and features of the date).
+    /// series and features of the date), tokens as (n, tokens).
     pub inputs: Tensor,
-    /// (n) u32 labels, (n, targets) f32, or (n, time steps, series) f32.
+    /// (n) or (n, tokens) u32 labels, (n, targets) f32, or (n, time steps, series) f32.
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
@@ -58,6 +60,8 @@ pub enum Target {
     Value(f32),
     /// An array of [`Dataset::target_shape`], row-major.
     Series(Vec<f32>),
+    /// Labels of that shape.
+    Classes(Vec<u32>),
 }
 
 /// Samples that can be loaded in any order, from any thread.
@@ -121,6 +125,13 @@ pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
         SourcePlan::Mnist { dir } => mnist::open(dir, plan)?,
         SourcePlan::Csv { train, val, target, classify } => {
             csv::open(train, val, target, *classify)?
+        }
+        SourcePlan::Text { file, seq_len } => {
+            tokens::open(&tokens::Source::Text(file.clone()), *seq_len)?
+        }
+        SourcePlan::Tokens { train, val, vocabulary, seq_len } => {
+            let (train, val, vocabulary) = (train.clone(), val.clone(), *vocabulary);
+            tokens::open(&tokens::Source::Binary { train, val, vocabulary }, *seq_len)?
         }
         SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar } => {
             let (file, split, seq_len) = (file.clone(), *split, *seq_len);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::schema::{Data, DataKind};
 use crate::data::error::Error;
-use crate::data::{csv, forecast, image_folder, mnist, shapes};
+use crate::data::{csv, forecast, image_folder, mnist, shapes, tokens};
 use crate::plan::{Calendar, DataFacts, SourcePlan, SplitRule};
 
 /// Folder of generated shapes where the experiment names none.
@@ -55,6 +55,7 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
         DataKind::Mnist => survey_mnist(needed(data.dir.as_ref(), "data.dir", "mnist")?),
         DataKind::Csv => survey_tables(data, classify),
         DataKind::CsvForecast => survey_forecast(data),
+        DataKind::Tokens => survey_tokens(data),
     }
 }
 
@@ -117,6 +118,23 @@ fn survey_forecast(data: &Data) -> Result<DataFacts, Error> {
     })
 }
 
+/// A text, or two files of tokens.
+fn survey_tokens(data: &Data) -> Result<DataFacts, Error> {
+    const KIND: &str = "tokens";
+    /// Size of GPT-2's vocabulary.
+    const GPT2: u32 = 50_257;
+    let source = match (&data.file, &data.train_file, &data.val_file) {
+        (Some(file), ..) => tokens::Source::Text(file.clone()),
+        (None, Some(train), val) => tokens::Source::Binary {
+            train: train.clone(),
+            val: needed(val.as_ref(), "data.val_file", KIND)?.clone(),
+            vocabulary: data.vocab_size.unwrap_or(GPT2) as usize,
+        },
+        (None, None, _) => return Err(Error::MissingKey { key: "data.file", kind: KIND }),
+    };
+    tokens::survey(&source, *needed(data.seq_len.as_ref(), "data.seq_len", KIND)? as usize)
+}
+
 fn needed<'a, T>(
     value: Option<&'a T>,
     key: &'static str,
@@ -148,6 +166,7 @@ mod tests {
             seq_len: None,
             pred_len: None,
             calendar: None,
+            vocab_size: None,
             classes: None,
             train_per_class: None,
             val_per_class: None,

@@ -8,19 +8,33 @@ use crate::plan::{LossKind, LossPlan};
 /// Mean over the batch, scalar f32, in the graph.
 pub(crate) fn mean(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
     match plan.kind {
-        LossKind::CrossEntropy => cross_entropy(outputs, targets, plan.label_smoothing),
+        LossKind::CrossEntropy => {
+            let (outputs, targets) = rows(outputs, targets)?;
+            cross_entropy(&outputs, &targets, plan.label_smoothing)
+        }
         LossKind::Mse => mse(outputs, targets),
         LossKind::Mae => mae(outputs, targets),
         LossKind::TimeFrequency => time_frequency(outputs, targets, plan.alpha),
     }
 }
 
-/// Number of samples whose largest output is that of their label; 0 for regression.
+/// Number of answers whose largest output is that of their label; 0 for regression.
 pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<u64> {
     match plan.kind {
-        LossKind::CrossEntropy => Ok(score_classes(outputs, targets, 0.0)?.n_correct as u64),
+        LossKind::CrossEntropy => {
+            let (outputs, targets) = rows(outputs, targets)?;
+            Ok(score_classes(&outputs, &targets, 0.0)?.n_correct as u64)
+        }
         LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency => Ok(0),
     }
+}
+
+/// Each token of a text as a row of its own: (n, tokens, classes) and (n, tokens) -> (rows, classes) and (rows).
+fn rows(outputs: &Tensor, targets: &Tensor) -> Result<(Tensor, Tensor)> {
+    if targets.rank() < 2 {
+        return Ok((outputs.clone(), targets.clone()));
+    }
+    Ok((outputs.flatten_to(1)?, targets.flatten_all()?))
 }
 
 /// Mean squared and mean absolute error over the batch; `None` for classes.

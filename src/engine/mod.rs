@@ -251,7 +251,8 @@ impl Engine {
         norm: GradientNorm,
         (updated, wish): (bool, Wish),
     ) -> StepReport {
-        let accuracy = totals.correct as f64 / totals.samples.max(1) as f64;
+        let answers = totals.samples.max(1) * self.plan.model.answers();
+        let accuracy = totals.correct as f64 / answers as f64;
         StepReport {
             step,
             loss: totals.loss,

@@ -68,7 +68,7 @@ fn peaks_of_pass(
     let shape: Vec<usize> = std::iter::once(samples).chain(plan.model.input.clone()).collect();
     let inputs = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
     let targets = if loss::is_classifier(&plan.loss) {
-        Tensor::zeros(samples, DType::U32, &Device::Cpu)?
+        Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::U32, &Device::Cpu)?
     } else if plan.model.target.is_empty() {
         Tensor::zeros((samples, plan.model.outputs), DType::F32, &Device::Cpu)?
     } else {

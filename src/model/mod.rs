@@ -7,6 +7,7 @@ mod attention;
 mod cnn;
 mod dlinear;
 mod encoder;
+mod gpt;
 mod itransformer;
 mod mlp;
 mod patchtst;

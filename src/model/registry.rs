@@ -2,7 +2,7 @@
 
 use candle_core::Result as CandleResult;
 
-use super::{Model, cnn, dlinear, itransformer, mlp, patchtst, resnet, timebridge};
+use super::{Model, cnn, dlinear, gpt, itransformer, mlp, patchtst, resnet, timebridge};
 use crate::nn::state_dict::{self, LoadReport, Strict, load_state_dict};
 use crate::nn::{Builder, Params};
 use crate::plan::{ModelFacts, ModelPlan};
@@ -61,6 +61,7 @@ impl Default for Registry {
         registry.register("itransformer", itransformer::build);
         registry.register("patchtst", patchtst::build);
         registry.register("timebridge", timebridge::build);
+        registry.register("gpt", gpt::build);
         registry
     }
 }
@@ -172,6 +173,15 @@ pub(super) mod tests {
         }
     }
 
+    /// 6 tokens of a vocabulary of 5.
+    fn text() -> ModelPlan {
+        let mut plan = plan("gpt", &[6], 5);
+        plan.target = vec![6];
+        plan.sequence =
+            SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..SequencePlan::default() };
+        plan
+    }
+
     /// 5 series with 4 features of the date, 24 steps to 4.
     fn forecast(name: &str) -> ModelPlan {
         let mut plan = plan(name, &[24, 9], 5);
@@ -197,7 +207,11 @@ pub(super) mod tests {
         let registry = Registry::default();
         for name in registry.names() {
             let forecasts = ["dlinear", "itransformer", "patchtst", "timebridge"].contains(&name);
-            let plan = if forecasts { forecast(name) } else { plan(name, &[3, 32, 32], 5) };
+            let plan = match name {
+                "gpt" => text(),
+                _ if forecasts => forecast(name),
+                _ => plan(name, &[3, 32, 32], 5),
+            };
             let facts = registry.describe(&plan).unwrap();
             if facts.parameters.iter().map(|p| p.1.iter().product::<usize>()).sum::<usize>()
                 > 2_000_000
@@ -208,7 +222,7 @@ pub(super) mod tests {
             assert_eq!(params.parameters().len(), facts.parameters.len());
             let shape = [&[2], &plan.input[..]].concat();
             let x = Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
-            let expected: &[usize] = if forecasts { &[2, 4, 5] } else { &[2, 5] };
+            let expected = [&[2], &plan.target[..plan.target.len().min(1)], &[5]].concat();
             let key = Key::new(1, Purpose::Dropout, 0, 0);
             for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
                 assert_eq!(model.forward(&x, &pass).unwrap().dims(), expected, "{name}");

@@ -52,6 +52,7 @@ pub struct Params {
     parameters: Vec<Param>,
     buffers: Vec<Buffer>,
     counters: Vec<Counter>,
+    aliases: Vec<(String, Param)>,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -238,6 +239,12 @@ impl Params {
         &self.counters
     }
 
+    /// Further names of parameters, in registration order: saved as tensors of their own, as PyTorch saves tied
+    /// weights.
+    pub fn aliases(&self) -> &[(String, Param)] {
+        &self.aliases
+    }
+
     /// Number of trainable elements.
     pub fn elem_count(&self) -> usize {
         self.parameters.iter().map(Param::elem_count).sum()
@@ -259,6 +266,7 @@ impl Params {
     fn holds(&self, name: &str) -> bool {
         self.parameters.iter().any(|param| param.name() == name)
             || self.buffers.iter().any(|buffer| buffer.name() == name)
+            || self.aliases.iter().any(|(alias, _)| alias == name)
     }
 }
 
@@ -357,6 +365,21 @@ impl Builder {
         let buffer = Buffer(Arc::new(BufferInner { name, shape: shape.to_vec(), value }));
         params.buffers.push(buffer.clone());
         Ok(buffer)
+    }
+
+    /// Registers another name of `param`, whose values both are.
+    ///
+    /// # Errors
+    ///
+    /// The name is taken.
+    pub fn alias(&self, name: &str, param: &Param) -> Result<()> {
+        let name = self.name(name);
+        let mut params = lock(&self.params);
+        if params.holds(&name) {
+            bail!("parameter `{name}` is registered twice");
+        }
+        params.aliases.push((name, param.clone()));
+        Ok(())
     }
 
     /// Registers a counter, zero.

@@ -130,6 +130,7 @@ fn load_state_dict_bytes(
     let file = SafeTensors::deserialize(bytes)
         .map_err(|source| Error::Format { path: path.to_owned(), source })?;
     let mut file = renamed(params, &file);
+    take_aliases(params, &mut file);
     let mut loading = Loading::new(path, strict);
     let mut values = Vec::new();
     for (name, shape, var) in tensors(params)? {
@@ -158,7 +159,10 @@ fn load_state_dict_bytes(
 /// The model was only described.
 pub fn save_state_dict(params: &Params) -> Result<Vec<u8>, Error> {
     let mut owned: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
-    for (name, shape, var) in tensors(params)? {
+    let aliases = params.aliases().iter();
+    let aliases = aliases.map(|(name, p)| Ok((name.clone(), p.shape().to_vec(), p.var()?.clone())));
+    let aliases: Vec<_> = aliases.collect::<candle_core::Result<_>>()?;
+    for (name, shape, var) in tensors(params)?.into_iter().chain(aliases) {
         let values = var.flatten_all()?.to_vec1::<f32>()?;
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         owned.push((name, Dtype::F32, shape, bytes));
@@ -216,6 +220,18 @@ fn renamed<'a>(params: &Params, file: &SafeTensors<'a>) -> BTreeMap<String, Tens
             stripped.into_iter().map(|(key, view)| (format!("{prefix}{key}"), view)).collect()
         }
         _ => stripped,
+    }
+}
+
+/// Another name of a parameter stands for it where the file lacks that; one that says the same goes.
+fn take_aliases(params: &Params, file: &mut BTreeMap<String, TensorView<'_>>) {
+    for (alias, param) in params.aliases() {
+        let Some(view) = file.remove(alias) else { continue };
+        match file.get(param.name()) {
+            None => drop(file.insert(param.name().to_owned(), view)),
+            Some(same) if *same == view => {}
+            Some(_) => drop(file.insert(alias.clone(), view)),
+        }
     }
 }
 

@@ -68,6 +68,24 @@ pub enum SourcePlan {
         /// Whether the target is a class (else a number).
         classify: bool,
     },
+    /// Windows of a text, character by character.
+    Text {
+        /// The text.
+        file: PathBuf,
+        /// Characters of a window.
+        seq_len: usize,
+    },
+    /// Windows of 16-bit tokens.
+    Tokens {
+        /// Tokens to train on.
+        train: PathBuf,
+        /// Tokens to validate on.
+        val: PathBuf,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+        /// Tokens of a window.
+        seq_len: usize,
+    },
     /// Windows of one table of series in time.
     CsvForecast {
         /// The table.

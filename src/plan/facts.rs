@@ -30,9 +30,9 @@ pub struct DataFacts {
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
     /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table, (time
-    /// steps, series and features of the date) for a forecast; `None` for image folders, whose transforms decide.
+    /// steps, series and features of the date) for a forecast, (tokens) for a text; `None` for image folders, whose transforms decide.
     pub sample: Option<Vec<usize>>,
-    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast; empty for a label or
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast, (tokens) of a text; empty for a label or
     /// a number.
     pub target: Vec<usize>,
 }

@@ -25,7 +25,7 @@ pub(crate) fn decide(loaded: &Loaded, data: &DataFacts) -> Result<LossPlan, Prob
         (LossKind::CrossEntropy, false) => Err(loaded
             .problem_at("loss.name", place(loaded), "needs classes, but the target holds numbers")
             .help("use `mse` or `mae`")),
-        (LossKind::TimeFrequency, _) if data.target.len() != 2 => Err(loaded
+        (LossKind::TimeFrequency, false) if data.target.len() != 2 => Err(loaded
             .problem("loss.name", "compares series in time, which this data does not have")
             .help("use `mse` or `mae`, or data of the kind `csv_forecast`")),
         (LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency, true) => Err(loaded

@@ -101,10 +101,12 @@ fn loading(plan: &Plan) -> Bytes {
             let rows = plan.data.n_train + plan.data.n_val + plan.data.n_test + seq_len;
             rows as u64 * sample / (*seq_len).max(1) as u64 * 3
         }
+        // Two bytes per character.
+        SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 2,
         SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,
         // A byte per pixel.
         SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,
-        SourcePlan::ImageFolder { .. } => 0,
+        SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } => 0,
     };
     Bytes(batches * u64::from(plan.batch.size.get()) * sample + held)
 }

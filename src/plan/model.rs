@@ -18,9 +18,9 @@ pub struct ModelPlan {
     /// Width of the output: classes, regression targets, or series of a forecast.
     pub outputs: usize,
     /// Shape of one sample as the model receives it: (channels, height, width), (features), or (time steps,
-    /// series and features of the date).
+    /// series and features of the date), (tokens).
     pub input: Vec<usize>,
-    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast.
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast, (tokens) of a text.
     #[serde(default)]
     pub target: Vec<usize>,
     /// `ResNet` stem.
@@ -63,6 +63,8 @@ pub struct SequencePlan {
     pub n_layers: usize,
     /// Dropout of attention probabilities.
     pub attn_dropout: f64,
+    /// GPT: whether linear layers and norms have biases.
+    pub bias: bool,
     /// `PatchTST`: time steps of a patch.
     pub patch_len: usize,
     /// `PatchTST`: time steps from patch to patch.
@@ -122,6 +124,7 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
     let [d_model, n_heads, d_ff, n_layers] = match asked.name.as_str() {
         "itransformer" => [512, 8, 512, 2],
         "patchtst" => [128, 16, 256, 3],
+        "gpt" => [768, 12, 4 * 768, 12],
         _ => [128, 8, 128, 1],
     };
     let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
@@ -133,6 +136,7 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
         d_ff: or(asked.d_ff, d_ff),
         n_layers: or(asked.n_layers, n_layers),
         attn_dropout: asked.attn_dropout.unwrap_or(0.15),
+        bias: asked.bias.unwrap_or(false),
         patch_len: or(asked.patch_len, 16),
         stride: or(asked.stride, 8),
         period,
@@ -146,7 +150,8 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
 fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let classes = data.classes.len();
     match loaded.experiment.model.num_classes.given() {
-        None => Ok(data.target.last().copied().unwrap_or(classes.max(1))),
+        None if classes > 0 => Ok(classes),
+        None => Ok(data.target.last().copied().unwrap_or(1)),
         Some(given) if (given as usize) < classes => {
             let what = format!("is {given}, but the data has {classes} classes");
             let help = "leave it away: \"auto\" is the number of classes";
@@ -157,6 +162,11 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
 }
 
 impl ModelPlan {
+    /// Answers that a sample asks for: one per token of a text, else one.
+    pub fn answers(&self) -> u64 {
+        if self.target.len() == 1 { self.target[0] as u64 } else { 1 }
+    }
+
     /// The same model with the counts of what was built from it.
     pub(crate) fn counted(mut self, facts: &ModelFacts) -> Self {
         self.n_parameters = facts.lengths().sum();

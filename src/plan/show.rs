@@ -237,6 +237,12 @@ fn source(plan: &Plan) -> String {
         SourcePlan::Csv { train, val, target, .. } => {
             format!("{} and {}, target `{target}`", train.display(), val.display())
         }
+        SourcePlan::Text { file, seq_len } => {
+            format!("{}, windows of {seq_len} characters", file.display())
+        }
+        SourcePlan::Tokens { train, val, seq_len, .. } => {
+            format!("{} and {}, windows of {seq_len} tokens", train.display(), val.display())
+        }
         SourcePlan::CsvForecast { file, seq_len, pred_len, .. } => {
             format!("{}, {seq_len} steps -> {pred_len}", file.display())
         }

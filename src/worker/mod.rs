@@ -5,6 +5,7 @@ mod assemble;
 mod due;
 mod failure;
 mod feed;
+mod sample;
 mod test;
 mod train;
 mod voice;
@@ -27,6 +28,7 @@ use crate::launch::{ErrorReport, Link, Membership, Stop};
 use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
+pub use sample::Sampling;
 use train::Ending;
 use voice::Voice;
 
@@ -131,6 +133,21 @@ pub fn evaluate(
     registry: &Registry,
 ) -> Result<BTreeMap<String, f64>, Error> {
     on_large_stack(|| assemble::evaluate(plan, opened, registry))
+}
+
+/// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this process alone.
+///
+/// # Errors
+///
+/// Model or checkpoint cannot be used.
+pub fn sample(
+    plan: &Plan,
+    opened: &checkpoint::Opened,
+    registry: &Registry,
+    prompt: &[u32],
+    asked: &Sampling,
+) -> Result<Vec<u32>, Error> {
+    on_large_stack(|| sample::sample(plan, opened, registry, prompt, asked))
 }
 
 impl RankRun {

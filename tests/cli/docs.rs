@@ -206,6 +206,7 @@ fn write_data(lab: &Lab) {
             format!("date,{}\n{}", header.join(","), format!("2016-07-01,{row}\n").repeat(rows));
         lab.write(&format!("data/forecast/{name}.csv"), text);
     }
+    lab.write("data/tinyshakespeare/input.txt", "to be, or not to be\n".repeat(1000));
     for split in ["train", "t10k"] {
         let number = |n: u32| n.to_be_bytes();
         let images = [0x803, 3000, 28, 28].map(number).concat();

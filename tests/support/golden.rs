@@ -27,12 +27,6 @@ pub(crate) fn fill(name: &str, n: usize) -> Vec<f64> {
         .collect()
 }
 
-pub(crate) fn input(name: &str, dims: &[usize]) -> Tensor {
-    let values: Vec<f32> =
-        fill(name, dims.iter().product()).into_iter().map(|u| u as f32).collect();
-    Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
-}
-
 pub(crate) fn weight(name: &str, shape: &[usize]) -> Vec<f32> {
     let scale: f64 = 1.0 / (shape.iter().skip(1).product::<usize>() as f64).sqrt();
     let value = |u: f64| match shape.len() {

@@ -184,7 +184,11 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
     for &sample in samples {
         let mut stream = Key::new(1, Purpose::Generate, 0, u64::from(sample)).stream();
         let class = f64::from(sample % CLASSES as u32);
-        values.extend((0..n).map(|_| (0.4 * class + stream.normal()) as f32));
+        if plan.model.name == "gpt" {
+            values.extend((0..n).map(|_| stream.below(CLASSES as u64) as f32));
+        } else {
+            values.extend((0..n).map(|_| (0.4 * class + stream.normal()) as f32));
+        }
     }
     let dims: Vec<usize> = [&[samples.len()], shape.as_slice()].concat();
     Batch {
@@ -196,9 +200,13 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
 
 /// Labels, or arrays of this shape.
 fn targets(shape: &[usize], samples: &[u32]) -> Tensor {
-    if shape.is_empty() {
-        let labels: Vec<u32> = samples.iter().map(|sample| sample % CLASSES as u32).collect();
-        return Tensor::from_vec(labels, samples.len(), &Device::Cpu).unwrap();
+    if shape.len() < 2 {
+        let answers: usize = shape.iter().product();
+        let labels = samples
+            .iter()
+            .flat_map(|&sample| (0..answers as u32).map(move |i| (sample + i) % CLASSES as u32));
+        let shape = [&[samples.len()], shape].concat();
+        return Tensor::from_vec(labels.collect::<Vec<u32>>(), shape, &Device::Cpu).unwrap();
     }
     let value = |&sample: &u32| {
         let mut stream = Key::new(2, Purpose::Generate, 0, u64::from(sample)).stream();

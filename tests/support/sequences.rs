@@ -15,6 +15,7 @@ pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
         d_ff: 12,
         n_layers: 2,
         attn_dropout: 0.25,
+        bias: false,
         patch_len: 8,
         stride: 4,
         period: 4,
@@ -25,5 +26,14 @@ pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
     plan.loss = LossPlan { kind: LossKind::TimeFrequency, label_smoothing: 0.0, alpha: 0.35 };
     plan.data.classes = vec![];
     plan.distributed.find_unused_parameters = model == "timebridge";
+    plan
+}
+
+/// A plan for a GPT of 12 tokens, every dropout in use.
+pub(crate) fn gpt_plan(world: u32) -> Plan {
+    let mut plan = plan("gpt", &[12], world);
+    plan.model.target = vec![12];
+    let sizes = SequencePlan { d_model: 8, n_heads: 2, n_layers: 2, ..SequencePlan::default() };
+    plan.model.sequence = sizes;
     plan
 }

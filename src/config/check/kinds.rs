@@ -61,9 +61,11 @@ pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
                 found.push(Finding::new(name, "must be the last of its list"));
             }
         }
-        let numbers = loaded.word("data.name").filter(|name| name.starts_with("csv"));
-        if let (Some(name), 1..) = (numbers, length) {
-            let what = format!("change images, but `{name}` holds numbers");
+        let kinds = ["csv", "csv_forecast", "tokens"];
+        let other = loaded.word("data.name").filter(|name| kinds.contains(name));
+        if let (Some(name), 1..) = (other, length) {
+            let held = if name == "tokens" { "text" } else { "numbers" };
+            let what = format!("change images, but `{name}` holds {held}");
             found.push(Finding::new(list, what).about("data.name"));
         }
     }

@@ -107,6 +107,7 @@ const WHOLES: &[Whole] = &[
     ("model.ca_layers", |e| e.model.ca_layers.map(u64::from), 0, 1 << 10),
     ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
     ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),
+    ("data.vocab_size", |e| e.data.vocab_size.map(u64::from), 2, 1 << 16),
     ("data.classes", |e| e.data.classes.map(u64::from), 2, 90),
     ("data.train_per_class", |e| e.data.train_per_class.map(u64::from), 1, 100_000),
     ("data.val_per_class", |e| e.data.val_per_class.map(u64::from), 1, 100_000),

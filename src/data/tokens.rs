@@ -1,0 +1,311 @@
+//! One long text as tokens: windows of it, each with the token that follows each of its tokens.
+//!
+//! A text file is read character by character; the vocabulary is its sorted distinct characters, the first 90 % are
+//! for training. Or two files of 16-bit tokens, little-endian, as nanoGPT's `prepare.py` writes them, which are read
+//! where they lie.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::data::error::{Error, SampleError, shown};
+use crate::data::{Dataset, Splits, Target, read};
+use crate::plan::{DataFacts, SourcePlan};
+use crate::rng::Key;
+
+/// Most windows that begin at every token; of more, one begins at every `seq_len`-th.
+const MOST_OVERLAPPING: usize = 1 << 24;
+
+/// Where the tokens are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Characters of one file.
+    Text(PathBuf),
+    /// 16-bit tokens of two files, of a vocabulary of this size.
+    Binary { train: PathBuf, val: PathBuf, vocabulary: usize },
+}
+
+/// Counts windows and tokens.
+///
+/// # Errors
+///
+/// As [`open`].
+pub(crate) fn survey(source: &Source, seq_len: usize) -> Result<DataFacts, Error> {
+    let (splits, classes) = open(source, seq_len)?;
+    let plan = match source.clone() {
+        Source::Text(file) => SourcePlan::Text { file, seq_len },
+        Source::Binary { train, val, vocabulary } => {
+            SourcePlan::Tokens { train, val, vocabulary, seq_len }
+        }
+    };
+    Ok(DataFacts {
+        source: plan,
+        n_train: splits.train.len(),
+        n_val: splits.val.len(),
+        n_test: 0,
+        classes,
+        sample: Some(vec![seq_len]),
+        target: vec![seq_len],
+    })
+}
+
+/// Opens both parts; also returns the vocabulary in the order of its tokens.
+///
+/// # Errors
+///
+/// A file is absent, is not UTF-8 text or not a whole number of tokens, or is shorter than one window.
+pub(crate) fn open(source: &Source, seq_len: usize) -> Result<(Splits, Vec<String>), Error> {
+    let (train, val, classes) = match source {
+        Source::Text(file) => text(file)?,
+        Source::Binary { train, val, vocabulary } => {
+            let classes = (0..*vocabulary).map(|token| token.to_string()).collect();
+            (binary(train)?, binary(val)?, classes)
+        }
+    };
+    let overlapping = train.len() <= MOST_OVERLAPPING;
+    let train = Windows::new(train, seq_len, if overlapping { 1 } else { seq_len }, classes.len())?;
+    let val = Windows::new(val, seq_len, seq_len, classes.len())?;
+    Ok((Splits { train: Arc::new(train), val: Arc::new(val), test: None }, classes))
+}
+
+/// The characters of `text` that are in `vocabulary` as tokens; `None` for one that is not.
+pub fn encode(vocabulary: &[String], text: &str) -> Option<Vec<u32>> {
+    let mut buffer = [0; 4];
+    let token = |c: char| {
+        let c: &str = c.encode_utf8(&mut buffer);
+        vocabulary.iter().position(|known| known == c).map(|token| token as u32)
+    };
+    text.chars().map(token).collect()
+}
+
+fn text(file: &Path) -> Result<(Tokens, Tokens, Vec<String>), Error> {
+    let bytes = read::whole(file).map_err(|source| unreadable(file, "the text", source))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        format(file, format!("it is not UTF-8 text: byte {at} is not part of a character"))
+    })?;
+    let vocabulary: BTreeSet<char> = text.chars().collect();
+    if vocabulary.len() > 1 << 16 {
+        let n = vocabulary.len();
+        return Err(format(file, format!("its {n} different characters are more than 65536")));
+    }
+    let order: std::collections::BTreeMap<char, u16> =
+        vocabulary.iter().copied().zip(0..).collect();
+    let tokens: Vec<u16> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
+    let n_train = tokens.len() * 9 / 10;
+    let tokens: Arc<[u16]> = tokens.into();
+    let part = |range| Tokens { held: Held::Memory(tokens.clone(), range), path: file.to_owned() };
+    let classes = vocabulary.iter().map(char::to_string).collect();
+    Ok((part(0..n_train), part(n_train..tokens.len()), classes))
+}
+
+fn binary(path: &Path) -> Result<Tokens, Error> {
+    let failed = |source| unreadable(path, "the tokens", source);
+    let file = read::open(path).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len() as usize;
+    if !bytes.is_multiple_of(2) {
+        return Err(format(path, format!("{bytes} bytes are no whole number of 16-bit tokens")));
+    }
+    Ok(Tokens { held: Held::File(file, bytes / 2), path: path.to_owned() })
+}
+
+fn unreadable(path: &Path, what: &'static str, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => Error::Missing {
+            what,
+            path: path.to_owned(),
+            expected: "UTF-8 text (`file`), or 16-bit tokens, little-endian (`train_file` and `val_file`)",
+        },
+        _ => Error::Io { action: "read", path: path.to_owned(), source },
+    }
+}
+
+fn format(path: &Path, what: String) -> Error {
+    Error::Format { path: path.to_owned(), what }
+}
+
+/// A row of tokens.
+struct Tokens {
+    held: Held,
+    path: PathBuf,
+}
+
+enum Held {
+    /// A part of what is in memory.
+    Memory(Arc<[u16]>, std::ops::Range<usize>),
+    /// A file and its number of tokens.
+    File(File, usize),
+}
+
+impl Tokens {
+    fn len(&self) -> usize {
+        match &self.held {
+            Held::Memory(_, range) => range.len(),
+            Held::File(_, n) => *n,
+        }
+    }
+
+    /// `n` tokens from `start` on.
+    fn read(&self, start: usize, n: usize) -> io::Result<Vec<u32>> {
+        match &self.held {
+            Held::Memory(tokens, range) => {
+                let start = range.start + start;
+                Ok(tokens[start..start + n].iter().map(|&token| u32::from(token)).collect())
+            }
+            Held::File(file, _) => {
+                let mut bytes = vec![0; 2 * n];
+                file.read_exact_at(&mut bytes, 2 * start as u64)?;
+                let token = |pair: &[u8]| u32::from(u16::from_le_bytes([pair[0], pair[1]]));
+                Ok(bytes.chunks_exact(2).map(token).collect())
+            }
+        }
+    }
+}
+
+/// The windows of one part: `seq_len` tokens from every `stride`-th on.
+struct Windows {
+    tokens: Tokens,
+    stride: usize,
+    shape: [usize; 1],
+    vocabulary: usize,
+    n: usize,
+}
+
+impl Windows {
+    fn new(
+        tokens: Tokens,
+        seq_len: usize,
+        stride: usize,
+        vocabulary: usize,
+    ) -> Result<Self, Error> {
+        let Some(room) = tokens.len().checked_sub(seq_len + 1) else {
+            let what = format!(
+                "a part of {} tokens is too short for `seq_len` = {seq_len} and the token after it",
+                tokens.len()
+            );
+            return Err(format(&tokens.path, what));
+        };
+        Ok(Self { tokens, stride, shape: [seq_len], vocabulary, n: room / stride + 1 })
+    }
+}
+
+impl Dataset for Windows {
+    fn len(&self) -> usize {
+        self.n
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn target_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn classifies(&self) -> bool {
+        true
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("the tokens from {} on of `{}`", index * self.stride, shown(&self.tokens.path))
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        _: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        let path = || self.tokens.path.clone();
+        let mut window = self
+            .tokens
+            .read(index * self.stride, self.shape[0] + 1)
+            .map_err(|source| SampleError::Io { path: path(), source })?;
+        if let Some(token) = window.iter().find(|&&token| token as usize >= self.vocabulary) {
+            let n = self.vocabulary;
+            let reason =
+                format!("token {token} is outside of a vocabulary of {n}: set `data.vocab_size`");
+            return Err(SampleError::Decode { path: path(), reason });
+        }
+        values.extend(window[..self.shape[0]].iter().map(|&token| token as f32));
+        window.remove(0);
+        Ok(Target::Classes(window))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn file(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = dir.join(name);
+        File::create(&path).unwrap().write_all(bytes).unwrap();
+        path
+    }
+
+    fn load(data: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
+        let mut values = Vec::new();
+        let target = data.load(index, None, &mut values).unwrap();
+        (values, target)
+    }
+
+    #[test]
+    fn characters_are_numbered_in_their_order_and_each_is_followed_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "hallo wörld!\n".repeat(10);
+        let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()));
+        let (splits, classes) = open(&source, 4).unwrap();
+        assert_eq!(classes, ["\n", " ", "!", "a", "d", "h", "l", "o", "r", "w", "ö"]);
+        // 117 and 13 tokens: windows of 5 begin at each of 113 tokens, and at tokens 0, 4 and 8.
+        assert_eq!((splits.train.len(), splits.val.len()), (113, 3));
+        let (seen, next) = load(&*splits.train, 1);
+        assert_eq!((seen, next), (vec![3.0, 6.0, 6.0, 7.0], Target::Classes(vec![6, 6, 7, 1])));
+        let (seen, _) = load(&*splits.val, 2);
+        assert_eq!(seen, [8.0, 6.0, 4.0, 2.0]);
+        assert_eq!(encode(&classes, "hö"), Some(vec![5, 10]));
+        assert_eq!(encode(&classes, "z"), None);
+        let facts = survey(&source, 4).unwrap();
+        assert_eq!((facts.n_train, facts.sample, facts.target), (113, Some(vec![4]), vec![4]));
+    }
+
+    #[test]
+    fn sixteen_bit_tokens_are_read_where_they_lie() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..20u16).flat_map(|i| (i * 1000).to_le_bytes()).collect();
+        let train = file(dir.path(), "train.bin", &bytes);
+        let val = file(dir.path(), "val.bin", &bytes[..12]);
+        let opened = |vocabulary| {
+            let source = Source::Binary { train: train.clone(), val: val.clone(), vocabulary };
+            open(&source, 3).unwrap().0
+        };
+        let splits = opened(20_000);
+        assert_eq!((splits.train.len(), splits.val.len()), (17, 1));
+        assert_eq!(load(&*splits.train, 16).1, Target::Classes(vec![17_000, 18_000, 19_000]));
+        let error = opened(2000).train.load(5, None, &mut Vec::new()).unwrap_err();
+        assert!(
+            error.to_string().contains("token 5000 is outside of a vocabulary of 2000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |bytes: &[u8], expected: &str| {
+            let source = Source::Text(file(dir.path(), "input.txt", bytes));
+            let error = open(&source, 8).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(b"to be\xff", "it is not UTF-8 text: byte 5");
+        check(b"to be, or not to be", "a part of 2 tokens is too short");
+        let odd = file(dir.path(), "odd.bin", b"abc");
+        let source = Source::Binary { train: odd.clone(), val: odd, vocabulary: 5 };
+        let error = open(&source, 8).err().unwrap().to_string();
+        assert!(error.contains("3 bytes are no whole number of 16-bit tokens"), "{error}");
+    }
+}

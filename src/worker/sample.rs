@@ -1,0 +1,89 @@
+//! A trained model of text continues one: token after token, each drawn from what the model expects next.
+
+use candle_core::{Device, Tensor};
+
+use crate::checkpoint::{self, Opened};
+use crate::engine;
+use crate::model::{Model, Registry};
+use crate::nn::Pass;
+use crate::plan::Plan;
+use crate::rng::{Key, Purpose};
+use crate::worker::Error;
+
+/// How to continue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Tokens to draw.
+    pub tokens: usize,
+    /// Logits are divided by it: less is safer, more is bolder.
+    pub temperature: f64,
+    /// Only the likeliest so many are drawn.
+    pub top_k: usize,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+/// The tokens that follow `prompt`, drawn from the model in the checkpoint `opened`.
+pub(crate) fn sample(
+    plan: &Plan,
+    opened: &Opened,
+    registry: &Registry,
+    prompt: &[u32],
+    asked: &Sampling,
+) -> Result<Vec<u32>, Error> {
+    let (model, params) = registry.build(&plan.model, plan.seed)?;
+    checkpoint::restore(opened, plan, &params)?;
+    let length = plan.model.input.first().copied().unwrap_or(1);
+    let key = Key::new(asked.seed, Purpose::Sample, 0, 0);
+    let mut tokens = prompt.to_vec();
+    for i in 0..asked.tokens {
+        let seen = &tokens[tokens.len().saturating_sub(length)..];
+        let logits = expected_next(&*model, seen, plan).map_err(|source| {
+            engine::Error::Tensor { phase: "sampling", step: opened.state.step, source }
+        })?;
+        tokens.push(draw(&logits, asked, key.uniform(i as u64)));
+    }
+    Ok(tokens.split_off(prompt.len()))
+}
+
+/// Logits of the token after `seen`.
+fn expected_next(model: &dyn Model, seen: &[u32], plan: &Plan) -> candle_core::Result<Vec<f32>> {
+    let seen = Tensor::from_iter(seen.iter().map(|&token| token as f32), &Device::Cpu)?;
+    let logits = model.forward(&seen.unsqueeze(0)?, &Pass::eval(plan.precision))?;
+    let last = logits.dim(1)? - 1;
+    logits.narrow(1, last, 1)?.flatten_all()?.to_vec1()
+}
+
+/// The token at `position`, from 0 to 1, of the distribution; equally likely ones stand in their order.
+fn draw(logits: &[f32], asked: &Sampling, position: f64) -> u32 {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    order.truncate(asked.top_k.max(1));
+    let largest = order.first().map_or(0.0, |&first| f64::from(logits[first]));
+    let weight = |&i: &usize| ((f64::from(logits[i]) - largest) / asked.temperature).exp();
+    let mut left = position * order.iter().map(weight).sum::<f64>();
+    let drawn = order.iter().find(|i| {
+        left -= weight(i);
+        left < 0.0
+    });
+    drawn.or(order.last()).map_or(0, |&i| i as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_follow_the_distribution_its_temperature_and_its_cut() {
+        let logits = [0.0, 2f32.ln(), f32::NEG_INFINITY, 0.0];
+        let asked = Sampling { tokens: 1, temperature: 1.0, top_k: 4, seed: 1 };
+        let at = |position, asked: &Sampling| draw(&logits, asked, position);
+        // Probabilities 1/2, 1/4, 1/4 of tokens 1, 0 and 3.
+        let drawn = [0.0, 0.49, 0.51, 0.74, 0.76, 0.999].map(|position| at(position, &asked));
+        assert_eq!(drawn, [1, 1, 0, 0, 3, 3]);
+        let bold = Sampling { temperature: 1e9, ..asked };
+        assert_eq!([0.32, 0.34, 0.67].map(|position| at(position, &bold)), [1, 0, 3]);
+        let cut = Sampling { top_k: 1, ..asked };
+        assert_eq!([0.0, 0.999].map(|position| at(position, &cut)), [1, 1]);
+    }
+}
