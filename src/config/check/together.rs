@@ -81,7 +81,9 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
         found.push(Finding::new("distributed.shards", what).about("data.sampler"));
     }
     let model = experiment.model.name.as_str();
-    if experiment.train.activation_checkpointing && ["mlp", "simple_cnn", "dlinear"].contains(&model) {
+    if experiment.train.activation_checkpointing
+        && ["mlp", "simple_cnn", "dlinear"].contains(&model)
+    {
         let what = format!("saves nothing: `{model}` has no blocks whose inputs are kept");
         found.push(Finding::new("train.activation_checkpointing", what).about("model.name"));
     }
