@@ -118,9 +118,10 @@ fn skipped(step: u64, loss_scale: Option<f64>) -> String {
 fn evaluation(split: &str, evaluated: &Evaluated) -> String {
     let mut line = format!("step {}  {split}", evaluated.step);
     let mut metrics: Vec<_> = evaluated.metrics.iter().collect();
-    metrics.sort_by_key(|(name, _)| !name.ends_with("/loss"));
+    let own = |name: &str| name.strip_prefix(split)?.strip_prefix('/').map(str::to_owned);
+    metrics.sort_by_key(|(name, _)| own(name).as_deref() != Some("loss"));
     for (name, value) in metrics {
-        let short_name = name.split_once('/').map_or(name.as_str(), |(_, metric)| metric);
+        let short_name = own(name).unwrap_or_else(|| name.clone());
         let _ = write!(line, "  {short_name} {}", text::metric(name, *value));
     }
     let _ = write!(line, "  ({} samples)", evaluated.samples);
@@ -225,6 +226,19 @@ mod tests {
             @"step 30  val  loss 0.5500  accuracy 72.50 %  (1000 samples)");
         let context = Context { steps_per_epoch: 20, total_steps: 50, time_left: None };
         assert_eq!(line(&Event::Evaluated(examples::evaluated(40)), &context), None);
+    }
+
+    #[test]
+    fn metrics_of_another_part_keep_its_name() {
+        let metrics = [("train/loss", 0.3), ("val/loss", 0.2), ("val/mse", 0.1)];
+        let metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
+        let evaluated = Evaluated { metrics, ..examples::evaluated(30) };
+        assert_snapshot!(check(&Event::Evaluated(evaluated)),
+            @"step 30  val  loss 0.2000  train/loss 0.3000  mse 0.1000  (1000 samples)");
+        let metrics = [("test/mae".to_owned(), 0.4), ("test/loss".to_owned(), 0.5)].into();
+        let tested = Evaluated { metrics, ..examples::evaluated(20) };
+        assert_snapshot!(check(&Event::Tested(tested)),
+            @"step 20  test  loss 0.5000  mae 0.4000  (1000 samples)");
     }
 
     #[test]
