@@ -32,7 +32,7 @@ test *args:
 # Ranks that are killed, stopped and hung at every phase of a run, by fail points (`src/failpoint.rs`).
 [group('check')]
 failpoints:
-    cargo test --locked --features failpoints --test cli failpoints
+    cargo test --locked --features failpoints --test cli -- failpoints strace
     cargo test --locked --features failpoints --lib failpoint
 
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.

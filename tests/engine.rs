@@ -1,6 +1,7 @@
 //! The training step over real ranks: the same bits at any world size, resume, skips and refusals.
 #![expect(clippy::unwrap_used, reason = "a test may stop")]
 
+mod grid;
 #[path = "support/sequences.rs"]
 mod sequences;
 mod support;

@@ -11,6 +11,7 @@
 //!
 //! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the copy.
 
+mod compare;
 mod copied;
 mod entries;
 mod load;
@@ -21,6 +22,7 @@ mod tensors;
 mod verify;
 mod writer;
 
+pub use compare::Difference;
 pub use copied::Snapshot;
 pub use load::{
     Found, Opened, Restored, all, is_checkpoint, model, newest, open, restore, restore_newest,

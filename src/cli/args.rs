@@ -31,6 +31,8 @@ pub(crate) enum Verb {
     Sample(SampleArgs),
     /// Search for good values: trials that are runs of their own.
     Sweep(SweepArgs),
+    /// Train a few steps at several world sizes, and say whether they give the same bits.
+    Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again.
     Report {
         /// Run folder, or its name; the newest run if absent.
@@ -132,6 +134,21 @@ pub(crate) struct SweepArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:\n  ddprun doctor experiments/quickstart.toml --world-sizes 1,2")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) run: Run,
+    /// Numbers of ranks to compare; all must be admitted by `distributed.shards`.
+    #[arg(long, alias = "world_sizes", value_name = "N,N", value_delimiter = ',')]
+    #[arg(default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) world_sizes: Vec<u32>,
+    /// Steps to train at each.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: u64,
 }
 
 #[derive(Debug, ClapArgs)]

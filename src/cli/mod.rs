@@ -3,6 +3,7 @@
 
 mod args;
 mod checkpoint;
+mod doctor;
 mod evaluate;
 mod inspect;
 mod prepare;
@@ -79,6 +80,7 @@ fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, registry),
         Some(Verb::Sample(asked)) => sample::sample(&asked, registry),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, registry),
+        Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, registry),
         Some(Verb::Report { run }) => inspect::report(run.as_deref()),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
         Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),

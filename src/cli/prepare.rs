@@ -90,7 +90,7 @@ pub(crate) fn data_section(experiment: &Experiment) -> config::schema::Data {
 }
 
 /// Generates the data that the experiment wants generated.
-fn generate(prepared: &Prepared) -> Result<(), Refusal> {
+pub(crate) fn generate(prepared: &Prepared) -> Result<(), Refusal> {
     let experiment = &prepared.loaded.experiment;
     data::generate(&data_section(experiment), experiment.experiment.seed)
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))

@@ -11,6 +11,9 @@ use serde_json::Value;
 use crate::experiments::BASE;
 use crate::running::{Ended, Running, is_alive, pid_of, spawn, until};
 
+/// The program that is tested.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ddprun");
+
 /// Carries the lab's folder into every process of it.
 const MARK: &str = "LAB_FOLDER";
 
@@ -45,7 +48,12 @@ impl Lab {
 
     /// The binary in this folder, with none of a launcher's variables.
     pub(crate) fn ddprun(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ddprun"));
+        self.command(BINARY, args)
+    }
+
+    /// As [`Lab::ddprun`], of another program.
+    pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(args).current_dir(self.folder.path()).env(MARK, self.folder.path());
         let foreign = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID"];
         for name in foreign.into_iter().chain(["OMPI_COMM_WORLD_RANK"]) {

@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod docs;
+mod doctor;
 mod experiments;
 #[cfg(feature = "failpoints")]
 mod failpoints;
@@ -19,4 +20,6 @@ mod outputs;
 mod resume;
 mod running;
 mod stops;
+#[cfg(feature = "failpoints")]
+mod strace;
 mod sweeps;
