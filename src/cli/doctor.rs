@@ -105,12 +105,11 @@ fn train(plan: &Plan, folders: &RunFolders) -> Result<(Manifest, Duration), Refu
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let start = Start { resume: false, program, console: Console::File, bell: None };
     let began = Instant::now();
-    let ended = launch::run(plan, folders, &start, &mut |_| ())
-        .map_err(|mut failure| {
-            // Its folders go with us: there is nothing to resume.
-            failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
-            Refusal::new(failure.exit_code(), failure.block("nothing, as doctor keeps nothing"))
-        })?;
+    let ended = launch::run(plan, folders, &start, &mut |_| ()).map_err(|mut failure| {
+        // Its folders go with us: there is nothing to resume.
+        failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
+        Refusal::new(failure.exit_code(), failure.block("nothing, as doctor keeps nothing"))
+    })?;
     if ended.exit_code() != 0 {
         return Err(Refusal::new(
             ended.exit_code(),

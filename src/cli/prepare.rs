@@ -104,12 +104,19 @@ pub(crate) struct OwnedRun {
     _lock: RunLock,
 }
 
-impl Drop for OwnedRun {
-    fn drop(&mut self) {
+impl OwnedRun {
+    /// Waits until this process writes nothing more into the folders.
+    pub(crate) fn settle(&mut self) {
         if let Some(writer) = self.environment.take() {
             // A panic of the thread was printed by it.
             drop(writer.join());
         }
+    }
+}
+
+impl Drop for OwnedRun {
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 

@@ -38,8 +38,8 @@ pub(crate) fn start(
     if let Role::Foreign(_) = role {
         return foreign(make, resume, &role, registry);
     }
-    let (plan, run) = make(&role)?;
-    supervise(&plan, &run, resume)
+    let (plan, mut run) = make(&role)?;
+    supervise(&plan, &mut run, resume)
 }
 
 /// What started this process.
@@ -61,12 +61,15 @@ pub(crate) fn one_machine(launch: &Launch) -> Result<(), Refusal> {
 }
 
 /// Starts the ranks of `plan` and watches them to the end.
-fn supervise(plan: &Plan, run: &OwnedRun, resume: bool) -> Result<u8, Refusal> {
+fn supervise(plan: &Plan, run: &mut OwnedRun, resume: bool) -> Result<u8, Refusal> {
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let start = Start { resume, program, console: Console::Terminal, bell: None };
     let ended = launch::run(plan, &run.folders, &start, &mut |note| announce(&note));
-    // A rank that was killed while it wrote a checkpoint; what cannot be removed now is in nobody's way.
-    drop(files::remove_stale_temporaries(&run.folders.checkpoints));
+    run.settle();
+    for folder in [&run.folders.checkpoints, &run.folders.logs] {
+        // Of ranks that were killed while they wrote; what cannot be removed now is in nobody's way.
+        drop(files::remove_stale_temporaries(folder));
+    }
     draw(plan, &run.folders);
     match ended {
         Ok(ended) => Ok(ended.exit_code()),

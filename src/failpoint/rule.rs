@@ -28,11 +28,29 @@ pub(super) struct Visit {
 pub(super) struct Rule {
     pub(super) point: String,
     pub(super) action: Action,
-    /// `None` = any; `Some(None)` = the parent.
-    rank: Option<Option<u64>>,
+    who: Who,
+    /// `None` = any; so below.
     step: Option<u64>,
     restart: Option<u64>,
     hit: Option<u64>,
+}
+
+/// Whose visits a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Anybody,
+    Parent,
+    Rank(u64),
+}
+
+impl Who {
+    fn is(self, rank: Option<u64>) -> bool {
+        match self {
+            Self::Anybody => true,
+            Self::Parent => rank.is_none(),
+            Self::Rank(number) => rank == Some(number),
+        }
+    }
 }
 
 impl Rule {
@@ -43,7 +61,7 @@ impl Rule {
 
     /// Whether the rule is about this visit.
     pub(super) fn fits(&self, visit: &Visit) -> bool {
-        self.rank.is_none_or(|rank| rank == visit.rank)
+        self.who.is(visit.rank)
             && self.step.is_none_or(|step| step == visit.step)
             && self.restart.is_none_or(|restart| restart == visit.restart)
             && self.hit.is_none_or(|hit| hit == visit.hit)
@@ -58,16 +76,16 @@ impl FromStr for Rule {
         let (point, rest) = text.split_once('=').ok_or_else(wrong)?;
         let (action, place) = rest.split_once('@').unwrap_or((rest, "*"));
         let mut words = place.split(',').map(str::trim);
-        let rank = match words.next() {
-            Some("parent") => Some(None),
-            word => number(word).ok_or_else(wrong)?.map(Some),
+        let who = match words.next() {
+            Some("parent") => Who::Parent,
+            word => number(word).ok_or_else(wrong)?.map_or(Who::Anybody, Who::Rank),
         };
         let step = number(words.next()).ok_or_else(wrong)?;
         let restart = number(words.next().or(Some("0"))).ok_or_else(wrong)?;
         let hit = number(words.next()).ok_or_else(wrong)?;
         let action = action_of(action.trim()).ok_or_else(wrong)?;
         match words.next() {
-            None => Ok(Self { point: point.trim().to_owned(), action, rank, step, restart, hit }),
+            None => Ok(Self { point: point.trim().to_owned(), action, who, step, restart, hit }),
             Some(_) => Err(wrong()),
         }
     }

@@ -95,7 +95,7 @@ impl Vigil {
             pulse.moved = self.watched;
         }
         if sign.step > before.step {
-            let time = self.watched - pulse.step_began;
+            let time = self.watched.saturating_sub(pulse.step_began);
             pulse.step_began = self.watched;
             if before.step > 0 {
                 self.steps.push_back(time / (sign.step - before.step).min(u32::MAX.into()) as u32);
@@ -135,7 +135,7 @@ impl Vigil {
         let ranks = (0..).map(Rank).zip(&self.ranks).filter(|(_, pulse)| pulse.is_here);
         let overdue = ranks.filter_map(|(rank, pulse)| {
             let (last, limit) = judge(pulse)?;
-            let time = self.watched - last;
+            let time = self.watched.saturating_sub(last);
             (time >= limit).then_some((pulse.sign.step, last, rank, time))
         });
         overdue.min().map(|(_, _, rank, time)| (rank, time))

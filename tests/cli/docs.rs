@@ -276,8 +276,14 @@ fn every_documented_verb_exists() {
 
 #[test]
 fn every_page_links_to_files_that_exist() {
-    let pages =
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/reliability.md", "docs/sweeps.md"];
+    let pages = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "docs/reliability.md",
+        "docs/sweeps.md",
+    ];
     for page in pages {
         let text = read(page);
         let folder = project(page).parent().unwrap().to_owned();

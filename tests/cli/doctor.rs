@@ -15,12 +15,20 @@ fn fingerprints(page: &str) -> Vec<&str> {
 fn every_world_size_has_the_same_fingerprint_and_nothing_is_left() {
     let lab = Lab::with(&BASE.replace("global_batch_size = 8", "global_batch_size = 16"));
     let page = lab.run_to(0, &["doctor", "small.toml", "--world-sizes", "1,2,4", "--steps", "3"]);
-    assert!(page.stdout.starts_with("3 steps of small: global batch 16 in 4 shards, fp32"), "{page:?}");
+    assert!(
+        page.stdout.starts_with("3 steps of small: global batch 16 in 4 shards, fp32"),
+        "{page:?}"
+    );
     let hashes = fingerprints(&page.stdout);
     assert_eq!((hashes.len(), hashes[0].len()), (3, 16), "{}", page.stdout);
     assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{}", page.stdout);
-    assert!(page.stdout.ends_with("the same bits at every world size: parameters, optimizer and progress\n"));
-    assert!(children(&lab.path("checkpoints")).is_empty() && children(&lab.path("logs")).is_empty());
+    assert!(
+        page.stdout
+            .ends_with("the same bits at every world size: parameters, optimizer and progress\n")
+    );
+    assert!(
+        children(&lab.path("checkpoints")).is_empty() && children(&lab.path("logs")).is_empty()
+    );
     let longer = lab.run_to(0, &["doctor", "small.toml", "--world-sizes=1,2,4", "--steps=4"]);
     assert_ne!(fingerprints(&longer.stdout)[0], hashes[0], "another length, other bits");
     lab.is_clean();

@@ -146,7 +146,7 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_nothing_had_happened(
     assert!(kills >= 2, "{kills} ranks were killed; the others were too fast");
     let restarts = ended.stderr.matches(" of 9, from the newest checkpoint: rank ").count();
     assert!((1..=kills).contains(&restarts), "{kills} kills: {}", ended.stderr);
-    let last = lab.events().into_iter().filter(|event| event["event"] == "started").next_back();
+    let last = lab.events().into_iter().rfind(|event| event["event"] == "started");
     let causes = last.unwrap()["restarts"].clone();
     assert_eq!(causes.as_array().map(Vec::len), Some(restarts), "{causes}");
     assert!(causes[0].as_str().unwrap().ends_with("was killed by SIGKILL"), "{causes}");

@@ -28,7 +28,8 @@ fn can_trace() -> bool {
 /// Kills each thread of the run at its `nth` call of this kind, and goes on. Returns whether anybody was killed.
 fn killed_at(call: &str, nth: u32, data: &str, expected: &Bits) -> bool {
     let lab = Lab::with(&experiment());
-    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+    let (trace, inject) =
+        (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
     let strace = ["-f", "-o", "/dev/null", "-e", &trace, "-e", &inject, "--", BINARY];
     let ended = spawn(lab.command("strace", &[&strace[..], &["small.toml", data]].concat())).wait();
     if ended.code == 0 {

@@ -96,7 +96,8 @@ fn one_hash(model: &str, input: &[usize], precision: Precision) {
             plan.distributed.overlap = overlap;
             let found = trained(&plan, threads);
             let expected = first.get_or_insert_with(|| found.clone());
-            let way = format!("{world} ranks, {threads} threads, {workers} workers, {cap}, {overlap}");
+            let way =
+                format!("{world} ranks, {threads} threads, {workers} workers, {cap}, {overlap}");
             assert_eq!(found, *expected, "{way}");
         }
     }
