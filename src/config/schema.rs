@@ -3,6 +3,7 @@
 //! Every key stands in `defaults.toml` with its meaning and default; rules between keys live in
 //! `check.rs`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
 
+mod data;
 mod train;
 
 use std::collections::BTreeMap;
@@ -10,8 +11,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::values::{Auto, Duration, Every, Patience, Shape2, SplitRule, Strict};
+use crate::config::values::{Auto, Duration, Every, Patience, Strict};
 
+pub use data::{
+    Calendar, Data, DataKind, OnBadSample, Sampler, Transform, TransformKind, Transforms,
+};
 pub use train::{Convolutions, OnNonFinite, PrecisionChoice, Train};
 
 /// A whole experiment file.
@@ -126,197 +130,6 @@ pub enum Stem {
     Imagenet,
     /// 3x3 convolution with stride 1, no pooling: for 32x32 images.
     Cifar,
-}
-
-/// `[data]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Data {
-    /// Kind of data set.
-    pub name: DataKind,
-    /// `image_folder`, `shapes`: folder of class folders to train on. `csv`: file to train on.
-    pub train_dir: Option<PathBuf>,
-    /// The same for validation.
-    pub val_dir: Option<PathBuf>,
-    /// `mnist`: folder of the four idx files (`.gz` or not). `shapes`: folder to generate into.
-    pub dir: Option<PathBuf>,
-    /// `csv`: training table with a header line. `tokens`: 16-bit tokens.
-    pub train_file: Option<PathBuf>,
-    /// `csv`: validation table. `tokens`: 16-bit tokens.
-    pub val_file: Option<PathBuf>,
-    /// `csv`: name of the column to predict.
-    pub target: Option<String>,
-    /// `csv_forecast`: table of series, one row per time step. `tokens`: text.
-    pub file: Option<PathBuf>,
-    /// `csv_forecast`: how the rows are cut into training, validation and test.
-    pub split: Option<SplitRule>,
-    /// `csv_forecast`: time steps that the model sees. `tokens`: length of a window.
-    pub seq_len: Option<u32>,
-    /// `csv_forecast`: time steps that it predicts.
-    pub pred_len: Option<u32>,
-    /// `csv_forecast`: features of the date beside the series.
-    pub calendar: Option<Calendar>,
-    /// `tokens`: size of the vocabulary of `train_file` and `val_file`.
-    pub vocab_size: Option<u32>,
-    /// `shapes`: number of classes, 2 to 90.
-    pub classes: Option<u32>,
-    /// `shapes`: training images per class.
-    pub train_per_class: Option<u32>,
-    /// `shapes`: validation images per class.
-    pub val_per_class: Option<u32>,
-    /// `shapes`: height and width in pixels.
-    pub image_size: Option<u32>,
-    /// Loader threads per rank; 0 loads in the training thread.
-    pub num_workers: Auto<u32>,
-    /// Batches that each loader thread prepares ahead.
-    pub prefetch_factor: u32,
-    /// Drop the samples that do not fill a global batch at the end of an epoch.
-    pub drop_last: bool,
-    /// New order in each epoch.
-    pub shuffle: bool,
-    /// "shards" (same samples per step at any world size) or "torch" (`DistributedSampler`'s order).
-    pub sampler: Sampler,
-    /// What to do about a sample that cannot be read.
-    pub on_bad_sample: OnBadSample,
-    /// Image transforms.
-    pub transforms: Transforms,
-}
-
-/// Kinds of data sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DataKind {
-    /// Folders of images, one folder per class, as torchvision's `ImageFolder`.
-    ImageFolder,
-    /// The idx files of MNIST and its relatives.
-    Mnist,
-    /// Generated coloured shapes and textures, written as an image folder on first use.
-    Shapes,
-    /// A table of numbers with a header line; one column is the target.
-    Csv,
-    /// A table of series in time; what comes next is the target.
-    CsvForecast,
-    /// A text as characters or tokens; the next one is the target.
-    Tokens,
-}
-
-/// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Calendar {
-    /// None.
-    None,
-    /// Hour, day of the week, day of the month, day of the year.
-    Hour,
-    /// Minute, and those of `hour`.
-    Minute,
-}
-
-impl Calendar {
-    /// Number of features.
-    pub fn features(self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Hour => 4,
-            Self::Minute => 5,
-        }
-    }
-}
-
-/// Order of samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sampler {
-    /// The global batch is cut into shards; independent of the world size.
-    Shards,
-    /// `torch.utils.data.DistributedSampler`, bit for bit.
-    Torch,
-}
-
-/// Policy for samples that cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnBadSample {
-    /// Stop and name the file.
-    Error,
-    /// Use the next readable sample in file order instead, and count it.
-    Skip,
-}
-
-/// `[data.transforms]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Transforms {
-    /// Applied to training images, in order.
-    pub train: Vec<Transform>,
-    /// Applied to validation images, in order.
-    pub val: Vec<Transform>,
-}
-
-/// One entry of `[[data.transforms.train]]`; keys that its name does not use are errors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Transform {
-    /// Which transform.
-    pub name: TransformKind,
-    /// Output size; for `resize` one number means the shorter side.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<Shape2>,
-    /// `random_resized_crop`: area fraction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scale: Option<[f64; 2]>,
-    /// `random_resized_crop`: aspect ratio.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ratio: Option<[f64; 2]>,
-    /// Probability of a flip.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p: Option<f64>,
-    /// `random_crop`: zero padding on each side, pixels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub padding: Option<u32>,
-    /// `random_rotation`: largest angle, degrees.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub degrees: Option<f64>,
-    /// `color_jitter`: factor in [1 - b, 1 + b].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub brightness: Option<f64>,
-    /// `color_jitter`: factor in [1 - c, 1 + c].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contrast: Option<f64>,
-    /// `color_jitter`: factor in [1 - s, 1 + s].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub saturation: Option<f64>,
-    /// `color_jitter`: shift in [-h, h] turns, h <= 0.5.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hue: Option<f64>,
-    /// `normalize`: per-channel mean of values in [0, 1].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mean: Option<Vec<f64>>,
-    /// `normalize`: per-channel standard deviation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub std: Option<Vec<f64>>,
-}
-
-/// Names of torchvision's standard transforms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TransformKind {
-    /// Antialiased bilinear resize.
-    Resize,
-    /// Cut from the middle.
-    CenterCrop,
-    /// Cut at a random place, after padding.
-    RandomCrop,
-    /// Cut a random area and aspect, then resize.
-    RandomResizedCrop,
-    /// Mirror left to right with probability `p`.
-    RandomHorizontalFlip,
-    /// Rotate by up to `degrees`, nearest neighbour, black fill.
-    RandomRotation,
-    /// Brightness, contrast, saturation and hue in random order.
-    ColorJitter,
-    /// `(x - mean) / std` per channel, after scaling to [0, 1].
-    Normalize,
 }
 
 /// `[loss]`
