@@ -4,7 +4,6 @@ use std::path::Path;
 
 use image::RgbImage;
 use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
-use image::imageops::FilterType;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -67,7 +66,7 @@ fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec<u8>, Error
     let fine = RgbImage::from_raw(width, height, pixels)
         .ok_or_else(|| Error::Draw { what, reason: "the buffer has a wrong size".into() })?;
     let (width, height) = (size.0 * BITMAP_SCALE, size.1 * BITMAP_SCALE);
-    let smooth = image::imageops::resize(&fine, width, height, FilterType::Triangle);
+    let smooth = image::imageops::thumbnail(&fine, width, height);
     let mut bytes = Vec::new();
     let encoder = PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, Adaptive);
     smooth.write_with_encoder(encoder).map_err(failed(what))?;

@@ -42,7 +42,7 @@ pub(crate) fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
     let (model, params) = Registry::default().build(plan, 1).unwrap();
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var().unwrap()));
     // Positions are a formula of their own.
-    let buffers = params.buffers().iter().filter(|b| !b.name().ends_with(".pe"));
+    let buffers = params.buffers().iter().filter(|b| b.name().rsplit('.').next() != Some("pe"));
     let buffers = buffers.map(|b| (b.name(), b.shape(), b.var().unwrap()));
     for (name, shape, var) in parameters.chain(buffers) {
         var.set(&Tensor::from_vec(weight(name, shape), shape, &Device::Cpu).unwrap()).unwrap();
