@@ -27,7 +27,7 @@ pub struct ConvNorm<'a> {
     pub eps: f64,
 }
 
-/// [`super::conv2d`] without bias, then [`crate::ops::batch_norm`] with a residual and an activation: the
+/// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an activation: the
 /// same bits, in one operation. Returns the statistics of the batch, too.
 ///
 /// # Errors

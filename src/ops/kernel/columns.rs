@@ -9,7 +9,7 @@ use super::tile::{Tile, add_outer, zeros};
 /// Panels from which on a tile's values are copied together before use.
 const COPIED: usize = 3;
 
-/// A[i][p] is `slices[p][i]`: row `i` of the product sums over all positions `p`.
+/// `A[i][p]` is `slices[p][i]`: row `i` of the product sums over all positions `p`.
 pub(in crate::ops) struct Columns<'a> {
     slices: &'a [&'a [f32]],
     rows: usize,

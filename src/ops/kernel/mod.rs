@@ -1,8 +1,8 @@
 //! Dense f32 products: register tiles over packed panels; the instruction set is chosen at run time.
 //!
-//! The right operand B is packed once into [`Panels`]. A [`Left`] operand says where a tile finds its values
+//! The right operand B is packed once into [`Panels`]. A [`product::Left`] operand says where a tile finds its values
 //! of A: row slices reached one by one ([`Rows`], so that a convolution needs no im2col matrix: a padded tap
-//! is a slice of zeros), or columns of a row-major matrix ([`Columns`], for weight gradients). [`product`]
+//! is a slice of zeros), or columns of a row-major matrix ([`Columns`], for weight gradients). [`product()`]
 //! multiplies a block of rows on the calling thread; [`multiply`] cuts a whole product into such blocks.
 //!
 //! Each element of the result is a sum of chunks of fixed length ([`Sums`]), added in order, and each chunk is

@@ -217,7 +217,7 @@ fn copy_block(source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
 /// Side of the squares that are transposed in registers.
 const SQUARE: usize = 8;
 
-/// to[r][c] = from[c][r] for a square, with the strides of both.
+/// `to[r][c] = from[c][r]` for a square, with the strides of both.
 #[inline(always)]
 fn transpose_square(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
     let mut square = [[0.0; SQUARE]; SQUARE];

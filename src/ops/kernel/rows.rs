@@ -5,7 +5,7 @@ use pulp::Simd;
 use super::product::{Chunk, Left};
 use super::tile::{Tile, add_rows, zeros};
 
-/// A[row][tap][k] is `slices[row * taps + tap][k]`; a padded tap is a slice of zeros.
+/// `A[row][tap][k]` is `slices[row * taps + tap][k]`; a padded tap is a slice of zeros.
 pub(in crate::ops) struct Rows<'a> {
     /// Slices of at least the depth of B.
     pub(in crate::ops) slices: &'a [&'a [f32]],

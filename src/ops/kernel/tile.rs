@@ -13,7 +13,7 @@ pub(super) fn zeros<S: Simd, const M: usize, const V: usize>(simd: S) -> Tile<S,
     [[simd.splat_f32s(0.0); V]; M]
 }
 
-/// sums[i] += sum over k of a[i][k] b[k]; rows of `a` are at least as long as `b`.
+/// `sums[i] +=` sum over k of `a[i][k] b[k]`; rows of `a` are at least as long as `b`.
 #[inline(always)]
 pub(super) fn add_rows<S: Simd, const M: usize, const V: usize>(
     simd: S,
@@ -36,7 +36,7 @@ pub(super) fn add_rows<S: Simd, const M: usize, const V: usize>(
     sums
 }
 
-/// sums[i] += a[i] b for one position.
+/// `sums[i] += a[i] b` for one position.
 #[inline(always)]
 pub(super) fn add_outer<S: Simd, const M: usize, const V: usize>(
     simd: S,
