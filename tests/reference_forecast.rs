@@ -9,7 +9,6 @@ mod golden;
 #[path = "support/steps.rs"]
 mod steps;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,10 +19,10 @@ use ddprun::nn::{Params, Pass};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{
     Calendar, DataPlan, ModelPlan, OnBadSample, Precision, Sampler, SequencePlan, SourcePlan,
-    SplitRule, Stem, UpdateRule,
+    SplitRule, UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, fill, filled, near, near_summary, number};
+use golden::{Collected, check_sum, fill, filled, model_plan, near, near_summary, number};
 use serde_json::Value;
 use steps::{Gradients, Steps};
 
@@ -35,24 +34,8 @@ fn timebridge() -> Value {
 
 /// A forecaster of `series` series with 4 features of the date.
 fn plan(name: &str, (seen, next, series): (usize, usize, usize), sizes: SequencePlan) -> ModelPlan {
-    ModelPlan {
-        name: name.to_owned(),
-        outputs: series,
-        input: vec![seen, series + 4],
-        target: vec![next, series],
-        stem: Stem::Imagenet,
-        zero_init_residual: false,
-        freeze_backbone: false,
-        hidden: vec![],
-        dropout: 0.0,
-        sequence: sizes,
-        pretrained: None,
-        except_head: false,
-        options: BTreeMap::new(),
-        n_parameters: 0,
-        n_tensors: 0,
-        n_buffer_elements: 0,
-    }
+    let (input, target) = (vec![seen, series + 4], vec![next, series]);
+    ModelPlan { sequence: sizes, ..model_plan(name, series, input, target) }
 }
 
 fn tiny() -> ModelPlan {

@@ -17,9 +17,9 @@ use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{Params, Pass};
 use ddprun::ops::{self, GradientSink};
-use ddprun::plan::{ModelPlan, Precision, SequencePlan, Stem, UpdateRule};
+use ddprun::plan::{ModelPlan, Precision, SequencePlan, UpdateRule};
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, fill, filled, flat, near, near_summary, number};
+use golden::{Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number};
 use serde_json::Value;
 use steps::{Gradients, Steps};
 
@@ -30,24 +30,7 @@ fn golden() -> Value {
 /// Vocabulary, length, layers, heads, width.
 fn plan([vocabulary, length, n_layers, n_heads, d_model]: [usize; 5], bias: bool) -> ModelPlan {
     let sizes = SequencePlan { n_layers, n_heads, d_model, bias, ..SequencePlan::default() };
-    ModelPlan {
-        name: "gpt".to_owned(),
-        outputs: vocabulary,
-        input: vec![length],
-        target: vec![length],
-        stem: Stem::Imagenet,
-        zero_init_residual: false,
-        freeze_backbone: false,
-        hidden: vec![],
-        dropout: 0.0,
-        sequence: sizes,
-        pretrained: None,
-        except_head: false,
-        options: BTreeMap::new(),
-        n_parameters: 0,
-        n_tensors: 0,
-        n_buffer_elements: 0,
-    }
+    ModelPlan { sequence: sizes, ..model_plan("gpt", vocabulary, vec![length], vec![length]) }
 }
 
 const TINY: [usize; 5] = [65, 16, 2, 2, 32];

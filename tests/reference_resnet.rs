@@ -15,9 +15,11 @@ use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{self, Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{Params, Pass};
 use ddprun::ops::{self, GradientSink};
-use ddprun::plan::{Convolutions, ModelPlan, Precision, SequencePlan, Stem};
+use ddprun::plan::{Convolutions, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, fill, filled, flat, near, near_summary, number, weight};
+use golden::{
+    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, weight,
+};
 use serde_json::Value;
 
 fn golden() -> Value {
@@ -25,24 +27,9 @@ fn golden() -> Value {
 }
 
 fn plan(name: &str, outputs: usize) -> ModelPlan {
-    ModelPlan {
-        name: name.to_owned(),
-        outputs,
-        input: vec![3, 64, 64],
-        target: vec![],
-        stem: Stem::Imagenet,
-        zero_init_residual: false,
-        freeze_backbone: false,
-        hidden: vec![],
-        dropout: 0.0,
-        sequence: SequencePlan::default(),
-        pretrained: None,
-        except_head: false,
-        options: BTreeMap::from([("head_dropout".to_owned(), serde_json::json!([0.0, 0.0]))]),
-        n_parameters: 0,
-        n_tensors: 0,
-        n_buffer_elements: 0,
-    }
+    let no_dropout = ("head_dropout".to_owned(), serde_json::json!([0.0, 0.0]));
+    let options = BTreeMap::from([no_dropout]);
+    ModelPlan { options, ..model_plan(name, outputs, vec![3, 64, 64], vec![]) }
 }
 
 /// Values in [-1, 1) that depend on the name alone, in f32.

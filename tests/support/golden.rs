@@ -9,7 +9,7 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
-use ddprun::plan::ModelPlan;
+use ddprun::plan::{ModelPlan, SequencePlan, Stem};
 use ddprun::rng::name_hash;
 use serde_json::Value;
 
@@ -36,6 +36,33 @@ pub(crate) fn weight(name: &str, shape: &[usize]) -> Vec<f32> {
         _ => 0.1 * u,
     };
     fill(name, shape.iter().product()).into_iter().map(|u| value(u) as f32).collect()
+}
+
+/// A model of this name with nothing asked of it but its shapes, which are those of one sample.
+pub(crate) fn model_plan(
+    name: &str,
+    outputs: usize,
+    input: Vec<usize>,
+    target: Vec<usize>,
+) -> ModelPlan {
+    ModelPlan {
+        name: name.to_owned(),
+        outputs,
+        input,
+        target,
+        stem: Stem::Imagenet,
+        zero_init_residual: false,
+        freeze_backbone: false,
+        hidden: vec![],
+        dropout: 0.0,
+        sequence: SequencePlan::default(),
+        pretrained: None,
+        except_head: false,
+        options: BTreeMap::new(),
+        n_parameters: 0,
+        n_tensors: 0,
+        n_buffer_elements: 0,
+    }
 }
 
 pub(crate) fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
