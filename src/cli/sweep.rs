@@ -176,9 +176,7 @@ impl Ddp<'_> {
                 on_step(step);
             }
         };
-        let ended = launch::run(&prepared.plan, &run.folders, &start, &mut hear);
-        crate::cli::train::draw(&prepared.plan, &run.folders);
-        Ok(match ended {
+        Ok(match launch::run(&prepared.plan, &run.folders, &start, &mut hear) {
             Ok(launch::Ended::Completed | launch::Ended::Missed) => Outcome::Done,
             Ok(launch::Ended::Stopped | launch::Ended::Interrupted { .. }) => Outcome::Stopped,
             Err(failure) => Outcome::Failed {
@@ -198,5 +196,11 @@ impl Trainer for Ddp<'_> {
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
         let failed = |error| Outcome::Failed { error, diverged: false };
         self.run(job, on_step).unwrap_or_else(failed)
+    }
+
+    fn report(&self, job: &Job) {
+        if let Ok(prepared) = self.decide(&job.changes, job.cores) {
+            crate::cli::train::draw(&prepared.plan, &job.folders);
+        }
     }
 }

@@ -110,7 +110,9 @@ pub fn run(order: &Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Option<Fo
     let events = folders.logs.join(EVENTS);
     let cores = order.machine.cores;
     let job = Job { folders, changes: all, cores, resume: false, bell: Arc::new(bell) };
-    match trainer.train(&job, &mut |_| {}) {
+    let outcome = trainer.train(&job, &mut |_| {});
+    trainer.report(&job);
+    match outcome {
         Outcome::Stopped => return Ok((Ended::Stopped { interrupted: false }, None)),
         Outcome::Failed { error, diverged: false } => {
             return Err(Error::Refused { trials: vec![error] });

@@ -38,6 +38,9 @@ pub trait Trainer: Sync {
     /// Trains a trial to its end, or until its bell is rung; `on_step` hears where it is. What it reports stands
     /// in `events.jsonl` of its folder.
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
+
+    /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the next one trains.
+    fn report(&self, _job: &Job) {}
 }
 
 /// A trial, as its trainer needs to know it.
@@ -460,6 +463,8 @@ impl<'a> Session<'a> {
                 |_| Outcome::Failed { error: "ddprun panicked".to_owned(), diverged: false };
             // Nobody is left to hear it if the sweep has failed meanwhile.
             drop(sender.send(Message::Over(number, trained.unwrap_or_else(panicked))));
+            // A picture that cannot be drawn changes nothing about the trial.
+            drop(catch_unwind(AssertUnwindSafe(|| trainer.report(&job))));
         };
         let thread = Builder::new().name(id(number)).spawn_scoped(scope, watch);
         thread.map(|_| ()).map_err(failed("start a thread"))
