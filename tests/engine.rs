@@ -16,10 +16,13 @@ use ddprun::engine::buckets::Layout;
 use ddprun::engine::{Engine, Error, Split};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
-use ddprun::plan::{ModelPlan, OnNonFinite, Plan, Precision, ScalerPlan};
+use ddprun::plan::{
+    Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision, ScalerPlan,
+    WindowPlan,
+};
 use ddprun::units::{Bytes, Rank};
 use sequences::{forecast_plan, gpt_plan};
-use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
+use support::{CLASSES, N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
 
@@ -72,6 +75,34 @@ fn an_mlp_with_dropout_has_the_same_bits_at_any_world_size() {
 #[test]
 fn a_resnet_with_batch_norm_has_the_same_bits_at_any_world_size() {
     check_same_bits("resnet8", &IMAGE, |_| ());
+}
+
+#[test]
+fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
+    let window = WindowPlan { kernel: 3, stride: 1, padding: 1 };
+    let conv = LayerOp::Conv2d { window, groups: 1, bias: true, init: LayerInit::Torch };
+    let attention = LayerOp::Attention { heads: 2, causal: false, dropout: 0.2 };
+    let (image, tokens) = (Flow::Image([6, 8, 8]), Flow::Sequence([64, 6]));
+    let steps = [
+        ("conv", conv, image),
+        ("bn", LayerOp::BatchNorm, image),
+        ("relu", LayerOp::Relu, image),
+        ("tokens", LayerOp::Tokens, tokens),
+        ("attn", attention, tokens),
+        ("pool", LayerOp::GlobalAvgPool, Flow::Vector(6)),
+        ("drop", LayerOp::Dropout { p: 0.3 }, Flow::Vector(6)),
+        ("fc", LayerOp::Linear { bias: true }, Flow::Vector(CLASSES)),
+    ];
+    let mut input = Flow::Image(IMAGE);
+    let layers: Vec<LayerPlan> = steps
+        .into_iter()
+        .map(|(path, op, output)| {
+            let layer = LayerPlan { path: path.into(), op, input, output };
+            input = output;
+            layer
+        })
+        .collect();
+    check_same_bits("graph", &IMAGE, |plan| plan.model.layers.clone_from(&layers));
 }
 
 #[test]

@@ -3,29 +3,30 @@
 use crate::cli::args::PlanArgs;
 use crate::cli::prepare::{find_run, prepare};
 use crate::cli::{Refusal, to_stdout};
-use crate::engine;
+use crate::engine::{self, Needs};
 use crate::launch::Role;
 use crate::model::Registry;
-use crate::plan::{self, Memory, Plan};
+use crate::plan::{self, Costs, Memory, Plan};
 use crate::report;
-use crate::units::Bytes;
 use crate::worker::exit;
 
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> {
     let path = args.run.experiment.clone().unwrap_or_default();
     let prepared = prepare(&path, &args.run.all_changes(), &Role::Parent, registry)?;
-    let needs = Memory::of(&prepared.plan, activations(&prepared.plan, registry));
+    let rehearsed = rehearsed(&prepared.plan, registry);
+    let memory = Memory::of(&prepared.plan, rehearsed.map(|needs| needs.activations));
+    let costs = Costs { memory, flops: rehearsed.map(|needs| needs.flops) };
     if args.json {
-        let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts, &needs);
+        let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts, &costs);
         let text = serde_json::to_string_pretty(&value).unwrap_or_default();
         return to_stdout(&(text + "\n"));
     }
-    to_stdout(&plan::page(&prepared.plan, &prepared.loaded, &prepared.facts, &needs))
+    to_stdout(&plan::page(&prepared.plan, &prepared.loaded, &prepared.facts, &costs))
 }
 
 /// What a pass needs; `None` for a model that cannot be built or run here, which training will say.
-fn activations(plan: &Plan, registry: &Registry) -> Option<Bytes> {
+fn rehearsed(plan: &Plan, registry: &Registry) -> Option<Needs> {
     let (model, params) = registry.build(&plan.model, plan.seed).ok()?;
     engine::rehearse(plan, model.as_ref(), &params).ok()
 }

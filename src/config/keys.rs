@@ -13,6 +13,9 @@ use crate::config::spans::{self, Path};
 /// The reference page of all keys, and the weakest layer.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
 
+/// Keys of a layer that hold layers.
+pub(crate) const NESTED: [&str; 2] = ["layers", "shortcut"];
+
 /// What may stand at a place of the file.
 #[derive(Debug)]
 pub(crate) enum Known {
@@ -22,6 +25,8 @@ pub(crate) enum Known {
     Table(BTreeMap<String, Known>),
     /// A list of tables with these keys.
     List(Box<Known>),
+    /// A list of tables with the keys of the table that it stands in.
+    Nested,
     /// A table with any keys, each holding this.
     Each(Box<Known>),
     /// A table of whatever a user's model takes.
@@ -41,6 +46,11 @@ pub(crate) static KNOWN: LazyLock<Known> = LazyLock::new(|| {
     if let Known::Table(keys) = &mut root {
         if let Some(Known::Table(model)) = keys.get_mut("model") {
             model.insert("options".to_owned(), Known::Anything);
+            if let Some(Known::List(layer)) = model.get_mut("layers")
+                && let Known::Table(keys) = &mut **layer
+            {
+                keys.extend(NESTED.map(|list| (list.to_owned(), Known::Nested)));
+            }
         }
         if let Some(Known::Table(expect)) = keys.remove("expect") {
             let inner = expect.into_values().next().unwrap_or(Known::Anything);
@@ -60,6 +70,7 @@ pub(crate) static KNOWN: LazyLock<Known> = LazyLock::new(|| {
 
 /// A value that the key at `path` takes; a place in a list answers with the list's first element.
 pub(crate) fn example(path: &[String]) -> Option<Value> {
+    let path = flattened(path);
     let (first, rest) = path.split_first()?;
     rest.iter().try_fold(EXAMPLES.get(first)?.clone(), |value, key| match value {
         Value::Dict(_, mut dict) => dict.remove(key),
@@ -69,6 +80,17 @@ pub(crate) fn example(path: &[String]) -> Option<Value> {
         }
         _ => None,
     })
+}
+
+/// `model.layers[1].shortcut[0].name` -> `model.layers[0].name`: layers in layers take what layers take.
+fn flattened(path: &[String]) -> Vec<String> {
+    let is_layer = path.len() > 3 && path[0] == "model" && path[1] == "layers";
+    match path.iter().rposition(|key| NESTED.contains(&key.as_str())) {
+        Some(last) if is_layer && last > 1 && last + 2 < path.len() => {
+            [&path[..2], &path[last + 1..]].concat()
+        }
+        _ => path.to_vec(),
+    }
 }
 
 /// Dotted names of all keys that hold a value, lists of tables by the keys of their tables.

@@ -32,6 +32,7 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("ia_layers", &["timebridge"]),
             ("pd_layers", &["timebridge"]),
             ("ca_layers", &["timebridge"]),
+            ("layers", &["graph"]),
         ],
     ),
     (
@@ -102,7 +103,8 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 13] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 14] = [
+    ("model", "graph", "layers"),
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
     ("data", "mnist", "dir"),
@@ -116,6 +118,47 @@ pub(crate) const REQUIRED: [(&str, &str, &str); 13] = [
     ("loss", "time_frequency", "alpha"),
     ("scheduler", "multi_step", "milestones"),
     ("scheduler", "exponential", "gamma"),
+];
+
+/// Layers that slide a window over their input.
+const CONVOLUTIONS: &[&str] = &["conv2d", "conv1d"];
+const WINDOWS: &[&str] = &["conv2d", "conv1d", "max_pool2d", "avg_pool2d"];
+
+/// The same for the entries of `model.layers`, at any depth.
+pub(crate) const LAYER: &[Belongs] = &[
+    ("out_channels", CONVOLUTIONS),
+    ("kernel_size", WINDOWS),
+    ("stride", WINDOWS),
+    ("padding", WINDOWS),
+    ("groups", CONVOLUTIONS),
+    ("bias", &["conv2d", "conv1d", "linear", "layer_norm"]),
+    ("init", &["conv2d"]),
+    ("out_features", &["linear", "embedding"]),
+    ("p", &["dropout", "attention"]),
+    ("n_heads", &["attention"]),
+    ("causal", &["attention"]),
+    ("times", &["repeat"]),
+    ("activation", &["residual"]),
+    ("layers", &["sequential", "repeat", "residual", "concat"]),
+    ("shortcut", &["residual"]),
+];
+
+/// Keys that a layer cannot do without.
+pub(crate) const LAYER_REQUIRED: [(&str, &str); 14] = [
+    ("conv2d", "out_channels"),
+    ("conv2d", "kernel_size"),
+    ("conv1d", "out_channels"),
+    ("conv1d", "kernel_size"),
+    ("max_pool2d", "kernel_size"),
+    ("avg_pool2d", "kernel_size"),
+    ("embedding", "out_features"),
+    ("dropout", "p"),
+    ("attention", "n_heads"),
+    ("repeat", "times"),
+    ("repeat", "key"),
+    ("sequential", "layers"),
+    ("residual", "layers"),
+    ("concat", "layers"),
 ];
 
 /// Keys that a transform cannot do without.
@@ -157,8 +200,10 @@ mod tests {
             .iter()
             .flat_map(|(table, keys)| keys.iter().map(move |(key, _)| format!("{table}.{key}")));
         let transforms = TRANSFORM.iter().map(|(key, _)| format!("data.transforms.train.{key}"));
-        for key in tables.chain(transforms) {
-            assert!(all.contains(&key), "{key}");
+        let layers = LAYER.iter().map(|(key, _)| format!("model.layers.{key}"));
+        for key in tables.chain(transforms).chain(layers) {
+            let list = format!("{key}.");
+            assert!(all.iter().any(|known| *known == key || known.starts_with(&list)), "{key}");
         }
     }
 }

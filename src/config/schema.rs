@@ -4,6 +4,7 @@
 //! `check.rs`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
 
 mod data;
+mod layers;
 mod train;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::config::values::{Auto, Duration, Every, Patience, Strict};
 pub use data::{
     Calendar, Data, DataKind, OnBadSample, Sampler, Transform, TransformKind, Transforms,
 };
+pub use layers::{Layer, LayerInit, LayerKind, ResidualActivation};
 pub use train::{Convolutions, OnNonFinite, PrecisionChoice, Train};
 
 /// A whole experiment file.
@@ -118,6 +120,8 @@ pub struct Model {
     pub pd_layers: Option<u32>,
     /// `TimeBridge`: cointegrated layers.
     pub ca_layers: Option<u32>,
+    /// `graph`: the layers, in order.
+    pub layers: Option<Vec<Layer>>,
     /// Options of a model that the user registered.
     pub options: BTreeMap<String, serde_json::Value>,
 }

@@ -71,7 +71,7 @@ pub(crate) fn unknown(layer: &Layer, path: &[String], order: usize) -> Option<Pr
                 inner
             }
             Known::Each(inner) => inner,
-            Known::List(_) | Known::Anything | Known::Leaf => return None,
+            Known::List(_) | Known::Nested | Known::Anything | Known::Leaf => return None,
         };
     }
     None
@@ -112,6 +112,9 @@ fn walk(dict: &Dict, keys: &BTreeMap<String, Known>, path: &mut Path, found: &mu
                 });
                 continue;
             }
+            Some(Known::Nested) => fit_list(value, path, found, |item, path, found| {
+                fit_table(item, keys, path, found);
+            }),
             Some(known) => fit(value, known, path, found),
         }
         path.pop();
@@ -121,7 +124,7 @@ fn walk(dict: &Dict, keys: &BTreeMap<String, Known>, path: &mut Path, found: &mu
 fn fit(value: &Value, known: &Known, path: &mut Path, found: &mut Vec<Misfit>) {
     match (known, value) {
         (Known::Leaf, _) | (Known::Anything, Value::Dict(..)) => {}
-        (Known::Table(keys), Value::Dict(_, dict)) => walk(dict, keys, path, found),
+        (Known::Table(keys), _) => fit_table(value, keys, path, found),
         (Known::Each(inner), Value::Dict(_, dict)) => {
             for (key, value) in dict {
                 path.push(key.clone());
@@ -129,27 +132,52 @@ fn fit(value: &Value, known: &Known, path: &mut Path, found: &mut Vec<Misfit>) {
                 path.pop();
             }
         }
-        (Known::List(inner), Value::Array(_, items)) => {
-            for (index, item) in items.iter().enumerate() {
-                path.push(index.to_string());
-                fit(item, inner, path, found);
-                path.pop();
-            }
+        (Known::List(inner), _) => {
+            fit_list(value, path, found, |item, path, found| fit(item, inner, path, found));
         }
-        (known, _) => found.push(wrong_shape(known, path)),
+        (Known::Each(_) | Known::Anything | Known::Nested, _) => found.push(no_table(path)),
     }
 }
 
-fn wrong_shape(known: &Known, path: &[String]) -> Misfit {
-    let name = dotted(path);
-    let (what, help) = match known {
-        Known::List(_) => ("must be a list of tables", format!("begin each with `[[{name}]]`")),
-        _ if name.ends_with(']') => {
-            ("must be a table", "write `{ name = \"...\", ... }`".to_owned())
-        }
-        _ => ("must be a table", format!("begin it with `[{name}]`")),
+fn fit_table(
+    value: &Value,
+    keys: &BTreeMap<String, Known>,
+    path: &mut Path,
+    found: &mut Vec<Misfit>,
+) {
+    match value {
+        Value::Dict(_, dict) => walk(dict, keys, path, found),
+        _ => found.push(no_table(path)),
+    }
+}
+
+fn fit_list(
+    value: &Value,
+    path: &mut Path,
+    found: &mut Vec<Misfit>,
+    fit_item: impl Fn(&Value, &mut Path, &mut Vec<Misfit>),
+) {
+    let Value::Array(_, items) = value else {
+        let help = format!("begin each with `[[{}]]`", dotted(path));
+        let what = "must be a list of tables".to_owned();
+        found.push(Misfit { path: path.clone(), what, help, meant: None });
+        return;
     };
-    Misfit { path: path.to_vec(), what: what.to_owned(), help, meant: None }
+    for (index, item) in items.iter().enumerate() {
+        path.push(index.to_string());
+        fit_item(item, path, found);
+        path.pop();
+    }
+}
+
+fn no_table(path: &[String]) -> Misfit {
+    let name = dotted(path);
+    let help = if name.ends_with(']') {
+        "write `{ name = \"...\", ... }`".to_owned()
+    } else {
+        format!("begin it with `[{name}]`")
+    };
+    Misfit { path: path.to_vec(), what: "must be a table".to_owned(), help, meant: None }
 }
 
 fn unknown_key(key: &str, keys: &BTreeMap<String, Known>, parent: &[String]) -> Misfit {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use clock::Clock;
 pub use error::Error;
 pub use evaluate::Split;
-pub use rehearse::rehearse;
+pub use rehearse::{Needs, rehearse};
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
 pub use vote::Wish;

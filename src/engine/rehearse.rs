@@ -8,7 +8,7 @@ use crate::engine::{Error, loss};
 use crate::memory;
 use crate::model::Model;
 use crate::nn::{Params, Pass};
-use crate::ops::GradientSink;
+use crate::ops::{GradientSink, count_flops};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use crate::units::Bytes;
@@ -20,7 +20,16 @@ const SAMPLES: [usize; 2] = [4, 128];
 /// Stack of the thread that runs them, as that of a rank's training thread.
 const STACK_BYTES: usize = 512 << 20;
 
-/// Bytes that a pass of `plan` holds beside parameters and gradients at its largest moment: runs two small
+/// What a pass needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Bytes that it holds beside parameters and gradients at its largest moment.
+    pub activations: Bytes,
+    /// Floating-point operations of the forward pass, per sample.
+    pub flops: u64,
+}
+
+/// What a pass of `plan` needs: runs two small
 /// batches of zeros forward and backward, with as many threads as a rank has. Large blocks of memory are
 /// counted as they are handed out. Between two gradients that backward hands over, the most in use grows in
 /// proportion to the batch; which moment is the largest depends on the batch.
@@ -28,7 +37,7 @@ const STACK_BYTES: usize = 512 << 20;
 /// # Errors
 ///
 /// The model refuses such a batch, or no thread can be started.
-pub fn rehearse(plan: &Plan, model: &dyn Model, params: &Params) -> Result<Bytes, Error> {
+pub fn rehearse(plan: &Plan, model: &dyn Model, params: &Params) -> Result<Needs, Error> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(plan.distributed.threads_per_rank)
         .stack_size(STACK_BYTES)
@@ -44,27 +53,31 @@ pub fn rehearse(plan: &Plan, model: &dyn Model, params: &Params) -> Result<Bytes
             .map_err(|source| Error::Tensor { phase: "rehearsed", step: 0, source })
     };
     // The work memory that threads keep from the first pass on is held in all passes alike.
-    measure(many)?;
-    let large = measure(many)?;
+    let (_, flops) = measure(many)?;
+    let flops = flops / many as u64;
+    let (large, _) = measure(many)?;
     if size == many {
-        return Ok(Bytes(large.into_iter().max().unwrap_or(0)));
+        let activations = Bytes(large.into_iter().max().unwrap_or(0));
+        return Ok(Needs { activations, flops });
     }
     let few = many / 2;
-    let small = measure(few)?;
+    let (small, _) = measure(few)?;
     let peak = |(small, large): (u64, u64)| {
         large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64
     };
-    Ok(Bytes(small.into_iter().zip(large).map(peak).max().unwrap_or(0)))
+    let activations = Bytes(small.into_iter().zip(large).map(peak).max().unwrap_or(0));
+    Ok(Needs { activations, flops })
 }
 
-/// Most bytes in use beside those of `before` until each gradient was handed over, and after the last.
+/// Most bytes in use beside those of `before` until each gradient was handed over, and after the last; and the
+/// operations of the forward pass.
 fn peaks_of_pass(
     plan: &Plan,
     model: &dyn Model,
     params: &Params,
     samples: usize,
     before: Bytes,
-) -> candle_core::Result<Vec<u64>> {
+) -> candle_core::Result<(Vec<u64>, u64)> {
     let shape: Vec<usize> = std::iter::once(samples).chain(plan.model.input.clone()).collect();
     let inputs = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
     let targets = if loss::is_classifier(&plan.loss) {
@@ -81,14 +94,15 @@ fn peaks_of_pass(
     let sink: Arc<dyn GradientSink> = peaks.clone();
     memory::reset_peak();
     params.begin_pass(Some(&sink));
-    let result = model
-        .forward(&inputs, &pass)
+    let (outputs, flops) = count_flops(|| model.forward(&inputs, &pass));
+    let result = outputs
         .and_then(|outputs| loss::mean(&plan.loss, &outputs, &targets))
         .and_then(|loss| loss.backward());
     params.end_pass();
     result?;
     peaks.note();
-    Ok(std::mem::take(&mut *peaks.found.lock().unwrap_or_else(PoisonError::into_inner)))
+    let found = std::mem::take(&mut *peaks.found.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((found, flops))
 }
 
 /// Notes the most in use since the gradient before.

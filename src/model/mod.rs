@@ -8,6 +8,7 @@ mod cnn;
 mod dlinear;
 mod encoder;
 mod gpt;
+mod graph;
 mod itransformer;
 mod mlp;
 mod patchtst;

@@ -52,8 +52,18 @@ impl Conv2d {
     /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
         let init = Init::torch_default(shape.weight()[1..].iter().product());
+        Self::with_init(builder, shape, init)
+    }
+
+    /// Registers `weight` with these initial values, and `bias` with PyTorch's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::new`].
+    pub fn with_init(builder: &Builder, shape: ConvShape, init: Init) -> Result<Self> {
         let layer = Self::without_bias(builder, shape, init)?;
-        let bias = builder.param("bias", &[shape.outputs], init)?;
+        let default = Init::torch_default(shape.weight()[1..].iter().product());
+        let bias = builder.param("bias", &[shape.outputs], default)?;
         Ok(Self { bias: Some(bias), ..layer })
     }
 

@@ -9,6 +9,7 @@ mod build;
 mod data;
 mod distributed;
 mod facts;
+mod graph;
 mod keep;
 mod length;
 mod loss;
@@ -37,6 +38,7 @@ pub use batch::{BatchPlan, admitted_worlds};
 pub use data::{DataPlan, SourcePlan};
 pub use distributed::{BackendPlan, DistributedPlan};
 pub use facts::{DataFacts, Facts, ModelFacts};
+pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
 pub use loss::LossPlan;
@@ -48,7 +50,7 @@ pub use precision::{ClipPlan, Precision, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
 pub use schedule::{SchedulePlan, ScheduleRule};
 pub use shapes::Shapes;
-pub use show::{json, page};
+pub use show::{Costs, json, page};
 pub use transforms::TransformPlan;
 
 /// Everything that will happen, decided. Equal on all ranks.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::schema::Model;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, ModelFacts, Stem};
+use crate::plan::{DataFacts, LayerPlan, ModelFacts, Stem, graph};
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct ModelPlan {
     /// Sizes of a transformer.
     #[serde(default)]
     pub sequence: SequencePlan,
+    /// Layers of the model `graph`.
+    #[serde(default)]
+    pub layers: Vec<LayerPlan>,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
     /// Whether the head of `pretrained` may differ.
@@ -90,9 +93,10 @@ pub(crate) fn decide(
 ) -> Result<ModelPlan, Problem> {
     let asked = &loaded.experiment.model;
     let hidden = asked.hidden.as_deref().unwrap_or(&HIDDEN);
+    let outputs = outputs(loaded, data)?;
     Ok(ModelPlan {
         name: asked.name.clone(),
-        outputs: outputs(loaded, data)?,
+        outputs,
         input: input.to_vec(),
         target: data.target.clone(),
         stem: asked.stem.unwrap_or(Stem::Imagenet),
@@ -101,6 +105,7 @@ pub(crate) fn decide(
         hidden: hidden.iter().map(|&width| width as usize).collect(),
         dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
         sequence: sequence(asked, input),
+        layers: graph::decide(loaded, input, &data.target, outputs)?,
         pretrained: asked.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,
         options: asked.options.clone(),

@@ -7,14 +7,24 @@ use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
     BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, ScheduleRule, SourcePlan,
-    UpdateRule,
+    UpdateRule, graph,
 };
 
 /// Widest value in the table of keys.
 const WIDEST: usize = 44;
 
+/// What a run costs beside its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Bytes per rank.
+    pub memory: Memory,
+    /// Floating-point operations of the forward pass of one sample; `None` = not counted.
+    pub flops: Option<u64>,
+}
+
 /// The plan as a page of text: first what would happen, then every key with its value and its source.
-pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, needs: &Memory) -> String {
+pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> String {
+    let needs = &costs.memory;
     let mut rows: Vec<(&str, String)> = vec![
         ("batch", plan.batch_line()),
         ("learning rate", plan.lr_line().trim_start_matches("lr ").to_owned()),
@@ -22,6 +32,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, needs: &Memory) -> Stri
         ("schedule", schedule(plan)),
         ("optimizer", optimizer(plan)),
         ("model", model(plan)),
+        ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
         ("memory", memory(needs)),
         ("", activations(needs)),
         ("", format!("= {} per rank", needs.total())),
@@ -42,11 +53,11 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, needs: &Memory) -> Stri
     let rows = rows
         .iter()
         .map(|(label, line)| format!("  {label:<16}{line}").trim_end().to_owned() + "\n");
-    head + &rows.collect::<String>() + "\n" + &keys(plan, loaded)
+    head + &rows.collect::<String>() + "\n" + &layers(plan) + &keys(plan, loaded)
 }
 
 /// The same for programs: plan, memory, arithmetic, and each key with its value and its source.
-pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts, needs: &Memory) -> Value {
+pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Value {
     let keys: serde_json::Map<String, Value> = leaves(&loaded.experiment)
         .into_iter()
         .map(|(key, value)| {
@@ -59,11 +70,28 @@ pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts, needs: &Memory) -> Valu
         "format": 1,
         "arithmetic": plan.arithmetic(),
         "warnings": plan.warnings(facts),
-        "memory": needs,
-        "peak_memory": needs.total(),
+        "memory": costs.memory,
+        "peak_memory": costs.memory.total(),
+        "flops": costs.flops,
         "plan": plan,
         "keys": keys,
     })
+}
+
+/// The layers of a graph in columns.
+fn layers(plan: &Plan) -> String {
+    if plan.model.layers.is_empty() {
+        return String::new();
+    }
+    let rows = graph::rows(&plan.model.layers);
+    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let line = |[layer, key, output, parameters, flops]: &[String; 5]| {
+        let [a, b, c, d, e] = widths;
+        let line = format!("{layer:<a$}  {key:<b$}  {output:>c$}  {parameters:>d$}  {flops:>e$}");
+        line.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect::<String>() + "\n"
 }
 
 fn origin<'a>(loaded: &'a Loaded, key: &str) -> &'a Source {
@@ -199,6 +227,15 @@ fn model(plan: &Plan) -> String {
     )
 }
 
+/// "1.81 GFLOPs forward per sample"
+fn operations(flops: u64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let flops = flops as f64;
+    let (size, unit) = units.into_iter().find(|(size, _)| flops >= *size).unwrap_or((1.0, ""));
+    let digits = if flops >= 1e3 { 2 } else { 0 };
+    format!("{:.digits$} {unit}FLOPs forward per sample", flops / size)
+}
+
 fn memory(needs: &Memory) -> String {
     format!(
         "weights {} + gradients {} + optimizer {} + buffers {}",
@@ -299,7 +336,7 @@ fn early_stopping(plan: &Plan) -> Option<String> {
 }
 
 /// "11,689,512"
-fn thousands(n: usize) -> String {
+pub(super) fn thousands(n: usize) -> String {
     let digits = n.to_string();
     let mut shown = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
-    BackendPlan, Cadence, DataFacts, Facts, LossKind, Memory, ModelFacts, ModelPlan, Plan,
+    BackendPlan, Cadence, Costs, DataFacts, Facts, LossKind, Memory, ModelFacts, ModelPlan, Plan,
     Precision, ScheduleRule, SourcePlan, TransformPlan, UpdateRule, json, page,
 };
 use crate::units::{Bytes, WorldSize};
@@ -75,6 +75,11 @@ name = "mse"
 [optimizer]
 name = "adamw"
 "#;
+
+fn costs(plan: &Plan, activations: Option<Bytes>) -> Costs {
+    let flops = activations.map(|_| 1_819_066_368);
+    Costs { memory: Memory::of(plan, activations), flops }
+}
 
 fn read(text: &str, overrides: &[&str]) -> Loaded {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
@@ -174,7 +179,7 @@ fn the_page_tells_what_would_happen_and_why() {
     let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
     insta::assert_snapshot!(
         "page",
-        page(&plan, &loaded, &animals(), &Memory::of(&plan, Some(Bytes(3 << 30))))
+        page(&plan, &loaded, &animals(), &costs(&plan, Some(Bytes(3 << 30))))
     );
 }
 
@@ -183,7 +188,7 @@ fn the_page_of_a_regression_on_one_rank() {
     let loaded =
         read(PRICES, &["early_stopping.patience=5", "train.time=2h", "model.hidden=[64,32]"]);
     let plan = Plan::new(&loaded, &prices(), &describe).unwrap();
-    let page = page(&plan, &loaded, &prices(), &Memory::of(&plan, None));
+    let page = page(&plan, &loaded, &prices(), &costs(&plan, None));
     insta::assert_snapshot!("page_regression", page.split_once("\n\ncheckpoint.dir").unwrap().0);
 }
 
@@ -191,7 +196,7 @@ fn the_page_of_a_regression_on_one_rank() {
 fn the_page_for_programs_holds_plan_keys_and_sources() {
     let loaded = read(ANIMALS, &["train.epochs=60"]);
     let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
-    let json = json(&plan, &loaded, &animals(), &Memory::of(&plan, None));
+    let json = json(&plan, &loaded, &animals(), &costs(&plan, None));
     assert_eq!(json["keys"]["train.epochs"]["value"], 60);
     assert_eq!(json["keys"]["train.epochs"]["source"]["command_line"], "train.epochs=60");
     assert_eq!(json["keys"]["train.precision"]["source"]["file"], "animals.toml");
@@ -485,7 +490,7 @@ proptest::proptest! {
             let mut facts = animals();
             (facts.cores, facts.data.n_train) = (cores, n_train);
             match Plan::new(&loaded, &facts, &describe) {
-                Ok(plan) => assert!(page(&plan, &loaded, &facts, &Memory::of(&plan, None)).contains("batch")),
+                Ok(plan) => assert!(page(&plan, &loaded, &facts, &costs(&plan, None)).contains("batch")),
                 Err(problems) => assert!(problems.iter().count() > 0),
             }
         }

@@ -56,6 +56,7 @@ pub(crate) fn model_plan(
         hidden: vec![],
         dropout: 0.0,
         sequence: SequencePlan::default(),
+        layers: vec![],
         pretrained: None,
         except_head: false,
         options: BTreeMap::new(),

@@ -25,7 +25,7 @@ use ddprun::units::{
 pub(crate) const N_TRAIN: usize = 96;
 /// Validation samples: not a multiple of any world size.
 pub(crate) const N_VAL: usize = 13;
-const CLASSES: usize = 4;
+pub(crate) const CLASSES: usize = 4;
 
 /// A plan for `model` on generated samples: 4 passes of 4 samples per step, cut into 4 shards.
 pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
@@ -95,6 +95,7 @@ fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
         hidden: vec![32, 16],
         dropout: 0.25,
         sequence: SequencePlan::default(),
+        layers: vec![],
         pretrained: None,
         except_head: false,
         options: std::collections::BTreeMap::new(),

@@ -1,8 +1,11 @@
 //! Keys that another kind uses, and keys that this kind cannot do without.
 
 use crate::config::check::Finding;
-use crate::config::kinds::{Belongs, KINDS, REQUIRED, TRANSFORM, TRANSFORM_REQUIRED, fits};
+use crate::config::kinds::{
+    Belongs, KINDS, LAYER, LAYER_REQUIRED, REQUIRED, TRANSFORM, TRANSFORM_REQUIRED, fits,
+};
 use crate::config::loaded::Loaded;
+use crate::config::schema::Layer;
 use crate::config::suggest::any_of;
 
 /// "`betas` belongs to `adam` or `adamw`, but `optimizer.name` is `sgd`"
@@ -55,7 +58,7 @@ pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
         for index in 0..length {
             let at = format!("{list}[{index}]");
             found.extend(foreign(loaded, &at, TRANSFORM, false));
-            found.extend(needed(loaded, &at));
+            found.extend(needed(loaded, &at, &TRANSFORM_REQUIRED));
             let name = format!("{at}.name");
             if loaded.word(&name) == Some("normalize") && index + 1 < length {
                 found.push(Finding::new(name, "must be the last of its list"));
@@ -72,9 +75,28 @@ pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
-fn needed(loaded: &Loaded, at: &str) -> Vec<Finding> {
+/// The same for each layer of a graph, and those inside it.
+pub(crate) fn layers(loaded: &Loaded) -> Vec<Finding> {
+    let mut open = listed("model.layers", loaded.experiment.model.layers.as_deref());
+    let mut found = Vec::new();
+    while let Some((at, layer)) = open.pop() {
+        found.extend(foreign(loaded, &at, LAYER, false));
+        found.extend(needed(loaded, &at, &LAYER_REQUIRED));
+        open.extend(listed(&format!("{at}.layers"), layer.layers.as_deref()));
+        open.extend(listed(&format!("{at}.shortcut"), layer.shortcut.as_deref()));
+    }
+    found
+}
+
+/// Each layer of a list with its dotted name.
+fn listed<'a>(list: &str, layers: Option<&'a [Layer]>) -> Vec<(String, &'a Layer)> {
+    let layers = layers.unwrap_or_default().iter().enumerate();
+    layers.map(|(index, layer)| (format!("{list}[{index}]"), layer)).collect()
+}
+
+fn needed(loaded: &Loaded, at: &str, required: &[(&str, &str)]) -> Vec<Finding> {
     let Some(kind) = loaded.word(&format!("{at}.name")) else { return Vec::new() };
-    TRANSFORM_REQUIRED
+    required
         .iter()
         .filter(|(name, key)| *name == kind && !loaded.is_given(&format!("{at}.{key}")))
         .map(|(name, key)| {

@@ -75,13 +75,14 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 12] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 13] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
         kinds::keys_of_other_kinds,
         kinds::required_keys,
         kinds::transforms,
+        kinds::layers,
         names::run_name,
         names::metrics,
         names::paths,

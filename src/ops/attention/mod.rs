@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::flops::add_multiplications;
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
 use crate::plan::Precision;
@@ -96,6 +97,7 @@ impl Op {
         {
             bail!("a dropout probability of {p}");
         }
+        add_multiplications(2 * sizes.b * sizes.t * sizes.s * sizes.w);
         Ok(Self { attention, sizes, log_sums: tracked.then(OnceLock::new) })
     }
 

@@ -62,6 +62,11 @@ impl Geometry {
         self.co / self.groups
     }
 
+    /// Multiplications of the product.
+    pub(super) fn multiplications(&self) -> usize {
+        self.pixels() * self.weight_len()
+    }
+
     /// Elements of the weight.
     pub(super) fn weight_len(&self) -> usize {
         self.co * self.group_inputs() * self.taps()

@@ -19,6 +19,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 use rayon::prelude::*;
 
 use super::bias::column_sums;
+use super::flops::add_multiplications;
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
 use super::weight::{Destination, Weight};
@@ -137,6 +138,7 @@ impl Conv {
         bias: Option<&Weight>,
         ConvOptions { precision, convolutions, .. }: ConvOptions,
     ) -> Self {
+        add_multiplications(geometry.multiplications());
         let algorithm = Algorithm::of(&geometry, convolutions);
         let (dw, db) = (weight.destination(), bias.map(Weight::destination));
         Self { geometry, algorithm, shape, precision, dw, db }

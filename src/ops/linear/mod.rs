@@ -12,6 +12,7 @@ pub use activation::LinearActivation;
 use activation::{Finish, activate, pull_back};
 
 use super::bias::column_sums;
+use super::flops::add_multiplications;
 use super::kernel::{Matrix, Sums, Write, multiply, multiply_block, rows_per_block};
 use super::precision::{round, rounded};
 use super::scratch::zeros;
@@ -52,6 +53,7 @@ pub fn linear_activated(
         bail!("a linear layer over {inputs} features was given {:?}", x.dims());
     }
     let n = x.dims()[..x.rank() - 1].iter().product();
+    add_multiplications(n * inputs * outputs);
     let (dw, db) = (weight.destination(), bias.map(Weight::destination));
     let tracked = x.track_op() || weight.tensor().track_op();
     let before = (activation.needs_its_input() && tracked).then(OnceLock::new);

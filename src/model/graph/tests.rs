@@ -1,0 +1,135 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::config::{Vocabulary, load, load_text};
+use crate::model::Registry;
+use crate::nn::{Buffer, Param, Params, Pass};
+use crate::ops::{GradientSink, count_flops};
+use crate::plan::{DataFacts, Facts, LayerPlan, ModelPlan, Plan, Precision, SourcePlan, Stem};
+use crate::rng::{Key, Purpose};
+
+/// The model of an experiment of the house, for images of 32x32 pixels and ten classes.
+fn of_file(name: &str) -> ModelPlan {
+    let registry = Registry::default();
+    let models = registry.names().into_iter().map(str::to_owned).collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").join(name);
+    let loaded = load(&path, &[], &Vocabulary { models }).unwrap();
+    let source = SourcePlan::ImageFolder { train: "t".into(), val: "v".into() };
+    Plan::new(&loaded, &facts(source, None), &|model| registry.describe(model)).unwrap().model
+}
+
+/// Ten classes.
+fn facts(source: SourcePlan, sample: Option<Vec<usize>>) -> Facts {
+    let data = DataFacts {
+        source,
+        n_train: 64,
+        n_val: 8,
+        classes: (0..10).map(|class| class.to_string()).collect(),
+        sample,
+        n_test: 0,
+        target: vec![],
+    };
+    Facts { cores: 2, data, launched_world: None }
+}
+
+/// Output, loss gradients in registration order, and running statistics after one pass of training.
+fn trained(plan: &ModelPlan) -> (Params, Vec<f32>, Vec<Vec<f32>>) {
+    let (model, params) = Registry::default().build(plan, 7).unwrap();
+    let values = (0..2 * 3 * 32 * 32).map(|i| (f64::from(i) * 0.37).sin() as f32).collect();
+    let x = Tensor::from_vec::<_, f32>(values, (2, 3, 32, 32), &Device::Cpu).unwrap();
+    let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+    let sink = Arc::new(Sink::default());
+    let shared: Arc<dyn GradientSink> = sink.clone();
+    params.begin_pass(Some(&shared));
+    let (y, flops) = count_flops(|| model.forward(&x, &pass).unwrap());
+    let layers = &plan.layers;
+    // The registered twin has the graph's layers in its plan and does not look at them.
+    assert_eq!(flops, 2 * layers.iter().map(LayerPlan::flops).sum::<u64>());
+    y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    params.end_pass();
+    let gradients = sink.0.lock().unwrap().values().cloned().collect();
+    (params, y.flatten_all().unwrap().to_vec1().unwrap(), gradients)
+}
+
+#[derive(Default)]
+struct Sink(Mutex<BTreeMap<usize, Vec<f32>>>);
+
+impl GradientSink for Sink {
+    fn add(&self, index: usize, gradient: &[f32]) -> candle_core::Result<()> {
+        self.0.lock().unwrap().insert(index, gradient.to_vec());
+        Ok(())
+    }
+
+    fn complete(&self, _: usize) -> candle_core::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn resnet18_in_layers_has_the_bits_of_the_registered_one() {
+    let in_layers = of_file("graph_resnet18.toml");
+    let registered =
+        ModelPlan { name: "resnet18".to_owned(), stem: Stem::Cifar, ..in_layers.clone() };
+    let (graph, output, gradients) = trained(&in_layers);
+    let (params, expected_output, expected_gradients) = trained(&registered);
+    assert_eq!(graph.parameters().len(), params.parameters().len());
+    let sum: usize = in_layers.layers.iter().map(LayerPlan::parameters).sum();
+    assert_eq!((sum, in_layers.n_parameters), (11_173_962, 11_173_962));
+    for (ours, theirs) in graph.parameters().iter().zip(params.parameters()) {
+        assert_eq!((ours.name(), ours.shape()), (theirs.name(), theirs.shape()));
+    }
+    for (ours, theirs) in graph.buffers().iter().zip(params.buffers()) {
+        let values = |buffer: &Buffer| buffer.var().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!((ours.name(), values(ours)), (theirs.name(), values(theirs)));
+    }
+    assert_eq!(output, expected_output);
+    assert_eq!(gradients, expected_gradients);
+}
+
+#[test]
+fn every_parameter_of_a_transformer_in_layers_learns() {
+    let plan = of_file("graph_vit.toml");
+    let (params, output, gradients) = trained(&plan);
+    assert_eq!((output.len(), gradients.len()), (20, params.parameters().len()));
+    let names: Vec<&str> = params.parameters().iter().map(Param::name).collect();
+    assert!(names.contains(&"blocks.2.mlp.fc1.weight"), "{names:?}");
+    assert!(names.contains(&"positions.weight"), "{names:?}");
+    let still = gradients.iter().zip(&names).filter(|(g, _)| g.iter().all(|&x| x == 0.0));
+    // The keys' bias moves all scores of a query alike; it shares a tensor with those of queries and values.
+    assert_eq!(still.map(|(_, name)| *name).collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+#[test]
+fn layers_of_every_kind_run_in_both_modes() {
+    let layers = r#"
+        { name = "conv2d", out_channels = 8, kernel_size = 3, padding = 1 }, { name = "silu" },
+        { name = "concat", layers = [
+            { name = "conv2d", key = "a", out_channels = 4, kernel_size = 1, groups = 4 },
+            { name = "sequential", key = "b", layers = [
+                { name = "max_pool2d", kernel_size = 3, stride = 1, padding = 1 }, { name = "batch_norm" }, { name = "relu" } ] },
+        ] },
+        { name = "avg_pool2d", kernel_size = 4 }, { name = "tokens" }, { name = "transpose" }, { name = "transpose" },
+        { name = "conv1d", key = "c", out_channels = 12, kernel_size = 3, padding = 1, bias = false },
+        { name = "residual", layers = [{ name = "layer_norm", key = "n" }, { name = "attention", key = "t", n_heads = 3, p = 0.1 }, { name = "tanh" }] },
+        { name = "batch_norm", key = "m" }, { name = "dropout", p = 0.2 }, { name = "sigmoid" },
+        { name = "flatten" }, { name = "linear", key = "fc", out_features = 6 }, { name = "gelu" }, { name = "linear", key = "head" }"#;
+    let text = format!(
+        "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
+    );
+    let vocabulary = Vocabulary { models: vec!["graph".to_owned()] };
+    let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
+    let facts = facts(SourcePlan::Mnist { dir: "d".into() }, Some(vec![1, 28, 28]));
+    let registry = Registry::default();
+    let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).unwrap().model;
+    let sum: usize = plan.layers.iter().map(LayerPlan::parameters).sum();
+    assert_eq!(sum, plan.n_parameters);
+    let (model, _) = registry.build(&plan, 1).unwrap();
+    let x = Tensor::ones((3, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
+    let key = Key::new(1, Purpose::Dropout, 0, 0);
+    for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
+        assert_eq!(model.forward(&x, &pass).unwrap().dims(), [3, 10]);
+    }
+}

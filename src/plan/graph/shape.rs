@@ -1,0 +1,90 @@
+//! What flows between the layers of a graph.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One sample between two layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flow {
+    /// Channels, height, width.
+    Image([usize; 3]),
+    /// Steps, features.
+    Sequence([usize; 2]),
+    /// Features.
+    Vector(usize),
+    /// Steps, each a token.
+    Tokens(usize),
+}
+
+impl Flow {
+    /// A sample of shape `input` whose target has shape `target`: with a target per element it is a text.
+    pub(super) fn of(input: &[usize], target: &[usize]) -> Option<Self> {
+        Some(match *input {
+            [channels, height, width] => Self::Image([channels, height, width]),
+            [steps, features] => Self::Sequence([steps, features]),
+            [steps] if *target == [steps] => Self::Tokens(steps),
+            [features] => Self::Vector(features),
+            _ => return None,
+        })
+    }
+
+    /// What the loss needs: `outputs` numbers, or as many for each step of the target.
+    pub(super) fn needed(outputs: usize, target: &[usize]) -> Self {
+        match *target {
+            [steps, ..] => Self::Sequence([steps, outputs]),
+            [] => Self::Vector(outputs),
+        }
+    }
+
+    /// Channels or features; none for tokens.
+    pub fn features(self) -> Option<usize> {
+        match self {
+            Self::Image([features, ..])
+            | Self::Sequence([_, features])
+            | Self::Vector(features) => Some(features),
+            Self::Tokens(_) => None,
+        }
+    }
+
+    /// The same with other channels or features.
+    pub(super) fn with_features(self, features: usize) -> Self {
+        match self {
+            Self::Image([_, height, width]) => Self::Image([features, height, width]),
+            Self::Sequence([steps, _]) | Self::Tokens(steps) => Self::Sequence([steps, features]),
+            Self::Vector(_) => Self::Vector(features),
+        }
+    }
+
+    /// Vectors of features in one sample.
+    pub(super) fn rows(self) -> usize {
+        match self {
+            Self::Image([_, height, width]) => height * width,
+            Self::Sequence([steps, _]) | Self::Tokens(steps) => steps,
+            Self::Vector(_) => 1,
+        }
+    }
+
+    /// "an image of 64x56x56"
+    pub(super) fn in_words(self) -> String {
+        match self {
+            Self::Image(_) => format!("an image of {self}"),
+            Self::Sequence([steps, features]) => {
+                format!("a sequence of {steps} steps with {features} features")
+            }
+            Self::Vector(features) => format!("a vector of {features}"),
+            Self::Tokens(steps) => format!("a text of {steps} tokens"),
+        }
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image([channels, height, width]) => write!(f, "{channels}x{height}x{width}"),
+            Self::Sequence([steps, features]) => write!(f, "{steps}x{features}"),
+            Self::Vector(length) | Self::Tokens(length) => write!(f, "{length}"),
+        }
+    }
+}
