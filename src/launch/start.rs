@@ -174,6 +174,9 @@ fn contract(command: &mut Command, rank_plan: &RankPlan) {
         ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", plan.max_restarts.to_string()),
         ("RAYON_NUM_THREADS", plan.distributed.threads_per_rank.to_string()),
+        // Candle's own pool, for sums of tensors, waits actively beside ours: on busy cores a step took four times
+        // as long.
+        ("CANDLE_NUM_THREADS", "1".to_owned()),
     ] {
         command.env(name, value);
     }
