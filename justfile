@@ -32,8 +32,8 @@ test *args:
 # Ranks that are killed, stopped and hung at every phase of a run, by fail points (`src/failpoint.rs`).
 [group('check')]
 failpoints:
-    cargo test --locked --features failpoints --test cli -- failpoints strace
-    cargo test --locked --features failpoints --lib failpoint
+    cargo test --locked --test cli -- failpoints strace
+    cargo test --locked --lib failpoint
 
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]

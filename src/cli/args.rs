@@ -69,8 +69,9 @@ pub(crate) struct Run {
 /// torchrun's flags.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct Launch {
-    /// Ranks on this machine (`distributed.devices`).
-    #[arg(long, alias = "nproc_per_node", value_name = "N")]
+    /// Ranks on this machine (`distributed.devices`); MIN:MAX goes on with fewer when some stay lost
+    /// (`distributed.min_world_size`).
+    #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX")]
     pub(crate) nproc_per_node: Option<String>,
     /// Restarts of the group after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
@@ -222,10 +223,17 @@ pub(crate) enum CheckpointVerb {
 impl Launch {
     /// The flags as changes of the experiment.
     pub(crate) fn changes(&self) -> Vec<String> {
-        let devices =
-            self.nproc_per_node.as_ref().map(|count| format!("distributed.devices={count}"));
+        let (least, count) = match self.nproc_per_node.as_deref() {
+            Some(count) => match count.split_once(':') {
+                Some((least, most)) => (Some(least), Some(most)),
+                None => (None, Some(count)),
+            },
+            None => (None, None),
+        };
+        let least = least.map(|least| format!("distributed.min_world_size={least}"));
+        let devices = count.map(|count| format!("distributed.devices={count}"));
         let restarts = self.max_restarts.map(|count| format!("fault.max_restarts={count}"));
-        devices.into_iter().chain(restarts).collect()
+        devices.into_iter().chain(least).chain(restarts).collect()
     }
 }
 
@@ -253,6 +261,11 @@ mod tests {
             let args = Args::try_parse_from(["ddprun", flag, "2", "x.toml", "a.b=1"]).unwrap();
             assert_eq!(args.run.all_changes(), ["a.b=1", "distributed.devices=2"]);
         }
+        let elastic = ["ddprun", "--nproc-per-node=1:4", "x.toml"];
+        assert_eq!(
+            Args::try_parse_from(elastic).unwrap().run.all_changes(),
+            ["distributed.devices=4", "distributed.min_world_size=1"]
+        );
         let line = ["ddprun", "--standalone", "--nnodes=1", "--node_rank=0", "--master-port=29501"];
         assert!(Args::try_parse_from(line.into_iter().chain(["x.toml"])).is_ok());
     }

@@ -103,7 +103,8 @@ fn train(plan: &Plan, folders: &RunFolders) -> Result<(Manifest, Duration), Refu
         files::create_folder(folder).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     }
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let start = Start { resume: false, program, console: Console::File, bell: None };
+    let start =
+        Start { resume: false, program, console: Console::File, smaller: vec![], bell: None };
     let began = Instant::now();
     let ended = launch::run(plan, folders, &start, &mut |_| ()).map_err(|mut failure| {
         // Its folders go with us: there is nothing to resume.

@@ -23,6 +23,14 @@ pub(crate) struct Prepared {
     pub(crate) facts: Facts,
 }
 
+impl Prepared {
+    /// The plans of the smaller groups that the run may go on with.
+    pub(crate) fn smaller(&self, registry: &Registry) -> Result<Vec<Plan>, Refusal> {
+        let describe = |model: &_| registry.describe(model);
+        self.plan.smaller(&self.loaded, &self.facts, &describe).map_err(refused)
+    }
+}
+
 /// Reads the experiment at `path` with `changes` and decides everything.
 pub(crate) fn prepare(
     path: &Path,

@@ -2,14 +2,13 @@
 
 use crate::cli::args::ResumeArgs;
 use crate::cli::prepare::{
-    Description, OwnedRun, RESOLVED, decide, find_run, own_run, refused, vocabulary,
+    Description, OwnedRun, Prepared, RESOLVED, decide, find_run, own_run, refused, vocabulary,
 };
 use crate::cli::train::{one_machine, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::{self, Change, Loaded};
 use crate::launch::Role;
 use crate::model::Registry;
-use crate::plan::Plan;
 use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
@@ -22,7 +21,7 @@ fn prepare(
     args: &ResumeArgs,
     role: &Role,
     registry: &Registry,
-) -> Result<(Plan, OwnedRun), Refusal> {
+) -> Result<(Prepared, OwnedRun), Refusal> {
     let (run, changes) = split(&args.words);
     let description = find_run(run)?;
     let before = load(&description, &[], registry)?;
@@ -34,7 +33,7 @@ fn prepare(
     }
     let prepared = decide(now, role, registry)?;
     let run = own_run(description.run, &prepared)?;
-    Ok((prepared.plan, run))
+    Ok((prepared, run))
 }
 
 /// The run, if the first word names one, and the changes.

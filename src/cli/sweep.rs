@@ -169,6 +169,7 @@ impl Ddp<'_> {
             resume: job.resume,
             program: self.program.clone(),
             console: Console::File,
+            smaller: prepared.smaller(self.registry).map_err(|refusal| refusal.to_string())?,
             bell: Some(job.bell.clone()),
         };
         let mut hear = |note: Note| {

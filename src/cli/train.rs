@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::checkpoint;
 use crate::cli::args::{Launch, Run};
-use crate::cli::prepare::{OwnedRun, open_run, prepare};
+use crate::cli::prepare::{OwnedRun, Prepared, open_run, prepare};
 use crate::cli::{Refusal, to_stderr};
 use crate::files;
 use crate::launch::{self, Console, JoinError, Note, Program, Role, Start};
@@ -22,7 +22,7 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
     let make = |role: &Role| {
         let prepared = prepare(&path, &args.all_changes(), role, registry)?;
         let run = open_run(&prepared)?;
-        Ok((prepared.plan, run))
+        Ok((prepared, run))
     };
     start(make, false, registry)
 }
@@ -30,7 +30,7 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
 /// Runs what `make` prepares: with ranks of our own, or as a rank of the launcher that started us. Only
 /// one process makes the run.
 pub(crate) fn start(
-    make: impl FnOnce(&Role) -> Result<(Plan, OwnedRun), Refusal>,
+    make: impl FnOnce(&Role) -> Result<(Prepared, OwnedRun), Refusal>,
     resume: bool,
     registry: &Registry,
 ) -> Result<u8, Refusal> {
@@ -38,8 +38,9 @@ pub(crate) fn start(
     if let Role::Foreign(_) = role {
         return foreign(make, resume, &role, registry);
     }
-    let (plan, mut run) = make(&role)?;
-    supervise(&plan, &mut run, resume)
+    let (prepared, mut run) = make(&role)?;
+    let smaller = prepared.smaller(registry)?;
+    supervise(&prepared.plan, smaller, &mut run, resume)
 }
 
 /// What started this process.
@@ -60,10 +61,15 @@ pub(crate) fn one_machine(launch: &Launch) -> Result<(), Refusal> {
     Err(Refusal::new(exit::REFUSED, page))
 }
 
-/// Starts the ranks of `plan` and watches them to the end.
-fn supervise(plan: &Plan, run: &mut OwnedRun, resume: bool) -> Result<u8, Refusal> {
+/// Starts the ranks of `plan`, or of the `smaller` ones if they do not last, and watches them to the end.
+fn supervise(
+    plan: &Plan,
+    smaller: Vec<Plan>,
+    run: &mut OwnedRun,
+    resume: bool,
+) -> Result<u8, Refusal> {
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let start = Start { resume, program, console: Console::Terminal, bell: None };
+    let start = Start { resume, program, console: Console::Terminal, smaller, bell: None };
     let ended = launch::run(plan, &run.folders, &start, &mut |note| announce(&note));
     run.settle();
     for folder in [&run.folders.checkpoints, &run.folders.logs] {
@@ -98,6 +104,15 @@ fn announce(note: &Note) {
             to_stderr(&format!(
                 "restart {attempt} of {of}{wait}, from the newest checkpoint: rank {} failed: {}",
                 cause.rank, cause.message
+            ));
+        }
+        Note::Resized { from, to, cause } => {
+            let why = cause.as_ref().map_or("a checkpoint is on disk".to_owned(), |cause| {
+                format!("rank {} failed: {}", cause.rank, cause.message)
+            });
+            to_stderr(&format!(
+                "{}, from the newest checkpoint: {why}",
+                launch::instead(*to, *from)
             ));
         }
         Note::Started { .. } | Note::Progress { .. } => {}
@@ -148,7 +163,7 @@ impl fmt::Display for Never {
 
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, nobody watches but the launcher.
 fn foreign(
-    make: impl FnOnce(&Role) -> Result<(Plan, OwnedRun), Refusal>,
+    make: impl FnOnce(&Role) -> Result<(Prepared, OwnedRun), Refusal>,
     resume: bool,
     role: &Role,
     registry: &Registry,
@@ -156,8 +171,8 @@ fn foreign(
     // Rank 0 holds the run's lock as long as it lives.
     let mut owned = None;
     let joined = launch::join(role, || {
-        let (plan, run) = make(role)?;
-        let told = (plan, run.folders.clone(), resume);
+        let (prepared, run) = make(role)?;
+        let told = (prepared.plan, run.folders.clone(), resume);
         owned = Some(run);
         Ok::<_, Refusal>(told)
     });

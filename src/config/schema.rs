@@ -328,6 +328,8 @@ pub struct Distributed {
     pub first_bucket_cap: crate::config::values::Size,
     /// Parts of the global batch that fix the order of additions; "auto" = the world size.
     pub shards: Auto<u32>,
+    /// Fewest ranks that a run goes on with when some are lost; "auto" = the planned number.
+    pub min_world_size: Auto<u32>,
     /// Reduce buckets while backward still runs.
     pub overlap: bool,
     /// Tolerate parameters that the loss does not reach.

@@ -24,6 +24,8 @@ pub enum Wish {
     /// Go on.
     #[default]
     Continue,
+    /// Save and leave, to come back with more ranks.
+    Resize,
     /// The time budget is used up: save and end.
     EndOfTime,
     /// Save and leave (SIGTERM).

@@ -131,12 +131,7 @@ impl Link {
     /// The strongest request to stop so far, by the parent or by a signal to this process. Ranks may learn of it at
     /// different steps: they vote.
     pub fn stop_requested(&self) -> Option<Stop> {
-        match self.shared.stop.load(Ordering::Relaxed) {
-            0 => None,
-            1 => Some(Stop::Preempt),
-            2 => Some(Stop::Interrupt),
-            _ => Some(Stop::Abandon),
-        }
+        self.shared.stop()
     }
 
     /// An error of this rank, at its present place, with the messages of all its sources.
@@ -191,6 +186,11 @@ impl Link {
         self.say(&FromRank::Finished);
     }
 
+    /// Says that a checkpoint is on disk.
+    pub fn saved(&self) {
+        self.say(&FromRank::Saved);
+    }
+
     fn say(&self, message: &FromRank) {
         if let Some(mut channel) = self.shared.channel() {
             // A parent that is gone, or does not listen, cannot be told; our exit tells the rest.
@@ -214,6 +214,17 @@ impl Shared {
     /// A thread that panicked while it sent leaves at worst half a message, after which the parent reads no more.
     fn channel(&self) -> Option<MutexGuard<'_, Channel>> {
         self.channel.as_ref().map(|channel| channel.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The strongest request so far.
+    fn stop(&self) -> Option<Stop> {
+        match self.stop.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(Stop::Resize),
+            2 => Some(Stop::Preempt),
+            3 => Some(Stop::Interrupt),
+            _ => Some(Stop::Abandon),
+        }
     }
 
     fn ask(&self, stop: Stop) {
@@ -269,10 +280,10 @@ impl Listener {
         }
         let interrupts = self.interruption.as_mut().map_or(0, Signals::take);
         for _ in 0..interrupts {
-            match self.shared.stop.load(Ordering::Relaxed) {
-                0 | 1 => self.shared.ask(Stop::Interrupt),
-                2 => self.shared.ask(Stop::Abandon),
-                _ => die(),
+            match self.shared.stop() {
+                None | Some(Stop::Resize | Stop::Preempt) => self.shared.ask(Stop::Interrupt),
+                Some(Stop::Interrupt) => self.shared.ask(Stop::Abandon),
+                Some(Stop::Abandon) => die(),
             }
         }
     }

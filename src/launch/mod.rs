@@ -7,7 +7,7 @@
 //!    │  ◀── progress, error reports ─────────────────┤        link.report(&link.describe(error, ..))
 //!    │  ─── Stop ───────────────────────────────────▶│        link.stop_requested() -> vote -> save
 //!    ▼                                               ▼        link.finish(), exit 0 | 75 | 130
-//! Ok(Ended) | Err(Failure), after up to `max_restarts` new groups
+//! Ok(Ended) | Err(Failure), after up to `max_restarts` new groups of each admitted size
 //!
 //! Role::Foreign (torchrun, srun, mpirun, PyTorchJob)
 //! join(make) ── rank 0 makes the run and hands plan and memfd to the others over an abstract socket
@@ -19,6 +19,7 @@
 //! report; what a collective says is [`Blame::Peer`], everything else [`Blame::Own`].
 
 mod bell;
+mod elastic;
 mod failure;
 mod foreign;
 mod inherit;
@@ -48,8 +49,9 @@ pub use memory::shared_memory;
 pub use phase::Phase;
 pub use rank_env::Role;
 pub use report::{Blame, ErrorReport};
+pub(crate) use run::instead;
 pub use run::{Console, Note, Start, run};
 pub(crate) use signals::Signals;
 pub use start::Program;
-pub use supervise::{Exit, Stop};
+pub use supervise::{Exit, RESIZED, Stop};
 pub use verdict::Ended;

@@ -11,6 +11,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Budget {
     allowed: u32,
+    /// Restarts since the group has its present size.
+    spent: u32,
     causes: Vec<String>,
     /// Furthest step that any attempt has begun.
     furthest: u64,
@@ -20,12 +22,12 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(allowed: u32) -> Self {
-        Self { allowed, causes: Vec::new(), furthest: 0, in_vain: 0 }
+        Self { allowed, spent: 0, causes: Vec::new(), furthest: 0, in_vain: 0 }
     }
 
-    /// Restarts so far.
+    /// Restarts of the group in its present size.
     pub(super) fn spent(&self) -> u32 {
-        self.causes.len() as u32
+        self.spent
     }
 
     /// Restarts that are allowed in all.
@@ -41,18 +43,26 @@ impl Budget {
     /// Spends a restart on `failure` of a group that had begun `step`, and says how long to wait for it; `None`
     /// if there is none left, or the failure would come again. A run that moves on does not wait.
     pub(super) fn spend(&mut self, failure: &Failure, step: u64) -> Option<Duration> {
-        if self.spent() >= self.allowed || !may_pass(failure.code) {
+        if self.spent >= self.allowed || !may_pass(failure.code) {
             return None;
         }
         self.in_vain = if step > self.furthest { 0 } else { self.in_vain + 1 };
         self.furthest = self.furthest.max(step);
         self.causes.push(failure.to_string());
+        self.spent += 1;
         Some(backoff(self.in_vain))
     }
 
     /// Takes the last restart back: it was called off.
     pub(super) fn take_back(&mut self) {
         self.causes.pop();
+        self.spent = self.spent.saturating_sub(1);
+    }
+
+    /// Begins anew for a group of another size, which has one because of `cause`.
+    pub(super) fn renew(&mut self, cause: String) {
+        self.causes.push(cause);
+        (self.spent, self.in_vain) = (0, 0);
     }
 }
 
@@ -66,7 +76,7 @@ fn backoff(in_vain: u32) -> Duration {
 
 /// Whether a failure may be gone at the next attempt. The same file, data, numbers or checkpoint would
 /// fail in the same way, bit for bit.
-fn may_pass(code: u8) -> bool {
+pub(super) fn may_pass(code: u8) -> bool {
     !matches!(code, 2 | 3 | 4 | 7)
 }
 
@@ -100,6 +110,9 @@ mod tests {
         assert!(budget.spend(&failure(5), 2).is_some());
         assert!(budget.spend(&failure(5), 3).is_none());
         assert_eq!((budget.spent(), budget.causes().len()), (1, 1));
+        budget.renew("with 2 ranks".to_owned());
+        assert!(budget.spend(&failure(5), 3).is_some());
+        assert_eq!((budget.spent(), budget.causes().len()), (1, 3));
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::files;
-use crate::launch::restart::Budget;
+use crate::launch::elastic::Sizes;
+use crate::launch::restart::{Budget, may_pass};
 use crate::launch::start::{Program, start_all};
 use crate::launch::supervise::Stop;
 use crate::launch::verdict::{Ended, Verdict, judge};
 use crate::launch::watch::{Ears, watch};
 use crate::launch::{Bell, Failure, Phase};
 use crate::plan::{Plan, RunFolders};
-use crate::units::Rank;
+use crate::units::{Rank, WorldSize};
 
 /// How the run is started.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct Start {
     pub program: Program,
     /// Where rank 0 speaks.
     pub console: Console,
+    /// Plans of the smaller groups that the run may go on with, largest first.
+    pub smaller: Vec<Plan>,
     /// Rung by another thread to stop this run; it then ends as after a SIGTERM.
     pub bell: Option<Arc<Bell>>,
 }
@@ -84,9 +87,19 @@ pub enum Note {
         /// Why it failed.
         cause: Box<Failure>,
     },
+    /// The run goes on from its newest checkpoint with another number of ranks.
+    Resized {
+        /// Before.
+        from: WorldSize,
+        /// From now on.
+        to: WorldSize,
+        /// Why it has fewer; absent if it has more.
+        cause: Option<Box<Failure>>,
+    },
 }
 
-/// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts` times. No process
+/// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts` times; then with
+/// fewer ranks, if `start` has plans for them, and with more again after a checkpoint (`elastic.rs`). No process
 /// is left when it returns. The run's folders exist, and the calling thread must be one that
 /// lives as long as the run (the main thread), because ranks die with the thread that started them.
 ///
@@ -116,25 +129,74 @@ fn attempts(
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    let mut budget = Budget::new(plan.max_restarts);
+    let plans: Vec<&Plan> = std::iter::once(plan).chain(&start.smaller).collect();
+    let (mut budget, mut sizes) = (Budget::new(plan.max_restarts), Sizes::new(plans.len()));
     loop {
-        let Failed { mut failure, step, is_final } =
-            match attempt(plan, run, start, budget.causes(), ears, on_note) {
-                Ok(ended) => return Ok(ended),
-                Err(failed) => failed,
-            };
-        let wait = if is_final { None } else { budget.spend(&failure, step) };
-        if let Some(wait) = wait {
-            let (attempt, of) = (budget.spent(), budget.allowed());
-            on_note(Note::Restarting { attempt, of, wait, cause: failure.clone() });
-            if !ears.is_called_within(wait) {
+        let (plan, causes) = (plans[sizes.at()], budget.causes().to_vec());
+        let from = plan.world_size();
+        let group = Attempt { plan, run, start, causes: &causes, grows_after: sizes.grows_after() };
+        let failed = match group.make(ears, on_note) {
+            Ok(Some(ended)) => return Ok(ended),
+            Ok(None) => {
+                sizes.grow();
+                let to = plans[sizes.at()].world_size();
+                budget.renew(format!("{}: a checkpoint was on disk", instead(to, from)));
+                on_note(Note::Resized { from, to, cause: None });
                 continue;
             }
-            budget.take_back();
+            Err(failed) => failed,
+        };
+        match follow(&failed, &mut budget, &mut sizes) {
+            Some(Next::Again(wait)) => {
+                let (attempt, of) = (budget.spent(), budget.allowed());
+                let cause = failed.failure.clone();
+                on_note(Note::Restarting { attempt, of, wait, cause });
+                if !ears.is_called_within(wait) {
+                    continue;
+                }
+                budget.take_back();
+            }
+            Some(Next::Smaller) => {
+                let to = plans[sizes.at()].world_size();
+                budget.renew(format!("{}: {}", instead(to, from), failed.failure));
+                on_note(Note::Resized { from, to, cause: Some(failed.failure) });
+                continue;
+            }
+            None => {}
         }
-        failure.history = budget.causes().to_vec();
-        return Err(failure);
+        return Err(Box::new(Failure { history: budget.causes().to_vec(), ..*failed.failure }));
     }
+}
+
+/// "2 ranks instead of 4"
+pub(crate) fn instead(to: WorldSize, from: WorldSize) -> String {
+    format!("{to} {} instead of {from}", if to == WorldSize::ONE { "rank" } else { "ranks" })
+}
+
+/// What follows a failure that is not the end.
+enum Next {
+    /// The same group, after a while.
+    Again(Duration),
+    /// A smaller group.
+    Smaller,
+}
+
+/// A group has its restarts; then, or if it was only tried, or cannot even be started, a smaller one goes on.
+fn follow(failed: &Failed, budget: &mut Budget, sizes: &mut Sizes) -> Option<Next> {
+    if failed.was_asked || !may_pass(failed.failure.code) {
+        return None;
+    }
+    if failed.saved > 0 {
+        sizes.has_saved();
+    }
+    // What could not be started the first time will not start the next time either.
+    let is_hopeless = failed.never_started && budget.causes().is_empty();
+    if !is_hopeless && !sizes.is_on_trial() {
+        if let Some(wait) = budget.spend(&failed.failure, failed.step) {
+            return Some(Next::Again(wait));
+        }
+    }
+    sizes.shrink().then_some(Next::Smaller)
 }
 
 /// A group that did not end as it should.
@@ -142,34 +204,52 @@ struct Failed {
     failure: Box<Failure>,
     /// Furthest step that a rank had begun.
     step: u64,
-    /// Whether another attempt is out of the question.
-    is_final: bool,
+    /// Checkpoints that it had saved.
+    saved: u32,
+    /// Whether not all of its ranks could be started.
+    never_started: bool,
+    /// Whether it had been asked to leave.
+    was_asked: bool,
 }
 
-/// Starts the group and follows it to its end. `causes` are those of the restarts before.
-fn attempt(
-    plan: &Plan,
-    run: &RunFolders,
-    start: &Start,
-    causes: &[String],
-    ears: &mut Ears,
-    on_note: &mut dyn FnMut(Note),
-) -> Result<Ended, Failed> {
-    // What could not be started the first time will not start the next time either.
-    let is_final = causes.is_empty();
-    let processes = start_all(plan, run, start, causes).map_err(|failure| Failed {
-        failure,
-        step: 0,
-        is_final,
-    })?;
-    let group = watch(processes, plan.stall_timeout, ears, on_note);
-    let failure = match judge(&group) {
-        Verdict::Ended(ended) => return Ok(ended),
-        Verdict::Fault(rank, fault) => Failure::of_fault(run, &group, rank, fault),
-        Verdict::Frozen(rank) => Failure::of_frozen(run, &group, rank),
-        Verdict::Stalled(stall) => Failure::of_stall(run, &group, stall),
-        Verdict::Missed(rank) => Failure::of_missed(run, &group, rank),
-    };
-    let step = group.members.iter().map(|member| member.step).max().unwrap_or(0);
-    Err(Failed { failure, step, is_final: group.asked().is_some() })
+/// One start of the group.
+struct Attempt<'a> {
+    plan: &'a Plan,
+    run: &'a RunFolders,
+    start: &'a Start,
+    /// Why those before ended.
+    causes: &'a [String],
+    /// Checkpoints after which it makes room for a larger one.
+    grows_after: Option<u32>,
+}
+
+impl Attempt<'_> {
+    /// Starts the group and follows it to its end; `None`: it was stopped to become larger.
+    fn make(
+        &self,
+        ears: &mut Ears,
+        on_note: &mut dyn FnMut(Note),
+    ) -> Result<Option<Ended>, Failed> {
+        let Self { plan, run, .. } = *self;
+        let processes = start_all(plan, run, self.start, self.causes).map_err(|failure| {
+            Failed { failure, step: 0, saved: 0, never_started: true, was_asked: false }
+        })?;
+        let limits = (plan.stall_timeout, self.grows_after);
+        let group = watch(processes, limits, ears, on_note);
+        let failure = match judge(&group) {
+            Verdict::Ended(ended) => return Ok(Some(ended)),
+            Verdict::Resized => return Ok(None),
+            Verdict::Fault(rank, fault) => Failure::of_fault(run, &group, rank, fault),
+            Verdict::Frozen(rank) => Failure::of_frozen(run, &group, rank),
+            Verdict::Stalled(stall) => Failure::of_stall(run, &group, stall),
+            Verdict::Missed(rank) => Failure::of_missed(run, &group, rank),
+        };
+        Err(Failed {
+            failure,
+            step: group.members.iter().map(|member| member.step).max().unwrap_or(0),
+            saved: group.saved(),
+            never_started: false,
+            was_asked: group.asked() > Some(Stop::Resize),
+        })
+    }
 }

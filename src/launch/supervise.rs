@@ -29,8 +29,10 @@ const VANISH: Duration = Duration::from_secs(10);
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Stop {
+    /// The group is to come back with more ranks: finish the step, save, exit with [`RESIZED`].
+    Resize = 1,
     /// SIGTERM, SIGUSR1, SIGHUP: finish the step, save, exit 75.
-    Preempt = 1,
+    Preempt,
     /// Ctrl-C: finish the step, save, exit 130.
     Interrupt,
     /// Ctrl-C again: finish the step, exit 130.
@@ -56,6 +58,8 @@ pub(super) enum Event {
     Failed(Box<ErrorReport>),
     /// A rank said that it has done all its work.
     Finished(Rank),
+    /// A checkpoint is on disk.
+    Saved,
     /// A process is gone.
     Exited(Rank, Exit),
     /// A process was found stopped (or running again).
@@ -91,6 +95,10 @@ pub(super) struct Group {
     /// Who held up the group, if that is how it ended.
     stall: Option<Stall>,
     asked: Option<Stop>,
+    /// Checkpoints that have reached the disk.
+    saved: u32,
+    /// Checkpoints after which the group shall come back with more ranks.
+    grows_after: Option<u32>,
     /// When the patience after the second Ctrl-C ends.
     abandon_at: Option<Duration>,
     /// Whether the user had everything killed.
@@ -121,9 +129,26 @@ enum Stage {
 impl Group {
     /// Ranks that were just started, by their processes.
     pub(super) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
-        let members = pids.into_iter().map(Member::new).collect();
-        let stage = Stage::Running;
-        Self { members, stage, stall: None, asked: None, abandon_at: None, is_abandoned: false }
+        Self {
+            members: pids.into_iter().map(Member::new).collect(),
+            stage: Stage::Running,
+            stall: None,
+            asked: None,
+            saved: 0,
+            grows_after: None,
+            abandon_at: None,
+            is_abandoned: false,
+        }
+    }
+
+    /// The same, to be stopped after so many checkpoints, because it may have more ranks then.
+    pub(super) fn growing_after(self, checkpoints: Option<u32>) -> Self {
+        Self { grows_after: checkpoints, ..self }
+    }
+
+    /// Checkpoints that have reached the disk.
+    pub(super) fn saved(&self) -> u32 {
+        self.saved
     }
 
     /// The strongest request to stop so far.
@@ -168,6 +193,7 @@ impl Group {
             Event::Progress(rank, step, phase) => self.progress(rank, step, phase),
             Event::Failed(report) => self.failed(now, *report),
             Event::Finished(rank) => self.finished(rank),
+            Event::Saved => self.saved_one(),
             Event::Exited(rank, exit) => self.exited(now, rank, exit),
             Event::Stopped(rank, is_stopped) => self.stopped(rank, is_stopped),
             Event::Stalled(stall) => self.stalled(now, stall),
@@ -195,6 +221,14 @@ impl Group {
 
     fn finished(&mut self, rank: Rank) -> Vec<Action> {
         self.members[rank.index()].has_finished = true;
+        vec![]
+    }
+
+    fn saved_one(&mut self) -> Vec<Action> {
+        self.saved += 1;
+        if self.stage == Stage::Running && self.grows_after.is_some_and(|n| self.saved >= n) {
+            return self.ask(Stop::Resize);
+        }
         vec![]
     }
 
@@ -233,12 +267,16 @@ impl Group {
             return vec![];
         }
         self.asked = Some(stop);
-        vec![Action::Send(stop), Action::Tell(Note::Stopping { stop })]
+        let mut actions = vec![Action::Send(stop)];
+        if stop > Stop::Resize {
+            actions.push(Action::Tell(Note::Stopping { stop }));
+        }
+        actions
     }
 
     fn interrupted(&mut self, now: Duration) -> Vec<Action> {
         match self.asked {
-            None | Some(Stop::Preempt) => self.ask(Stop::Interrupt),
+            None | Some(Stop::Resize | Stop::Preempt) => self.ask(Stop::Interrupt),
             Some(Stop::Interrupt) => {
                 self.abandon_at = Some(now + ABANDON);
                 self.ask(Stop::Abandon)
@@ -294,8 +332,11 @@ pub(super) enum Fault {
     Left(i32),
 }
 
+/// Code of a rank that left so that its group can come back with more ranks; never that of a program.
+pub const RESIZED: u8 = 76;
+
 /// Codes of a rank that did what it should: done, expectation missed, stopped and saved, interrupted.
-pub(super) const ORDERLY: [i32; 4] = [0, 9, 75, 130];
+pub(super) const ORDERLY: [i32; 5] = [0, 9, 75, RESIZED as i32, 130];
 
 impl Member {
     /// Whether it has work left, as far as anybody has said.
@@ -351,7 +392,7 @@ impl fmt::Display for Exit {
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Preempt | Self::Interrupt => "finish the step, save and leave",
+            Self::Resize | Self::Preempt | Self::Interrupt => "finish the step, save and leave",
             Self::Abandon => "leave without saving",
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::launch::report::Blame;
 use crate::launch::stall::{Kind, Stall};
-use crate::launch::supervise::{Exit, Fault, Group, Member, Stop};
+use crate::launch::supervise::{Exit, Fault, Group, Member, RESIZED, Stop};
 use crate::units::Rank;
 
 /// How a run ended when nothing failed.
@@ -38,6 +38,8 @@ impl Ended {
 pub(super) enum Verdict {
     /// As it should.
     Ended(Ended),
+    /// Saved, to come back with more ranks.
+    Resized,
     /// This rank failed first.
     Fault(Rank, Fault),
     /// This rank is stopped while the others waited for it.
@@ -59,15 +61,12 @@ pub(super) fn judge(group: &Group) -> Verdict {
         faults.min_by_key(|(rank, member, _)| (is_consequence(member), member.fault_time(), *rank));
     match first {
         Some((rank, member, fault)) if !is_consequence(member) => Verdict::Fault(rank, fault),
-        None if group.stall().is_none() => Verdict::Ended(ended(group)),
+        None if group.stall().is_none() => ended(group),
         first => {
             let mut frozen = members().filter(|(_, member)| member.is_stopped && is_silent(member));
             let frozen = frozen.next().map(|(rank, _)| Verdict::Frozen(rank));
             let waiter = || first.map(|(rank, _, fault)| Verdict::Fault(rank, fault));
-            frozen
-                .or_else(|| held_up(group))
-                .or_else(waiter)
-                .unwrap_or_else(|| Verdict::Ended(ended(group)))
+            frozen.or_else(|| held_up(group)).or_else(waiter).unwrap_or_else(|| ended(group))
         }
     }
 }
@@ -96,17 +95,22 @@ fn is_consequence(member: &Member) -> bool {
     member.report.as_ref().is_some_and(|report| report.blame == Blame::Peer)
 }
 
-fn ended(group: &Group) -> Ended {
+fn ended(group: &Group) -> Verdict {
     let codes = group.members.iter().filter_map(|member| match member.exit {
         Some((_, Exit::Code(code))) => Some(code),
         _ => None,
     });
     // Rank 0 judges expectations; a vote to stop gives all ranks the same code.
-    match (codes.max().unwrap_or(0), group.asked()) {
-        (75 | 130, Some(Stop::Abandon)) => Ended::Interrupted { saved: false },
+    const RESIZE: i32 = RESIZED as i32;
+    Verdict::Ended(match (codes.max().unwrap_or(0), group.asked()) {
+        // Whoever was asked to leave for good meanwhile does not come back.
+        (RESIZE, Some(Stop::Preempt)) => Ended::Stopped,
+        (RESIZE, Some(Stop::Interrupt)) => Ended::Interrupted { saved: true },
+        (RESIZE, None | Some(Stop::Resize)) => return Verdict::Resized,
+        (75 | 130 | RESIZE, Some(Stop::Abandon)) => Ended::Interrupted { saved: false },
         (75, Some(Stop::Interrupt)) | (130, _) => Ended::Interrupted { saved: true },
         (75, _) => Ended::Stopped,
         (9, _) => Ended::Missed,
         _ => Ended::Completed,
-    }
+    })
 }

@@ -66,14 +66,16 @@ impl Ears {
     }
 }
 
-/// Follows the ranks to their end, and returns all that is known of them.
+/// Follows the ranks to their end, or until they were stopped after `grows_after` checkpoints, and returns all
+/// that is known of them.
 pub(super) fn watch(
     mut processes: Vec<Process>,
-    patience: Patience,
+    (patience, grows_after): (Patience, Option<u32>),
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
 ) -> Group {
-    let mut group = Group::new(processes.iter().map(|process| process.child.id()));
+    let mut group =
+        Group::new(processes.iter().map(|process| process.child.id())).growing_after(grows_after);
     for (rank, process) in (0..).map(Rank).zip(&processes) {
         on_note(Note::Started { rank, pid: process.child.id() });
     }
@@ -130,6 +132,7 @@ fn listen(rank: Rank, process: &mut Process, events: &mut Vec<Event>) {
                 Event::Failed(Box::new(report::ErrorReport { rank, ..*report }))
             }
             FromRank::Finished => Event::Finished(rank),
+            FromRank::Saved => Event::Saved,
         });
     }
     if let Some(status) = status {

@@ -25,6 +25,8 @@ pub(super) enum FromRank {
     Failed(Box<ErrorReport>),
     /// It has done all its work, and is about to exit.
     Finished,
+    /// A checkpoint is on disk.
+    Saved,
 }
 
 /// What the parent says.

@@ -46,6 +46,9 @@ impl Plan {
         let world = problems.one(distributed::world_size(loaded, facts));
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
+        let smaller = world.zip(batch).and_then(|(world, batch)| {
+            problems.one(distributed::smaller_worlds(loaded, world, batch.shards))
+        });
         let moving = world.zip(batch).and_then(|(world, batch)| {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
             let optimizer = problems.one(optimizer::decide(loaded, &batch))?;
@@ -58,8 +61,9 @@ impl Plan {
             Some(loss),
             Some(world),
             Some(batch),
+            Some(smaller),
             Some((length, optimizer, schedule)),
-        ) = (transformed, model, loss, world, batch, moving)
+        ) = (transformed, model, loss, world, batch, smaller, moving)
         else {
             return Err(Problems::new(problems.0));
         };
@@ -79,7 +83,7 @@ impl Plan {
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
             schedule,
-            distributed: distributed::decide(experiment, world, facts.cores, &found),
+            distributed: distributed::decide(experiment, (world, smaller), facts.cores, &found),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
             checkpoint: keep::checkpoint(experiment),
@@ -106,6 +110,29 @@ impl Plan {
         experiment.checkpoint.monitor.clone_from(&self.checkpoint.monitor);
         experiment.checkpoint.mode = self.checkpoint.mode;
         experiment
+    }
+
+    /// The plans of the smaller groups that this run may go on with, largest first: the same training, pass by pass.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plan::new`].
+    pub fn smaller(
+        &self,
+        loaded: &Loaded,
+        facts: &Facts,
+        describe: &dyn Fn(&ModelPlan) -> Result<ModelFacts, String>,
+    ) -> Result<Vec<Self>, Problems> {
+        let mut loaded = loaded.clone();
+        loaded.experiment = self.pin(loaded.experiment);
+        loaded.experiment.distributed.min_world_size = Auto::Auto;
+        let worlds = self.distributed.smaller.iter();
+        worlds
+            .map(|world| {
+                loaded.experiment.distributed.devices = Auto::Given(world.get());
+                Self::new(&loaded, facts, describe)
+            })
+            .collect()
     }
 
     /// Number of ranks.

@@ -138,6 +138,9 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
         "distributed.devices" => distributed.world_size.to_string(),
         "distributed.threads_per_rank" => distributed.threads_per_rank.to_string(),
         "distributed.shards" => batch.shards.to_string(),
+        "distributed.min_world_size" => {
+            distributed.smaller.last().unwrap_or(&distributed.world_size).to_string()
+        }
         "distributed.backend" => match distributed.backend {
             BackendPlan::Solo => "solo".to_owned(),
             BackendPlan::Shm { .. } => "shm".to_owned(),

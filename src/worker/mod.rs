@@ -24,7 +24,7 @@ use crate::data::Splits;
 use crate::engine::{Clock, Engine, Wish};
 use crate::event::Event;
 use crate::failpoint;
-use crate::launch::{ErrorReport, Link, Membership, Stop};
+use crate::launch::{ErrorReport, Link, Membership, RESIZED, Stop};
 use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
@@ -117,6 +117,7 @@ fn live(
     Ok(match ending {
         Ending::Done(_) if missed.is_some() => exit::EXPECTATION,
         Ending::Done(_) => 0,
+        Ending::Left(Wish::Resize) => RESIZED,
         Ending::Left(Wish::Stop) => exit::PREEMPTED,
         Ending::Left(_) => exit::INTERRUPTED,
     })

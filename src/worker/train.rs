@@ -99,7 +99,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if edge.ends_epoch || edge.ends_run {
         close_epoch(run, report, &edge)?;
     }
-    let ending = ending(run, report.wish);
+    let ending = ending(run, report.wish, &edge);
     let leaving = ending.is_some() && report.wish != Wish::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
     if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {
@@ -209,13 +209,16 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
 }
 
 /// Whether the run ends at this edge, and why.
-fn ending(run: &RankRun, wish: Wish) -> Option<Ending> {
+fn ending(run: &RankRun, wish: Wish, edge: &Edge) -> Option<Ending> {
     match wish {
         Wish::Stop | Wish::Interrupt | Wish::Abandon => Some(Ending::Left(wish)),
         Wish::EndOfTime => Some(Ending::Done(Reason::OutOfTime)),
-        Wish::Continue => {
+        Wish::Continue | Wish::Resize => {
             let stuck = run.engine.state().is_stuck(&run.plan);
-            stuck.then_some(Ending::Done(Reason::EarlyStopped))
+            // A run that is over anyway needs no other number of ranks.
+            let left = wish == Wish::Resize && !edge.ends_run;
+            let left = left.then_some(Ending::Left(Wish::Resize));
+            if stuck { Some(Ending::Done(Reason::EarlyStopped)) } else { left }
         }
     }
 }
@@ -253,6 +256,7 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
     };
     for saved in saved.inspect_err(|_| run.link.progress(step, Phase::Saving))? {
         run.record(&Event::Saved(saved))?;
+        run.link.saved();
     }
     Ok(())
 }
@@ -269,6 +273,8 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     }
     let reason = match ending {
         Ending::Done(reason) => reason,
+        // The run is not over: these would not be its last words.
+        Ending::Left(Wish::Resize) => return Ok(()),
         Ending::Left(_) => Reason::Stopped,
     };
     let time = run.engine.time();
@@ -288,6 +294,7 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
 pub(crate) fn wish_of(stop: Option<Stop>) -> Wish {
     match stop {
         None => Wish::Continue,
+        Some(Stop::Resize) => Wish::Resize,
         Some(Stop::Preempt) => Wish::Stop,
         Some(Stop::Interrupt) => Wish::Interrupt,
         Some(Stop::Abandon) => Wish::Abandon,

@@ -11,8 +11,8 @@
 mod bad_input;
 mod docs;
 mod doctor;
+mod elastic;
 mod experiments;
-#[cfg(feature = "failpoints")]
 mod failpoints;
 mod lab;
 mod memory;
@@ -20,6 +20,5 @@ mod outputs;
 mod resume;
 mod running;
 mod stops;
-#[cfg(feature = "failpoints")]
 mod strace;
 mod sweeps;

@@ -46,7 +46,9 @@ impl Running {
 
     /// Processes of the ranks, in rank order.
     pub(crate) fn ranks(&self) -> Vec<u32> {
-        let text = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
+        // Nothing, if it is over.
+        let children = format!("/proc/{0}/task/{0}/children", self.pid());
+        let text = fs::read_to_string(children).unwrap_or_default();
         let mut ranks: Vec<(u32, u32)> = text
             .split_whitespace()
             .filter_map(|pid| {

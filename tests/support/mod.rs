@@ -127,6 +127,7 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
     let shm = BackendPlan::Shm { mapping: Bytes(64 << 20) };
     DistributedPlan {
         world_size,
+        smaller: vec![],
         devices: vec!["cpu".into(); world_size.count()],
         threads_per_rank: 1,
         backend: if world_size == WorldSize::ONE { BackendPlan::Solo } else { shm },

@@ -134,6 +134,7 @@ const WHOLES: &[Whole] = &[
     ("distributed.bucket_cap", |e| Some(e.distributed.bucket_cap.0), 1024, 1 << 40),
     ("distributed.first_bucket_cap", |e| Some(e.distributed.first_bucket_cap.0), 1024, 1 << 40),
     ("distributed.shards", |e| given(e.distributed.shards), 1, 1024),
+    ("distributed.min_world_size", |e| given(e.distributed.min_world_size), 1, 1024),
     ("validation.every", |e| count(e.validation.every), 1, MOST_STEPS),
     ("validation.batch_size", |e| given(e.validation.batch_size), 1, MOST_SAMPLES),
     ("checkpoint.every", |e| count(e.checkpoint.every), 1, MOST_STEPS),

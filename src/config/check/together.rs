@@ -75,10 +75,15 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
         let what = "is not available yet: BatchNorm statistics are per shard";
         found.push(Finding::new("distributed.sync_batchnorm", what));
     }
-    if experiment.data.sampler == Sampler::Torch && distributed.shards.given().is_some() {
+    let of_shards = [
+        ("distributed.shards", distributed.shards),
+        ("distributed.min_world_size", distributed.min_world_size),
+    ];
+    let torch = experiment.data.sampler == Sampler::Torch;
+    for (key, _) in of_shards.into_iter().filter(|(_, value)| torch && value.given().is_some()) {
         let what =
             "has no meaning with `data.sampler = \"torch\"`, whose order depends on the ranks";
-        found.push(Finding::new("distributed.shards", what).about("data.sampler"));
+        found.push(Finding::new(key, what).about("data.sampler"));
     }
     let model = experiment.model.name.as_str();
     if experiment.train.activation_checkpointing

@@ -115,6 +115,31 @@ fn a_stopped_rank_is_the_cause_of_failed_collectives_only() {
     check(vec![stopped(), (10, killed(2))], Verdict::Fault(Rank(2), Fault::Signal(9)));
 }
 
+#[test]
+fn a_group_makes_room_for_a_larger_one_after_its_checkpoints_unless_it_was_asked_to_leave() {
+    let leave = |mut group: Group, codes: [i32; 2]| {
+        for (code, rank) in codes.into_iter().zip(0..) {
+            group.step(at(60), finished(rank));
+            group.step(at(60), exited(rank, code));
+        }
+        judge(&group)
+    };
+    let mut group = Group::new([100, 101]).growing_after(Some(2));
+    assert_eq!(group.step(at(1), Event::Saved), []);
+    assert_eq!(group.step(at(2), Event::Saved), [Action::Send(Stop::Resize)]);
+    assert_eq!(group.step(at(3), Event::Saved), []);
+    assert_eq!(leave(group.clone(), [76, 76]), Verdict::Resized);
+    // It was over before it could leave.
+    assert_eq!(leave(group.clone(), [0, 0]), Verdict::Ended(Ended::Completed));
+    // One rank alone was told to leave for good, and the others agreed.
+    assert_eq!(leave(group.clone(), [75, 75]), Verdict::Ended(Ended::Stopped));
+    // The user asked a moment too late for the vote.
+    assert_eq!(group.step(at(4), Event::Preempted).len(), 2);
+    assert_eq!(leave(group, [76, 76]), Verdict::Ended(Ended::Stopped));
+    let mut group = Group::new([100, 101]);
+    assert_eq!(group.step(at(1), Event::Saved), []);
+}
+
 fn stalled(kind: Kind) -> (u64, Event) {
     (5, Event::Stalled(Stall { rank: Rank(1), kind, time: at(9000) }))
 }

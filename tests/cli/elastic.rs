@@ -1,0 +1,107 @@
+//! Runs that lose ranks, go on with fewer, and have all of them again: the same bits in the end.
+
+use std::sync::OnceLock;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::experiments::{BASE, SLOW};
+use crate::lab::Lab;
+use crate::resume::{Bits, bits};
+use crate::running::{Ended, is_alive, pid_of, spawn, until};
+
+/// A small run with a checkpoint at every second step, long enough that one is on disk long before the end.
+fn experiment() -> String {
+    BASE.replace("epochs = 2", "epochs = 10") + "\n[checkpoint]\nevery = \"2 steps\"\n"
+}
+
+fn undisturbed() -> &'static Bits {
+    static BITS: OnceLock<Bits> = OnceLock::new();
+    BITS.get_or_init(|| {
+        let lab = Lab::with(&experiment());
+        lab.run_to(0, &["small.toml"]).says(&["completed after step 60"]);
+        bits(&lab)
+    })
+}
+
+/// Runs the experiment on one or two ranks with these fail points.
+fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
+    let mut command = lab.ddprun(&[&["small.toml", "--nproc-per-node=1:2"], changes].concat());
+    command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
+    spawn(command).wait()
+}
+
+#[test]
+fn a_run_that_loses_a_rank_goes_on_with_fewer_and_has_it_again_after_a_checkpoint() {
+    let lab = Lab::with(&experiment());
+    let ended = run(&lab, "backward=kill@1,5", &[]);
+    ended.has_code(0);
+    ended.says(&[
+        "1 rank instead of 2, from the newest checkpoint: rank 1 failed: rank 1 was killed",
+        "2 ranks instead of 1, from the newest checkpoint: a checkpoint is on disk",
+    ]);
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
+fn a_rank_is_given_up_only_when_its_restarts_are_spent_and_tried_again_ever_less_often() {
+    let lab = Lab::with(&experiment());
+    // It dies in both attempts of its own, and in the first one after it came back.
+    let points = "backward=kill@1,3,0; forward=kill@1,3,1; optimizer=kill@1,*,3";
+    let ended = run(&lab, points, &["--max-restarts=1"]);
+    ended.has_code(0);
+    let told = ended.stderr.lines().filter_map(|line| {
+        let (what, _) = line.split_once(", from the newest checkpoint")?;
+        Some(what.split(" in ").next().unwrap_or(what).to_owned())
+    });
+    let (fewer, more) = ("1 rank instead of 2", "2 ranks instead of 1");
+    let expected = ["restart 1 of 1", fewer, more, fewer, more];
+    assert_eq!(told.collect::<Vec<_>>(), expected, "{}", ended.stderr);
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_whose_last_rank_is_lost_fails_with_the_whole_history() {
+    let lab = Lab::with(&experiment());
+    let ended = run(&lab, "backward=kill@1,5,0; backward=kill@0,5,1", &[]);
+    ended.has_code(5);
+    ended.says(&["rank 0 was killed by SIGKILL", "before restart 1: 1 rank instead of 2: rank 1"]);
+    lab.is_clean();
+}
+
+/// [`SLOW`] on four ranks, which lose one after another while they train.
+#[test]
+fn four_ranks_become_two_and_one_and_four_again_and_no_bit_differs() {
+    let alone = Lab::with(SLOW);
+    alone.run_to(0, &["small.toml", "distributed.devices=4"]);
+    let lab = Lab::with(SLOW);
+    let mut running = lab.start(&["small.toml", "--nproc-per-node=1:4"]);
+    let mut kills = 0;
+    for (step, world) in [(8, 4), (15, 2), (40, 4)] {
+        lab.wait_for_step_and_save(&mut running, step);
+        until("the group", || running.is_over() || running.ranks().len() == world);
+        if let (false, Some(&pid)) = (running.is_over(), running.ranks().last()) {
+            kills += usize::from(kill_process(pid_of(pid), Signal::KILL).is_ok());
+            until("the end of the rank", || !is_alive(pid));
+        }
+    }
+    let ended = running.wait();
+    ended.has_code(0);
+    assert!(kills > 0 && ended.stderr.contains("2 ranks instead of 4"), "{}", ended.stderr);
+    bits(&lab).must_be(&bits(&alone));
+    lab.is_clean();
+}
+
+#[test]
+fn sizes_that_no_shards_admit_are_refused() {
+    let lab = Lab::with(&experiment());
+    let refused =
+        lab.run_to(2, &["small.toml", "--nproc-per-node=1:3", "train.global_batch_size=12"]);
+    refused.says(&["`distributed.min_world_size`", "3 shards admit 3 ranks: none from 1 below 3"]);
+    let refused = lab.run_to(2, &["small.toml", "--nproc-per-node=4:2"]);
+    refused.says(&["is 4, but the run has 2 ranks"]);
+    let page =
+        lab.run_to(0, &["plan", "small.toml", "--nproc-per-node=1:3", "distributed.shards=2"]);
+    assert!(page.stdout.contains("auto = 2") || page.stdout.contains("2 ranks"), "{}", page.stdout);
+}
