@@ -32,8 +32,14 @@ test *args:
 # Ranks that are killed, stopped and hung at every phase of a run, by fail points (`src/failpoint.rs`).
 [group('check')]
 failpoints:
-    cargo test --locked --test cli -- failpoints strace
+    cargo test --locked --test cli -- failpoints
+    cargo test --locked --test cli -- --ignored strace
     cargo test --locked --lib failpoint
+
+# N random schedules of kills, stops, signals and other numbers of ranks; `just chaos 1 SEED` plays one again.
+[group('check')]
+chaos n="50" seed="1":
+    DDPRUN_CHAOS={{n}} DDPRUN_CHAOS_SEED={{seed}} cargo test --locked --test cli chaos -- --nocapture
 
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]

@@ -4,11 +4,13 @@
 //! ```text
 //! Started                      once, first: the arithmetic, ranks, devices
 //! for epoch:
+//!     Partitioned              each sample belongs to one rank
 //!     for step:                forward, backward, reduce, update
 //!         StepDone             every `logging.every`
 //!         StepSkipped          fp16: a gradient was not finite
 //!         Evaluated            every `validation.every`
 //!         Saved                when a checkpoint of `checkpoint.every` is on disk, some steps later
+//!         Straggler            when the others waited for one rank in most of 20 steps
 //!         Warned               whenever something is worth a look
 //!     EpochDone
 //! Tested                       once, if the data has a test part
@@ -57,6 +59,10 @@ pub enum Event {
         /// What, and what to do.
         message: String,
     },
+    /// The samples of an epoch were dealt out to the ranks.
+    Partitioned(Partitioned),
+    /// A rank comes late to the reductions, so that the others wait for it.
+    Straggler(Straggler),
     /// The run is over.
     Finished(Finished),
     /// The run failed.
@@ -119,6 +125,36 @@ pub struct StepDone {
     pub loss_scale: Option<f64>,
     /// Samples of all ranks per second since the last record.
     pub samples_per_second: f64,
+}
+
+/// How the samples of an epoch were dealt out: to one rank each, none forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partitioned {
+    /// Counted from 1.
+    pub epoch: u64,
+    /// Step before the epoch, or before the rest of it.
+    pub step: u64,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Samples that some rank takes.
+    pub samples: u64,
+    /// Samples of an incomplete last step, which nobody takes (`data.drop_last`).
+    pub left_out: u64,
+    /// Samples that are taken a second time, to give each rank as many (`data.sampler = "torch"`).
+    pub repeated: u64,
+}
+
+/// A rank for which the others wait, step after step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Straggler {
+    /// The rank.
+    pub rank: Rank,
+    /// Last of the steps that were looked at.
+    pub step: u64,
+    /// Time per step for which the others waited, in seconds.
+    pub lag_seconds: f64,
+    /// Time of a step, in seconds.
+    pub step_seconds: f64,
 }
 
 /// An evaluation.
@@ -253,6 +289,8 @@ impl Event {
             Self::Evaluated(at) | Self::Tested(at) => Some(at.step),
             Self::EpochDone(epoch) => Some(epoch.step),
             Self::Saved(saved) => Some(saved.step),
+            Self::Partitioned(partitioned) => Some(partitioned.step),
+            Self::Straggler(straggler) => Some(straggler.step),
             Self::Finished(finished) => Some(finished.step),
             Self::Warned { .. } => None,
         }

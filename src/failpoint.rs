@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A rank is a number or `parent`; `*` is any, which also stands for what is left away, except that without a
-//! word about restarts only the first attempt fails. Actions: `kill`, `stop` (SIGSTOP), `panic`, `hang`, `exit(n)`.
+//! word about restarts only the first attempt fails. Actions: `kill`, `stop` (SIGSTOP), `panic`, `hang`, `exit(n)`,
+//! `term` (SIGTERM), `kill(parent)`, `term(parent)`, `sleep(ms)`, and `flip` (a bit of the weights) at `weights`.
 //! Points are the phases of a rank (`launch::Phase`), and what calls [`reach`] by another name.
 
 #[cfg(feature = "failpoints")]
@@ -15,7 +16,7 @@ mod armed;
 mod rule;
 
 #[cfg(feature = "failpoints")]
-pub(crate) use armed::{check, enter_step, reach};
+pub(crate) use armed::{check, enter_step, flips, reach};
 
 /// Whether `DDPRUN_FP` can be read, and what is wrong with it.
 #[cfg(not(feature = "failpoints"))]
@@ -33,3 +34,10 @@ pub(crate) fn enter_step(_step: u64) {}
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub(crate) fn reach(_point: &str) {}
+
+/// Whether a bit is to be turned here.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn flips(_point: &str) -> bool {
+    false
+}

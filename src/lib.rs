@@ -10,6 +10,8 @@
 pub mod units;
 pub mod memory;
 pub mod rng;
+#[cfg(test)]
+mod mutated;
 mod failpoint;
 pub mod files;
 pub mod event;

@@ -7,8 +7,10 @@
 //! a fixed multiple of what was in use at once: what exceeds it goes back to the system.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -35,6 +37,29 @@ static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
     peak: 0,
     most: 0,
 });
+
+/// Where it is written that the system denied memory: a file, and a place in it.
+static DENIALS: OnceLock<(File, u64)> = OnceLock::new();
+
+/// Has the bytes that the system denies us written at `place` of `file`: a process that is denied memory aborts, and
+/// cannot say why by itself. Only the first call counts.
+pub(crate) fn write_denials_to(file: File, place: u64) {
+    drop(DENIALS.set((file, place)));
+}
+
+/// Writes down that `bytes` were denied, without memory. Returns null.
+fn denied(bytes: usize) -> *mut u8 {
+    if let Some((file, place)) = DENIALS.get() {
+        // Whoever asked learns it anyway.
+        let _ = file.write_all_at(&(bytes as u64).to_le_bytes(), *place);
+    }
+    ptr::null_mut()
+}
+
+/// `block`, or what is to be done without one.
+fn given(block: *mut u8, bytes: usize) -> *mut u8 {
+    if block.is_null() { denied(bytes) } else { block }
+}
 
 /// Bytes of large blocks in use right now.
 pub fn in_use() -> Bytes {
@@ -173,7 +198,7 @@ fn map(bytes: usize) -> *mut u8 {
     });
     let Ok(block) = block else {
         blocks().bytes_in_use -= bytes;
-        return ptr::null_mut();
+        return denied(bytes);
     };
     block.cast()
 }
@@ -186,16 +211,16 @@ unsafe impl GlobalAlloc for Allocator {
             return take(layout.size()).0;
         }
         // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
+        given(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if !is_large(&layout) {
             // SAFETY: the caller's promise.
-            return unsafe { System.alloc_zeroed(layout) };
+            return given(unsafe { System.alloc_zeroed(layout) }, layout.size());
         }
         let (block, is_zeroed) = take(layout.size());
-        if !is_zeroed {
+        if !is_zeroed && !block.is_null() {
             // SAFETY: the block is that long, and ours until we return it.
             unsafe { block.write_bytes(0, layout.size()) };
         }
@@ -218,7 +243,7 @@ unsafe impl GlobalAlloc for Allocator {
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (is_large(&layout), is_large(&new)) {
             // SAFETY: the caller's promise.
-            (false, false) => unsafe { System.realloc(block, layout, size) },
+            (false, false) => given(unsafe { System.realloc(block, layout, size) }, size),
             (true, true) if class(layout.size()) == class(size) => block,
             _ => {
                 // SAFETY: the caller's promise; both blocks hold the bytes that are copied, and differ.

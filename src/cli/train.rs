@@ -106,6 +106,13 @@ fn announce(note: &Note) {
                 cause.rank, cause.message
             ));
         }
+        Note::Shrunk { size, cause } => {
+            to_stderr(&format!(
+                "passes of {size} {} from now on, and more of them, from the newest checkpoint: {}",
+                if size.get() == 1 { "sample" } else { "samples" },
+                cause.message
+            ));
+        }
         Note::Resized { from, to, cause } => {
             let why = cause.as_ref().map_or("a checkpoint is on disk".to_owned(), |cause| {
                 format!("rank {} failed: {}", cause.rank, cause.message)

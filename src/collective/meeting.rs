@@ -45,6 +45,8 @@ const OP: usize = 1;
 const BYTES: usize = 2;
 const TAG: usize = 3;
 const OWN: usize = 4;
+/// When it came, in nanoseconds of the machine's monotonic clock.
+const CAME: usize = 5;
 
 const ENDED: u32 = 1 << 31;
 const COUNT: u32 = ENDED - 1;
@@ -100,7 +102,7 @@ impl Seat {
         self.seq += 1;
         let call = Call { seq: self.seq, op, bytes: Bytes(bytes as u64), tag };
         // Two slots in turn: a rank that is one call ahead does not overwrite what others still read.
-        let fields = [call.seq, code(op), call.bytes.0, call.tag, own];
+        let fields = [call.seq, code(op), call.bytes.0, call.tag, own, now()];
         for (field, value) in fields.into_iter().enumerate() {
             self.mapping.long(field_at(self.rank, self.seq, field)).store(value, Relaxed);
         }
@@ -113,6 +115,13 @@ impl Seat {
     /// The own number of `rank` in the call that was begun last.
     pub(super) fn own(&self, rank: Rank) -> u64 {
         self.field(rank, OWN)
+    }
+
+    /// By how many nanoseconds each rank came after the first to the call that was begun last.
+    pub(super) fn lags(&self) -> impl Iterator<Item = u64> {
+        let came = || (0..self.world.get()).map(|rank| self.field(Rank(rank), CAME));
+        let first = came().min().unwrap_or(0);
+        came().map(move |came| came - first)
     }
 
     /// Waits until every rank has arrived as often as this one.
@@ -282,6 +291,11 @@ fn ended(mapping: &Mapping) -> Error {
 pub(super) fn wake_all(mapping: &Mapping) {
     // It fails only for a word that is not mapped, and this one is.
     let _ = futex::wake(mapping.word(ARRIVALS), futex::Flags::empty(), i32::MAX as u32);
+}
+
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn arrived(rank: Rank) -> usize {

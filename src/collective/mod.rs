@@ -68,6 +68,10 @@ pub trait Collective: Send + Sync {
     /// As [`Collective::all_reduce`].
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
+    /// Seconds by which each rank came after the first one to an `all_reduce`: the mean over those since the last
+    /// call of this function. Empty if there were none, and in a world of one.
+    fn lags(&self) -> Vec<f64>;
+
     /// Waits until every rank is here.
     ///
     /// # Errors

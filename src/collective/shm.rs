@@ -39,9 +39,18 @@ struct State {
     given: bool,
     /// Pieces exchanged so far, equal on all ranks.
     pieces: usize,
+    /// Reductions since somebody asked for the lags, and each rank's sum of them in nanoseconds.
+    reductions: u64,
+    lags: Vec<u64>,
 }
 
 impl State {
+    /// Takes in who came how late to the reduction that has begun.
+    fn note_lags(&mut self) {
+        self.reductions += 1;
+        self.lags.iter_mut().zip(self.seat.lags()).for_each(|(sum, lag)| *sum += lag);
+    }
+
     /// Where the next piece is in the staging areas. When all ranks meet for it, all have read the last piece
     /// but one, which was at the same place.
     fn next_half(&mut self) -> usize {
@@ -71,7 +80,13 @@ impl Shm {
             world,
             mapping,
             gives_up,
-            state: Mutex::new(State { seat, given: false, pieces: 0 }),
+            state: Mutex::new(State {
+                seat,
+                given: false,
+                pieces: 0,
+                reductions: 0,
+                lags: vec![0; world.count()],
+            }),
         })
     }
 
@@ -135,6 +150,7 @@ impl Collective for Shm {
         }
         let mut state = self.state();
         let call = state.seat.begin(Op::AllReduce, 4 * len, index, 0)?;
+        state.note_lags();
         failpoint::reach("collective");
         floats.reduce(&share(len, self.rank.index(), self.world.count()));
         state.seat.meet(&call)
@@ -180,6 +196,14 @@ impl Collective for Shm {
                 return Ok(all);
             }
         }
+    }
+
+    fn lags(&self) -> Vec<f64> {
+        let mut state = self.state();
+        let reductions = std::mem::take(&mut state.reductions);
+        let mean = |sum: &mut u64| std::mem::take(sum) as f64 * 1e-9 / reductions as f64;
+        let lags: Vec<f64> = state.lags.iter_mut().map(mean).collect();
+        if reductions > 0 { lags } else { Vec::new() }
     }
 
     fn barrier(&self) -> Result<(), Error> {

@@ -38,4 +38,6 @@ pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, refuse_unsafe, resolved
 pub use schema::Experiment;
 
 #[cfg(test)]
+mod damaged;
+#[cfg(test)]
 mod tests;

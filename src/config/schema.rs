@@ -404,6 +404,21 @@ pub struct Fault {
     pub max_restarts: u32,
     /// Time after which a rank that does not move is named and its group ended.
     pub stall_timeout: Patience,
+    /// How often ranks compare their weights.
+    pub compare_weights: Every,
+    /// What to do when a rank runs out of memory.
+    pub on_oom: OnOom,
+}
+
+/// What to do when a rank runs out of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOom {
+    /// End the run with code 8.
+    #[default]
+    Stop,
+    /// Go on from the newest checkpoint with smaller passes, and more of them.
+    ShrinkBatch,
 }
 
 /// `[logging]`

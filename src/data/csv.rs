@@ -149,7 +149,7 @@ pub(crate) type Scale = (f64, f64);
 
 impl Raw {
     fn read(path: &Path, what: &'static str, target: &str, classify: bool) -> Result<Self, Error> {
-        let bytes = read::whole(path).map_err(|source| match source.kind() {
+        let bytes = read::lines(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => {
                 Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
             }

@@ -9,7 +9,10 @@
 //! loader thread owns random state, so a run may resume at any step, with any number of threads.
 
 mod assemble;
+pub mod audit;
 mod csv;
+#[cfg(test)]
+mod damaged;
 mod decode;
 mod error;
 mod forecast;

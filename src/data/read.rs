@@ -7,6 +7,8 @@ use std::path::Path;
 
 /// Largest encoded file that is read: 1 GiB.
 const LARGEST: u64 = 1 << 30;
+/// Longest line of a text: 1 MiB.
+const LONGEST_LINE: usize = 1 << 20;
 
 /// Opens a regular file. A FIFO, socket or device is an error at once.
 ///
@@ -31,6 +33,22 @@ pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     match once(path) {
         Err(error) if error.raw_os_error() == Some(libc::EIO) => once(path),
         result => result,
+    }
+}
+
+/// The bytes of a text, of which no line is longer than 1 MiB: whoever reads it line by line needs no more memory.
+///
+/// # Errors
+///
+/// As [`whole`]; a line that is longer, by its number.
+pub(crate) fn lines(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = whole(path)?;
+    match bytes.split(|&byte| byte == b'\n').position(|line| line.len() > LONGEST_LINE) {
+        None => Ok(bytes),
+        Some(before) => {
+            let message = format!("line {} has more than {LONGEST_LINE} bytes", before + 1);
+            Err(io::Error::new(io::ErrorKind::InvalidData, message))
+        }
     }
 }
 

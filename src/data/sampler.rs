@@ -72,6 +72,12 @@ impl EpochOrder {
         if self.drop_last { n / global } else { n.div_ceil(global) }
     }
 
+    /// All samples that the epoch's steps cover, in order.
+    pub(crate) fn covered(&self) -> &[u32] {
+        let covered = self.steps() * self.batch.global.count();
+        &self.order[..covered.min(self.order.len())]
+    }
+
     /// Samples that a step processes over all ranks; with `torch` a padded sample counts each time.
     pub fn samples_in_step(&self, step_in_epoch: usize) -> usize {
         self.range(step_in_epoch).len()
@@ -167,14 +173,19 @@ fn part(range: Range<usize>, parts: usize, index: usize) -> Range<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::plan::{OnBadSample, SourcePlan};
     use crate::units::{AccumulationSteps, GlobalBatchSize, Shards};
 
-    fn data(n: usize, sampler: Sampler, shuffle: bool, drop_last: bool) -> DataPlan {
+    pub(in crate::data) fn data(
+        n: usize,
+        sampler: Sampler,
+        shuffle: bool,
+        drop_last: bool,
+    ) -> DataPlan {
         DataPlan {
             source: SourcePlan::Mnist { dir: "unused".into() },
             n_train: n,
@@ -193,7 +204,7 @@ mod tests {
     }
 
     /// A global batch of `shards` shards of `per_shard` passes of `size` samples, run by `world` ranks.
-    fn batch(size: u32, per_shard: u32, shards: u32, world: u32) -> BatchPlan {
+    pub(in crate::data) fn batch(size: u32, per_shard: u32, shards: u32, world: u32) -> BatchPlan {
         BatchPlan {
             size: BatchSize::new(size).unwrap(),
             accumulation: AccumulationSteps::new(per_shard * shards / world).unwrap(),

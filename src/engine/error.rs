@@ -59,6 +59,21 @@ pub enum Error {
         /// First difference.
         difference: String,
     },
+    /// Parameters are no longer the same on all ranks.
+    #[error(
+        "after step {step} the weights of {} differ from those of the others{}",
+        each(ranks), since(*equal)
+    )]
+    Diverged {
+        /// The step, from 1.
+        step: u64,
+        /// The step after which they were the same, if anybody looked.
+        equal: Option<u64>,
+        /// The ranks that have not what most have.
+        ranks: Vec<Rank>,
+        /// Whether this rank is one of them.
+        is_mine: bool,
+    },
     /// An evaluation saw too few or too many samples.
     #[error("the evaluation counted {counted} samples, but there are {expected}")]
     Miscounted {
@@ -101,10 +116,24 @@ impl Error {
                  is never used is better removed from the model"
                     .into(),
             ),
+            Self::Diverged { .. } => Some(
+                "memory or a core of this machine may be bad: `ddprun resume` goes on from a checkpoint that \
+                 was compared; `fault.max_restarts` does so by itself"
+                    .into(),
+            ),
             Self::Data(error) => error.help(),
             _ => None,
         }
     }
+}
+
+/// "rank 2", "rank 0 and rank 3"
+fn each(ranks: &[Rank]) -> String {
+    ranks.iter().map(|rank| format!("rank {rank}")).collect::<Vec<_>>().join(" and ")
+}
+
+fn since(equal: Option<u64>) -> String {
+    equal.map_or(String::new(), |step| format!("; after step {step} they were the same"))
 }
 
 /// The first names, and how many more there are.

@@ -5,6 +5,7 @@
 
 pub mod buckets;
 mod clock;
+mod compare;
 mod error;
 mod evaluate;
 mod loss;
@@ -13,6 +14,7 @@ mod rehearse;
 mod scaler;
 mod start;
 mod state;
+mod straggler;
 mod update;
 mod vote;
 
@@ -28,7 +30,7 @@ pub use vote::Wish;
 
 use crate::collective::Collective;
 use crate::data::{Batch, sampler};
-use crate::event::TimeShares;
+use crate::event::{Straggler, TimeShares};
 use crate::launch::Phase;
 use crate::model::Model;
 use crate::nn::{Mode, Params, Pass};
@@ -37,6 +39,7 @@ use crate::optim::{GradientNorm, Moments, Rates, Schedule};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use reducer::Reducer;
+use straggler::Stragglers;
 use vote::{PassReport, Totals, Vote};
 
 /// Trains one rank's replica of a model together with the other ranks.
@@ -51,6 +54,11 @@ pub struct Engine {
     state: TrainState,
     time: TimeShares,
     observer: Observer,
+    /// The step after which all ranks had the same parameters when they last looked.
+    compared: Option<u64>,
+    /// Rank 0's, in a group.
+    stragglers: Option<Stragglers>,
+    straggler: Option<Straggler>,
 }
 
 /// Is told what a rank is doing: the step (from 1) and the phase.
@@ -96,7 +104,7 @@ impl Engine {
         next: NextBatch<'_>,
         wish: Wish,
     ) -> Result<StepReport, Error> {
-        let step = self.state.step + 1;
+        let (step, clock) = (self.state.step + 1, Clock::start());
         let rates = self.schedule().rates(self.state.step, &self.state.plateau);
         let loss_scale = self.state.scaler.map_or(1.0, |scaler| scaler.scale);
 
@@ -135,8 +143,21 @@ impl Engine {
             )?;
         }
         self.count(&totals);
+        self.look_for_stragglers(step, clock.seconds());
         let wish = votes.iter().map(|vote| vote.wish).max().unwrap_or_default();
         Ok(self.report(step, rates, &totals, norm, (updated, wish)))
+    }
+
+    /// A rank that came late to the reductions of the last steps, once.
+    pub fn take_straggler(&mut self) -> Option<Straggler> {
+        self.straggler.take()
+    }
+
+    fn look_for_stragglers(&mut self, step: u64, seconds: f64) {
+        if let Some(stragglers) = &mut self.stragglers {
+            let found = stragglers.step(step, &self.collective.lags(), seconds);
+            self.straggler = found.or(self.straggler.take());
+        }
     }
 
     /// Tells `observer` from now on what this rank is doing.

@@ -6,13 +6,14 @@ use crate::collective::Collective;
 use crate::engine::buckets::Layout;
 use crate::engine::error::Error;
 use crate::engine::reducer::Reducer;
+use crate::engine::straggler::Stragglers;
 use crate::engine::{Engine, TrainState, vote};
 use crate::event::TimeShares;
 use crate::model::Model;
 use crate::nn::{Param, Params, change_values};
 use crate::optim::Moments;
 use crate::plan::Plan;
-use crate::units::Rank;
+use crate::units::{Rank, WorldSize};
 
 impl Engine {
     /// An engine at the beginning of a run, or at `restored`'s place in it. Compares names and shapes
@@ -36,8 +37,23 @@ impl Engine {
         let sink = reducer.sink();
         let time = TimeShares::default();
         let observer = Box::new(|_, _| ());
-        let engine =
-            Self { plan, model, params, moments, collective, reducer, sink, state, time, observer };
+        let world = collective.world_size();
+        let watches = collective.rank().is_first() && world > WorldSize::ONE;
+        let engine = Self {
+            plan,
+            model,
+            params,
+            moments,
+            collective,
+            reducer,
+            sink,
+            state,
+            time,
+            observer,
+            compared: None,
+            stragglers: watches.then(|| Stragglers::new(world.count())),
+            straggler: None,
+        };
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
         Ok(engine)

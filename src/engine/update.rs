@@ -2,6 +2,7 @@
 
 use crate::engine::vote::{Totals, Vote};
 use crate::engine::{Engine, Error};
+use crate::failpoint;
 use crate::nn::{Param, change_all};
 use crate::optim::{GradientNorm, Part, Preparation, Rates, Update, clip_coefficient};
 use crate::plan::OnNonFinite;
@@ -82,6 +83,9 @@ impl Engine {
                     moments,
                     dimensions: param.shape().len(),
                 }));
+                if failpoint::flips("weights") {
+                    values[0][0] = f32::from_bits(values[0][0].to_bits() ^ 1);
+                }
             })
         });
         self.state.updates = count;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, getpid, getppid, kill_process};
 
 use crate::failpoint::rule::{Action, Rule, Visit};
 
@@ -35,15 +36,22 @@ pub(crate) fn enter_step(step: u64) {
 
 /// A place with this name: whoever asked for it has it fail here.
 pub(crate) fn reach(point: &str) {
-    let Ok(rules) = rules() else { return };
+    if let Some(action) = asked(point) {
+        act(action, point);
+    }
+}
+
+/// Whether a bit is to be turned here.
+pub(crate) fn flips(point: &str) -> bool {
+    asked(point) == Some(Action::Flip)
+}
+
+fn asked(point: &str) -> Option<Action> {
+    let rules = rules().as_ref().ok()?;
     let mut rules = rules.iter().filter(|rule| rule.point == point).peekable();
-    if rules.peek().is_none() {
-        return;
-    }
+    rules.peek()?;
     let visit = visit(point);
-    if let Some(rule) = rules.find(|rule| rule.fits(&visit)) {
-        act(rule.action, point);
-    }
+    rules.find(|rule| rule.fits(&visit)).map(|rule| rule.action)
 }
 
 fn visit(point: &str) -> Visit {
@@ -70,9 +78,28 @@ fn act(action: Action, point: &str) {
         Action::Stop => {
             let _ = kill_process(getpid(), Signal::STOP);
         }
+        Action::Term => {
+            let _ = kill_process(getpid(), Signal::TERM);
+        }
+        Action::TermParent => to_parent(Signal::TERM),
+        Action::KillParent => {
+            to_parent(Signal::KILL);
+            // We go with it.
+            hang()
+        }
         Action::Panic => panic!("the fail point `{point}` was asked to panic"),
         Action::Hang => hang(),
+        Action::Sleep(time) => std::thread::sleep(Duration::from_millis(time)),
+        // Only the place itself can do it.
+        Action::Flip => {}
         Action::Exit(code) => std::process::exit(code),
+    }
+}
+
+fn to_parent(signal: Signal) {
+    // A parent that is gone already takes us with it.
+    if let Some(parent) = getppid() {
+        let _ = kill_process(parent, signal);
     }
 }
 

@@ -9,6 +9,16 @@ pub(super) enum Action {
     Stop,
     Panic,
     Hang,
+    /// SIGTERM.
+    Term,
+    /// SIGTERM to the parent.
+    TermParent,
+    /// SIGKILL to the parent.
+    KillParent,
+    /// A bit of what is at the point is turned, where the point can do that.
+    Flip,
+    /// Milliseconds.
+    Sleep(u64),
     Exit(i32),
 }
 
@@ -97,10 +107,15 @@ fn action_of(text: &str) -> Option<Action> {
         "stop" => Some(Action::Stop),
         "panic" => Some(Action::Panic),
         "hang" => Some(Action::Hang),
-        _ => {
-            let code = text.strip_prefix("exit(")?.strip_suffix(')')?;
-            code.parse().ok().map(Action::Exit)
-        }
+        "term" => Some(Action::Term),
+        "term(parent)" => Some(Action::TermParent),
+        "kill(parent)" => Some(Action::KillParent),
+        "flip" => Some(Action::Flip),
+        _ => match text.strip_suffix(')')?.split_once('(')? {
+            ("exit", code) => code.parse().ok().map(Action::Exit),
+            ("sleep", time) => time.parse().ok().map(Action::Sleep),
+            _ => None,
+        },
     }
 }
 
@@ -144,7 +159,16 @@ mod tests {
 
     #[test]
     fn what_is_no_rule_is_refused() {
-        for text in ["a", "a=explode", "a=exit(x)", "a=kill@x", "a=kill@1,2,3,4,5", "a=kill@1,,"] {
+        for text in [
+            "a",
+            "a=explode",
+            "a=exit(x)",
+            "a=nap(1)",
+            "a=sleep(-1)",
+            "a=kill@x",
+            "a=kill@1,2,3,4,5",
+            "a=kill@1,,",
+        ] {
             assert!(Rule::all(text).is_err(), "{text}");
         }
     }

@@ -47,6 +47,9 @@ pub struct Failure {
     pub help: Option<String>,
     /// Code for the program to exit with.
     pub code: u8,
+    /// Whether memory, of the machine or of a device, ran out.
+    #[serde(default)]
+    pub out_of_memory: bool,
     /// The log of the rank.
     pub log: PathBuf,
     /// Its last lines.
@@ -71,6 +74,10 @@ pub struct Secondary {
     /// What it said, or how it ended.
     pub message: String,
 }
+
+/// What to do when memory runs out.
+const LESS_MEMORY: &str = "make `train.batch_size` or `data.num_workers` smaller, or let `fault.on_oom = \
+    \"shrink_batch\"` do the first; `ddprun plan` says what a rank needs";
 
 impl Failure {
     /// The code that the program exits with: that of the rank, where it is one of ours.
@@ -136,6 +143,12 @@ impl Failure {
     pub(super) fn of_fault(run: &RunFolders, group: &Group, rank: Rank, fault: Fault) -> Box<Self> {
         let member = &group.members[rank.index()];
         let exit = member.exit.map(|(_, exit)| exit).filter(|_| !member.was_killed);
+        if let Some(why) = group.lack_of_memory(rank) {
+            let message = format!("rank {rank} ran out of memory");
+            let failure = Self::new(run, rank, message, vec![why], 8).with_member(member, group);
+            let help = Some(LESS_MEMORY.to_owned());
+            return Box::new(Self { exit, out_of_memory: true, help, ..failure });
+        }
         let (message, causes, code) = match (fault, &member.report) {
             (_, Some(report)) => (report.message.clone(), report.causes.clone(), report.exit_code),
             (Fault::Signal(signal), _) => {
@@ -154,7 +167,8 @@ impl Failure {
             (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], 70),
         };
         let failure = Self::new(run, rank, message, causes, code).with_member(member, group);
-        Box::new(Self { exit, ..failure })
+        let out_of_memory = member.report.as_ref().is_some_and(|report| report.out_of_memory);
+        Box::new(Self { exit, out_of_memory, ..failure })
     }
 
     /// A rank that stands still while the others waited for it.
@@ -206,6 +220,7 @@ impl Failure {
             causes,
             help: None,
             code,
+            out_of_memory: false,
             log_tail: tail(&log),
             log,
             secondary: vec![],

@@ -72,6 +72,9 @@ impl Link {
         let control =
             channel.as_ref().map(|channel| channel.as_fd().try_clone_to_owned()).transpose()?;
         let status = status.map(Arc::new);
+        if let Some(status) = &status {
+            status.note_denials(rank)?;
+        }
         let shared = Arc::new(Shared {
             stop: AtomicU8::new(0),
             is_ending: AtomicBool::new(false),
@@ -162,6 +165,7 @@ impl Link {
             exit_code,
             blame,
             suspects: vec![],
+            out_of_memory: false,
             message,
             causes: vec![],
             place: None,

@@ -19,11 +19,14 @@
 //! report; what a collective says is [`Blame::Peer`], everything else [`Blame::Own`].
 
 mod bell;
+#[cfg(test)]
+mod damaged;
 mod elastic;
 mod failure;
 mod foreign;
 mod inherit;
 mod join;
+mod kills;
 mod link;
 mod memory;
 mod phase;

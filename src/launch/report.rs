@@ -36,6 +36,9 @@ pub struct ErrorReport {
     /// Ranks that this one waited for in vain.
     #[serde(default)]
     pub suspects: Vec<Rank>,
+    /// Whether memory, of the machine or of a device, ran out.
+    #[serde(default)]
+    pub out_of_memory: bool,
     /// What happened.
     pub message: String,
     /// Why, outermost first.

@@ -11,8 +11,8 @@ use crate::launch::supervise::Stop;
 use crate::launch::verdict::{Ended, Verdict, judge};
 use crate::launch::watch::{Ears, watch};
 use crate::launch::{Bell, Failure, Phase};
-use crate::plan::{Plan, RunFolders};
-use crate::units::{Rank, WorldSize};
+use crate::plan::{OnOom, Plan, RunFolders};
+use crate::units::{BatchSize, Rank, WorldSize};
 
 /// How the run is started.
 #[derive(Clone, Debug)]
@@ -87,6 +87,13 @@ pub enum Note {
         /// Why it failed.
         cause: Box<Failure>,
     },
+    /// A rank ran out of memory: the run goes on from its newest checkpoint in smaller passes, and more of them.
+    Shrunk {
+        /// Samples of a pass from now on.
+        size: BatchSize,
+        /// Who ran out of memory.
+        cause: Box<Failure>,
+    },
     /// The run goes on from its newest checkpoint with another number of ranks.
     Resized {
         /// Before.
@@ -129,10 +136,10 @@ fn attempts(
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    let plans: Vec<&Plan> = std::iter::once(plan).chain(&start.smaller).collect();
+    let mut plans: Vec<Plan> = std::iter::once(plan).chain(&start.smaller).cloned().collect();
     let (mut budget, mut sizes) = (Budget::new(plan.max_restarts), Sizes::new(plans.len()));
     loop {
-        let (plan, causes) = (plans[sizes.at()], budget.causes().to_vec());
+        let (plan, causes) = (&plans[sizes.at()], budget.causes().to_vec());
         let from = plan.world_size();
         let group = Attempt { plan, run, start, causes: &causes, grows_after: sizes.grows_after() };
         let failed = match group.make(ears, on_note) {
@@ -146,7 +153,7 @@ fn attempts(
             }
             Err(failed) => failed,
         };
-        match follow(&failed, &mut budget, &mut sizes) {
+        match follow(&failed, &plans, &mut budget, &mut sizes) {
             Some(Next::Again(wait)) => {
                 let (attempt, of) = (budget.spent(), budget.allowed());
                 let cause = failed.failure.clone();
@@ -160,6 +167,13 @@ fn attempts(
                 let to = plans[sizes.at()].world_size();
                 budget.renew(format!("{}: {}", instead(to, from), failed.failure));
                 on_note(Note::Resized { from, to, cause: Some(failed.failure) });
+                continue;
+            }
+            Some(Next::SmallerPasses(smaller)) => {
+                plans = smaller;
+                let size = plans[sizes.at()].batch.size;
+                budget.renew(format!("passes of {size}: {}", failed.failure));
+                on_note(Note::Shrunk { size, cause: failed.failure });
                 continue;
             }
             None => {}
@@ -179,22 +193,32 @@ enum Next {
     Again(Duration),
     /// A smaller group.
     Smaller,
+    /// The same group with less to remember at once.
+    SmallerPasses(Vec<Plan>),
 }
 
-/// A group has its restarts; then, or if it was only tried, or cannot even be started, a smaller one goes on.
-fn follow(failed: &Failed, budget: &mut Budget, sizes: &mut Sizes) -> Option<Next> {
+/// A group has its restarts; then, or if it was only tried, or cannot even be started, a smaller one goes on. One that
+/// ran out of memory goes on in smaller passes, if that was asked for.
+fn follow(failed: &Failed, plans: &[Plan], budget: &mut Budget, sizes: &mut Sizes) -> Option<Next> {
     if failed.was_asked || !may_pass(failed.failure.code) {
         return None;
     }
     if failed.saved > 0 {
         sizes.has_saved();
     }
+    if failed.failure.out_of_memory && plans[sizes.at()].on_oom == OnOom::ShrinkBatch {
+        // The same passes would fail again; with none smaller, perhaps something else takes less next time.
+        if let Some(smaller) = plans.iter().map(Plan::in_smaller_passes).collect() {
+            return Some(Next::SmallerPasses(smaller));
+        }
+    }
     // What could not be started the first time will not start the next time either.
     let is_hopeless = failed.never_started && budget.causes().is_empty();
-    if !is_hopeless && !sizes.is_on_trial() {
-        if let Some(wait) = budget.spend(&failed.failure, failed.step) {
-            return Some(Next::Again(wait));
-        }
+    if !is_hopeless
+        && !sizes.is_on_trial()
+        && let Some(wait) = budget.spend(&failed.failure, failed.step)
+    {
+        return Some(Next::Again(wait));
     }
     sizes.shrink().then_some(Next::Smaller)
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::stall::Stall;
 use crate::launch::{ErrorReport, Note, Phase};
-use crate::units::Rank;
+use crate::units::{Bytes, Rank};
 
 /// Time for other ranks to report after the first failure.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -60,6 +60,8 @@ pub(super) enum Event {
     Finished(Rank),
     /// A checkpoint is on disk.
     Saved,
+    /// The system denied a rank so much memory.
+    Denied(Rank, Bytes),
     /// A process is gone.
     Exited(Rank, Exit),
     /// A process was found stopped (or running again).
@@ -95,6 +97,8 @@ pub(super) struct Group {
     /// Who held up the group, if that is how it ended.
     stall: Option<Stall>,
     asked: Option<Stop>,
+    /// Whether the kernel killed processes meanwhile because memory ran out.
+    memory_ran_out: bool,
     /// Checkpoints that have reached the disk.
     saved: u32,
     /// Checkpoints after which the group shall come back with more ranks.
@@ -115,6 +119,8 @@ pub(super) struct Member {
     pub(super) has_finished: bool,
     pub(super) is_stopped: bool,
     pub(super) exit: Option<(Duration, Exit)>,
+    /// Memory that it asked for last and was denied.
+    pub(super) denied: Bytes,
     /// Whether it still ran when we killed the group.
     pub(super) was_killed: bool,
 }
@@ -134,6 +140,7 @@ impl Group {
             stage: Stage::Running,
             stall: None,
             asked: None,
+            memory_ran_out: false,
             saved: 0,
             grows_after: None,
             abandon_at: None,
@@ -144,6 +151,25 @@ impl Group {
     /// The same, to be stopped after so many checkpoints, because it may have more ranks then.
     pub(super) fn growing_after(self, checkpoints: Option<u32>) -> Self {
         Self { grows_after: checkpoints, ..self }
+    }
+
+    /// The same, of which the kernel has killed processes because memory ran out.
+    pub(super) fn short_of_memory(self, memory_ran_out: bool) -> Self {
+        Self { memory_ran_out, ..self }
+    }
+
+    /// Why `rank` had no memory, if that is how it ended.
+    pub(super) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
+        let member = &self.members[rank.index()];
+        match member.exit?.1 {
+            Exit::Signal(libc::SIGABRT) if member.denied.0 > 0 => {
+                Some(format!("it asked for {} more, which the system denied", member.denied))
+            }
+            Exit::Signal(libc::SIGKILL) if self.memory_ran_out && !member.was_killed => {
+                Some("the kernel killed it, because memory ran out".to_owned())
+            }
+            _ => None,
+        }
     }
 
     /// Checkpoints that have reached the disk.
@@ -194,6 +220,10 @@ impl Group {
             Event::Failed(report) => self.failed(now, *report),
             Event::Finished(rank) => self.finished(rank),
             Event::Saved => self.saved_one(),
+            Event::Denied(rank, bytes) => {
+                self.members[rank.index()].denied = bytes;
+                vec![]
+            }
             Event::Exited(rank, exit) => self.exited(now, rank, exit),
             Event::Stopped(rank, is_stopped) => self.stopped(rank, is_stopped),
             Event::Stalled(stall) => self.stalled(now, stall),
@@ -353,6 +383,7 @@ impl Member {
             has_finished: false,
             is_stopped: false,
             exit: None,
+            denied: Bytes(0),
             was_killed: false,
         }
     }

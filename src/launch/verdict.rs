@@ -5,6 +5,9 @@ use crate::launch::stall::{Kind, Stall};
 use crate::launch::supervise::{Exit, Fault, Group, Member, RESIZED, Stop};
 use crate::units::Rank;
 
+/// Code of ranks that left to come back with more.
+const RESIZE: i32 = RESIZED as i32;
+
 /// How a run ended when nothing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -101,15 +104,12 @@ fn ended(group: &Group) -> Verdict {
         _ => None,
     });
     // Rank 0 judges expectations; a vote to stop gives all ranks the same code.
-    const RESIZE: i32 = RESIZED as i32;
     Verdict::Ended(match (codes.max().unwrap_or(0), group.asked()) {
         // Whoever was asked to leave for good meanwhile does not come back.
-        (RESIZE, Some(Stop::Preempt)) => Ended::Stopped,
-        (RESIZE, Some(Stop::Interrupt)) => Ended::Interrupted { saved: true },
         (RESIZE, None | Some(Stop::Resize)) => return Verdict::Resized,
         (75 | 130 | RESIZE, Some(Stop::Abandon)) => Ended::Interrupted { saved: false },
-        (75, Some(Stop::Interrupt)) | (130, _) => Ended::Interrupted { saved: true },
-        (75, _) => Ended::Stopped,
+        (75 | RESIZE, Some(Stop::Interrupt)) | (130, _) => Ended::Interrupted { saved: true },
+        (75 | RESIZE, _) => Ended::Stopped,
         (9, _) => Ended::Missed,
         _ => Ended::Completed,
     })

@@ -16,7 +16,7 @@ use crate::launch::start::Process;
 use crate::launch::supervise::{Action, Event, Exit, Group};
 use crate::launch::whereabouts::Sign;
 use crate::launch::wire::{FromRank, ToRank, poll};
-use crate::launch::{Bell, Note, report};
+use crate::launch::{Bell, Note, kills, report};
 use crate::plan::Patience;
 use crate::units::Rank;
 
@@ -74,6 +74,7 @@ pub(super) fn watch(
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
 ) -> Group {
+    let kills = kills::by_kernel();
     let mut group =
         Group::new(processes.iter().map(|process| process.child.id())).growing_after(grows_after);
     for (rank, process) in (0..).map(Rank).zip(&processes) {
@@ -100,7 +101,7 @@ pub(super) fn watch(
             }
         }
     }
-    group
+    group.short_of_memory(kills::by_kernel() > kills)
 }
 
 /// Until something happens, at most until the next look or deadline.
@@ -137,6 +138,7 @@ fn listen(rank: Rank, process: &mut Process, events: &mut Vec<Event>) {
     }
     if let Some(status) = status {
         events.push(whereabouts(rank, process));
+        events.push(Event::Denied(rank, process.status.denied(rank)));
         events.push(Event::Exited(rank, exit(status)));
     }
 }

@@ -1,7 +1,7 @@
 //! Where each rank is, in a few bytes that outlive it: a rank that is killed cannot tell any more.
 //!
-//! One anonymous file holds three numbers per rank: its place (`step << 8 | phase`), how often it has said
-//! where it is, and how often its process has shown that it lives. A rank writes its own (one system call, no
+//! One anonymous file holds four numbers per rank: its place (`step << 8 | phase`), how often it has said
+//! where it is, how often its process has shown that it lives, and the bytes of memory that it was denied. A rank writes its own (one system call, no
 //! lock, no reader to wake), the parent reads them when it looks, and once more when the rank is gone.
 
 use std::fs::File;
@@ -10,12 +10,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use crate::launch::{Phase, shared_memory};
+use crate::memory;
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Bytes of a rank.
-const SLOT: u64 = 24;
+const SLOT: u64 = 32;
 /// Place of the count of signs of life in a slot.
 const BEATS: u64 = 16;
+/// Place of the bytes that were denied in a slot.
+const DENIED: u64 = 24;
 
 /// The file of a group.
 pub(super) struct Whereabouts(File);
@@ -51,14 +54,27 @@ impl Whereabouts {
         let _ = self.0.write_all_at(&beats.to_le_bytes(), offset(rank) + BEATS);
     }
 
+    /// Has the allocator of this process, which is that of `rank`, write down what the system denies it.
+    pub(super) fn note_denials(&self, rank: Rank) -> io::Result<()> {
+        memory::write_denials_to(self.0.try_clone()?, offset(rank) + DENIED);
+        Ok(())
+    }
+
+    /// Bytes of memory that the process of `rank` asked for last and was denied; 0 = none.
+    pub(super) fn denied(&self, rank: Rank) -> Bytes {
+        Bytes(self.number(rank, DENIED))
+    }
+
+    fn number(&self, rank: Rank, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        // Unreadable reads as the start, which is what is known then.
+        let _ = self.0.read_exact_at(&mut bytes, offset(rank) + at);
+        u64::from_le_bytes(bytes)
+    }
+
     /// What `rank` said last.
     pub(super) fn read(&self, rank: Rank) -> Sign {
-        let number = |at| {
-            let mut bytes = [0; 8];
-            // Unreadable reads as the start, which is what is known then.
-            let _ = self.0.read_exact_at(&mut bytes, offset(rank) + at);
-            u64::from_le_bytes(bytes)
-        };
+        let number = |at| self.number(rank, at);
         let (place, moves, beats) = (number(0), number(8), number(BEATS));
         Sign { step: place >> 8, phase: Phase::from_number(place as u8), moves, beats }
     }

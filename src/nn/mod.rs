@@ -8,6 +8,8 @@
 mod activation;
 mod checkpoint;
 mod conv;
+#[cfg(test)]
+mod damaged;
 mod dropout;
 mod embedding;
 mod in_place;

@@ -6,7 +6,7 @@ use crate::plan::{
     BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, data, distributed, keep, length,
     loss, model, optimizer, precision, schedule, transforms,
 };
-use crate::units::{BatchSize, WorldSize};
+use crate::units::{AccumulationSteps, BatchSize, WorldSize};
 
 /// The problems of decisions that do not depend on each other.
 #[derive(Default)]
@@ -90,6 +90,8 @@ impl Plan {
             early_stopping: keep::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,
+            compare_weights: experiment.fault.compare_weights.into(),
+            on_oom: experiment.fault.on_oom,
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         })
@@ -133,6 +135,19 @@ impl Plan {
                 Self::new(&loaded, facts, describe)
             })
             .collect()
+    }
+
+    /// The same steps in smaller passes: each holds half of the samples (or the next smaller part that divides them),
+    /// and there are as many more of them. `None` if a pass is one sample.
+    #[must_use]
+    pub fn in_smaller_passes(&self) -> Option<Self> {
+        let (size, passes) = (self.batch.size.get(), self.batch.accumulation.get());
+        let parts = (2..=size).find(|&parts| size.is_multiple_of(parts))?;
+        let mut plan = self.clone();
+        plan.batch.size = BatchSize::new(size / parts)?;
+        plan.batch.accumulation = AccumulationSteps::new(passes.checked_mul(parts)?)?;
+        plan.val_batch_size = plan.val_batch_size.min(plan.batch.size);
+        Some(plan)
     }
 
     /// Number of ranks.

@@ -9,10 +9,11 @@ use crate::config::values::Every;
 use crate::plan::{Mode, Sink};
 
 /// Something that happens every n steps, at the end of every n-th epoch, or never.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cadence {
     /// Never.
+    #[default]
     Never,
     /// After every n-th epoch (and at the end of the run).
     Epochs(u64),

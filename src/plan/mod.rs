@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    Calendar, Convolutions, Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite,
+    Calendar, Convolutions, Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite, OnOom,
     Sampler, ScalingRule, Sink, Stem, TransformKind,
 };
 pub use crate::config::values::{Patience, SplitRule};
@@ -102,6 +102,12 @@ pub struct Plan {
     /// How long a rank may stand still.
     #[serde(default)]
     pub stall_timeout: Patience,
+    /// When to compare the weights of the ranks.
+    #[serde(default)]
+    pub compare_weights: Cadence,
+    /// What to do when a rank runs out of memory.
+    #[serde(default)]
+    pub on_oom: OnOom,
     /// What to write about the run.
     pub logging: LoggingPlan,
     /// Figures that the run must reach.

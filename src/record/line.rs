@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::text::{self, duration, escape, loss, percent, rate, short};
-use crate::event::{EpochDone, Evaluated, Event, Saved, Started, StepDone};
+use crate::event::{EpochDone, Evaluated, Event, Partitioned, Saved, Started, StepDone, Straggler};
 
 /// What the words about a step need to know of the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -55,13 +55,39 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
         Event::Tested(tested) => evaluation("test", tested),
         Event::EpochDone(epoch) => epoch_line(epoch, context),
         Event::Saved(saved) => saved_line(saved),
+        Event::Straggler(straggler) => straggler_line(straggler),
         Event::Warned { message } => format!("warning: {message}"),
         Event::Failed { rank, step, message } => {
             format!("rank {rank} failed at step {step}: {message}")
         }
-        Event::Finished(_) => return None,
+        // For the log alone.
+        Event::Partitioned(_) | Event::Finished(_) => return None,
     };
     Some(escape(&text).into_owned())
+}
+
+/// What only the log says; `None` where [`line`] says it.
+pub(crate) fn quiet_line(event: &Event) -> Option<String> {
+    let Event::Partitioned(Partitioned { epoch, ranks, samples, left_out, repeated, .. }) = event
+    else {
+        return None;
+    };
+    let rest = match (left_out, repeated) {
+        (0, 0) => String::new(),
+        (left_out, 0) => format!(", {left_out} left out"),
+        (_, repeated) => format!(", {repeated} of them twice"),
+    };
+    let ranks = if *ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+    Some(format!("epoch {epoch}: {samples} samples for {ranks}, disjoint and complete{rest}"))
+}
+
+fn straggler_line(straggler: &Straggler) -> String {
+    let Straggler { rank, step, lag_seconds, step_seconds } = straggler;
+    let (lag, whole) = (1e3 * lag_seconds, 1e3 * step_seconds);
+    format!(
+        "warning: rank {rank} came {lag:.1} ms after the others to the reductions of the steps up to {step}, which take \
+         {whole:.1} ms: its data, its cores or its device are slower"
+    )
 }
 
 /// `Use device (DDP): cpu, rank 0/2`

@@ -29,8 +29,8 @@ use jiff::Timestamp;
 pub use environment::{Environment, NAME as ENVIRONMENT};
 pub use events_file::{Log, NAME as EVENTS, Stamped, read as read_events};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
-pub(crate) use line::restart;
 pub use line::{Context, device_line, line};
+pub(crate) use line::{quiet_line, restart};
 pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;
 pub use terminal::Screen;
@@ -184,6 +184,9 @@ impl Recorder {
 
     fn show(&mut self, event: &Event) -> Result<(), Error> {
         if let Some(text) = self.terminal.show(event) {
+            self.log.say(&text)?;
+        }
+        if let Some(text) = quiet_line(event) {
             self.log.say(&text)?;
         }
         if let Event::Finished(finished) = event {

@@ -55,7 +55,8 @@ fn later_start(stamped: &Stamped) -> Option<String> {
 }
 
 fn warning(event: &Event) -> Option<String> {
-    let is_told = matches!(event, Event::Warned { .. } | Event::StepSkipped { .. });
+    let is_told =
+        matches!(event, Event::Warned { .. } | Event::Straggler(_) | Event::StepSkipped { .. });
     is_told.then(|| line(event, &Context::default())).flatten()
 }
 

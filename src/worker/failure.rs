@@ -63,6 +63,14 @@ pub enum Error {
     /// The training thread cannot be started.
     #[error("cannot start the training thread: {0}")]
     Thread(#[source] std::io::Error),
+    /// The ranks do not take each sample of an epoch once.
+    #[error("ddprun has a bug: in epoch {epoch} {what}")]
+    Partition {
+        /// Counted from 1.
+        epoch: u64,
+        /// What is wrong.
+        what: String,
+    },
     /// Our bug.
     #[error("ddprun has a bug: {0}")]
     Panic(String),
@@ -80,6 +88,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Data(error) => of_data(error),
+            _ if self.is_out_of_memory() => exit::RESOURCE,
             Self::Engine(error) => of_engine(error),
             Self::Collective(_) => exit::PEER,
             Self::Model(_) => exit::REFUSED,
@@ -87,14 +96,24 @@ impl Error {
             Self::Checkpoint(checkpoint::Error::Thread(_)) | Self::Thread(_) => exit::RESOURCE,
             Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
             Self::Files(_) | Self::Record(_) => exit::STORAGE,
-            Self::Panic(_) => exit::BUG,
+            Self::Partition { .. } | Self::Panic(_) => exit::BUG,
         }
+    }
+
+    /// Whether memory ran out: a device's driver says so in a tensor operation. (An allocation in main memory that is
+    /// denied aborts the process, which its parent sees.)
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        let Self::Engine(engine::Error::Tensor { source, .. }) = self else { return false };
+        source.to_string().contains("OUT_OF_MEMORY")
     }
 
     /// Whether another rank is the cause.
     pub fn blame(&self) -> Blame {
         match self {
-            Self::Collective(_) | Self::Engine(engine::Error::Collective(_)) => Blame::Peer,
+            Self::Collective(_)
+            | Self::Engine(
+                engine::Error::Collective(_) | engine::Error::Diverged { is_mine: false, .. },
+            ) => Blame::Peer,
             _ => Blame::Own,
         }
     }
@@ -105,6 +124,7 @@ impl Error {
             Self::Collective(error) | Self::Engine(engine::Error::Collective(error)) => {
                 error.missing().iter().map(|missing| missing.rank).collect()
             }
+            Self::Engine(engine::Error::Diverged { ranks, .. }) => ranks.clone(),
             _ => vec![],
         }
     }
@@ -145,6 +165,7 @@ fn of_engine(error: &engine::Error) -> u8 {
         engine::Error::Unused { .. } => exit::REFUSED,
         engine::Error::Collective(_)
         | engine::Error::ModelDiffers { .. }
+        | engine::Error::Diverged { .. }
         | engine::Error::Vote { .. } => exit::PEER,
         engine::Error::Thread(_) => exit::RESOURCE,
         engine::Error::Tensor { .. }
@@ -165,6 +186,20 @@ pub(crate) fn missed(metric: &str, value: Option<f64>, expected: &Expectation) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_without_memory_is_told_from_other_tensor_errors() {
+        let of = |text: &str| {
+            let source = candle_core::Error::Msg(text.to_owned());
+            Error::from(engine::Error::Tensor { phase: "forward", step: 3, source })
+        };
+        let full = of("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
+        assert_eq!((full.is_out_of_memory(), full.exit_code()), (true, exit::RESOURCE));
+        assert_eq!(
+            (of("shape mismatch").is_out_of_memory(), of("x").exit_code()),
+            (false, exit::BUG)
+        );
+    }
 
     #[test]
     fn an_expectation_is_missed_on_either_side_or_when_unmeasured() {

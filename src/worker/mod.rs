@@ -79,6 +79,7 @@ pub fn run(membership: Membership, registry: &Registry) -> Outcome {
             let mut report = link.describe(&error, error.exit_code(), error.blame());
             report.help = error.help();
             report.suspects = error.suspects();
+            report.out_of_memory = error.is_out_of_memory();
             // A disk that takes no report must not hide the failure itself.
             drop(link.report(&report));
             Outcome { code: error.exit_code(), failure: Some(report) }

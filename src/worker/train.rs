@@ -1,10 +1,11 @@
 //! The training loop of one rank: steps, and what happens at their edges.
 
 use crate::checkpoint::Importance;
+use crate::data::audit::{Partition, Taken, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
 use crate::engine::{Clock, Split, StepReport, Wish};
-use crate::event::{EpochDone, Evaluated, Event, Finished, Reason, StepDone};
+use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, StepDone};
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
@@ -50,6 +51,7 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     let (epoch, first) = (done / length.steps_per_epoch, done % length.steps_per_epoch);
     let last = (length.total_steps - epoch * length.steps_per_epoch).min(length.steps_per_epoch);
     let order = epoch_order(&run.plan, epoch);
+    audit_partition(run, &order, epoch)?;
     let mut feed = training_feed(run, &order, epoch, first..last)?;
     run.epoch_clock = Clock::start();
     for step in first..last {
@@ -66,6 +68,25 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
 
 fn epoch_order(plan: &Plan, epoch: u64) -> EpochOrder {
     EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch)
+}
+
+/// Has all ranks say which samples they are about to take, and records that each belongs to one of them.
+fn audit_partition(run: &mut RankRun, order: &EpochOrder, epoch: u64) -> Result<(), Error> {
+    let wrong = |what: String| Error::Partition { epoch: epoch + 1, what };
+    let mine = Taken::by(order, run.rank);
+    let bytes = serde_json::to_vec(&mine).map_err(|error| wrong(error.to_string()))?;
+    let all: Vec<Taken> = run
+        .collective
+        .all_gather(&bytes)?
+        .iter()
+        .map(|bytes| serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string())))
+        .collect::<Result<_, _>>()?;
+    let Partition { samples, left_out, repeated } =
+        audit(order, run.plan.data.n_train, &all).map_err(wrong)?;
+    let (step, ranks) = (run.engine.state().step, run.plan.world_size().get());
+    let epoch = epoch + 1;
+    let partitioned = Partitioned { epoch, step, ranks, samples, left_out, repeated };
+    run.record(&Event::Partitioned(partitioned))
 }
 
 fn training_feed(
@@ -90,7 +111,13 @@ fn training_feed(
 /// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.
 fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
     let edge = Edge::after(report.step, &run.plan.length);
+    if edge.is_due(run.plan.compare_weights) {
+        run.engine.compare_weights()?;
+    }
     report_saves(run, Wait::No)?;
+    if let Some(straggler) = run.engine.take_straggler() {
+        run.record(&Event::Straggler(straggler))?;
+    }
     record_step(run, report, &edge)?;
     let mut is_best = false;
     if edge.is_due(run.plan.validate_every) {
@@ -107,6 +134,8 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
             // The last state takes nobody's place, and nobody takes its.
             report_saves(run, Wait::ForDisk)?;
         }
+        // What is saved was compared, so that a restart never continues from the rank that differs.
+        run.engine.compare_weights()?;
         save(run, if keeps_best { Importance::Best } else { Importance::Regular })?;
     }
     Ok(ending)

@@ -9,6 +9,7 @@
 )]
 
 mod bad_input;
+mod chaos;
 mod docs;
 mod doctor;
 mod elastic;
@@ -16,9 +17,11 @@ mod experiments;
 mod failpoints;
 mod lab;
 mod memory;
+mod oom;
 mod outputs;
 mod resume;
 mod running;
 mod stops;
 mod strace;
 mod sweeps;
+mod watched;

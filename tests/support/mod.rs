@@ -78,6 +78,8 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         early_stopping: None,
         max_restarts: 0,
         stall_timeout: ddprun::plan::Patience::Auto,
+        compare_weights: Cadence::Never,
+        on_oom: ddprun::plan::OnOom::Stop,
         logging: LoggingPlan { dir: "logs".into(), every: Cadence::Steps(1), sinks: vec![] },
         expect: std::collections::BTreeMap::new(),
     }

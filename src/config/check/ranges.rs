@@ -142,6 +142,7 @@ const WHOLES: &[Whole] = &[
     ("checkpoint.keep_best", |e| Some(e.checkpoint.keep_best.into()), 0, 10_000),
     ("early_stopping.patience", |e| e.early_stopping.patience, 1, MOST_STEPS),
     ("fault.max_restarts", |e| Some(e.fault.max_restarts.into()), 0, 1000),
+    ("fault.compare_weights", |e| count(e.fault.compare_weights), 1, MOST_STEPS),
     ("logging.every", |e| count(e.logging.every), 1, MOST_STEPS),
 ];
 
@@ -177,7 +178,9 @@ fn whole(key: &str, value: u64, low: u64, high: u64) -> Finding {
         "train.epochs" | "train.steps" if value == 0 => {
             finding.help("to only evaluate, use `ddprun eval`")
         }
-        "validation.every" | "checkpoint.every" | "logging.every" if value == 0 => {
+        "validation.every" | "checkpoint.every" | "logging.every" | "fault.compare_weights"
+            if value == 0 =>
+        {
             finding.help("to switch it off, write \"never\"")
         }
         _ => finding,

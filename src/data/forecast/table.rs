@@ -31,7 +31,7 @@ impl Table {
     ///
     /// As [`super::open`].
     pub(super) fn read(path: &Path, calendar: Calendar) -> Result<Self, Error> {
-        let bytes = read::whole(path).map_err(|source| match source.kind() {
+        let bytes = read::lines(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => {
                 Error::Missing { what: "the table", path: path.to_owned(), expected: EXPECTED }
             }

@@ -27,6 +27,7 @@ fn report(rank: u32, ms: u64, blame: Blame) -> Event {
         exit_code: 5,
         blame,
         suspects: vec![],
+        out_of_memory: false,
         message: "m".to_owned(),
         causes: vec![],
         place: None,

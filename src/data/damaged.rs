@@ -1,0 +1,116 @@
+//! Images and tables that are damaged: each is read, or refused in words, and within its limits of memory.
+
+use std::io::Cursor;
+
+use image::{DynamicImage, ImageFormat, RgbImage};
+
+use crate::data::decode::decode;
+use crate::data::transform::Area;
+use crate::data::{csv, read};
+use crate::mutated;
+
+/// A small picture in each format that is read.
+fn pictures() -> Vec<Vec<u8>> {
+    let picture =
+        RgbImage::from_fn(19, 13, |x, y| image::Rgb([(x * 13) as u8, (y * 19) as u8, 77]));
+    let formats = [
+        ImageFormat::Png,
+        ImageFormat::Jpeg,
+        ImageFormat::Bmp,
+        ImageFormat::WebP,
+        ImageFormat::Pnm,
+    ];
+    let kinds = [
+        DynamicImage::ImageRgb8(picture.clone()),
+        DynamicImage::ImageLuma8(DynamicImage::ImageRgb8(picture).to_luma8()),
+    ];
+    let encoded = |kind: &DynamicImage, format| {
+        let mut bytes = Cursor::new(Vec::new());
+        kind.write_to(&mut bytes, format).ok().map(|()| bytes.into_inner())
+    };
+    formats
+        .iter()
+        .flat_map(|&format| kinds.iter().filter_map(move |kind| encoded(kind, format)))
+        .collect()
+}
+
+#[test]
+fn a_damaged_image_is_decoded_or_refused_and_no_decoder_panics() {
+    let (mut decoded, mut refused) = (0, 0);
+    for bytes in mutated::inputs(&pictures(), 3000, 43) {
+        match decode(bytes, Area::whole) {
+            Ok(part) => {
+                decoded += 1;
+                let (height, width) = part.size;
+                assert!(height * width <= 64 << 20);
+            }
+            Err(why) => {
+                refused += 1;
+                assert!(!why.is_empty());
+            }
+        }
+    }
+    assert!(decoded > 100 && refused > 500, "{decoded} decoded, {refused} refused");
+}
+
+/// A PNG whose header claims so many pixels, and holds none.
+fn bomb(width: u32, height: u32) -> Vec<u8> {
+    let mut header = b"IHDR".to_vec();
+    header.extend(width.to_be_bytes());
+    header.extend(height.to_be_bytes());
+    header.extend([8, 2, 0, 0, 0]);
+    let mut crc = flate2::Crc::new();
+    crc.update(&header);
+    let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\x0d".to_vec();
+    bytes.extend(header);
+    bytes.extend(crc.sum().to_be_bytes());
+    // The pixels begin, and are never read.
+    bytes.extend(b"\0\0\x10\0IDAT\x78\x9c");
+    bytes
+}
+
+#[test]
+fn an_image_that_claims_too_many_pixels_is_refused_before_it_is_decoded() {
+    for (width, height) in
+        [(1 << 13, (1 << 13) + 1), (60_000, 60_000), (u32::MAX >> 1, 1), (1 << 30, 4)]
+    {
+        let refused = decode(bomb(width, height), Area::whole).map(drop).unwrap_err();
+        assert!(
+            refused.contains("too many") || refused.contains("imit"),
+            "{width}x{height}: {refused}"
+        );
+    }
+}
+
+#[test]
+fn a_damaged_table_is_read_or_refused_with_its_name() {
+    let tables =
+        [b"a,y,b\n1,2,3\n4,5,6\n7,8e-3,-9\n".to_vec(), b"\xef\xbb\xbfa,y\r\n\"1\",2\r\n".to_vec()];
+    let folder = tempfile::tempdir().unwrap();
+    let (train, val) = (folder.path().join("train.csv"), folder.path().join("val.csv"));
+    crate::files::write_atomic(&val, &tables[0]).unwrap();
+    let (mut counted, mut refused) = (0, 0);
+    for bytes in mutated::inputs(&tables, 1500, 52) {
+        crate::files::write_atomic(&train, &bytes).unwrap();
+        match csv::count(&train, &val, "y", false) {
+            Ok(_) => counted += 1,
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().contains("train.csv"), "{error}");
+            }
+        }
+    }
+    assert!(counted > 20 && refused > 300, "{counted} counted, {refused} refused");
+}
+
+#[test]
+fn a_line_that_does_not_end_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.csv");
+    let mut text = b"a,y\n1,".to_vec();
+    text.resize(text.len() + (1 << 20), b'2');
+    crate::files::write_atomic(&path, &text).unwrap();
+    let error = read::lines(&path).unwrap_err().to_string();
+    assert_eq!(error, "line 2 has more than 1048576 bytes");
+    assert!(csv::count(&path, &path, "y", false).is_err());
+}

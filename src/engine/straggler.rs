@@ -1,0 +1,98 @@
+//! Which rank comes late to the reductions, step after step, so that the others wait for it. Pure.
+
+use crate::event::Straggler;
+use crate::units::Rank;
+
+/// Steps over which ranks are compared.
+const STEPS: u32 = 20;
+/// Steps of these in which a rank must have been the last by far.
+const LAST: u32 = 16;
+/// Least share of the step that the others waited: a rank that takes half as long again makes them wait a third.
+const SHARE: f64 = 0.25;
+/// Least time per step that is worth a word, in seconds.
+const LEAST: f64 = 5e-3;
+
+/// Follows the ranks of a group.
+#[derive(Debug)]
+pub(crate) struct Stragglers {
+    steps: u32,
+    /// Seconds of those steps.
+    seconds: f64,
+    /// Of each rank: seconds behind the others, and steps in which it was the last.
+    behind: Vec<(f64, u32)>,
+    /// Ranks that were named before.
+    named: Vec<Rank>,
+}
+
+impl Stragglers {
+    pub(crate) fn new(world: usize) -> Self {
+        Self { steps: 0, seconds: 0.0, behind: vec![(0.0, 0); world], named: Vec::new() }
+    }
+
+    /// Takes in by how many seconds each rank came after the first one to the buckets of a step (the mean over them)
+    /// that took `seconds`. Names a rank once.
+    pub(crate) fn step(&mut self, step: u64, lags: &[f64], seconds: f64) -> Option<Straggler> {
+        if let Some((last, lag)) = last_of(lags) {
+            let (behind, times) = &mut self.behind[last];
+            *behind += lag;
+            *times += 1;
+        }
+        self.steps += 1;
+        self.seconds += seconds;
+        if self.steps < STEPS {
+            return None;
+        }
+        let found = self.judge(step);
+        (self.steps, self.seconds) = (0, 0.0);
+        self.behind.fill((0.0, 0));
+        self.named.extend(found.as_ref().map(|found| found.rank));
+        found
+    }
+
+    fn judge(&self, step: u64) -> Option<Straggler> {
+        let step_seconds = self.seconds / f64::from(self.steps);
+        let mut ranks = (0..).map(Rank).zip(&self.behind);
+        let (rank, lag_seconds) = ranks.find_map(|(rank, &(behind, times))| {
+            let lag = behind / f64::from(times.max(1));
+            let is_late = times >= LAST && lag >= LEAST && lag >= SHARE * step_seconds;
+            (is_late && !self.named.contains(&rank)).then_some((rank, lag))
+        })?;
+        Some(Straggler { rank, step, lag_seconds, step_seconds })
+    }
+}
+
+/// The last rank, and by how much it came after the one before it; a rank that is early makes nobody else late.
+fn last_of(lags: &[f64]) -> Option<(usize, f64)> {
+    let last = (0..lags.len()).max_by(|&a, &b| lags[a].total_cmp(&lags[b]))?;
+    let others = (0..lags.len()).filter(|&rank| rank != last).map(|rank| lags[rank]);
+    let before = others.max_by(f64::total_cmp)?;
+    Some((last, lags[last] - before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is named in 60 steps of a tenth of a second, with the lags that `lags` gives for each step.
+    fn named(lags: impl Fn(u64) -> Vec<f64>) -> Vec<(u64, u32)> {
+        let mut stragglers = Stragglers::new(lags(0).len());
+        let found = (1..=60).filter_map(|step| stragglers.step(step, &lags(step), 0.1));
+        found.map(|found| (found.step, found.rank.0)).collect()
+    }
+
+    #[test]
+    fn a_rank_that_is_always_late_is_named_once_after_20_steps() {
+        assert_eq!(named(|_| vec![0.0, 0.0, 0.05, 0.001]), [(20, 2)]);
+        assert_eq!(named(|_| vec![0.05, 0.0]), [(20, 0)]);
+        let from_30 = |step| vec![0.0, if step > 30 { 0.05 } else { 0.0 }];
+        assert_eq!(named(from_30), [(60, 1)]);
+    }
+
+    #[test]
+    fn ranks_that_take_turns_are_a_little_late_or_late_together_are_not_named() {
+        assert_eq!(named(|step| vec![0.0, 0.05 * (step % 2) as f64]), []);
+        assert_eq!(named(|_| vec![0.0, 0.02]), []);
+        assert_eq!(named(|_| vec![0.0, 0.05, 0.05]), [], "the first one is early");
+        assert_eq!(named(|_| vec![]), []);
+    }
+}

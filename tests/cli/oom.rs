@@ -1,0 +1,90 @@
+//! Ranks that run out of memory: named, or given smaller passes.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use crate::lab::{BINARY, Lab};
+use crate::running::{Ended, spawn};
+
+/// A step of 512 rows; each of a few activations of a pass of 256 is 64 MiB, and everything else is small.
+const WIDE: &str = r#"
+[experiment]
+name = "small"
+[model]
+name = "mlp"
+hidden = [65536]
+[data]
+name = "csv"
+train_file = "rows.csv"
+val_file = "rows.csv"
+target = "y"
+num_workers = 0
+[loss]
+name = "mse"
+[train]
+steps = 2
+batch_size = 256
+global_batch_size = 512
+[optimizer]
+lr = 1e-3
+[distributed]
+devices = 2
+threads_per_rank = 1
+[validation]
+every = "never"
+"#;
+
+/// KiB that a rank may have: its stack of 512 MiB, and too little for a pass of 256 rows.
+const LIMIT: u32 = (512 + 240) << 10;
+
+fn run(changes: &str) -> (Lab, Ended) {
+    let lab = Lab::with(WIDE);
+    let mut rows = "x,y\n".to_owned();
+    for row in 0..512 {
+        let x = f64::from(row) / 512.0;
+        let _ = writeln!(rows, "{x},{}", x * x);
+    }
+    lab.write("rows.csv", rows);
+    let script = format!("ulimit -d {LIMIT} && exec {BINARY} small.toml {changes}");
+    let mut command: Command = lab.command("sh", &["-c", &script]);
+    command.env("RUST_BACKTRACE", "0");
+    let ended = spawn(command).wait();
+    (lab, ended)
+}
+
+#[test]
+fn a_rank_that_is_denied_memory_is_named_and_the_run_ends_with_8() {
+    let (lab, ended) = run("");
+    ended.has_code(8);
+    ended.says(&[
+        " ran out of memory\n",
+        "which the system denied",
+        "`fault.on_oom = \"shrink_batch\"`",
+    ]);
+    assert!(lab.processes().is_empty());
+}
+
+#[test]
+fn passes_become_smaller_until_they_fit_and_steps_stay_the_same() {
+    let (lab, ended) = run("fault.on_oom=shrink_batch");
+    ended.has_code(0);
+    ended.says(&[
+        "passes of 128 samples from now on",
+        " ran out of memory",
+        "completed after step 2",
+    ]);
+    let losses = |lab: &Lab| -> Vec<f64> {
+        let events = lab.events();
+        let steps = events.iter().filter(|event| event["event"] == "epoch_done");
+        steps.map(|event| event["train_loss"].as_f64().unwrap()).collect()
+    };
+    let free = Lab::with(WIDE);
+    free.write("rows.csv", std::fs::read(lab.path("rows.csv")).unwrap());
+    free.run_to(0, &["small.toml"]);
+    let (shrunk, whole) = (losses(&lab), losses(&free));
+    assert_eq!((shrunk.len(), whole.len()), (2, 2));
+    for (shrunk, whole) in shrunk.iter().zip(&whole) {
+        assert!((shrunk / whole - 1.0).abs() < 1e-4, "{shrunk} and {whole}");
+    }
+    lab.is_clean();
+}

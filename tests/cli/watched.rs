@@ -1,0 +1,85 @@
+//! What is watched while a run goes on: that ranks agree, that nobody is slow, that samples are dealt out once.
+
+use std::fs;
+
+use crate::experiments::BASE;
+use crate::lab::Lab;
+use crate::resume::bits;
+use crate::running::{Ended, spawn};
+
+/// A small run that compares weights at every step, and saves at every second one.
+fn experiment() -> String {
+    BASE.to_owned() + "\n[checkpoint]\nevery = \"2 steps\"\n[fault]\ncompare_weights = \"1 step\"\n"
+}
+
+fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
+    let mut command = lab.ddprun(&[&["small.toml"], changes].concat());
+    command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
+    spawn(command).wait()
+}
+
+#[test]
+fn a_bit_that_turns_in_the_weights_of_one_rank_is_found_at_the_next_look() {
+    let lab = Lab::with(&experiment());
+    let ended = run(&lab, "weights=flip@1,5", &[]);
+    ended.has_code(5);
+    ended.says(&[
+        "error: after step 5 the weights of rank 1 differ from those of the others; after step 4 they were the same",
+        "where: rank 1 on ",
+        "memory or a core of this machine may be bad",
+    ]);
+    lab.is_clean();
+}
+
+#[test]
+fn of_three_ranks_the_one_that_differs_is_named_also_if_it_is_the_first() {
+    let lab = Lab::with(&experiment());
+    let changes = ["distributed.devices=3", "train.global_batch_size=12"];
+    let ended = run(&lab, "weights=flip@0,3", &changes);
+    ended.has_code(5);
+    ended.says(&["after step 3 the weights of rank 0 differ", "where: rank 0 on "]);
+}
+
+#[test]
+fn a_turned_bit_reaches_no_checkpoint_and_a_restart_undoes_it() {
+    let undisturbed = Lab::with(&experiment());
+    undisturbed.run_to(0, &["small.toml"]);
+    let lab = Lab::with(&experiment());
+    // Only before a checkpoint is compared.
+    let changes = ["--max-restarts=1", "fault.compare_weights=never"];
+    let ended = run(&lab, "weights=flip@0,5", &changes);
+    ended.has_code(0);
+    ended.says(&["restart 1 of 1", "after step 6 the weights of rank 1 differ"]);
+    bits(&lab).must_be(&bits(&undisturbed));
+    lab.is_clean();
+}
+
+#[test]
+fn a_rank_that_is_slow_in_every_step_is_named_in_the_log_and_as_an_event() {
+    let lab = Lab::with(&experiment().replace("epochs = 2", "epochs = 4"));
+    let ended = run(&lab, "backward=sleep(60)@1,*", &[]);
+    ended.has_code(0);
+    ended.says(&[
+        "warning: rank 1 came ",
+        " ms after the others to the reductions of the steps up to 20",
+    ]);
+    let events = lab.events();
+    let found: Vec<_> = events.iter().filter(|event| event["event"] == "straggler").collect();
+    assert_eq!(found.len(), 1, "named once: {found:?}");
+    assert_eq!(found[0]["rank"], 1);
+    let (lag, step) = (&found[0]["lag_seconds"], &found[0]["step_seconds"]);
+    assert!(lag.as_f64().unwrap() > 0.03 && step.as_f64().unwrap() > 0.06, "{lag} of {step}");
+}
+
+#[test]
+fn each_epoch_says_that_its_samples_are_dealt_out_once() {
+    let lab = Lab::with(&experiment());
+    let changes = ["train.global_batch_size=20", "train.batch_size=10", "data.drop_last=true"];
+    lab.run_to(0, &[&["small.toml"], &changes[..]].concat());
+    let log = fs::read_to_string(lab.run_folder().join("rank-0.log")).unwrap();
+    for epoch in 1..=2 {
+        let words =
+            format!("epoch {epoch}: 40 samples for 2 ranks, disjoint and complete, 8 left out");
+        assert!(log.contains(&words), "{log}");
+    }
+}
