@@ -8,6 +8,9 @@ const TRANSFORMERS: &[&str] = &["timebridge", "itransformer", "patchtst", "gpt"]
 /// Those whose feed-forward part has a width of its own.
 const FORECASTERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
 
+/// Models that take the noise off actions.
+const POLICY: &[&str] = &["diffusion_policy"];
+
 /// Tables whose `name` decides which other keys make sense.
 pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
     (
@@ -32,6 +35,13 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("ia_layers", &["timebridge"]),
             ("pd_layers", &["timebridge"]),
             ("ca_layers", &["timebridge"]),
+            ("down_dims", POLICY),
+            ("diffusion_step_embed_dim", POLICY),
+            ("kernel_size", POLICY),
+            ("n_groups", POLICY),
+            ("num_train_timesteps", POLICY),
+            ("num_inference_steps", POLICY),
+            ("noise_scheduler", POLICY),
         ],
     ),
     (

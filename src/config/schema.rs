@@ -36,6 +36,8 @@ pub struct Experiment {
     pub loss: Loss,
     /// How parameters move.
     pub optimizer: Optimizer,
+    /// Moving average of the weights.
+    pub ema: Ema,
     /// How the learning rate follows the global batch size.
     pub lr_scaling: LrScaling,
     /// How the learning rate follows time.
@@ -118,6 +120,20 @@ pub struct Model {
     pub pd_layers: Option<u32>,
     /// `TimeBridge`: cointegrated layers.
     pub ca_layers: Option<u32>,
+    /// Diffusion policy: channels of each level of its U-Net.
+    pub down_dims: Option<Vec<u32>>,
+    /// Diffusion policy: features of a diffusion step.
+    pub diffusion_step_embed_dim: Option<u32>,
+    /// Diffusion policy: values that a convolution sees.
+    pub kernel_size: Option<u32>,
+    /// Diffusion policy: groups of channels of a norm.
+    pub n_groups: Option<u32>,
+    /// Diffusion policy: steps from actions to noise.
+    pub num_train_timesteps: Option<u32>,
+    /// Diffusion policy: steps back.
+    pub num_inference_steps: Option<u32>,
+    /// Diffusion policy: how they are taken.
+    pub noise_scheduler: Option<NoiseScheduler>,
     /// Options of a model that the user registered.
     pub options: BTreeMap<String, serde_json::Value>,
 }
@@ -130,6 +146,16 @@ pub enum Stem {
     Imagenet,
     /// 3x3 convolution with stride 1, no pooling: for 32x32 images.
     Cifar,
+}
+
+/// How a diffusion model takes the noise off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoiseScheduler {
+    /// Every step, each with a little new noise.
+    Ddpm,
+    /// Few steps, without.
+    Ddim,
 }
 
 /// `[loss]`
@@ -192,6 +218,16 @@ pub enum OptimizerKind {
     Adam,
     /// `torch.optim.AdamW`
     AdamW,
+}
+
+/// `[ema]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ema {
+    /// Share of the average that stays at an update; absent = no average.
+    pub decay: Option<f64>,
+    /// How fast the share grows up to `decay`; absent = at once.
+    pub power: Option<f64>,
 }
 
 /// `[lr_scaling]`

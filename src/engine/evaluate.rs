@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use crate::data::Batch;
 use crate::data::sampler::Chunk;
 use crate::engine::vote::{PassReport, Totals, exchange};
-use crate::engine::{Engine, Error, NextBatch, loss};
+use crate::engine::{Engine, Error, NextBatch, draws, loss};
 use crate::launch::Phase;
+use crate::model::Comparison;
 use crate::nn::Pass;
 use crate::plan::{OnBadSample, Plan};
+
+/// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
+const EVALUATION: u64 = u64::MAX;
 
 /// What is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +43,7 @@ impl Split {
 
 impl Engine {
     /// Metrics over all samples of `split`: `val/loss`, and `val/accuracy` for classifiers, `val/mse` and
-    /// `val/mae` for numbers. This rank runs its `chunks`; sums are added in the order of the chunks over all
+    /// `val/mae` for numbers, of the averaged parameters where there are averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
     /// ranks.
     ///
     /// # Errors
@@ -52,6 +56,17 @@ impl Engine {
         next: NextBatch<'_>,
     ) -> Result<BTreeMap<String, f64>, Error> {
         self.broadcast_buffers()?;
+        let step = self.state.step;
+        self.averaged(|engine| engine.evaluate_parameters(split, chunks, next))
+            .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
+    }
+
+    fn evaluate_parameters(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+    ) -> Result<BTreeMap<String, f64>, Error> {
         let mut mine = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             // A loader that hangs is found here as in a step.
@@ -73,13 +88,18 @@ impl Engine {
         let (plan, targets) = (&self.plan.loss, &batch.targets);
         let convolutions = self.plan.convolutions;
         let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
+        let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let (loss, correct, errors) = self
             .model
-            .forward(&batch.inputs, &pass)
-            .and_then(|outputs| {
-                let loss = loss::mean(plan, &outputs, targets)?;
-                let correct = loss::correct(plan, &outputs, targets)?;
-                let errors = loss::errors(plan, &outputs, targets)?;
+            .compare(&batch.inputs, targets, &draws, &pass)
+            .and_then(|compared| {
+                let Comparison { outputs, targets: wanted } = &compared;
+                let loss = loss::mean(plan, outputs, wanted)?;
+                let correct = loss::correct(plan, outputs, wanted)?;
+                let errors = match self.model.answer(&batch.inputs, &draws, &pass)? {
+                    Some(answer) => loss::errors(plan, &answer, targets)?,
+                    None => loss::errors(plan, outputs, wanted)?,
+                };
                 Ok((f64::from(loss::scalar(&loss)?), correct, errors))
             })
             .map_err(|source| Error::Tensor {

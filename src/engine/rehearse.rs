@@ -82,8 +82,8 @@ fn peaks_of_pass(
     memory::reset_peak();
     params.begin_pass(Some(&sink));
     let result = model
-        .forward(&inputs, &pass)
-        .and_then(|outputs| loss::mean(&plan.loss, &outputs, &targets))
+        .compare(&inputs, &targets, &vec![key; samples], &pass)
+        .and_then(|compared| loss::mean(&plan.loss, &compared.outputs, &compared.targets))
         .and_then(|loss| loss.backward());
     params.end_pass();
     result?;

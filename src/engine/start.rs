@@ -29,6 +29,7 @@ impl Engine {
         restored: Option<(TrainState, Vec<Moments>)>,
     ) -> Result<Self, Error> {
         same_model(collective.as_ref(), &params)?;
+        let is_new = restored.is_none();
         let (state, moments) =
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
         let layout = registration_layout(&plan, &params);
@@ -36,9 +37,13 @@ impl Engine {
         let sink = reducer.sink();
         let time = TimeShares::default();
         let observer = Box::new(|_, _| ());
-        let engine =
+        let mut engine =
             Self { plan, model, params, moments, collective, reducer, sink, state, time, observer };
         engine.broadcast_parameters()?;
+        if is_new {
+            let tensor_error = |source| Error::Tensor { phase: "averaged", step: 0, source };
+            engine.begin_averages().map_err(tensor_error)?;
+        }
         engine.broadcast_buffers()?;
         Ok(engine)
     }

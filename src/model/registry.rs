@@ -2,7 +2,9 @@
 
 use candle_core::Result as CandleResult;
 
-use super::{Model, cnn, dlinear, gpt, itransformer, mlp, patchtst, resnet, timebridge};
+use super::{
+    Model, cnn, diffusion_policy, dlinear, gpt, itransformer, mlp, patchtst, resnet, timebridge,
+};
 use crate::nn::state_dict::{self, LoadReport, Strict, load_state_dict};
 use crate::nn::{Builder, Params};
 use crate::plan::{ModelFacts, ModelPlan};
@@ -62,6 +64,7 @@ impl Default for Registry {
         registry.register("patchtst", patchtst::build);
         registry.register("timebridge", timebridge::build);
         registry.register("gpt", gpt::build);
+        registry.register("diffusion_policy", diffusion_policy::build);
         registry
     }
 }
@@ -149,7 +152,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::nn::Pass;
-    use crate::plan::{Precision, SequencePlan, Stem};
+    use crate::plan::{PolicyPlan, Precision, SequencePlan, Stem};
     use crate::rng::{Key, Purpose};
 
     pub(in super::super) fn plan(name: &str, input: &[usize], outputs: usize) -> ModelPlan {
@@ -164,6 +167,7 @@ pub(super) mod tests {
             hidden: vec![16, 8],
             dropout: 0.1,
             sequence: SequencePlan::default(),
+            policy: PolicyPlan::default(),
             pretrained: None,
             except_head: false,
             options: std::collections::BTreeMap::new(),
@@ -202,6 +206,20 @@ pub(super) mod tests {
         plan
     }
 
+    /// 2 observations of 3 numbers, 4 actions of 5.
+    fn policy() -> ModelPlan {
+        let mut plan = plan("diffusion_policy", &[2, 3], 5);
+        plan.target = vec![4, 5];
+        plan.policy = PolicyPlan {
+            down_dims: vec![8, 16],
+            diffusion_step_embed_dim: 8,
+            n_groups: 4,
+            num_inference_steps: 2,
+            ..PolicyPlan::default()
+        };
+        plan
+    }
+
     #[test]
     fn every_registered_model_is_described_and_the_small_ones_run_in_both_modes() {
         let registry = Registry::default();
@@ -209,6 +227,7 @@ pub(super) mod tests {
             let forecasts = ["dlinear", "itransformer", "patchtst", "timebridge"].contains(&name);
             let plan = match name {
                 "gpt" => text(),
+                "diffusion_policy" => policy(),
                 _ if forecasts => forecast(name),
                 _ => plan(name, &[3, 32, 32], 5),
             };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::schema::Model;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, ModelFacts, Stem};
+use crate::plan::{DataFacts, ModelFacts, NoiseScheduler, Stem};
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct ModelPlan {
     /// Sizes of a transformer.
     #[serde(default)]
     pub sequence: SequencePlan,
+    /// Sizes of a diffusion policy.
+    #[serde(default)]
+    pub policy: PolicyPlan,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
     /// Whether the head of `pretrained` may differ.
@@ -79,6 +82,40 @@ pub struct SequencePlan {
     pub layers: [usize; 3],
 }
 
+/// Sizes of a diffusion policy, by their names in the original.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyPlan {
+    /// Channels of each level; the chunk of actions is halved from each to the next.
+    pub down_dims: Vec<usize>,
+    /// Features of a diffusion step.
+    pub diffusion_step_embed_dim: usize,
+    /// Values that a convolution sees.
+    pub kernel_size: usize,
+    /// Groups of channels of a norm.
+    pub n_groups: usize,
+    /// Steps from actions to noise.
+    pub num_train_timesteps: usize,
+    /// Steps back.
+    pub num_inference_steps: usize,
+    /// How they are taken.
+    pub noise_scheduler: NoiseScheduler,
+}
+
+impl Default for PolicyPlan {
+    /// The authors' sizes for Push-T, sampled by DDIM.
+    fn default() -> Self {
+        Self {
+            down_dims: vec![256, 512, 1024],
+            diffusion_step_embed_dim: 256,
+            kernel_size: 5,
+            n_groups: 8,
+            num_train_timesteps: 100,
+            num_inference_steps: 10,
+            noise_scheduler: NoiseScheduler::Ddim,
+        }
+    }
+}
+
 /// Hidden widths of an MLP for which none were given.
 const HIDDEN: [u32; 1] = [256];
 
@@ -101,6 +138,7 @@ pub(crate) fn decide(
         hidden: hidden.iter().map(|&width| width as usize).collect(),
         dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
         sequence: sequence(asked, input),
+        policy: policy(asked),
         pretrained: asked.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,
         options: asked.options.clone(),
@@ -143,6 +181,31 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
         num_p: or(asked.num_p, patches),
         stable_len: or(asked.stable_len, 6),
         layers: [or(asked.ia_layers, 1), or(asked.pd_layers, 1), or(asked.ca_layers, 0)],
+    }
+}
+
+/// Sizes as asked, else the authors'. DDPM takes every step unless fewer are asked for.
+fn policy(asked: &Model) -> PolicyPlan {
+    let theirs = PolicyPlan::default();
+    let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
+    let noise_scheduler = asked.noise_scheduler.unwrap_or(theirs.noise_scheduler);
+    let num_train_timesteps = or(asked.num_train_timesteps, theirs.num_train_timesteps);
+    let usual = match noise_scheduler {
+        NoiseScheduler::Ddim => theirs.num_inference_steps.min(num_train_timesteps),
+        NoiseScheduler::Ddpm => num_train_timesteps,
+    };
+    let widths = |dims: &Vec<u32>| dims.iter().map(|&width| width as usize).collect();
+    PolicyPlan {
+        down_dims: asked.down_dims.as_ref().map_or(theirs.down_dims, widths),
+        diffusion_step_embed_dim: or(
+            asked.diffusion_step_embed_dim,
+            theirs.diffusion_step_embed_dim,
+        ),
+        kernel_size: or(asked.kernel_size, theirs.kernel_size),
+        n_groups: or(asked.n_groups, theirs.n_groups),
+        num_train_timesteps,
+        num_inference_steps: or(asked.num_inference_steps, usual),
+        noise_scheduler,
     }
 }
 

@@ -179,7 +179,11 @@ fn optimizer(plan: &Plan) -> String {
     };
     let clip =
         plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
-    format!("{rule}, weight decay {}{clip}", shown(plan.optimizer.weight_decay))
+    let ema = plan.ema.map_or(String::new(), |ema| {
+        let power = ema.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
+        format!(", averaged: {}{power}", shown(ema.decay))
+    });
+    format!("{rule}, weight decay {}{clip}{ema}", shown(plan.optimizer.weight_decay))
 }
 
 fn model(plan: &Plan) -> String {

@@ -32,15 +32,16 @@ pub(crate) fn sample(
     asked: &Sampling,
 ) -> Result<Vec<u32>, Error> {
     let (model, params) = registry.build(&plan.model, plan.seed)?;
-    checkpoint::restore(opened, plan, &params)?;
+    let mut moments = checkpoint::restore(opened, plan, &params)?;
+    let failed =
+        |source| engine::Error::Tensor { phase: "sampling", step: opened.state.step, source };
+    engine::swap_averages(&params, &mut moments).map_err(failed)?;
     let length = plan.model.input.first().copied().unwrap_or(1);
     let key = Key::new(asked.seed, Purpose::Sample, 0, 0);
     let mut tokens = prompt.to_vec();
     for i in 0..asked.tokens {
         let seen = &tokens[tokens.len().saturating_sub(length)..];
-        let logits = expected_next(&*model, seen, plan).map_err(|source| {
-            engine::Error::Tensor { phase: "sampling", step: opened.state.step, source }
-        })?;
+        let logits = expected_next(&*model, seen, plan).map_err(failed)?;
         tokens.push(draw(&logits, asked, key.uniform(i as u64)));
     }
     Ok(tokens.split_off(prompt.len()))

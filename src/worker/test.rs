@@ -17,7 +17,7 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
     let state = run.engine.state();
     let (now, epoch) = (state.step, state.step.div_ceil(run.plan.length.steps_per_epoch));
     run.link.progress(now, Phase::Evaluating);
-    let step = take_best(&run.plan, &run.folders.checkpoints.join("best"), &run.engine)?;
+    let step = take_best(&run.plan, &run.folders.checkpoints.join("best"), &mut run.engine)?;
     let (chunks, mut feed) = Feed::of_split(&run.plan, Split::Test, data, run.rank)?;
     let metrics = run.engine.evaluate(Split::Test, &chunks, &mut || feed.next())?;
     run.warn_about(feed.warnings())?;
@@ -28,12 +28,17 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
 }
 
 /// Puts the best checkpoint's parameters in place, and returns their step; every rank sees the same folder.
-fn take_best(plan: &Plan, best: &std::path::Path, engine: &Engine) -> Result<Option<u64>, Error> {
+fn take_best(
+    plan: &Plan,
+    best: &std::path::Path,
+    engine: &mut Engine,
+) -> Result<Option<u64>, Error> {
     if engine.state().best.is_none() || !best.exists() {
         return Ok(None);
     }
     let opened = checkpoint::open(best)?;
-    checkpoint::restore(&opened, plan, engine.params())?;
+    let moments = checkpoint::restore(&opened, plan, engine.params())?;
+    engine.adopt(moments);
     Ok(Some(opened.state.step))
 }
 

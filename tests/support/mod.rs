@@ -13,8 +13,8 @@ use ddprun::model::Registry;
 use ddprun::plan::{
     BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
     DistributedPlan, LengthPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan, OnBadSample,
-    OnNonFinite, OptimizerPlan, Plan, Precision, Sampler, ScalingRule, SchedulePlan, ScheduleRule,
-    SequencePlan, SourcePlan, Stem, UpdateRule,
+    OnNonFinite, OptimizerPlan, Plan, PolicyPlan, Precision, Sampler, ScalingRule, SchedulePlan,
+    ScheduleRule, SequencePlan, SourcePlan, Stem, UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -58,6 +58,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
             weight_decay: 1e-3,
             no_decay_on_1d: false,
         },
+        ema: None,
         schedule: SchedulePlan {
             warmup_steps: 2,
             warmup_start_factor: 0.1,
@@ -95,6 +96,7 @@ fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
         hidden: vec![32, 16],
         dropout: 0.25,
         sequence: SequencePlan::default(),
+        policy: PolicyPlan::default(),
         pretrained: None,
         except_head: false,
         options: std::collections::BTreeMap::new(),
@@ -243,6 +245,7 @@ pub(crate) fn fingerprint(engine: &Engine) -> String {
     for moments in engine.moments() {
         hasher.update(bytemuck::cast_slice(&moments.first));
         hasher.update(bytemuck::cast_slice(&moments.second));
+        hasher.update(bytemuck::cast_slice(&moments.average));
     }
     hasher.finalize().to_hex().to_string()
 }

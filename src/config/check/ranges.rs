@@ -71,6 +71,8 @@ const REALS: &[Real] = &[
     ("optimizer.momentum", |e| e.optimizer.momentum, BELOW_ONE),
     ("optimizer.dampening", |e| e.optimizer.dampening, SHARE),
     ("optimizer.eps", |e| e.optimizer.eps, POSITIVE),
+    ("ema.decay", |e| e.ema.decay, PROPER_SHARE),
+    ("ema.power", |e| e.ema.power, POSITIVE),
     ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
     ("scheduler.gamma", |e| e.scheduler.gamma, POSITIVE),
     ("scheduler.eta_min", |e| e.scheduler.eta_min, NOT_NEGATIVE),
@@ -105,6 +107,16 @@ const WHOLES: &[Whole] = &[
     ("model.ia_layers", |e| e.model.ia_layers.map(u64::from), 0, 1 << 10),
     ("model.pd_layers", |e| e.model.pd_layers.map(u64::from), 0, 1 << 10),
     ("model.ca_layers", |e| e.model.ca_layers.map(u64::from), 0, 1 << 10),
+    (
+        "model.diffusion_step_embed_dim",
+        |e| e.model.diffusion_step_embed_dim.map(u64::from),
+        4,
+        1 << 16,
+    ),
+    ("model.kernel_size", |e| e.model.kernel_size.map(u64::from), 1, 1 << 10),
+    ("model.n_groups", |e| e.model.n_groups.map(u64::from), 1, 1 << 16),
+    ("model.num_train_timesteps", |e| e.model.num_train_timesteps.map(u64::from), 2, 100_000),
+    ("model.num_inference_steps", |e| e.model.num_inference_steps.map(u64::from), 1, 100_000),
     ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
     ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),
     ("data.vocab_size", |e| e.data.vocab_size.map(u64::from), 2, 1 << 16),
@@ -209,10 +221,13 @@ pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
     if let Some(betas) = experiment.optimizer.betas {
         each("optimizer.betas", &betas, &BELOW_ONE, &mut found);
     }
-    for (index, &width) in experiment.model.hidden.iter().flatten().enumerate() {
-        if width == 0 || width > 1 << 16 {
-            let what = format!("must be from 1 to 65536, not {width}");
-            found.push(Finding::new(format!("model.hidden[{index}]"), what));
+    let model = &experiment.model;
+    for (key, widths) in [("model.hidden", &model.hidden), ("model.down_dims", &model.down_dims)] {
+        for (index, &width) in widths.iter().flatten().enumerate() {
+            if width == 0 || width > 1 << 16 {
+                let what = format!("must be from 1 to 65536, not {width}");
+                found.push(Finding::new(format!("{key}[{index}]"), what));
+            }
         }
     }
     if let Some(milestones) = &experiment.scheduler.milestones {

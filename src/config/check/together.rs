@@ -31,6 +31,11 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
     }
     found.retain(|finding| finding.key != "scheduler.name" || train.time.is_some());
     found.extend(optimizer(loaded));
+    let ema = &loaded.experiment.ema;
+    if ema.power.is_some() && ema.decay.is_none() {
+        let finding = Finding::new("ema.power", "needs `ema.decay`, up to which the share grows");
+        found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
+    }
     found.extend(rising(loaded));
     found
 }
