@@ -8,6 +8,9 @@ const TRANSFORMERS: &[&str] = &["timebridge", "itransformer", "patchtst", "gpt"]
 /// Those whose feed-forward part has a width of its own.
 const FORECASTERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
 
+/// Data of observations and actions.
+const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
+
 /// Models that take the noise off actions.
 const POLICY: &[&str] = &["diffusion_policy"];
 
@@ -53,12 +56,17 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("train_file", &["csv", "tokens"]),
             ("val_file", &["csv", "tokens"]),
             ("target", &["csv"]),
-            ("file", &["csv_forecast", "tokens"]),
+            ("file", &["csv_forecast", "tokens", "trajectories"]),
             ("split", &["csv_forecast"]),
             ("seq_len", &["csv_forecast", "tokens"]),
             ("pred_len", &["csv_forecast"]),
             ("calendar", &["csv_forecast"]),
             ("vocab_size", &["tokens"]),
+            ("horizon", BEHAVIOUR),
+            ("n_obs_steps", BEHAVIOUR),
+            ("n_action_steps", BEHAVIOUR),
+            ("val_ratio", BEHAVIOUR),
+            ("episodes", &["push_t_like"]),
             ("classes", &["shapes"]),
             ("train_per_class", &["shapes"]),
             ("val_per_class", &["shapes"]),
@@ -112,7 +120,7 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 13] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 14] = [
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
     ("data", "mnist", "dir"),
@@ -123,6 +131,7 @@ pub(crate) const REQUIRED: [(&str, &str, &str); 13] = [
     ("data", "csv_forecast", "seq_len"),
     ("data", "csv_forecast", "pred_len"),
     ("data", "tokens", "seq_len"),
+    ("data", "trajectories", "file"),
     ("loss", "time_frequency", "alpha"),
     ("scheduler", "multi_step", "milestones"),
     ("scheduler", "exponential", "gamma"),

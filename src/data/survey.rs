@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::schema::{Data, DataKind};
 use crate::data::error::Error;
-use crate::data::{csv, forecast, image_folder, mnist, shapes, tokens};
-use crate::plan::{Calendar, DataFacts, SourcePlan, SplitRule};
+use crate::data::{control, csv, forecast, image_folder, mnist, shapes, tokens};
+use crate::plan::{Behaviour, Calendar, ChunkPlan, DataFacts, SourcePlan, SplitRule};
 
 /// Folder of generated shapes where the experiment names none.
 const SHAPES_DIR: &str = "data/shapes";
@@ -56,6 +56,10 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
         DataKind::Csv => survey_tables(data, classify),
         DataKind::CsvForecast => survey_forecast(data),
         DataKind::Tokens => survey_tokens(data),
+        DataKind::Trajectories | DataKind::PushTLike => {
+            let missing = Error::MissingKey { key: "data.file", kind: "trajectories" };
+            control::survey(Behaviour::of(data, seed).ok_or(missing)?, ChunkPlan::of(data))
+        }
     }
 }
 
@@ -167,6 +171,11 @@ mod tests {
             pred_len: None,
             calendar: None,
             vocab_size: None,
+            horizon: None,
+            n_obs_steps: None,
+            n_action_steps: None,
+            val_ratio: None,
+            episodes: None,
             classes: None,
             train_per_class: None,
             val_per_class: None,

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use candle_core::Tensor;
+
 use crate::data::Batch;
 use crate::data::sampler::Chunk;
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, NextBatch, draws, loss};
 use crate::launch::Phase;
-use crate::model::Comparison;
+use crate::model::{Comparison, asked};
 use crate::nn::Pass;
 use crate::plan::{OnBadSample, Plan};
+use crate::rng::Key;
 
 /// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
 const EVALUATION: u64 = u64::MAX;
@@ -82,6 +85,17 @@ impl Engine {
         let totals = Totals::over(all.iter().flatten());
         self.check(split, &totals)?;
         Ok(self.metrics(split, &totals))
+    }
+
+    /// What the model answers to `inputs`, with the averaged parameters where there are averages. Each sample draws
+    /// from its key.
+    ///
+    /// # Errors
+    ///
+    /// A shape that does not fit.
+    pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
+        let pass = Pass { convolutions: self.plan.convolutions, ..Pass::eval(self.plan.precision) };
+        self.averaged(|engine| asked(&*engine.model, inputs, draws, &pass))?
     }
 
     fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {

@@ -67,6 +67,18 @@ pub trait Model: Send + Sync {
     }
 }
 
+/// What `model` answers to `inputs`; each sample draws from its key, if the model draws.
+///
+/// # Errors
+///
+/// As [`Model::forward`].
+pub fn asked(model: &dyn Model, inputs: &Tensor, draws: &[Key], pass: &Pass) -> Result<Tensor> {
+    match model.answer(inputs, draws, pass)? {
+        Some(answer) => Ok(answer),
+        None => model.forward(inputs, pass),
+    }
+}
+
 /// What a loss compares.
 #[derive(Clone, Debug)]
 pub struct Comparison {

@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::plan::transforms::Transformed;
-use crate::plan::{Calendar, DataFacts, OnBadSample, Sampler, SplitRule, TransformPlan};
+use crate::plan::{
+    Behaviour, Calendar, ChunkPlan, DataFacts, OnBadSample, Ranges, Sampler, SplitRule,
+    TransformPlan,
+};
 use crate::units::WorldSize;
 
 /// The data and how it is read.
@@ -85,6 +88,15 @@ pub enum SourcePlan {
         vocabulary: usize,
         /// Tokens of a window.
         seq_len: usize,
+    },
+    /// Chunks of recorded behaviour.
+    Trajectories {
+        /// Where it comes from.
+        from: Behaviour,
+        /// How it is cut.
+        chunk: ChunkPlan,
+        /// Its scale: a trained policy sees and acts on that of its training episodes.
+        ranges: Ranges,
     },
     /// Windows of one table of series in time.
     CsvForecast {

@@ -102,6 +102,11 @@ fn loading(plan: &Plan) -> Bytes {
             let rows = plan.data.n_train + plan.data.n_val + plan.data.n_test + seq_len;
             rows as u64 * sample / (*seq_len).max(1) as u64 * 3
         }
+        // Each step once, its actions beside its observations.
+        SourcePlan::Trajectories { ranges, .. } => {
+            let numbers = Bytes::of_f32(ranges.observations.len() + ranges.actions.len()).0;
+            (plan.data.n_train + plan.data.n_val) as u64 * numbers
+        }
         // Two bytes per character.
         SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 2,
         SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,

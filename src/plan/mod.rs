@@ -6,6 +6,7 @@
 mod arithmetic;
 mod batch;
 mod build;
+mod control;
 mod data;
 mod distributed;
 mod facts;
@@ -34,6 +35,7 @@ pub use crate::config::schema::{
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
 pub use batch::{BatchPlan, admitted_worlds};
+pub use control::{Behaviour, ChunkPlan, Ranges, scaled, unscaled};
 pub use data::{DataPlan, SourcePlan};
 pub use distributed::{BackendPlan, DistributedPlan};
 pub use facts::{DataFacts, Facts, ModelFacts};

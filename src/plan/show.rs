@@ -6,8 +6,8 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, ScheduleRule, SourcePlan,
-    UpdateRule,
+    BackendPlan, Behaviour, Cadence, ChunkPlan, Facts, Memory, Mode, Plan, Precision, ScheduleRule,
+    SourcePlan, UpdateRule,
 };
 
 /// Widest value in the table of keys.
@@ -246,6 +246,16 @@ fn source(plan: &Plan) -> String {
         }
         SourcePlan::Tokens { train, val, seq_len, .. } => {
             format!("{} and {}, windows of {seq_len} tokens", train.display(), val.display())
+        }
+        SourcePlan::Trajectories { from, chunk, .. } => {
+            let ChunkPlan { horizon, n_obs_steps, n_action_steps, .. } = chunk;
+            let from = match from {
+                Behaviour::Npz { file } => file.display().to_string(),
+                Behaviour::PushTLike { episodes, .. } => format!("{episodes} generated episodes"),
+            };
+            format!(
+                "{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} done"
+            )
         }
         SourcePlan::CsvForecast { file, seq_len, pred_len, .. } => {
             format!("{}, {seq_len} steps -> {pred_len}", file.display())

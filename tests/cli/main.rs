@@ -17,6 +17,7 @@ mod failpoints;
 mod lab;
 mod memory;
 mod outputs;
+mod policies;
 mod resume;
 mod running;
 mod stops;

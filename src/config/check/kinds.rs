@@ -61,7 +61,7 @@ pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
                 found.push(Finding::new(name, "must be the last of its list"));
             }
         }
-        let kinds = ["csv", "csv_forecast", "tokens"];
+        let kinds = ["csv", "csv_forecast", "tokens", "trajectories", "push_t_like"];
         let other = loaded.word("data.name").filter(|name| kinds.contains(name));
         if let (Some(name), 1..) = (other, length) {
             let held = if name == "tokens" { "text" } else { "numbers" };

@@ -62,6 +62,7 @@ type Whole = (&'static str, fn(&Experiment) -> Option<u64>, u64, u64);
 const REALS: &[Real] = &[
     ("model.dropout", |e| e.model.dropout, BELOW_ONE),
     ("model.attn_dropout", |e| e.model.attn_dropout, BELOW_ONE),
+    ("data.val_ratio", |e| e.data.val_ratio, PROPER_SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
     ("loss.label_smoothing", |e| e.loss.label_smoothing, BELOW_ONE),
@@ -120,6 +121,10 @@ const WHOLES: &[Whole] = &[
     ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
     ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),
     ("data.vocab_size", |e| e.data.vocab_size.map(u64::from), 2, 1 << 16),
+    ("data.horizon", |e| e.data.horizon.map(u64::from), 1, MOST_WINDOW),
+    ("data.n_obs_steps", |e| e.data.n_obs_steps.map(u64::from), 1, MOST_WINDOW),
+    ("data.n_action_steps", |e| e.data.n_action_steps.map(u64::from), 1, MOST_WINDOW),
+    ("data.episodes", |e| e.data.episodes.map(u64::from), 2, 100_000),
     ("data.classes", |e| e.data.classes.map(u64::from), 2, 90),
     ("data.train_per_class", |e| e.data.train_per_class.map(u64::from), 1, 100_000),
     ("data.val_per_class", |e| e.data.val_per_class.map(u64::from), 1, 100_000),
