@@ -18,7 +18,7 @@ use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
 use ddprun::plan::{EmaPlan, ModelPlan, OnNonFinite, Plan, Precision, ScalerPlan};
 use ddprun::units::{Bytes, Rank};
-use sequences::{forecast_plan, gpt_plan, policy_plan};
+use sequences::{forecast_plan, gpt_plan, policy_plan, speech_plan};
 use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
@@ -105,6 +105,17 @@ fn a_diffusion_policy_and_its_average_have_the_same_bits_at_any_world_size() {
     assert!(alone.contains("val/mse"), "{alone}");
     for world in [2, 4] {
         assert_eq!(train(&policy_plan(world)), alone, "world size {world}");
+    }
+}
+
+#[test]
+fn encoders_of_speech_have_the_same_bits_at_any_world_size() {
+    for model in ["nest", "fastconformer"] {
+        let alone = train(&speech_plan(model, 1));
+        assert!(alone.contains("val/accuracy"), "{alone}");
+        for world in [2, 4] {
+            assert_eq!(train(&speech_plan(model, world)), alone, "{model}, world size {world}");
+        }
     }
 }
 

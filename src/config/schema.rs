@@ -124,7 +124,7 @@ pub struct Model {
     pub down_dims: Option<Vec<u32>>,
     /// Diffusion policy: features of a diffusion step.
     pub diffusion_step_embed_dim: Option<u32>,
-    /// Diffusion policy: values that a convolution sees.
+    /// Diffusion policy: values that a convolution sees. Speech: frames.
     pub kernel_size: Option<u32>,
     /// Diffusion policy: groups of channels of a norm.
     pub n_groups: Option<u32>,
@@ -134,6 +134,16 @@ pub struct Model {
     pub num_inference_steps: Option<u32>,
     /// Diffusion policy: how they are taken.
     pub noise_scheduler: Option<NoiseScheduler>,
+    /// Speech: channels of the convolutions that make eight frames one.
+    pub subsampling_channels: Option<u32>,
+    /// NEST: tokens.
+    pub codebook_size: Option<u32>,
+    /// NEST: numbers of a token's code.
+    pub code_dim: Option<u32>,
+    /// NEST: chance of a frame to begin a masked block.
+    pub mask_prob: Option<f64>,
+    /// NEST: frames of a masked block.
+    pub mask_block: Option<u32>,
     /// Options of a model that the user registered.
     pub options: BTreeMap<String, serde_json::Value>,
 }

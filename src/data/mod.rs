@@ -24,6 +24,7 @@ mod mnist;
 mod read;
 pub mod sampler;
 mod shapes;
+mod speech;
 mod survey;
 mod tokens;
 mod transform;
@@ -37,6 +38,7 @@ use crate::rng::Key;
 
 pub use control::push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
 pub use error::{Error, Fault, SampleError};
+pub use speech::LogMel;
 pub use survey::{generate, survey};
 pub use tokens::encode;
 pub use transform::output_size;
@@ -141,6 +143,7 @@ pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
             let asked = forecast::Forecast { file, split, seq_len, pred_len, calendar };
             (forecast::open(&asked)?, Vec::new())
         }
+        SourcePlan::Speech(source) => speech::open(source)?,
         SourcePlan::Trajectories { from, chunk, ranges } => {
             (control::open(from, *chunk, ranges)?, Vec::new())
         }

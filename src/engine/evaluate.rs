@@ -146,8 +146,8 @@ impl Engine {
     fn metrics(&self, split: Split, totals: &Totals) -> BTreeMap<String, f64> {
         let mut metrics = vec![("loss", totals.loss)];
         if loss::is_classifier(&self.plan.loss) {
-            let answers = totals.samples * self.plan.model.answers();
-            metrics.push(("accuracy", totals.correct as f64 / answers as f64));
+            let [right, asked] = totals.correct;
+            metrics.push(("accuracy", right as f64 / asked.max(1) as f64));
         }
         if let Some([squared, absolute]) = totals.errors {
             metrics.extend([("mse", squared), ("mae", absolute)]);

@@ -240,7 +240,9 @@ impl Engine {
     fn count(&mut self, totals: &Totals) {
         self.state.step += 1;
         let sums = &mut self.state.sums;
-        sums.correct += totals.correct;
+        let [right, asked] = totals.correct;
+        sums.correct += right;
+        sums.answers += asked;
         sums.samples += totals.samples;
         if totals.loss.is_finite() {
             sums.loss += totals.loss;
@@ -256,8 +258,8 @@ impl Engine {
         norm: GradientNorm,
         (updated, wish): (bool, Wish),
     ) -> StepReport {
-        let answers = totals.samples.max(1) * self.plan.model.answers();
-        let accuracy = totals.correct as f64 / answers as f64;
+        let [right, asked] = totals.correct;
+        let accuracy = right as f64 / asked.max(1) as f64;
         StepReport {
             step,
             loss: totals.loss,

@@ -5,13 +5,16 @@
 
 mod attention;
 mod cnn;
+mod conformer;
 pub mod diffusion;
 mod diffusion_policy;
 mod dlinear;
 mod encoder;
+mod fastconformer;
 mod gpt;
 mod itransformer;
 mod mlp;
+mod nest;
 mod patchtst;
 mod registry;
 mod resnet;
@@ -25,6 +28,7 @@ use crate::nn::Pass;
 use crate::rng::Key;
 
 pub use diffusion_policy::DiffusionPolicy;
+pub use nest::Nest;
 pub use registry::{Build, Error, Registry};
 
 /// What is trained: a forward function over parameters that were registered when it was built.

@@ -44,6 +44,21 @@ pub struct DataPlan {
     pub val_transforms: Vec<TransformPlan>,
 }
 
+/// Speech, and what is made of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpeechSource {
+    /// Training root.
+    pub train: PathBuf,
+    /// Validation root.
+    pub val: PathBuf,
+    /// Samples a second of every file.
+    pub rate: u32,
+    /// Samples of the longest utterance; what is longer is cut.
+    pub samples: usize,
+    /// Mel bands.
+    pub n_mels: usize,
+}
+
 /// Where samples come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,6 +113,8 @@ pub enum SourcePlan {
         /// Its scale: a trained policy sees and acts on that of its training episodes.
         ranges: Ranges,
     },
+    /// Folders of WAV files.
+    Speech(SpeechSource),
     /// Windows of one table of series in time.
     CsvForecast {
         /// The table.
@@ -111,6 +128,13 @@ pub enum SourcePlan {
         /// Features of the date beside the series.
         calendar: Calendar,
     },
+}
+
+impl SourcePlan {
+    /// Whether samples are images, which transforms can change.
+    pub fn holds_images(&self) -> bool {
+        matches!(self, Self::ImageFolder { .. } | Self::Mnist { .. })
+    }
 }
 
 /// Loader threads per rank where none are asked for: no more than this.

@@ -112,7 +112,7 @@ fn loading(plan: &Plan) -> Bytes {
         SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,
         // A byte per pixel.
         SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,
-        SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } => 0,
+        SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } | SourcePlan::Speech(_) => 0,
     };
     Bytes(batches * u64::from(plan.batch.size.get()) * sample + held)
 }

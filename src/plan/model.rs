@@ -39,6 +39,9 @@ pub struct ModelPlan {
     /// Sizes of a diffusion policy.
     #[serde(default)]
     pub policy: PolicyPlan,
+    /// Sizes of an encoder of speech.
+    #[serde(default)]
+    pub speech: SpeechPlan,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
     /// Whether the head of `pretrained` may differ.
@@ -116,6 +119,37 @@ impl Default for PolicyPlan {
     }
 }
 
+/// Sizes of an encoder of speech, and of its pre-training.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpeechPlan {
+    /// Channels of the convolutions that make eight frames one.
+    pub subsampling_channels: usize,
+    /// Frames that a convolution of a block sees.
+    pub kernel_size: usize,
+    /// Tokens.
+    pub codebook_size: usize,
+    /// Numbers of a code.
+    pub code_dim: usize,
+    /// Chance of a frame to begin a masked block.
+    pub mask_prob: f64,
+    /// Frames of a masked block.
+    pub mask_block: usize,
+}
+
+impl Default for SpeechPlan {
+    /// Those of NEST.
+    fn default() -> Self {
+        Self {
+            subsampling_channels: 256,
+            kernel_size: 9,
+            codebook_size: 8192,
+            code_dim: 16,
+            mask_prob: 0.01,
+            mask_block: 40,
+        }
+    }
+}
+
 /// Hidden widths of an MLP for which none were given.
 const HIDDEN: [u32; 1] = [256];
 
@@ -139,6 +173,7 @@ pub(crate) fn decide(
         dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
         sequence: sequence(asked, input),
         policy: policy(asked),
+        speech: speech(asked),
         pretrained: asked.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,
         options: asked.options.clone(),
@@ -151,7 +186,7 @@ pub(crate) fn decide(
 /// The dropout of the authors' scripts.
 fn dropout(model: &str) -> f64 {
     match model {
-        "itransformer" => 0.1,
+        "itransformer" | "nest" | "fastconformer" => 0.1,
         "patchtst" => 0.2,
         _ => 0.0,
     }
@@ -163,6 +198,7 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
         "itransformer" => [512, 8, 512, 2],
         "patchtst" => [128, 16, 256, 3],
         "gpt" => [768, 12, 4 * 768, 12],
+        "nest" | "fastconformer" => [176, 4, 4 * 176, 16],
         _ => [128, 8, 128, 1],
     };
     let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
@@ -209,6 +245,20 @@ fn policy(asked: &Model) -> PolicyPlan {
     }
 }
 
+/// Sizes as asked, else NEST's.
+fn speech(asked: &Model) -> SpeechPlan {
+    let theirs = SpeechPlan::default();
+    let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
+    SpeechPlan {
+        subsampling_channels: or(asked.subsampling_channels, theirs.subsampling_channels),
+        kernel_size: or(asked.kernel_size, theirs.kernel_size),
+        codebook_size: or(asked.codebook_size, theirs.codebook_size),
+        code_dim: or(asked.code_dim, theirs.code_dim),
+        mask_prob: asked.mask_prob.unwrap_or(theirs.mask_prob),
+        mask_block: or(asked.mask_block, theirs.mask_block),
+    }
+}
+
 /// One output per class, one per series, or one number. More outputs than classes are allowed, fewer cannot be right.
 fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let classes = data.classes.len();
@@ -225,11 +275,6 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
 }
 
 impl ModelPlan {
-    /// Answers that a sample asks for: one per token of a text, else one.
-    pub fn answers(&self) -> u64 {
-        if self.target.len() == 1 { self.target[0] as u64 } else { 1 }
-    }
-
     /// The same model with the counts of what was built from it.
     pub(crate) fn counted(mut self, facts: &ModelFacts) -> Self {
         self.n_parameters = facts.lengths().sum();

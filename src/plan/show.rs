@@ -257,6 +257,14 @@ fn source(plan: &Plan) -> String {
                 "{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} done"
             )
         }
+        SourcePlan::Speech(speech) => format!(
+            "{} and {}, up to {:.2} s at {} Hz, {} mel bands",
+            speech.train.display(),
+            speech.val.display(),
+            speech.samples as f64 / f64::from(speech.rate),
+            speech.rate,
+            speech.n_mels
+        ),
         SourcePlan::CsvForecast { file, seq_len, pred_len, .. } => {
             format!("{}, {seq_len} steps -> {pred_len}", file.display())
         }

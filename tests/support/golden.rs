@@ -9,7 +9,7 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
-use ddprun::plan::{ModelPlan, PolicyPlan, SequencePlan, Stem};
+use ddprun::plan::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan, Stem};
 use ddprun::rng::name_hash;
 use serde_json::Value;
 
@@ -57,6 +57,7 @@ pub(crate) fn model_plan(
         dropout: 0.0,
         sequence: SequencePlan::default(),
         policy: PolicyPlan::default(),
+        speech: SpeechPlan::default(),
         pretrained: None,
         except_head: false,
         options: BTreeMap::new(),

@@ -1,6 +1,6 @@
 //! Plans for models of sequences.
 
-use ddprun::plan::{EmaPlan, LossKind, LossPlan, Plan, PolicyPlan, SequencePlan};
+use ddprun::plan::{EmaPlan, LossKind, LossPlan, Plan, PolicyPlan, SequencePlan, SpeechPlan};
 
 use crate::support::plan;
 
@@ -53,5 +53,21 @@ pub(crate) fn policy_plan(world: u32) -> Plan {
     plan.loss = LossPlan { kind: LossKind::Mse, label_smoothing: 0.0, alpha: 0.0 };
     plan.data.classes = vec![];
     plan.ema = Some(EmaPlan { decay: 0.9999, power: Some(0.75) });
+    plan
+}
+
+/// A plan for an encoder of speech: 64 frames of 8 mel bands, dropout and batch norm in use.
+pub(crate) fn speech_plan(model: &str, world: u32) -> Plan {
+    let mut plan = plan(model, &[2, 65, 8], world);
+    let sizes = SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..SequencePlan::default() };
+    plan.model.sequence = sizes;
+    plan.model.speech = SpeechPlan {
+        subsampling_channels: 4,
+        kernel_size: 3,
+        codebook_size: 16,
+        code_dim: 4,
+        mask_prob: 0.05,
+        mask_block: 16,
+    };
     plan
 }

@@ -12,7 +12,7 @@ use crate::config::values::{Auto, Shape2, SplitRule};
 pub struct Data {
     /// Kind of data set.
     pub name: DataKind,
-    /// `image_folder`, `shapes`: folder of class folders to train on. `csv`: file to train on.
+    /// `image_folder`, `speech`: folder to train on.
     pub train_dir: Option<PathBuf>,
     /// The same for validation.
     pub val_dir: Option<PathBuf>,
@@ -46,6 +46,10 @@ pub struct Data {
     pub val_ratio: Option<f64>,
     /// `push_t_like`: episodes to generate.
     pub episodes: Option<u32>,
+    /// `speech`: mel bands.
+    pub n_mels: Option<u32>,
+    /// `speech`: longer utterances are cut.
+    pub max_seconds: Option<f64>,
     /// `shapes`: number of classes, 2 to 90.
     pub classes: Option<u32>,
     /// `shapes`: training images per class.
@@ -90,6 +94,8 @@ pub enum DataKind {
     Trajectories,
     /// The same of a generated task that has two right ways.
     PushTLike,
+    /// Folders of WAV files.
+    Speech,
 }
 
 /// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.
