@@ -13,7 +13,7 @@
 //!         Straggler            when the others waited for one rank in most of 20 steps
 //!         Warned               whenever something is worth a look
 //!     EpochDone
-//! Tested                       once, if the data has a test part
+//! Tested                       once, if the data has a test part or a simulation
 //! Finished | Failed            once, last
 //! ```
 
@@ -50,7 +50,8 @@ pub enum Event {
     Evaluated(Evaluated),
     /// An epoch is over.
     EpochDone(EpochDone),
-    /// The test data was evaluated, each sample exactly once, with the best parameters of the run.
+    /// The test data was evaluated, each sample exactly once, or the simulation of the data run, with the best
+    /// parameters of the run.
     Tested(Evaluated),
     /// A checkpoint is on disk.
     Saved(Saved),

@@ -25,6 +25,8 @@ pub enum Purpose {
     Sweep = 6,
     /// Text drawn from a trained model; `a` and `b` are 0.
     Sample = 7,
+    /// What a model draws for a sample, such as noise or masks; `a` = epoch, `b` = sample.
+    Draw = 8,
 }
 
 /// A stream of random numbers, identified by what it is for.

@@ -8,13 +8,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::{Device, Tensor};
 use ddprun::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::engine::{Engine, TrainState};
 use ddprun::model::Registry;
 use ddprun::nn::Params;
 use ddprun::nn::state_dict::save_state_dict;
 use ddprun::optim::Moments;
-use ddprun::plan::Plan;
+use ddprun::plan::{EmaPlan, Plan, SequencePlan};
 use ddprun::units::Rank;
 use support::{engine, fingerprint, group, on_ranks, plan, step};
 
@@ -205,6 +206,40 @@ fn a_checkpoints_weights_are_the_state_dict_to_the_byte() {
     let model = checkpoint::model(&opened).unwrap();
     assert!(model == save_state_dict(&lab.params).unwrap());
     assert!(model == fs::read(lab.newer().join("model.safetensors")).unwrap());
+}
+
+#[test]
+fn averaged_weights_are_exported_under_all_names_and_the_others_as_they_are() {
+    let mut plan = plan("gpt", &[12], 1);
+    plan.model.target = vec![12];
+    plan.model.sequence =
+        SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..plan.model.sequence };
+    let folder = tempfile::tempdir().unwrap();
+    let exported = |plan: &Plan| {
+        let engine = trained(plan, 2);
+        checkpoint::save(folder.path(), &snapshot(plan, &engine)).unwrap();
+        let opened = checkpoint::newest(folder.path()).unwrap();
+        (engine, checkpoint::averaged_model(&opened).unwrap())
+    };
+    let (engine, weights) = exported(&plan);
+    assert!(weights == save_state_dict(engine.params()).unwrap());
+    plan.ema = Some(EmaPlan { decay: 0.9, power: None });
+    let (engine, averages) = exported(&plan);
+    assert!(averages != save_state_dict(engine.params()).unwrap());
+    for (param, moments) in engine.params().parameters().iter().zip(engine.moments()) {
+        let average = Tensor::new(moments.average.as_slice(), &Device::Cpu).unwrap();
+        param.var().unwrap().set(&average.reshape(param.shape()).unwrap()).unwrap();
+    }
+    let expected = save_state_dict(engine.params()).unwrap();
+    let tensors = |bytes: &[u8]| {
+        let tensors = candle_core::safetensors::load_buffer(bytes, &Device::Cpu).unwrap();
+        tensors
+            .into_iter()
+            .map(|(name, t)| (name, t.flatten_all().unwrap().to_vec1::<f32>().unwrap()))
+            .collect::<std::collections::BTreeMap<_, _>>()
+    };
+    assert!(tensors(&averages).contains_key("lm_head.weight"));
+    assert_eq!(tensors(&averages), tensors(&expected));
 }
 
 #[test]

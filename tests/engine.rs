@@ -17,11 +17,11 @@ use ddprun::engine::{Engine, Error, Split};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
 use ddprun::plan::{
-    Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision, ScalerPlan,
-    WindowPlan,
+    EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision,
+    ScalerPlan, WindowPlan,
 };
 use ddprun::units::{Bytes, Rank};
-use sequences::{forecast_plan, gpt_plan};
+use sequences::{forecast_plan, gpt_plan, policy_plan, speech_plan};
 use support::{CLASSES, N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
@@ -130,6 +130,65 @@ fn a_gpt_with_dropout_and_tied_weights_has_the_same_bits_at_any_world_size() {
     assert_eq!(train(&again), alone, "activations computed again");
 }
 
+#[test]
+fn a_diffusion_policy_and_its_average_have_the_same_bits_at_any_world_size() {
+    let alone = train(&policy_plan(1));
+    assert!(alone.contains("val/mse"), "{alone}");
+    for world in [2, 4] {
+        assert_eq!(train(&policy_plan(world)), alone, "world size {world}");
+    }
+}
+
+#[test]
+fn encoders_of_speech_have_the_same_bits_at_any_world_size() {
+    for model in ["nest", "fastconformer"] {
+        let alone = train(&speech_plan(model, 1));
+        assert!(alone.contains("val/accuracy"), "{alone}");
+        for world in [2, 4] {
+            assert_eq!(train(&speech_plan(model, world)), alone, "{model}, world size {world}");
+        }
+    }
+}
+
+/// After three steps with a decay of 1/2, the average holds 1/8 of the first weights, and of each later ones twice as
+/// much as of those before.
+#[test]
+fn an_average_follows_the_weights_and_is_what_is_evaluated() {
+    let mut plan = plan("mlp", &[10], 2);
+    plan.ema = Some(EmaPlan { decay: 0.5, power: None });
+    on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        let bias = |engine: &Engine| -> Vec<f32> {
+            engine.params().parameters()[1].var().unwrap().to_vec1().unwrap()
+        };
+        let mut expected = bias(&engine);
+        for _ in 0..3 {
+            step(&mut engine, &plan, rank).unwrap();
+            let halves = expected.iter().zip(bias(&engine));
+            expected = halves.map(|(average, value)| 0.5 * average + 0.5 * value).collect();
+        }
+        assert_eq!(engine.moments()[1].average, expected);
+        let before = fingerprint(&engine);
+        let loss = |engine: &mut Engine| {
+            let world = plan.distributed.world_size;
+            let chunks: Vec<_> =
+                evaluation_chunks(N_VAL, plan.val_batch_size, world, rank).collect();
+            let mut next = chunks.iter();
+            let mut batches = || Ok(batch(&plan, &next.next().unwrap().samples));
+            engine.evaluate(Split::Val, &chunks, &mut batches).unwrap()["val/loss"]
+        };
+        let of_average = loss(&mut engine);
+        assert_eq!(fingerprint(&engine), before, "an evaluation changed something");
+        for (param, moments) in engine.params().parameters().iter().zip(engine.moments()) {
+            let average = Tensor::new(moments.average.as_slice(), &candle_core::Device::Cpu);
+            let average = average.unwrap().reshape(param.shape()).unwrap();
+            param.var().unwrap().set(&average).unwrap();
+        }
+        assert_eq!(loss(&mut engine), of_average);
+    });
+}
+
 /// The published `TimeBridge` has a norm that it never uses.
 #[test]
 fn an_unused_norm_stays_as_it_is_or_is_named() {
@@ -215,7 +274,8 @@ fn accumulation_adds_up_to_the_large_batch() {
 
 #[test]
 fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
-    let plan = plan("resnet8", &IMAGE, 2);
+    let mut plan = plan("resnet8", &IMAGE, 2);
+    plan.ema = Some(EmaPlan { decay: 0.99, power: None });
     let folder = tempfile::tempdir().unwrap();
     let undisturbed = on_ranks(&plan, |collective| {
         let rank = collective.rank();

@@ -105,14 +105,17 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'
     Ok(in_file_order(entries))
 }
 
-/// The optimizer's moments under PyTorch's names: `exp_avg.layer1.0.conv1.weight`.
+/// The optimizer's moments under PyTorch's names, `exp_avg.layer1.0.conv1.weight`, and the averages of the weights,
+/// `ema.layer1.0.conv1.weight`.
 pub(crate) fn of_moments<'a>(
     params: &Params,
     rule: &UpdateRule,
     moments: &'a [Moments],
 ) -> Vec<Entry<&'a [f32]>> {
-    let pairs = moments.iter().map(|moments| [moments.first.as_slice(), moments.second.as_slice()]);
-    named(params, rule, pairs, |values| values.is_empty())
+    let all = moments.iter().map(|moments| {
+        [moments.first.as_slice(), moments.second.as_slice(), moments.average.as_slice()]
+    });
+    named(params, rule, all, |values| values.is_empty())
 }
 
 /// As [`of_moments`], to be filled.
@@ -121,22 +124,22 @@ pub(crate) fn of_moments_mut<'a>(
     rule: &UpdateRule,
     moments: &'a mut [Moments],
 ) -> Vec<Entry<&'a mut [f32]>> {
-    let pairs = moments
-        .iter_mut()
-        .map(|Moments { first, second }| [first.as_mut_slice(), second.as_mut_slice()]);
-    named(params, rule, pairs, |values| values.is_empty())
+    let all = moments.iter_mut().map(|Moments { first, second, average }| {
+        [first.as_mut_slice(), second.as_mut_slice(), average.as_mut_slice()]
+    });
+    named(params, rule, all, |values| values.is_empty())
 }
 
-/// Names the two moments of each parameter; what a rule does not need is left out.
+/// Names the moments and the average of each parameter; what there is not is left out.
 fn named<V>(
     params: &Params,
     rule: &UpdateRule,
-    pairs: impl Iterator<Item = [V; 2]>,
+    all: impl Iterator<Item = [V; 3]>,
     is_empty: impl Fn(&V) -> bool,
 ) -> Vec<Entry<V>> {
     let mut entries = Vec::new();
-    for (param, pair) in params.parameters().iter().zip(pairs) {
-        for (kind, values) in Moments::names(rule).into_iter().zip(pair) {
+    for (param, state) in params.parameters().iter().zip(all) {
+        for (kind, values) in Moments::names(rule).into_iter().zip(state) {
             if !is_empty(&values) {
                 let name = format!("{kind}.{}", param.name());
                 let shape = param.shape().to_vec();

@@ -3,15 +3,21 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use safetensors::tensor::TensorView;
+use safetensors::{SafeTensorError, SafeTensors};
+
 use crate::checkpoint::entries;
-use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest};
+use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest, Part};
 use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{self, contents, open_whole};
 use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE};
 use crate::engine::TrainState;
-use crate::nn::Params;
+use crate::nn::{Param, Params};
 use crate::optim::Moments;
 use crate::plan::Plan;
+
+/// First part of the names of averaged weights.
+const AVERAGE: &str = "ema";
 
 /// A checkpoint folder as it was found.
 #[derive(Clone, Debug)]
@@ -149,6 +155,41 @@ pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
 }
 
+/// As [`model`], with the averages of the weights in their place where the run kept some.
+///
+/// # Errors
+///
+/// As [`model`].
+pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
+    let weights = model(opened)?;
+    let is_average = |part: &Part| part.name.starts_with(&format!("{AVERAGE}."));
+    let file = opened.manifest.files.get(OPTIMIZER);
+    if !file.is_some_and(|file| file.parts.iter().any(is_average)) {
+        return Ok(weights);
+    }
+    let state = read_checked(&opened.path, OPTIMIZER, &opened.manifest)
+        .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
+    let fails =
+        |file: &str, error: SafeTensorError| misfit(&opened.path.join(file), error.to_string());
+    let state = SafeTensors::deserialize(&state).map_err(|error| fails(OPTIMIZER, error))?;
+    let tensors = SafeTensors::deserialize(&weights).map_err(|error| fails(MODEL, error))?;
+    let average = |name: &str| state.tensor(&format!("{AVERAGE}.{name}")).ok();
+    let all = tensors.tensors();
+    // Another name of a weight has the weight's bytes, but no average of its own.
+    let meant = |name: &str, tensor: &TensorView<'_>| {
+        let twin = |(other, view): &&(String, TensorView<'_>)| {
+            average(other).is_some() && view.data() == tensor.data()
+        };
+        average(name).or_else(|| all.iter().find(twin).and_then(|(other, _)| average(other)))
+    };
+    let replaced: Vec<(&str, TensorView<'_>)> = all
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), meant(name, tensor).unwrap_or(tensor.clone())))
+        .collect();
+    let format = [("format".to_owned(), "pt".to_owned())].into();
+    safetensors::serialize(replaced, Some(format)).map_err(|error| fails(MODEL, error))
+}
+
 /// Reads a checkpoint's tensors into `params` and returns the optimizer's moments: each tensor once, straight to
 /// its place, where it is checked.
 ///
@@ -162,8 +203,11 @@ pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Mome
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
     let parameters = params.parameters().iter();
-    let mut moments: Vec<Moments> =
-        parameters.map(|param| Moments::new(rule, param.elem_count())).collect();
+    let room = |param: &Param| {
+        let (n, moments) = (param.elem_count(), Moments::new(rule, param.elem_count()));
+        if plan.ema.is_some() { moments.averaged(n) } else { moments }
+    };
+    let mut moments: Vec<Moments> = parameters.map(room).collect();
     read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, rule, &mut moments))?;
     Ok(moments)
 }

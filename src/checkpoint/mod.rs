@@ -25,8 +25,8 @@ mod writer;
 pub use compare::Difference;
 pub use copied::Snapshot;
 pub use load::{
-    Found, Opened, Restored, all, is_checkpoint, model, newest, open, restore, restore_newest,
-    verify,
+    Found, Opened, Restored, all, averaged_model, is_checkpoint, model, newest, open, restore,
+    restore_newest, verify,
 };
 pub use manifest::{Damage, FileEntry, Manifest, Part};
 pub use save::{Destination, save};

@@ -177,9 +177,13 @@ pub(crate) struct EvalArgs {
 pub(crate) struct SampleArgs {
     /// Run folder, or its name; the newest run if absent.
     pub(crate) run: Option<String>,
-    /// What the text begins with: characters, or numbers of tokens.
+    /// What the text begins with: characters, or numbers of tokens. Of a policy: the last observations, oldest first,
+    /// as numbers; without them it acts in the simulation of its data.
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) prompt: String,
+    /// Simulated episodes of a policy, all from one start.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) episodes: usize,
     /// Tokens to write after it.
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub(crate) tokens: usize,
@@ -189,7 +193,7 @@ pub(crate) struct SampleArgs {
     /// Draw from the likeliest K tokens only.
     #[arg(long, alias = "top_k", default_value_t = 200, value_name = "K")]
     pub(crate) top_k: usize,
-    /// Another seed, another text.
+    /// Another seed, another text, another start.
     #[arg(long, default_value_t = 1337)]
     pub(crate) seed: u64,
     /// Use the newest checkpoint instead of the best.

@@ -79,10 +79,10 @@ fn describe(
     Ok(())
 }
 
-/// The checked weights as one safetensors file.
+/// The checked weights, or their averages where the run kept some, as one safetensors file.
 fn export(checkpoint: &Path, to: &Path) -> Result<u8, Refusal> {
     let opened = checkpoint::open(checkpoint).map_err(|error| unusable(&error))?;
-    let model = checkpoint::model(&opened).map_err(|error| unusable(&error))?;
+    let model = checkpoint::averaged_model(&opened).map_err(|error| unusable(&error))?;
     files::write_atomic(to, &model).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stderr(&format!("wrote `{}`", to.display()));
     Ok(0)

@@ -1,4 +1,6 @@
-//! `ddprun sample [RUN]`: text from a run's best checkpoint.
+//! `ddprun sample [RUN]`: text from a run's best checkpoint, or what its policy does.
+
+mod policy;
 
 use crate::cli::args::SampleArgs;
 use crate::cli::evaluate::checkpoint_of;
@@ -9,10 +11,14 @@ use crate::model::Registry;
 use crate::plan::{Plan, SourcePlan};
 use crate::worker::{self, Sampling, exit};
 
-/// Prints the prompt and what the model makes of it.
+/// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refusal> {
     let description = find_run(args.run.as_deref())?;
     let plan = &description.plan;
+    if let SourcePlan::Trajectories { .. } = plan.data.source {
+        let opened = checkpoint_of(&description.run, args.latest)?;
+        return policy::sample(args, plan, &opened, registry);
+    }
     let prompt = prompt(plan, &args.prompt)?;
     if !(args.temperature > 0.0 && args.temperature.is_finite()) {
         let page =

@@ -4,9 +4,16 @@
 pub(crate) type Belongs = (&'static str, &'static [&'static str]);
 
 /// Models that are stacks of attention layers.
-const TRANSFORMERS: &[&str] = &["timebridge", "itransformer", "patchtst", "gpt"];
+const TRANSFORMERS: &[&str] =
+    &["timebridge", "itransformer", "patchtst", "gpt", "nest", "fastconformer"];
 /// Those whose feed-forward part has a width of its own.
 const FORECASTERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
+
+/// Data of observations and actions.
+const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
+
+/// Models that take the noise off actions.
+const POLICY: &[&str] = &["diffusion_policy"];
 
 /// Tables whose `name` decides which other keys make sense.
 pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
@@ -15,14 +22,17 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
         &[
             ("stem", &["resnet*"]),
             ("zero_init_residual", &["resnet*"]),
-            ("freeze_backbone", &["resnet*"]),
+            ("freeze_backbone", &["resnet*", "fastconformer"]),
             ("hidden", &["mlp"]),
-            ("dropout", &["mlp", "timebridge", "itransformer", "patchtst", "gpt"]),
+            (
+                "dropout",
+                &["mlp", "timebridge", "itransformer", "patchtst", "gpt", "nest", "fastconformer"],
+            ),
             ("attn_dropout", &["timebridge"]),
             ("d_model", TRANSFORMERS),
             ("n_heads", TRANSFORMERS),
             ("d_ff", FORECASTERS),
-            ("n_layers", &["itransformer", "patchtst", "gpt"]),
+            ("n_layers", &["itransformer", "patchtst", "gpt", "nest", "fastconformer"]),
             ("bias", &["gpt"]),
             ("patch_len", &["patchtst"]),
             ("stride", &["patchtst"]),
@@ -33,23 +43,42 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("pd_layers", &["timebridge"]),
             ("ca_layers", &["timebridge"]),
             ("layers", &["graph"]),
+            ("down_dims", POLICY),
+            ("diffusion_step_embed_dim", POLICY),
+            ("kernel_size", &["diffusion_policy", "nest", "fastconformer"]),
+            ("n_groups", POLICY),
+            ("num_train_timesteps", POLICY),
+            ("num_inference_steps", POLICY),
+            ("noise_scheduler", POLICY),
+            ("subsampling_channels", &["nest", "fastconformer"]),
+            ("codebook_size", &["nest"]),
+            ("code_dim", &["nest"]),
+            ("mask_prob", &["nest"]),
+            ("mask_block", &["nest"]),
         ],
     ),
     (
         "data",
         &[
-            ("train_dir", &["image_folder"]),
-            ("val_dir", &["image_folder"]),
+            ("train_dir", &["image_folder", "speech"]),
+            ("val_dir", &["image_folder", "speech"]),
+            ("n_mels", &["speech"]),
+            ("max_seconds", &["speech"]),
             ("dir", &["mnist", "shapes"]),
             ("train_file", &["csv", "tokens"]),
             ("val_file", &["csv", "tokens"]),
             ("target", &["csv"]),
-            ("file", &["csv_forecast", "tokens"]),
+            ("file", &["csv_forecast", "tokens", "trajectories"]),
             ("split", &["csv_forecast"]),
             ("seq_len", &["csv_forecast", "tokens"]),
             ("pred_len", &["csv_forecast"]),
             ("calendar", &["csv_forecast"]),
             ("vocab_size", &["tokens"]),
+            ("horizon", BEHAVIOUR),
+            ("n_obs_steps", BEHAVIOUR),
+            ("n_action_steps", BEHAVIOUR),
+            ("val_ratio", BEHAVIOUR),
+            ("episodes", &["push_t_like"]),
             ("classes", &["shapes"]),
             ("train_per_class", &["shapes"]),
             ("val_per_class", &["shapes"]),
@@ -103,7 +132,7 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 14] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 17] = [
     ("model", "graph", "layers"),
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
@@ -115,6 +144,9 @@ pub(crate) const REQUIRED: [(&str, &str, &str); 14] = [
     ("data", "csv_forecast", "seq_len"),
     ("data", "csv_forecast", "pred_len"),
     ("data", "tokens", "seq_len"),
+    ("data", "trajectories", "file"),
+    ("data", "speech", "train_dir"),
+    ("data", "speech", "val_dir"),
     ("loss", "time_frequency", "alpha"),
     ("scheduler", "multi_step", "milestones"),
     ("scheduler", "exponential", "gamma"),

@@ -38,6 +38,8 @@ pub struct Experiment {
     pub loss: Loss,
     /// How parameters move.
     pub optimizer: Optimizer,
+    /// Moving average of the weights.
+    pub ema: Ema,
     /// How the learning rate follows the global batch size.
     pub lr_scaling: LrScaling,
     /// How the learning rate follows time.
@@ -122,6 +124,30 @@ pub struct Model {
     pub ca_layers: Option<u32>,
     /// `graph`: the layers, in order.
     pub layers: Option<Vec<Layer>>,
+    /// Diffusion policy: channels of each level of its U-Net.
+    pub down_dims: Option<Vec<u32>>,
+    /// Diffusion policy: features of a diffusion step.
+    pub diffusion_step_embed_dim: Option<u32>,
+    /// Diffusion policy: values that a convolution sees. Speech: frames.
+    pub kernel_size: Option<u32>,
+    /// Diffusion policy: groups of channels of a norm.
+    pub n_groups: Option<u32>,
+    /// Diffusion policy: steps from actions to noise.
+    pub num_train_timesteps: Option<u32>,
+    /// Diffusion policy: steps back.
+    pub num_inference_steps: Option<u32>,
+    /// Diffusion policy: how they are taken.
+    pub noise_scheduler: Option<NoiseScheduler>,
+    /// Speech: channels of the convolutions that make eight frames one.
+    pub subsampling_channels: Option<u32>,
+    /// NEST: tokens.
+    pub codebook_size: Option<u32>,
+    /// NEST: numbers of a token's code.
+    pub code_dim: Option<u32>,
+    /// NEST: chance of a frame to begin a masked block.
+    pub mask_prob: Option<f64>,
+    /// NEST: frames of a masked block.
+    pub mask_block: Option<u32>,
     /// Options of a model that the user registered.
     pub options: BTreeMap<String, serde_json::Value>,
 }
@@ -134,6 +160,16 @@ pub enum Stem {
     Imagenet,
     /// 3x3 convolution with stride 1, no pooling: for 32x32 images.
     Cifar,
+}
+
+/// How a diffusion model takes the noise off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoiseScheduler {
+    /// Every step, each with a little new noise.
+    Ddpm,
+    /// Few steps, without.
+    Ddim,
 }
 
 /// `[loss]`
@@ -196,6 +232,16 @@ pub enum OptimizerKind {
     Adam,
     /// `torch.optim.AdamW`
     AdamW,
+}
+
+/// `[ema]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ema {
+    /// Share of the average that stays at an update; absent = no average.
+    pub decay: Option<f64>,
+    /// How fast the share grows up to `decay`; absent = at once.
+    pub power: Option<f64>,
 }
 
 /// `[lr_scaling]`

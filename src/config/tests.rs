@@ -289,6 +289,8 @@ fn every_number_has_its_range() {
         &["experiment.seed=-1"],
         &["`experiment.seed`: must be a whole number of at least 0, not -1"],
     );
+    check(&["ema.decay=1"], &["`ema.decay`: must be between 0 and 1, not 1.0"]);
+    check(&["ema.power=0.75"], &["`ema.power`: needs `ema.decay`, up to which the share grows"]);
     check(
         &["distributed.devices=2000"],
         &["`distributed.devices`: must be at most 1024, not 2000"],

@@ -102,6 +102,12 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// What is generated cannot be used.
+    #[error("the generated data: {what}")]
+    Generated {
+        /// What is wrong with it.
+        what: String,
+    },
     /// A cell or line of a table is not usable.
     #[error("`{}`, line {line}: {what}", shown(.path))]
     Line {

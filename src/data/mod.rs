@@ -10,6 +10,7 @@
 
 mod assemble;
 pub mod audit;
+mod control;
 mod csv;
 #[cfg(test)]
 mod damaged;
@@ -26,6 +27,7 @@ mod mnist;
 mod read;
 pub mod sampler;
 mod shapes;
+mod speech;
 mod survey;
 mod tokens;
 mod transform;
@@ -37,7 +39,9 @@ use candle_core::Tensor;
 use crate::plan::{DataPlan, SourcePlan};
 use crate::rng::Key;
 
+pub use control::push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
 pub use error::{Error, Fault, SampleError};
+pub use speech::LogMel;
 pub use survey::{generate, survey};
 pub use tokens::encode;
 pub use transform::output_size;
@@ -46,9 +50,9 @@ pub use transform::output_size;
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features), series as (n, time steps,
-    /// series and features of the date), tokens as (n, tokens).
+    /// series and features of the date), tokens as (n, tokens), behaviour as (n, observations, numbers).
     pub inputs: Tensor,
-    /// (n) or (n, tokens) u32 labels, (n, targets) f32, or (n, time steps, series) f32.
+    /// (n) or (n, tokens) u32 labels, (n, targets) f32, (n, time steps, series) f32, or (n, actions, numbers) f32.
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
@@ -141,6 +145,10 @@ pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
             let (pred_len, calendar) = (*pred_len, *calendar);
             let asked = forecast::Forecast { file, split, seq_len, pred_len, calendar };
             (forecast::open(&asked)?, Vec::new())
+        }
+        SourcePlan::Speech(source) => speech::open(source)?,
+        SourcePlan::Trajectories { from, chunk, ranges } => {
+            (control::open(from, *chunk, ranges)?, Vec::new())
         }
     };
     unchanged("the number of training samples", &plan.n_train, &splits.train.len())?;

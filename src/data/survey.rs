@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::schema::{Data, DataKind};
 use crate::data::error::Error;
-use crate::data::{csv, forecast, image_folder, mnist, shapes, tokens};
-use crate::plan::{Calendar, DataFacts, SourcePlan, SplitRule};
+use crate::data::{control, csv, forecast, image_folder, mnist, shapes, speech, tokens};
+use crate::plan::{Behaviour, Calendar, ChunkPlan, DataFacts, SourcePlan, SplitRule};
 
 /// Folder of generated shapes where the experiment names none.
 const SHAPES_DIR: &str = "data/shapes";
@@ -56,6 +56,16 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
         DataKind::Csv => survey_tables(data, classify),
         DataKind::CsvForecast => survey_forecast(data),
         DataKind::Tokens => survey_tokens(data),
+        DataKind::Speech => {
+            let train = needed(data.train_dir.as_ref(), "data.train_dir", "speech")?;
+            let val = needed(data.val_dir.as_ref(), "data.val_dir", "speech")?;
+            let n_mels = data.n_mels.map_or(80, |bands| bands as usize);
+            speech::survey(train, val, n_mels, data.max_seconds.unwrap_or(20.0))
+        }
+        DataKind::Trajectories | DataKind::PushTLike => {
+            let missing = Error::MissingKey { key: "data.file", kind: "trajectories" };
+            control::survey(Behaviour::of(data, seed).ok_or(missing)?, ChunkPlan::of(data))
+        }
     }
 }
 
@@ -167,6 +177,13 @@ mod tests {
             pred_len: None,
             calendar: None,
             vocab_size: None,
+            horizon: None,
+            n_obs_steps: None,
+            n_action_steps: None,
+            val_ratio: None,
+            episodes: None,
+            n_mels: None,
+            max_seconds: None,
             classes: None,
             train_per_class: None,
             val_per_class: None,

@@ -2,13 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use candle_core::Tensor;
+
 use crate::data::Batch;
 use crate::data::sampler::Chunk;
 use crate::engine::vote::{PassReport, Totals, exchange};
-use crate::engine::{Engine, Error, NextBatch, loss};
+use crate::engine::{Engine, Error, NextBatch, draws, loss};
 use crate::launch::Phase;
+use crate::model::{Comparison, asked};
 use crate::nn::Pass;
 use crate::plan::{OnBadSample, Plan};
+use crate::rng::Key;
+
+/// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
+const EVALUATION: u64 = u64::MAX;
 
 /// What is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +46,7 @@ impl Split {
 
 impl Engine {
     /// Metrics over all samples of `split`: `val/loss`, and `val/accuracy` for classifiers, `val/mse` and
-    /// `val/mae` for numbers. This rank runs its `chunks`; sums are added in the order of the chunks over all
+    /// `val/mae` for numbers, of the averaged parameters where there are averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
     /// ranks.
     ///
     /// # Errors
@@ -52,6 +59,17 @@ impl Engine {
         next: NextBatch<'_>,
     ) -> Result<BTreeMap<String, f64>, Error> {
         self.broadcast_buffers()?;
+        let step = self.state.step;
+        self.averaged(|engine| engine.evaluate_parameters(split, chunks, next))
+            .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
+    }
+
+    fn evaluate_parameters(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+    ) -> Result<BTreeMap<String, f64>, Error> {
         let mut mine = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             // A loader that hangs is found here as in a step.
@@ -69,17 +87,33 @@ impl Engine {
         Ok(self.metrics(split, &totals))
     }
 
+    /// What the model answers to `inputs`, with the averaged parameters where there are averages. Each sample draws
+    /// from its key.
+    ///
+    /// # Errors
+    ///
+    /// A shape that does not fit.
+    pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
+        let pass = Pass { convolutions: self.plan.convolutions, ..Pass::eval(self.plan.precision) };
+        self.averaged(|engine| asked(&*engine.model, inputs, draws, &pass))?
+    }
+
     fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {
         let (plan, targets) = (&self.plan.loss, &batch.targets);
         let convolutions = self.plan.convolutions;
         let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
+        let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let (loss, correct, errors) = self
             .model
-            .forward(&batch.inputs, &pass)
-            .and_then(|outputs| {
-                let loss = loss::mean(plan, &outputs, targets)?;
-                let correct = loss::correct(plan, &outputs, targets)?;
-                let errors = loss::errors(plan, &outputs, targets)?;
+            .compare(&batch.inputs, targets, &draws, &pass)
+            .and_then(|compared| {
+                let Comparison { outputs, targets: wanted } = &compared;
+                let loss = loss::mean(plan, outputs, wanted)?;
+                let correct = loss::correct(plan, outputs, wanted)?;
+                let errors = match self.model.answer(&batch.inputs, &draws, &pass)? {
+                    Some(answer) => loss::errors(plan, &answer, targets)?,
+                    None => loss::errors(plan, outputs, wanted)?,
+                };
                 Ok((f64::from(loss::scalar(&loss)?), correct, errors))
             })
             .map_err(|source| Error::Tensor {
@@ -112,8 +146,8 @@ impl Engine {
     fn metrics(&self, split: Split, totals: &Totals) -> BTreeMap<String, f64> {
         let mut metrics = vec![("loss", totals.loss)];
         if loss::is_classifier(&self.plan.loss) {
-            let answers = totals.samples * self.plan.model.answers();
-            metrics.push(("accuracy", totals.correct as f64 / answers as f64));
+            let [right, asked] = totals.correct;
+            metrics.push(("accuracy", right as f64 / asked.max(1) as f64));
         }
         if let Some([squared, absolute]) = totals.errors {
             metrics.extend([("mse", squared), ("mae", absolute)]);

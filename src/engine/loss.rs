@@ -18,14 +18,15 @@ pub(crate) fn mean(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Resul
     }
 }
 
-/// Number of answers whose largest output is that of their label; 0 for regression.
-pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<u64> {
+/// Number of answers whose largest output is that of their label, and of all answers; 0 for regression.
+pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<[u64; 2]> {
     match plan.kind {
         LossKind::CrossEntropy => {
             let (outputs, targets) = rows(outputs, targets)?;
-            Ok(score_classes(&outputs, &targets, 0.0)?.n_correct as u64)
+            let right = score_classes(&outputs, &targets, 0.0)?.n_correct;
+            Ok([right as u64, targets.elem_count() as u64])
         }
-        LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency => Ok(0),
+        LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency => Ok([0, 0]),
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`Engine::step`] is the training step in the order of its mathematics. All decisions (skip, stop,
 //! learning rate) are taken on reduced values, so every rank takes the same one.
 
+mod average;
 pub mod buckets;
 mod clock;
 mod compare;
@@ -20,6 +21,7 @@ mod vote;
 
 use std::sync::Arc;
 
+pub(crate) use average::swap_averages;
 pub use clock::Clock;
 pub use error::Error;
 pub use evaluate::Split;
@@ -32,7 +34,7 @@ use crate::collective::Collective;
 use crate::data::{Batch, sampler};
 use crate::event::{Straggler, TimeShares};
 use crate::launch::Phase;
-use crate::model::Model;
+use crate::model::{Comparison, Model};
 use crate::nn::{Mode, Params, Pass};
 use crate::ops::GradientSink;
 use crate::optim::{GradientNorm, Moments, Rates, Schedule};
@@ -212,15 +214,18 @@ impl Engine {
         // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less.
         let weight = samples as f64 / self.plan.batch.size.count() as f64;
         let place = self.place(step, pass);
+        let epoch = (step - 1) / self.plan.length.steps_per_epoch.max(1);
+        let draws = draws(&self.plan, epoch, &batch.samples);
         (self.observer)(step, Phase::Forward);
         self.params.begin_pass(Some(&self.sink));
         let result = self
             .timed(
                 |time| &mut time.forward,
                 |engine| {
-                    let outputs = engine.model.forward(&batch.inputs, &place)?;
-                    let loss = loss::mean(&engine.plan.loss, &outputs, &batch.targets)?;
-                    let correct = loss::correct(&engine.plan.loss, &outputs, &batch.targets)?;
+                    let Comparison { outputs, targets } =
+                        engine.model.compare(&batch.inputs, &batch.targets, &draws, &place)?;
+                    let loss = loss::mean(&engine.plan.loss, &outputs, &targets)?;
+                    let correct = loss::correct(&engine.plan.loss, &outputs, &targets)?;
                     let value = f64::from(loss::scalar(&loss)?);
                     Ok(((loss * (weight * loss_scale))?, value, correct))
                 },
@@ -256,7 +261,9 @@ impl Engine {
     fn count(&mut self, totals: &Totals) {
         self.state.step += 1;
         let sums = &mut self.state.sums;
-        sums.correct += totals.correct;
+        let [right, asked] = totals.correct;
+        sums.correct += right;
+        sums.answers += asked;
         sums.samples += totals.samples;
         if totals.loss.is_finite() {
             sums.loss += totals.loss;
@@ -272,8 +279,8 @@ impl Engine {
         norm: GradientNorm,
         (updated, wish): (bool, Wish),
     ) -> StepReport {
-        let answers = totals.samples.max(1) * self.plan.model.answers();
-        let accuracy = totals.correct as f64 / answers as f64;
+        let [right, asked] = totals.correct;
+        let accuracy = right as f64 / asked.max(1) as f64;
         StepReport {
             step,
             loss: totals.loss,
@@ -302,4 +309,10 @@ impl Engine {
         *share(&mut self.time) += clock.seconds();
         result
     }
+}
+
+/// What the model may draw for each of `samples`: nothing that depends on the ranks.
+fn draws(plan: &Plan, epoch: u64, samples: &[u32]) -> Vec<Key> {
+    let key = |&sample: &u32| Key::new(plan.seed, Purpose::Draw, epoch, u64::from(sample));
+    samples.iter().map(key).collect()
 }

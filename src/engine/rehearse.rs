@@ -94,9 +94,10 @@ fn peaks_of_pass(
     let sink: Arc<dyn GradientSink> = peaks.clone();
     memory::reset_peak();
     params.begin_pass(Some(&sink));
-    let (outputs, flops) = count_flops(|| model.forward(&inputs, &pass));
-    let result = outputs
-        .and_then(|outputs| loss::mean(&plan.loss, &outputs, &targets))
+    let compare = || model.compare(&inputs, &targets, &vec![key; samples], &pass);
+    let (compared, flops) = count_flops(compare);
+    let result = compared
+        .and_then(|compared| loss::mean(&plan.loss, &compared.outputs, &compared.targets))
         .and_then(|loss| loss.backward());
     params.end_pass();
     result?;

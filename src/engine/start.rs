@@ -30,6 +30,7 @@ impl Engine {
         restored: Option<(TrainState, Vec<Moments>)>,
     ) -> Result<Self, Error> {
         same_model(collective.as_ref(), &params)?;
+        let is_new = restored.is_none();
         let (state, moments) =
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
         let layout = registration_layout(&plan, &params);
@@ -39,7 +40,7 @@ impl Engine {
         let observer = Box::new(|_, _| ());
         let world = collective.world_size();
         let watches = collective.rank().is_first() && world > WorldSize::ONE;
-        let engine = Self {
+        let mut engine = Self {
             plan,
             model,
             params,
@@ -55,6 +56,10 @@ impl Engine {
             straggler: None,
         };
         engine.broadcast_parameters()?;
+        if is_new {
+            let tensor_error = |source| Error::Tensor { phase: "averaged", step: 0, source };
+            engine.begin_averages().map_err(tensor_error)?;
+        }
         engine.broadcast_buffers()?;
         Ok(engine)
     }

@@ -43,6 +43,9 @@ pub struct EpochSums {
     pub steps: u64,
     /// Right answers.
     pub correct: u64,
+    /// Answers.
+    #[serde(default)]
+    pub answers: u64,
     /// Samples.
     pub samples: u64,
 }

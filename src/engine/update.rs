@@ -4,7 +4,7 @@ use crate::engine::vote::{Totals, Vote};
 use crate::engine::{Engine, Error};
 use crate::failpoint;
 use crate::nn::{Param, change_all};
-use crate::optim::{GradientNorm, Part, Preparation, Rates, Update, clip_coefficient};
+use crate::optim::{GradientNorm, Part, Preparation, Rates, Update, clip_coefficient, ema_decay};
 use crate::plan::OnNonFinite;
 use crate::units::Rank;
 
@@ -68,7 +68,8 @@ impl Engine {
         let clip = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
         let limit = plan.clip.value.map_or(f32::INFINITY, |limit| limit as f32);
         let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count)
-            .prepared(Preparation { mean, clip: clip as f32, limit });
+            .prepared(Preparation { mean, clip: clip as f32, limit })
+            .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)));
         let (params, moments) = (self.params.parameters(), &mut self.moments);
         let tensor_error = |source| Error::Tensor { phase: "optimizer", step, source };
         let vars: Vec<_> =

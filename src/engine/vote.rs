@@ -45,14 +45,14 @@ pub(crate) struct PassReport {
     pub(crate) samples: u64,
     /// Mean loss as the bits of an f64: JSON has no NaN.
     loss: u64,
-    /// Right answers.
-    pub(crate) correct: u64,
+    /// Right answers, and how many were asked for.
+    pub(crate) correct: [u64; 2],
     /// Mean squared and mean absolute error, as bits; evaluations of numbers only.
     errors: Option<[u64; 2]>,
 }
 
 impl PassReport {
-    pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: u64) -> Self {
+    pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: [u64; 2]) -> Self {
         Self { index, samples, loss: loss.to_bits(), correct, errors: None }
     }
 
@@ -72,8 +72,8 @@ impl PassReport {
 pub(crate) struct Totals {
     /// Mean loss over all samples.
     pub(crate) loss: f64,
-    /// Right answers.
-    pub(crate) correct: u64,
+    /// Right answers, and how many were asked for.
+    pub(crate) correct: [u64; 2],
     /// Samples.
     pub(crate) samples: u64,
     /// Mean squared and mean absolute error over all samples, if the passes have them.
@@ -95,7 +95,7 @@ impl Totals {
         Self {
             loss: mean(&PassReport::loss),
             errors: measured.then(|| [error(0), error(1)]),
-            correct: passes.iter().map(|pass| pass.correct).sum(),
+            correct: [0, 1].map(|i| passes.iter().map(|pass| pass.correct[i]).sum()),
             samples,
         }
     }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn totals_do_not_depend_on_which_rank_ran_a_pass() {
         let passes: Vec<PassReport> =
-            (0..7).map(|i| PassReport::new(i, 3, 1.0 / (i as f64 + 3.0), 1)).collect();
+            (0..7).map(|i| PassReport::new(i, 3, 1.0 / (i as f64 + 3.0), [1, 3])).collect();
         let mut shuffled = passes.clone();
         shuffled.swap(0, 5);
         shuffled.swap(2, 6);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_not_a_number_survives_the_exchange() {
-        let report = PassReport::new(0, 1, f64::NAN, 0);
+        let report = PassReport::new(0, 1, f64::NAN, [0, 1]);
         let text = serde_json::to_string(&report).unwrap();
         let read: PassReport = serde_json::from_str(&text).unwrap();
         assert!(read.loss().is_nan());

@@ -9,11 +9,13 @@ use crate::nn::{Builder, Dropout, Linear, Pass};
 use crate::ops::LinearActivation;
 use crate::plan::ModelPlan;
 
-/// Widths: the sample's elements, `plan.hidden`, `plan.outputs`.
+/// Widths: the sample's elements, `plan.hidden`, `plan.outputs`, or all elements of a target that is a table.
 pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+    let table = plan.target.len() == 2;
+    let outputs = if table { plan.target.iter().product() } else { plan.outputs };
     let widths: Vec<usize> = std::iter::once(plan.input.iter().product())
         .chain(plan.hidden.iter().copied())
-        .chain(std::iter::once(plan.outputs))
+        .chain(std::iter::once(outputs))
         .collect();
     let layers = builder.pp("layers");
     let layers = widths
@@ -25,12 +27,14 @@ pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model
             Ok((Linear::new(&builder, width[0], width[1])?, dropout))
         })
         .collect::<Result<_>>()?;
-    Ok(Box::new(Mlp { layers }))
+    Ok(Box::new(Mlp { layers, table: table.then(|| plan.target.clone()) }))
 }
 
 struct Mlp {
     /// Each linear layer with the dropout after its activation; the last one's is not used.
     layers: Vec<(Linear, Dropout)>,
+    /// Shape of a target with more than one axis.
+    table: Option<Vec<usize>>,
 }
 
 impl Model for Mlp {
@@ -44,6 +48,9 @@ impl Model for Mlp {
                 linear.forward(&x, pass)?
             };
         }
-        Ok(x)
+        match &self.table {
+            Some(shape) => x.reshape([&[x.dim(0)?], &shape[..]].concat()),
+            None => Ok(x),
+        }
     }
 }

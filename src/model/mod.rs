@@ -5,22 +5,31 @@
 
 mod attention;
 mod cnn;
+mod conformer;
+pub mod diffusion;
+mod diffusion_policy;
 mod dlinear;
 mod encoder;
+mod fastconformer;
 mod gpt;
 mod graph;
 mod itransformer;
 mod mlp;
+mod nest;
 mod patchtst;
 mod registry;
 mod resnet;
 mod series;
 mod timebridge;
+mod unet1d;
 
 use candle_core::{Result, Tensor};
 
 use crate::nn::Pass;
+use crate::rng::Key;
 
+pub use diffusion_policy::DiffusionPolicy;
+pub use nest::Nest;
 pub use registry::{Build, Error, Registry};
 
 /// What is trained: a forward function over parameters that were registered when it was built.
@@ -31,4 +40,55 @@ pub trait Model: Send + Sync {
     ///
     /// An input of another shape than the model was built for, or whatever its operations refuse.
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor>;
+
+    /// What the loss compares for a batch of `inputs` and `targets`: by default what [`Model::forward`] answers,
+    /// and the targets. A model that learns by another question (what is noise here? what was masked?) asks it
+    /// here. `draws` has the random numbers of each sample: of the seed, the epoch and the sample, so that they
+    /// are the same at any world size; in evaluations the epoch does not matter.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::forward`].
+    fn compare(
+        &self,
+        inputs: &Tensor,
+        targets: &Tensor,
+        draws: &[Key],
+        pass: &Pass,
+    ) -> Result<Comparison> {
+        let _ = draws;
+        Ok(Comparison { outputs: self.forward(inputs, pass)?, targets: targets.clone() })
+    }
+
+    /// What the model answers to `inputs`, in the shape of the targets, where that is not what
+    /// [`Model::compare`] compares; evaluations measure its errors. `draws` as there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::forward`].
+    fn answer(&self, inputs: &Tensor, draws: &[Key], pass: &Pass) -> Result<Option<Tensor>> {
+        let _ = (inputs, draws, pass);
+        Ok(None)
+    }
+}
+
+/// What `model` answers to `inputs`; each sample draws from its key, if the model draws.
+///
+/// # Errors
+///
+/// As [`Model::forward`].
+pub fn asked(model: &dyn Model, inputs: &Tensor, draws: &[Key], pass: &Pass) -> Result<Tensor> {
+    match model.answer(inputs, draws, pass)? {
+        Some(answer) => Ok(answer),
+        None => model.forward(inputs, pass),
+    }
+}
+
+/// What a loss compares.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// In the graph.
+    pub outputs: Tensor,
+    /// What they should be.
+    pub targets: Tensor,
 }

@@ -2,7 +2,10 @@
 
 use candle_core::Result as CandleResult;
 
-use super::{Model, cnn, dlinear, gpt, graph, itransformer, mlp, patchtst, resnet, timebridge};
+use super::{
+    Model, cnn, diffusion_policy, dlinear, gpt, graph, itransformer, mlp, nest, patchtst, resnet,
+    timebridge,
+};
 use crate::nn::state_dict::{self, LoadReport, Strict, load_state_dict};
 use crate::nn::{Builder, Params};
 use crate::plan::{ModelFacts, ModelPlan};
@@ -63,6 +66,11 @@ impl Default for Registry {
         registry.register("timebridge", timebridge::build);
         registry.register("gpt", gpt::build);
         registry.register("graph", graph::build);
+        registry.register("diffusion_policy", diffusion_policy::build);
+        registry.register("nest", nest::build);
+        // A pre-trained encoder comes with what it was trained by.
+        let head = ["head.", "decoder.", "quantizer.", "mask_processor."];
+        registry.register_with_head("fastconformer", nest::build_classifier, &head);
         registry
     }
 }
@@ -150,7 +158,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::nn::Pass;
-    use crate::plan::{Precision, SequencePlan, Stem};
+    use crate::plan::{PolicyPlan, Precision, SequencePlan, SpeechPlan, Stem};
     use crate::rng::{Key, Purpose};
 
     pub(in super::super) fn plan(name: &str, input: &[usize], outputs: usize) -> ModelPlan {
@@ -166,6 +174,8 @@ pub(super) mod tests {
             dropout: 0.1,
             sequence: SequencePlan::default(),
             layers: vec![],
+            policy: PolicyPlan::default(),
+            speech: SpeechPlan::default(),
             pretrained: None,
             except_head: false,
             options: std::collections::BTreeMap::new(),
@@ -204,6 +214,30 @@ pub(super) mod tests {
         plan
     }
 
+    /// 2 observations of 3 numbers, 4 actions of 5.
+    fn policy() -> ModelPlan {
+        let mut plan = plan("diffusion_policy", &[2, 3], 5);
+        plan.target = vec![4, 5];
+        plan.policy = PolicyPlan {
+            down_dims: vec![8, 16],
+            diffusion_step_embed_dim: 8,
+            n_groups: 4,
+            num_inference_steps: 2,
+            ..PolicyPlan::default()
+        };
+        plan
+    }
+
+    /// 16 frames of 8 mel bands, clean and noisy.
+    fn speech(name: &str) -> ModelPlan {
+        let mut plan = plan(name, &[2, 17, 8], 5);
+        plan.sequence =
+            SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..SequencePlan::default() };
+        plan.speech =
+            SpeechPlan { subsampling_channels: 4, codebook_size: 5, ..SpeechPlan::default() };
+        plan
+    }
+
     #[test]
     fn every_registered_model_is_described_and_the_small_ones_run_in_both_modes() {
         let registry = Registry::default();
@@ -212,6 +246,8 @@ pub(super) mod tests {
             let forecasts = ["dlinear", "itransformer", "patchtst", "timebridge"].contains(&name);
             let plan = match name {
                 "gpt" => text(),
+                "diffusion_policy" => policy(),
+                "nest" | "fastconformer" => speech(name),
                 _ if forecasts => forecast(name),
                 _ => plan(name, &[3, 32, 32], 5),
             };
@@ -225,7 +261,8 @@ pub(super) mod tests {
             assert_eq!(params.parameters().len(), facts.parameters.len());
             let shape = [&[2], &plan.input[..]].concat();
             let x = Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
-            let expected = [&[2], &plan.target[..plan.target.len().min(1)], &[5]].concat();
+            let times: &[usize] = if name == "nest" { &[2] } else { &plan.target };
+            let expected = [&[2], &times[..times.len().min(1)], &[5]].concat();
             let key = Key::new(1, Purpose::Dropout, 0, 0);
             for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
                 assert_eq!(model.forward(&x, &pass).unwrap().dims(), expected, "{name}");

@@ -145,6 +145,41 @@ impl Conv2d {
     }
 }
 
+/// `torch.nn.ConvTranspose1d` over NLC activations, without groups: `weight` (in, out, k), `bias` (out).
+pub struct ConvTranspose1d {
+    weight: Param,
+    bias: Param,
+    window: Window,
+}
+
+impl ConvTranspose1d {
+    /// Registers `weight` and `bias`, both with PyTorch's default initialisation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::new`].
+    pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
+        let ConvShape { inputs, outputs, kernel, window, .. } = shape;
+        // PyTorch counts the inputs of the convolution that this is the transpose of.
+        let init = Init::torch_default(outputs * kernel);
+        Ok(Self {
+            weight: builder.param("weight", &[inputs, outputs, kernel], init)?,
+            bias: builder.param("bias", &[outputs], init)?,
+            window,
+        })
+    }
+
+    /// x (n, l, in) -> (n, (l - 1) stride - 2 padding + k, out).
+    ///
+    /// # Errors
+    ///
+    /// A shape that does not fit.
+    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let options = options(self.window, 1, pass);
+        ops::conv_transpose1d(x, &self.weight.weight()?, &self.bias.weight()?, options)
+    }
+}
+
 fn options(window: Window, groups: usize, pass: &Pass) -> ConvOptions {
     let Pass { precision, convolutions, .. } = *pass;
     ConvOptions { window, groups, precision, convolutions }

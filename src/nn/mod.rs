@@ -22,7 +22,7 @@ pub mod state_dict;
 
 pub use activation::Nonlinearity;
 pub use checkpoint::{Block, run_block};
-pub use conv::{Conv1d, Conv2d, ConvShape};
+pub use conv::{Conv1d, Conv2d, ConvShape, ConvTranspose1d};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use in_place::{change_all, change_values};

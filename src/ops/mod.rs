@@ -36,7 +36,7 @@ mod weight;
 
 pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
 pub use attention::{Attention, attention, attention_packed};
-pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv1d, conv2d};
+pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use flops::count_flops;

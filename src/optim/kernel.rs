@@ -5,12 +5,13 @@
 
 use crate::optim::Preparation;
 
-/// Elements of one parameter; the moments are empty where the rule has none.
+/// Elements of one parameter; the moments and the average are empty where there are none.
 pub(super) struct Block<'a> {
     pub(super) values: &'a mut [f32],
     pub(super) gradient: &'a [f32],
     pub(super) first: &'a mut [f32],
     pub(super) second: &'a mut [f32],
+    pub(super) average: &'a mut [f32],
 }
 
 /// Numbers of SGD with momentum.
@@ -94,6 +95,14 @@ impl Block<'_> {
             *m += (1.0 - beta1) * (g - *m);
             *v = beta2 * *v + (1.0 - beta2) * (g * g);
             *value = *value * shrink - step_size * (*m / (v.sqrt() / root_correction + eps));
+        }
+    }
+
+    /// Moves the average towards the values.
+    #[inline(always)]
+    pub(super) fn average(&mut self, keep: f32) {
+        for (average, &value) in self.average.iter_mut().zip(self.values.iter()) {
+            *average = keep * *average + (1.0 - keep) * value;
         }
     }
 }

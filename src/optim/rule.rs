@@ -12,14 +12,16 @@ const BLOCK: usize = 1 << 14;
 /// Elements below which one thread is done sooner than others are woken.
 const WORTH_SHARING: usize = 1 << 16;
 
-/// State of one parameter: SGD's momentum buffer, or Adam's two moments. As long as the parameter,
-/// or empty where the rule needs none.
+/// State of one parameter: SGD's momentum buffer, or Adam's two moments, and the average of its values. As long as
+/// the parameter, or empty where there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moments {
     /// `momentum_buffer` or `exp_avg`.
     pub first: Vec<f32>,
     /// `exp_avg_sq`.
     pub second: Vec<f32>,
+    /// Moving average of the parameter (`[ema]`); whoever wants one gives it its first values.
+    pub average: Vec<f32>,
 }
 
 impl Moments {
@@ -27,18 +29,24 @@ impl Moments {
     pub fn new(rule: &UpdateRule, n: usize) -> Self {
         match rule {
             UpdateRule::Sgd { momentum: 0.0, .. } => Self::default(),
-            UpdateRule::Sgd { .. } => Self { first: vec![0.0; n], second: Vec::new() },
+            UpdateRule::Sgd { .. } => Self { first: vec![0.0; n], ..Self::default() },
             UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => {
-                Self { first: vec![0.0; n], second: vec![0.0; n] }
+                Self { first: vec![0.0; n], second: vec![0.0; n], ..Self::default() }
             }
         }
     }
 
-    /// PyTorch's names of the two moments under `rule`.
-    pub fn names(rule: &UpdateRule) -> [&'static str; 2] {
+    /// The same with room for an average.
+    #[must_use]
+    pub fn averaged(self, n: usize) -> Self {
+        Self { average: vec![0.0; n], ..self }
+    }
+
+    /// PyTorch's names of the two moments under `rule`, and that of the average.
+    pub fn names(rule: &UpdateRule) -> [&'static str; 3] {
         match rule {
-            UpdateRule::Sgd { .. } => ["momentum_buffer", ""],
-            UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => ["exp_avg", "exp_avg_sq"],
+            UpdateRule::Sgd { .. } => ["momentum_buffer", "", "ema"],
+            UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => ["exp_avg", "exp_avg_sq", "ema"],
         }
     }
 }
@@ -65,6 +73,8 @@ pub struct Update {
     /// Updates made so far, this one included: `t` of Adam's bias correction.
     count: u64,
     preparation: Preparation,
+    /// Share of the averages that stays.
+    keep: f32,
 }
 
 impl Update {
@@ -79,6 +89,7 @@ impl Update {
             no_decay_on_1d: plan.no_decay_on_1d,
             count,
             preparation: Preparation::default(),
+            keep: 1.0,
         }
     }
 
@@ -86,6 +97,13 @@ impl Update {
     #[must_use]
     pub fn prepared(self, preparation: Preparation) -> Self {
         Self { preparation, ..self }
+    }
+
+    /// The same update, after which averages keep the share `keep` of themselves and take the rest from the
+    /// parameters. Without averages it changes nothing.
+    #[must_use]
+    pub fn averaging(self, keep: f64) -> Self {
+        Self { keep: keep as f32, ..self }
     }
 
     /// Moves all parameters along their gradients in one pass over memory. Blocks are independent of
@@ -111,8 +129,10 @@ impl Update {
     fn blocks<'a>(&self, part: Part<'a>) -> impl Iterator<Item = (Block<'a>, f64)> {
         let exempt = self.no_decay_on_1d && part.dimensions <= 1;
         let decay = if exempt { 0.0 } else { self.weight_decay };
-        let Part { mut values, mut gradient, moments: Moments { first, second }, .. } = part;
-        let (mut first, mut second) = (&mut first[..], &mut second[..]);
+        let Part { mut values, mut gradient, moments, .. } = part;
+        let Moments { first, second, average } = moments;
+        let (mut first, mut second, mut average) =
+            (&mut first[..], &mut second[..], &mut average[..]);
         std::iter::from_fn(move || {
             let n = BLOCK.min(values.len());
             let block = Block {
@@ -120,6 +140,7 @@ impl Update {
                 gradient: gradient.split_off(..n)?,
                 first: first.split_off_mut(..n.min(first.len()))?,
                 second: second.split_off_mut(..n.min(second.len()))?,
+                average: average.split_off_mut(..n.min(average.len()))?,
             };
             (n > 0).then_some((block, decay))
         })
@@ -152,6 +173,7 @@ impl Update {
                 block.adam(preparation, factors.with_shrinking(self.lr * decay));
             }
         }
+        block.average(self.keep);
     }
 }
 
@@ -210,10 +232,12 @@ mod tests {
     ) -> (Vec<Vec<f32>>, Vec<Moments>) {
         let sizes = [70_001, 3, BLOCK];
         let mut values: Vec<_> = sizes.iter().map(|&n| wave(n, n)).collect();
-        let mut moments: Vec<_> = sizes.iter().map(|&n| Moments::new(&rule, n)).collect();
+        let mut moments: Vec<_> =
+            sizes.iter().map(|&n| Moments::new(&rule, n).averaged(n)).collect();
         for step in 1..=3 {
             let gradients: Vec<_> = sizes.iter().map(|&n| wave(n, step as usize)).collect();
-            let update = Update::new(&plan(rule), 0.1, None, step).prepared(PREPARATION);
+            let update =
+                Update::new(&plan(rule), 0.1, None, step).prepared(PREPARATION).averaging(0.9);
             apply(update, &mut values, &gradients, &mut moments);
         }
         (values, moments)

@@ -82,6 +82,7 @@ impl Plan {
             clip: precision::clip(experiment),
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
+            ema: optimizer::ema(loaded),
             schedule,
             distributed: distributed::decide(experiment, (world, smaller), facts.cores, &found),
             validate_every: experiment.validation.every.into(),

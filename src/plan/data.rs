@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::plan::transforms::Transformed;
-use crate::plan::{Calendar, DataFacts, OnBadSample, Sampler, SplitRule, TransformPlan};
+use crate::plan::{
+    Behaviour, Calendar, ChunkPlan, DataFacts, OnBadSample, Ranges, Sampler, SplitRule,
+    TransformPlan,
+};
 use crate::units::WorldSize;
 
 /// The data and how it is read.
@@ -39,6 +42,21 @@ pub struct DataPlan {
     pub train_transforms: Vec<TransformPlan>,
     /// Transforms of validation images.
     pub val_transforms: Vec<TransformPlan>,
+}
+
+/// Speech, and what is made of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpeechSource {
+    /// Training root.
+    pub train: PathBuf,
+    /// Validation root.
+    pub val: PathBuf,
+    /// Samples a second of every file.
+    pub rate: u32,
+    /// Samples of the longest utterance; what is longer is cut.
+    pub samples: usize,
+    /// Mel bands.
+    pub n_mels: usize,
 }
 
 /// Where samples come from.
@@ -86,6 +104,17 @@ pub enum SourcePlan {
         /// Tokens of a window.
         seq_len: usize,
     },
+    /// Chunks of recorded behaviour.
+    Trajectories {
+        /// Where it comes from.
+        from: Behaviour,
+        /// How it is cut.
+        chunk: ChunkPlan,
+        /// Its scale: a trained policy sees and acts on that of its training episodes.
+        ranges: Ranges,
+    },
+    /// Folders of WAV files.
+    Speech(SpeechSource),
     /// Windows of one table of series in time.
     CsvForecast {
         /// The table.
@@ -99,6 +128,13 @@ pub enum SourcePlan {
         /// Features of the date beside the series.
         calendar: Calendar,
     },
+}
+
+impl SourcePlan {
+    /// Whether samples are images, which transforms can change.
+    pub fn holds_images(&self) -> bool {
+        matches!(self, Self::ImageFolder { .. } | Self::Mnist { .. })
+    }
 }
 
 /// Loader threads per rank where none are asked for: no more than this.

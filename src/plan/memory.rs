@@ -21,7 +21,7 @@ pub struct Memory {
     /// f32 gradients: this rank's buckets, its share of the others' (which it reduces in place), and the
     /// sums over its earlier shards.
     pub gradients: Bytes,
-    /// Moments of the update rule.
+    /// Moments of the update rule, and the average of the weights.
     pub optimizer: Bytes,
     /// Running statistics.
     pub buffers: Bytes,
@@ -43,7 +43,8 @@ impl Memory {
     /// What a rank of `plan` needs, if a pass needs `activations`.
     pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
         let weights = Bytes::of_f32(plan.model.n_parameters);
-        let optimizer = Bytes(moments(&plan.optimizer.rule) * weights.0);
+        let kept = moments(&plan.optimizer.rule) + u64::from(plan.ema.is_some());
+        let optimizer = Bytes(kept * weights.0);
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
         let mut memory = Self {
             weights,
@@ -101,12 +102,17 @@ fn loading(plan: &Plan) -> Bytes {
             let rows = plan.data.n_train + plan.data.n_val + plan.data.n_test + seq_len;
             rows as u64 * sample / (*seq_len).max(1) as u64 * 3
         }
+        // Each step once, its actions beside its observations.
+        SourcePlan::Trajectories { ranges, .. } => {
+            let numbers = Bytes::of_f32(ranges.observations.len() + ranges.actions.len()).0;
+            (plan.data.n_train + plan.data.n_val) as u64 * numbers
+        }
         // Two bytes per character.
         SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 2,
         SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,
         // A byte per pixel.
         SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,
-        SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } => 0,
+        SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } | SourcePlan::Speech(_) => 0,
     };
     Bytes(batches * u64::from(plan.batch.size.get()) * sample + held)
 }

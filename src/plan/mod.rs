@@ -6,6 +6,7 @@
 mod arithmetic;
 mod batch;
 mod build;
+mod control;
 mod data;
 mod distributed;
 mod facts;
@@ -29,13 +30,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    Calendar, Convolutions, Expectation, Interval, LossKind, Mode, OnBadSample, OnNonFinite, OnOom,
-    Sampler, ScalingRule, Sink, Stem, TransformKind,
+    Calendar, Convolutions, Expectation, Interval, LossKind, Mode, NoiseScheduler, OnBadSample,
+    OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem, TransformKind,
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
 pub use batch::{BatchPlan, admitted_worlds};
-pub use data::{DataPlan, SourcePlan};
+pub use control::{Behaviour, ChunkPlan, Ranges, scaled, unscaled};
+pub use data::{DataPlan, SourcePlan, SpeechSource};
 pub use distributed::{BackendPlan, DistributedPlan};
 pub use facts::{DataFacts, Facts, ModelFacts};
 pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
@@ -44,8 +46,8 @@ pub use length::{LengthPlan, NO_STEP_LIMIT};
 pub use loss::LossPlan;
 pub use mapping::Mapping;
 pub use memory::Memory;
-pub use model::{ModelPlan, SequencePlan};
-pub use optimizer::{OptimizerPlan, UpdateRule, scale_lr};
+pub use model::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan};
+pub use optimizer::{EmaPlan, OptimizerPlan, UpdateRule, scale_lr};
 pub use precision::{ClipPlan, Precision, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
 pub use schedule::{SchedulePlan, ScheduleRule};
@@ -85,6 +87,9 @@ pub struct Plan {
     pub on_non_finite: OnNonFinite,
     /// Update rule with its base learning rate.
     pub optimizer: OptimizerPlan,
+    /// Average of the parameters, to be evaluated in their place.
+    #[serde(default)]
+    pub ema: Option<EmaPlan>,
     /// Learning rate over time.
     pub schedule: SchedulePlan,
     /// Ranks and their communication.

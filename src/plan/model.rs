@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::schema::Model;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, LayerPlan, ModelFacts, Stem, graph};
+use crate::plan::{DataFacts, LayerPlan, ModelFacts, NoiseScheduler, Stem, graph};
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +39,12 @@ pub struct ModelPlan {
     /// Layers of the model `graph`.
     #[serde(default)]
     pub layers: Vec<LayerPlan>,
+    /// Sizes of a diffusion policy.
+    #[serde(default)]
+    pub policy: PolicyPlan,
+    /// Sizes of an encoder of speech.
+    #[serde(default)]
+    pub speech: SpeechPlan,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
     /// Whether the head of `pretrained` may differ.
@@ -82,6 +88,71 @@ pub struct SequencePlan {
     pub layers: [usize; 3],
 }
 
+/// Sizes of a diffusion policy, by their names in the original.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyPlan {
+    /// Channels of each level; the chunk of actions is halved from each to the next.
+    pub down_dims: Vec<usize>,
+    /// Features of a diffusion step.
+    pub diffusion_step_embed_dim: usize,
+    /// Values that a convolution sees.
+    pub kernel_size: usize,
+    /// Groups of channels of a norm.
+    pub n_groups: usize,
+    /// Steps from actions to noise.
+    pub num_train_timesteps: usize,
+    /// Steps back.
+    pub num_inference_steps: usize,
+    /// How they are taken.
+    pub noise_scheduler: NoiseScheduler,
+}
+
+impl Default for PolicyPlan {
+    /// The authors' sizes for Push-T, sampled by DDIM.
+    fn default() -> Self {
+        Self {
+            down_dims: vec![256, 512, 1024],
+            diffusion_step_embed_dim: 256,
+            kernel_size: 5,
+            n_groups: 8,
+            num_train_timesteps: 100,
+            num_inference_steps: 10,
+            noise_scheduler: NoiseScheduler::Ddim,
+        }
+    }
+}
+
+/// Sizes of an encoder of speech, and of its pre-training.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpeechPlan {
+    /// Channels of the convolutions that make eight frames one.
+    pub subsampling_channels: usize,
+    /// Frames that a convolution of a block sees.
+    pub kernel_size: usize,
+    /// Tokens.
+    pub codebook_size: usize,
+    /// Numbers of a code.
+    pub code_dim: usize,
+    /// Chance of a frame to begin a masked block.
+    pub mask_prob: f64,
+    /// Frames of a masked block.
+    pub mask_block: usize,
+}
+
+impl Default for SpeechPlan {
+    /// Those of NEST.
+    fn default() -> Self {
+        Self {
+            subsampling_channels: 256,
+            kernel_size: 9,
+            codebook_size: 8192,
+            code_dim: 16,
+            mask_prob: 0.01,
+            mask_block: 40,
+        }
+    }
+}
+
 /// Hidden widths of an MLP for which none were given.
 const HIDDEN: [u32; 1] = [256];
 
@@ -106,6 +177,8 @@ pub(crate) fn decide(
         dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
         sequence: sequence(asked, input),
         layers: graph::decide(loaded, input, &data.target, outputs)?,
+        policy: policy(asked),
+        speech: speech(asked),
         pretrained: asked.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,
         options: asked.options.clone(),
@@ -118,7 +191,7 @@ pub(crate) fn decide(
 /// The dropout of the authors' scripts.
 fn dropout(model: &str) -> f64 {
     match model {
-        "itransformer" => 0.1,
+        "itransformer" | "nest" | "fastconformer" => 0.1,
         "patchtst" => 0.2,
         _ => 0.0,
     }
@@ -130,6 +203,7 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
         "itransformer" => [512, 8, 512, 2],
         "patchtst" => [128, 16, 256, 3],
         "gpt" => [768, 12, 4 * 768, 12],
+        "nest" | "fastconformer" => [176, 4, 4 * 176, 16],
         _ => [128, 8, 128, 1],
     };
     let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
@@ -151,6 +225,45 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
     }
 }
 
+/// Sizes as asked, else the authors'. DDPM takes every step unless fewer are asked for.
+fn policy(asked: &Model) -> PolicyPlan {
+    let theirs = PolicyPlan::default();
+    let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
+    let noise_scheduler = asked.noise_scheduler.unwrap_or(theirs.noise_scheduler);
+    let num_train_timesteps = or(asked.num_train_timesteps, theirs.num_train_timesteps);
+    let usual = match noise_scheduler {
+        NoiseScheduler::Ddim => theirs.num_inference_steps.min(num_train_timesteps),
+        NoiseScheduler::Ddpm => num_train_timesteps,
+    };
+    let widths = |dims: &Vec<u32>| dims.iter().map(|&width| width as usize).collect();
+    PolicyPlan {
+        down_dims: asked.down_dims.as_ref().map_or(theirs.down_dims, widths),
+        diffusion_step_embed_dim: or(
+            asked.diffusion_step_embed_dim,
+            theirs.diffusion_step_embed_dim,
+        ),
+        kernel_size: or(asked.kernel_size, theirs.kernel_size),
+        n_groups: or(asked.n_groups, theirs.n_groups),
+        num_train_timesteps,
+        num_inference_steps: or(asked.num_inference_steps, usual),
+        noise_scheduler,
+    }
+}
+
+/// Sizes as asked, else NEST's.
+fn speech(asked: &Model) -> SpeechPlan {
+    let theirs = SpeechPlan::default();
+    let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
+    SpeechPlan {
+        subsampling_channels: or(asked.subsampling_channels, theirs.subsampling_channels),
+        kernel_size: or(asked.kernel_size, theirs.kernel_size),
+        codebook_size: or(asked.codebook_size, theirs.codebook_size),
+        code_dim: or(asked.code_dim, theirs.code_dim),
+        mask_prob: asked.mask_prob.unwrap_or(theirs.mask_prob),
+        mask_block: or(asked.mask_block, theirs.mask_block),
+    }
+}
+
 /// One output per class, one per series, or one number. More outputs than classes are allowed, fewer cannot be right.
 fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let classes = data.classes.len();
@@ -167,11 +280,6 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
 }
 
 impl ModelPlan {
-    /// Answers that a sample asks for: one per token of a text, else one.
-    pub fn answers(&self) -> u64 {
-        if self.target.len() == 1 { self.target[0] as u64 } else { 1 }
-    }
-
     /// The same model with the counts of what was built from it.
     pub(crate) fn counted(mut self, facts: &ModelFacts) -> Self {
         self.n_parameters = facts.lengths().sum();

@@ -59,6 +59,15 @@ pub enum UpdateRule {
     },
 }
 
+/// A moving average of the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EmaPlan {
+    /// Share of the average that stays at an update.
+    pub decay: f64,
+    /// How fast the share grows up to `decay`; absent = it is `decay` from the first update on.
+    pub power: Option<f64>,
+}
+
 /// `base_lr (global / base)^e`, e = 0, 1/2 or 1 (Goyal et al. 2017: linear for SGD; square root suits Adam).
 pub fn scale_lr(
     rule: ScalingRule,
@@ -91,6 +100,12 @@ pub(crate) fn decide(loaded: &Loaded, batch: &BatchPlan) -> Result<OptimizerPlan
         weight_decay: asked.weight_decay.unwrap_or(default_decay(asked.name)),
         no_decay_on_1d: asked.no_decay_on_1d,
     })
+}
+
+/// The average as asked, if one is.
+pub(crate) fn ema(loaded: &Loaded) -> Option<EmaPlan> {
+    let asked = &loaded.experiment.ema;
+    asked.decay.map(|decay| EmaPlan { decay, power: asked.power })
 }
 
 fn default_decay(kind: OptimizerKind) -> f64 {

@@ -6,8 +6,8 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, ScheduleRule, SourcePlan,
-    UpdateRule, graph,
+    BackendPlan, Behaviour, Cadence, ChunkPlan, Facts, Memory, Mode, Plan, Precision, ScheduleRule,
+    SourcePlan, UpdateRule, graph,
 };
 
 /// Widest value in the table of keys.
@@ -210,7 +210,11 @@ fn optimizer(plan: &Plan) -> String {
     };
     let clip =
         plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
-    format!("{rule}, weight decay {}{clip}", shown(plan.optimizer.weight_decay))
+    let ema = plan.ema.map_or(String::new(), |ema| {
+        let power = ema.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
+        format!(", averaged: {}{power}", shown(ema.decay))
+    });
+    format!("{rule}, weight decay {}{clip}{ema}", shown(plan.optimizer.weight_decay))
 }
 
 fn model(plan: &Plan) -> String {
@@ -283,6 +287,24 @@ fn source(plan: &Plan) -> String {
         SourcePlan::Tokens { train, val, seq_len, .. } => {
             format!("{} and {}, windows of {seq_len} tokens", train.display(), val.display())
         }
+        SourcePlan::Trajectories { from, chunk, .. } => {
+            let ChunkPlan { horizon, n_obs_steps, n_action_steps, .. } = chunk;
+            let from = match from {
+                Behaviour::Npz { file } => file.display().to_string(),
+                Behaviour::PushTLike { episodes, .. } => format!("{episodes} generated episodes"),
+            };
+            format!(
+                "{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} done"
+            )
+        }
+        SourcePlan::Speech(speech) => format!(
+            "{} and {}, up to {:.2} s at {} Hz, {} mel bands",
+            speech.train.display(),
+            speech.val.display(),
+            speech.samples as f64 / f64::from(speech.rate),
+            speech.rate,
+            speech.n_mels
+        ),
         SourcePlan::CsvForecast { file, seq_len, pred_len, .. } => {
             format!("{}, {seq_len} steps -> {pred_len}", file.display())
         }

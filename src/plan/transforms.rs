@@ -95,7 +95,9 @@ type Sides = (u32, u32);
 /// The lists as asked; what comes out of both must have one shape.
 pub(crate) fn decide(loaded: &Loaded, data: &DataFacts) -> Result<Transformed, Vec<Problem>> {
     let (channels, found) = match data.sample.as_deref() {
-        Some(&[channels, height, width]) => (channels, Some((height as u32, width as u32))),
+        Some(&[channels, height, width]) if data.source.holds_images() => {
+            (channels, Some((height as u32, width as u32)))
+        }
         Some(vector) => {
             return Ok(Transformed { train: Vec::new(), val: Vec::new(), input: vector.to_vec() });
         }

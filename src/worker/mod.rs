@@ -5,6 +5,7 @@ mod assemble;
 mod due;
 mod failure;
 mod feed;
+mod rollout;
 mod sample;
 mod test;
 mod train;
@@ -28,6 +29,7 @@ use crate::launch::{ErrorReport, Link, Membership, RESIZED, Stop};
 use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
+pub use rollout::{Deed, Episode};
 pub use sample::Sampling;
 use train::Ending;
 use voice::Voice;
@@ -150,6 +152,38 @@ pub fn sample(
     asked: &Sampling,
 ) -> Result<Vec<u32>, Error> {
     on_large_stack(|| sample::sample(plan, opened, registry, prompt, asked))
+}
+
+/// What the policy of the checkpoint `opened` does in `episodes` simulated episodes from one start, drawn for `seed`, in
+/// this process alone; `None` if there is no simulation of its data.
+///
+/// # Errors
+///
+/// Model or checkpoint cannot be used.
+pub fn roll_out(
+    plan: &Plan,
+    opened: &checkpoint::Opened,
+    registry: &Registry,
+    episodes: usize,
+    seed: u64,
+) -> Result<Option<Vec<Episode>>, Error> {
+    on_large_stack(|| sample::roll_out(plan, opened, registry, episodes, seed))
+}
+
+/// The actions that the policy of the checkpoint `opened` would do after the observations `seen`, oldest first; `None` if
+/// it is no policy.
+///
+/// # Errors
+///
+/// Model or checkpoint cannot be used.
+pub fn act(
+    plan: &Plan,
+    opened: &checkpoint::Opened,
+    registry: &Registry,
+    seen: Vec<Vec<f32>>,
+    seed: u64,
+) -> Result<Option<Vec<Vec<f32>>>, Error> {
+    on_large_stack(|| sample::act(plan, opened, registry, seen, seed))
 }
 
 impl RankRun {

@@ -1,14 +1,20 @@
-//! A trained model of text continues one: token after token, each drawn from what the model expects next.
+//! What a trained model makes: a text goes on, token after token, each drawn from what the model expects next; a policy
+//! acts.
 
 use candle_core::{Device, Tensor};
 
 use crate::checkpoint::{self, Opened};
+use crate::data::Push;
 use crate::engine;
-use crate::model::{Model, Registry};
+use crate::model::{Model, Registry, asked};
 use crate::nn::Pass;
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use crate::worker::Error;
+use crate::worker::rollout::{Episode, Eyes, simulated};
+
+/// Keeps the starts of samples from those of demonstrations and tests.
+const SHOWN: u64 = 2;
 
 /// How to continue.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,19 +37,66 @@ pub(crate) fn sample(
     prompt: &[u32],
     asked: &Sampling,
 ) -> Result<Vec<u32>, Error> {
-    let (model, params) = registry.build(&plan.model, plan.seed)?;
-    checkpoint::restore(opened, plan, &params)?;
+    let model = restored(plan, opened, registry)?;
+    let failed = |source| failed(opened, source);
     let length = plan.model.input.first().copied().unwrap_or(1);
     let key = Key::new(asked.seed, Purpose::Sample, 0, 0);
     let mut tokens = prompt.to_vec();
     for i in 0..asked.tokens {
         let seen = &tokens[tokens.len().saturating_sub(length)..];
-        let logits = expected_next(&*model, seen, plan).map_err(|source| {
-            engine::Error::Tensor { phase: "sampling", step: opened.state.step, source }
-        })?;
+        let logits = expected_next(&*model, seen, plan).map_err(failed)?;
         tokens.push(draw(&logits, asked, key.uniform(i as u64)));
     }
     Ok(tokens.split_off(prompt.len()))
+}
+
+/// The model of the checkpoint, with averaged weights where the run kept some.
+fn restored(plan: &Plan, opened: &Opened, registry: &Registry) -> Result<Box<dyn Model>, Error> {
+    let (model, params) = registry.build(&plan.model, plan.seed)?;
+    let mut moments = checkpoint::restore(opened, plan, &params)?;
+    engine::swap_averages(&params, &mut moments).map_err(|source| failed(opened, source))?;
+    Ok(model)
+}
+
+fn failed(opened: &Opened, source: candle_core::Error) -> engine::Error {
+    engine::Error::Tensor { phase: "sampling", step: opened.state.step, source }
+}
+
+/// `episodes` attempts from the start of `seed`, each with draws of its own.
+pub(crate) fn roll_out(
+    plan: &Plan,
+    opened: &Opened,
+    registry: &Registry,
+    episodes: usize,
+    seed: u64,
+) -> Result<Option<Vec<Episode>>, Error> {
+    let (Some(eyes), Some(_)) = (Eyes::of(plan), simulated(plan)) else { return Ok(None) };
+    let model = restored(plan, opened, registry)?;
+    let start = Push::start(Key::new(seed, Purpose::Generate, SHOWN, 0));
+    let mut all = vec![Episode::new(start); episodes];
+    let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
+    let pass = Pass::eval(plan.precision);
+    eyes.roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))
+        .map_err(|source| failed(opened, source))?;
+    Ok(Some(all))
+}
+
+/// The actions after one row of observations.
+pub(crate) fn act(
+    plan: &Plan,
+    opened: &Opened,
+    registry: &Registry,
+    seen: Vec<Vec<f32>>,
+    seed: u64,
+) -> Result<Option<Vec<Vec<f32>>>, Error> {
+    let Some(eyes) = Eyes::of(plan) else { return Ok(None) };
+    let model = restored(plan, opened, registry)?;
+    let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
+    let pass = Pass::eval(plan.precision);
+    let mut ask = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
+    let actions =
+        eyes.actions(&[seen], &draws, &mut ask).map_err(|source| failed(opened, source))?;
+    Ok(actions.into_iter().next())
 }
 
 /// Logits of the token after `seen`.

@@ -193,8 +193,7 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
     if sums.steps > 0 {
         metrics.push(("train/loss".to_owned(), sums.loss / sums.steps as f64));
         if run.plan.loss.kind == LossKind::CrossEntropy {
-            let answers = sums.samples * run.plan.model.answers();
-            let accuracy = sums.correct as f64 / answers as f64;
+            let accuracy = sums.correct as f64 / sums.answers.max(1) as f64;
             metrics.push(("train/accuracy".to_owned(), accuracy));
         }
     }
@@ -218,12 +217,11 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
     let evaluated = state.evaluated_at > steps_before;
     let metric = |name: &str| state.metrics.get(name).copied().filter(|_| evaluated);
     let sums = state.sums;
-    let answers = sums.samples.max(1) * run.plan.model.answers();
     let done = EpochDone {
         epoch: edge.epoch,
         step: edge.step,
         train_loss: sums.loss / sums.steps.max(1) as f64,
-        train_accuracy: report.accuracy.map(|_| sums.correct as f64 / answers as f64),
+        train_accuracy: report.accuracy.map(|_| sums.correct as f64 / sums.answers.max(1) as f64),
         val_loss: metric("val/loss"),
         val_accuracy: metric("val/accuracy"),
         lr: report.lr,

@@ -19,6 +19,7 @@ mod lab;
 mod memory;
 mod oom;
 mod outputs;
+mod policies;
 mod resume;
 mod running;
 mod stops;

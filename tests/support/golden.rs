@@ -9,7 +9,7 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
-use ddprun::plan::{ModelPlan, SequencePlan, Stem};
+use ddprun::plan::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan, Stem};
 use ddprun::rng::name_hash;
 use serde_json::Value;
 
@@ -57,6 +57,8 @@ pub(crate) fn model_plan(
         dropout: 0.0,
         sequence: SequencePlan::default(),
         layers: vec![],
+        policy: PolicyPlan::default(),
+        speech: SpeechPlan::default(),
         pretrained: None,
         except_head: false,
         options: BTreeMap::new(),
@@ -68,6 +70,12 @@ pub(crate) fn model_plan(
 
 pub(crate) fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
     let (model, params) = Registry::default().build(plan, 1).unwrap();
+    fill_params(&params);
+    (model, params)
+}
+
+/// Gives every parameter and buffer the values of its name.
+pub(crate) fn fill_params(params: &Params) {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var().unwrap()));
     // Positions are a formula of their own.
     let buffers = params.buffers().iter().filter(|b| b.name().rsplit('.').next() != Some("pe"));
@@ -75,7 +83,6 @@ pub(crate) fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
     for (name, shape, var) in parameters.chain(buffers) {
         var.set(&Tensor::from_vec(weight(name, shape), shape, &Device::Cpu).unwrap()).unwrap();
     }
-    (model, params)
 }
 
 /// Gradients by parameter index, and the order in which they came.

@@ -13,8 +13,8 @@ use ddprun::model::Registry;
 use ddprun::plan::{
     BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
     DistributedPlan, LengthPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan, OnBadSample,
-    OnNonFinite, OptimizerPlan, Plan, Precision, Sampler, ScalingRule, SchedulePlan, ScheduleRule,
-    SequencePlan, SourcePlan, Stem, UpdateRule,
+    OnNonFinite, OptimizerPlan, Plan, PolicyPlan, Precision, Sampler, ScalingRule, SchedulePlan,
+    ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem, UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -58,6 +58,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
             weight_decay: 1e-3,
             no_decay_on_1d: false,
         },
+        ema: None,
         schedule: SchedulePlan {
             warmup_steps: 2,
             warmup_start_factor: 0.1,
@@ -98,6 +99,8 @@ fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
         dropout: 0.25,
         sequence: SequencePlan::default(),
         layers: vec![],
+        policy: PolicyPlan::default(),
+        speech: SpeechPlan::default(),
         pretrained: None,
         except_head: false,
         options: std::collections::BTreeMap::new(),
@@ -188,7 +191,14 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
     for &sample in samples {
         let mut stream = Key::new(1, Purpose::Generate, 0, u64::from(sample)).stream();
         let class = f64::from(sample % CLASSES as u32);
-        if plan.model.name == "gpt" {
+        if let [2, rows, bands] = shape[..] {
+            // Speech: clean and noisy features, each with a last row that begins with the length.
+            for _ in 0..2 {
+                values.extend((0..(rows - 1) * bands).map(|_| stream.normal() as f32));
+                values.push((rows - 1 - sample as usize % 9) as f32);
+                values.resize(values.len() + bands - 1, 0.0);
+            }
+        } else if plan.model.name == "gpt" {
             values.extend((0..n).map(|_| stream.below(CLASSES as u64) as f32));
         } else {
             values.extend((0..n).map(|_| (0.4 * class + stream.normal()) as f32));
@@ -247,6 +257,7 @@ pub(crate) fn fingerprint(engine: &Engine) -> String {
     for moments in engine.moments() {
         hasher.update(bytemuck::cast_slice(&moments.first));
         hasher.update(bytemuck::cast_slice(&moments.second));
+        hasher.update(bytemuck::cast_slice(&moments.average));
     }
     hasher.finalize().to_hex().to_string()
 }

@@ -1,6 +1,6 @@
 //! Plans for models of sequences.
 
-use ddprun::plan::{LossKind, LossPlan, Plan, SequencePlan};
+use ddprun::plan::{EmaPlan, LossKind, LossPlan, Plan, PolicyPlan, SequencePlan, SpeechPlan};
 
 use crate::support::plan;
 
@@ -35,5 +35,39 @@ pub(crate) fn gpt_plan(world: u32) -> Plan {
     plan.model.target = vec![12];
     let sizes = SequencePlan { d_model: 8, n_heads: 2, n_layers: 2, ..SequencePlan::default() };
     plan.model.sequence = sizes;
+    plan
+}
+
+/// A plan for a diffusion policy: 2 observations of 3 numbers, 4 actions of 2, with averaged weights.
+pub(crate) fn policy_plan(world: u32) -> Plan {
+    let mut plan = plan("diffusion_policy", &[2, 3], world);
+    plan.model.target = vec![4, 2];
+    plan.model.outputs = 2;
+    plan.model.policy = PolicyPlan {
+        down_dims: vec![8, 16],
+        diffusion_step_embed_dim: 8,
+        n_groups: 4,
+        num_inference_steps: 2,
+        ..PolicyPlan::default()
+    };
+    plan.loss = LossPlan { kind: LossKind::Mse, label_smoothing: 0.0, alpha: 0.0 };
+    plan.data.classes = vec![];
+    plan.ema = Some(EmaPlan { decay: 0.9999, power: Some(0.75) });
+    plan
+}
+
+/// A plan for an encoder of speech: 64 frames of 8 mel bands, dropout and batch norm in use.
+pub(crate) fn speech_plan(model: &str, world: u32) -> Plan {
+    let mut plan = plan(model, &[2, 65, 8], world);
+    let sizes = SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..SequencePlan::default() };
+    plan.model.sequence = sizes;
+    plan.model.speech = SpeechPlan {
+        subsampling_channels: 4,
+        kernel_size: 3,
+        codebook_size: 16,
+        code_dim: 4,
+        mask_prob: 0.05,
+        mask_block: 16,
+    };
     plan
 }

@@ -15,8 +15,10 @@ pub(crate) type Gradients = BTreeMap<usize, Vec<f32>>;
 pub(crate) struct Steps {
     plan: OptimizerPlan,
     clip: f64,
-    moments: Vec<Moments>,
+    pub(crate) moments: Vec<Moments>,
     count: u64,
+    /// Share of the averages, where there are any, that stays at an update.
+    pub(crate) keep: fn(u64) -> f64,
 }
 
 impl Steps {
@@ -38,7 +40,7 @@ impl Steps {
             weight_decay,
             no_decay_on_1d: true,
         };
-        Self { plan, clip, moments, count: 0 }
+        Self { plan, clip, moments, count: 0, keep: |_| 1.0 }
     }
 
     /// One step; the gradients' length before clipping.
@@ -47,7 +49,9 @@ impl Steps {
         let squares: f64 = gradients.values().flatten().map(|&g| f64::from(g).powi(2)).sum();
         let clip = clip_coefficient(squares.sqrt(), self.clip) as f32;
         let clipped = Preparation { clip, ..Preparation::default() };
-        let update = Update::new(&self.plan, self.plan.lr, None, self.count).prepared(clipped);
+        let update = Update::new(&self.plan, self.plan.lr, None, self.count)
+            .prepared(clipped)
+            .averaging((self.keep)(self.count));
         for (&index, gradient) in gradients {
             let param = &params.parameters()[index];
             let (moments, dimensions) = (&mut self.moments[index], param.shape().len());

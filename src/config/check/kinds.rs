@@ -64,10 +64,14 @@ pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
                 found.push(Finding::new(name, "must be the last of its list"));
             }
         }
-        let kinds = ["csv", "csv_forecast", "tokens"];
+        let kinds = ["csv", "csv_forecast", "tokens", "trajectories", "push_t_like", "speech"];
         let other = loaded.word("data.name").filter(|name| kinds.contains(name));
         if let (Some(name), 1..) = (other, length) {
-            let held = if name == "tokens" { "text" } else { "numbers" };
+            let held = match name {
+                "tokens" => "text",
+                "speech" => "speech",
+                _ => "numbers",
+            };
             let what = format!("change images, but `{name}` holds {held}");
             found.push(Finding::new(list, what).about("data.name"));
         }

@@ -13,7 +13,7 @@ pub const METRICS: [&str; 6] =
     ["val/loss", "val/accuracy", "val/mse", "val/mae", "train/loss", "train/accuracy"];
 
 /// What is measured once, at the end of a run, so that nothing can be chosen by it.
-const TEST_METRICS: [&str; 3] = ["test/loss", "test/mse", "test/mae"];
+const TEST_METRICS: [&str; 4] = ["test/loss", "test/mse", "test/mae", "test/success"];
 
 /// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
@@ -66,7 +66,7 @@ pub(crate) fn metrics(loaded: &Loaded) -> Vec<Finding> {
             let help = "such as `{ at_least = 0.9 }`";
             found.push(Finding::new(&key, "has neither `at_least` nor `at_most`").help(help));
         }
-        let share = metric.ends_with("/accuracy");
+        let share = metric.ends_with("/accuracy") || metric.ends_with("/success");
         let possible = |bound: &f64| bound.is_finite() && (!share || (0.0..=1.0).contains(bound));
         if !bounds.iter().flatten().all(possible) {
             let what = if share { "must be from 0 to 1" } else { "must be finite" };

@@ -62,6 +62,9 @@ type Whole = (&'static str, fn(&Experiment) -> Option<u64>, u64, u64);
 const REALS: &[Real] = &[
     ("model.dropout", |e| e.model.dropout, BELOW_ONE),
     ("model.attn_dropout", |e| e.model.attn_dropout, BELOW_ONE),
+    ("model.mask_prob", |e| e.model.mask_prob, PROPER_SHARE),
+    ("data.max_seconds", |e| e.data.max_seconds, POSITIVE),
+    ("data.val_ratio", |e| e.data.val_ratio, PROPER_SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
     ("loss.label_smoothing", |e| e.loss.label_smoothing, BELOW_ONE),
@@ -71,6 +74,8 @@ const REALS: &[Real] = &[
     ("optimizer.momentum", |e| e.optimizer.momentum, BELOW_ONE),
     ("optimizer.dampening", |e| e.optimizer.dampening, SHARE),
     ("optimizer.eps", |e| e.optimizer.eps, POSITIVE),
+    ("ema.decay", |e| e.ema.decay, PROPER_SHARE),
+    ("ema.power", |e| e.ema.power, POSITIVE),
     ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
     ("scheduler.gamma", |e| e.scheduler.gamma, POSITIVE),
     ("scheduler.eta_min", |e| e.scheduler.eta_min, NOT_NEGATIVE),
@@ -105,9 +110,28 @@ const WHOLES: &[Whole] = &[
     ("model.ia_layers", |e| e.model.ia_layers.map(u64::from), 0, 1 << 10),
     ("model.pd_layers", |e| e.model.pd_layers.map(u64::from), 0, 1 << 10),
     ("model.ca_layers", |e| e.model.ca_layers.map(u64::from), 0, 1 << 10),
+    (
+        "model.diffusion_step_embed_dim",
+        |e| e.model.diffusion_step_embed_dim.map(u64::from),
+        4,
+        1 << 16,
+    ),
+    ("model.kernel_size", |e| e.model.kernel_size.map(u64::from), 1, 1 << 10),
+    ("model.n_groups", |e| e.model.n_groups.map(u64::from), 1, 1 << 16),
+    ("model.num_train_timesteps", |e| e.model.num_train_timesteps.map(u64::from), 2, 100_000),
+    ("model.num_inference_steps", |e| e.model.num_inference_steps.map(u64::from), 1, 100_000),
+    ("model.subsampling_channels", |e| e.model.subsampling_channels.map(u64::from), 1, 1 << 14),
+    ("model.codebook_size", |e| e.model.codebook_size.map(u64::from), 2, 1 << 20),
+    ("model.code_dim", |e| e.model.code_dim.map(u64::from), 1, 1 << 12),
+    ("model.mask_block", |e| e.model.mask_block.map(u64::from), 1, MOST_WINDOW),
+    ("data.n_mels", |e| e.data.n_mels.map(u64::from), 8, 1024),
     ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
     ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),
     ("data.vocab_size", |e| e.data.vocab_size.map(u64::from), 2, 1 << 16),
+    ("data.horizon", |e| e.data.horizon.map(u64::from), 1, MOST_WINDOW),
+    ("data.n_obs_steps", |e| e.data.n_obs_steps.map(u64::from), 1, MOST_WINDOW),
+    ("data.n_action_steps", |e| e.data.n_action_steps.map(u64::from), 1, MOST_WINDOW),
+    ("data.episodes", |e| e.data.episodes.map(u64::from), 2, 100_000),
     ("data.classes", |e| e.data.classes.map(u64::from), 2, 90),
     ("data.train_per_class", |e| e.data.train_per_class.map(u64::from), 1, 100_000),
     ("data.val_per_class", |e| e.data.val_per_class.map(u64::from), 1, 100_000),
@@ -213,10 +237,13 @@ pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
     if let Some(betas) = experiment.optimizer.betas {
         each("optimizer.betas", &betas, &BELOW_ONE, &mut found);
     }
-    for (index, &width) in experiment.model.hidden.iter().flatten().enumerate() {
-        if width == 0 || width > 1 << 16 {
-            let what = format!("must be from 1 to 65536, not {width}");
-            found.push(Finding::new(format!("model.hidden[{index}]"), what));
+    let model = &experiment.model;
+    for (key, widths) in [("model.hidden", &model.hidden), ("model.down_dims", &model.down_dims)] {
+        for (index, &width) in widths.iter().flatten().enumerate() {
+            if width == 0 || width > 1 << 16 {
+                let what = format!("must be from 1 to 65536, not {width}");
+                found.push(Finding::new(format!("{key}[{index}]"), what));
+            }
         }
     }
     if let Some(milestones) = &experiment.scheduler.milestones {

@@ -31,6 +31,12 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
     }
     found.retain(|finding| finding.key != "scheduler.name" || train.time.is_some());
     found.extend(optimizer(loaded));
+    found.extend(chunk(loaded));
+    let ema = &loaded.experiment.ema;
+    if ema.power.is_some() && ema.decay.is_none() {
+        let finding = Finding::new("ema.power", "needs `ema.decay`, up to which the share grows");
+        found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
+    }
     found.extend(rising(loaded));
     found
 }
@@ -43,6 +49,23 @@ fn rising(loaded: &Loaded) -> Option<Finding> {
     let gamma = scheduler.gamma.filter(|gamma| *gamma > 1.0 && !is_test)?;
     let what = format!("must be greater than 0 and at most 1, not {gamma}");
     Some(Finding::new("scheduler.gamma", what).about("scheduler.name").about("scheduler.interval"))
+}
+
+/// What is done must have been predicted.
+fn chunk(loaded: &Loaded) -> Option<Finding> {
+    let data = &loaded.experiment.data;
+    if ![DataKind::Trajectories, DataKind::PushTLike].contains(&data.name) {
+        return None;
+    }
+    let horizon = data.horizon.unwrap_or(16);
+    let needed = data.n_obs_steps.unwrap_or(2).saturating_add(data.n_action_steps.unwrap_or(8)) - 1;
+    (needed > horizon).then(|| {
+        let what = format!(
+            "is {horizon}, but with `n_obs_steps` and `n_action_steps` the last action that is done is number {needed}"
+        );
+        let finding = Finding::new("data.horizon", what).asked_by("data.name");
+        finding.about("data.n_obs_steps").about("data.n_action_steps")
+    })
 }
 
 fn optimizer(loaded: &Loaded) -> Option<Finding> {
@@ -149,8 +172,12 @@ fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
         let what = format!("`{metric}` needs numbers, but the loss is one of classes");
         found.push(Finding::new(key, what).about("loss.name"));
     }
-    if metric.starts_with("test/") && experiment.data.name != DataKind::CsvForecast {
-        let what = format!("`{metric}` is never measured: this data has no test part");
+    let measures = match metric {
+        "test/success" => experiment.data.name == DataKind::PushTLike,
+        _ => experiment.data.name == DataKind::CsvForecast,
+    };
+    if metric.starts_with("test/") && !measures {
+        let what = format!("`{metric}` is never measured: this data has no such test");
         found.push(Finding::new(key, what).about("data.name"));
     }
     if metric.ends_with("/accuracy") && experiment.loss.name != LossKind::CrossEntropy {

@@ -12,7 +12,7 @@ use crate::config::values::{Auto, Shape2, SplitRule};
 pub struct Data {
     /// Kind of data set.
     pub name: DataKind,
-    /// `image_folder`, `shapes`: folder of class folders to train on. `csv`: file to train on.
+    /// `image_folder`, `speech`: folder to train on.
     pub train_dir: Option<PathBuf>,
     /// The same for validation.
     pub val_dir: Option<PathBuf>,
@@ -36,6 +36,20 @@ pub struct Data {
     pub calendar: Option<Calendar>,
     /// `tokens`: size of the vocabulary of `train_file` and `val_file`.
     pub vocab_size: Option<u32>,
+    /// Behaviour: actions that are predicted together.
+    pub horizon: Option<u32>,
+    /// Behaviour: observations that are seen.
+    pub n_obs_steps: Option<u32>,
+    /// Behaviour: actions that are done before the next prediction.
+    pub n_action_steps: Option<u32>,
+    /// Behaviour: share of the episodes that is held back.
+    pub val_ratio: Option<f64>,
+    /// `push_t_like`: episodes to generate.
+    pub episodes: Option<u32>,
+    /// `speech`: mel bands.
+    pub n_mels: Option<u32>,
+    /// `speech`: longer utterances are cut.
+    pub max_seconds: Option<f64>,
     /// `shapes`: number of classes, 2 to 90.
     pub classes: Option<u32>,
     /// `shapes`: training images per class.
@@ -76,6 +90,12 @@ pub enum DataKind {
     CsvForecast,
     /// A text as characters or tokens; the next one is the target.
     Tokens,
+    /// Recorded observations and actions; the next actions are the target.
+    Trajectories,
+    /// The same of a generated task that has two right ways.
+    PushTLike,
+    /// Folders of WAV files.
+    Speech,
 }
 
 /// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.

@@ -12,6 +12,7 @@ mod geometry;
 mod normalised;
 #[cfg(test)]
 mod tests;
+mod transposed;
 mod weight_layout;
 mod winograd;
 
@@ -28,6 +29,7 @@ use algorithm::Algorithm;
 use geometry::Geometry;
 pub(super) use geometry::output_size;
 pub use normalised::{ConvNorm, conv_batch_norm};
+pub use transposed::conv_transpose1d;
 
 /// Pixels that get their bias together.
 const PIXELS: usize = 256;

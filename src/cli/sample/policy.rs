@@ -1,0 +1,72 @@
+//! What a policy does: after given observations, or in the simulation of its data.
+
+use crate::checkpoint::Opened;
+use crate::cli::args::SampleArgs;
+use crate::cli::{Refusal, to_stdout};
+use crate::model::Registry;
+use crate::plan::Plan;
+use crate::worker::{self, Episode, exit};
+
+/// One action a line, numbers with commas between them, in the units of the data.
+pub(super) fn sample(
+    args: &SampleArgs,
+    plan: &Plan,
+    opened: &Opened,
+    registry: &Registry,
+) -> Result<u8, Refusal> {
+    let failed = |error: worker::Error| Refusal::of(error.exit_code(), &error, error.help());
+    if args.prompt.trim().is_empty() {
+        let episodes = worker::roll_out(plan, opened, registry, args.episodes, args.seed);
+        return match episodes.map_err(failed)? {
+            Some(episodes) => to_stdout(&table(&episodes)),
+            None => Err(refusal("there is no simulation of this data", plan)),
+        };
+    }
+    let seen =
+        observations(plan, &args.prompt).ok_or_else(|| refusal("the prompt is unusable", plan))?;
+    let actions = worker::act(plan, opened, registry, seen, args.seed).map_err(failed)?;
+    let lines = actions.unwrap_or_default().into_iter().map(|action| numbers(&action) + "\n");
+    to_stdout(&lines.collect::<String>())
+}
+
+fn refusal(why: &str, plan: &Plan) -> Refusal {
+    let [seen, numbers] = shape(plan);
+    let page = format!(
+        "error: {why}\n  do: give the last {seen} observations of {numbers} numbers each with `--prompt`, oldest first"
+    );
+    Refusal::new(exit::REFUSED, page)
+}
+
+/// Observations that the policy sees, and numbers of each.
+fn shape(plan: &Plan) -> [usize; 2] {
+    let input = &plan.model.input;
+    [input.first().copied().unwrap_or(0), input.get(1).copied().unwrap_or(0)]
+}
+
+/// As many observations as the policy sees.
+fn observations(plan: &Plan, text: &str) -> Option<Vec<Vec<f32>>> {
+    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    let number = |word: &str| word.parse().ok().filter(|value: &f32| value.is_finite());
+    let values: Vec<f32> = words.map(number).collect::<Option<_>>()?;
+    let [seen, numbers] = shape(plan);
+    (values.len() == seen * numbers).then(|| values.chunks(numbers).map(<[f32]>::to_vec).collect())
+}
+
+/// A line for each step: what was seen, and what was done.
+fn table(episodes: &[Episode]) -> String {
+    let head = "episode,step,agent_x,agent_y,disc_x,disc_y,action_x,action_y\n".to_owned();
+    let line = |episode: usize, (step, deed): (usize, &worker::Deed)| {
+        format!("{episode},{step},{},{}\n", numbers(&deed.observation), numbers(&deed.action))
+    };
+    let lines = episodes.iter().enumerate().flat_map(|(number, episode)| {
+        let steps = episode.deeds.iter().enumerate();
+        // Where everything was left, with no action.
+        let end = format!("{number},{},{},,\n", episode.deeds.len(), numbers(&episode.end()));
+        steps.map(move |step| line(number, step)).chain(std::iter::once(end))
+    });
+    head + &lines.collect::<String>()
+}
+
+fn numbers(values: &[f32]) -> String {
+    values.iter().map(|value| format!("{value:.3}")).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,227 @@
+//! Recorded behaviour for imitation: what was seen last, and the chunk of actions that an expert did then.
+//!
+//! A sample is a window of `horizon` steps of an episode. Its first `n_obs_steps` observations are the input, all its
+//! actions the target: the chunk begins with the actions that led to the newest observation. Windows begin before
+//! and end after their episode, as far as is needed to act from its first step to its last; the steps at its ends
+//! are repeated there. Every number is scaled to -1 .. 1 by its range in the training episodes.
+
+mod npz;
+pub(crate) mod push;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::data::error::{Error, SampleError, shown};
+use crate::data::{Dataset, Splits, Target};
+use crate::plan::{Behaviour, ChunkPlan, DataFacts, Ranges, SourcePlan, scaled};
+use crate::rng::Key;
+
+/// Episodes one after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Episodes {
+    /// Of each step.
+    observations: Vec<Vec<f32>>,
+    actions: Vec<Vec<f32>>,
+    /// The step after the last one of each episode.
+    ends: Vec<usize>,
+}
+
+impl Episodes {
+    fn of(from: &Behaviour) -> Result<Self, Error> {
+        match from {
+            Behaviour::Npz { file } => npz::read(file),
+            Behaviour::PushTLike { episodes, seed } => Ok(push::demonstrate(*episodes, *seed)),
+        }
+    }
+
+    /// The steps of each episode.
+    fn steps(&self) -> impl Iterator<Item = Range<usize>> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| start..end)
+    }
+}
+
+/// Counts the windows of both parts and measures the ranges.
+///
+/// # Errors
+///
+/// As [`open`], and a file cannot be read.
+pub(crate) fn survey(from: Behaviour, chunk: ChunkPlan) -> Result<DataFacts, Error> {
+    let episodes = Episodes::of(&from)?;
+    let n_train = n_training(&from, &episodes, chunk)?;
+    let last = episodes.ends[n_train - 1];
+    let ranges = Ranges {
+        observations: ranges(&episodes.observations[..last]),
+        actions: ranges(&episodes.actions[..last]),
+    };
+    let splits = cut(&from, episodes, chunk, &ranges)?;
+    Ok(DataFacts {
+        n_train: splits.train.len(),
+        n_val: splits.val.len(),
+        n_test: 0,
+        classes: Vec::new(),
+        sample: Some(splits.train.shape().to_vec()),
+        target: splits.train.target_shape().to_vec(),
+        source: SourcePlan::Trajectories { from, chunk, ranges },
+    })
+}
+
+/// Opens both parts; the ranges are those of the plan.
+///
+/// # Errors
+///
+/// The file cannot be read; there are too few episodes, or they are too short for a chunk.
+pub(crate) fn open(from: &Behaviour, chunk: ChunkPlan, ranges: &Ranges) -> Result<Splits, Error> {
+    cut(from, Episodes::of(from)?, chunk, ranges)
+}
+
+fn cut(
+    from: &Behaviour,
+    episodes: Episodes,
+    chunk: ChunkPlan,
+    ranges: &Ranges,
+) -> Result<Splits, Error> {
+    let n_train = n_training(from, &episodes, chunk)?;
+    let scale = |rows: &[Vec<f32>], ranges: &[[f32; 2]]| -> Vec<Vec<f32>> {
+        let row = |row: &Vec<f32>| row.iter().zip(ranges).map(|(&v, &r)| scaled(v, r)).collect();
+        rows.iter().map(row).collect()
+    };
+    let episodes = Arc::new(Episodes {
+        observations: scale(&episodes.observations, &ranges.observations),
+        actions: scale(&episodes.actions, &ranges.actions),
+        ends: episodes.ends,
+    });
+    let windows = |part: &'static str, skip, take| {
+        let windows = Windows::new(from, &episodes, chunk, skip, take);
+        if windows.places.is_empty() {
+            let steps = chunk.horizon;
+            return Err(unusable(
+                from,
+                format!("no {part} episode has room for `horizon` = {steps}"),
+            ));
+        }
+        Ok(Arc::new(windows))
+    };
+    let rest = episodes.ends.len() - n_train;
+    let (train, val) = (windows("training", 0, n_train)?, windows("validation", n_train, rest)?);
+    Ok(Splits { train, val, test: None })
+}
+
+/// Number of training episodes; at least one is held back.
+fn n_training(from: &Behaviour, episodes: &Episodes, chunk: ChunkPlan) -> Result<usize, Error> {
+    let n = episodes.ends.len();
+    let held = ((n as f64 * chunk.val_ratio).round() as usize).max(1);
+    match n.checked_sub(held).filter(|&train| train > 0) {
+        Some(train) => Ok(train),
+        None => {
+            let what =
+                format!("{n} episodes cannot be parted by `val_ratio` = {}", chunk.val_ratio);
+            Err(unusable(from, what))
+        }
+    }
+}
+
+fn unusable(from: &Behaviour, what: String) -> Error {
+    match from {
+        Behaviour::Npz { file } => Error::Format { path: file.clone(), what },
+        Behaviour::PushTLike { .. } => Error::Generated { what },
+    }
+}
+
+/// Least and largest value of each column.
+fn ranges(rows: &[Vec<f32>]) -> Vec<[f32; 2]> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let range = |column: usize| {
+        let values = rows.iter().map(|row| row[column]);
+        values.fold([f32::INFINITY, f32::NEG_INFINITY], |[low, high], v| [low.min(v), high.max(v)])
+    };
+    (0..columns).map(range).collect()
+}
+
+/// The windows of some episodes.
+struct Windows {
+    episodes: Arc<Episodes>,
+    /// The steps of the episode, and how far into it the window begins, `before` steps early.
+    places: Vec<(Range<usize>, usize)>,
+    before: usize,
+    shape: [usize; 2],
+    target_shape: [usize; 2],
+    name: String,
+}
+
+impl Windows {
+    fn new(
+        from: &Behaviour,
+        episodes: &Arc<Episodes>,
+        chunk: ChunkPlan,
+        skip: usize,
+        take: usize,
+    ) -> Self {
+        let (before, after) = (chunk.n_obs_steps - 1, chunk.n_action_steps - 1);
+        let places = episodes
+            .steps()
+            .skip(skip)
+            .take(take)
+            .flat_map(|steps| {
+                let windows = (steps.len() + before + after + 1).saturating_sub(chunk.horizon);
+                (0..windows).map(move |first| (steps.clone(), first))
+            })
+            .collect();
+        let width = |rows: &[Vec<f32>]| rows.first().map_or(0, Vec::len);
+        Self {
+            places,
+            before,
+            shape: [chunk.n_obs_steps, width(&episodes.observations)],
+            target_shape: [chunk.horizon, width(&episodes.actions)],
+            name: match from {
+                Behaviour::Npz { file } => format!("`{}`", shown(file)),
+                Behaviour::PushTLike { .. } => "the generated episodes".to_owned(),
+            },
+            episodes: episodes.clone(),
+        }
+    }
+
+    /// The step of the data at place `at` of window `index`.
+    fn step(&self, index: usize, at: usize) -> usize {
+        let (steps, first) = &self.places[index];
+        (steps.start + first + at).saturating_sub(self.before).clamp(steps.start, steps.end - 1)
+    }
+}
+
+impl Dataset for Windows {
+    fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn target_shape(&self) -> &[usize] {
+        &self.target_shape
+    }
+
+    fn classifies(&self) -> bool {
+        false
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("the steps from {} on of {}", self.step(index, 0), self.name)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        _: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        for at in 0..self.shape[0] {
+            values.extend_from_slice(&self.episodes.observations[self.step(index, at)]);
+        }
+        let action = |at| &self.episodes.actions[self.step(index, at)];
+        Ok(Target::Series((0..self.target_shape[0]).flat_map(action).copied().collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

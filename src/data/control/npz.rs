@@ -1,0 +1,124 @@
+//! Trajectories in an npz file: `obs`, `actions`, and where episodes begin or end.
+
+use std::io;
+use std::path::Path;
+
+use candle_core::npy::NpzTensors;
+use candle_core::{DType, Tensor};
+
+use super::Episodes;
+use crate::data::error::Error;
+use crate::data::read;
+
+/// Names of the arrays, the first that is there counts.
+const OBSERVATIONS: [&str; 4] = ["obs", "observations", "state", "states"];
+const ACTIONS: [&str; 2] = ["actions", "action"];
+const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers), and `episode_starts` (steps) or \
+                        `episode_ends` (episodes)";
+
+/// Reads all episodes of `path`. What is not a number is 0.
+///
+/// # Errors
+///
+/// The file is absent, damaged, or lacks an array; arrays do not fit each other.
+pub(super) fn read(path: &Path) -> Result<Episodes, Error> {
+    let arrays = Arrays::open(path)?;
+    let observations = arrays.rows(&OBSERVATIONS)?;
+    let actions = arrays.rows(&ACTIONS)?;
+    let steps = observations.len();
+    if steps != actions.len() || steps == 0 {
+        let what = format!("it has {steps} observations for {} actions", actions.len());
+        return Err(arrays.format(what));
+    }
+    let ends = arrays.ends(steps)?;
+    Ok(Episodes { observations, actions, ends })
+}
+
+struct Arrays<'a> {
+    path: &'a Path,
+    bytes: u64,
+    file: NpzTensors,
+}
+
+impl<'a> Arrays<'a> {
+    fn open(path: &'a Path) -> Result<Self, Error> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => Error::Missing {
+                what: "the file of trajectories",
+                path: path.into(),
+                expected: EXPECTED,
+            },
+            _ => Error::Io { action: "read", path: path.into(), source },
+        };
+        let bytes = read::open(path).and_then(|file| file.metadata()).map_err(failed)?.len();
+        let file = NpzTensors::new(path).map_err(|error| Error::Format {
+            path: path.into(),
+            what: format!("it is no npz file: {error}"),
+        })?;
+        Ok(Self { path, bytes, file })
+    }
+
+    fn format(&self, what: String) -> Error {
+        Error::Format { path: self.path.into(), what }
+    }
+
+    /// The first of `names` that is there.
+    fn find(&self, names: &[&str]) -> Result<Option<Tensor>, Error> {
+        let there = self.file.names();
+        let Some(name) = names.iter().find(|name| there.iter().any(|other| other == *name)) else {
+            return Ok(None);
+        };
+        let fails = |error: candle_core::Error| self.format(format!("array `{name}`: {error}"));
+        let (shape, dtype) = self.file.get_shape_and_dtype(name).map_err(fails)?;
+        // A damaged header must not ask for all memory there is; no array shrinks a thousandfold in a file.
+        let size = shape.elem_count().saturating_mul(dtype.size_in_bytes()) as u64;
+        if size > self.bytes.saturating_mul(1024) {
+            let what = format!("array `{name}` claims {size} bytes in a file of {}", self.bytes);
+            return Err(self.format(what));
+        }
+        self.file.get(name).map_err(fails)
+    }
+
+    /// An array (steps, numbers), or (steps) of one number each.
+    fn rows(&self, names: &[&str]) -> Result<Vec<Vec<f32>>, Error> {
+        let missing =
+            || self.format(format!("it has no array `{}`: expected {EXPECTED}", names[0]));
+        let array = self.find(names)?.ok_or_else(missing)?;
+        let steps = array.dims().first().copied().unwrap_or(0);
+        let rows = array
+            .reshape((steps, array.elem_count() / steps.max(1)))
+            .and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>());
+        let mut rows = rows.map_err(|error| self.format(format!("`{}`: {error}", names[0])))?;
+        rows.iter_mut().flatten().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
+        Ok(rows)
+    }
+
+    /// The step after the last one of each episode. Without a word about them all steps are one episode.
+    fn ends(&self, steps: usize) -> Result<Vec<usize>, Error> {
+        let numbers = |name: &str| -> Result<Option<Vec<f64>>, Error> {
+            let array = self.find(&[name])?;
+            let read = |array: Tensor| array.flatten_all()?.to_dtype(DType::F64)?.to_vec1();
+            let fails = |error| self.format(format!("`{name}`: {error}"));
+            array.map(|array| read(array).map_err(fails)).transpose()
+        };
+        let ends: Vec<usize> = if let Some(ends) = numbers("episode_ends")? {
+            ends.into_iter().map(|end| end as usize).collect()
+        } else if let Some(starts) = numbers("episode_starts")? {
+            if starts.len() != steps {
+                let what =
+                    format!("`episode_starts` has {} entries for {steps} steps", starts.len());
+                return Err(self.format(what));
+            }
+            let begins = (1..steps).filter(|&step| starts[step] != 0.0);
+            begins.chain(std::iter::once(steps)).collect()
+        } else {
+            vec![steps]
+        };
+        let ascending = ends.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || ends.first() == Some(&0) || ends.last() != Some(&steps) {
+            let what = format!("`episode_ends` must ascend and end with the {steps} steps");
+            return Err(self.format(what));
+        }
+        Ok(ends)
+    }
+}

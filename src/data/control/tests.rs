@@ -1,0 +1,134 @@
+//! Windows of small npz files, of a real one, and of damaged ones.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+
+use super::*;
+
+const CHUNK: ChunkPlan =
+    ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
+
+/// Two episodes of 5 and 4 steps: observations (step, 1), actions 10 step.
+fn arrays() -> Vec<(&'static str, Tensor)> {
+    let steps: Vec<f32> = (0..9).map(|step| step as f32).collect();
+    let observations: Vec<f32> = steps.iter().flat_map(|&step| [step, 1.0]).collect();
+    let actions: Vec<f32> = steps.iter().map(|step| 10.0 * step).collect();
+    let starts: Vec<u8> = (0..9).map(|step| u8::from(step == 0 || step == 5)).collect();
+    let cpu = &Device::Cpu;
+    vec![
+        ("obs", Tensor::from_vec(observations, (9, 2), cpu).unwrap()),
+        ("actions", Tensor::from_vec(actions, (9, 1), cpu).unwrap()),
+        ("episode_starts", Tensor::from_vec(starts, 9, cpu).unwrap()),
+    ]
+}
+
+fn file(dir: &Path, arrays: &[(&str, Tensor)]) -> PathBuf {
+    let path = dir.join("runs.npz");
+    Tensor::write_npz(arrays, &path).unwrap();
+    path
+}
+
+fn refusal(path: PathBuf, chunk: ChunkPlan) -> String {
+    survey(Behaviour::Npz { file: path }, chunk).unwrap_err().to_string()
+}
+
+#[test]
+fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = Behaviour::Npz { file: file(dir.path(), &arrays()) };
+    let facts = survey(from.clone(), CHUNK).unwrap();
+    // 5 + 1 + 1 - 4 + 1 windows of the first episode, 4 of the second.
+    assert_eq!((facts.n_train, facts.n_val), (4, 3));
+    assert_eq!((facts.sample, facts.target), (Some(vec![2, 2]), vec![4, 1]));
+    let SourcePlan::Trajectories { ranges, .. } = facts.source else { panic!("another source") };
+    assert_eq!(ranges.observations, [[0.0, 4.0], [1.0, 1.0]]);
+    assert_eq!(ranges.actions, [[0.0, 40.0]]);
+    let splits = open(&from, CHUNK, &ranges).unwrap();
+    let load = |data: &dyn Dataset, index| {
+        let mut values = Vec::new();
+        let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
+            panic!("not loaded")
+        };
+        (values, actions)
+    };
+    // Steps 0 0 1 2; the second number never changes.
+    let (seen, actions) = load(&*splits.train, 0);
+    assert_eq!((seen, actions), (vec![-1.0, 0.0, -1.0, 0.0], vec![-1.0, -1.0, -0.5, 0.0]));
+    // Steps 2 3 4 4.
+    let (seen, actions) = load(&*splits.train, 3);
+    assert_eq!((seen, actions), (vec![0.0, 0.0, 0.5, 0.0], vec![0.0, 0.5, 1.0, 1.0]));
+    // Steps 5 5 6 7, on the scale of the training episodes.
+    assert_eq!(load(&*splits.val, 0).1, [1.5, 1.5, 2.0, 2.5]);
+    assert!(splits.train.name(1).contains("the steps from 0 on of `"), "{}", splits.train.name(1));
+}
+
+#[test]
+fn episodes_may_be_given_by_their_ends_and_arrays_by_other_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut arrays = arrays();
+    arrays[0].0 = "state";
+    arrays[1].0 = "action";
+    arrays[2] = ("episode_ends", Tensor::new(&[5i64, 9], &Device::Cpu).unwrap());
+    let facts = survey(Behaviour::Npz { file: file(dir.path(), &arrays) }, CHUNK).unwrap();
+    assert_eq!((facts.n_train, facts.n_val), (4, 3));
+}
+
+#[test]
+fn what_cannot_be_used_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |change: &dyn Fn(&mut Vec<(&str, Tensor)>), chunk, expected: &str| {
+        let mut arrays = arrays();
+        change(&mut arrays);
+        let message = refusal(file(dir.path(), &arrays), chunk);
+        assert!(message.contains(expected), "{message}");
+    };
+    let row = |n: usize| Tensor::zeros((n, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
+    check(&|arrays| arrays[1].0 = "deeds", CHUNK, "it has no array `actions`");
+    check(&|arrays| arrays[1].1 = row(8), CHUNK, "9 observations for 8 actions");
+    check(&|arrays| arrays[2].1 = row(8), CHUNK, "`episode_starts` has 8 entries for 9 steps");
+    let ends = |ends: &[i64]| ("episode_ends", Tensor::new(ends, &Device::Cpu).unwrap());
+    for wrong in [&[5i64, 8][..], &[5, 5, 9], &[0, 9], &[-3, 9]] {
+        check(&|arrays| arrays[2] = ends(wrong), CHUNK, "`episode_ends` must ascend");
+    }
+    check(&|arrays| drop(arrays.pop()), CHUNK, "1 episodes cannot be parted");
+    let long = ChunkPlan { horizon: 8, ..CHUNK };
+    check(&|_| (), long, "no training episode has room for `horizon` = 8");
+    assert!(refusal(dir.path().join("absent.npz"), CHUNK).contains("does not exist"));
+    let whole = std::fs::read(file(dir.path(), &arrays())).unwrap();
+    for length in [0, 10, whole.len() / 2] {
+        let path = dir.path().join("torn.npz");
+        crate::files::write_atomic(&path, &whole[..length]).unwrap();
+        assert!(refusal(path, CHUNK).contains("it is no npz file"), "{length}");
+    }
+}
+
+#[test]
+fn generated_episodes_are_the_same_each_time() {
+    let from = |seed| Behaviour::PushTLike { episodes: 4, seed };
+    let chunk = ChunkPlan { horizon: 16, n_action_steps: 8, ..CHUNK };
+    let facts = |seed| survey(from(seed), chunk).unwrap();
+    assert_eq!(facts(1), facts(1));
+    assert_ne!(facts(1), facts(2));
+    assert_eq!((facts(1).sample, facts(1).target), (Some(vec![2, 4]), vec![16, 2]));
+    let one = Behaviour::PushTLike { episodes: 1, seed: 1 };
+    assert!(survey(one, chunk).unwrap_err().to_string().contains("1 episodes cannot be parted"));
+}
+
+/// The expert of stable-baselines: 100 episodes of 200 steps.
+#[test]
+fn a_published_file_is_read() {
+    let file = PathBuf::from("../shared/data/control/pendulum_expert.npz");
+    if !file.exists() {
+        println!("skipped: {} is not there", file.display());
+        return;
+    }
+    let chunk = ChunkPlan { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
+    let facts = survey(Behaviour::Npz { file }, chunk).unwrap();
+    assert_eq!((facts.n_train, facts.n_val), (90 * 193, 10 * 193));
+    assert_eq!((facts.sample, facts.target), (Some(vec![2, 3]), vec![16, 1]));
+    let SourcePlan::Trajectories { ranges, .. } = facts.source else { panic!("another source") };
+    // Cosine, sine and speed of the angle; torques are limited to 2.
+    assert!(ranges.actions[0][0] >= -2.0 && ranges.actions[0][1] <= 2.0, "{ranges:?}");
+    assert!(ranges.observations.iter().take(2).all(|&[low, high]| low >= -1.0 && high <= 1.0));
+}

@@ -1,0 +1,61 @@
+//! WAV files -> samples between -1 and 1.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use hound::{SampleFormat, WavReader, WavSpec};
+
+use crate::data::error::SampleError;
+use crate::data::read;
+
+/// Samples a second, and samples of each channel.
+pub(super) struct Header {
+    pub(super) rate: u32,
+    pub(super) samples: usize,
+}
+
+/// What the file at `path` says of itself.
+///
+/// # Errors
+///
+/// It cannot be read, or is no WAV file.
+pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
+    let reader = open(path)?;
+    Ok(Header { rate: reader.spec().sample_rate, samples: reader.duration() as usize })
+}
+
+/// Its first `most` samples, the mean over the channels.
+///
+/// # Errors
+///
+/// As [`header`], or it is cut short.
+pub(super) fn speech(path: &Path, most: usize) -> Result<Vec<f32>, SampleError> {
+    let mut reader = open(path)?;
+    let WavSpec { channels, bits_per_sample, sample_format, .. } = reader.spec();
+    let channels = usize::from(channels.max(1));
+    let wanted = most.saturating_mul(channels);
+    let fails = |error: hound::Error| decode(path, &error);
+    let values: Vec<f32> = match sample_format {
+        SampleFormat::Float => {
+            reader.samples::<f32>().take(wanted).collect::<Result<_, _>>().map_err(fails)?
+        }
+        SampleFormat::Int => {
+            let scale = 1.0 / (1u64 << (bits_per_sample.clamp(1, 32) - 1)) as f64;
+            let value = |value: i32| (f64::from(value) * scale) as f32;
+            let values = reader.samples::<i32>().take(wanted).map(|read| read.map(value));
+            values.collect::<Result<_, _>>().map_err(fails)?
+        }
+    };
+    let mean = |frame: &[f32]| frame.iter().sum::<f32>() / frame.len() as f32;
+    Ok(values.chunks(channels).map(mean).collect())
+}
+
+fn open(path: &Path) -> Result<WavReader<Cursor<Vec<u8>>>, SampleError> {
+    let bytes =
+        read::whole(path).map_err(|source| SampleError::Io { path: path.into(), source })?;
+    WavReader::new(Cursor::new(bytes)).map_err(|error| decode(path, &error))
+}
+
+fn decode(path: &Path, error: &hound::Error) -> SampleError {
+    SampleError::Decode { path: path.into(), reason: error.to_string() }
+}

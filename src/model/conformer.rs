@@ -1,0 +1,212 @@
+//! A Conformer block (Gulati et al., 2020) with relative positions (Dai et al., 2019), as NVIDIA NeMo writes it: half a
+//! feed-forward part, attention, convolution, half a feed-forward part, and a norm.
+//!
+//! Keys: `norm_feed_forward1`, `feed_forward1.linear{1,2}`, `norm_conv`, `conv.{pointwise_conv1,depthwise_conv,batch_norm,
+//! pointwise_conv2}`, `norm_self_att`, `self_attn.{pos_bias_u,pos_bias_v,linear_q,linear_k,linear_v,linear_out,linear_pos}`,
+//! `norm_feed_forward2`, `feed_forward2.linear{1,2}`, `norm_out`, registered in this order.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::fastconformer::Frames;
+use crate::nn::{
+    BatchNorm2d, Builder, Conv1d, ConvShape, Dropout, Init, LayerNorm, Linear, Nonlinearity, Param,
+    Pass,
+};
+use crate::ops::{self, Activation, Window};
+
+/// Score of a pair of frames of which one is padding.
+const OUT_OF_SIGHT: f64 = -1e4;
+
+/// Sizes of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) width: usize,
+    pub(super) heads: usize,
+    pub(super) kernel: usize,
+    pub(super) dropout: f64,
+}
+
+pub(super) struct Block {
+    norms: [LayerNorm; 5],
+    feed_forward: [FeedForward; 2],
+    attention: RelativeAttention,
+    conv: Convolution,
+    dropout: Dropout,
+    after_attention: Dropout,
+    after_conv: Dropout,
+    after_second: Dropout,
+}
+
+impl Block {
+    pub(super) fn new(builder: &Builder, sizes: Sizes) -> Result<Self> {
+        let norm = |name: &str| LayerNorm::new(&builder.pp(name), sizes.width);
+        let dropout = |name: &str| Dropout::new(&builder.pp(name), sizes.dropout);
+        let feed_forward = |name: &str| FeedForward::new(&builder.pp(name), sizes);
+        let (norm1, feed_forward1) = (norm("norm_feed_forward1")?, feed_forward("feed_forward1")?);
+        let (norm_conv, conv) = (norm("norm_conv")?, Convolution::new(&builder.pp("conv"), sizes)?);
+        let norm_attention = norm("norm_self_att")?;
+        let attention = RelativeAttention::new(&builder.pp("self_attn"), sizes)?;
+        let (norm2, feed_forward2) = (norm("norm_feed_forward2")?, feed_forward("feed_forward2")?);
+        Ok(Self {
+            norms: [norm1, norm_attention, norm_conv, norm2, norm("norm_out")?],
+            feed_forward: [feed_forward1, feed_forward2],
+            attention,
+            conv,
+            dropout: dropout("dropout.0"),
+            after_attention: dropout("dropout.1"),
+            after_conv: dropout("dropout.2"),
+            after_second: dropout("dropout.3"),
+        })
+    }
+
+    /// x (n, frames, width) -> the same shape; `positions` (2 frames - 1, width).
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        positions: &Tensor,
+        frames: &Frames,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        let [norm1, norm_attention, norm_conv, norm2, norm_out] = &self.norms;
+        let half = |part: &FeedForward, norm: &LayerNorm, x: &Tensor, dropout: &Dropout| {
+            let inner = dropout.forward(&part.forward(&norm.forward(x)?, pass)?, pass)?;
+            x + (inner * 0.5)?
+        };
+        let x = half(&self.feed_forward[0], norm1, x, &self.dropout)?;
+        let seen = self.attention.forward(&norm_attention.forward(&x)?, positions, frames, pass)?;
+        let x = (x + self.after_attention.forward(&seen, pass)?)?;
+        let near = self.conv.forward(&norm_conv.forward(&x)?, frames, pass)?;
+        let x = (x + self.after_conv.forward(&near, pass)?)?;
+        norm_out.forward(&half(&self.feed_forward[1], norm2, &x, &self.after_second)?)
+    }
+}
+
+/// Linear, `SiLU`, dropout, linear.
+struct FeedForward {
+    linear1: Linear,
+    dropout: Dropout,
+    linear2: Linear,
+}
+
+impl FeedForward {
+    fn new(builder: &Builder, Sizes { width, dropout, .. }: Sizes) -> Result<Self> {
+        Ok(Self {
+            linear1: Linear::new(&builder.pp("linear1"), width, 4 * width)?,
+            dropout: Dropout::new(&builder.pp("dropout"), dropout),
+            linear2: Linear::new(&builder.pp("linear2"), 4 * width, width)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let inner = Nonlinearity::Silu.forward(&self.linear1.forward(x, pass)?)?;
+        self.linear2.forward(&self.dropout.forward(&inner, pass)?, pass)
+    }
+}
+
+/// Attention whose scores depend on what frames hold and on how far apart they are.
+struct RelativeAttention {
+    heads: usize,
+    bias_u: Param,
+    bias_v: Param,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    out: Linear,
+    position: Linear,
+    dropout: Dropout,
+}
+
+impl RelativeAttention {
+    fn new(builder: &Builder, Sizes { width, heads, dropout, .. }: Sizes) -> Result<Self> {
+        if heads == 0 || !width.is_multiple_of(heads) {
+            bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
+        }
+        let bias = |name| builder.param(name, &[heads, width / heads], Init::Constant(0.0));
+        let linear = |name: &str| Linear::new(&builder.pp(name), width, width);
+        Ok(Self {
+            heads,
+            bias_u: bias("pos_bias_u")?,
+            bias_v: bias("pos_bias_v")?,
+            query: linear("linear_q")?,
+            key: linear("linear_k")?,
+            value: linear("linear_v")?,
+            out: linear("linear_out")?,
+            position: Linear::without_bias(&builder.pp("linear_pos"), width, width)?,
+            dropout: Dropout::new(&builder.pp("dropout"), dropout),
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        positions: &Tensor,
+        frames: &Frames,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        let (n, t, width) = x.dims3()?;
+        let (heads, each) = (self.heads, width / self.heads);
+        // (n, t, width) -> (n, heads, t, each)
+        let split = |x: Tensor| x.reshape((n, t, heads, each))?.transpose(1, 2)?.contiguous();
+        let query = self.query.forward(x, pass)?.reshape((n, t, heads, each))?;
+        let biased =
+            |bias: &Param| query.broadcast_add(&bias.tensor()?)?.transpose(1, 2)?.contiguous();
+        let key = split(self.key.forward(x, pass)?)?;
+        let value = split(self.value.forward(x, pass)?)?;
+        let places = self.position.forward(positions, pass)?;
+        let places = places.reshape((2 * t - 1, heads, each))?.transpose(0, 1)?.contiguous()?;
+        let content = biased(&self.bias_u)?.matmul(&key.transpose(2, 3)?.contiguous()?)?;
+        let places = places.transpose(1, 2)?.contiguous()?.unsqueeze(0)?;
+        let places = places.broadcast_as((n, heads, each, 2 * t - 1))?.contiguous()?;
+        let distance = shift(&biased(&self.bias_v)?.matmul(&places)?)?;
+        let scores = ((content + distance)? * (1.0 / (each as f64).sqrt()))?;
+        let shares = ops::softmax(&frames.hide_pairs(&scores, OUT_OF_SIGHT)?)?;
+        let shares = self.dropout.forward(&frames.hide_pairs(&shares, 0.0)?, pass)?;
+        let seen = shares.matmul(&value)?.transpose(1, 2)?.contiguous()?.reshape((n, t, width))?;
+        self.out.forward(&seen, pass)
+    }
+}
+
+/// From scores by distance, (n, heads, t, 2 t - 1) from far ahead to far behind, to scores by key, (n, heads, t, t).
+fn shift(x: &Tensor) -> Result<Tensor> {
+    let (n, heads, t, distances) = x.dims4()?;
+    let first = Tensor::zeros((n, heads, t, 1), x.dtype(), x.device())?;
+    let padded = Tensor::cat(&[&first, x], 3)?.reshape((n, heads, distances + 1, t))?;
+    let shifted = padded.narrow(2, 1, distances)?.contiguous()?;
+    shifted.reshape((n, heads, t, distances))?.narrow(3, 0, t)?.contiguous()
+}
+
+/// Pointwise, gate, depthwise, batch norm, `SiLU`, pointwise.
+struct Convolution {
+    pointwise1: Conv1d,
+    depthwise: Conv1d,
+    norm: BatchNorm2d,
+    pointwise2: Conv1d,
+}
+
+impl Convolution {
+    fn new(builder: &Builder, Sizes { width, kernel, .. }: Sizes) -> Result<Self> {
+        if kernel.is_multiple_of(2) {
+            bail!("`kernel_size` must be odd, not {kernel}");
+        }
+        let shape = |outputs, kernel: usize, groups| {
+            let window = Window { stride: 1, padding: kernel / 2 };
+            ConvShape { inputs: width, outputs, kernel, window, groups }
+        };
+        Ok(Self {
+            pointwise1: Conv1d::new(&builder.pp("pointwise_conv1"), shape(2 * width, 1, 1))?,
+            depthwise: Conv1d::new(&builder.pp("depthwise_conv"), shape(width, kernel, width))?,
+            norm: BatchNorm2d::new(&builder.pp("batch_norm"), width, 1.0)?,
+            pointwise2: Conv1d::new(&builder.pp("pointwise_conv2"), shape(width, 1, 1))?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, frames: &Frames, pass: &Pass) -> Result<Tensor> {
+        let width = x.dim(2)?;
+        let x = self.pointwise1.forward(x, pass)?;
+        let gate = Nonlinearity::Sigmoid.forward(&x.narrow(2, width, width)?.contiguous()?)?;
+        let x = frames.hide(&(x.narrow(2, 0, width)?.contiguous()? * gate)?)?;
+        let x = self.depthwise.forward(&x, pass)?.unsqueeze(2)?;
+        let x = self.norm.forward(&x, None, Activation::Identity, pass)?.squeeze(2)?;
+        self.pointwise2.forward(&Nonlinearity::Silu.forward(&x)?, pass)
+    }
+}

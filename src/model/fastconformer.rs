@@ -1,0 +1,176 @@
+//! `FastConformer` (Rekesh et al., 2023, <https://arxiv.org/abs/2305.05084>) as NVIDIA NeMo writes it: mel features, eight
+//! frames to one by depthwise convolutions, then Conformer blocks.
+//!
+//! Keys: `pre_encode.out`, `pre_encode.conv.{0,2,3,5,6}`, `layers.{i}` (see `conformer.rs`).
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use super::conformer::{Block, Sizes};
+use crate::nn::{Builder, Conv2d, ConvShape, Dropout, Linear, Nonlinearity, Pass};
+use crate::ops::Window;
+use crate::plan::ModelPlan;
+
+/// Frames of features that become one.
+pub(super) const FOLD: usize = 8;
+
+/// Which frames of a batch are more than padding.
+pub(super) struct Frames {
+    /// (n, frames, 1) of ones and zeros.
+    keep: Tensor,
+    /// (n, 1, frames, frames) of ones and zeros.
+    pairs: Tensor,
+}
+
+impl Frames {
+    /// `lengths` of `n` samples that were padded to `most` frames.
+    fn new(lengths: &[usize], most: usize) -> Result<Self> {
+        let n = lengths.len();
+        let real = |&length: &usize| (0..most).map(move |frame| f32::from(frame < length));
+        let keep: Vec<f32> = lengths.iter().flat_map(real).collect();
+        let keep = Tensor::from_vec(keep, (n, most, 1), &Device::Cpu)?;
+        let pairs = keep.broadcast_mul(&keep.transpose(1, 2)?)?.unsqueeze(1)?;
+        Ok(Self { keep, pairs })
+    }
+
+    /// x (n, frames, ...) with zeros for padding.
+    pub(super) fn hide(&self, x: &Tensor) -> Result<Tensor> {
+        let keep = (2..x.rank() - 1).try_fold(self.keep.clone(), |keep, _| keep.unsqueeze(2))?;
+        x.broadcast_mul(&keep)
+    }
+
+    /// x (n, heads, frames, frames) with `value` for pairs with padding.
+    pub(super) fn hide_pairs(&self, x: &Tensor, value: f64) -> Result<Tensor> {
+        let hidden = x.broadcast_mul(&self.pairs)?;
+        if value == 0.0 {
+            return Ok(hidden);
+        }
+        hidden.broadcast_add(&(self.pairs.affine(-value, value))?)
+    }
+}
+
+/// Frames that a convolution of stride 2 leaves.
+fn halved(length: usize) -> usize {
+    length.saturating_sub(1) / 2 + usize::from(length > 0)
+}
+
+/// The encoder.
+pub(super) struct FastConformer {
+    conv: [Conv2d; 5],
+    out: Linear,
+    layers: Vec<Block>,
+    dropout: Dropout,
+    width: usize,
+}
+
+impl FastConformer {
+    /// For features of `mels` numbers.
+    pub(super) fn new(plan: &ModelPlan, builder: &Builder, mels: usize) -> Result<Self> {
+        let (sizes, channels) = (&plan.sequence, plan.speech.subsampling_channels);
+        if !mels.is_multiple_of(FOLD) {
+            bail!("`n_mels` = {mels} is no multiple of {FOLD}");
+        }
+        let encode = builder.pp("pre_encode");
+        let out = Linear::new(&encode.pp("out"), channels * mels / FOLD, sizes.d_model)?;
+        let conv = |i: usize, [inputs, kernel, groups]: [usize; 3]| {
+            let window = match kernel {
+                1 => Window { stride: 1, padding: 0 },
+                _ => Window { stride: 2, padding: 1 },
+            };
+            let shape = ConvShape { inputs, outputs: channels, kernel, window, groups };
+            Conv2d::new(&encode.pp("conv").pp(i), shape)
+        };
+        let (first, small, pointwise) = ([1, 3, 1], [channels, 3, channels], [channels, 1, 1]);
+        let conv = [
+            conv(0, first)?,
+            conv(2, small)?,
+            conv(3, pointwise)?,
+            conv(5, small)?,
+            conv(6, pointwise)?,
+        ];
+        let block = Sizes {
+            width: sizes.d_model,
+            heads: sizes.n_heads,
+            kernel: plan.speech.kernel_size,
+            dropout: plan.dropout,
+        };
+        let layer = |i| Block::new(&builder.pp("layers").pp(i), block);
+        Ok(Self {
+            conv,
+            out,
+            layers: (0..sizes.n_layers).map(layer).collect::<Result<_>>()?,
+            dropout: Dropout::new(&builder.pp("pos_enc").pp("dropout"), plan.dropout),
+            width: sizes.d_model,
+        })
+    }
+
+    /// x (n, frames, mels) with their `lengths` -> (n, frames / 8, width) and the lengths of these.
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        pass: &Pass,
+    ) -> Result<(Tensor, Vec<usize>)> {
+        let (x, lengths) = self.subsample(x, lengths, pass)?;
+        let t = x.dim(1)?;
+        let frames = Frames::new(&lengths, t)?;
+        let positions = self.dropout.forward(&positions(t, self.width)?, pass)?;
+        let x = self.dropout.forward(&(x * (self.width as f64).sqrt())?, pass)?;
+        let layer = |x, block: &Block| block.forward(&x, &positions, &frames, pass);
+        Ok((self.layers.iter().try_fold(x, layer)?, lengths))
+    }
+
+    /// Eight frames to one, without positions.
+    pub(super) fn subsample(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        pass: &Pass,
+    ) -> Result<(Tensor, Vec<usize>)> {
+        let hide = |x: &Tensor, lengths: &[usize]| Frames::new(lengths, x.dim(1)?)?.hide(x);
+        let [first, depthwise1, pointwise1, depthwise2, pointwise2] = &self.conv;
+        let mut lengths = lengths.to_vec();
+        let mut x = hide(&x.unsqueeze(3)?, &lengths)?;
+        for stage in [&[first][..], &[depthwise1, pointwise1], &[depthwise2, pointwise2]] {
+            x = stage.iter().try_fold(x, |x, conv| conv.forward(&x, pass))?;
+            lengths.iter_mut().for_each(|length| *length = halved(*length));
+            x = hide(&Nonlinearity::Relu.forward(&x)?, &lengths)?;
+        }
+        // The original's channels come before the frequencies.
+        let x = x.transpose(2, 3)?.contiguous()?.flatten_from(2)?;
+        Ok((self.out.forward(&x, pass)?, lengths))
+    }
+}
+
+/// Sines in even and cosines in odd columns for distances from `t` - 1 ahead to `t` - 1 behind: (2 t - 1, width).
+fn positions(t: usize, width: usize) -> Result<Tensor> {
+    let value = |distance: f64, column: usize| {
+        let rate = 10_000f64.powf(-((column - column % 2) as f64) / width as f64);
+        let angle = distance * rate;
+        (if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }) as f32
+    };
+    let rows = (0..2 * t - 1).map(|row| (t - 1) as f64 - row as f64);
+    let values: Vec<f32> =
+        rows.flat_map(|distance| (0..width).map(move |c| value(distance, c))).collect();
+    Tensor::from_vec(values, (2 * t - 1, width), &Device::Cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_those_of_nemo() {
+        let row = positions(5, 24).unwrap().narrow(0, 0, 1).unwrap();
+        let row = row.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for (found, expected) in
+            row.iter().zip([-0.756_802_5, -0.653_643_6, 0.959_425_4, -0.281_962_75])
+        {
+            assert!((found - expected).abs() < 1e-6, "{found}");
+        }
+    }
+
+    #[test]
+    fn lengths_are_halved_as_convolutions_do_it() {
+        assert_eq!([0, 1, 2, 3, 96, 97].map(halved), [0, 1, 1, 2, 48, 49]);
+    }
+}

@@ -1,0 +1,189 @@
+//! The conditional 1-D U-Net of diffusion policies (Janner et al., 2022; Chi et al., 2023), channels last: residual
+//! blocks along a chunk of actions, each scaled and shifted by features of the condition (FiLM).
+
+use candle_core::{Result, Tensor, bail};
+
+use crate::nn::{
+    Builder, Conv1d, ConvShape, ConvTranspose1d, GroupNorm, Linear, Nonlinearity, Pass,
+};
+use crate::ops::Window;
+use crate::plan::PolicyPlan;
+
+/// Conv1d, `GroupNorm`, Mish. Keys: `block.{0,1}`.
+pub(super) struct ConvBlock {
+    conv: Conv1d,
+    norm: GroupNorm,
+}
+
+impl ConvBlock {
+    pub(super) fn new(
+        builder: &Builder,
+        [inputs, outputs]: [usize; 2],
+        sizes: &PolicyPlan,
+    ) -> Result<Self> {
+        let block = builder.pp("block");
+        if !outputs.is_multiple_of(sizes.n_groups.max(1)) || sizes.kernel_size.is_multiple_of(2) {
+            bail!("`n_groups` must divide every width of `down_dims`, and `kernel_size` be odd");
+        }
+        let window = Window { stride: 1, padding: sizes.kernel_size / 2 };
+        Ok(Self {
+            conv: Conv1d::new(&block.pp(0), line([inputs, outputs], sizes.kernel_size, window))?,
+            norm: GroupNorm::new(&block.pp(1), sizes.n_groups, outputs)?,
+        })
+    }
+
+    pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        Nonlinearity::Mish.forward(&self.norm.forward(&self.conv.forward(x, pass)?)?)
+    }
+}
+
+/// A convolution along a line.
+pub(super) fn line([inputs, outputs]: [usize; 2], kernel: usize, window: Window) -> ConvShape {
+    ConvShape { inputs, outputs, kernel, window, groups: 1 }
+}
+
+/// Two blocks with the condition between them, beside a shortcut. Keys: `blocks.{0,1}`, `cond_encoder.1`,
+/// `residual_conv`.
+struct Residual {
+    blocks: [ConvBlock; 2],
+    condition: Linear,
+    shortcut: Option<Conv1d>,
+    outputs: usize,
+}
+
+impl Residual {
+    fn new(
+        builder: &Builder,
+        [inputs, outputs]: [usize; 2],
+        condition: usize,
+        sizes: &PolicyPlan,
+    ) -> Result<Self> {
+        let blocks = builder.pp("blocks");
+        let window = Window { stride: 1, padding: 0 };
+        let shape = line([inputs, outputs], 1, window);
+        Ok(Self {
+            blocks: [
+                ConvBlock::new(&blocks.pp(0), [inputs, outputs], sizes)?,
+                ConvBlock::new(&blocks.pp(1), [outputs, outputs], sizes)?,
+            ],
+            condition: Linear::new(&builder.pp("cond_encoder").pp(1), condition, 2 * outputs)?,
+            shortcut: (inputs != outputs)
+                .then(|| Conv1d::new(&builder.pp("residual_conv"), shape))
+                .transpose()?,
+            outputs,
+        })
+    }
+
+    /// x (n, length, inputs), activated condition (n, features) -> (n, length, outputs).
+    fn forward(&self, x: &Tensor, condition: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let film = self.condition.forward(condition, pass)?.unsqueeze(1)?;
+        let scale = film.narrow(2, 0, self.outputs)?.contiguous()?;
+        let bias = film.narrow(2, self.outputs, self.outputs)?.contiguous()?;
+        let inner = self.blocks[0].forward(x, pass)?.broadcast_mul(&scale)?.broadcast_add(&bias)?;
+        let inner = self.blocks[1].forward(&inner, pass)?;
+        match &self.shortcut {
+            Some(conv) => inner + conv.forward(x, pass)?,
+            None => inner + x,
+        }
+    }
+}
+
+/// Two residual blocks, the second of which keeps the width.
+struct Pair([Residual; 2]);
+
+impl Pair {
+    fn new(
+        builder: &Builder,
+        [inputs, outputs]: [usize; 2],
+        condition: usize,
+        sizes: &PolicyPlan,
+    ) -> Result<Self> {
+        let block = |i, inputs| Residual::new(&builder.pp(i), [inputs, outputs], condition, sizes);
+        Ok(Self([block(0, inputs)?, block(1, outputs)?]))
+    }
+
+    fn forward(&self, x: &Tensor, condition: &Tensor, pass: &Pass) -> Result<Tensor> {
+        self.0.iter().try_fold(x.clone(), |x, block| block.forward(&x, condition, pass))
+    }
+}
+
+/// From actions with noise, and features of the condition, to what is noise in them.
+pub(super) struct UNet1d {
+    middle: Pair,
+    up: Vec<(Pair, ConvTranspose1d)>,
+    down: Vec<(Pair, Option<Conv1d>)>,
+    last: ConvBlock,
+    out: Conv1d,
+}
+
+impl UNet1d {
+    /// Registers `mid_modules`, whatever `between` registers, `up_modules`, `down_modules` and `final_conv`: the
+    /// original's order.
+    pub(super) fn new<T>(
+        builder: &Builder,
+        actions: usize,
+        condition: usize,
+        sizes: &PolicyPlan,
+        between: impl FnOnce() -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let [first, .., last] = sizes.down_dims[..] else {
+            bail!("`down_dims` needs two widths or more, not {:?}", sizes.down_dims)
+        };
+        let middle = Pair::new(&builder.pp("mid_modules"), [last, last], condition, sizes)?;
+        let between = between()?;
+        let widths = [&[actions], &sizes.down_dims[..]].concat();
+        let resampled = |kernel| line([0, 0], kernel, Window { stride: 2, padding: 1 });
+        let level = |modules: &str, i: usize, widths: [usize; 2]| {
+            let builder = builder.pp(modules).pp(i);
+            Pair::new(&builder, widths, condition, sizes)
+                .map(|pair| (pair, builder.pp(2).pp("conv")))
+        };
+        let mut up = Vec::new();
+        for (i, pair) in sizes.down_dims.windows(2).rev().enumerate() {
+            let (blocks, builder) = level("up_modules", i, [2 * pair[1], pair[0]])?;
+            let shape = ConvShape { inputs: pair[0], outputs: pair[0], ..resampled(4) };
+            up.push((blocks, ConvTranspose1d::new(&builder, shape)?));
+        }
+        let mut down = Vec::new();
+        for (i, pair) in widths.windows(2).enumerate() {
+            let (blocks, builder) = level("down_modules", i, [pair[0], pair[1]])?;
+            let shape = ConvShape { inputs: pair[1], outputs: pair[1], ..resampled(3) };
+            let is_last = i + 2 == widths.len();
+            let smaller = (!is_last).then(|| Conv1d::new(&builder, shape)).transpose()?;
+            down.push((blocks, smaller));
+        }
+        let end = builder.pp("final_conv");
+        let net = Self {
+            middle,
+            up,
+            down,
+            last: ConvBlock::new(&end.pp(0), [first, first], sizes)?,
+            out: Conv1d::new(
+                &end.pp(1),
+                line([first, actions], 1, Window { stride: 1, padding: 0 }),
+            )?,
+        };
+        Ok((net, between))
+    }
+
+    /// x (n, length, actions), condition (n, features) -> (n, length, actions).
+    pub(super) fn forward(&self, x: &Tensor, condition: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let condition = Nonlinearity::Mish.forward(condition)?;
+        let mut x = x.clone();
+        let mut skips = Vec::new();
+        for (blocks, smaller) in &self.down {
+            x = blocks.forward(&x, &condition, pass)?;
+            skips.push(x.clone());
+            if let Some(smaller) = smaller {
+                x = smaller.forward(&x, pass)?;
+            }
+        }
+        x = self.middle.forward(&x, &condition, pass)?;
+        // The skip of the first level is left over, as in the original.
+        for ((blocks, larger), skip) in self.up.iter().zip(skips.iter().rev()) {
+            x = blocks.forward(&Tensor::cat(&[&x, skip], 2)?, &condition, pass)?;
+            x = larger.forward(&x, pass)?;
+        }
+        self.out.forward(&self.last.forward(&x, pass)?, pass)
+    }
+}

@@ -1,0 +1,239 @@
+//! A trained policy acts: it sees the last observations, draws a chunk of actions, does some of them, and looks again.
+
+use candle_core::{Device, Result, Tensor};
+
+use crate::data::{MOST_STEPS, Push};
+use crate::engine::{self, Engine};
+use crate::plan::{Behaviour, ChunkPlan, Plan, Ranges, SourcePlan, scaled, unscaled};
+use crate::rng::{Key, Purpose};
+
+/// Starts from which a policy is tested.
+pub(crate) const EPISODES: u64 = 50;
+/// Keeps the starts of tests from those of demonstrations.
+const TEST: u64 = 1;
+
+/// Answers observations (n, seen, numbers) by chunks of actions (n, length, numbers), all between -1 and 1; each
+/// sample draws from its key.
+pub(crate) type Ask<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
+
+/// What was seen and done in one step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deed {
+    /// In the units of the data.
+    pub observation: Vec<f32>,
+    /// In the units of the data.
+    pub action: Vec<f32>,
+}
+
+/// One attempt of a policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Episode {
+    /// Its steps.
+    pub deeds: Vec<Deed>,
+    /// Whether it came to its goal.
+    pub solved: bool,
+    push: Push,
+}
+
+impl Episode {
+    /// Nothing was done yet.
+    pub(crate) fn new(push: Push) -> Self {
+        Self { deeds: Vec::new(), solved: false, push }
+    }
+
+    /// The last `n` observations; before the first there were more like it.
+    fn seen(&self, n: usize) -> Vec<Vec<f32>> {
+        let before = self.deeds.iter().rev().map(|deed| deed.observation.clone());
+        let mut seen: Vec<_> =
+            std::iter::once(self.push.observe().to_vec()).chain(before).take(n).collect();
+        seen.resize_with(n, || {
+            self.deeds
+                .first()
+                .map_or_else(|| self.push.observe().to_vec(), |first| first.observation.clone())
+        });
+        seen.reverse();
+        seen
+    }
+
+    fn act(&mut self, action: &[f32]) {
+        if self.solved || self.deeds.len() >= MOST_STEPS {
+            return;
+        }
+        let observation = self.push.observe().to_vec();
+        self.deeds.push(Deed { observation, action: action.to_vec() });
+        self.push.act([action[0], action[1]]);
+        self.solved = self.push.is_solved();
+    }
+
+    /// Where agent and disc are now.
+    pub fn end(&self) -> [f32; 4] {
+        self.push.observe()
+    }
+}
+
+/// How observations become actions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Eyes<'a> {
+    pub(crate) chunk: ChunkPlan,
+    pub(crate) ranges: &'a Ranges,
+}
+
+impl<'a> Eyes<'a> {
+    /// Those of a plan for recorded behaviour.
+    pub(crate) fn of(plan: &'a Plan) -> Option<Self> {
+        match &plan.data.source {
+            SourcePlan::Trajectories { chunk, ranges, .. } => Some(Self { chunk: *chunk, ranges }),
+            _ => None,
+        }
+    }
+
+    /// The actions to do now for each of several rows of observations, oldest first.
+    pub(crate) fn actions(
+        self,
+        seen: &[Vec<Vec<f32>>],
+        draws: &[Key],
+        ask: Ask<'_>,
+    ) -> Result<Vec<Vec<Vec<f32>>>> {
+        let numbers = self.ranges.observations.len();
+        let values: Vec<f32> = seen
+            .iter()
+            .flatten()
+            .flat_map(|row| row.iter().zip(&self.ranges.observations))
+            .map(|(&value, &range)| scaled(value, range))
+            .collect();
+        let shape = (seen.len(), self.chunk.n_obs_steps, numbers);
+        let inputs = Tensor::from_vec(values, shape, &Device::Cpu)?;
+        let chunks = ask(&inputs, draws)?.to_vec3::<f32>()?;
+        let action = |row: Vec<f32>| -> Vec<f32> {
+            row.into_iter().zip(&self.ranges.actions).map(|(v, &r)| unscaled(v, r)).collect()
+        };
+        let now = self.chunk.n_obs_steps - 1;
+        let done = |chunk: Vec<Vec<f32>>| {
+            chunk.into_iter().skip(now).take(self.chunk.n_action_steps).map(action).collect()
+        };
+        Ok(chunks.into_iter().map(done).collect())
+    }
+
+    /// Lets all `episodes` go on to their end, side by side; `key` gives the draws of an episode at a step.
+    pub(crate) fn roll_out(
+        self,
+        episodes: &mut [Episode],
+        key: impl Fn(u64, u64) -> Key,
+        ask: Ask<'_>,
+    ) -> Result<()> {
+        for chunk in 0..MOST_STEPS.div_ceil(self.chunk.n_action_steps) as u64 {
+            if episodes.iter().all(|episode| episode.solved) {
+                break;
+            }
+            let seen: Vec<_> = episodes.iter().map(|e| e.seen(self.chunk.n_obs_steps)).collect();
+            let draws: Vec<Key> = (0..episodes.len() as u64).map(|e| key(e, chunk)).collect();
+            let actions = self.actions(&seen, &draws, ask)?;
+            for (episode, actions) in episodes.iter_mut().zip(actions) {
+                actions.iter().for_each(|action| episode.act(action));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Share of the episodes that the engine's policy solves, if there is a simulation of the plan's data. Every rank finds
+/// the same.
+pub(crate) fn success(
+    plan: &Plan,
+    engine: &mut Engine,
+) -> std::result::Result<Option<f64>, engine::Error> {
+    let (Some(eyes), Some(seed)) = (Eyes::of(plan), simulated(plan)) else { return Ok(None) };
+    let start = |episode| Push::start(Key::new(seed, Purpose::Generate, TEST, episode));
+    let mut episodes: Vec<Episode> = (0..EPISODES).map(|e| Episode::new(start(e))).collect();
+    let step = engine.state().step;
+    let key = |episode, chunk| Key::new(plan.seed, Purpose::Sample, episode, chunk);
+    eyes.roll_out(&mut episodes, key, &mut |inputs, draws| engine.answer(inputs, draws))
+        .map_err(|source| engine::Error::Tensor { phase: "rolled out", step, source })?;
+    let solved = episodes.iter().filter(|episode| episode.solved).count();
+    Ok(Some(solved as f64 / EPISODES as f64))
+}
+
+/// The seed of a plan's simulation, if it has one.
+pub(crate) fn simulated(plan: &Plan) -> Option<u64> {
+    match &plan.data.source {
+        SourcePlan::Trajectories { from: Behaviour::PushTLike { seed, .. }, .. } => Some(*seed),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: ChunkPlan =
+        ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.1 };
+
+    fn arena() -> Ranges {
+        Ranges { observations: vec![[0.0, 512.0]; 4], actions: vec![[0.0, 512.0]; 2] }
+    }
+
+    fn push(episode: u64) -> Push {
+        Push::start(Key::new(5, Purpose::Generate, 0, episode))
+    }
+
+    /// The policy is told the expert's way in the units that it sees.
+    #[test]
+    fn the_chosen_actions_of_a_chunk_are_done_in_the_units_of_the_data() {
+        let ranges = arena();
+        let eyes = Eyes { chunk: CHUNK, ranges: &ranges };
+        let mut episodes = vec![Episode::new(push(0)), Episode::new(push(1))];
+        let first: Vec<[f32; 4]> = episodes.iter().map(Episode::end).collect();
+        let mut asked = 0;
+        let mut ask = |inputs: &Tensor, draws: &[Key]| {
+            assert_eq!((inputs.dims(), draws.len()), (&[2usize, 2, 4][..], 2));
+            asked += 1;
+            // The chunk's actions are 0, 0.25, 0.5, 0.75: the second and the third are done.
+            let chunk =
+                Tensor::new(&[[0f32, 0.0], [0.25, 0.25], [0.5, 0.5], [0.75, 0.75]], &Device::Cpu)?;
+            chunk.unsqueeze(0)?.repeat((2, 1, 1))
+        };
+        let key = |episode, chunk| Key::new(1, Purpose::Sample, episode, chunk);
+        eyes.roll_out(&mut episodes, key, &mut ask).unwrap();
+        assert_eq!(asked, MOST_STEPS / 2);
+        for (episode, first) in episodes.iter().zip(first) {
+            assert!(!episode.solved);
+            assert_eq!(episode.deeds.len(), MOST_STEPS);
+            assert_eq!(episode.deeds[0].observation, first);
+            let actions: Vec<f32> =
+                episode.deeds.iter().take(4).map(|deed| deed.action[0]).collect();
+            assert_eq!(actions, [320.0, 384.0, 320.0, 384.0]);
+        }
+    }
+
+    #[test]
+    fn the_first_observation_stands_for_those_before_it() {
+        let mut episode = Episode::new(push(0));
+        let start = episode.end().to_vec();
+        assert_eq!(episode.seen(3), vec![start.clone(); 3]);
+        episode.act(&[200.0, 200.0]);
+        let now = episode.end().to_vec();
+        assert_ne!(now, start);
+        assert_eq!(episode.seen(3), [start.clone(), start, now]);
+    }
+
+    #[test]
+    fn an_expert_who_is_asked_this_way_solves_every_episode() {
+        let ranges = arena();
+        let chunk = ChunkPlan { horizon: 1, n_obs_steps: 1, n_action_steps: 1, val_ratio: 0.1 };
+        let eyes = Eyes { chunk, ranges: &ranges };
+        let mut episodes: Vec<Episode> = (0..10).map(|e| Episode::new(push(e))).collect();
+        let mut ask = |inputs: &Tensor, draws: &[Key]| {
+            let seen = inputs.flatten_from(1)?.to_vec2::<f32>()?;
+            let action = |(seen, key): (&Vec<f32>, &Key)| {
+                let at = |i: usize| f64::from(unscaled(seen[i], [0.0, 512.0]));
+                let push = Push::at([at(0), at(1)], [at(2), at(3)]);
+                push.expert(1.0, &mut key.stream()).map(|value| scaled(value, [0.0, 512.0]))
+            };
+            let actions: Vec<f32> = seen.iter().zip(draws).flat_map(action).collect();
+            Tensor::from_vec(actions, (seen.len(), 1, 2), &Device::Cpu)
+        };
+        let key = |episode, chunk| Key::new(1, Purpose::Sample, episode, chunk);
+        eyes.roll_out(&mut episodes, key, &mut ask).unwrap();
+        assert!(episodes.iter().all(|episode| episode.solved));
+    }
+}

@@ -1,0 +1,74 @@
+//! Policies: trained on generated behaviour, tested in its simulation, asked for actions.
+
+use crate::lab::Lab;
+
+const POLICY: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 7
+
+[model]
+name = "diffusion_policy"
+down_dims = [8, 16]
+diffusion_step_embed_dim = 8
+n_groups = 4
+num_inference_steps = 2
+
+[data]
+name = "push_t_like"
+episodes = 4
+val_ratio = 0.25
+num_workers = 1
+
+[train]
+steps = 3
+batch_size = 4
+global_batch_size = 8
+
+[loss]
+name = "mse"
+
+[optimizer]
+name = "adamw"
+lr = 1e-3
+
+[ema]
+decay = 0.99
+
+[distributed]
+devices = 2
+threads_per_rank = 1
+
+[expect]
+"test/success" = { at_least = 0.0 }
+"#;
+
+#[test]
+fn a_policy_is_trained_tested_in_its_simulation_and_asked_for_actions() {
+    let lab = Lab::with(POLICY);
+    let ended = lab.run_to(0, &["small.toml"]);
+    let tested = lab.events().into_iter().find(|event| event["event"] == "tested");
+    let tested = tested.unwrap_or_else(|| panic!("{ended:?}"));
+    let success = tested["metrics"]["test/success"].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&success));
+
+    let ended = lab.run_to(0, &["eval", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(found["metrics"]["test/success"].as_f64(), Some(success));
+    assert!(found["metrics"]["val/mse"].as_f64().unwrap() > 0.0);
+
+    let ended = lab.run_to(0, &["sample", "--episodes", "2"]);
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert_eq!(lines[0], "episode,step,agent_x,agent_y,disc_x,disc_y,action_x,action_y");
+    let start = |line: &str| line.split(',').skip(2).take(4).collect::<Vec<_>>().join(",");
+    let starts: Vec<&&str> =
+        lines.iter().filter(|line| line.split(',').nth(1) == Some("0")).collect();
+    assert_eq!((starts.len(), start(starts[0])), (2, start(starts[1])));
+
+    let ended = lab.run_to(0, &["sample", "--prompt", "200 200 256 150, 200 200 256 150"]);
+    assert_eq!(ended.stdout.lines().count(), 8);
+    assert!(ended.stdout.lines().all(|line| line.split(',').count() == 2), "{}", ended.stdout);
+    let ended = lab.run_to(2, &["sample", "--prompt", "200 200"]);
+    assert!(ended.stderr.contains("the last 2 observations of 4 numbers"), "{}", ended.stderr);
+}
