@@ -70,16 +70,16 @@ impl Engine {
     }
 
     fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {
-        let (plan, targets) = (&self.plan.loss, &batch.targets);
+        let plan = &self.plan.loss;
         let convolutions = self.plan.convolutions;
         let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
         let (loss, correct, errors) = self
-            .model
-            .forward(&batch.inputs, &pass)
-            .and_then(|outputs| {
-                let loss = loss::mean(plan, &outputs, targets)?;
-                let correct = loss::correct(plan, &outputs, targets)?;
-                let errors = loss::errors(plan, &outputs, targets)?;
+            .placed(batch)
+            .and_then(|(inputs, targets)| {
+                let outputs = self.model.forward(&inputs, &pass)?;
+                let loss = loss::mean(plan, &outputs, &targets)?;
+                let correct = loss::correct(plan, &outputs, &targets)?;
+                let errors = loss::errors(plan, &outputs, &targets)?;
                 Ok((f64::from(loss::scalar(&loss)?), correct, errors))
             })
             .map_err(|source| Error::Tensor {

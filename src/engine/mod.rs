@@ -8,6 +8,10 @@ mod clock;
 mod error;
 mod evaluate;
 mod loss;
+#[cfg(feature = "cuda")]
+mod on_gpu;
+mod place;
+mod reduce;
 mod reducer;
 mod rehearse;
 mod scaler;
@@ -26,6 +30,8 @@ pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
 pub use vote::Wish;
 
+use candle_core::Device;
+
 use crate::collective::Collective;
 use crate::data::{Batch, sampler};
 use crate::event::TimeShares;
@@ -36,7 +42,7 @@ use crate::ops::GradientSink;
 use crate::optim::{GradientNorm, Moments, Rates, Schedule};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
-use reducer::Reducer;
+use reduce::Reduce;
 use vote::{PassReport, Totals, Vote};
 
 /// Trains one rank's replica of a model together with the other ranks.
@@ -46,7 +52,9 @@ pub struct Engine {
     params: Params,
     moments: Vec<Moments>,
     collective: Arc<dyn Collective>,
-    reducer: Reducer,
+    reducer: Box<dyn Reduce>,
+    /// Where the model computes.
+    device: Device,
     sink: Arc<dyn GradientSink>,
     state: TrainState,
     time: TimeShares,
@@ -112,7 +120,7 @@ impl Engine {
                 reports.push(self.pass(step, pass, &batch, loss_scale)?);
             }
             if passes.get(position + 1).is_some_and(|next| next.shard != pass.shard) {
-                self.reducer.end_shard();
+                self.reducer.end_shard()?;
             }
         }
         (self.observer)(step, Phase::Reducing);
@@ -159,7 +167,19 @@ impl Engine {
         &self.params
     }
 
-    /// Optimizer state of each parameter in registration order.
+    /// Copies the optimizer's state to the CPU's memory, if it is elsewhere: [`Engine::moments`] is true from then until
+    /// the next step.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn bring_home(&mut self) -> Result<(), Error> {
+        let step = self.state.step;
+        let home = self.reducer.bring_home(&mut self.moments);
+        home.map_err(|source| Error::Tensor { phase: "saving", step, source })
+    }
+
+    /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`] found it.
     pub fn moments(&self) -> &[Moments] {
         &self.moments
     }
@@ -197,9 +217,10 @@ impl Engine {
             .timed(
                 |time| &mut time.forward,
                 |engine| {
-                    let outputs = engine.model.forward(&batch.inputs, &place)?;
-                    let loss = loss::mean(&engine.plan.loss, &outputs, &batch.targets)?;
-                    let correct = loss::correct(&engine.plan.loss, &outputs, &batch.targets)?;
+                    let (inputs, targets) = engine.placed(batch)?;
+                    let outputs = engine.model.forward(&inputs, &place)?;
+                    let loss = loss::mean(&engine.plan.loss, &outputs, &targets)?;
+                    let correct = loss::correct(&engine.plan.loss, &outputs, &targets)?;
                     let value = f64::from(loss::scalar(&loss)?);
                     Ok(((loss * (weight * loss_scale))?, value, correct))
                 },

@@ -1,6 +1,6 @@
 //! All decisions put together.
 
-use crate::config::values::Auto;
+use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
     BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, data, distributed, keep, length,
@@ -43,7 +43,8 @@ impl Plan {
             problems.one(found).map(|found| (model.counted(&found), found))
         });
         let loss = problems.one(loss::decide(loaded, &facts.data));
-        let world = problems.one(distributed::world_size(loaded, facts));
+        let ranks = problems.one(distributed::ranks(loaded, facts));
+        let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
         let moving = world.zip(batch).and_then(|(world, batch)| {
@@ -56,10 +57,10 @@ impl Plan {
             Some(transformed),
             Some((model, found)),
             Some(loss),
-            Some(world),
+            Some(ranks),
             Some(batch),
             Some((length, optimizer, schedule)),
-        ) = (transformed, model, loss, world, batch, moving)
+        ) = (transformed, model, loss, ranks, batch, moving)
         else {
             return Err(Problems::new(problems.0));
         };
@@ -67,7 +68,7 @@ impl Plan {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
-            data: data::decide(experiment, &facts.data, transformed, world, facts.cores),
+            data: data::decide(experiment, &facts.data, transformed, ranks.world, facts.cores),
             loss,
             batch,
             length,
@@ -79,7 +80,7 @@ impl Plan {
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
             schedule,
-            distributed: distributed::decide(experiment, world, facts.cores, &found),
+            distributed: distributed::decide(experiment, &ranks, facts.cores, &found),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
             checkpoint: keep::checkpoint(experiment),
@@ -98,7 +99,9 @@ impl Plan {
         experiment.train.batch_size = Auto::Given(self.batch.size.get());
         experiment.train.global_batch_size = Auto::Given(self.batch.global.get());
         experiment.train.gradient_accumulation_steps = Auto::Auto;
-        experiment.distributed.devices = Auto::Given(self.distributed.world_size.get());
+        if !matches!(experiment.distributed.devices, Devices::List(_)) {
+            experiment.distributed.devices = Devices::Count(self.distributed.world_size.get());
+        }
         if experiment.data.sampler == Sampler::Shards {
             experiment.distributed.shards = Auto::Given(self.batch.shards.get());
         }

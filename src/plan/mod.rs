@@ -36,7 +36,7 @@ use crate::units::BatchSize;
 pub use batch::{BatchPlan, admitted_worlds};
 pub use data::{DataPlan, SourcePlan};
 pub use distributed::{BackendPlan, DistributedPlan};
-pub use facts::{DataFacts, Facts, ModelFacts};
+pub use facts::{DataFacts, Facts, GpuFacts, ModelFacts};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
 pub use loss::LossPlan;

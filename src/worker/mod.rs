@@ -5,6 +5,7 @@ mod assemble;
 mod due;
 mod failure;
 mod feed;
+mod place;
 mod sample;
 mod test;
 mod train;
