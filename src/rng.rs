@@ -62,6 +62,12 @@ impl Key {
         mix(self.0.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
     }
 
+    /// What makes this stream differ from others, for a kernel that draws the same numbers.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn state(self) -> u64 {
+        self.0
+    }
+
     /// Uniform in [0, 1) with 53 bits.
     pub fn uniform(self, counter: u64) -> f64 {
         (self.bits(counter) >> 11) as f64 / (1u64 << 53) as f64

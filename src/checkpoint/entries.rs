@@ -40,6 +40,10 @@ impl Source for Place<'_> {
     fn copy_to(&self, bytes: &mut [u8]) -> candle_core::Result<()> {
         match self {
             Self::Counter(counter) => bytes.copy_from_slice(&counter.get().to_le_bytes()),
+            Self::Var(var) if !var.device().is_cpu() => {
+                let values = var.flatten_all()?.to_vec1::<f32>()?;
+                bytes.copy_from_slice(bytemuck::cast_slice(&values));
+            }
             Self::Var(var) => {
                 let (storage, layout) = var.storage_and_layout();
                 let candle_core::Storage::Cpu(storage) = &*storage else {

@@ -11,10 +11,10 @@ use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::files::RunLock;
 use crate::launch::Role;
 use crate::model::Registry;
-use crate::plan::{Facts, LossKind, Plan, RunFolders, Shapes};
+use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::Environment;
 use crate::worker::exit;
-use crate::{data, failpoint, files, report, worker};
+use crate::{data, failpoint, files, ops, report, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -85,7 +85,22 @@ pub(crate) fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
         Role::Foreign(place) => Some(place.world),
         Role::Parent | Role::Child(_) => None,
     };
-    Ok(Facts { cores, data, launched_world })
+    Ok(Facts { cores, data, gpus: gpus(), launched_world })
+}
+
+/// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told, not hidden: the
+/// user may believe to train on a GPU.
+fn gpus() -> Option<Vec<GpuFacts>> {
+    match ops::visible_gpus()? {
+        Ok(gpus) => {
+            let facts = |(name, memory)| GpuFacts { name, memory };
+            Some(gpus.into_iter().map(facts).collect())
+        }
+        Err(why) => {
+            to_stderr(&format!("warning: no GPU can be used: {why}"));
+            Some(Vec::new())
+        }
+    }
 }
 
 /// `[data]` with the folder of generated data filled in.

@@ -287,6 +287,12 @@ fn ended(mapping: &Mapping) -> Error {
     Error::Aborted { by, reason: String::from_utf8_lossy(&bytes).into_owned() }
 }
 
+/// Why the group ended, if it did.
+#[cfg(feature = "cuda")]
+pub(super) fn end_of(mapping: &Mapping) -> Option<Error> {
+    (mapping.word(ENDED_BY).load(SeqCst) != 0).then(|| ended(mapping))
+}
+
 /// Lets all who sleep look again.
 pub(super) fn wake_all(mapping: &Mapping) {
     // It fails only for a word that is not mapped, and this one is.

@@ -1,4 +1,4 @@
-//! One tensor per rank -> their sum. One trait, backends `solo` and `shm`.
+//! One tensor per rank -> their sum. One trait, backends `solo`, `shm` and, with the feature `cuda`, `nccl`.
 //!
 //! Every rank makes the same calls in the same order. Every wait has a deadline; a failed collective
 //! is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so that all ranks
@@ -15,6 +15,8 @@
 
 mod mapping;
 mod meeting;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod reduce;
 mod segment;
 mod shm;
@@ -79,6 +81,17 @@ pub trait Collective: Send + Sync {
     /// As [`Collective::all_reduce`].
     fn barrier(&self) -> Result<(), Error>;
 
+    /// How gradients are summed where that is not this program's own work: a library and its version.
+    fn describe(&self) -> Option<String> {
+        None
+    }
+
+    /// Sums of tensors in the GPU's memory, if this group makes them there.
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        None
+    }
+
     /// Ends the group: every rank that waits, or will wait, returns [`Error::Aborted`] with this reason.
     /// The first reason stays. For a rank that cannot go on while others wait for it.
     fn abort(&self, reason: &str);
@@ -86,6 +99,46 @@ pub trait Collective: Send + Sync {
     /// Lets a thread of this rank that waits in a call, or will wait in one, do so as if the deadline were over: it
     /// ends the group and says who is missing. For a rank that was told that waiting is in vain.
     fn give_up(&self);
+}
+
+/// Sums in the GPU's memory. Every rank makes the same calls in the same order.
+#[cfg(feature = "cuda")]
+pub trait OnGpu {
+    /// Enqueues, after all that was enqueued on the GPU so far, the replacement of `values`, f32 and contiguous, by
+    /// their sum over all ranks. What the GPU is given meanwhile runs beside it.
+    ///
+    /// # Errors
+    ///
+    /// The library's, or the group ended.
+    fn enqueue_all_reduce(&self, values: &candle_core::Tensor) -> Result<(), Error>;
+
+    /// Waits until all sums that were enqueued are there.
+    ///
+    /// # Errors
+    ///
+    /// A rank is gone or late: the group has ended.
+    fn finish(&self) -> Result<(), Error>;
+}
+
+/// [`open`] for a rank that computes on a GPU: gradients go through NCCL where the plan says so.
+///
+/// # Errors
+///
+/// As [`open`], and those of NCCL.
+#[cfg(feature = "cuda")]
+pub(crate) fn open_on_gpu(
+    gpu: &crate::ops::cuda::Gpu,
+    backend: BackendPlan,
+    (rank, world): (Rank, WorldSize),
+    fd: Option<OwnedFd>,
+    timeout: Duration,
+) -> Result<Arc<dyn Collective>, Error> {
+    let BackendPlan::Nccl { mapping } = backend else {
+        return open(backend, rank, world, fd, timeout);
+    };
+    let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
+    let control = shm::Shm::open(&fd, mapping, rank, world, timeout)?;
+    Ok(Arc::new(nccl::Nccl::open(gpu, control, timeout)?))
 }
 
 /// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.
@@ -108,6 +161,7 @@ pub fn open(
             let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
             Ok(Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?))
         }
+        BackendPlan::Nccl { .. } => Err(Error::mapping("`nccl` is opened on a GPU")),
     }
 }
 
@@ -176,6 +230,12 @@ pub enum Error {
         by: Rank,
         /// Why, in its words.
         reason: String,
+    },
+    /// NCCL failed, or a rank did not come to its sums in time.
+    #[error("NCCL: {what}")]
+    Nccl {
+        /// What, in NCCL's words or ours.
+        what: String,
     },
     /// The shared mapping cannot be used.
     #[error("the shared mapping cannot be used: {what}")]

@@ -364,8 +364,8 @@ pub struct LossScale {
 pub struct Distributed {
     /// How ranks exchange tensors.
     pub backend: Backend,
-    /// Ranks of this machine: "auto" or a count.
-    pub devices: Auto<u32>,
+    /// Ranks of this machine: "auto", a count, or a list of GPUs.
+    pub devices: crate::config::values::Devices,
     /// Compute threads of each rank; "auto" = cores / ranks.
     pub threads_per_rank: Auto<u32>,
     /// Bytes of gradients that are reduced together: "25MiB".
@@ -390,7 +390,7 @@ pub struct Distributed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// The best for the devices: `shm` on CPUs.
+    /// The best for the devices: `nccl` on GPUs, `shm` on CPUs.
     Auto,
     /// Shared memory of one machine.
     Shm,

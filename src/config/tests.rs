@@ -342,8 +342,8 @@ fn every_impossible_combination_is_named() {
         &["`loss_scale.init`: bf16 needs no scaler; it belongs to `precision = \"fp16\"`"],
     );
     check(
-        &["distributed.backend=nccl"],
-        &["`distributed.backend`: this ddprun was built without `nccl`"],
+        &["distributed.backend=mpi"],
+        &["`distributed.backend`: this ddprun was built without `mpi`"],
     );
     check(
         &["distributed.sync_batchnorm=true"],

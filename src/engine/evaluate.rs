@@ -99,19 +99,19 @@ impl Engine {
     }
 
     fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {
-        let (plan, targets) = (&self.plan.loss, &batch.targets);
+        let plan = &self.plan.loss;
         let convolutions = self.plan.convolutions;
         let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let (loss, correct, errors) = self
-            .model
-            .compare(&batch.inputs, targets, &draws, &pass)
-            .and_then(|compared| {
+            .placed(batch)
+            .and_then(|(inputs, targets)| {
+                let compared = self.model.compare(&inputs, &targets, &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = loss::mean(plan, outputs, wanted)?;
                 let correct = loss::correct(plan, outputs, wanted)?;
-                let errors = match self.model.answer(&batch.inputs, &draws, &pass)? {
-                    Some(answer) => loss::errors(plan, &answer, targets)?,
+                let errors = match self.model.answer(&inputs, &draws, &pass)? {
+                    Some(answer) => loss::errors(plan, &answer, &targets)?,
                     None => loss::errors(plan, outputs, wanted)?,
                 };
                 Ok((f64::from(loss::scalar(&loss)?), correct, errors))

@@ -10,6 +10,10 @@ mod compare;
 mod error;
 mod evaluate;
 mod loss;
+#[cfg(feature = "cuda")]
+mod on_gpu;
+mod place;
+mod reduce;
 mod reducer;
 mod rehearse;
 mod scaler;
@@ -30,6 +34,8 @@ pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
 pub use vote::Wish;
 
+use candle_core::Device;
+
 use crate::collective::Collective;
 use crate::data::{Batch, sampler};
 use crate::event::{Straggler, TimeShares};
@@ -40,7 +46,7 @@ use crate::ops::GradientSink;
 use crate::optim::{GradientNorm, Moments, Rates, Schedule};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
-use reducer::Reducer;
+use reduce::Reduce;
 use straggler::Stragglers;
 use vote::{PassReport, Totals, Vote};
 
@@ -51,7 +57,9 @@ pub struct Engine {
     params: Params,
     moments: Vec<Moments>,
     collective: Arc<dyn Collective>,
-    reducer: Reducer,
+    reducer: Box<dyn Reduce>,
+    /// Where the model computes.
+    device: Device,
     sink: Arc<dyn GradientSink>,
     state: TrainState,
     time: TimeShares,
@@ -122,7 +130,7 @@ impl Engine {
                 reports.push(self.pass(step, pass, &batch, loss_scale)?);
             }
             if passes.get(position + 1).is_some_and(|next| next.shard != pass.shard) {
-                self.reducer.end_shard();
+                self.reducer.end_shard()?;
             }
         }
         (self.observer)(step, Phase::Reducing);
@@ -182,7 +190,19 @@ impl Engine {
         &self.params
     }
 
-    /// Optimizer state of each parameter in registration order.
+    /// Copies the optimizer's state to the CPU's memory, if it is elsewhere: [`Engine::moments`] is true from then until
+    /// the next step.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn bring_home(&mut self) -> Result<(), Error> {
+        let step = self.state.step;
+        let home = self.reducer.bring_home(&mut self.moments);
+        home.map_err(|source| Error::Tensor { phase: "saving", step, source })
+    }
+
+    /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`] found it.
     pub fn moments(&self) -> &[Moments] {
         &self.moments
     }
@@ -222,8 +242,9 @@ impl Engine {
             .timed(
                 |time| &mut time.forward,
                 |engine| {
+                    let (inputs, targets) = engine.placed(batch)?;
                     let Comparison { outputs, targets } =
-                        engine.model.compare(&batch.inputs, &batch.targets, &draws, &place)?;
+                        engine.model.compare(&inputs, &targets, &draws, &place)?;
                     let loss = loss::mean(&engine.plan.loss, &outputs, &targets)?;
                     let correct = loss::correct(&engine.plan.loss, &outputs, &targets)?;
                     let value = f64::from(loss::scalar(&loss)?);

@@ -21,8 +21,11 @@ use candle_core::bail;
 use crate::collective::{self, Collective, Segment};
 use crate::engine::buckets::{Layout, Slot};
 use crate::engine::error::Error;
+use crate::engine::reduce::Reduce;
+use crate::failpoint;
+use crate::nn::{Param, change_all};
 use crate::ops::GradientSink;
-use crate::optim::sum_of_squares;
+use crate::optim::{Moments, Part, Update, sum_of_squares};
 
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct Reducer {
@@ -106,13 +109,33 @@ impl Reducer {
         Ok(Self { store, collective, reduced, thread: Some(thread) })
     }
 
-    /// Where gradients are delivered.
-    pub(crate) fn sink(&self) -> Arc<dyn GradientSink> {
+    fn take_back(&self, Reduced { bucket, segment, result }: Reduced) -> Result<(), Error> {
+        let mut state = self.store.state();
+        state.segments[bucket] = Some(segment);
+        for (&parameter, squares) in self.store.layout.buckets[bucket].iter().zip(result?) {
+            state.squares[parameter] = squares;
+        }
+        Ok(())
+    }
+
+    /// Gives the reduced gradients of all parameters, in registration order, to `visit`.
+    fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
+        let state = self.store.state();
+        let gradient = |slot: &Slot| {
+            let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
+            &segment[slot.start..slot.start + slot.len]
+        };
+        let gradients: Vec<&[f32]> = self.store.layout.slots.iter().map(gradient).collect();
+        visit(&gradients)
+    }
+}
+
+impl Reduce for Reducer {
+    fn sink(&self) -> Arc<dyn GradientSink> {
         self.store.clone()
     }
 
-    /// Opens a step.
-    pub(crate) fn begin_step(&self) {
+    fn begin_step(&self) {
         let mut state = self.store.state();
         state.next = 0;
         state.last_pass = false;
@@ -121,16 +144,14 @@ impl Reducer {
         state.stack.clear();
     }
 
-    /// Announces the last pass of the step: from now on buckets leave when they are full.
-    pub(crate) fn begin_last_pass(&self) {
+    fn begin_last_pass(&self) {
         let mut state = self.store.state();
         state.last_pass = self.store.overlap;
         let members = self.store.layout.buckets.iter().map(Vec::len);
         state.missing = members.collect();
     }
 
-    /// Closes a shard that is not this rank's last: its sum goes one branch up the tree.
-    pub(crate) fn end_shard(&self) {
+    fn end_shard(&self) -> Result<(), Error> {
         let mut state = self.store.state();
         let state = &mut *state;
         self.store.zero_unwritten(state, 0..self.store.layout.buckets.len());
@@ -143,15 +164,10 @@ impl Reducer {
         }
         state.stack.push((level, sum));
         state.written.fill(false);
+        Ok(())
     }
 
-    /// Waits for the buckets that have left and reduces the others. Returns the time of that: communication
-    /// that backward did not hide.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed; the group is then unusable.
-    pub(crate) fn finish_step(&self) -> Result<Duration, Error> {
+    fn finish_step(&self) -> Result<Duration, Error> {
         let started = Instant::now();
         let sent = self.store.state().next;
         for _ in 0..sent {
@@ -169,35 +185,44 @@ impl Reducer {
         Ok(started.elapsed())
     }
 
-    fn take_back(&self, Reduced { bucket, segment, result }: Reduced) -> Result<(), Error> {
-        let mut state = self.store.state();
-        state.segments[bucket] = Some(segment);
-        for (&parameter, squares) in self.store.layout.buckets[bucket].iter().zip(result?) {
-            state.squares[parameter] = squares;
-        }
-        Ok(())
-    }
-
-    /// Parameters (registration index) that had no gradient on this rank in the step.
-    pub(crate) fn unused(&self) -> Vec<usize> {
+    fn unused(&self) -> Vec<usize> {
         let state = self.store.state();
         (0..state.used.len()).filter(|&parameter| !state.used[parameter]).collect()
     }
 
-    /// Sum of the squares of all reduced gradients, added in registration order.
-    pub(crate) fn squares(&self) -> f64 {
+    fn squares(&self) -> f64 {
         self.store.state().squares.iter().sum()
     }
 
-    /// Gives the reduced gradients of all parameters, in registration order, to `visit`.
-    pub(crate) fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
-        let state = self.store.state();
-        let gradient = |slot: &Slot| {
-            let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
-            &segment[slot.start..slot.start + slot.len]
-        };
-        let gradients: Vec<&[f32]> = self.store.layout.slots.iter().map(gradient).collect();
-        visit(&gradients)
+    fn first_not_finite(&self) -> Option<usize> {
+        self.gradients(|gradients| {
+            gradients.iter().position(|gradient| gradient.iter().any(|value| !value.is_finite()))
+        })
+    }
+
+    fn update(
+        &mut self,
+        update: &Update,
+        params: &[Param],
+        moments: &mut [Moments],
+        idle: &[usize],
+    ) -> candle_core::Result<()> {
+        let vars: Vec<_> = params.iter().map(Param::var).collect::<Result<_, _>>()?;
+        self.gradients(|gradients| {
+            change_all(&vars, |values| {
+                let all = values.iter_mut().zip(gradients).zip(moments).zip(params).enumerate();
+                let used = all.filter(|(parameter, _)| !idle.contains(parameter));
+                update.apply(used.map(|(_, (((values, gradient), moments), param))| Part {
+                    values,
+                    gradient,
+                    moments,
+                    dimensions: param.shape().len(),
+                }));
+                if failpoint::flips("weights") {
+                    values[0][0] = f32::from_bits(values[0][0].to_bits() ^ 1);
+                }
+            })
+        })
     }
 }
 

@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
+use candle_core::Device;
+
 use crate::collective::Collective;
 use crate::engine::buckets::Layout;
 use crate::engine::error::Error;
+#[cfg(feature = "cuda")]
+use crate::engine::on_gpu::GpuReducer;
+use crate::engine::reduce::Reduce;
 use crate::engine::reducer::Reducer;
 use crate::engine::straggler::Stragglers;
 use crate::engine::{Engine, TrainState, vote};
@@ -34,7 +39,8 @@ impl Engine {
         let (state, moments) =
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
         let layout = registration_layout(&plan, &params);
-        let reducer = Reducer::new(&collective, layout, plan.distributed.overlap)?;
+        let device = device(&params);
+        let reducer = reducer(&plan, &params, &collective, layout, &moments)?;
         let sink = reducer.sink();
         let time = TimeShares::default();
         let observer = Box::new(|_, _| ());
@@ -47,6 +53,7 @@ impl Engine {
             moments,
             collective,
             reducer,
+            device,
             sink,
             state,
             time,
@@ -87,6 +94,35 @@ impl Engine {
         .map_err(tensor_error)?;
         Ok(result?)
     }
+}
+
+/// Where the parameters are; a model without any computes on the CPU.
+fn device(params: &Params) -> Device {
+    let first = params.parameters().first().and_then(|param| param.var().ok());
+    first.map_or(Device::Cpu, |var| var.device().clone())
+}
+
+/// What holds the gradients: memory of the device that the parameters are on.
+fn reducer(
+    plan: &Plan,
+    params: &Params,
+    collective: &Arc<dyn Collective>,
+    layout: Layout,
+    moments: &[Moments],
+) -> Result<Box<dyn Reduce>, Error> {
+    let overlap = plan.distributed.overlap;
+    #[cfg(feature = "cuda")]
+    if let Some(var) = params.parameters().first().and_then(|param| param.var().ok())
+        && var.device().is_cuda()
+    {
+        let failed = |source| Error::Tensor { phase: "first", step: 0, source };
+        let gpu = crate::ops::cuda::Gpu::of_tensor(var).map_err(failed)?;
+        let optimizer = (&plan.optimizer, params.parameters());
+        let how = (layout, overlap);
+        return Ok(Box::new(GpuReducer::new(&gpu, collective, how, optimizer, moments)?));
+    }
+    let _ = (params, moments);
+    Ok(Box::new(Reducer::new(collective, layout, overlap)?))
 }
 
 /// Zeroed optimizer state.

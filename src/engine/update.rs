@@ -2,9 +2,7 @@
 
 use crate::engine::vote::{Totals, Vote};
 use crate::engine::{Engine, Error};
-use crate::failpoint;
-use crate::nn::{Param, change_all};
-use crate::optim::{GradientNorm, Part, Preparation, Rates, Update, clip_coefficient, ema_decay};
+use crate::optim::{GradientNorm, Preparation, Rates, Update, clip_coefficient, ema_decay};
 use crate::plan::OnNonFinite;
 use crate::units::Rank;
 
@@ -46,9 +44,7 @@ impl Engine {
     fn culprit(&self, votes: &[Vote]) -> String {
         let bad = |vote: &Vote| vote.passes.iter().any(|pass| !pass.loss().is_finite());
         let rank = votes.iter().position(bad).map(|rank| format!(" on rank {rank}"));
-        let first = self.reducer.gradients(|gradients| {
-            gradients.iter().position(|gradient| gradient.iter().any(|value| !value.is_finite()))
-        });
+        let first = self.reducer.first_not_finite();
         let name = first.map(|parameter| {
             let name = self.params.parameters()[parameter].name();
             format!("; the first parameter with such a gradient is `{name}`")
@@ -70,27 +66,10 @@ impl Engine {
         let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count)
             .prepared(Preparation { mean, clip: clip as f32, limit })
             .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)));
-        let (params, moments) = (self.params.parameters(), &mut self.moments);
-        let tensor_error = |source| Error::Tensor { phase: "optimizer", step, source };
-        let vars: Vec<_> =
-            params.iter().map(Param::var).collect::<Result<_, _>>().map_err(tensor_error)?;
-        let moved = self.reducer.gradients(|gradients| {
-            change_all(&vars, |values| {
-                let all = values.iter_mut().zip(gradients).zip(moments).zip(params).enumerate();
-                let used = all.filter(|(parameter, _)| !idle.contains(parameter));
-                update.apply(used.map(|(_, (((values, gradient), moments), param))| Part {
-                    values,
-                    gradient,
-                    moments,
-                    dimensions: param.shape().len(),
-                }));
-                if failpoint::flips("weights") {
-                    values[0][0] = f32::from_bits(values[0][0].to_bits() ^ 1);
-                }
-            })
-        });
+        let params = self.params.parameters();
+        let moved = self.reducer.update(&update, params, &mut self.moments, idle);
         self.state.updates = count;
-        moved.map_err(tensor_error)
+        moved.map_err(|source| Error::Tensor { phase: "optimizer", step, source })
     }
 
     /// Every parameter needs a gradient on every rank, unless unused ones are tolerated.

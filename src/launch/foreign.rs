@@ -28,7 +28,6 @@ use crate::launch::join::Made;
 use crate::launch::rank_env::Foreign;
 use crate::launch::shared_memory;
 use crate::launch::wire::{Channel, poll};
-use crate::plan::BackendPlan;
 use crate::units::{Rank, WorldSize};
 
 /// Longest wait for the others.
@@ -123,10 +122,7 @@ impl<'a> Host<'a> {
 
     /// Hands the run, and new shared memory if there is more than one rank, to all.
     pub(super) fn welcome(&self, made: &Made) -> Result<Option<OwnedFd>, Error> {
-        let memory = match made.0.distributed.backend {
-            BackendPlan::Solo => None,
-            BackendPlan::Shm { mapping } => Some(shared_memory(mapping)),
-        };
+        let memory = made.0.distributed.backend.mapping().map(shared_memory);
         let memory = memory.transpose().map_err(io_error(self.place.rank, "make shared memory"))?;
         let answer = Answer::Welcome(Box::new(made.clone()));
         self.answer_all(&answer, memory.as_ref(), PATIENCE)?;

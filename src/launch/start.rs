@@ -18,7 +18,7 @@ use crate::launch::rank_env::{CONTROL_FD, SHM_FD, STATUS_FD};
 use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank, poll};
 use crate::launch::{Console, Failure, Start, inherit, shared_memory};
-use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
+use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 
 /// Time for a killed process to vanish, where nobody watches it any more.
@@ -87,10 +87,8 @@ pub(super) fn start_all(
 ) -> Result<Vec<Process>, Box<Failure>> {
     let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
     let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
-    let memory = match plan.distributed.backend {
-        BackendPlan::Solo => None,
-        BackendPlan::Shm { mapping } => Some(shared_memory(mapping).map_err(fail(Rank(0)))?),
-    };
+    let mapping = plan.distributed.backend.mapping();
+    let memory = mapping.map(shared_memory).transpose().map_err(fail(Rank(0)))?;
     let status = Whereabouts::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;
     let status = Arc::new(status);
     let mut processes = Vec::new();

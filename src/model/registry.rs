@@ -1,6 +1,6 @@
 //! Names -> build functions, in the order in which they are listed to users.
 
-use candle_core::Result as CandleResult;
+use candle_core::{Device, Result as CandleResult};
 
 use super::{
     Model, cnn, diffusion_policy, dlinear, gpt, graph, itransformer, mlp, nest, patchtst, resnet,
@@ -119,7 +119,21 @@ impl Registry {
     ///
     /// An unknown name, options that do not fit, or too little memory.
     pub fn build(&self, plan: &ModelPlan, seed: u64) -> Result<(Box<dyn Model>, Params), Error> {
-        let builder = Builder::new(seed);
+        self.build_on(plan, seed, &Device::Cpu)
+    }
+
+    /// [`Registry::build`] in the memory of `device`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::build`].
+    pub fn build_on(
+        &self,
+        plan: &ModelPlan,
+        seed: u64,
+        device: &Device,
+    ) -> Result<(Box<dyn Model>, Params), Error> {
+        let builder = Builder::on(seed, device);
         let model = self.run(plan, &builder)?;
         Ok((model, builder.finish()))
     }
@@ -154,7 +168,7 @@ impl Registry {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use candle_core::{DType, Device, Tensor};
+    use candle_core::{DType, Tensor};
 
     use super::*;
     use crate::nn::Pass;

@@ -8,7 +8,11 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(feature = "cuda")]
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, Var, bail};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, DType, Storage};
 
 use super::{Mode, Pass};
 
@@ -120,6 +124,17 @@ impl<B: Block> CustomOp1 for Recompute<B> {
         Ok((CpuStorage::F32(y.flatten_all()?.to_vec1()?), y.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, _x: &CudaStorage, _layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(y) = output else { bail!("a block is recorded once") };
+        let (storage, layout) = y.storage_and_layout();
+        match &*storage {
+            Storage::Cuda(storage) => Ok((storage.try_clone(layout)?, y.shape().clone())),
+            _ => bail!("a block on the GPU gave a tensor of the CPU"),
+        }
+    }
+
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let leaf = Var::from_tensor(&x.detach())?;
         let again = || self.block.forward(leaf.as_tensor(), &self.pass);
@@ -144,6 +159,12 @@ impl CustomOp1 for Seed {
 
     fn cpu_fwd(&self, _y: &CpuStorage, _layout: &Layout) -> Result<(CpuStorage, Shape)> {
         Ok((CpuStorage::F32(vec![0.0]), ().into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, y: &CudaStorage, _layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let scalar = Shape::from(());
+        Ok((y.device().zeros_impl(&scalar, DType::F32)?, scalar))
     }
 
     fn bwd(&self, _y: &Tensor, _seed: &Tensor, _one: &Tensor) -> Result<Option<Tensor>> {

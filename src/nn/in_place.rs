@@ -1,6 +1,6 @@
 //! Parameters' values, changed where they are: for optimizers and broadcasts.
 
-use candle_core::{Result, Var, bail};
+use candle_core::{Result, Tensor, Var, bail};
 
 use crate::ops::with_vector;
 
@@ -10,7 +10,13 @@ use crate::ops::with_vector;
 ///
 /// The variable is not f32.
 pub fn change_values(var: &Var, change: impl FnOnce(&mut [f32])) -> Result<()> {
-    with_storage(var, |values| change(values))
+    if var.device().is_cpu() {
+        return with_storage(var, |values| change(values));
+    }
+    // In a GPU's memory: out, and in again.
+    let mut values = var.flatten_all()?.to_vec1::<f32>()?;
+    change(&mut values);
+    var.set(&Tensor::from_vec(values, var.shape(), var.device())?)
 }
 
 /// Gives the values of all `vars`, f32 in row-major order, to `change` at once. Meanwhile they are

@@ -1,6 +1,6 @@
 //! Batch normalisation layer, NHWC.
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Tensor};
 
 use super::{Buffer, Builder, Conv2d, Counter, Init, Mode, Param, Pass};
 use crate::ops::{self, Activation, BatchStatistics, ConvNorm, RunningStatistics};
@@ -96,21 +96,10 @@ impl BatchNorm2d {
     }
 
     fn track(&self, batch: &BatchStatistics) -> Result<()> {
-        let unbiased = batch.rows as f64 / (batch.rows as f64 - 1.0);
-        move_towards(self.running_mean.var()?, &batch.mean, 1.0)?;
-        move_towards(self.running_var.var()?, &batch.variance, unbiased)?;
+        batch.move_running([self.running_mean.var()?, self.running_var.var()?], MOMENTUM)?;
         self.num_batches_tracked.increment();
         Ok(())
     }
-}
-
-/// running = (1 - momentum) running + momentum scale value
-fn move_towards(running: &Var, values: &[f32], scale: f64) -> Result<()> {
-    let moved = |(old, value): (f32, &f32)| {
-        ((1.0 - MOMENTUM) * f64::from(old) + MOMENTUM * scale * f64::from(*value)) as f32
-    };
-    let moved: Vec<f32> = running.to_vec1()?.into_iter().zip(values).map(moved).collect();
-    running.set(&Tensor::new(moved, running.device())?)
 }
 
 #[cfg(test)]

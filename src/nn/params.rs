@@ -6,7 +6,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, Var, bail};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var, bail};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, backend::BackendStorage};
 
 use super::checkpoint::{self, Stage};
 use crate::ops::{GradientSink, Place, Uses, Weight};
@@ -277,18 +279,30 @@ pub struct Builder {
     path: String,
     /// `None` = only describe.
     seed: Option<u64>,
+    device: Device,
     frozen: bool,
 }
 
 impl Builder {
     /// Builds parameters with initial values drawn for `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { params: Arc::default(), path: String::new(), seed: Some(seed), frozen: false }
+        Self::on(seed, &Device::Cpu)
+    }
+
+    /// [`Builder::new`] in the memory of `device`; the values are the same on every device.
+    pub fn on(seed: u64, device: &Device) -> Self {
+        Self { seed: Some(seed), device: device.clone(), ..Self::describe() }
     }
 
     /// Records names and shapes only; nothing is allocated, and nothing can be computed.
     pub fn describe() -> Self {
-        Self { params: Arc::default(), path: String::new(), seed: None, frozen: false }
+        Self {
+            params: Arc::default(),
+            path: String::new(),
+            seed: None,
+            device: Device::Cpu,
+            frozen: false,
+        }
     }
 
     /// The builder of a child module.
@@ -401,7 +415,7 @@ impl Builder {
     ) -> Result<Option<Var>> {
         let Some(seed) = self.seed else { return Ok(None) };
         let values = values(seed, shape.iter().product());
-        Var::from_vec(values, shape, &candle_core::Device::Cpu).map(Some)
+        Var::from_vec(values, shape, &self.device).map(Some)
     }
 
     fn name(&self, name: &str) -> String {
@@ -425,6 +439,11 @@ impl CustomOp1 for Hook {
         };
         let values = storage.as_slice::<f32>()?[start..end].to_vec();
         Ok((CpuStorage::F32(values), layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        Ok((storage.try_clone(layout)?, layout.shape().clone()))
     }
 
     fn bwd(&self, _arg: &Tensor, _res: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 use half::{bf16, f16};
 use safetensors::tensor::{SafeTensorError, TensorView};
 use safetensors::{Dtype, SafeTensors};
@@ -142,7 +142,7 @@ fn load_state_dict_bytes(
     loading.refuse_rest(&file);
     let report = loading.finish()?;
     for (var, value) in values {
-        var.set(&Tensor::from_vec(value, var.shape(), &Device::Cpu)?)?;
+        var.set(&Tensor::from_vec(value, var.shape(), var.device())?)?;
     }
     for (counter, count) in counts {
         counter.set(count);

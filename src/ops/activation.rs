@@ -1,7 +1,11 @@
 //! Activations, element by element: any shape, f32, with PyTorch's forms and gradients.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::{build, change_blocks, vectorised};
 use super::math::{self, erf, exp, logistic};
 use super::storage::{output, overwrite, read, slice};
@@ -73,6 +77,9 @@ pub fn tanh(x: &Tensor) -> Result<Tensor> {
 /// A function of one number. Both methods are `#[inline(always)]` and free of branches.
 trait Function: Copy + Send + Sync + 'static {
     const NAME: &'static str;
+    /// The same function on a GPU.
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind;
 
     fn value(x: f32) -> f32;
 
@@ -91,6 +98,8 @@ struct Relu;
 
 impl Function for Relu {
     const NAME: &'static str = "relu";
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind = cuda::Kind::Relu;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -123,6 +132,8 @@ impl Gelu {
 
 impl Function for Gelu {
     const NAME: &'static str = "gelu";
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind = cuda::Kind::Gelu;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -152,6 +163,8 @@ impl GeluTanh {
 
 impl Function for GeluTanh {
     const NAME: &'static str = "gelu-tanh";
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind = cuda::Kind::GeluTanh;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -171,6 +184,8 @@ struct Silu;
 
 impl Function for Silu {
     const NAME: &'static str = "silu";
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind = cuda::Kind::Silu;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -199,6 +214,8 @@ impl Mish {
 
 impl Function for Mish {
     const NAME: &'static str = "mish";
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind = cuda::Kind::Mish;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -217,6 +234,8 @@ struct Sigmoid;
 
 impl Function for Sigmoid {
     const NAME: &'static str = "sigmoid";
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind = cuda::Kind::Sigmoid;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -235,6 +254,8 @@ struct Tanh;
 
 impl Function for Tanh {
     const NAME: &'static str = "tanh";
+    #[cfg(feature = "cuda")]
+    const KIND: cuda::Kind = cuda::Kind::Tanh;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -275,9 +296,23 @@ impl<F: Function> CustomOp1 for Elementwise<F> {
         Ok(output(y, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (gpu, shape) = (cuda::Gpu::of(x), layout.shape().clone());
+        let x = cuda::of_storage(x, layout)?;
+        Ok((cuda::activation(&gpu, x, F::KIND, shape.elem_count())?, shape))
+    }
+
     /// The incoming gradient times the slope, where the incoming gradient was.
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let dy = dy.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let (gpu, n) = (cuda::Gpu::of_tensor(&dy)?, dy.elem_count());
+            let x = cuda::of_tensor(x)?;
+            cuda::activation_gradient(&gpu, x, cuda::of_tensor(&dy)?, F::KIND, n)?;
+            return Ok(Some(dy));
+        }
         read([x], |[x]| {
             overwrite(&dy, |dy| {
                 change_blocks(dy, |start, dy| {

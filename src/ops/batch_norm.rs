@@ -61,11 +61,11 @@ pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
         }
         count += n;
     }
-    BatchStatistics {
-        mean: total.iter().map(|t| t[0] as f32).collect(),
-        variance: total.iter().map(|t| (t[1] / count) as f32).collect(),
-        rows: x.len() / c,
-    }
+    BatchStatistics::new(
+        total.iter().map(|t| t[0] as f32).collect(),
+        total.iter().map(|t| (t[1] / count) as f32).collect(),
+        x.len() / c,
+    )
 }
 
 /// Mean and sum of squared deviations of each channel of one block.

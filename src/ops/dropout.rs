@@ -1,7 +1,11 @@
 //! Dropout with a mask that is a function of a key, so that no state has to be saved or shared.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::{build, change_blocks, vectorised};
 use super::storage::{output, overwrite, slice};
 use crate::rng::Key;
@@ -58,8 +62,22 @@ impl CustomOp1 for Dropout {
         Ok(output(y, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (shape, at) = (layout.shape().clone(), cuda::of_storage(x, layout)?);
+        let mask = cuda::Mask::new(self.p, self.key);
+        Ok((cuda::dropped(&cuda::Gpu::of(x), at, mask, shape.elem_count())?, shape))
+    }
+
     fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let dy = dy.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let (at, n) = (cuda::of_tensor(&dy)?, dy.elem_count());
+            let mask = cuda::Mask::new(self.p, self.key);
+            cuda::drop_in_place(&cuda::Gpu::of_tensor(&dy)?, at, mask, n)?;
+            return Ok(Some(dy));
+        }
         overwrite(&dy, |dy| change_blocks(dy, |start, dy| self.apply(start, dy)))?;
         Ok(Some(dy))
     }

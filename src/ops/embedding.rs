@@ -1,8 +1,12 @@
 //! Rows of a table, by index.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::build_rows;
 use super::scratch::zeros;
 use super::storage::{output, read, slice};
@@ -90,6 +94,12 @@ impl Embedding {
     }
 }
 
+/// As kernels read them.
+#[cfg(feature = "cuda")]
+fn numbers(values: &[usize]) -> Vec<u32> {
+    values.iter().map(|&value| value as u32).collect()
+}
+
 impl CustomOp1 for Embedding {
     fn name(&self) -> &'static str {
         "embedding"
@@ -106,8 +116,23 @@ impl CustomOp1 for Embedding {
         Ok(output(y, self.shape.clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, table: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (gpu, at) = (cuda::Gpu::of(table), cuda::of_storage(table, layout)?);
+        let y = cuda::embedding(&gpu, at, &numbers(&self.indices), self.c)?;
+        Ok((y, Shape::from(self.shape.clone())))
+    }
+
     fn bwd(&self, table: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let (rows, _) = table.dims2()?;
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let (dy, (starts, positions)) = (dy.contiguous()?, self.uses(rows));
+            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
+            let uses = [numbers(&starts), numbers(&positions)];
+            let gradient = cuda::embedding_gradient(&gpu, at, &uses[0], &uses[1], self.c)?;
+            return self.destination.send_tensor(cuda::wrap(gradient, table.shape()), table);
+        }
         read([dy], |[dy]| self.destination.send(self.gradient(dy, rows), table))
     }
 }

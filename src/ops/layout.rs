@@ -1,8 +1,12 @@
 //! NCHW <-> NHWC, at the border between data and convolutions.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::storage::{output, read, slice, tensor};
 
 /// Pixels transposed together, so that both sides stay in the first-level cache.
@@ -46,7 +50,21 @@ impl CustomOp1 for Transpose {
         Ok(output(transpose(slice(x, layout)?, self.rows, self.cols), &self.shape))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
+        let y = cuda::transpose(&gpu, at, self.shape[0], (self.rows, self.cols))?;
+        Ok((y, Shape::from(&self.shape)))
+    }
+
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let dy = dy.contiguous()?;
+            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
+            let dx = cuda::transpose(&gpu, at, self.shape[0], (self.cols, self.rows))?;
+            return Ok(Some(cuda::wrap(dx, x.shape())));
+        }
         read([dy], |[dy]| Ok(Some(tensor(transpose(dy, self.cols, self.rows), x.shape())?)))
     }
 }

@@ -2,9 +2,13 @@
 
 use std::sync::OnceLock;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::{build, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
 use super::storage::{output, read, slice, tensor};
@@ -80,6 +84,10 @@ pub struct ClassScores {
 /// As [`cross_entropy`], but no sample need count.
 pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<ClassScores> {
     let labels = checked_labels(logits, labels)?;
+    #[cfg(feature = "cuda")]
+    if logits.device().is_cuda() {
+        return score_on_gpu(logits, &labels, smoothing);
+    }
     read([logits], |[values]| {
         let mut scores = ClassScores::default();
         for (row, label) in values.chunks_exact(values.len() / labels.len()).zip(labels) {
@@ -93,11 +101,37 @@ pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
     })
 }
 
+#[cfg(feature = "cuda")]
+fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Result<ClassScores> {
+    let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
+    let (gpu, at) = (cuda::Gpu::of_tensor(&logits)?, cuda::of_tensor(&logits)?);
+    let targets = cuda::Targets::Labels(labels);
+    let found = cuda::CrossEntropy::score(&gpu, at, &targets, sizes, smoothing)?;
+    let mut scores = ClassScores::default();
+    for ((label, loss), best) in labels.iter().zip(found.losses).zip(found.best) {
+        let Some(label) = *label else { continue };
+        scores.losses.push(loss as f32);
+        scores.loss_sum += loss;
+        scores.n_correct += usize::from(best as usize == label);
+    }
+    Ok(scores)
+}
+
 enum Targets {
     /// Classes; `None` does not count.
     Labels(Vec<Option<usize>>),
     /// (n, classes), contiguous.
     Probabilities(Tensor),
+}
+
+#[cfg(feature = "cuda")]
+impl Targets {
+    fn on_gpu(&self) -> Result<cuda::Targets<'_>> {
+        Ok(match self {
+            Self::Labels(labels) => cuda::Targets::Labels(labels),
+            Self::Probabilities(targets) => cuda::Targets::Probabilities(cuda::of_tensor(targets)?),
+        })
+    }
 }
 
 struct CrossEntropy {
@@ -107,6 +141,9 @@ struct CrossEntropy {
     divisor: f64,
     /// What forward found out about each row that counts, for backward.
     rows: OnceLock<Vec<Option<Row>>>,
+    /// The same on a GPU.
+    #[cfg(feature = "cuda")]
+    rows_on_gpu: OnceLock<cuda::CrossEntropy>,
 }
 
 /// What turns the logits of a row into the gradient: `factor` e^(logit - `largest`) minus the target.
@@ -118,7 +155,14 @@ struct Row {
 }
 
 fn apply(logits: &Tensor, targets: Targets, smoothing: f64, divisor: f64) -> Result<Tensor> {
-    let op = CrossEntropy { targets, smoothing, divisor, rows: OnceLock::new() };
+    let op = CrossEntropy {
+        targets,
+        smoothing,
+        divisor,
+        rows: OnceLock::new(),
+        #[cfg(feature = "cuda")]
+        rows_on_gpu: OnceLock::new(),
+    };
     logits.contiguous()?.apply_op1(op)
 }
 
@@ -213,7 +257,22 @@ impl CustomOp1 for CrossEntropy {
         Ok(output(vec![(losses.iter().sum::<f64>() / self.divisor) as f32], ()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, logits: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (sizes, at) = (layout.shape().dims2()?, cuda::of_storage(logits, layout)?);
+        let targets = self.targets.on_gpu()?;
+        let numbers = (self.smoothing, self.divisor);
+        let gpu = cuda::Gpu::of(logits);
+        let (loss, rows) = cuda::CrossEntropy::forward(&gpu, at, &targets, sizes, numbers)?;
+        self.rows_on_gpu.get_or_init(|| rows);
+        Ok((loss, ().into()))
+    }
+
     fn bwd(&self, logits: &Tensor, _loss: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if let Some(rows) = self.rows_on_gpu.get() {
+            return rows.backward(&cuda::Gpu::of_tensor(dy)?, logits, dy).map(Some);
+        }
         let scale = f64::from(dy.to_scalar::<f32>()?) / self.divisor;
         let Some(rows) = self.rows.get() else { bail!("backward of a loss that was not computed") };
         let gradient = match &self.targets {

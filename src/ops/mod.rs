@@ -10,6 +10,9 @@ mod attention;
 mod batch_norm;
 mod bias;
 mod conv;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+mod device;
 mod dropout;
 mod embedding;
 mod flops;
@@ -37,6 +40,7 @@ mod weight;
 pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
 pub use attention::{Attention, attention, attention_packed};
 pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
+pub use device::visible_gpus;
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use flops::count_flops;

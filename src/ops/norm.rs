@@ -2,7 +2,7 @@
 //!
 //! Rows are all axes but the last.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, Var, bail};
 
 use super::batch_norm::{Channels, Gate, batch_statistics};
 use super::storage::{output, overwrite, read, slice, tensor};
@@ -18,7 +18,7 @@ pub enum Activation {
 }
 
 /// Statistics of one batch, one entry per channel.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct BatchStatistics {
     /// Mean.
     pub mean: Vec<f32>,
@@ -26,6 +26,53 @@ pub struct BatchStatistics {
     pub variance: Vec<f32>,
     /// Values per channel.
     pub rows: usize,
+    /// Mean and variance of a batch on a GPU, (c) f32 each; the vectors are empty then.
+    #[cfg(feature = "cuda")]
+    pub on_gpu: Option<[Tensor; 2]>,
+}
+
+impl BatchStatistics {
+    /// Statistics in the CPU's memory.
+    pub(super) fn new(mean: Vec<f32>, variance: Vec<f32>, rows: usize) -> Self {
+        Self {
+            mean,
+            variance,
+            rows,
+            #[cfg(feature = "cuda")]
+            on_gpu: None,
+        }
+    }
+
+    /// Statistics in a GPU's memory.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_gpu(columns: [Tensor; 2], rows: usize) -> Self {
+        Self { mean: Vec::new(), variance: Vec::new(), rows, on_gpu: Some(columns) }
+    }
+
+    /// Moves `running` mean and variance towards these by the share `momentum`; the variance is made unbiased.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn move_running(&self, running: [&Var; 2], momentum: f64) -> Result<()> {
+        let unbiased = self.rows as f64 / (self.rows as f64 - 1.0);
+        #[cfg(feature = "cuda")]
+        if let Some(columns) = &self.on_gpu {
+            return super::cuda::move_running(running, columns, [1.0, unbiased], momentum);
+        }
+        let [mean, variance] = running;
+        move_towards(mean, &self.mean, momentum, 1.0)?;
+        move_towards(variance, &self.variance, momentum, unbiased)
+    }
+}
+
+/// running = (1 - momentum) running + momentum scale value
+fn move_towards(running: &Var, values: &[f32], momentum: f64, scale: f64) -> Result<()> {
+    let moved = |(old, value): (f32, &f32)| {
+        ((1.0 - momentum) * f64::from(old) + momentum * scale * f64::from(*value)) as f32
+    };
+    let moved: Vec<f32> = running.to_vec1()?.into_iter().zip(values).map(moved).collect();
+    running.set(&Tensor::new(moved, running.device())?)
 }
 
 /// Statistics of the training data, for evaluation; (c) f32 each.
@@ -57,6 +104,10 @@ pub fn batch_norm(
     if rows < 2 {
         bail!("batch normalisation needs more than one value per channel, got {:?}", x.dims());
     }
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps);
+    }
     let statistics = read([&x], |[x]| Ok(batch_statistics(x, c)))?;
     let inverse = |v: &f32| (1.0 / (f64::from(*v) + eps).sqrt()) as f32;
     let op = Norm {
@@ -85,6 +136,11 @@ pub fn batch_norm_running(
 ) -> Result<Tensor> {
     let x = x.contiguous()?;
     check(&x, [gamma, beta], residual)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let affine = [gamma, beta];
+        return super::cuda::batch_norm_running(&x, affine, residual, activation, eps, running);
+    }
     let inverse = |v: f32| (1.0 / (f64::from(v) + eps).sqrt()) as f32;
     let op = Norm {
         mean: running.mean.to_vec1()?,

@@ -2,10 +2,14 @@
 
 use std::sync::OnceLock;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::conv::{Window, output_size};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::{build_rows, vectorised};
 use super::scratch::zeros;
 use super::storage::{output, read, slice, tensor};
@@ -20,7 +24,13 @@ use super::storage::{output, read, slice, tensor};
 /// A window that does not fit or is larger than 255, or padding of more than half of it.
 pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, window)?;
-    x.contiguous()?.apply_op1(MaxPool { windows, chosen: OnceLock::new() })
+    let op = MaxPool {
+        windows,
+        chosen: OnceLock::new(),
+        #[cfg(feature = "cuda")]
+        chosen_on_gpu: OnceLock::new(),
+    };
+    x.contiguous()?.apply_op1(op)
 }
 
 /// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as zeros, as in
@@ -102,10 +112,21 @@ impl Windows {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Windows {
+    fn on_gpu(&self) -> cuda::Pool {
+        let Self { n, h, w, c, oh, ow, kernel, window: Window { stride, padding } } = *self;
+        cuda::Pool { n, h, w, c, oh, ow, kernel, stride, padding }
+    }
+}
+
 struct MaxPool {
     windows: Windows,
     /// Place in its window of each maximum, for backward.
     chosen: OnceLock<Vec<u16>>,
+    /// The same on a GPU.
+    #[cfg(feature = "cuda")]
+    chosen_on_gpu: OnceLock<Tensor>,
 }
 
 /// One row of maxima of an image, and the place of each in its window.
@@ -152,7 +173,24 @@ impl CustomOp1 for MaxPool {
         Ok(output(y, windows.output_shape()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
+        let (y, chosen) = self.windows.on_gpu().maxima(&gpu, at)?;
+        let shape = Shape::from(self.windows.output_shape());
+        self.chosen_on_gpu.get_or_init(|| cuda::wrap(chosen, &shape));
+        Ok((y, shape))
+    }
+
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if let Some(chosen) = self.chosen_on_gpu.get() {
+            let dy = dy.contiguous()?;
+            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
+            let chosen = cuda::of_tensor(chosen)?;
+            let dx = self.windows.on_gpu().gradient(&gpu, at, Some(chosen))?;
+            return Ok(Some(cuda::wrap(dx, x.shape())));
+        }
         let Some(chosen) = self.chosen.get() else { bail!("backward before forward") };
         let (windows, row) = (&self.windows, self.windows.ow * self.windows.c);
         let push = |dy: &[f32], [oy, index]: [usize; 2], dx: &mut [f32]| {
@@ -224,7 +262,21 @@ impl CustomOp1 for AveragePool {
         Ok(output(y, windows.output_shape()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
+        let y = self.windows.on_gpu().means(&gpu, at)?;
+        Ok((y, Shape::from(self.windows.output_shape())))
+    }
+
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let dy = dy.contiguous()?;
+            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
+            let dx = self.windows.on_gpu().gradient(&gpu, at, None)?;
+            return Ok(Some(cuda::wrap(dx, x.shape())));
+        }
         let (windows, pixels, c) = (&self.windows, self.pixels(), self.windows.c);
         let push = |dy: &[f32], [oy, _]: [usize; 2], dx: &mut [f32]| {
             vectorised(
@@ -290,7 +342,21 @@ impl CustomOp1 for GlobalAveragePool {
         Ok(output(y, (self.n, self.c)))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
+        let y = cuda::global_average(&gpu, at, self.n, (self.pixels, self.c))?;
+        Ok((y, Shape::from((self.n, self.c))))
+    }
+
     fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let dy = dy.contiguous()?;
+            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
+            let dx = cuda::global_average_gradient(&gpu, at, self.n, (self.pixels, self.c))?;
+            return Ok(Some(cuda::wrap(dx, x.shape())));
+        }
         let mut shares = dy.flatten_all()?.to_vec1::<f32>()?;
         for share in &mut shares {
             *share /= self.pixels as f32;

@@ -1,7 +1,11 @@
 //! Losses of regression: mean squared and mean absolute error.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::storage::{output, read, slice, tensor};
 
 /// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 -> scalar.
@@ -47,6 +51,11 @@ enum Kind {
 }
 
 impl Kind {
+    #[cfg(feature = "cuda")]
+    fn is_absolute(self) -> bool {
+        matches!(self, Self::Absolute)
+    }
+
     fn loss(self, difference: f64) -> f64 {
         match self {
             Self::Squared => difference * difference,
@@ -72,6 +81,15 @@ fn apply(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Tensor> {
 fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
     check(prediction, target)?;
     let per_sample = prediction.elem_count() / prediction.dims().first().copied().unwrap_or(1);
+    #[cfg(feature = "cuda")]
+    if prediction.device().is_cuda() {
+        let (prediction, target) = (prediction.contiguous()?, target.contiguous()?);
+        let operands = [cuda::of_tensor(&prediction)?, cuda::of_tensor(&target)?];
+        let (gpu, sizes) =
+            (cuda::Gpu::of_tensor(&prediction)?, (per_sample, prediction.elem_count()));
+        let sums = cuda::regression_scores(&gpu, operands, kind.is_absolute(), sizes)?;
+        return Ok(sums.into_iter().map(|sum| sum / per_sample as f64).collect());
+    }
     read([prediction, target], |[p, t]| {
         let sample = |(p, t): (&[f32], &[f32])| sum(p, t, kind) / per_sample as f64;
         Ok(p.chunks_exact(per_sample).zip(t.chunks_exact(per_sample)).map(sample).collect())
@@ -107,6 +125,20 @@ impl CustomOp2 for Regression {
         Ok(output(vec![(sum(p, t, self.0) / p.len() as f64) as f32], ()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        p: &CudaStorage,
+        p_layout: &Layout,
+        t: &CudaStorage,
+        t_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let operands = [cuda::of_storage(p, p_layout)?, cuda::of_storage(t, t_layout)?];
+        let n = p_layout.shape().elem_count();
+        let loss = cuda::regression(&cuda::Gpu::of(p), operands, self.0.is_absolute(), n)?;
+        Ok((loss, ().into()))
+    }
+
     fn bwd(
         &self,
         prediction: &Tensor,
@@ -114,6 +146,17 @@ impl CustomOp2 for Regression {
         _loss: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let operands = [prediction, target, dy].map(cuda::of_tensor);
+            let [p, t, dy_at] = operands;
+            let (gpu, n) = (cuda::Gpu::of_tensor(dy)?, prediction.elem_count());
+            let absolute = self.0.is_absolute();
+            let slopes = cuda::regression_gradient(&gpu, [p?, t?, dy_at?], absolute, n)?;
+            let slopes = cuda::wrap(slopes, prediction.shape());
+            let of_target = if target.track_op() { Some(slopes.neg()?) } else { None };
+            return Ok((Some(slopes), of_target));
+        }
         let scale = dy.to_scalar::<f32>()? / prediction.elem_count() as f32;
         let slopes = read([prediction, target], |[p, t]| {
             let slopes = p.iter().zip(t).map(|(p, t)| scale * self.0.slope(p - t)).collect();

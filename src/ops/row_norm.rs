@@ -1,8 +1,12 @@
 //! Layer normalisation and root-mean-square normalisation over the last axis.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::{build_rows, sum, sum_of_pairs, vectorised};
 use super::scratch::Scratch;
 use super::storage::{output, overwrite, read, slice};
@@ -179,6 +183,45 @@ impl RowNorm {
         }
     }
 
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, elements: usize, c: usize) -> cuda::RowNorm {
+        cuda::RowNorm { eps: self.eps, rms: self.kind == Kind::Rms, rows: elements / c, c }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn forward_on_gpu(
+        &self,
+        x: (&CudaStorage, &Layout),
+        gamma: (&CudaStorage, &Layout),
+        residual: Option<(&CudaStorage, &Layout)>,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (shape, c) = (x.1.shape().clone(), gamma.1.shape().elem_count());
+        let operands = [cuda::of_storage(x.0, x.1)?, cuda::of_storage(gamma.0, gamma.1)?];
+        let residual = residual.map(|(r, layout)| cuda::of_storage(r, layout)).transpose()?;
+        let beta = self.beta.as_ref().map(|beta| cuda::of_tensor(beta.tensor())).transpose()?;
+        let norm = self.on_gpu(shape.elem_count(), c);
+        Ok((norm.forward(&cuda::Gpu::of(x.0), operands, residual, beta)?, shape))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn backward_on_gpu(
+        &self,
+        x: &Tensor,
+        gamma: &Tensor,
+        residual: Option<&Tensor>,
+        dy: Tensor,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let c = gamma.elem_count();
+        let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?, cuda::of_tensor(&dy)?];
+        let residual = residual.map(cuda::of_tensor).transpose()?;
+        let (norm, gpu) = (self.on_gpu(dy.elem_count(), c), cuda::Gpu::of_tensor(&dy)?);
+        let (of_gamma, of_beta) = norm.backward(&gpu, operands, residual, self.beta.is_some())?;
+        if let (Some(beta), Some(gradient)) = (&self.beta, of_beta) {
+            beta.destination().send_tensor(cuda::wrap(gradient, c), beta.tensor())?;
+        }
+        Ok((dy, self.d_gamma.send_tensor(cuda::wrap(of_gamma, c), gamma)?))
+    }
+
     /// Gradients of x, which is that of the residual too, and of gamma; that of beta is sent off.
     fn backward(
         &self,
@@ -187,6 +230,10 @@ impl RowNorm {
         residual: Option<&Tensor>,
         dy: &Tensor,
     ) -> Result<(Tensor, Option<Tensor>)> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            return self.backward_on_gpu(x, gamma, residual, dy.contiguous()?);
+        }
         let (c, dy) = (gamma.elem_count(), dy.contiguous()?);
         let blocks: Vec<Vec<f32>> =
             read([x, gamma, residual.unwrap_or(x)], |[x, gamma, values]| {
@@ -269,6 +316,17 @@ impl CustomOp2 for RowNorm {
         Ok(output(y, x_layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        gamma: &CudaStorage,
+        gamma_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward_on_gpu((x, x_layout), (gamma, gamma_layout), None)
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -298,6 +356,20 @@ impl CustomOp3 for RowNorm {
         let residual = slice(residual, residual_layout)?;
         let y = self.forward(slice(x, x_layout)?, slice(gamma, gamma_layout)?, Some(residual))?;
         Ok(output(y, x_layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        gamma: &CudaStorage,
+        gamma_layout: &Layout,
+        residual: &CudaStorage,
+        residual_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let residual = Some((residual, residual_layout));
+        self.forward_on_gpu((x, x_layout), (gamma, gamma_layout), residual)
     }
 
     fn bwd(

@@ -1,7 +1,11 @@
 //! Softmax over the last axis.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::{build_rows, change_rows, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
 use super::storage::{output, overwrite, read, slice};
@@ -75,8 +79,22 @@ impl CustomOp1 for Softmax {
         Ok(output(y, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (shape, at) = (layout.shape().clone(), cuda::of_storage(x, layout)?);
+        let rows = shape.elem_count() / self.c;
+        Ok((cuda::softmax(&cuda::Gpu::of(x), at, rows, self.c)?, shape))
+    }
+
     fn bwd(&self, _x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let dy = dy.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let (y, at, rows) =
+                (cuda::of_tensor(y)?, cuda::of_tensor(&dy)?, dy.elem_count() / self.c);
+            cuda::softmax_gradient(&cuda::Gpu::of_tensor(&dy)?, y, at, rows, self.c)?;
+            return Ok(Some(dy));
+        }
         read([y], |[y]| {
             overwrite(&dy, |dy| {
                 change_rows(dy, self.c, |start, dy| {

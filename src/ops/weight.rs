@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::{Result, Tensor, Var, bail};
+use candle_core::{Device, Result, Tensor, Var, bail};
 
 use super::storage::{read, tensor};
 
@@ -20,6 +20,16 @@ pub trait GradientSink: Send + Sync {
     ///
     /// Anything that must end the pass.
     fn add(&self, index: usize, gradient: &[f32]) -> Result<()>;
+
+    /// [`GradientSink::add`] of a gradient that is a tensor of any device, f32 and contiguous; through the CPU's
+    /// memory, unless the sink knows better.
+    ///
+    /// # Errors
+    ///
+    /// Anything that must end the pass.
+    fn add_tensor(&self, index: usize, gradient: &Tensor) -> Result<()> {
+        read([&gradient.to_device(&Device::Cpu)?], |[values]| self.add(index, values))
+    }
 
     /// Says that all uses of the pass have been added.
     ///
@@ -93,6 +103,16 @@ impl Destination {
             Self::Sink(place) => place.give_values(&gradient).map(|()| None),
         }
     }
+
+    /// [`Destination::send`] of a gradient in a GPU's memory.
+    #[cfg(feature = "cuda")]
+    pub(super) fn send_tensor(&self, gradient: Tensor, operand: &Tensor) -> Result<Option<Tensor>> {
+        match self {
+            Self::Graph if operand.track_op() => Ok(Some(gradient)),
+            Self::Graph => Ok(None),
+            Self::Sink(place) => place.give(&gradient).map(|()| None),
+        }
+    }
 }
 
 /// One use of a parameter in a pass.
@@ -119,13 +139,18 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// Those of the sink, or a gradient that is not f32 on the CPU.
+    /// Those of the sink, or a gradient that is not f32.
     pub fn give(&self, gradient: &Tensor) -> Result<()> {
-        read([gradient], |[gradient]| self.give_values(gradient))
+        self.sink.add_tensor(self.index, gradient)?;
+        self.count_down()
     }
 
     fn give_values(&self, gradient: &[f32]) -> Result<()> {
         self.sink.add(self.index, gradient)?;
+        self.count_down()
+    }
+
+    fn count_down(&self) -> Result<()> {
         if self.uses.0.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.sink.complete(self.index)?;
         }

@@ -3,6 +3,8 @@
 //! Plain loops: they are compiled for the instruction set at hand where they are called, and as no two
 //! roundings are contracted, every instruction set gives the same bits.
 
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
 use crate::optim::Preparation;
 
 /// Elements of one parameter; the moments and the average are empty where there are none.
@@ -60,6 +62,16 @@ impl AdamFactors {
     /// `AdamW`'s weight decay, times the learning rate.
     pub(super) fn with_shrinking(self, share: f64) -> Self {
         Self { shrink: (1.0 - share) as f32, ..self }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl AdamFactors {
+    /// The same numbers for a GPU; `kind` says where weight decay goes.
+    pub(super) fn on_gpu(self, kind: i32) -> Rule {
+        let Self { beta1, beta2, eps, step_size, root_correction, penalty, shrink } = self;
+        let decay = if kind == Rule::ADAMW { shrink } else { penalty };
+        Rule { kind, beta1, beta2, eps, step_size, root_correction, decay, ..Rule::default() }
     }
 }
 

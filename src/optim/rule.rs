@@ -2,6 +2,8 @@
 
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
 use crate::ops::vectorised;
 use crate::optim::Preparation;
 use crate::optim::kernel::{AdamFactors, Block, SgdFactors};
@@ -123,6 +125,32 @@ impl Update {
         } else {
             blocks.into_par_iter().for_each(apply);
         }
+    }
+
+    /// The same update for a GPU.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_gpu(&self) -> Rule {
+        let (lr, decay) = (self.lr as f32, self.weight_decay as f32);
+        let adam = |beta1, beta2, eps| AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
+        let rule = match self.rule {
+            UpdateRule::Sgd { momentum: 0.0, .. } => {
+                Rule { kind: Rule::SGD, lr, decay, ..Rule::default() }
+            }
+            UpdateRule::Sgd { momentum, dampening, nesterov } => {
+                let kind = if nesterov { Rule::SGD_NESTEROV } else { Rule::SGD_MOMENTUM };
+                let damp = if self.count == 1 { 1.0 } else { 1.0 - dampening as f32 };
+                Rule { kind, lr, decay, momentum: momentum as f32, damp, ..Rule::default() }
+            }
+            UpdateRule::Adam { beta1, beta2, eps } => {
+                adam(beta1, beta2, eps).with_penalty(self.weight_decay).on_gpu(Rule::ADAM)
+            }
+            UpdateRule::AdamW { beta1, beta2, eps } => {
+                let share = self.lr * self.weight_decay;
+                adam(beta1, beta2, eps).with_shrinking(share).on_gpu(Rule::ADAMW)
+            }
+        };
+        let Preparation { mean, clip, limit } = self.preparation;
+        Rule { mean, clip, limit, ..rule }
     }
 
     /// The blocks of one parameter, and its weight decay.

@@ -1,6 +1,6 @@
 //! All decisions put together.
 
-use crate::config::values::Auto;
+use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
     BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, data, distributed, keep, length,
@@ -43,7 +43,15 @@ impl Plan {
             problems.one(found).map(|found| (model.counted(&found), found))
         });
         let loss = problems.one(loss::decide(loaded, &facts.data));
-        let world = problems.one(distributed::world_size(loaded, facts));
+        let ranks = problems.one(distributed::ranks(loaded, facts));
+        if ranks.as_ref().is_some_and(distributed::Ranks::compute_on_gpus)
+            && optimizer::ema(loaded).is_some()
+        {
+            let what = "averages are not kept on GPUs yet";
+            let help = "leave [ema] away, or hide the GPUs: CUDA_VISIBLE_DEVICES=";
+            problems.0.push(loaded.problem("ema.decay", what).help(help));
+        }
+        let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
         let smaller = world.zip(batch).and_then(|(world, batch)| {
@@ -59,11 +67,11 @@ impl Plan {
             Some(transformed),
             Some((model, found)),
             Some(loss),
-            Some(world),
+            Some(ranks),
             Some(batch),
             Some(smaller),
             Some((length, optimizer, schedule)),
-        ) = (transformed, model, loss, world, batch, smaller, moving)
+        ) = (transformed, model, loss, ranks, batch, smaller, moving)
         else {
             return Err(Problems::new(problems.0));
         };
@@ -71,7 +79,7 @@ impl Plan {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
-            data: data::decide(experiment, &facts.data, transformed, world, facts.cores),
+            data: data::decide(experiment, &facts.data, transformed, ranks.world, facts.cores),
             loss,
             batch,
             length,
@@ -84,7 +92,7 @@ impl Plan {
             optimizer,
             ema: optimizer::ema(loaded),
             schedule,
-            distributed: distributed::decide(experiment, (world, smaller), facts.cores, &found),
+            distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
             checkpoint: keep::checkpoint(experiment),
@@ -105,7 +113,9 @@ impl Plan {
         experiment.train.batch_size = Auto::Given(self.batch.size.get());
         experiment.train.global_batch_size = Auto::Given(self.batch.global.get());
         experiment.train.gradient_accumulation_steps = Auto::Auto;
-        experiment.distributed.devices = Auto::Given(self.distributed.world_size.get());
+        if !matches!(experiment.distributed.devices, Devices::List(_)) {
+            experiment.distributed.devices = Devices::Count(self.distributed.world_size.get());
+        }
         if experiment.data.sampler == Sampler::Shards {
             experiment.distributed.shards = Auto::Given(self.batch.shards.get());
         }
@@ -132,7 +142,7 @@ impl Plan {
         let worlds = self.distributed.smaller.iter();
         worlds
             .map(|world| {
-                loaded.experiment.distributed.devices = Auto::Given(world.get());
+                loaded.experiment.distributed.devices = Devices::Count(world.get());
                 Self::new(&loaded, facts, describe)
             })
             .collect()

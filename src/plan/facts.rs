@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::SourcePlan;
-use crate::units::WorldSize;
+use crate::units::{Bytes, WorldSize};
 
 /// What was found on this machine and in the data; measured elsewhere, so that planning is pure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,8 +12,19 @@ pub struct Facts {
     pub cores: usize,
     /// The data, counted.
     pub data: DataFacts,
+    /// The GPUs that CUDA shows, in its order; `None` if this program was built without CUDA.
+    pub gpus: Option<Vec<GpuFacts>>,
     /// Ranks that a foreign launcher (torchrun, srun) already decided.
     pub launched_world: Option<WorldSize>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuFacts {
+    /// As its maker calls it.
+    pub name: String,
+    /// All of its memory.
+    pub memory: Bytes,
 }
 
 /// The data, counted.

@@ -84,6 +84,7 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let shared = match plan.distributed.backend {
         BackendPlan::Solo => 0,
         // Pages of the others' buckets that this rank writes, and of all staging areas.
+        BackendPlan::Nccl { .. } => world * STAGING_BYTES,
         BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
     };
     // A sum per level of the tree over this rank's shards but the last.

@@ -39,7 +39,7 @@ pub use batch::{BatchPlan, admitted_worlds};
 pub use control::{Behaviour, ChunkPlan, Ranges, scaled, unscaled};
 pub use data::{DataPlan, SourcePlan, SpeechSource};
 pub use distributed::{BackendPlan, DistributedPlan};
-pub use facts::{DataFacts, Facts, ModelFacts};
+pub use facts::{DataFacts, Facts, GpuFacts, ModelFacts};
 pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};

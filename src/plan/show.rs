@@ -144,6 +144,7 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
         "distributed.backend" => match distributed.backend {
             BackendPlan::Solo => "solo".to_owned(),
             BackendPlan::Shm { .. } => "shm".to_owned(),
+            BackendPlan::Nccl { .. } => "nccl".to_owned(),
         },
         "validation.batch_size" => plan.val_batch_size.to_string(),
         _ => return None,
@@ -316,6 +317,7 @@ fn ranks(plan: &Plan) -> String {
     let backend = match distributed.backend {
         BackendPlan::Solo => "alone".to_owned(),
         BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
+        BackendPlan::Nccl { .. } => "NCCL".to_owned(),
     };
     let mut devices = distributed.devices.clone();
     devices.dedup();

@@ -7,6 +7,8 @@ use crate::plan::{
 };
 use crate::units::{Bytes, WorldSize};
 
+mod gpus;
+
 const ANIMALS: &str = r#"[model]
 name = "resnet18"
 
@@ -100,7 +102,7 @@ fn animals() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 8, data, launched_world: None }
+    Facts { cores: 8, data, gpus: None, launched_world: None }
 }
 
 fn digits() -> Facts {
@@ -115,7 +117,7 @@ fn digits() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 8, data, launched_world: None }
+    Facts { cores: 8, data, gpus: None, launched_world: None }
 }
 
 fn prices() -> Facts {
@@ -134,7 +136,7 @@ fn prices() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 2, data, launched_world: None }
+    Facts { cores: 2, data, gpus: None, launched_world: None }
 }
 
 /// A model of two linear layers and a norm.

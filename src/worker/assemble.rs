@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
-use crate::collective::{self, Collective};
+use crate::collective::Collective;
 use crate::data;
 use crate::engine::{Clock, Engine, TrainState};
 use crate::event::{Event, FORMAT, Started};
@@ -16,6 +16,7 @@ use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::units::{Rank, WorldSize};
+use crate::worker::place::Place;
 use crate::worker::test::measure_all;
 use crate::worker::voice::Voice;
 use crate::worker::{Error, RankRun};
@@ -29,7 +30,8 @@ pub(crate) fn assemble(
 ) -> Result<RankRun, Error> {
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
     limit_threads(&plan);
-    let collective = join_group(&plan, rank, shm)?;
+    let place = Place::open(&plan, rank)?;
+    let collective = place.join(&plan, shm)?;
     link.when_told_to_give_up({
         let collective = collective.clone();
         move || collective.give_up()
@@ -38,7 +40,7 @@ pub(crate) fn assemble(
     let splits = data::open(&plan.data)?;
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
-    let mut engine = open_engine(&plan, registry, collective.clone(), |params| {
+    let mut engine = open_engine(&plan, registry, &place, collective.clone(), |params| {
         let folder = &folders.checkpoints;
         let newest = if rank_plan.resume {
             checkpoint::restore_newest(folder, &plan, params)?
@@ -93,12 +95,6 @@ fn limit_threads(plan: &Plan) {
     drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
 }
 
-fn join_group(plan: &Plan, rank: Rank, shm: Option<OwnedFd>) -> Result<Arc<dyn Collective>, Error> {
-    let distributed = &plan.distributed;
-    let world = distributed.world_size;
-    Ok(collective::open(distributed.backend, rank, world, shm, distributed.timeout)?)
-}
-
 /// Starts what writes this rank's checkpoints.
 fn start_writer(
     plan: &Plan,
@@ -121,10 +117,11 @@ pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
 fn open_engine(
     plan: &Arc<Plan>,
     registry: &Registry,
+    place: &Place,
     collective: Arc<dyn Collective>,
     restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
-    let (model, params) = registry.build(&plan.model, plan.seed)?;
+    let (model, params) = registry.build_on(&plan.model, plan.seed, &place.device)?;
     let restored = restore(&params)?;
     if restored.is_none() {
         registry.load_pretrained(&plan.model, &params)?;
@@ -139,7 +136,7 @@ fn started(run: &RankRun, restarts: Vec<String>) -> Event {
         version: env!("CARGO_PKG_VERSION").into(),
         name: plan.name.clone(),
         run: run.folders.id.clone(),
-        arithmetic: plan.arithmetic(),
+        arithmetic: plan.arithmetic().into_iter().chain(run.collective.describe()).collect(),
         devices: plan.distributed.devices.clone(),
         steps_per_epoch: plan.length.steps_per_epoch,
         total_steps: plan.length.total_steps,
@@ -158,8 +155,9 @@ pub(crate) fn evaluate(
     plan.distributed.world_size = WorldSize::ONE;
     plan.distributed.backend = BackendPlan::Solo;
     let plan = Arc::new(plan);
-    let collective = join_group(&plan, Rank(0), None)?;
-    let mut engine = open_engine(&plan, registry, collective, |params| {
+    let place = Place::open(&plan, Rank(0))?;
+    let collective = place.join(&plan, None)?;
+    let mut engine = open_engine(&plan, registry, &place, collective, |params| {
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))
     })?;

@@ -6,6 +6,7 @@ mod due;
 mod failure;
 mod feed;
 mod rollout;
+mod place;
 mod sample;
 mod test;
 mod train;

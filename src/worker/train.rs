@@ -256,6 +256,7 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();
     run.link.progress(run.engine.state().step, Phase::Saving);
+    run.engine.bring_home()?;
     writer.save(&snapshot(&run.plan, &run.engine), importance)?;
     run.engine.time_mut().checkpoint += clock.seconds();
     Ok(())

@@ -103,6 +103,10 @@ fn a_backend_that_was_not_built_in_is_named_with_the_one_that_works() {
     lab.write("small.toml", BASE.replace("devices = 2", "devices = 2\nbackend = \"nccl\""));
     let ended = refuses(&lab, &["small.toml"]);
     ended.says(&["`distributed.backend`", "without `nccl`", "small.toml:", "backend = \"shm\""]);
+    lab.write("small.toml", BASE.replace("devices = 2", "devices = [0, 3]"));
+    let ended = refuses(&lab, &["small.toml"]);
+    let rebuild = "cargo build --release --features cuda";
+    ended.says(&["`distributed.devices`", "without `cuda`", "small.toml:", "[0, 3]", rebuild]);
 }
 
 #[test]

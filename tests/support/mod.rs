@@ -148,15 +148,11 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
 pub(crate) fn group(plan: &Plan) -> Vec<Arc<dyn Collective>> {
     let distributed = &plan.distributed;
     let world = distributed.world_size;
-    let fd = match distributed.backend {
-        BackendPlan::Solo => None,
-        BackendPlan::Shm { mapping } => {
-            let fd =
-                rustix::fs::memfd_create("ddprun-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            rustix::fs::ftruncate(&fd, mapping.0).unwrap();
-            Some(fd)
-        }
-    };
+    let fd = distributed.backend.mapping().map(|mapping| {
+        let fd = rustix::fs::memfd_create("ddprun-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, mapping.0).unwrap();
+        fd
+    });
     let open = |rank| {
         let fd = fd.as_ref().map(|fd| fd.try_clone().unwrap());
         let rank = Rank(rank);

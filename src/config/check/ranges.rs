@@ -153,7 +153,7 @@ const WHOLES: &[Whole] = &[
     ("scheduler.warmup", |e| count(e.scheduler.warmup), 0, MOST_STEPS),
     ("scheduler.patience", |e| e.scheduler.patience, 0, MOST_STEPS),
     ("loss_scale.growth_interval", |e| Some(e.loss_scale.growth_interval), 1, MOST_STEPS),
-    ("distributed.devices", |e| given(e.distributed.devices), 1, 1024),
+    ("distributed.devices", |e| e.distributed.devices.count().map(u64::from), 1, 1024),
     ("distributed.threads_per_rank", |e| given(e.distributed.threads_per_rank), 1, 1024),
     ("distributed.bucket_cap", |e| Some(e.distributed.bucket_cap.0), 1024, 1 << 40),
     ("distributed.first_bucket_cap", |e| Some(e.distributed.first_bucket_cap.0), 1024, 1 << 40),

@@ -86,9 +86,9 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
     let distributed = &experiment.distributed;
     let mut found = scaler(loaded);
     let absent = match distributed.backend {
-        Backend::Nccl => Some("nccl"),
         Backend::Mpi => Some("mpi"),
-        Backend::Auto | Backend::Shm => None,
+        // Whether there are GPUs is a fact about the machine: the plan decides.
+        Backend::Auto | Backend::Shm | Backend::Nccl => None,
     };
     if let Some(name) = absent {
         let what = format!("this ddprun was built without `{name}`");

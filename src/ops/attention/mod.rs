@@ -5,9 +5,13 @@
 //! <https://arxiv.org/abs/2205.14135>, section 3.1, with whole rows instead of blocks of keys).
 
 mod head;
+#[cfg(feature = "cuda")]
+mod on_gpu;
 
 use std::sync::OnceLock;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
@@ -210,6 +214,19 @@ impl CustomOp3 for Apart {
         Ok(self.0.forward(self.0.apart(&q, &k, &v)))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &CudaStorage,
+        q_layout: &Layout,
+        k: &CudaStorage,
+        k_layout: &Layout,
+        v: &CudaStorage,
+        v_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.0.forward_apart_on_gpu([(q, q_layout), (k, k_layout), (v, v_layout)])
+    }
+
     fn bwd(
         &self,
         q: &Tensor,
@@ -218,6 +235,11 @@ impl CustomOp3 for Apart {
         y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let [q, k, v] = self.0.backward_apart_on_gpu([q, k, v], dy)?;
+            return Ok((Some(q), Some(k), Some(v)));
+        }
         let Sizes { b, t, s, w } = self.0.sizes;
         let precision = self.0.attention.precision;
         let by_head = read([q, k, v, y, dy], |[q, k, v, y, dy]| {
@@ -247,7 +269,16 @@ impl CustomOp1 for Packed {
         Ok(self.0.forward(self.0.packed(&qkv)))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, qkv: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.0.forward_packed_on_gpu(qkv, layout)
+    }
+
     fn bwd(&self, qkv: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            return self.0.backward_packed_on_gpu(qkv, dy).map(Some);
+        }
         let (Sizes { t, w, .. }, precision) = (self.0.sizes, self.0.attention.precision);
         let by_head = read([qkv, y, dy], |[qkv, y, dy]| {
             let [qkv, dy] = [qkv, dy].map(|x| rounded(x, precision));

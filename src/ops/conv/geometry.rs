@@ -11,19 +11,19 @@ use super::Sliding;
 /// Output pixels are numbered over (image, row, column).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) struct Geometry {
-    pub(super) n: usize,
-    pub(super) h: usize,
-    pub(super) w: usize,
-    pub(super) ci: usize,
-    pub(super) co: usize,
-    pub(super) kh: usize,
-    pub(super) kw: usize,
+    pub(in crate::ops) n: usize,
+    pub(in crate::ops) h: usize,
+    pub(in crate::ops) w: usize,
+    pub(in crate::ops) ci: usize,
+    pub(in crate::ops) co: usize,
+    pub(in crate::ops) kh: usize,
+    pub(in crate::ops) kw: usize,
     /// Along rows and columns.
-    pub(super) stride: [usize; 2],
-    pub(super) padding: [usize; 2],
-    pub(super) groups: usize,
-    pub(super) oh: usize,
-    pub(super) ow: usize,
+    pub(in crate::ops) stride: [usize; 2],
+    pub(in crate::ops) padding: [usize; 2],
+    pub(in crate::ops) groups: usize,
+    pub(in crate::ops) oh: usize,
+    pub(in crate::ops) ow: usize,
 }
 
 impl Geometry {
@@ -43,17 +43,17 @@ impl Geometry {
     }
 
     /// Output pixels over all images.
-    pub(super) fn pixels(&self) -> usize {
+    pub(in crate::ops) fn pixels(&self) -> usize {
         self.n * self.oh * self.ow
     }
 
     /// Pixels of the kernel.
-    pub(super) fn taps(&self) -> usize {
+    pub(in crate::ops) fn taps(&self) -> usize {
         self.kh * self.kw
     }
 
     /// Input channels of a group.
-    pub(super) fn group_inputs(&self) -> usize {
+    pub(in crate::ops) fn group_inputs(&self) -> usize {
         self.ci / self.groups
     }
 
@@ -68,7 +68,7 @@ impl Geometry {
     }
 
     /// Elements of the weight.
-    pub(super) fn weight_len(&self) -> usize {
+    pub(in crate::ops) fn weight_len(&self) -> usize {
         self.co * self.group_inputs() * self.taps()
     }
 

@@ -10,12 +10,18 @@ mod direct_gradient;
 mod gathered;
 mod geometry;
 mod normalised;
+#[cfg(feature = "cuda")]
+mod on_gpu;
+#[cfg(feature = "cuda")]
+mod normalised_on_gpu;
 #[cfg(test)]
 mod tests;
 mod transposed;
 mod weight_layout;
 mod winograd;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
@@ -26,7 +32,7 @@ use super::storage::{output, read, slice, tensor};
 use super::weight::{Destination, Weight};
 use crate::plan::{Convolutions, Precision};
 use algorithm::Algorithm;
-use geometry::Geometry;
+pub(super) use geometry::Geometry;
 pub(super) use geometry::output_size;
 pub use normalised::{ConvNorm, conv_batch_norm};
 pub use transposed::conv_transpose1d;
@@ -116,6 +122,8 @@ struct Conv {
     algorithm: Algorithm,
     shape: Vec<usize>,
     precision: Precision,
+    #[cfg(feature = "cuda")]
+    convolutions: Convolutions,
     dw: Destination,
     db: Option<Destination>,
 }
@@ -143,7 +151,16 @@ impl Conv {
         add_multiplications(geometry.multiplications());
         let algorithm = Algorithm::of(&geometry, convolutions);
         let (dw, db) = (weight.destination(), bias.map(Weight::destination));
-        Self { geometry, algorithm, shape, precision, dw, db }
+        Self {
+            geometry,
+            algorithm,
+            shape,
+            precision,
+            #[cfg(feature = "cuda")]
+            convolutions,
+            dw,
+            db,
+        }
     }
 
     fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> (CpuStorage, Shape) {
@@ -166,6 +183,10 @@ impl Conv {
     }
 
     fn backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Gradients> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            return self.backward_on_gpu(x, weight, dy);
+        }
         let (algorithm, geometry) = (self.algorithm, &self.geometry);
         read([x, weight, dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);
@@ -191,6 +212,10 @@ impl Conv {
 
     fn bias_gradient(&self, bias: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let Some(destination) = &self.db else { return Ok(None) };
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            return destination.send_tensor(self.bias_gradient_on_gpu(dy)?, bias);
+        }
         let sums =
             |[dy]: [&[f32]; 1]| Ok(column_sums(&rounded(dy, self.precision), self.geometry.co));
         let mut db = read([dy], sums)?;
@@ -217,6 +242,17 @@ impl CustomOp2 for Conv {
         weight_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, None))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward_on_gpu((x, x_layout), (weight, weight_layout), None)
     }
 
     fn bwd(
@@ -247,6 +283,20 @@ impl CustomOp3 for Conv {
     ) -> Result<(CpuStorage, Shape)> {
         let bias = slice(bias, bias_layout)?;
         Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, Some(bias)))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let bias = Some((bias, bias_layout));
+        self.forward_on_gpu((x, x_layout), (weight, weight_layout), bias)
     }
 
     fn bwd(

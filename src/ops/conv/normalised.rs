@@ -42,6 +42,10 @@ pub fn conv_batch_norm(
     let g = conv.geometry;
     check(&g, residual, layer.affine)?;
     let (x, weight) = (x.contiguous()?, layer.weight.tensor());
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);
+    }
     let between = read([&x, weight], |[x, weight]| Ok(conv.values(x, weight, None)))?;
     let statistics = batch_statistics(&between, g.co);
     let inverse = |v: &f32| (1.0 / (f64::from(*v) + layer.eps).sqrt()) as f32;

@@ -1,10 +1,14 @@
 //! Fully connected layer: y = activation(x weight^T + bias).
 
 mod activation;
+#[cfg(feature = "cuda")]
+mod on_gpu;
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
@@ -57,7 +61,18 @@ pub fn linear_activated(
     let (dw, db) = (weight.destination(), bias.map(Weight::destination));
     let tracked = x.track_op() || weight.tensor().track_op();
     let before = (activation.needs_its_input() && tracked).then(OnceLock::new);
-    let op = Linear { n, inputs, outputs, activation, precision, before, dw, db };
+    let op = Linear {
+        n,
+        inputs,
+        outputs,
+        activation,
+        precision,
+        before,
+        dw,
+        db,
+        #[cfg(feature = "cuda")]
+        before_on_gpu: OnceLock::new(),
+    };
     let x = x.contiguous()?;
     match bias.map(Weight::tensor) {
         None => x.apply_op2(weight.tensor(), op),
@@ -76,6 +91,9 @@ struct Linear {
     before: Option<OnceLock<Vec<f32>>>,
     dw: Destination,
     db: Option<Destination>,
+    /// [`Linear::before`] on a GPU.
+    #[cfg(feature = "cuda")]
+    before_on_gpu: OnceLock<Tensor>,
 }
 
 impl Linear {
@@ -150,6 +168,10 @@ impl Linear {
         y: &Tensor,
         dy: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            return self.backward_on_gpu([x, weight, y, dy], bias);
+        }
         read([x, weight, y, dy], |[x_values, weight_values, y, dy]| {
             let before = self.before.as_ref().and_then(OnceLock::get).map_or(y, Vec::as_slice);
             let dy = pull_back(rounded(dy, self.precision), before, self.activation);
@@ -216,6 +238,17 @@ impl CustomOp2 for Linear {
         self.forward((x, x_layout), (weight, weight_layout), None)
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward_on_gpu((x, x_layout), (weight, weight_layout), None)
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -244,6 +277,20 @@ impl CustomOp3 for Linear {
     ) -> Result<(CpuStorage, Shape)> {
         let bias = slice(bias, bias_layout)?;
         self.forward((x, x_layout), (weight, weight_layout), Some(bias))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let bias = Some((bias, bias_layout));
+        self.forward_on_gpu((x, x_layout), (weight, weight_layout), bias)
     }
 
     fn bwd(

@@ -1,0 +1,306 @@
+//! Gradients in a GPU's memory: operations write them into buckets, a bucket whose last gradient is in is summed over the
+//! ranks beside backward, and one launch updates all parameters.
+//!
+//! The order is that of the CPU's [`super::reducer`]: buckets leave in a fixed order, shards are added in the lower part of
+//! the fixed tree. How ranks are added is NCCL's affair; through the `shm` backend it is the tree again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use crate::collective::{self, Collective, Segment};
+use crate::engine::buckets::Layout;
+use crate::engine::error::Error;
+use crate::engine::reduce::Reduce;
+use crate::nn::Param;
+use crate::ops::GradientSink;
+use crate::ops::cuda::{Gpu, Parameter, Updater, clear, put};
+use crate::optim::{Moments, Update};
+use crate::plan::OptimizerPlan;
+
+/// The gradients of a rank that computes on a GPU, and the state of its optimizer.
+pub(crate) struct GpuReducer {
+    store: Arc<Store>,
+    moments: Vec<[Option<Tensor>; 2]>,
+    updater: Updater,
+}
+
+/// What operations write to.
+struct Store {
+    layout: Layout,
+    overlap: bool,
+    collective: Arc<dyn Collective>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// f32; each lives as long as the engine.
+    buckets: Vec<Tensor>,
+    /// Memory that the ranks share, for a group that cannot sum on GPUs.
+    staging: Vec<Segment>,
+    /// First bucket that has not left yet.
+    next: usize,
+    /// Gradients that each bucket still waits for in the last pass.
+    missing: Vec<usize>,
+    /// Whether buckets may leave: in the last pass of the step.
+    last_pass: bool,
+    /// Parameters whose slot holds a gradient of this shard.
+    written: Vec<bool>,
+    /// Parameters that had a gradient in this step.
+    used: Vec<bool>,
+    /// Sum of the squares of all reduced gradients.
+    squares: f64,
+    /// Sums over this rank's earlier shards: (level in the tree, one tensor per bucket).
+    stack: Vec<(u32, Vec<Tensor>)>,
+    /// Why a bucket could not leave; the end of the step tells.
+    failure: Option<collective::Error>,
+}
+
+impl GpuReducer {
+    /// Buckets of `layout` and the optimizer's state in the memory of `gpu`.
+    pub(crate) fn new(
+        gpu: &Gpu,
+        collective: &Arc<dyn Collective>,
+        (layout, overlap): (Layout, bool),
+        (plan, params): (&OptimizerPlan, &[Param]),
+        moments: &[Moments],
+    ) -> std::result::Result<Self, Error> {
+        let failed = |source| Error::Tensor { phase: "first", step: 0, source };
+        let alone = collective.world_size().count() == 1;
+        let staging = if alone || collective.on_gpu().is_some() {
+            Vec::new()
+        } else {
+            collective.segments(&layout.lengths)?
+        };
+        let device = gpu.device();
+        let bucket = |&length: &usize| Tensor::zeros(length, DType::F32, &device);
+        let buckets: Vec<Tensor> =
+            layout.lengths.iter().map(bucket).collect::<Result<_>>().map_err(failed)?;
+        let moments: Vec<_> =
+            moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
+        let updater = updater(gpu, &layout, &buckets, (plan, params), &moments).map_err(failed)?;
+        let state = State {
+            buckets,
+            staging,
+            next: 0,
+            missing: vec![0; layout.buckets.len()],
+            last_pass: false,
+            written: vec![false; params.len()],
+            used: vec![false; params.len()],
+            squares: 0.0,
+            stack: Vec::new(),
+            failure: None,
+        };
+        let (collective, state) = (collective.clone(), Mutex::new(state));
+        let store = Arc::new(Store { layout, overlap, collective, state });
+        Ok(Self { store, moments, updater })
+    }
+
+    fn reduce_rest(&self) -> std::result::Result<(), Error> {
+        let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
+        let mut state = self.store.state();
+        let state = &mut *state;
+        while state.next < self.store.layout.buckets.len() {
+            self.store.send_next(state).map_err(failed)?;
+        }
+        if let Some(failure) = state.failure.take() {
+            return Err(failure.into());
+        }
+        if let Some(sums) = self.store.collective.on_gpu() {
+            sums.finish()?;
+        }
+        for (bucket, segment) in state.buckets.iter().zip(&mut state.staging) {
+            segment.copy_from_slice(&bucket.to_vec1::<f32>().map_err(failed)?);
+            self.store.collective.all_reduce(segment)?;
+            let sum = Tensor::from_slice(&segment[..], bucket.shape(), bucket.device());
+            sum.and_then(|sum| put(bucket, 0, &sum, false)).map_err(failed)?;
+        }
+        state.squares = self.updater.squares().map_err(failed)?;
+        Ok(())
+    }
+}
+
+fn on_device(moments: &Moments, device: &Device) -> Result<[Option<Tensor>; 2]> {
+    let tensor = |values: &[f32]| {
+        let some = (!values.is_empty()).then(|| Tensor::from_slice(values, values.len(), device));
+        some.transpose()
+    };
+    Ok([tensor(&moments.first)?, tensor(&moments.second)?])
+}
+
+fn updater(
+    gpu: &Gpu,
+    layout: &Layout,
+    buckets: &[Tensor],
+    (plan, params): (&OptimizerPlan, &[Param]),
+    moments: &[[Option<Tensor>; 2]],
+) -> Result<Updater> {
+    let mut parameters = Vec::with_capacity(params.len());
+    for ((param, slot), moments) in params.iter().zip(&layout.slots).zip(moments) {
+        parameters.push(Parameter {
+            values: param.var()?,
+            gradient: (&buckets[slot.bucket], slot.start),
+            moments: moments.each_ref().map(Option::as_ref),
+            decays: !(plan.no_decay_on_1d && param.shape().len() <= 1),
+        });
+    }
+    Updater::new(gpu, &parameters)
+}
+
+impl Reduce for GpuReducer {
+    fn sink(&self) -> Arc<dyn GradientSink> {
+        self.store.clone()
+    }
+
+    fn begin_step(&self) {
+        let mut state = self.store.state();
+        state.next = 0;
+        state.last_pass = false;
+        state.written.fill(false);
+        state.used.fill(false);
+        state.stack.clear();
+    }
+
+    fn begin_last_pass(&self) {
+        let mut state = self.store.state();
+        state.last_pass = self.store.overlap;
+        state.missing = self.store.layout.buckets.iter().map(Vec::len).collect();
+    }
+
+    fn end_shard(&self) -> std::result::Result<(), Error> {
+        let mut state = self.store.state();
+        let close = |source| Error::Tensor { phase: "end of a shard", step: 0, source };
+        self.store.close_shard(&mut state).map_err(close)
+    }
+
+    fn finish_step(&self) -> std::result::Result<Duration, Error> {
+        let started = Instant::now();
+        self.reduce_rest()?;
+        Ok(started.elapsed())
+    }
+
+    fn unused(&self) -> Vec<usize> {
+        let state = self.store.state();
+        (0..state.used.len()).filter(|&parameter| !state.used[parameter]).collect()
+    }
+
+    fn squares(&self) -> f64 {
+        self.store.state().squares
+    }
+
+    fn first_not_finite(&self) -> Option<usize> {
+        let state = self.store.state();
+        let values: Result<Vec<Vec<f32>>> = state.buckets.iter().map(Tensor::to_vec1).collect();
+        let values = values.ok()?;
+        self.store.layout.slots.iter().position(|slot| {
+            let gradient = &values[slot.bucket][slot.start..slot.start + slot.len];
+            gradient.iter().any(|value| !value.is_finite())
+        })
+    }
+
+    fn update(
+        &mut self,
+        update: &Update,
+        _params: &[Param],
+        _moments: &mut [Moments],
+        idle: &[usize],
+    ) -> Result<()> {
+        self.updater.update(update.on_gpu(), idle)
+    }
+
+    fn bring_home(&self, moments: &mut [Moments]) -> Result<()> {
+        for (home, [first, second]) in moments.iter_mut().zip(&self.moments) {
+            if let Some(first) = first {
+                home.first = first.to_vec1()?;
+            }
+            if let Some(second) = second {
+                home.second = second.to_vec1()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GradientSink for Store {
+    fn add(&self, index: usize, gradient: &[f32]) -> Result<()> {
+        let device = self.state().buckets[self.layout.slots[index].bucket].device().clone();
+        self.add_tensor(index, &Tensor::from_slice(gradient, gradient.len(), &device)?)
+    }
+
+    fn add_tensor(&self, index: usize, gradient: &Tensor) -> Result<()> {
+        let slot = self.layout.slots[index];
+        let mut state = self.state();
+        if state.next > slot.bucket {
+            bail!("parameter {index} delivered a gradient after its last in one pass");
+        }
+        if gradient.elem_count() != slot.len || gradient.dtype() != DType::F32 {
+            bail!("a gradient {:?} for {} elements, f32", gradient.shape(), slot.len);
+        }
+        put(&state.buckets[slot.bucket], slot.start, gradient, state.written[index])?;
+        state.written[index] = true;
+        state.used[index] = true;
+        Ok(())
+    }
+
+    fn complete(&self, index: usize) -> Result<()> {
+        let mut state = self.state();
+        if state.last_pass {
+            state.missing[self.layout.slots[index].bucket] -= 1;
+            let last = self.layout.buckets.len() - 1;
+            while state.next < last && state.missing[state.next] == 0 {
+                self.send_next(&mut state)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Takes the next bucket through the lower part of the tree, and enqueues its sum over the ranks.
+    fn send_next(&self, state: &mut State) -> Result<()> {
+        let bucket = state.next;
+        self.zero_unwritten(state, bucket)?;
+        state.next += 1;
+        let values = &state.buckets[bucket];
+        for (_, earlier) in state.stack.iter().rev() {
+            put(values, 0, &earlier[bucket], true)?;
+        }
+        if let (Some(sums), None) = (self.collective.on_gpu(), &state.failure) {
+            state.failure = sums.enqueue_all_reduce(values).err();
+        }
+        Ok(())
+    }
+
+    fn close_shard(&self, state: &mut State) -> Result<()> {
+        for bucket in 0..self.layout.buckets.len() {
+            self.zero_unwritten(state, bucket)?;
+        }
+        let sum: Vec<Tensor> = state.buckets.iter().map(Tensor::copy).collect::<Result<_>>()?;
+        let mut level = 0;
+        while let Some((_, earlier)) = state.stack.pop_if(|(at, _)| *at == level) {
+            for (sum, earlier) in sum.iter().zip(&earlier) {
+                put(sum, 0, earlier, true)?;
+            }
+            level += 1;
+        }
+        state.stack.push((level, sum));
+        state.written.fill(false);
+        Ok(())
+    }
+
+    /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
+    fn zero_unwritten(&self, state: &State, bucket: usize) -> Result<()> {
+        let unwritten = self.layout.buckets[bucket].iter().filter(|&&p| !state.written[p]);
+        for &parameter in unwritten {
+            let slot = self.layout.slots[parameter];
+            clear(&state.buckets[bucket], slot.start, slot.len)?;
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between statements; a panic elsewhere ends the process anyway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,67 @@
+//! What the engine needs of whatever holds the gradients: the CPU's memory or a GPU's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::error::Error;
+use crate::nn::Param;
+use crate::ops::GradientSink;
+use crate::optim::{Moments, Update};
+
+/// Collects the gradients of one step after another, sums them over the ranks, and updates the parameters with them.
+pub(crate) trait Reduce: Send {
+    /// Where gradients are delivered.
+    fn sink(&self) -> Arc<dyn GradientSink>;
+
+    /// Opens a step.
+    fn begin_step(&self);
+
+    /// Announces the last pass of the step: from now on buckets leave when they are full.
+    fn begin_last_pass(&self);
+
+    /// Closes a shard that is not this rank's last: its sum goes one branch up the tree.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    fn end_shard(&self) -> Result<(), Error>;
+
+    /// Waits for the buckets that have left and reduces the others. Returns the time of that: communication
+    /// that backward did not hide.
+    ///
+    /// # Errors
+    ///
+    /// A collective failed; the group is then unusable.
+    fn finish_step(&self) -> Result<Duration, Error>;
+
+    /// Parameters (registration index) that had no gradient on this rank in the step.
+    fn unused(&self) -> Vec<usize>;
+
+    /// Sum of the squares of all reduced gradients; not finite if one of them is not.
+    fn squares(&self) -> f64;
+
+    /// The first parameter whose reduced gradient is not finite.
+    fn first_not_finite(&self) -> Option<usize>;
+
+    /// Moves all parameters but the `idle` ones along their reduced gradients.
+    ///
+    /// # Errors
+    ///
+    /// A parameter has no values, or the device's.
+    fn update(
+        &mut self,
+        update: &Update,
+        params: &[Param],
+        moments: &mut [Moments],
+        idle: &[usize],
+    ) -> candle_core::Result<()>;
+
+    /// Copies the optimizer's state to `moments`, if it is elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    fn bring_home(&self, _moments: &mut [Moments]) -> candle_core::Result<()> {
+        Ok(())
+    }
+}

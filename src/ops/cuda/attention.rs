@@ -1,0 +1,133 @@
+//! Attention on the GPU: batched products by cuBLAS, and a kernel for softmax, mask and dropout between them. Backward
+//! makes the probabilities again, so nothing of the size of the scores is kept.
+
+use candle_core::{CudaStorage, DType, Result, Tensor};
+
+use super::address::{Address, of_tensor};
+use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
+use super::pointwise::Mask;
+
+/// One operand, f32: (b, length, columns), of which the heads' values begin at column `first`.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Operand {
+    pub(in crate::ops) values: Address,
+    pub(in crate::ops) length: usize,
+    pub(in crate::ops) columns: usize,
+    pub(in crate::ops) first: usize,
+}
+
+/// Attention of `t` queries over `s` keys in each of b x `heads` heads of width d.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Attend<'a> {
+    pub(in crate::ops) gpu: &'a Gpu,
+    /// Type of operands and products.
+    pub(in crate::ops) dtype: DType,
+    pub(in crate::ops) b: usize,
+    pub(in crate::ops) heads: usize,
+    pub(in crate::ops) d: usize,
+    pub(in crate::ops) t: usize,
+    pub(in crate::ops) s: usize,
+    pub(in crate::ops) causal: bool,
+    pub(in crate::ops) mask: Option<Mask>,
+}
+
+/// Probabilities (b heads, t, s), and what dropout leaves of them.
+struct Weights {
+    probabilities: Tensor,
+    dropped: Option<Tensor>,
+}
+
+impl Weights {
+    fn used(&self) -> &Tensor {
+        self.dropped.as_ref().unwrap_or(&self.probabilities)
+    }
+}
+
+impl Attend<'_> {
+    /// (b, t, heads d), f32.
+    pub(in crate::ops) fn forward(&self, [q, k, v]: [Operand; 3]) -> Result<CudaStorage> {
+        let weights = self.weights(&self.split(q)?, &self.split(k)?)?;
+        let y = weights.used().matmul(&self.split(v)?)?;
+        let out = self.gpu.storage(DType::F32, self.b * self.t * self.heads * self.d)?;
+        self.merge(&y, whole(&out)?, (self.t, self.heads * self.d, 0))?;
+        Ok(out)
+    }
+
+    /// Writes the gradients of q, k and v, f32, to `out`, whose values are those of the gradients.
+    pub(in crate::ops) fn backward(
+        &self,
+        [q, k, v]: [Operand; 3],
+        dy: Operand,
+        out: [Operand; 3],
+    ) -> Result<()> {
+        let ([q, k], dy) = ([self.split(q)?, self.split(k)?], self.split(dy)?);
+        let weights = self.weights(&q, &k)?;
+        let of_v = weights.used().transpose(1, 2)?.matmul(&dy)?;
+        self.merge_into(&of_v, out[2])?;
+        // The gradient of the probabilities becomes that of the scores, where it is.
+        let gradient = dy.matmul(&self.split(v)?.transpose(1, 2)?)?;
+        let Mask { key, threshold, scale } = self.numbers();
+        let kernel = format!("attention_weights_gradient_{}", suffix(self.dtype)?);
+        let (probabilities, at) = (of_tensor(&weights.probabilities)?, of_tensor(&gradient)?);
+        let drops = self.mask.is_some();
+        let arguments =
+            args![probabilities, at, self.s, self.scale(), drops, key, threshold, scale];
+        self.gpu.launch(&kernel, Grid::rows(self.rows()), arguments)?;
+        self.merge_into(&gradient.matmul(&k)?, out[0])?;
+        self.merge_into(&gradient.transpose(1, 2)?.matmul(&q)?, out[1])
+    }
+
+    fn weights(&self, q: &Tensor, k: &Tensor) -> Result<Weights> {
+        let scores = q.matmul(&k.transpose(1, 2)?)?;
+        let dropped = self.mask.map(|_| self.gpu.tensor(self.dtype, scores.shape())).transpose()?;
+        let place = dropped.as_ref().map(of_tensor).transpose()?;
+        let Mask { key, threshold, scale } = self.numbers();
+        let kernel = format!("attention_weights_{}", suffix(self.dtype)?);
+        let at = of_tensor(&scores)?;
+        let arguments =
+            args![at, place, self.t, self.s, self.scale(), self.causal, key, threshold, scale];
+        self.gpu.launch(&kernel, Grid::rows(self.rows()), arguments)?;
+        Ok(Weights { probabilities: scores, dropped })
+    }
+
+    fn rows(&self) -> usize {
+        self.b * self.heads * self.t
+    }
+
+    fn scale(&self) -> f32 {
+        (1.0 / (self.d as f64).sqrt()) as f32
+    }
+
+    fn numbers(&self) -> Mask {
+        self.mask.unwrap_or(Mask { key: 0, threshold: 0, scale: 1.0 })
+    }
+
+    /// The heads of an operand: (b heads, length, d).
+    fn split(&self, x: Operand) -> Result<Tensor> {
+        let Operand { values, length, columns, first } = x;
+        let n = self.b * self.heads * length * self.d;
+        let y = self.gpu.storage(self.dtype, n)?;
+        let kernel = format!("split_heads_{}", suffix(self.dtype)?);
+        let arguments = args![values, whole(&y)?, length, columns, first, self.heads, self.d, n];
+        self.gpu.launch(&kernel, Grid::over(n), arguments)?;
+        Ok(wrap(y, (self.b * self.heads, length, self.d)))
+    }
+
+    fn merge_into(&self, x: &Tensor, out: Operand) -> Result<()> {
+        self.merge(x, out.values, (out.length, out.columns, out.first))
+    }
+
+    /// The way back, to columns `first..` of `out`.
+    fn merge(
+        &self,
+        x: &Tensor,
+        out: Address,
+        (length, columns, first): (usize, usize, usize),
+    ) -> Result<()> {
+        let n = x.elem_count();
+        let kernel = format!("merge_heads_{}", suffix(self.dtype)?);
+        let x = of_tensor(x)?;
+        let arguments = args![x, out, length, columns, first, self.heads, self.d, n];
+        self.gpu.launch(&kernel, Grid::over(n), arguments)
+    }
+}

@@ -1,0 +1,48 @@
+//! Gradients in flat buckets.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::address::of_tensor;
+use super::gpu::{Arg, Gpu, Grid};
+
+/// Elements `start..` of `bucket`, both f32 on the GPU, plus `values`, or replaced by them.
+///
+/// # Errors
+///
+/// The values do not fit into the bucket, or the driver's.
+pub(crate) fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
+    let n = values.elem_count();
+    let values = values.contiguous()?;
+    let (from, place) = (of_tensor(&values)?.into(), place(bucket, start, n)?);
+    let (kernel, places) =
+        if adds { ("add", [place, from]) } else { ("narrow_f32", [from, place]) };
+    let gpu = Gpu::of_tensor(bucket)?;
+    gpu.launch(kernel, Grid::over(n), &[places[0], places[1], n.into()])
+}
+
+/// Sets `n` elements of `bucket` from `start` on to zero.
+///
+/// # Errors
+///
+/// As [`put`].
+pub(crate) fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
+    let place = place(bucket, start, n)?;
+    Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n), &[place, n.into()])
+}
+
+/// Where the values of an f32 tensor lie, for libraries that know nothing of tensors.
+///
+/// # Errors
+///
+/// The tensor is not contiguous on a GPU.
+pub(crate) fn pointer(tensor: &Tensor) -> Result<u64> {
+    Ok(of_tensor(tensor)?.at)
+}
+
+fn place(bucket: &Tensor, start: usize, n: usize) -> Result<Arg> {
+    let room = bucket.elem_count();
+    if start + n > room {
+        bail!("{n} gradients at {start} of a bucket of {room}");
+    }
+    Ok(Arg::Address(of_tensor(bucket)?.at + 4 * start as u64))
+}

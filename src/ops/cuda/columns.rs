@@ -1,0 +1,173 @@
+//! Sums over the rows of (rows, c) values, and batch normalisation with them.
+
+use candle_core::{CudaStorage, DType, Result};
+
+use super::address::Address;
+use super::gpu::{Gpu, Grid, args, suffix, whole};
+
+/// Least rows of a chunk, and most chunks of a grid.
+const CHUNK: usize = 512;
+const MOST_CHUNKS: usize = 32_768;
+
+/// How rows are cut.
+#[derive(Clone, Copy)]
+struct Chunks {
+    rows: usize,
+    c: usize,
+    per_chunk: usize,
+    count: usize,
+}
+
+impl Chunks {
+    fn new(rows: usize, c: usize) -> Self {
+        let per_chunk = rows.div_ceil(MOST_CHUNKS).max(CHUNK);
+        Self { rows, c, per_chunk, count: rows.div_ceil(per_chunk) }
+    }
+
+    fn grid(self) -> Grid {
+        Grid::columns(self.c, self.count)
+    }
+
+    fn merging(self) -> Grid {
+        Grid::columns(self.c, 1)
+    }
+}
+
+/// The sum of each column, f32.
+pub(super) fn column_sums(gpu: &Gpu, x: Address, rows: usize, c: usize) -> Result<CudaStorage> {
+    let chunks = Chunks::new(rows, c);
+    let partial = gpu.storage(DType::F32, chunks.count * c)?;
+    let sums = gpu.storage(DType::F32, c)?;
+    let (at, out) = (whole(&partial)?, whole(&sums)?);
+    let kernel = format!("column_sums_{}", suffix(x.dtype)?);
+    gpu.launch(&kernel, chunks.grid(), args![x, at, rows, c, chunks.per_chunk])?;
+    gpu.launch("merge_sums", chunks.merging(), args![at, out, chunks.count, c])?;
+    Ok(sums)
+}
+
+/// Statistics of one batch, (c) f32 each.
+pub(in crate::ops) struct Statistics {
+    pub(in crate::ops) mean: CudaStorage,
+    pub(in crate::ops) variance: CudaStorage,
+    pub(in crate::ops) inverse_std: CudaStorage,
+}
+
+/// Mean, biased variance and 1 / sqrt(variance + eps) of each column of x (rows, c).
+pub(in crate::ops) fn batch_statistics(
+    gpu: &Gpu,
+    x: Address,
+    (rows, c): (usize, usize),
+    eps: f64,
+) -> Result<Statistics> {
+    let chunks = Chunks::new(rows, c);
+    let partial = gpu.storage(DType::F32, 2 * chunks.count * c)?;
+    let at = whole(&partial)?;
+    let kernel = format!("batch_moments_{}", suffix(x.dtype)?);
+    gpu.launch(&kernel, chunks.grid(), args![x, at, rows, c, chunks.per_chunk])?;
+    let column = || gpu.storage(DType::F32, c);
+    let found = Statistics { mean: column()?, variance: column()?, inverse_std: column()? };
+    let (mean, variance) = (whole(&found.mean)?, whole(&found.variance)?);
+    let inverse = whole(&found.inverse_std)?;
+    let arguments =
+        args![at, mean, variance, inverse, eps, chunks.count, chunks.rows, c, chunks.per_chunk];
+    gpu.launch("batch_statistics", chunks.merging(), arguments)?;
+    Ok(found)
+}
+
+/// 1 / sqrt(variance + eps) of each column.
+pub(in crate::ops) fn inverse_deviation(
+    gpu: &Gpu,
+    variance: Address,
+    eps: f64,
+    c: usize,
+) -> Result<CudaStorage> {
+    let out = gpu.storage(DType::F32, c)?;
+    gpu.launch("inverse_deviation", Grid::over(c), args![variance, whole(&out)?, eps, c])?;
+    Ok(out)
+}
+
+/// running = (1 - momentum) running + momentum scale value
+pub(in crate::ops) fn move_running(
+    gpu: &Gpu,
+    running: Address,
+    value: Address,
+    momentum: f64,
+    scale: f64,
+    c: usize,
+) -> Result<()> {
+    gpu.launch("move_running", Grid::over(c), args![running, value, momentum, scale, c])
+}
+
+/// What a batch norm needs of each column, (c) f32 each.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Columns {
+    pub(in crate::ops) mean: Address,
+    pub(in crate::ops) inverse_std: Address,
+    pub(in crate::ops) gamma: Address,
+    pub(in crate::ops) beta: Address,
+    pub(in crate::ops) rectified: bool,
+}
+
+/// Gradients of a batch norm.
+pub(in crate::ops) struct NormGradients {
+    pub(in crate::ops) gamma: CudaStorage,
+    pub(in crate::ops) beta: CudaStorage,
+    /// Of x, in x's type.
+    pub(in crate::ops) x: CudaStorage,
+}
+
+impl Columns {
+    /// activation(gamma (x - mean) / std + beta + residual), f32.
+    pub(in crate::ops) fn apply(
+        &self,
+        gpu: &Gpu,
+        x: Address,
+        residual: Option<Address>,
+        (rows, c): (usize, usize),
+    ) -> Result<CudaStorage> {
+        let (y, n) = (gpu.storage(DType::F32, rows * c)?, rows * c);
+        let Self { mean, inverse_std, gamma, beta, rectified } = *self;
+        let kernel = format!("batch_norm_{}", suffix(x.dtype)?);
+        let out = whole(&y)?;
+        let arguments = args![x, mean, inverse_std, gamma, beta, residual, out, rectified, c, n];
+        gpu.launch(&kernel, Grid::over(n), arguments)?;
+        Ok(y)
+    }
+
+    /// Gradients from that of the output, `dy`, over which that before the rectifier is written: it is that of the
+    /// residual. `y` is the output.
+    pub(in crate::ops) fn backward(
+        &self,
+        gpu: &Gpu,
+        x: Address,
+        y: Address,
+        dy: Address,
+        (rows, c): (usize, usize),
+    ) -> Result<NormGradients> {
+        let (chunks, n) = (Chunks::new(rows, c), rows * c);
+        let partial = gpu.storage(DType::F32, 2 * chunks.count * c)?;
+        let at = whole(&partial)?;
+        let (y, name) = (self.rectified.then_some(y), suffix(x.dtype)?);
+        let arguments = args![x, self.mean, y, dy, at, rows, c, chunks.per_chunk];
+        gpu.launch(&format!("batch_norm_sums_{name}"), chunks.grid(), arguments)?;
+        let (gamma, beta) = (gpu.storage(DType::F32, c)?, gpu.storage(DType::F32, c)?);
+        let slopes = gpu.storage(DType::F32, 3 * c)?;
+        let (of_gamma, of_beta, slope) = (whole(&gamma)?, whole(&beta)?, whole(&slopes)?);
+        let arguments = args![
+            at,
+            self.inverse_std,
+            self.gamma,
+            of_gamma,
+            of_beta,
+            slope,
+            chunks.count,
+            rows,
+            c
+        ];
+        gpu.launch("batch_norm_affine", chunks.merging(), arguments)?;
+        let dx = gpu.storage(x.dtype, n)?;
+        let arguments = args![dy, x, self.mean, slope, whole(&dx)?, c, n];
+        gpu.launch(&format!("batch_norm_pull_{name}"), Grid::over(n), arguments)?;
+        Ok(NormGradients { gamma, beta, x: dx })
+    }
+}

@@ -1,0 +1,121 @@
+//! Convolutions on the GPU, by cuDNN: operands are cast to the precision's type, the weight's channels go last.
+
+use candle_core::{CudaStorage, DType, Result};
+
+use super::address::{Address, Half};
+use super::cudnn::{self, Direction, Problem};
+use super::gpu::{Gpu, Grid, args, suffix, whole};
+use super::pointwise::{narrowed, widened};
+use crate::ops::conv::Geometry;
+use crate::plan::{Convolutions, Precision};
+
+/// A convolution in all three directions.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Conv<'a> {
+    pub(in crate::ops) gpu: &'a Gpu,
+    pub(in crate::ops) geometry: &'a Geometry,
+    pub(in crate::ops) precision: Precision,
+    pub(in crate::ops) convolutions: Convolutions,
+}
+
+/// A value in the precision's type: what was given, or a copy that was made for it.
+pub(super) enum Cast {
+    Given(Address),
+    Made(CudaStorage),
+}
+
+impl Cast {
+    pub(super) fn address(&self) -> Result<Address> {
+        match self {
+            Self::Given(address) => Ok(*address),
+            Self::Made(storage) => whole(storage),
+        }
+    }
+}
+
+impl Conv<'_> {
+    pub(super) fn dtype(&self) -> DType {
+        Half::of(self.precision)
+    }
+
+    fn problem(&self) -> Problem {
+        let g = self.geometry;
+        let sizes = |sizes: [usize; 4]| sizes.map(|size| size as i32);
+        Problem {
+            dtype: self.dtype(),
+            exact: self.convolutions == Convolutions::Direct,
+            x: sizes([g.n, g.ci, g.h, g.w]),
+            w: sizes([g.co, g.group_inputs(), g.kh, g.kw]),
+            y: sizes([g.n, g.co, g.oh, g.ow]),
+            padding: g.padding.map(|size| size as i32),
+            stride: g.stride.map(|size| size as i32),
+            groups: g.groups as i32,
+        }
+    }
+
+    /// x (n, h, w, ci), f32 or the precision's type, and weight (co, ci / groups, kh, kw), f32 -> (n, oh, ow, co) in the
+    /// precision's type.
+    pub(in crate::ops) fn forward(&self, x: Address, weight: Address) -> Result<CudaStorage> {
+        let g = self.geometry;
+        let x = self.cast(x, g.n * g.h * g.w * g.ci)?;
+        let weight = self.channels_last(weight)?;
+        let y = self.gpu.storage(self.dtype(), g.pixels() * g.co)?;
+        self.run(Direction::Forward, [x.address()?, whole(&weight)?], whole(&y)?)?;
+        Ok(y)
+    }
+
+    /// dy (n, oh, ow, co) -> (n, h, w, ci), f32.
+    pub(in crate::ops) fn backward_data(
+        &self,
+        dy: Address,
+        weight: Address,
+    ) -> Result<CudaStorage> {
+        let g = self.geometry;
+        let dy = self.cast(dy, g.pixels() * g.co)?;
+        let weight = self.channels_last(weight)?;
+        let n = g.n * g.h * g.w * g.ci;
+        let dx = self.gpu.storage(self.dtype(), n)?;
+        self.run(Direction::Data, [whole(&weight)?, dy.address()?], whole(&dx)?)?;
+        widened(self.gpu, dx, n)
+    }
+
+    /// x and dy -> (co, ci / groups, kh, kw), f32.
+    pub(in crate::ops) fn backward_filter(&self, x: Address, dy: Address) -> Result<CudaStorage> {
+        let g = self.geometry;
+        let x = self.cast(x, g.n * g.h * g.w * g.ci)?;
+        let dy = self.cast(dy, g.pixels() * g.co)?;
+        let dw = self.gpu.storage(self.dtype(), g.weight_len())?;
+        self.run(Direction::Filter, [x.address()?, dy.address()?], whole(&dw)?)?;
+        let out = self.gpu.storage(DType::F32, g.weight_len())?;
+        self.reorder("weight_from_channels_last", whole(&dw)?, whole(&out)?)?;
+        Ok(out)
+    }
+
+    /// The gradient of the bias: (co), f32.
+    pub(in crate::ops) fn bias_gradient(&self, dy: Address) -> Result<CudaStorage> {
+        let g = self.geometry;
+        let dy = self.cast(dy, g.pixels() * g.co)?;
+        super::columns::column_sums(self.gpu, dy.address()?, g.pixels(), g.co)
+    }
+
+    fn run(&self, direction: Direction, operands: [Address; 2], out: Address) -> Result<()> {
+        let operands = operands.map(|operand| operand.at);
+        cudnn::run(self.gpu, direction, self.problem(), operands, out.at)
+    }
+
+    fn cast(&self, values: Address, n: usize) -> Result<Cast> {
+        narrowed(self.gpu, values, self.dtype(), n)
+    }
+
+    fn channels_last(&self, weight: Address) -> Result<CudaStorage> {
+        let out = self.gpu.storage(self.dtype(), self.geometry.weight_len())?;
+        self.reorder("weight_to_channels_last", weight, whole(&out)?)?;
+        Ok(out)
+    }
+
+    fn reorder(&self, kernel: &str, from: Address, to: Address) -> Result<()> {
+        let (g, n) = (self.geometry, self.geometry.weight_len());
+        let kernel = format!("{kernel}_{}", suffix(self.dtype())?);
+        self.gpu.launch(&kernel, Grid::over(n), args![from, to, g.group_inputs(), g.taps(), n])
+    }
+}

@@ -1,0 +1,308 @@
+#![expect(unsafe_code, reason = "the C interface of cuDNN")]
+//! Convolutions by cuDNN: which algorithm a shape gets is decided once, and all share one work memory.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+use candle_core::{DType, Error, Result};
+use cudarc::cudnn::result::{self as api, CudnnError};
+use cudarc::cudnn::sys;
+
+use super::gpu::{Arg, Gpu, Scratch};
+
+/// Most work memory that an algorithm may want.
+const WORKSPACE_LIMIT: usize = 1 << 30;
+/// Room for all algorithms of a direction.
+const ALGORITHMS: usize = 10;
+
+/// What a convolution computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Direction {
+    /// x, w -> y
+    Forward,
+    /// w, dy -> dx
+    Data,
+    /// x, dy -> dw
+    Filter,
+}
+
+/// Sizes as (n, c, h, w), whatever the order in memory, which is channels last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Problem {
+    pub(super) dtype: DType,
+    /// Whether f32 stays f32; otherwise its products may be TF32's.
+    pub(super) exact: bool,
+    pub(super) x: [i32; 4],
+    pub(super) w: [i32; 4],
+    pub(super) y: [i32; 4],
+    pub(super) padding: [i32; 2],
+    pub(super) stride: [i32; 2],
+    pub(super) groups: i32,
+}
+
+/// Enqueues a convolution: `operands` and `out` are addresses of contiguous values, channels last.
+///
+/// # Errors
+///
+/// cuDNN's, with the shape.
+pub(super) fn run(
+    gpu: &Gpu,
+    direction: Direction,
+    problem: Problem,
+    operands: [u64; 2],
+    out: u64,
+) -> Result<()> {
+    thread_local! {
+        static CUDNN: RefCell<Option<Cudnn>> = const { RefCell::new(None) };
+    }
+    CUDNN.with_borrow_mut(|cudnn| {
+        let failed = |error: CudnnError| {
+            Error::Msg(format!("cuDNN says {error} for the {direction:?} direction of {problem:?}"))
+        };
+        let cudnn = match cudnn {
+            Some(cudnn) => cudnn,
+            none => none.insert(Cudnn::open(gpu).map_err(failed)?),
+        };
+        let plan = cudnn.plan(direction, problem).map_err(failed)?;
+        let workspace = cudnn.workspace(gpu, plan.bytes)?;
+        plan.run(cudnn.handle, operands, out, workspace).map_err(failed)
+    })
+}
+
+/// The handle of the training thread, and what it has decided. Lives as long as the thread; the process ends with it.
+struct Cudnn {
+    handle: sys::cudnnHandle_t,
+    plans: HashMap<(Direction, Problem), Plan>,
+    workspace: Option<(usize, Scratch)>,
+}
+
+impl Cudnn {
+    fn open(gpu: &Gpu) -> std::result::Result<Self, CudnnError> {
+        let stream = gpu.cuda().cuda_stream();
+        let handle = api::create_handle()?;
+        // SAFETY: the handle was just made, and the stream lives as long as the process's device.
+        unsafe { api::set_stream(handle, stream.cu_stream().cast()) }?;
+        Ok(Self { handle, plans: HashMap::new(), workspace: None })
+    }
+
+    fn plan(
+        &mut self,
+        direction: Direction,
+        problem: Problem,
+    ) -> std::result::Result<Plan, CudnnError> {
+        if let Some(plan) = self.plans.get(&(direction, problem)) {
+            return Ok(*plan);
+        }
+        let plan = Plan::new(self.handle, direction, &problem)?;
+        self.plans.insert((direction, problem), plan);
+        Ok(plan)
+    }
+
+    /// At least `bytes` of work memory. One buffer serves all: convolutions follow one another on the stream.
+    fn workspace(&mut self, gpu: &Gpu, bytes: usize) -> Result<u64> {
+        if self.workspace.as_ref().is_none_or(|(room, _)| *room < bytes) {
+            self.workspace = Some((bytes, gpu.scratch(bytes)?));
+        }
+        match self.workspace.as_ref().map(|(_, scratch)| scratch.at()) {
+            Some(Arg::Address(at)) => Ok(at),
+            _ => Ok(0),
+        }
+    }
+}
+
+/// Descriptors of a shape, and its algorithm.
+#[derive(Clone, Copy)]
+struct Plan {
+    convolution: sys::cudnnConvolutionDescriptor_t,
+    x: sys::cudnnTensorDescriptor_t,
+    w: sys::cudnnFilterDescriptor_t,
+    y: sys::cudnnTensorDescriptor_t,
+    algorithm: Algorithm,
+    bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Algorithm {
+    Forward(sys::cudnnConvolutionFwdAlgo_t),
+    Data(sys::cudnnConvolutionBwdDataAlgo_t),
+    Filter(sys::cudnnConvolutionBwdFilterAlgo_t),
+}
+
+const FORMAT: sys::cudnnTensorFormat_t = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
+
+fn data_type(dtype: DType) -> sys::cudnnDataType_t {
+    match dtype {
+        DType::BF16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+        DType::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
+        _ => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+    }
+}
+
+fn math_type(problem: &Problem) -> sys::cudnnMathType_t {
+    match problem.dtype {
+        DType::BF16 | DType::F16 => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
+        _ if problem.exact => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+        _ => sys::cudnnMathType_t::CUDNN_DEFAULT_MATH,
+    }
+}
+
+/// The first algorithm, in the order of cuDNN's estimates, that works, gives the same bits each time and wants little
+/// enough memory. The estimates are structures of one layout and three names.
+macro_rules! choose {
+    ($ask:path, $perf:ty, $handle:expr, $($descriptor:expr),*) => {{
+        let mut count = 0;
+        // SAFETY: numbers and enumerations of C, all of which have a variant 0; cuDNN overwrites `count` of them.
+        let mut found: [$perf; ALGORITHMS] = unsafe { std::mem::zeroed() };
+        // SAFETY: live descriptors, and room for as many estimates as it says.
+        unsafe {
+            $ask($handle, $($descriptor),*, ALGORITHMS as i32, &raw mut count, found.as_mut_ptr())
+        }?;
+        let fits = |perf: &&$perf| {
+            perf.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
+                && perf.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
+                && perf.memory <= WORKSPACE_LIMIT
+        };
+        let best = found.iter().take(count as usize).find(fits);
+        best.map(|perf| (perf.algo, perf.memory))
+            .ok_or(CudnnError(sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED))?
+    }};
+}
+
+impl Plan {
+    fn new(
+        handle: sys::cudnnHandle_t,
+        direction: Direction,
+        problem: &Problem,
+    ) -> std::result::Result<Self, CudnnError> {
+        let kind = data_type(problem.dtype);
+        let convolution = api::create_convolution_descriptor()?;
+        let (x, y) = (api::create_tensor_descriptor()?, api::create_tensor_descriptor()?);
+        let w = api::create_filter_descriptor()?;
+        let Problem { padding, stride, groups, .. } = *problem;
+        // SAFETY: all descriptors were just made.
+        unsafe {
+            api::set_convolution2d_descriptor(
+                convolution,
+                padding[0],
+                padding[1],
+                stride[0],
+                stride[1],
+                1,
+                1,
+                sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
+                sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+            )?;
+            api::set_convolution_math_type(convolution, math_type(problem))?;
+            api::set_convolution_group_count(convolution, groups)?;
+            api::set_tensor4d_descriptor(x, FORMAT, kind, problem.x)?;
+            api::set_tensor4d_descriptor(y, FORMAT, kind, problem.y)?;
+            api::set_filter4d_descriptor(w, kind, FORMAT, problem.w)?;
+        }
+        let (algorithm, bytes) = match direction {
+            Direction::Forward => {
+                let (algorithm, bytes) = choose!(
+                    api::get_convolution_forward_algorithm,
+                    sys::cudnnConvolutionFwdAlgoPerf_t,
+                    handle,
+                    x,
+                    w,
+                    convolution,
+                    y
+                );
+                (Algorithm::Forward(algorithm), bytes)
+            }
+            Direction::Data => {
+                let (algorithm, bytes) = choose!(
+                    api::get_convolution_backward_data_algorithm,
+                    sys::cudnnConvolutionBwdDataAlgoPerf_t,
+                    handle,
+                    w,
+                    y,
+                    convolution,
+                    x
+                );
+                (Algorithm::Data(algorithm), bytes)
+            }
+            Direction::Filter => {
+                let (algorithm, bytes) = choose!(
+                    api::get_convolution_backward_filter_algorithm,
+                    sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+                    handle,
+                    x,
+                    y,
+                    convolution,
+                    w
+                );
+                (Algorithm::Filter(algorithm), bytes)
+            }
+        };
+        Ok(Self { convolution, x, w, y, algorithm, bytes })
+    }
+
+    fn run(
+        &self,
+        handle: sys::cudnnHandle_t,
+        operands: [u64; 2],
+        out: u64,
+        workspace: u64,
+    ) -> std::result::Result<(), CudnnError> {
+        let pointer = |at: u64| at as *const c_void;
+        let (one, zero) = (1f32, 0f32);
+        let (one, zero) = ((&raw const one).cast(), (&raw const zero).cast());
+        let ([a, b], out) = (operands.map(pointer), out as *mut c_void);
+        let (workspace, bytes) = (workspace as *mut c_void, self.bytes);
+        let Self { convolution, x, w, y, .. } = *self;
+        // SAFETY: the descriptors say what lies at the addresses, and the caller's buffers have those sizes; the work memory
+        // has at least `bytes`. The factors are f32, as for all three number types.
+        unsafe {
+            match self.algorithm {
+                Algorithm::Forward(algorithm) => api::convolution_forward(
+                    handle,
+                    one,
+                    x,
+                    a,
+                    w,
+                    b,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    zero,
+                    y,
+                    out,
+                ),
+                Algorithm::Data(algorithm) => api::convolution_backward_data(
+                    handle,
+                    one,
+                    w,
+                    a,
+                    y,
+                    b,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    zero,
+                    x,
+                    out,
+                ),
+                Algorithm::Filter(algorithm) => api::convolution_backward_filter(
+                    handle,
+                    one,
+                    x,
+                    a,
+                    y,
+                    b,
+                    convolution,
+                    algorithm,
+                    workspace,
+                    bytes,
+                    zero,
+                    w,
+                    out,
+                ),
+            }
+        }
+    }
+}

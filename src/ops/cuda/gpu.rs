@@ -1,0 +1,316 @@
+#![expect(
+    unsafe_code,
+    reason = "memory of the GPU is handed out before it is written, and kernels are launched"
+)]
+//! A GPU: its memory and the launches of our kernels, all in the order of one stream.
+
+use std::ffi::c_void;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor, bail};
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{CUdevice, CUmemPool_attribute};
+use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+
+use super::address::Address;
+use super::optimizer::{Place, Rule};
+use super::source;
+
+/// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS` of common.cu.
+const THREADS: u32 = 256;
+/// Most blocks of a grid that strides over elements.
+const MOST_BLOCKS: u64 = 1 << 16;
+/// `COLUMNS` and `LANES` of columns.cu.
+const COLUMN_BLOCK: (u32, u32) = (32, 8);
+
+/// A GPU. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Gpu {
+    device: CudaDevice,
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy)]
+pub(super) enum Arg {
+    Address(u64),
+    Count(u64),
+    Flag(i32),
+    Single(f32),
+    Double(f64),
+    Rule(Rule),
+}
+
+/// Blocks and threads of a launch.
+#[derive(Clone, Copy)]
+pub(super) struct Grid {
+    blocks: (u32, u32, u32),
+    threads: (u32, u32, u32),
+}
+
+impl Grid {
+    /// A grid that strides over `n` elements.
+    pub(super) fn over(n: usize) -> Self {
+        let blocks = (n as u64).div_ceil(u64::from(THREADS)).min(MOST_BLOCKS);
+        Self { blocks: (blocks as u32, 1, 1), threads: (THREADS, 1, 1) }
+    }
+
+    /// A block for each of `n` rows.
+    pub(super) fn rows(n: usize) -> Self {
+        Self { blocks: (n as u32, 1, 1), threads: (THREADS, 1, 1) }
+    }
+
+    /// Blocks of 32 columns for each of `chunks` chunks of rows.
+    pub(super) fn columns(c: usize, chunks: usize) -> Self {
+        let (width, lanes) = COLUMN_BLOCK;
+        let blocks = ((c as u32).div_ceil(width), chunks as u32, 1);
+        Self { blocks, threads: (width, lanes, 1) }
+    }
+
+    /// Tiles of 32 x 32 over `images` matrices (rows, columns).
+    pub(super) fn tiles(rows: usize, columns: usize, images: usize) -> Self {
+        let (width, lanes) = COLUMN_BLOCK;
+        let blocks =
+            ((columns as u32).div_ceil(width), (rows as u32).div_ceil(width), images as u32);
+        Self { blocks, threads: (width, lanes, 1) }
+    }
+}
+
+/// Bytes of work memory, freed when what was enqueued before is done.
+pub(super) struct Scratch(CudaSlice<u8>);
+
+impl Scratch {
+    /// Where it lies.
+    pub(super) fn at(&self) -> Arg {
+        Arg::Address(pointer(&self.0))
+    }
+}
+
+impl Gpu {
+    /// Opens GPU number `ordinal` for this process. Candle's own waits between streams are turned off: everything runs on
+    /// one stream, and the others are ordered by events of ours.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(crate) fn open(ordinal: usize) -> Result<Self> {
+        let device = CudaDevice::new_with_stream(ordinal)?;
+        // SAFETY: every buffer of this process is allocated, used and freed on the device's own stream; the only other
+        // stream, that of NCCL, is ordered around it by events, and its buffers live as long as the engine.
+        unsafe { device.disable_event_tracking() };
+        let gpu = Self { device };
+        gpu.keep_freed_memory().w()?;
+        Ok(gpu)
+    }
+
+    /// Memory that was freed stays with the process, instead of going back to the driver at each synchronisation.
+    fn keep_freed_memory(&self) -> std::result::Result<(), DriverError> {
+        let context = self.device.cuda_stream().context().clone();
+        if !context.has_async_alloc() {
+            return Ok(());
+        }
+        let mut threshold = u64::MAX;
+        let value = std::ptr::from_mut(&mut threshold).cast::<c_void>();
+        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the pool is the device's own, and the attribute is a 64-bit number, which `value` points to.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(context.cu_device())?;
+            result::mem_pool::set_attribute(pool, attribute, value)
+        }
+    }
+
+    /// The GPU of a storage.
+    pub(in crate::ops) fn of(storage: &CudaStorage) -> Self {
+        Self { device: storage.device().clone() }
+    }
+
+    /// The GPU of a tensor.
+    ///
+    /// # Errors
+    ///
+    /// The tensor is on the CPU.
+    pub(crate) fn of_tensor(tensor: &Tensor) -> Result<Self> {
+        Ok(Self { device: tensor.device().as_cuda_device()?.clone() })
+    }
+
+    /// As Candle calls it.
+    pub(crate) fn device(&self) -> Device {
+        Device::Cuda(self.device.clone())
+    }
+
+    /// Candle's handle.
+    pub(crate) fn cuda(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    /// Memory for `n` numbers, which the caller's kernels write before anyone reads them.
+    pub(super) fn storage(&self, dtype: DType, n: usize) -> Result<CudaStorage> {
+        // SAFETY: the kernels of this room write every element of what they are given as output.
+        let slice = unsafe {
+            match dtype {
+                DType::F32 => CudaStorageSlice::F32(self.device.alloc(n)?),
+                DType::BF16 => CudaStorageSlice::BF16(self.device.alloc(n)?),
+                DType::F16 => CudaStorageSlice::F16(self.device.alloc(n)?),
+                DType::U32 => CudaStorageSlice::U32(self.device.alloc(n)?),
+                other => bail!("no kernel writes {other:?}"),
+            }
+        };
+        Ok(CudaStorage { slice, device: self.device.clone() })
+    }
+
+    /// [`Gpu::storage`] as a tensor.
+    pub(in crate::ops) fn tensor(&self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        Ok(wrap(self.storage(dtype, shape.elem_count())?, shape))
+    }
+
+    /// Work memory.
+    pub(super) fn scratch(&self, bytes: usize) -> Result<Scratch> {
+        // SAFETY: work memory is written before it is read, as outputs are.
+        unsafe { self.device.alloc(bytes.max(1)) }.map(Scratch)
+    }
+
+    /// A copy of `values` in work memory.
+    pub(super) fn upload(&self, values: &[u8]) -> Result<Scratch> {
+        self.device.clone_htod(values).map(Scratch)
+    }
+
+    /// The bytes of `scratch`. Waits for everything that was enqueued.
+    pub(super) fn download(&self, scratch: &Scratch) -> Result<Vec<u8>> {
+        self.device.clone_dtoh(&scratch.0)
+    }
+
+    /// Enqueues a kernel; an empty grid is no launch.
+    pub(super) fn launch(&self, kernel: &str, grid: Grid, arguments: &[Arg]) -> Result<()> {
+        let (x, y, z) = grid.blocks;
+        if x == 0 || y == 0 || z == 0 {
+            return Ok(());
+        }
+        let function = self.device.get_or_load_custom_func(kernel, "ddprun", source::ptx()?)?;
+        let mut builder = function.builder();
+        for argument in arguments {
+            match argument {
+                Arg::Address(value) | Arg::Count(value) => builder.arg(value),
+                Arg::Flag(value) => builder.arg(value),
+                Arg::Single(value) => builder.arg(value),
+                Arg::Double(value) => builder.arg(value),
+                Arg::Rule(value) => builder.arg(value),
+            };
+        }
+        let config =
+            LaunchConfig { grid_dim: grid.blocks, block_dim: grid.threads, shared_mem_bytes: 0 };
+        // SAFETY: each launch of this room passes the arguments that its kernel declares; addresses are those of live
+        // buffers of the sizes that go with them, which are freed on the same stream, so after the kernel.
+        unsafe { builder.launch(config) }.w()?;
+        Ok(())
+    }
+}
+
+// SAFETY: `Rule` is plain numbers in C's layout, as optimizer.cu declares it.
+unsafe impl DeviceRepr for Rule {}
+
+// SAFETY: five numbers of eight bytes and two of four, in C's layout, without padding; zero is a value of each.
+unsafe impl bytemuck::Zeroable for Place {}
+// SAFETY: as above; any bits are a value.
+unsafe impl bytemuck::Pod for Place {}
+
+impl From<Address> for Arg {
+    fn from(address: Address) -> Self {
+        Self::Address(address.at)
+    }
+}
+
+impl From<Option<Address>> for Arg {
+    /// Nothing is a null pointer.
+    fn from(address: Option<Address>) -> Self {
+        Self::Address(address.map_or(0, |address| address.at))
+    }
+}
+
+impl From<usize> for Arg {
+    fn from(count: usize) -> Self {
+        Self::Count(count as u64)
+    }
+}
+
+impl From<u64> for Arg {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl From<bool> for Arg {
+    fn from(flag: bool) -> Self {
+        Self::Flag(i32::from(flag))
+    }
+}
+
+impl From<i32> for Arg {
+    fn from(number: i32) -> Self {
+        Self::Flag(number)
+    }
+}
+
+impl From<f32> for Arg {
+    fn from(value: f32) -> Self {
+        Self::Single(value)
+    }
+}
+
+impl From<f64> for Arg {
+    fn from(value: f64) -> Self {
+        Self::Double(value)
+    }
+}
+
+/// The arguments of a kernel, in order.
+macro_rules! args {
+    ($($argument:expr),* $(,)?) => { &[$($crate::ops::cuda::gpu::Arg::from($argument)),*] };
+}
+pub(super) use args;
+
+/// A storage as a tensor outside of any graph.
+pub(in crate::ops) fn wrap(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+}
+
+/// Address of a whole storage that was made here.
+pub(super) fn whole(storage: &CudaStorage) -> Result<Address> {
+    let (at, dtype) = begin_of(storage)?;
+    Ok(Address { at, dtype })
+}
+
+/// Where a storage begins, and what it holds.
+pub(super) fn begin_of(storage: &CudaStorage) -> Result<(u64, DType)> {
+    let at = match &storage.slice {
+        CudaStorageSlice::F32(slice) => pointer(slice),
+        CudaStorageSlice::BF16(slice) => pointer(slice),
+        CudaStorageSlice::F16(slice) => pointer(slice),
+        CudaStorageSlice::U32(slice) => pointer(slice),
+        _ => bail!("no kernel reads {:?}", storage.dtype()),
+    };
+    Ok((at, storage.dtype()))
+}
+
+fn pointer<T>(slice: &CudaSlice<T>) -> u64 {
+    // Without event tracking the guard has nothing to wait for.
+    let (pointer, _guard) = slice.device_ptr(slice.stream());
+    pointer
+}
+
+/// Suffix of a kernel's name for a number type.
+pub(super) fn suffix(dtype: DType) -> Result<&'static str> {
+    match dtype {
+        DType::F32 => Ok("f32"),
+        DType::BF16 => Ok("bf16"),
+        DType::F16 => Ok("f16"),
+        other => bail!("no kernel computes with {other:?}"),
+    }
+}
+
+/// All of a GPU's memory, in bytes.
+pub(super) fn total_memory(device: CUdevice) -> std::result::Result<usize, DriverError> {
+    // SAFETY: `device` came from the driver.
+    unsafe { result::device::total_mem(device) }
+}

@@ -1,0 +1,111 @@
+// What all kernels share: number types, sums over a block, random numbers.
+//
+// Values are read and written as f32, bf16 or f16; sums are f32 or f64, always in the same order, so that
+// equal inputs give equal bits. nvrtc compiles this text without any header.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct bf16 { unsigned short bits; };
+struct f16 { unsigned short bits; };
+
+__device__ inline float load(float value) { return value; }
+__device__ inline float load(bf16 value) { return __uint_as_float((u32)value.bits << 16); }
+
+__device__ inline void store(float* place, float value) { *place = value; }
+
+// To the nearest, ties to even; NaN stays NaN.
+__device__ inline void store(bf16* place, float value) {
+    u32 bits = __float_as_uint(value);
+    u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    place->bits = (unsigned short)(value != value ? 0x7fffu : rounded);
+}
+
+#ifdef __CUDACC__
+__device__ inline float load(f16 value) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+    return wide;
+}
+
+__device__ inline void store(f16* place, float value) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(place->bits) : "f"(value));
+}
+#endif
+
+// The value as T holds it.
+template <typename T>
+__device__ inline float rounded(float value) {
+    T held;
+    store(&held, value);
+    return load(held);
+}
+
+// Instances of a kernel for all three number types, as name_f32, name_bf16 and name_f16.
+#define FOR_ALL_TYPES(INSTANCE) INSTANCE(f32, float) INSTANCE(bf16, bf16) INSTANCE(f16, f16)
+
+// Less than every number.
+#define NO_VALUE __int_as_float(0xff800000)
+
+#define KERNEL extern "C" __global__ void
+
+// Positions of a grid that strides over `n` elements.
+#define FOR_EACH(i, n) \
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (u64)gridDim.x * blockDim.x)
+
+// Threads of a block that works on one row; the tree of a sum has as many leaves.
+#define ROW_THREADS 256
+
+// The sum over the block, for every thread.
+__device__ inline double block_sum(double value) {
+    __shared__ double sums[ROW_THREADS];
+    __syncthreads();
+    sums[threadIdx.x] = value;
+    __syncthreads();
+    for (u32 half = ROW_THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        __syncthreads();
+    }
+    return sums[0];
+}
+
+__device__ inline float block_sum(float value) {
+    __shared__ float sums[ROW_THREADS];
+    __syncthreads();
+    sums[threadIdx.x] = value;
+    __syncthreads();
+    for (u32 half = ROW_THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        __syncthreads();
+    }
+    return sums[0];
+}
+
+// The largest of the block, for every thread; NaN if there is one.
+__device__ inline float block_maximum(float value) {
+    __shared__ float largest[ROW_THREADS];
+    __syncthreads();
+    largest[threadIdx.x] = value;
+    __syncthreads();
+    for (u32 half = ROW_THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) {
+            float other = largest[threadIdx.x + half];
+            if (other > largest[threadIdx.x] || other != other) largest[threadIdx.x] = other;
+        }
+        __syncthreads();
+    }
+    return largest[0];
+}
+
+// Number `counter` of a stream of random bits: `Key::bits` of src/rng.rs.
+__device__ inline u64 random_bits(u64 key, u64 counter) {
+    u64 z = key + (counter + 1) * 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+// Whether dropout keeps an element: its number of 53 bits is at least `threshold`.
+__device__ inline bool is_kept(u64 key, u64 element, u64 threshold) {
+    return random_bits(key, element) >> 11 >= threshold;
+}

@@ -1,0 +1,154 @@
+// Activations, what follows a linear layer or a convolution, dropout, embeddings.
+
+// The numbers of `Kind` in ops/cuda/elementwise.rs.
+enum Activation { IDENTITY, RELU, GELU, GELU_TANH, SILU, MISH, SIGMOID, TANH };
+
+#define ROOT_OF_HALF 0.70710678118654752f
+#define ROOT_OF_2_OVER_PI 0.79788456080286536f
+#define CUBIC 0.044715f
+
+__device__ inline float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+__device__ inline float distribution(float x) { return 0.5f + 0.5f * erff(x * ROOT_OF_HALF); }
+
+__device__ inline float tangent(float x) {
+    return tanhf(ROOT_OF_2_OVER_PI * x * (CUBIC * x * x + 1.0f));
+}
+
+// tanh(ln(1 + e^x)), which is 1 to f32 from x = 10 on.
+__device__ inline float mish_gate(float x) {
+    float e = expf(x > 20.0f ? 20.0f : x);
+    float n = e * (e + 2.0f);
+    return n / (n + 2.0f);
+}
+
+__device__ inline float activated(int kind, float x) {
+    switch (kind) {
+        // Not `fmaxf`, which would turn NaN into 0.
+        case RELU: return x < 0.0f ? 0.0f : x;
+        case GELU: return x * distribution(x);
+        case GELU_TANH: return 0.5f * x * (1.0f + tangent(x));
+        case SILU: return x * logistic(x);
+        case MISH: return x * mish_gate(x);
+        case SIGMOID: return logistic(x);
+        case TANH: return tanhf(x);
+        default: return x;
+    }
+}
+
+// The gradient of x, given that of the activated value.
+__device__ inline float pulled(int kind, float x, float g) {
+    switch (kind) {
+        // Not a product, which would turn an infinite gradient into NaN where the unit is closed.
+        case RELU: return x > 0.0f ? g : 0.0f;
+        case GELU: return g * (x * 0.3989423f * expf(-0.5f * x * x) + distribution(x));
+        case GELU_TANH: {
+            float t = tangent(x);
+            float inner = ROOT_OF_2_OVER_PI * (3.0f * CUBIC * x * x + 1.0f);
+            return g * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner);
+        }
+        case SILU: {
+            float gate = logistic(x);
+            return g * (gate * (x * (1.0f - gate) + 1.0f));
+        }
+        case MISH: {
+            float gate = mish_gate(x);
+            return g * (gate + x * (1.0f - gate * gate) * logistic(x));
+        }
+        case SIGMOID: {
+            float y = logistic(x);
+            return g * (y * (1.0f - y));
+        }
+        case TANH: {
+            float y = tanhf(x);
+            return g * (1.0f - y * y);
+        }
+        default: return g;
+    }
+}
+
+KERNEL activation(const float* x, float* y, int kind, u64 n) {
+    FOR_EACH(i, n) y[i] = activated(kind, x[i]);
+}
+
+// Over dy, the gradient of x.
+KERNEL activation_gradient(const float* x, float* dy, int kind, u64 n) {
+    FOR_EACH(i, n) dy[i] = pulled(kind, x[i], dy[i]);
+}
+
+// y = activation(z + bias) for z (n / width, width); what entered the activation goes to `before`, if there is one.
+template <typename T>
+__device__ inline void finish(
+    const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 n
+) {
+    FOR_EACH(i, n) {
+        float value = load(z[i]);
+        if (bias) value = rounded<T>(value + rounded<T>(bias[i % width]));
+        if (before) store(&before[i], value);
+        y[i] = kind == IDENTITY ? value : rounded<T>(activated(kind, value));
+    }
+}
+
+// dz = the gradient of what entered the activation; `before` is that, and y, for a rectifier, its result.
+template <typename T>
+__device__ inline void unfinish(
+    const float* dy, const float* y, const T* before, T* dz, int kind, u64 n
+) {
+    FOR_EACH(i, n) {
+        float g = rounded<T>(dy[i]);
+        float entered = before ? load(before[i]) : y[i];
+        store(&dz[i], pulled(kind, entered, g));
+    }
+}
+
+#define FINISH(NAME, T) \
+    KERNEL finish_##NAME( \
+        const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 n \
+    ) { \
+        finish(z, bias, y, before, kind, width, n); \
+    } \
+    KERNEL unfinish_##NAME( \
+        const float* dy, const float* y, const T* before, T* dz, int kind, u64 n \
+    ) { \
+        unfinish(dy, y, before, dz, kind, n); \
+    } \
+    KERNEL narrow_##NAME(const float* x, T* y, u64 n) { \
+        FOR_EACH(i, n) store(&y[i], x[i]); \
+    } \
+    KERNEL widen_##NAME(const T* x, float* y, u64 n) { \
+        FOR_EACH(i, n) y[i] = load(x[i]); \
+    }
+FOR_ALL_TYPES(FINISH)
+
+// Zeroes what the stream drops and scales the rest; x and y may be the same.
+KERNEL dropout(const float* x, float* y, u64 key, u64 threshold, float scale, u64 n) {
+    FOR_EACH(i, n) y[i] = is_kept(key, i, threshold) ? x[i] * scale : 0.0f;
+}
+
+// y (indices, c): the row of the table for each index.
+KERNEL embedding(const float* table, const u32* indices, float* y, u64 c, u64 n) {
+    FOR_EACH(i, n) y[i] = table[indices[i / c] * c + i % c];
+}
+
+// A block per row of the table: adds dy at the positions of the row, those at starts[row]..starts[row + 1], in
+// ascending order.
+KERNEL embedding_gradient(
+    const float* dy, const u32* starts, const u32* positions, float* gradient, u64 c
+) {
+    u64 row = blockIdx.x;
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) {
+        float sum = 0.0f;
+        for (u32 at = starts[row]; at < starts[row + 1]; ++at) sum += dy[positions[at] * c + i];
+        gradient[row * c + i] = sum;
+    }
+}
+
+// x = 0
+KERNEL clear(float* x, u64 n) {
+    FOR_EACH(i, n) x[i] = 0.0f;
+}
+
+// sum += value
+KERNEL add(float* sum, const float* value, u64 n) {
+    FOR_EACH(i, n) sum[i] += value[i];
+}

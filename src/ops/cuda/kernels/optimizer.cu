@@ -1,0 +1,77 @@
+// Gradients in flat buckets: their squares, and the update of all parameters in one launch.
+
+// Where a parameter and what belongs to it lie. As `Place` in ops/cuda/optimizer.rs.
+struct Place {
+    float* values;
+    const float* gradient;
+    float* first;
+    float* second;
+    u64 n;
+    u32 decays;
+    u32 idle;
+};
+
+// As `Rule` in ops/cuda/optimizer.rs; the numbers are those of src/optim/kernel.rs.
+struct Rule {
+    int kind;
+    float lr, momentum, damp;
+    float beta1, beta2, eps, step_size, root_correction, decay;
+    float mean, clip, limit;
+};
+
+enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, ADAMW };
+
+// One block for `per_block` elements of one parameter: parts[block] says which parameter and which of its blocks.
+KERNEL update(const Place* places, const uint2* parts, Rule rule, u64 per_block) {
+    uint2 part = parts[blockIdx.x];
+    Place place = places[part.x];
+    if (place.idle) return;
+    u64 first = part.y * per_block, last = first + per_block < place.n ? first + per_block : place.n;
+    for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
+        float value = place.values[i];
+        float g = place.gradient[i] * rule.mean * rule.clip;
+        g = g < -rule.limit ? -rule.limit : g;
+        g = g > rule.limit ? rule.limit : g;
+        // AdamW takes its weight decay off the value, the others add theirs to the gradient.
+        float penalty = place.decays && rule.kind != ADAMW ? rule.decay : 0.0f;
+        float shrink = place.decays && rule.kind == ADAMW ? rule.decay : 1.0f;
+        g += penalty * value;
+        if (rule.kind == SGD) {
+            value -= rule.lr * g;
+        } else if (rule.kind <= SGD_NESTEROV) {
+            float v = rule.momentum * place.first[i] + rule.damp * g;
+            place.first[i] = v;
+            value -= rule.lr * (rule.kind == SGD_NESTEROV ? g + rule.momentum * v : v);
+        } else {
+            float m = place.first[i], v = place.second[i];
+            m += (1.0f - rule.beta1) * (g - m);
+            v = rule.beta2 * v + (1.0f - rule.beta2) * (g * g);
+            place.first[i] = m;
+            place.second[i] = v;
+            value = value * shrink - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
+        }
+        place.values[i] = value;
+    }
+}
+
+// The sum of squares of each part's gradient, in f64; not finite if one element is not.
+KERNEL squares(const Place* places, const uint2* parts, double* sums, u64 per_block) {
+    uint2 part = parts[blockIdx.x];
+    Place place = places[part.x];
+    u64 first = part.y * per_block, last = first + per_block < place.n ? first + per_block : place.n;
+    double sum = 0.0;
+    for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
+        double g = place.gradient[i];
+        sum += g * g;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// The sum of n numbers, in one block.
+KERNEL total_of_squares(const double* sums, double* total, u64 n) {
+    double mine = 0.0;
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) mine += sums[i];
+    mine = block_sum(mine);
+    if (threadIdx.x == 0) *total = mine;
+}

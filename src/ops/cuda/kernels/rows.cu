@@ -1,0 +1,184 @@
+// Kernels with a block for each row: layer and root-mean-square normalisation, softmax, attention's weights.
+
+__device__ inline float row_value(const float* x, const float* residual, u64 at) {
+    return residual ? x[at] + residual[at] : x[at];
+}
+
+// Mean (0 if `rms`) and 1 / sqrt(variance + eps) of the row of c values at `start`, for every thread.
+__device__ inline void row_moments(
+    const float* x, const float* residual, u64 start, u64 c, double eps, int rms, float* mean, float* inverse
+) {
+    double sum = 0.0;
+    if (!rms) {
+        for (u64 i = threadIdx.x; i < c; i += blockDim.x) sum += row_value(x, residual, start + i);
+        sum = block_sum(sum);
+    }
+    float centre = (float)(sum / c);
+    double squares = 0.0;
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) {
+        double value = row_value(x, residual, start + i) - centre;
+        squares += value * value;
+    }
+    squares = block_sum(squares);
+    *mean = centre;
+    *inverse = (float)(1.0 / sqrt(squares / c + eps));
+}
+
+// y = gamma (x + residual - mean) / std + beta
+KERNEL row_norm(
+    const float* x, const float* residual, const float* gamma, const float* beta, float* y,
+    double eps, int rms, u64 c
+) {
+    u64 start = blockIdx.x * c;
+    float mean, inverse;
+    row_moments(x, residual, start, c, eps, rms, &mean, &inverse);
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) {
+        float value = (row_value(x, residual, start + i) - mean) * inverse * gamma[i];
+        y[start + i] = beta ? value + beta[i] : value;
+    }
+}
+
+// Over dy, the gradient of x: (g - mean(g) - x̂ mean(g x̂)) / std with g = gamma dy. dy x̂ goes to `weighted`,
+// whose column sums are the gradient of gamma.
+KERNEL row_norm_gradient(
+    const float* x, const float* residual, const float* gamma, float* dy, float* weighted,
+    double eps, int rms, u64 c
+) {
+    u64 start = blockIdx.x * c;
+    float mean, inverse;
+    row_moments(x, residual, start, c, eps, rms, &mean, &inverse);
+    double sum = 0.0, along = 0.0;
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) {
+        float centred = row_value(x, residual, start + i) - mean;
+        float incoming = dy[start + i];
+        weighted[start + i] = incoming * centred * inverse;
+        float g = incoming * gamma[i];
+        sum += g;
+        along += (double)g * centred;
+    }
+    sum = rms ? 0.0 : block_sum(sum);
+    along = block_sum(along);
+    float offset = (float)(sum / c);
+    float slope = (float)(along / c * inverse * inverse);
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) {
+        float centred = row_value(x, residual, start + i) - mean;
+        dy[start + i] = (dy[start + i] * gamma[i] - offset - centred * slope) * inverse;
+    }
+}
+
+KERNEL softmax(const float* x, float* y, u64 c) {
+    u64 start = blockIdx.x * c;
+    float largest = NO_VALUE;
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) {
+        float value = x[start + i];
+        if (value > largest || value != value) largest = value;
+    }
+    largest = block_maximum(largest);
+    double sum = 0.0;
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) sum += expf(x[start + i] - largest);
+    float scale = (float)(1.0 / block_sum(sum));
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) y[start + i] = expf(x[start + i] - largest) * scale;
+}
+
+// Over dy: y (dy - sum(y dy)).
+KERNEL softmax_gradient(const float* y, float* dy, u64 c) {
+    u64 start = blockIdx.x * c;
+    double sum = 0.0;
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) sum += (double)y[start + i] * dy[start + i];
+    float mean = (float)block_sum(sum);
+    for (u64 i = threadIdx.x; i < c; i += blockDim.x) dy[start + i] = y[start + i] * (dy[start + i] - mean);
+}
+
+// The probabilities of a row of scores, one row per query: softmax(scale score) over the keys that the query sees. They
+// replace the scores; `dropped`, if there is one, gets them after dropout.
+template <typename T>
+__device__ inline void attention_weights(
+    T* scores, T* dropped, u64 queries, u64 keys, float scale, int causal,
+    u64 key, u64 threshold, float kept_scale
+) {
+    u64 start = blockIdx.x * keys;
+    u64 query = blockIdx.x % queries;
+    u64 seen = causal && query + 1 < keys ? query + 1 : keys;
+    float largest = NO_VALUE;
+    for (u64 i = threadIdx.x; i < seen; i += blockDim.x) {
+        float value = load(scores[start + i]) * scale;
+        if (value > largest || value != value) largest = value;
+    }
+    largest = block_maximum(largest);
+    float sum = 0.0f;
+    for (u64 i = threadIdx.x; i < seen; i += blockDim.x) sum += expf(load(scores[start + i]) * scale - largest);
+    float factor = 1.0f / block_sum(sum);
+    for (u64 i = threadIdx.x; i < keys; i += blockDim.x) {
+        float p = i < seen ? expf(load(scores[start + i]) * scale - largest) * factor : 0.0f;
+        store(&scores[start + i], p);
+        if (dropped) store(&dropped[start + i], is_kept(key, start + i, threshold) ? p * kept_scale : 0.0f);
+    }
+}
+
+// Over the gradient of the dropped probabilities, that of the scores.
+template <typename T>
+__device__ inline void attention_weights_gradient(
+    const T* probabilities, T* gradient, u64 keys, float scale, int drops,
+    u64 key, u64 threshold, float kept_scale
+) {
+    u64 start = blockIdx.x * keys;
+    float sum = 0.0f;
+    for (u64 i = threadIdx.x; i < keys; i += blockDim.x) {
+        float g = load(gradient[start + i]);
+        if (drops) g = is_kept(key, start + i, threshold) ? g * kept_scale : 0.0f;
+        sum += g * load(probabilities[start + i]);
+    }
+    sum = block_sum(sum);
+    for (u64 i = threadIdx.x; i < keys; i += blockDim.x) {
+        float g = load(gradient[start + i]);
+        if (drops) g = is_kept(key, start + i, threshold) ? g * kept_scale : 0.0f;
+        store(&gradient[start + i], load(probabilities[start + i]) * (g - sum) * scale);
+    }
+}
+
+// Columns first.. of x (b, length, columns) as (b, heads, length, d).
+template <typename T>
+__device__ inline void split_heads(
+    const float* x, T* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n
+) {
+    FOR_EACH(i, n) {
+        u64 column = i % d, token = i / d % length, head = i / d / length % heads, batch = i / d / length / heads;
+        store(&y[i], x[(batch * length + token) * columns + first + head * d + column]);
+    }
+}
+
+// The way back.
+template <typename T>
+__device__ inline void merge_heads(
+    const T* x, float* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n
+) {
+    FOR_EACH(i, n) {
+        u64 column = i % d, token = i / d % length, head = i / d / length % heads, batch = i / d / length / heads;
+        y[(batch * length + token) * columns + first + head * d + column] = load(x[i]);
+    }
+}
+
+#define ROW_KERNELS(NAME, T) \
+    KERNEL attention_weights_##NAME( \
+        T* scores, T* dropped, u64 queries, u64 keys, float scale, int causal, \
+        u64 key, u64 threshold, float kept_scale \
+    ) { \
+        attention_weights(scores, dropped, queries, keys, scale, causal, key, threshold, kept_scale); \
+    } \
+    KERNEL attention_weights_gradient_##NAME( \
+        const T* probabilities, T* gradient, u64 keys, float scale, int drops, \
+        u64 key, u64 threshold, float kept_scale \
+    ) { \
+        attention_weights_gradient(probabilities, gradient, keys, scale, drops, key, threshold, kept_scale); \
+    } \
+    KERNEL split_heads_##NAME( \
+        const float* x, T* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n \
+    ) { \
+        split_heads(x, y, length, columns, first, heads, d, n); \
+    } \
+    KERNEL merge_heads_##NAME( \
+        const T* x, float* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n \
+    ) { \
+        merge_heads(x, y, length, columns, first, heads, d, n); \
+    }
+FOR_ALL_TYPES(ROW_KERNELS)

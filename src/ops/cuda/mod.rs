@@ -1,0 +1,44 @@
+//! The operations on NVIDIA's GPUs: cuDNN for convolutions, cuBLAS for matrix products, kernels of our own for the rest.
+//!
+//! Activations, gradients and parameters are f32 in the GPU's memory; under a half precision the operands and results of
+//! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
+//! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
+//!
+//! Unsafe code lives in `gpu.rs` (memory, launches) and `cudnn.rs` (its C interface).
+
+mod address;
+mod attention;
+mod buckets;
+mod columns;
+mod conv;
+mod cudnn;
+mod gpu;
+mod images;
+mod linear;
+mod losses;
+mod norm;
+mod optimizer;
+mod pointwise;
+mod rows;
+mod source;
+mod visible;
+
+pub(super) use address::{Address, Half, of_storage, of_tensor};
+pub(super) use attention::{Attend, Operand};
+pub(crate) use buckets::{clear, pointer, put};
+pub(super) use conv::Conv;
+pub(crate) use gpu::Gpu;
+pub(super) use gpu::wrap;
+pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
+pub(super) use linear::Linear;
+pub(super) use losses::{
+    CrossEntropy, Targets, regression, regression_gradient, regression_scores,
+};
+pub(super) use norm::{DeviceNorm, batch_norm, batch_norm_running, move_running};
+pub(crate) use optimizer::{Parameter, Rule, Updater};
+pub(super) use pointwise::{
+    Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,
+    embedding_gradient, finish,
+};
+pub(super) use rows::{RowNorm, softmax, softmax_gradient};
+pub(super) use visible::visible;

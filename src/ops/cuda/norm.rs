@@ -1,0 +1,273 @@
+//! Batch normalisation with the statistics of the batch or of the training data, on the GPU.
+
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, Var, bail,
+};
+
+use super::address::{Address, of_storage, of_tensor};
+use super::columns::{self, Columns, batch_statistics, inverse_deviation};
+use super::gpu::{Gpu, wrap};
+use crate::ops::norm::{Activation, BatchStatistics, RunningStatistics};
+use crate::ops::weight::{Destination, Weight};
+
+/// The normalisation of (rows, c) values with statistics that are known.
+pub(in crate::ops) struct DeviceNorm {
+    mean: Tensor,
+    inverse_std: Tensor,
+    rectified: bool,
+    rows: usize,
+    c: usize,
+}
+
+/// Gradients of a normalisation.
+pub(in crate::ops) struct DeviceGradients {
+    pub(in crate::ops) gamma: Tensor,
+    pub(in crate::ops) beta: Tensor,
+    /// In x's type.
+    pub(in crate::ops) x: CudaStorage,
+}
+
+impl DeviceNorm {
+    /// With the statistics of x (rows, c), which are returned too.
+    pub(in crate::ops) fn of_batch(
+        gpu: &Gpu,
+        x: Address,
+        (rows, c): (usize, usize),
+        activation: Activation,
+        eps: f64,
+    ) -> Result<(Self, BatchStatistics)> {
+        let found = batch_statistics(gpu, x, (rows, c), eps)?;
+        let [mean, variance, inverse_std] =
+            [found.mean, found.variance, found.inverse_std].map(|storage| wrap(storage, c));
+        let rectified = activation == Activation::Relu;
+        let statistics = BatchStatistics::on_gpu([mean.clone(), variance], rows);
+        Ok((Self { mean, inverse_std, rectified, rows, c }, statistics))
+    }
+
+    fn columns(&self, gamma: &Tensor, beta: &Tensor) -> Result<Columns> {
+        Ok(Columns {
+            mean: of_tensor(&self.mean)?,
+            inverse_std: of_tensor(&self.inverse_std)?,
+            gamma: of_tensor(gamma)?,
+            beta: of_tensor(beta)?,
+            rectified: self.rectified,
+        })
+    }
+
+    /// activation(gamma (x - mean) / std + beta + residual), f32.
+    pub(in crate::ops) fn apply(
+        &self,
+        gpu: &Gpu,
+        x: Address,
+        [gamma, beta]: [&Tensor; 2],
+        residual: Option<Address>,
+    ) -> Result<CudaStorage> {
+        self.columns(gamma, beta)?.apply(gpu, x, residual, (self.rows, self.c))
+    }
+
+    /// Gradients; over `dy` that of the residual. `y` is the output.
+    pub(in crate::ops) fn backward(
+        &self,
+        gpu: &Gpu,
+        x: Address,
+        [gamma, beta]: [&Tensor; 2],
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<DeviceGradients> {
+        let columns = self.columns(gamma, beta)?;
+        let (y, dy) = (of_tensor(y)?, of_tensor(dy)?);
+        let found = columns.backward(gpu, x, y, dy, (self.rows, self.c))?;
+        let [gamma, beta] = [found.gamma, found.beta].map(|storage| wrap(storage, self.c));
+        Ok(DeviceGradients { gamma, beta, x: found.x })
+    }
+}
+
+/// As [`crate::ops::batch_norm()`]; x (..., c) is contiguous.
+pub(in crate::ops) fn batch_norm(
+    x: &Tensor,
+    [gamma, beta]: [&Weight; 2],
+    residual: Option<&Tensor>,
+    activation: Activation,
+    eps: f64,
+) -> Result<(Tensor, BatchStatistics)> {
+    let c = gamma.tensor().elem_count();
+    let (gpu, sizes) = (Gpu::of_tensor(x)?, (x.elem_count() / c, c));
+    let (norm, statistics) = DeviceNorm::of_batch(&gpu, of_tensor(x)?, sizes, activation, eps)?;
+    Ok((apply(x, gamma, beta, residual, norm, true)?, statistics))
+}
+
+/// As [`crate::ops::batch_norm_running()`]; x (..., c) is contiguous.
+pub(in crate::ops) fn batch_norm_running(
+    x: &Tensor,
+    [gamma, beta]: [&Weight; 2],
+    residual: Option<&Tensor>,
+    activation: Activation,
+    eps: f64,
+    running: RunningStatistics<'_>,
+) -> Result<Tensor> {
+    let c = gamma.tensor().elem_count();
+    let gpu = Gpu::of_tensor(x)?;
+    let inverse_std = wrap(inverse_deviation(&gpu, of_tensor(running.variance)?, eps, c)?, c);
+    let norm = DeviceNorm {
+        mean: running.mean.detach(),
+        inverse_std,
+        rectified: activation == Activation::Relu,
+        rows: x.elem_count() / c,
+        c,
+    };
+    apply(x, gamma, beta, residual, norm, false)
+}
+
+/// Moves `running` mean and variance towards `columns`, each times its scale, by the share `momentum`.
+pub(in crate::ops) fn move_running(
+    running: [&Var; 2],
+    columns: &[Tensor; 2],
+    scales: [f64; 2],
+    momentum: f64,
+) -> Result<()> {
+    let gpu = Gpu::of_tensor(&columns[0])?;
+    for ((running, column), scale) in running.into_iter().zip(columns).zip(scales) {
+        let (at, value, c) = (of_tensor(running)?, of_tensor(column)?, column.elem_count());
+        columns::move_running(&gpu, at, value, momentum, scale, c)?;
+    }
+    Ok(())
+}
+
+fn apply(
+    x: &Tensor,
+    gamma: &Weight,
+    beta: &Weight,
+    residual: Option<&Tensor>,
+    norm: DeviceNorm,
+    learns: bool,
+) -> Result<Tensor> {
+    let op = Op {
+        norm,
+        gamma: gamma.tensor().clone(),
+        beta: beta.held()?,
+        d_gamma: gamma.destination(),
+        learns,
+    };
+    match residual {
+        None => x.apply_op2(gamma.tensor(), op),
+        Some(residual) => x.apply_op3(gamma.tensor(), &residual.contiguous()?, op),
+    }
+}
+
+struct Op {
+    norm: DeviceNorm,
+    /// The operand itself, for its values.
+    gamma: Tensor,
+    beta: Weight,
+    d_gamma: Destination,
+    /// Whether it stands in training, where gradients flow.
+    learns: bool,
+}
+
+impl Op {
+    fn forward(
+        &self,
+        x: (&CudaStorage, &Layout),
+        residual: Option<Address>,
+    ) -> Result<(CudaStorage, Shape)> {
+        let weights = [&self.gamma, self.beta.tensor()];
+        let y = self.norm.apply(&Gpu::of(x.0), of_storage(x.0, x.1)?, weights, residual)?;
+        Ok((y, x.1.shape().clone()))
+    }
+
+    /// Gradients of x and gamma; over `dy` that of the residual.
+    fn backward(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        if !self.learns {
+            bail!("no gradient flows through a batch norm that is being evaluated");
+        }
+        let (gpu, beta) = (Gpu::of_tensor(dy)?, self.beta.tensor());
+        let found = self.norm.backward(&gpu, of_tensor(x)?, [&self.gamma, beta], y, dy)?;
+        self.beta.destination().send_tensor(found.beta, beta)?;
+        let of_gamma = self.d_gamma.send_tensor(found.gamma, &self.gamma)?;
+        Ok((wrap(found.x, x.shape()), of_gamma))
+    }
+}
+
+fn not_here() -> Result<(CpuStorage, Shape)> {
+    bail!("a batch norm that was made for the GPU")
+}
+
+impl CustomOp2 for Op {
+    fn name(&self) -> &'static str {
+        "batch-norm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        not_here()
+    }
+
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        layout: &Layout,
+        _gamma: &CudaStorage,
+        _gamma_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward((x, layout), None)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        _gamma: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (dx, of_gamma) = self.backward(x, y, &dy.contiguous()?)?;
+        Ok((Some(dx), of_gamma))
+    }
+}
+
+impl CustomOp3 for Op {
+    fn name(&self) -> &'static str {
+        "batch-norm-residual"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        not_here()
+    }
+
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        layout: &Layout,
+        _gamma: &CudaStorage,
+        _gamma_layout: &Layout,
+        residual: &CudaStorage,
+        residual_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward((x, layout), Some(of_storage(residual, residual_layout)?))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        _gamma: &Tensor,
+        _residual: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let dy = dy.contiguous()?;
+        let (dx, of_gamma) = self.backward(x, y, &dy)?;
+        Ok((Some(dx), of_gamma, Some(dy)))
+    }
+}

@@ -1,0 +1,143 @@
+//! All parameters of a model updated by one launch, and their gradients measured by another.
+
+use candle_core::{Result, Tensor};
+
+use super::address::of_tensor;
+use super::gpu::{Arg, Gpu, Grid, Scratch};
+
+/// Elements of one parameter that a block of threads works on.
+const PER_BLOCK: usize = 1 << 13;
+
+/// What an update does, in numbers: `Rule` of optimizer.cu.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub(crate) struct Rule {
+    pub(crate) kind: i32,
+    pub(crate) lr: f32,
+    pub(crate) momentum: f32,
+    pub(crate) damp: f32,
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) eps: f32,
+    pub(crate) step_size: f32,
+    pub(crate) root_correction: f32,
+    /// What weight decay adds to a gradient, or, for `AdamW`, leaves of a value.
+    pub(crate) decay: f32,
+    pub(crate) mean: f32,
+    pub(crate) clip: f32,
+    pub(crate) limit: f32,
+}
+
+impl Rule {
+    pub(crate) const SGD: i32 = 0;
+    pub(crate) const SGD_MOMENTUM: i32 = 1;
+    pub(crate) const SGD_NESTEROV: i32 = 2;
+    pub(crate) const ADAM: i32 = 3;
+    pub(crate) const ADAMW: i32 = 4;
+}
+
+/// A parameter, f32, and what belongs to it. All stay where they are for the whole run.
+pub(crate) struct Parameter<'a> {
+    /// Its values.
+    pub(crate) values: &'a Tensor,
+    /// The bucket that holds its gradient, and where in it.
+    pub(crate) gradient: (&'a Tensor, usize),
+    /// Its moments, where the rule has them.
+    pub(crate) moments: [Option<&'a Tensor>; 2],
+    /// Whether weight decay applies to it.
+    pub(crate) decays: bool,
+}
+
+/// `Place` of optimizer.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Place {
+    values: u64,
+    gradient: u64,
+    first: u64,
+    second: u64,
+    n: u64,
+    decays: u32,
+    idle: u32,
+}
+
+/// Where everything is, on the GPU.
+pub(crate) struct Updater {
+    gpu: Gpu,
+    places: Vec<Place>,
+    table: Scratch,
+    parts: Scratch,
+    n_parts: usize,
+}
+
+impl Updater {
+    /// Notes where the parameters are.
+    ///
+    /// # Errors
+    ///
+    /// The GPU is out of memory.
+    pub(crate) fn new(gpu: &Gpu, parameters: &[Parameter<'_>]) -> Result<Self> {
+        let places: Vec<Place> = parameters.iter().map(place).collect::<Result<_>>()?;
+        let parts: Vec<[u32; 2]> = (0..)
+            .zip(&places)
+            .flat_map(|(parameter, place)| {
+                let blocks = (place.n as usize).div_ceil(PER_BLOCK) as u32;
+                (0..blocks).map(move |block| [parameter, block])
+            })
+            .collect();
+        let table = gpu.upload(bytemuck::cast_slice(&places))?;
+        let n_parts = parts.len();
+        let parts = gpu.upload(bytemuck::cast_slice(&parts))?;
+        Ok(Self { gpu: gpu.clone(), places, table, parts, n_parts })
+    }
+
+    /// Enqueues the update of every parameter but the `idle` ones.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(crate) fn update(&mut self, rule: Rule, idle: &[usize]) -> Result<()> {
+        let mut places = self.places.clone();
+        for (parameter, place) in places.iter_mut().enumerate() {
+            place.idle = u32::from(idle.contains(&parameter));
+        }
+        let differs = |(new, old): (&Place, &Place)| new.idle != old.idle;
+        if places.iter().zip(&self.places).any(differs) {
+            self.table = self.gpu.upload(bytemuck::cast_slice(&places))?;
+            self.places = places;
+        }
+        let arguments = [self.table.at(), self.parts.at(), Arg::Rule(rule), PER_BLOCK.into()];
+        self.gpu.launch("update", Grid::rows(self.n_parts), &arguments)
+    }
+
+    /// The sum of squares of all gradients, in f64. Waits for the GPU.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(crate) fn squares(&self) -> Result<f64> {
+        let sums = self.gpu.scratch(8 * self.n_parts)?;
+        let total = self.gpu.scratch(8)?;
+        let at = Scratch::at;
+        let arguments = [at(&self.table), at(&self.parts), at(&sums), PER_BLOCK.into()];
+        self.gpu.launch("squares", Grid::rows(self.n_parts), &arguments)?;
+        let arguments = [at(&sums), at(&total), self.n_parts.into()];
+        self.gpu.launch("total_of_squares", Grid::rows(1), &arguments)?;
+        let bytes = self.gpu.download(&total)?;
+        Ok(bytemuck::pod_collect_to_vec::<u8, f64>(&bytes).into_iter().sum())
+    }
+}
+
+fn place(parameter: &Parameter<'_>) -> Result<Place> {
+    let Parameter { values, gradient: (bucket, start), moments, decays } = parameter;
+    let address = |tensor: Option<&Tensor>| tensor.map_or(Ok(0), |t| of_tensor(t).map(|a| a.at));
+    Ok(Place {
+        values: of_tensor(values)?.at,
+        gradient: of_tensor(bucket)?.at + 4 * *start as u64,
+        first: address(moments[0])?,
+        second: address(moments[1])?,
+        n: values.elem_count() as u64,
+        decays: u32::from(*decays),
+        idle: 0,
+    })
+}

@@ -1,0 +1,170 @@
+//! Element by element: casts, activations, what follows a product, dropout, embeddings.
+
+use candle_core::{CudaStorage, DType, Result};
+
+use super::address::Address;
+use super::conv::Cast;
+use super::gpu::{Gpu, Grid, args, suffix, whole};
+use crate::rng::Key;
+
+/// `Activation` of elementwise.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(in crate::ops) enum Kind {
+    Identity,
+    Relu,
+    Gelu,
+    GeluTanh,
+    Silu,
+    Mish,
+    Sigmoid,
+    Tanh,
+}
+
+/// `n` values as `dtype`: themselves if that is what they are. f32 comes in, or `dtype`.
+pub(super) fn narrowed(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Result<Cast> {
+    if values.dtype == dtype {
+        return Ok(Cast::Given(values));
+    }
+    let out = gpu.storage(dtype, n)?;
+    let kernel = format!("narrow_{}", suffix(dtype)?);
+    gpu.launch(&kernel, Grid::over(n), args![values, whole(&out)?, n])?;
+    Ok(Cast::Made(out))
+}
+
+/// `n` values as f32.
+pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaStorage> {
+    let from = whole(&values)?;
+    if from.dtype == DType::F32 {
+        return Ok(values);
+    }
+    let out = gpu.storage(DType::F32, n)?;
+    let kernel = format!("widen_{}", suffix(from.dtype)?);
+    gpu.launch(&kernel, Grid::over(n), args![from, whole(&out)?, n])?;
+    Ok(out)
+}
+
+/// The function of `n` values, f32.
+pub(in crate::ops) fn activation(
+    gpu: &Gpu,
+    x: Address,
+    kind: Kind,
+    n: usize,
+) -> Result<CudaStorage> {
+    let y = gpu.storage(DType::F32, n)?;
+    gpu.launch("activation", Grid::over(n), args![x, whole(&y)?, kind as i32, n])?;
+    Ok(y)
+}
+
+/// Over dy, the gradient of x.
+pub(in crate::ops) fn activation_gradient(
+    gpu: &Gpu,
+    x: Address,
+    dy: Address,
+    kind: Kind,
+    n: usize,
+) -> Result<()> {
+    gpu.launch("activation_gradient", Grid::over(n), args![x, dy, kind as i32, n])
+}
+
+/// activation(z + bias), f32, of the product z (n / width, width); and what entered the activation, in z's type.
+pub(in crate::ops) fn finish(
+    gpu: &Gpu,
+    z: &CudaStorage,
+    bias: Option<Address>,
+    kind: Kind,
+    (width, n): (usize, usize),
+    keeps: bool,
+) -> Result<(CudaStorage, Option<CudaStorage>)> {
+    let z = whole(z)?;
+    let y = gpu.storage(DType::F32, n)?;
+    let before = keeps.then(|| gpu.storage(z.dtype, n)).transpose()?;
+    let place = before.as_ref().map(whole).transpose()?;
+    let kernel = format!("finish_{}", suffix(z.dtype)?);
+    gpu.launch(&kernel, Grid::over(n), args![z, bias, whole(&y)?, place, kind as i32, width, n])?;
+    Ok((y, before))
+}
+
+/// The gradient of what entered the activation, as `dtype`: `before` is that, and y, for a rectifier, the result.
+pub(in crate::ops) fn unfinish(
+    gpu: &Gpu,
+    [dy, y]: [Address; 2],
+    before: Option<Address>,
+    kind: Kind,
+    dtype: DType,
+    n: usize,
+) -> Result<CudaStorage> {
+    let dz = gpu.storage(dtype, n)?;
+    let kernel = format!("unfinish_{}", suffix(dtype)?);
+    gpu.launch(&kernel, Grid::over(n), args![dy, y, before, whole(&dz)?, kind as i32, n])?;
+    Ok(dz)
+}
+
+/// Numbers of a mask: the stream, the least number that is kept, and the factor of what is kept. The mask is the CPU's,
+/// bit for bit.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Mask {
+    pub(super) key: u64,
+    pub(super) threshold: u64,
+    pub(super) scale: f32,
+}
+
+impl Mask {
+    /// The mask of probability `p`.
+    pub(in crate::ops) fn new(p: f64, key: Key) -> Self {
+        let scale = if p < 1.0 { (1.0 / (1.0 - p)) as f32 } else { 0.0 };
+        Self { key: key.state(), threshold: (p * (1u64 << 53) as f64).ceil() as u64, scale }
+    }
+}
+
+/// What dropout leaves of `n` values.
+pub(in crate::ops) fn dropped(gpu: &Gpu, x: Address, mask: Mask, n: usize) -> Result<CudaStorage> {
+    let y = gpu.storage(DType::F32, n)?;
+    drop_into(gpu, x, whole(&y)?, mask, n)?;
+    Ok(y)
+}
+
+/// Leaves of `n` values what dropout does.
+pub(in crate::ops) fn drop_in_place(gpu: &Gpu, x: Address, mask: Mask, n: usize) -> Result<()> {
+    drop_into(gpu, x, x, mask, n)
+}
+
+fn drop_into(gpu: &Gpu, x: Address, y: Address, mask: Mask, n: usize) -> Result<()> {
+    let Mask { key, threshold, scale } = mask;
+    gpu.launch("dropout", Grid::over(n), args![x, y, key, threshold, scale, n])
+}
+
+/// Rows of `table` (rows, c), one for each index.
+pub(in crate::ops) fn embedding(
+    gpu: &Gpu,
+    table: Address,
+    indices: &[u32],
+    c: usize,
+) -> Result<CudaStorage> {
+    let n = indices.len() * c;
+    let y = gpu.storage(DType::F32, n)?;
+    let indices = gpu.upload(bytemuck::cast_slice(indices))?;
+    gpu.launch(
+        "embedding",
+        Grid::over(n),
+        &[table.into(), indices.at(), whole(&y)?.into(), c.into(), n.into()],
+    )?;
+    Ok(y)
+}
+
+/// The gradient of the table: `positions` of each row are `starts[row]..starts[row + 1]`, and dy (indices, c).
+pub(in crate::ops) fn embedding_gradient(
+    gpu: &Gpu,
+    dy: Address,
+    starts: &[u32],
+    positions: &[u32],
+    c: usize,
+) -> Result<CudaStorage> {
+    let rows = starts.len() - 1;
+    let gradient = gpu.storage(DType::F32, rows * c)?;
+    let starts = gpu.upload(bytemuck::cast_slice(starts))?;
+    let positions = gpu.upload(bytemuck::cast_slice(positions))?;
+    let arguments = [dy.into(), starts.at(), positions.at(), whole(&gradient)?.into(), c.into()];
+    gpu.launch("embedding_gradient", Grid::rows(rows), &arguments)?;
+    Ok(gradient)
+}

@@ -1,0 +1,99 @@
+//! GPUs that are made up: devices, backends, and what is refused.
+
+use super::*;
+use crate::plan::GpuFacts;
+use crate::units::Rank;
+
+fn with_gpus(count: usize) -> Facts {
+    let gpu = GpuFacts { name: "NVIDIA H100 80GB HBM3".to_owned(), memory: Bytes(80 << 30) };
+    Facts { gpus: Some(vec![gpu; count]), ..animals() }
+}
+
+/// `ANIMALS` without a number of ranks.
+fn auto() -> String {
+    ANIMALS.replace("devices = 4", "")
+}
+
+#[test]
+fn every_visible_gpu_gets_a_rank_and_nccl_sums() {
+    let plan = good(&auto(), &[], &with_gpus(3));
+    assert_eq!(plan.distributed.devices, ["cuda:0", "cuda:1", "cuda:2"]);
+    let header_and_staging = Bytes((64 << 10) + 3 * (1 << 20));
+    assert_eq!(plan.distributed.backend, BackendPlan::Nccl { mapping: header_and_staging });
+    assert_eq!([0, 2].map(|rank| plan.distributed.gpu(Rank(rank))), [Some(0), Some(2)]);
+    let one = good(&auto(), &[], &with_gpus(1));
+    assert_eq!(one.distributed.devices, ["cuda:0"]);
+    assert_eq!(one.distributed.backend, BackendPlan::Solo);
+    let none = good(&auto(), &[], &with_gpus(0));
+    assert_eq!(
+        (&none.distributed.devices[..], none.distributed.gpu(Rank(0))),
+        (&["cpu".to_owned()][..], None)
+    );
+}
+
+#[test]
+fn a_list_names_gpus_and_two_ranks_may_share_one() {
+    let listed = good(&auto(), &["distributed.devices=[3, 0]"], &with_gpus(4));
+    assert_eq!(listed.distributed.devices, ["cuda:3", "cuda:0"]);
+    assert!(matches!(listed.distributed.backend, BackendPlan::Nccl { .. }));
+    let shared = good(&auto(), &["distributed.devices=[1, 1]"], &with_gpus(2));
+    assert_eq!(shared.distributed.devices, ["cuda:1", "cuda:1"]);
+    assert!(matches!(shared.distributed.backend, BackendPlan::Shm { .. }));
+    let staged = good(ANIMALS, &["distributed.backend=shm"], &with_gpus(4));
+    assert!(matches!(staged.distributed.backend, BackendPlan::Shm { .. }));
+    let launched = Facts { launched_world: WorldSize::new(4), ..with_gpus(2) };
+    let launched = good(&auto(), &[], &launched);
+    assert_eq!(launched.distributed.devices, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]);
+}
+
+#[test]
+fn a_resolved_experiment_keeps_its_list_of_gpus() {
+    let loaded = read(&auto(), &["distributed.devices=[1, 1]"]);
+    let plan = Plan::new(&loaded, &with_gpus(2), &describe).unwrap();
+    let pinned = resolved(&plan.pin(loaded.experiment)).unwrap();
+    assert!(pinned.contains("devices = [1, 1]"), "{pinned}");
+}
+
+#[test]
+fn gpus_that_are_not_there_are_refused_with_a_remedy() {
+    let hidden =
+        "name a GPU twice, `[0, 0]`, to put two ranks on it; CUDA_VISIBLE_DEVICES= hides all GPUs";
+    assert_eq!(
+        told(ANIMALS, &[], &with_gpus(2)),
+        [format!("`distributed.devices`: is 4, but CUDA shows 2 GPUs, numbers 0 to 1 ({hidden})")]
+    );
+    assert_eq!(
+        told(ANIMALS, &["distributed.devices=[0, 7]"], &with_gpus(1)),
+        ["`distributed.devices`: names GPU 7, but CUDA shows 1 GPU, number 0"]
+    );
+    let nccl = ["distributed.backend=nccl"];
+    assert_eq!(
+        told(ANIMALS, &nccl, &with_gpus(0)),
+        [
+            "`distributed.backend`: is \"nccl\", which needs GPUs, but CUDA shows none (use backend = \"shm\")"
+        ]
+    );
+    assert_eq!(
+        told(ANIMALS, &["distributed.devices=[0, 0]", nccl[0]], &with_gpus(1)),
+        [
+            "`distributed.backend`: is \"nccl\", which refuses two ranks on one GPU, here GPU 0 (use backend = \"shm\")"
+        ]
+    );
+}
+
+#[test]
+fn a_program_without_cuda_says_how_to_build_one() {
+    let rebuild = "rebuild it with `cargo build --release --features cuda`";
+    assert_eq!(
+        told(ANIMALS, &["distributed.devices=[0]"], &animals()),
+        [format!(
+            "`distributed.devices`: lists GPUs, but this ddprun was built without `cuda` ({rebuild})"
+        )]
+    );
+    assert_eq!(
+        told(ANIMALS, &["distributed.backend=nccl"], &animals()),
+        [format!(
+            "`distributed.backend`: this ddprun was built without `nccl` ({rebuild}, or use backend = \"shm\")"
+        )]
+    );
+}

@@ -1,0 +1,65 @@
+//! Where a rank computes: the CPU, or the GPU that the plan gives it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use candle_core::Device;
+
+use crate::collective::{self, Collective};
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Gpu;
+use crate::plan::Plan;
+use crate::units::Rank;
+use crate::{engine, worker::Error};
+
+/// The device of a rank, open.
+pub(crate) struct Place {
+    /// Where its parameters are.
+    pub(crate) device: Device,
+    rank: Rank,
+    #[cfg(feature = "cuda")]
+    gpu: Option<Gpu>,
+}
+
+impl Place {
+    /// Opens the device of `rank`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn open(plan: &Plan, rank: Rank) -> Result<Self, Error> {
+        let gpu = plan.distributed.gpu(rank).map(Gpu::open).transpose().map_err(refused)?;
+        let device = gpu.as_ref().map_or(Device::Cpu, Gpu::device);
+        Ok(Self { device, rank, gpu })
+    }
+
+    /// Opens the device of `rank`: a plan with GPUs comes from another build.
+    #[cfg(not(feature = "cuda"))]
+    pub(crate) fn open(plan: &Plan, rank: Rank) -> Result<Self, Error> {
+        match plan.distributed.gpu(rank) {
+            None => Ok(Self { device: Device::Cpu, rank }),
+            Some(gpu) => {
+                let what =
+                    format!("the plan wants GPU {gpu}, and this ddprun was built without `cuda`");
+                Err(refused(candle_core::Error::Msg(what)))
+            }
+        }
+    }
+
+    /// Joins the group of the plan.
+    pub(crate) fn join(
+        &self,
+        plan: &Plan,
+        shm: Option<OwnedFd>,
+    ) -> Result<Arc<dyn Collective>, Error> {
+        let distributed = &plan.distributed;
+        let (world, timeout) = (distributed.world_size, distributed.timeout);
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = &self.gpu {
+            let (backend, place) = (distributed.backend, (self.rank, world));
+            return Ok(collective::open_on_gpu(gpu, backend, place, shm, timeout)?);
+        }
+        Ok(collective::open(distributed.backend, self.rank, world, shm, timeout)?)
+    }
+}
+
+fn refused(source: candle_core::Error) -> Error {
+    engine::Error::Tensor { phase: "first", step: 0, source }.into()
+}

@@ -1,0 +1,151 @@
+//! The kernels of the GPU, compiled as C++ and run on the CPU.
+
+use std::ffi::{CString, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+const FILES: [&str; 7] =
+    ["common", "elementwise", "columns", "rows", "images", "losses", "optimizer"];
+
+/// An argument of a kernel.
+pub(crate) enum Arg<'a> {
+    In(&'a [f32]),
+    Out(&'a mut [f32]),
+    Doubles(&'a mut [f64]),
+    Words(&'a mut [u32]),
+    Halves(&'a mut [u16]),
+    Bytes(*mut c_void),
+    Nothing,
+    Count(u64),
+    Flag(i32),
+    Single(f32),
+    Double(f64),
+    /// A structure, by value.
+    Whole(&'a [u32]),
+}
+
+/// Blocks and threads, (x, y, z) each.
+pub(crate) type Shape = [u32; 6];
+
+/// A small grid that strides over elements: several blocks, so that strides are seen.
+pub(crate) const STRIDING: Shape = [3, 1, 1, 32, 1, 1];
+
+/// A block for each of `n` rows.
+pub(crate) fn rows(n: usize) -> Shape {
+    [n as u32, 1, 1, 256, 1, 1]
+}
+
+/// Blocks of 32 columns for each of `chunks` chunks of rows.
+pub(crate) fn columns(c: usize, chunks: usize) -> Shape {
+    [(c as u32).div_ceil(32), chunks as u32, 1, 32, 8, 1]
+}
+
+/// The loaded library. One kernel runs at a time: shared memory is static.
+pub(crate) struct Emulator {
+    library: usize,
+    one_at_a_time: Mutex<()>,
+}
+
+/// The kernels, or `None`, said aloud, where there is no C++ compiler.
+pub(crate) fn emulator() -> Option<&'static Emulator> {
+    static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
+    EMULATOR.get_or_init(build).as_ref()
+}
+
+fn build() -> Option<Emulator> {
+    if Command::new("c++").arg("--version").output().is_err() {
+        println!("SKIPPED: no C++ compiler, so the GPU's kernels were not tested");
+        return None;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let kernels_alone: String =
+        FILES.map(|file| read(&format!("src/ops/cuda/kernels/{file}.cu"))).concat();
+    let source = folder.join("kernels.cpp");
+    std::fs::write(&source, &kernels_alone).unwrap();
+    let expanded =
+        Command::new("c++").args(["-std=c++20", "-E", "-P"]).arg(&source).output().unwrap();
+    let mut text = read("tests/kernels/emulated.h") + &kernels_alone;
+    text += "
+        float load(f16 value) { return (float)bits_of<_Float16>(value.bits); }
+        void store(f16* place, float value) {
+            place->bits = bits_of<unsigned short>((_Float16)value);
+        }
+    ";
+    for name in kernels(&String::from_utf8(expanded.stdout).unwrap()) {
+        text += &format!(
+            "extern \"C\" void run_{name}(const unsigned* s, void** a) {{ launch({name}, s, a); }}\n"
+        );
+    }
+    std::fs::write(&source, &text).unwrap();
+    let library = folder.join("libkernels.so");
+    let flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o"];
+    let made = Command::new("c++").args(flags).arg(&library).arg(&source).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let path = CString::new(library.to_str().unwrap()).unwrap();
+    // SAFETY: a library that was just made of our own text, without constructors.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null(), "{}", last_error());
+    Some(Emulator { library: library as usize, one_at_a_time: Mutex::new(()) })
+}
+
+/// Names of all kernels in preprocessed text.
+fn kernels(text: &str) -> Vec<&str> {
+    let after = text.split("extern \"C\" __global__ void").skip(1);
+    after.filter_map(|rest| rest.split('(').next().map(str::trim)).collect()
+}
+
+fn last_error() -> String {
+    // SAFETY: `dlerror` gives null or a text that lives until the next call.
+    let words: *mut c_char = unsafe { libc::dlerror() };
+    if words.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, as above.
+    unsafe { std::ffi::CStr::from_ptr(words) }.to_string_lossy().into_owned()
+}
+
+impl Emulator {
+    fn alone(&self) -> MutexGuard<'_, ()> {
+        self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a kernel over `shape`.
+    pub(crate) fn run(&self, kernel: &str, shape: Shape, arguments: &mut [Arg<'_>]) {
+        type Run = unsafe extern "C" fn(*const u32, *mut *mut c_void);
+        let name = CString::new(format!("run_{kernel}")).unwrap();
+        // SAFETY: the library stays loaded.
+        let symbol = unsafe { libc::dlsym(self.library as *mut c_void, name.as_ptr()) };
+        assert!(!symbol.is_null(), "no kernel `{kernel}`");
+        // SAFETY: every `run_...` has this signature.
+        let run: Run = unsafe { std::mem::transmute::<*mut c_void, Run>(symbol) };
+        let mut values: Vec<u64> = arguments.iter_mut().map(value).collect();
+        let place = |(argument, value): (&Arg<'_>, &mut u64)| match argument {
+            Arg::Whole(words) => words.as_ptr().cast_mut().cast(),
+            _ => std::ptr::from_mut(value).cast::<c_void>(),
+        };
+        let mut places: Vec<*mut c_void> = arguments.iter().zip(&mut values).map(place).collect();
+        let _alone = self.alone();
+        // SAFETY: the arguments are those of the kernel, as each test lists them.
+        unsafe { run(shape.as_ptr(), places.as_mut_ptr()) };
+    }
+}
+
+/// The bits of an argument as the kernel gets it.
+fn value(argument: &mut Arg<'_>) -> u64 {
+    match argument {
+        Arg::In(values) => values.as_ptr() as u64,
+        Arg::Out(values) => values.as_mut_ptr() as u64,
+        Arg::Doubles(values) => values.as_mut_ptr() as u64,
+        Arg::Words(values) => values.as_mut_ptr() as u64,
+        Arg::Halves(values) => values.as_mut_ptr() as u64,
+        Arg::Bytes(pointer) => *pointer as u64,
+        Arg::Nothing | Arg::Whole(_) => 0,
+        Arg::Count(count) => *count,
+        Arg::Flag(flag) => u64::from(*flag as u32),
+        Arg::Single(value) => u64::from(value.to_bits()),
+        Arg::Double(value) => value.to_bits(),
+    }
+}

@@ -1,0 +1,141 @@
+use ddprun::ops;
+
+use crate::emulator::Arg::{Bytes, Count, Double, Doubles, Flag, In, Nothing, Out, Words};
+use crate::emulator::{Arg, Emulator, STRIDING, emulator, rows};
+use crate::{agree, reference, tensor, values, var};
+
+/// What the GPU makes of rows of logits: loss, gradient for `dy`, losses and best classes of the rows.
+fn cross_entropy(
+    gpu: &Emulator,
+    logits: &[f32],
+    target: impl Fn() -> [Arg<'static>; 2],
+    [n, classes]: [usize; 2],
+    [smoothing, divisor]: [f64; 2],
+    dy: f32,
+) -> (f32, Vec<f32>, Vec<f64>, Vec<u32>) {
+    let (mut losses, mut best) = (vec![0.0; n], vec![0; n]);
+    let (mut largest, mut factor) = (vec![0.0; n], vec![0.0; n]);
+    let [labels, targets] = target();
+    gpu.run(
+        "cross_entropy_rows",
+        rows(n),
+        &mut [
+            In(logits),
+            labels,
+            targets,
+            Doubles(&mut losses),
+            Out(&mut largest),
+            Out(&mut factor),
+            Words(&mut best),
+            Double(smoothing),
+            Count(classes as u64),
+        ],
+    );
+    let mut loss = [0.0];
+    let mut row_losses = losses.clone();
+    let arguments =
+        &mut [Doubles(&mut row_losses), Out(&mut loss), Double(divisor), Count(n as u64)];
+    gpu.run("total", rows(1), arguments);
+    let mut gradient = vec![0.0; logits.len()];
+    let [labels, targets] = target();
+    gpu.run(
+        "cross_entropy_gradient",
+        STRIDING,
+        &mut [
+            In(logits),
+            labels,
+            targets,
+            In(&largest),
+            In(&factor),
+            In(&[dy]),
+            Out(&mut gradient),
+            Double(smoothing),
+            Double(divisor),
+            Count(classes as u64),
+            Count(logits.len() as u64),
+        ],
+    );
+    (loss[0], gradient, losses, best)
+}
+
+#[test]
+fn cross_entropy_with_labels_is_that_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let (n, classes) = (6usize, 300usize);
+    let mut logits = values(1, n * classes);
+    // The first of two equal maxima is the answer.
+    logits[3 * classes + 5] = 9.0;
+    logits[3 * classes + 270] = 9.0;
+    let labels = [299i64, 0, ops::IGNORED_LABEL, 5, 17, 270];
+    let mut numbers = [299i32, 0, -1, 5, 17, 270];
+    let at = numbers.as_mut_ptr() as usize;
+    for smoothing in [0.0, 0.1] {
+        let operand = var(&logits, &[n, classes]);
+        let targets = candle_core::Tensor::new(&labels, &candle_core::Device::Cpu).unwrap();
+        let (y, gradients) =
+            reference(&[&operand], &[0.7], || ops::cross_entropy(&operand, &targets, smoothing));
+        let scores = ops::score_classes(&operand, &targets, smoothing).unwrap();
+        let target = || [Bytes(at as *mut _), Nothing];
+        let sizes = [n, classes];
+        let (loss, gradient, losses, best) =
+            cross_entropy(gpu, &logits, target, sizes, [smoothing, 5.0], 0.7);
+        agree("loss", &[loss], &y, 1e-6);
+        agree("gradient", &gradient, &gradients[0], 2e-6);
+        let counted = [0, 1, 3, 4, 5];
+        let found: Vec<f32> = counted.iter().map(|&row| losses[row] as f32).collect();
+        agree("losses", &found, &scores.losses, 1e-6);
+        let right = counted.iter().filter(|&&row| best[row] as i32 == numbers[row]).count();
+        assert_eq!((right, best[3]), (scores.n_correct, 5));
+    }
+}
+
+#[test]
+fn cross_entropy_with_probabilities_is_that_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let (n, classes) = (3usize, 20usize);
+    let logits = values(1, n * classes);
+    let probabilities = ops::softmax(&tensor(&values(2, n * classes), &[n, classes])).unwrap();
+    let mut numbers = crate::flat(&probabilities);
+    let at = numbers.as_mut_ptr() as usize;
+    let operand = var(&logits, &[n, classes]);
+    let (y, gradients) =
+        reference(&[&operand], &[1.0], || ops::cross_entropy_soft(&operand, &probabilities, 0.2));
+    let target = || [Nothing, Bytes(at as *mut _)];
+    let (loss, gradient, ..) =
+        cross_entropy(gpu, &logits, target, [n, classes], [0.2, n as f64], 1.0);
+    agree("loss", &[loss], &y, 1e-6);
+    agree("gradient", &gradient, &gradients[0], 2e-6);
+}
+
+#[test]
+fn losses_of_numbers_are_those_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let n = 1000usize;
+    let (p, mut t) = (values(1, n), values(2, n));
+    t[7] = p[7];
+    let per_block = 300u64;
+    let blocks = n.div_ceil(per_block as usize);
+    for absolute in [false, true] {
+        let (operand, target) = (var(&p, &[n]), tensor(&t, &[n]));
+        let (y, gradients) = reference(&[&operand], &[0.3], || {
+            if absolute { ops::mae(&operand, &target) } else { ops::mse(&operand, &target) }
+        });
+        let mut sums = vec![0.0; blocks];
+        let flag = || Flag(absolute.into());
+        gpu.run(
+            "regression_sums",
+            rows(blocks),
+            &mut [In(&p), In(&t), Doubles(&mut sums), flag(), Count(per_block), Count(n as u64)],
+        );
+        let mut loss = [0.0];
+        let arguments =
+            &mut [Doubles(&mut sums), Out(&mut loss), Double(n as f64), Count(blocks as u64)];
+        gpu.run("total", rows(1), arguments);
+        agree("loss", &loss, &y, 1e-6);
+        let mut gradient = vec![0.0; n];
+        let arguments =
+            &mut [In(&p), In(&t), In(&[0.3]), Out(&mut gradient), flag(), Count(n as u64)];
+        gpu.run("regression_gradient", STRIDING, arguments);
+        agree("gradient", &gradient, &gradients[0], 1e-6);
+    }
+}

@@ -1,0 +1,121 @@
+use ddprun::optim::{Moments, Part, Preparation, Update, sum_of_squares};
+use ddprun::plan::{OptimizerPlan, ScalingRule, UpdateRule};
+use ddprun::units::GlobalBatchSize;
+
+use crate::emulator::Arg::{Bytes, Count, Doubles, Whole};
+use crate::emulator::{emulator, rows};
+use crate::{agree, values};
+
+/// `Place` of optimizer.cu.
+#[repr(C)]
+struct Place {
+    values: *mut f32,
+    gradient: *const f32,
+    first: *mut f32,
+    second: *mut f32,
+    n: u64,
+    decays: u32,
+    idle: u32,
+}
+
+const PER_BLOCK: usize = 300;
+const PREPARATION: Preparation = Preparation { mean: 0.5, clip: 0.9, limit: 0.6 };
+
+fn plan(rule: UpdateRule) -> OptimizerPlan {
+    OptimizerPlan {
+        rule,
+        lr: 0.1,
+        base_lr: 0.1,
+        scaling: ScalingRule::None,
+        base_batch_size: GlobalBatchSize::new(1).unwrap(),
+        weight_decay: 0.02,
+        no_decay_on_1d: true,
+    }
+}
+
+/// The rule as words: kind, then f32 in the order of `Rule` in optimizer.cu.
+fn words(kind: u32, numbers: [f64; 9]) -> Vec<u32> {
+    let numbers = numbers.map(|v| (v as f32).to_bits());
+    let prepared = [PREPARATION.mean, PREPARATION.clip, PREPARATION.limit].map(f32::to_bits);
+    [&[kind][..], &numbers, &prepared].concat()
+}
+
+#[test]
+fn every_rule_moves_parameters_as_on_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let (lr, decay, count) = (0.1f64, 0.02f64, 3);
+    let [beta1, beta2, eps] = [0.9f64, 0.99, 1e-8];
+    let [c1, c2] = [beta1, beta2].map(|beta| 1.0 - beta.powi(count));
+    let adam = |left| [0.0, 0.0, 0.0, beta1, beta2, eps, lr / c1, c2.sqrt(), left];
+    let sgd = |momentum, damp| [lr, momentum, damp, 0.0, 0.0, 0.0, 0.0, 0.0, decay];
+    let with = |nesterov, dampening| UpdateRule::Sgd { momentum: 0.8, dampening, nesterov };
+    let rules = [
+        (
+            UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false },
+            words(0, sgd(0.0, 1.0)),
+        ),
+        (with(false, 0.1), words(1, sgd(0.8, 0.9))),
+        (with(true, 0.0), words(2, sgd(0.8, 1.0))),
+        (UpdateRule::Adam { beta1, beta2, eps }, words(3, adam(decay))),
+        (UpdateRule::AdamW { beta1, beta2, eps }, words(4, adam(1.0 - lr * decay))),
+    ];
+    // A matrix of several blocks, a vector without weight decay, and one that nobody uses.
+    let sizes = [(700usize, 2usize), (50, 1), (10, 2)];
+    for (rule, words) in rules {
+        let start: Vec<Vec<f32>> = (0..3).map(|i| values(i, sizes[i as usize].0)).collect();
+        let gradients: Vec<Vec<f32>> = (3..6).map(|i| values(i, sizes[i as usize - 3].0)).collect();
+        let seconds = |i: u64| values(i, 700).iter().map(|v| v * v).collect::<Vec<f32>>();
+        let moments: Vec<[Vec<f32>; 2]> = (6..9).map(|i| [values(i, 700), seconds(i)]).collect();
+
+        let mut expected = start.clone();
+        let mut states: Vec<Moments> = sizes.iter().map(|(n, _)| Moments::new(&rule, *n)).collect();
+        for (state, [first, second]) in states.iter_mut().zip(&moments) {
+            let (a, b) = (state.first.len(), state.second.len());
+            state.first.copy_from_slice(&first[..a]);
+            state.second.copy_from_slice(&second[..b]);
+        }
+        let update = Update::new(&plan(rule), lr, None, count as u64).prepared(PREPARATION);
+        let all = expected.iter_mut().zip(&gradients).zip(&mut states).zip(sizes).take(2);
+        update.apply(all.map(|(((values, gradient), moments), (_, dimensions))| Part {
+            values,
+            gradient,
+            moments,
+            dimensions,
+        }));
+
+        let (mut found, mut states_found) = (start, moments);
+        let place =
+            |(i, (values, [first, second])): (usize, (&mut Vec<f32>, &mut [Vec<f32>; 2]))| Place {
+                values: values.as_mut_ptr(),
+                gradient: gradients[i].as_ptr(),
+                first: first.as_mut_ptr(),
+                second: second.as_mut_ptr(),
+                n: sizes[i].0 as u64,
+                decays: u32::from(sizes[i].1 > 1),
+                idle: u32::from(i == 2),
+            };
+        let mut places: Vec<Place> =
+            found.iter_mut().zip(&mut states_found).enumerate().map(place).collect();
+        let mut parts = [[0u32, 0], [0, 1], [0, 2], [1, 0], [2, 0]];
+        let (table, order) = (places.as_mut_ptr().cast(), parts.as_mut_ptr().cast());
+        let arguments = &mut [Bytes(table), Bytes(order), Whole(&words), Count(PER_BLOCK as u64)];
+        gpu.run("update", rows(parts.len()), arguments);
+        let mut sums = vec![0.0; parts.len()];
+        let arguments =
+            &mut [Bytes(table), Bytes(order), Doubles(&mut sums), Count(PER_BLOCK as u64)];
+        gpu.run("squares", rows(parts.len()), arguments);
+        let mut total = [0.0];
+        let arguments = &mut [Doubles(&mut sums), Doubles(&mut total), Count(parts.len() as u64)];
+        gpu.run("total_of_squares", rows(1), arguments);
+
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            agree(&format!("{rule:?}, parameter {i}"), found, expected, 1e-6);
+        }
+        for (state, [first, second]) in states.iter().zip(&states_found).take(2) {
+            agree("first moment", &first[..state.first.len()], &state.first, 1e-6);
+            agree("second moment", &second[..state.second.len()], &state.second, 1e-6);
+        }
+        let squares: f64 = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum();
+        assert!((total[0] - squares).abs() < 1e-9 * squares);
+    }
+}

@@ -1,0 +1,335 @@
+use ddprun::ops::{self, Activation, Attention};
+use ddprun::plan::Precision;
+
+use crate::emulator::Arg::{Count, Double, Flag, In, Nothing, Out, Single};
+use crate::emulator::{Emulator, STRIDING, columns, emulator, rows};
+use crate::{agree, reference, tensor, values, var};
+
+const EPS: f64 = 1e-5;
+
+#[test]
+fn row_norms_and_their_gradients_are_those_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let (n, c) = (5, 300);
+    let (x, residual, gamma) = (values(1, n * c), values(2, n * c), values(3, c));
+    let (beta, dy) = (values(4, c), values(5, n * c));
+    for rms in [false, true] {
+        let (x_var, gamma_var) = (var(&x, &[n, c]), var(&gamma, &[c]));
+        let (added, shift) = (tensor(&residual, &[n, c]), tensor(&beta, &[c]));
+        let (y, gradients) = reference(&[&x_var, &gamma_var], &dy, || {
+            let gamma = gamma_var.as_tensor().into();
+            if rms {
+                return ops::rms_norm(&x_var, &gamma, EPS);
+            }
+            ops::layer_norm(&x_var, Some(&added), &gamma, Some(&(&shift).into()), EPS)
+        });
+        let (mut found, mut dx, mut weighted) = (vec![0.0; n * c], dy.clone(), vec![0.0; n * c]);
+        let optional = |values| if rms { Nothing } else { In(values) };
+        gpu.run(
+            "row_norm",
+            rows(n),
+            &mut [
+                In(&x),
+                optional(&residual),
+                In(&gamma),
+                optional(&beta),
+                Out(&mut found),
+                Double(EPS),
+                Flag(rms.into()),
+                Count(c as u64),
+            ],
+        );
+        agree("rows", &found, &y, 1e-6);
+        gpu.run(
+            "row_norm_gradient",
+            rows(n),
+            &mut [
+                In(&x),
+                optional(&residual),
+                In(&gamma),
+                Out(&mut dx),
+                Out(&mut weighted),
+                Double(EPS),
+                Flag(rms.into()),
+                Count(c as u64),
+            ],
+        );
+        agree("gradient of the rows", &dx, &gradients[0], 3e-6);
+        agree("gradient of the scale", &column_sums(gpu, &weighted, n, c), &gradients[1], 3e-6);
+    }
+}
+
+/// Column sums over chunks of three rows.
+fn column_sums(gpu: &Emulator, x: &[f32], n: usize, c: usize) -> Vec<f32> {
+    let chunks = n.div_ceil(3);
+    let (mut partial, mut sums) = (vec![0.0; chunks * c], vec![0.0; c]);
+    let [n, c64] = [n as u64, c as u64];
+    let arguments = &mut [In(x), Out(&mut partial), Count(n), Count(c64), Count(3)];
+    gpu.run("column_sums_f32", columns(c, chunks), arguments);
+    let arguments = &mut [In(&partial), Out(&mut sums), Count(chunks as u64), Count(c64)];
+    gpu.run("merge_sums", columns(c, 1), arguments);
+    sums
+}
+
+#[test]
+fn batch_norm_and_its_gradients_are_those_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    // Three chunks, the last one shorter, and more columns than a block has.
+    let (n, c, per_chunk) = (83usize, 37usize, 40u64);
+    let chunks = n.div_ceil(per_chunk as usize);
+    let x: Vec<f32> = values(1, n * c).iter().map(|v| 3.0 * v + 100.0).collect();
+    let (residual, gamma, beta) = (values(2, n * c), values(3, c), values(4, c));
+    let dy = values(5, n * c);
+    let (x_var, gamma_var) = (var(&x, &[n, c]), var(&gamma, &[c]));
+    let residual_var = var(&residual, &[n, c]);
+    let shift = tensor(&beta, &[c]);
+    let mut statistics = None;
+    let (y, gradients) = reference(&[&x_var, &gamma_var, &residual_var], &dy, || {
+        let affine = [&gamma_var.as_tensor().into(), &(&shift).into()];
+        let residual = Some(residual_var.as_tensor());
+        let (y, found) = ops::batch_norm(&x_var, affine, residual, Activation::Relu, EPS)?;
+        statistics = Some(found);
+        Ok(y)
+    });
+    let statistics = statistics.unwrap();
+    let [n64, c64, chunks64] = [n as u64, c as u64, chunks as u64];
+
+    let mut partial = vec![0.0; 2 * chunks * c];
+    let arguments = &mut [In(&x), Out(&mut partial), Count(n64), Count(c64), Count(per_chunk)];
+    gpu.run("batch_moments_f32", columns(c, chunks), arguments);
+    let (mut mean, mut variance, mut inverse) = (vec![0.0; c], vec![0.0; c], vec![0.0; c]);
+    gpu.run(
+        "batch_statistics",
+        columns(c, 1),
+        &mut [
+            In(&partial),
+            Out(&mut mean),
+            Out(&mut variance),
+            Out(&mut inverse),
+            Double(EPS),
+            Count(chunks64),
+            Count(n64),
+            Count(c64),
+            Count(per_chunk),
+        ],
+    );
+    agree("mean", &mean, &statistics.mean, 1e-6);
+    agree("variance", &variance, &statistics.variance, 3e-6);
+    let mut again = vec![0.0; c];
+    let arguments = &mut [In(&variance), Out(&mut again), Double(EPS), Count(c64)];
+    gpu.run("inverse_deviation", STRIDING, arguments);
+    assert_eq!(again, inverse);
+
+    let mut found = vec![0.0; n * c];
+    gpu.run(
+        "batch_norm_f32",
+        STRIDING,
+        &mut [
+            In(&x),
+            In(&mean),
+            In(&inverse),
+            In(&gamma),
+            In(&beta),
+            In(&residual),
+            Out(&mut found),
+            Flag(1),
+            Count(c64),
+            Count(n64 * c64),
+        ],
+    );
+    agree("output", &found, &y, 2e-5);
+
+    let mut g = dy.clone();
+    gpu.run(
+        "batch_norm_sums_f32",
+        columns(c, chunks),
+        &mut [
+            In(&x),
+            In(&mean),
+            In(&y),
+            Out(&mut g),
+            Out(&mut partial),
+            Count(n64),
+            Count(c64),
+            Count(per_chunk),
+        ],
+    );
+    agree("gradient of the residual", &g, &gradients[2], 0.0);
+    let (mut of_gamma, mut of_beta) = (vec![0.0; c], vec![0.0; c]);
+    let mut slopes = vec![0.0; 3 * c];
+    gpu.run(
+        "batch_norm_affine",
+        columns(c, 1),
+        &mut [
+            In(&partial),
+            In(&inverse),
+            In(&gamma),
+            Out(&mut of_gamma),
+            Out(&mut of_beta),
+            Out(&mut slopes),
+            Count(chunks64),
+            Count(n64),
+            Count(c64),
+        ],
+    );
+    agree("gradient of the scale", &of_gamma, &gradients[1], 2e-5);
+    let plain: Vec<f32> = (0..c).map(|i| g.iter().skip(i).step_by(c).sum()).collect();
+    agree("gradient of the shift", &of_beta, &plain, 2e-6);
+    let mut dx = vec![0.0; n * c];
+    let arguments =
+        &mut [In(&g), In(&x), In(&mean), In(&slopes), Out(&mut dx), Count(c64), Count(n64 * c64)];
+    gpu.run("batch_norm_pull_f32", STRIDING, arguments);
+    agree("gradient of x", &dx, &gradients[0], 2e-5);
+
+    let mut running = vec![1.0; c];
+    let arguments = &mut [Out(&mut running), In(&variance), Double(0.1), Double(2.0), Count(c64)];
+    gpu.run("move_running", STRIDING, arguments);
+    let expected: Vec<f32> = variance.iter().map(|v| 0.9 + 0.2 * v).collect();
+    agree("running variance", &running, &expected, 1e-6);
+}
+
+#[test]
+fn softmax_and_its_gradient_are_those_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let (n, c) = (4, 301);
+    let (x, dy) = (values(1, n * c), values(2, n * c));
+    let operand = var(&x, &[n, c]);
+    let (y, gradients) = reference(&[&operand], &dy, || ops::softmax(&operand));
+    let (mut found, mut dx) = (vec![0.0; n * c], dy.clone());
+    gpu.run("softmax", rows(n), &mut [In(&x), Out(&mut found), Count(c as u64)]);
+    agree("softmax", &found, &y, 1e-6);
+    gpu.run("softmax_gradient", rows(n), &mut [In(&y), Out(&mut dx), Count(c as u64)]);
+    agree("gradient", &dx, &gradients[0], 2e-6);
+}
+
+/// a (m, k) times b (k, n), of which either may be transposed, for each of `batch` matrices.
+fn product(a: &[f32], b: &[f32], [batch, m, k, n]: [usize; 4], turned: [bool; 2]) -> Vec<f32> {
+    let mut out = vec![0.0; batch * m * n];
+    for (i, out) in out.iter_mut().enumerate() {
+        let (z, row, column) = (i / (m * n), i / n % m, i % n);
+        *out = (0..k)
+            .map(|j| {
+                let left = if turned[0] { j * m + row } else { row * k + j };
+                let right = if turned[1] { column * k + j } else { j * n + column };
+                a[z * m * k + left] * b[z * k * n + right]
+            })
+            .sum();
+    }
+    out
+}
+
+#[test]
+fn attention_between_products_is_that_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let (b, heads, t, s, d) = (2usize, 2usize, 5usize, 5usize, 3usize);
+    let w = heads * d;
+    let key = ddprun::rng::Key::new(1, ddprun::rng::Purpose::Dropout, 2, 3);
+    let [q, k, v, dy] = [1, 2, 3, 4].map(|i| values(i, b * t * w));
+    let vars = [&q, &k, &v].map(|x| var(x, &[b, t, w]));
+    let options = Attention { heads, causal: true, dropout: None, precision: Precision::Fp32 };
+    let (y, gradients) =
+        reference(&vars.each_ref(), &dy, || ops::attention(&vars[0], &vars[1], &vars[2], options));
+    let split = |x: &[f32]| {
+        let mut out = vec![0.0; b * t * w];
+        let [t, w, heads, d] = [t, w, heads, d].map(|n| Count(n as u64));
+        let n = Count(out.len() as u64);
+        let arguments = &mut [In(x), Out(&mut out), t, w, Count(0), heads, d, n];
+        gpu.run("split_heads_f32", STRIDING, arguments);
+        out
+    };
+    let merge = |x: &[f32]| {
+        let mut out = vec![0.0; b * t * w];
+        let [t, w, heads, d] = [t, w, heads, d].map(|n| Count(n as u64));
+        let n = Count(out.len() as u64);
+        let arguments = &mut [In(x), Out(&mut out), t, w, Count(0), heads, d, n];
+        gpu.run("merge_heads_f32", STRIDING, arguments);
+        out
+    };
+    let z = b * heads;
+    let (q, k, v, g) = (split(&q), split(&k), split(&v), split(&dy));
+    assert_eq!(merge(&g), dy);
+    let scale = 1.0 / (d as f32).sqrt();
+    let numbers = || [Count(key.bits(0)), Count(0), Single(1.0)];
+    let mut p = product(&q, &k, [z, t, d, s], [false, true]);
+    let [key_, threshold, kept] = numbers();
+    let arguments = &mut [
+        Out(&mut p),
+        Nothing,
+        Count(t as u64),
+        Count(s as u64),
+        Single(scale),
+        Flag(1),
+        key_,
+        threshold,
+        kept,
+    ];
+    gpu.run("attention_weights_f32", rows(z * t), arguments);
+    agree("attention", &merge(&product(&p, &v, [z, t, s, d], [false; 2])), &y, 2e-6);
+    let of_v = product(&p, &g, [z, s, t, d], [true, false]);
+    agree("gradient of the values", &merge(&of_v), &gradients[2], 2e-6);
+    let mut of_p = product(&g, &v, [z, t, d, s], [false, true]);
+    let [key_, threshold, kept] = numbers();
+    let arguments = &mut [
+        In(&p),
+        Out(&mut of_p),
+        Count(s as u64),
+        Single(scale),
+        Flag(0),
+        key_,
+        threshold,
+        kept,
+    ];
+    gpu.run("attention_weights_gradient_f32", rows(z * t), arguments);
+    let of_q = product(&of_p, &k, [z, t, s, d], [false; 2]);
+    agree("gradient of the queries", &merge(&of_q), &gradients[0], 3e-6);
+    let of_k = product(&of_p, &q, [z, s, t, d], [true, false]);
+    agree("gradient of the keys", &merge(&of_k), &gradients[1], 3e-6);
+}
+
+#[test]
+fn attention_drops_what_its_gradient_drops() {
+    let Some(gpu) = emulator() else { return };
+    let (t, s) = (4usize, 6usize);
+    let scores = values(1, t * s);
+    let threshold = 1u64 << 52;
+    let mut p = scores.clone();
+    let mut dropped = vec![0.0; t * s];
+    let arguments = &mut [
+        Out(&mut p),
+        Out(&mut dropped),
+        Count(t as u64),
+        Count(s as u64),
+        Single(0.5),
+        Flag(0),
+        Count(77),
+        Count(threshold),
+        Single(2.0),
+    ];
+    gpu.run("attention_weights_f32", rows(t), arguments);
+    let mask: Vec<f32> = dropped.iter().zip(&p).map(|(d, p)| d / p).collect();
+    assert!(mask.iter().all(|m| *m == 0.0 || (m - 2.0).abs() < 1e-6));
+    assert!(mask.contains(&0.0) && mask.iter().any(|m| *m > 1.0));
+    let g = values(2, t * s);
+    let mut found = g.clone();
+    let arguments = &mut [
+        In(&p),
+        Out(&mut found),
+        Count(s as u64),
+        Single(0.5),
+        Flag(1),
+        Count(77),
+        Count(threshold),
+        Single(2.0),
+    ];
+    gpu.run("attention_weights_gradient_f32", rows(t), arguments);
+    let mut expected = vec![0.0; t * s];
+    for row in 0..t {
+        let at = |i: usize| row * s + i;
+        let kept = |i: usize| g[at(i)] * mask[at(i)].round();
+        let sum: f32 = (0..s).map(|i| kept(i) * p[at(i)]).sum();
+        for i in 0..s {
+            expected[at(i)] = p[at(i)] * (kept(i) - sum) * 0.5;
+        }
+    }
+    agree("gradient of dropped probabilities", &found, &expected, 2e-6);
+}
