@@ -1,4 +1,4 @@
-//! A Conformer block (Gulati et al., 2020) with relative positions (Dai et al., 2019), as NVIDIA NeMo writes it: half a
+//! A Conformer block (Gulati et al., 2020) with relative positions (Dai et al., 2019), as NVIDIA `NeMo` writes it: half a
 //! feed-forward part, attention, convolution, half a feed-forward part, and a norm.
 //!
 //! Keys: `norm_feed_forward1`, `feed_forward1.linear{1,2}`, `norm_conv`, `conv.{pointwise_conv1,depthwise_conv,batch_norm,

@@ -1,4 +1,4 @@
-//! `FastConformer` (Rekesh et al., 2023, <https://arxiv.org/abs/2305.05084>) as NVIDIA NeMo writes it: mel features, eight
+//! `FastConformer` (Rekesh et al., 2023, <https://arxiv.org/abs/2305.05084>) as NVIDIA `NeMo` writes it: mel features, eight
 //! frames to one by depthwise convolutions, then Conformer blocks.
 //!
 //! Keys: `pre_encode.out`, `pre_encode.conv.{0,2,3,5,6}`, `layers.{i}` (see `conformer.rs`).
@@ -132,7 +132,7 @@ impl FastConformer {
         let mut x = hide(&x.unsqueeze(3)?, &lengths)?;
         for stage in [&[first][..], &[depthwise1, pointwise1], &[depthwise2, pointwise2]] {
             x = stage.iter().try_fold(x, |x, conv| conv.forward(&x, pass))?;
-            lengths.iter_mut().for_each(|length| *length = halved(*length));
+            lengths = lengths.into_iter().map(halved).collect();
             x = hide(&Nonlinearity::Relu.forward(&x)?, &lengths)?;
         }
         // The original's channels come before the frequencies.

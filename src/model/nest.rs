@@ -1,6 +1,6 @@
 //! NEST (Huang et al., 2024, <https://arxiv.org/abs/2408.13106>), speech without labels: a `FastConformer` hears noisy speech
 //! of which blocks are masked, and predicts there the tokens that a frozen random projection gives the clean speech
-//! (BEST-RQ, Chiu et al., 2022). As in NVIDIA NeMo, but that every utterance has at least one masked block.
+//! (BEST-RQ, Chiu et al., 2022). As in NVIDIA `NeMo`, but that every utterance has at least one masked block.
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `decoder.decoder_layers.0`, and the frozen `quantizer.codebooks`,
 //! `quantizer.proj`, `mask_processor.mask_embedding`.

@@ -1,5 +1,5 @@
 //! The conditional 1-D U-Net of diffusion policies (Janner et al., 2022; Chi et al., 2023), channels last: residual
-//! blocks along a chunk of actions, each scaled and shifted by features of the condition (FiLM).
+//! blocks along a chunk of actions, each scaled and shifted by features of the condition (`FiLM`).
 
 use candle_core::{Result, Tensor, bail};
 

@@ -83,7 +83,7 @@ pub fn scaled(value: f32, [low, high]: [f32; 2]) -> f32 {
 
 /// The way back from [`scaled`].
 pub fn unscaled(value: f32, [low, high]: [f32; 2]) -> f32 {
-    if high - low < NARROW { value + low } else { low + (value + 1.0) / 2.0 * (high - low) }
+    if high - low < NARROW { value + low } else { low + f32::midpoint(value, 1.0) * (high - low) }
 }
 
 #[cfg(test)]

@@ -129,7 +129,9 @@ impl<'a> Eyes<'a> {
             let draws: Vec<Key> = (0..episodes.len() as u64).map(|e| key(e, chunk)).collect();
             let actions = self.actions(&seen, &draws, ask)?;
             for (episode, actions) in episodes.iter_mut().zip(actions) {
-                actions.iter().for_each(|action| episode.act(action));
+                for action in actions {
+                    episode.act(&action);
+                }
             }
         }
         Ok(())

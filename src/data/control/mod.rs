@@ -111,14 +111,10 @@ fn cut(
 fn n_training(from: &Behaviour, episodes: &Episodes, chunk: ChunkPlan) -> Result<usize, Error> {
     let n = episodes.ends.len();
     let held = ((n as f64 * chunk.val_ratio).round() as usize).max(1);
-    match n.checked_sub(held).filter(|&train| train > 0) {
-        Some(train) => Ok(train),
-        None => {
-            let what =
-                format!("{n} episodes cannot be parted by `val_ratio` = {}", chunk.val_ratio);
-            Err(unusable(from, what))
-        }
-    }
+    n.checked_sub(held).filter(|&train| train > 0).ok_or_else(|| {
+        let what = format!("{n} episodes cannot be parted by `val_ratio` = {}", chunk.val_ratio);
+        unusable(from, what)
+    })
 }
 
 fn unusable(from: &Behaviour, what: String) -> Error {

@@ -71,8 +71,8 @@ impl Push {
     /// Lets the agent go towards `target` for a tenth of a second.
     pub fn act(&mut self, target: [f32; 2]) {
         for _ in 0..SUBSTEPS {
-            for axis in 0..2 {
-                let aim = f64::from(target[axis]).clamp(0.0, ARENA);
+            for (axis, aim) in target.into_iter().enumerate() {
+                let aim = f64::from(aim).clamp(0.0, ARENA);
                 let pull = STIFFNESS * (aim - self.agent[axis]) - DAMPING * self.velocity[axis];
                 self.velocity[axis] += pull * SECONDS;
                 self.agent[axis] += self.velocity[axis] * SECONDS;

@@ -9,8 +9,10 @@ use super::*;
 const CHUNK: ChunkPlan =
     ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
 
+type Arrays = Vec<(&'static str, Tensor)>;
+
 /// Two episodes of 5 and 4 steps: observations (step, 1), actions 10 step.
-fn arrays() -> Vec<(&'static str, Tensor)> {
+fn arrays() -> Arrays {
     let steps: Vec<f32> = (0..9).map(|step| step as f32).collect();
     let observations: Vec<f32> = steps.iter().flat_map(|&step| [step, 1.0]).collect();
     let actions: Vec<f32> = steps.iter().map(|step| 10.0 * step).collect();
@@ -77,7 +79,7 @@ fn episodes_may_be_given_by_their_ends_and_arrays_by_other_names() {
 #[test]
 fn what_cannot_be_used_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let check = |change: &dyn Fn(&mut Vec<(&str, Tensor)>), chunk, expected: &str| {
+    let check = |change: &dyn Fn(&mut Arrays), chunk, expected: &str| {
         let mut arrays = arrays();
         change(&mut arrays);
         let message = refusal(file(dir.path(), &arrays), chunk);

@@ -1,5 +1,5 @@
 //! Speech -> logarithms of the energy in mel bands, each band with mean 0 and deviation 1 over an utterance, as NVIDIA
-//! NeMo's preprocessor makes them.
+//! `NeMo`'s preprocessor makes them.
 
 use std::sync::Arc;
 
@@ -70,10 +70,8 @@ impl LogMel {
                 let sample = at.and_then(|at| emphasised.get(at)).copied().unwrap_or(0.0);
                 *value = sample * self.window[i];
             }
-            // Its only error is vectors of other lengths than its own.
-            if self.fft.process(&mut values, &mut spectrum).is_err() {
-                spectrum.fill(Default::default());
-            }
+            // Its only error is vectors of other lengths than those that it made.
+            drop(self.fft.process(&mut values, &mut spectrum));
             features.extend(self.bands.iter().map(|(first, weights)| {
                 let bins = spectrum[*first..].iter().zip(weights);
                 (bins.map(|(bin, weight)| bin.norm_sqr() * weight).sum::<f64>() + FLOOR).ln()

@@ -1,4 +1,4 @@
-//! Speech that is disturbed by noise or by another speaker (`MultiSpeakerNoiseAugmentation` of NVIDIA NeMo).
+//! Speech that is disturbed by noise or by another speaker (`MultiSpeakerNoiseAugmentation` of NVIDIA `NeMo`).
 
 use crate::rng::Stream;
 
