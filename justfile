@@ -39,7 +39,7 @@ failpoints:
 # N random schedules of kills, stops, signals and other numbers of ranks; `just chaos 1 SEED` plays one again.
 [group('check')]
 chaos n="50" seed="1":
-    DDPRUN_CHAOS={{n}} DDPRUN_CHAOS_SEED={{seed}} cargo test --locked --test cli chaos -- --nocapture
+    CHAOS={{n}} CHAOS_SEED={{seed}} cargo test --locked --test cli chaos -- --nocapture
 
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]

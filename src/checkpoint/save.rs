@@ -72,6 +72,15 @@ impl Destination {
         Ok(Written { path, best })
     }
 
+    /// Does what was left to do for the checkpoint of `step`, from which a run continues: whoever wrote it may have been
+    /// killed before the links were moved, and it may be the last of the run.
+    pub(crate) fn settle(&self, step: u64) -> Result<(), Error> {
+        if self.folder.join(name(step)).is_dir() {
+            self.tidy(step)?;
+        }
+        Ok(())
+    }
+
     /// Moves the links and deletes what is not kept. Returns whether `step`, just written, is the best.
     fn tidy(&self, step: u64) -> Result<bool, Error> {
         let entries: Vec<Entry> = load::all(&self.folder)?

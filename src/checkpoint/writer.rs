@@ -74,12 +74,13 @@ type Store = Box<dyn FnMut(&Copied) -> Result<Written, Error> + Send>;
 
 impl Writer {
     /// Starts the thread, which first makes room for copies of `snapshot`, unless checkpoints are made only when the
-    /// run is stopped.
+    /// run is stopped. Links point at the checkpoint from which the run continues when it returns.
     ///
     /// # Errors
     ///
-    /// No thread is left.
+    /// No thread is left, or the disk fails.
     pub fn start(destination: Destination, snapshot: &Snapshot<'_>) -> Result<Self, Error> {
+        destination.settle(snapshot.state.step)?;
         let plan = &snapshot.plan.checkpoint;
         let is_rare = plan.every == Cadence::Never && plan.keep_best == 0;
         let sizes = if is_rare { [0; 3] } else { copied::sizes(snapshot) };

@@ -53,10 +53,6 @@ impl Collective for Solo {
         Ok(vec![mine.to_vec()])
     }
 
-    fn lags(&self) -> Vec<f64> {
-        Vec::new()
-    }
-
     fn barrier(&self) -> Result<(), Error> {
         self.check()
     }

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::data::sampler::EpochOrder;
+use crate::rng::{Key, Purpose};
 use crate::units::Rank;
 
 /// What a rank takes in an epoch, as a number that does not depend on the order: sums over its samples.
@@ -38,10 +39,10 @@ impl Taken {
 
     fn add(&mut self, sample: u32) {
         self.samples += 1;
-        // Two halves of a hash: sets of samples that differ have other sums, but for one in 2^128.
-        let hash = blake3::hash(&sample.to_le_bytes());
-        for (sum, half) in self.sums.iter_mut().zip(hash.as_bytes().chunks_exact(8)) {
-            *sum = half.iter().fold(0, |n: u64, &byte| n << 8 | u64::from(byte)).wrapping_add(*sum);
+        // Random numbers of the sample: sets that differ have other sums, but for one in 2^128.
+        let key = Key::new(sample.into(), Purpose::Shuffle, 0, 0);
+        for (sum, place) in self.sums.iter_mut().zip(0..) {
+            *sum = sum.wrapping_add(key.bits(place));
         }
     }
 

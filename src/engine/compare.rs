@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use candle_core::Var;
+
 use crate::engine::{Engine, Error};
 use crate::nn::change_values;
 use crate::units::{Rank, WorldSize};
@@ -40,15 +42,23 @@ impl Engine {
         for param in self.params.parameters() {
             param
                 .var()
-                .and_then(|var| {
-                    change_values(var, |values| {
-                        hasher.update(bytemuck::cast_slice(values));
-                    })
-                })
+                .and_then(|var| hash_values(var, &mut hasher))
                 .map_err(|source| Error::Tensor { phase: "comparison", step, source })?;
         }
         Ok(hasher.finalize())
     }
+}
+
+fn hash_values(var: &Var, hasher: &mut blake3::Hasher) -> Result<(), candle_core::Error> {
+    if var.device().is_cpu() {
+        return change_values(var, |values| {
+            hasher.update(bytemuck::cast_slice(values));
+        });
+    }
+    // A wait for the device, every so many steps.
+    let values = var.flatten_all()?.to_vec1::<f32>()?;
+    hasher.update(bytemuck::cast_slice(&values));
+    Ok(())
 }
 
 /// The ranks that do not have what most have; where as many have the one as the other, those that differ from rank 0.

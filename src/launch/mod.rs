@@ -19,6 +19,7 @@
 //! report; what a collective says is [`Blame::Peer`], everything else [`Blame::Own`].
 
 mod bell;
+mod course;
 #[cfg(test)]
 mod damaged;
 mod elastic;
@@ -44,6 +45,7 @@ mod whereabouts;
 mod wire;
 
 pub use bell::Bell;
+pub(crate) use course::instead;
 pub use failure::{Failure, Secondary};
 pub use foreign::Error as RendezvousError;
 pub use join::{JoinError, Made, Membership, join};
@@ -52,7 +54,6 @@ pub use memory::shared_memory;
 pub use phase::Phase;
 pub use rank_env::Role;
 pub use report::{Blame, ErrorReport};
-pub(crate) use run::instead;
 pub use run::{Console, Note, Start, run};
 pub(crate) use signals::Signals;
 pub use start::Program;

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::files;
-use crate::launch::elastic::Sizes;
-use crate::launch::restart::{Budget, may_pass};
+use crate::launch::course::{Course, Failed};
 use crate::launch::start::{Program, start_all};
 use crate::launch::supervise::Stop;
 use crate::launch::verdict::{Ended, Verdict, judge};
 use crate::launch::watch::{Ears, watch};
 use crate::launch::{Bell, Failure, Phase};
-use crate::plan::{OnOom, Plan, RunFolders};
+use crate::plan::{Plan, RunFolders};
 use crate::units::{BatchSize, Rank, WorldSize};
 
 /// How the run is started.
@@ -136,104 +135,23 @@ fn attempts(
     ears: &mut Ears,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    let mut plans: Vec<Plan> = std::iter::once(plan).chain(&start.smaller).cloned().collect();
-    let (mut budget, mut sizes) = (Budget::new(plan.max_restarts), Sizes::new(plans.len()));
+    let mut course = Course::new(plan, &start.smaller);
     loop {
-        let (plan, causes) = (&plans[sizes.at()], budget.causes().to_vec());
-        let from = plan.world_size();
-        let group = Attempt { plan, run, start, causes: &causes, grows_after: sizes.grows_after() };
-        let failed = match group.make(ears, on_note) {
+        let (plan, causes) = (course.plan(), course.causes());
+        let group = Attempt { plan, run, start, causes, grows_after: course.grows_after() };
+        match group.make(ears, on_note) {
             Ok(Some(ended)) => return Ok(ended),
-            Ok(None) => {
-                sizes.grow();
-                let to = plans[sizes.at()].world_size();
-                budget.renew(format!("{}: a checkpoint was on disk", instead(to, from)));
-                on_note(Note::Resized { from, to, cause: None });
-                continue;
-            }
-            Err(failed) => failed,
-        };
-        match follow(&failed, &plans, &mut budget, &mut sizes) {
-            Some(Next::Again(wait)) => {
-                let (attempt, of) = (budget.spent(), budget.allowed());
-                let cause = failed.failure.clone();
-                on_note(Note::Restarting { attempt, of, wait, cause });
-                if !ears.is_called_within(wait) {
-                    continue;
+            Ok(None) => on_note(course.grow()),
+            Err(failed) => {
+                let failure = failed.failure.clone();
+                let (note, wait) = course.after(failed)?;
+                on_note(note);
+                if ears.is_called_within(wait) {
+                    return Err(course.call_off(failure));
                 }
-                budget.take_back();
             }
-            Some(Next::Smaller) => {
-                let to = plans[sizes.at()].world_size();
-                budget.renew(format!("{}: {}", instead(to, from), failed.failure));
-                on_note(Note::Resized { from, to, cause: Some(failed.failure) });
-                continue;
-            }
-            Some(Next::SmallerPasses(smaller)) => {
-                plans = smaller;
-                let size = plans[sizes.at()].batch.size;
-                budget.renew(format!("passes of {size}: {}", failed.failure));
-                on_note(Note::Shrunk { size, cause: failed.failure });
-                continue;
-            }
-            None => {}
-        }
-        return Err(Box::new(Failure { history: budget.causes().to_vec(), ..*failed.failure }));
-    }
-}
-
-/// "2 ranks instead of 4"
-pub(crate) fn instead(to: WorldSize, from: WorldSize) -> String {
-    format!("{to} {} instead of {from}", if to == WorldSize::ONE { "rank" } else { "ranks" })
-}
-
-/// What follows a failure that is not the end.
-enum Next {
-    /// The same group, after a while.
-    Again(Duration),
-    /// A smaller group.
-    Smaller,
-    /// The same group with less to remember at once.
-    SmallerPasses(Vec<Plan>),
-}
-
-/// A group has its restarts; then, or if it was only tried, or cannot even be started, a smaller one goes on. One that
-/// ran out of memory goes on in smaller passes, if that was asked for.
-fn follow(failed: &Failed, plans: &[Plan], budget: &mut Budget, sizes: &mut Sizes) -> Option<Next> {
-    if failed.was_asked || !may_pass(failed.failure.code) {
-        return None;
-    }
-    if failed.saved > 0 {
-        sizes.has_saved();
-    }
-    if failed.failure.out_of_memory && plans[sizes.at()].on_oom == OnOom::ShrinkBatch {
-        // The same passes would fail again; with none smaller, perhaps something else takes less next time.
-        if let Some(smaller) = plans.iter().map(Plan::in_smaller_passes).collect() {
-            return Some(Next::SmallerPasses(smaller));
         }
     }
-    // What could not be started the first time will not start the next time either.
-    let is_hopeless = failed.never_started && budget.causes().is_empty();
-    if !is_hopeless
-        && !sizes.is_on_trial()
-        && let Some(wait) = budget.spend(&failed.failure, failed.step)
-    {
-        return Some(Next::Again(wait));
-    }
-    sizes.shrink().then_some(Next::Smaller)
-}
-
-/// A group that did not end as it should.
-struct Failed {
-    failure: Box<Failure>,
-    /// Furthest step that a rank had begun.
-    step: u64,
-    /// Checkpoints that it had saved.
-    saved: u32,
-    /// Whether not all of its ranks could be started.
-    never_started: bool,
-    /// Whether it had been asked to leave.
-    was_asked: bool,
 }
 
 /// One start of the group.

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
-    BackendPlan, Cadence, Costs, DataFacts, Facts, LossKind, Memory, ModelFacts, ModelPlan, Plan,
-    Precision, ScheduleRule, SourcePlan, TransformPlan, UpdateRule, json, page,
+    BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, LossKind, Memory, ModelFacts,
+    ModelPlan, Plan, Precision, ScheduleRule, SourcePlan, TransformPlan, UpdateRule, json, page,
 };
 use crate::units::{Bytes, WorldSize};
 
@@ -469,6 +469,31 @@ fn a_pinned_experiment_has_the_same_batches_on_every_admitted_world() {
         assert!(refuse_unsafe(&old, &read(&pinned, &[&devices]).experiment).is_ok());
     }
     assert!(plan(&pinned, &["distributed.devices=3"], &animals()).is_err());
+}
+
+#[test]
+fn smaller_groups_take_the_same_steps_and_smaller_passes_too() {
+    let loaded = read(ANIMALS, &["distributed.min_world_size=1"]);
+    let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
+    let smaller = plan.smaller(&loaded, &animals(), &describe).unwrap();
+    let worlds: Vec<u32> = smaller.iter().map(|plan| plan.world_size().get()).collect();
+    assert_eq!(worlds, [2, 1]);
+    let same = |plan: &Plan| {
+        let BatchPlan { global, shards, .. } = plan.batch;
+        (global, shards, plan.length, plan.optimizer, plan.schedule.clone())
+    };
+    assert!(smaller.iter().all(|smaller| same(smaller) == same(&plan)));
+    assert!(smaller.iter().all(|smaller| smaller.batch.size == plan.batch.size));
+    let mut sizes = vec![plan.batch.size.get()];
+    let mut passes = plan.clone();
+    while let Some(next) = passes.in_smaller_passes() {
+        let BatchPlan { size, accumulation, global, .. } = next.batch;
+        assert_eq!(size.get() * accumulation.get() * next.world_size().get(), global.get());
+        assert!(same(&next) == same(&plan) && next.val_batch_size <= size);
+        sizes.push(size.get());
+        passes = next;
+    }
+    assert_eq!(sizes, [32, 16, 8, 4, 2, 1]);
 }
 
 proptest::proptest! {

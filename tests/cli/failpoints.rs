@@ -94,6 +94,16 @@ fn a_rank_0_killed_at_any_moment_of_a_checkpoint_is_replaced_and_no_bit_differs(
 }
 
 #[test]
+fn a_run_killed_before_the_links_of_its_last_checkpoint_were_moved_has_them_after_a_resume() {
+    let lab = Lab::with(&experiment());
+    assert_eq!(run(&lab, "checkpoint.renamed=kill(parent)@0,12", &[]).code, -9);
+    crate::running::until("the end of the ranks", || lab.processes().is_empty());
+    lab.run_to(0, &["resume"]);
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
 fn a_parent_killed_before_its_ranks_work_leaves_nobody_and_the_run_can_be_started_again() {
     for points in ["parse=kill@parent", "spawn=kill@parent,*,*,1", "spawn=kill@parent,*,*,2"] {
         let lab = Lab::with(&experiment());
