@@ -85,3 +85,24 @@ bench *args:
 [group('measure')]
 bench-peers *names:
     cargo bench --locked --bench peers -- pairs "$@"
+
+# On a machine with a GPU: every `gpu_` test, then passes of models beside PyTorch's, and all results as one table at the end.
+[group('measure')]
+gpu:
+    #!/usr/bin/env bash
+    set -uo pipefail
+    log="$(mktemp)"
+    {
+      cargo test --locked --release --features cuda --test gpu -- gpu_ --nocapture --test-threads=1
+      cargo bench --locked --features cuda --bench gpu
+      if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
+        "${PYTHON:-python3}" benches/peers/bench_gpu.py
+        "${PYTHON:-python3}" benches/peers/bench_gpu.py --compile
+        cargo bench --locked --features cuda --bench gpu
+      else
+        echo 'SKIPPED: no PyTorch (PYTHON=... names one)'
+      fi
+    } 2>&1 | tee "$log"
+    echo
+    grep -E '^(TABLE|SKIPPED|test result)|FAILED|panicked' "$log" | sed 's/^TABLE //'
+    rm "$log"

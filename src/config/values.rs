@@ -3,12 +3,16 @@
 //! Each is written back as it is read, so that a resolved experiment is itself an experiment. A visitor's
 //! `expecting` is the end of the sentence that the user reads: "must be ...".
 
+mod devices;
+
 use std::fmt;
 use std::marker::PhantomData;
 
 use jiff::SignedDuration;
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
+
+pub use devices::Devices;
 
 /// A value, or "auto": to be decided by the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,28 +29,6 @@ impl<T: Copy> Auto<T> {
         match self {
             Self::Auto => None,
             Self::Given(value) => Some(value),
-        }
-    }
-}
-
-/// Ranks of this machine and where they compute: "auto", a count, or a list of GPUs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Devices {
-    /// Every GPU that is visible; without any, one rank on the CPU.
-    Auto,
-    /// So many ranks: on the first GPUs, or on the CPU.
-    Count(u32),
-    /// A rank on each of these GPUs, numbered as CUDA shows them; a GPU named twice has two ranks.
-    List(Vec<u32>),
-}
-
-impl Devices {
-    /// The number of ranks, if it was given.
-    pub fn count(&self) -> Option<u32> {
-        match self {
-            Self::Auto => None,
-            Self::Count(count) => Some(*count),
-            Self::List(list) => Some(list.len() as u32),
         }
     }
 }
@@ -153,59 +135,6 @@ impl<T: Serialize> Serialize for Auto<T> {
         match self {
             Self::Auto => serializer.serialize_str("auto"),
             Self::Given(value) => value.serialize(serializer),
-        }
-    }
-}
-
-struct DevicesVisitor;
-
-impl<'de> Visitor<'de> for DevicesVisitor {
-    type Value = Devices;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`\"auto\"`, a number of ranks, or a list of GPUs such as `[0, 3]`")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Devices, E> {
-        match text {
-            "auto" => Ok(Devices::Auto),
-            _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
-        }
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Devices, E> {
-        u32::try_from(number)
-            .map(Devices::Count)
-            .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Devices, E> {
-        u32::try_from(number)
-            .map(Devices::Count)
-            .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Devices, A::Error> {
-        let mut gpus = Vec::new();
-        while let Some(gpu) = list.next_element()? {
-            gpus.push(gpu);
-        }
-        Ok(Devices::List(gpus))
-    }
-}
-
-impl<'de> Deserialize<'de> for Devices {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(DevicesVisitor)
-    }
-}
-
-impl Serialize for Devices {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Count(count) => count.serialize(serializer),
-            Self::List(list) => list.serialize(serializer),
         }
     }
 }

@@ -4,6 +4,8 @@ use candle_core::{Result, Tensor};
 
 use crate::data::Batch;
 use crate::engine::{Engine, loss};
+#[cfg(feature = "cuda")]
+use crate::ops::cuda;
 use crate::plan::SourcePlan;
 
 impl Engine {
@@ -12,13 +14,20 @@ impl Engine {
     pub(super) fn placed(&self, batch: &Batch) -> Result<(Tensor, Tensor)> {
         let source = &self.plan.data.source;
         let tokens = matches!(source, SourcePlan::Tokens { .. } | SourcePlan::Text { .. });
-        let inputs =
-            if tokens { batch.inputs.clone() } else { batch.inputs.to_device(&self.device)? };
+        let inputs = if tokens { batch.inputs.clone() } else { self.moved(&batch.inputs)? };
         let targets = if loss::is_classifier(&self.plan.loss) {
             batch.targets.clone()
         } else {
-            batch.targets.to_device(&self.device)?
+            self.moved(&batch.targets)?
         };
         Ok((inputs, targets))
+    }
+
+    fn moved(&self, tensor: &Tensor) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if self.device.is_cuda() && tensor.device().is_cpu() {
+            return cuda::to_gpu(&cuda::Gpu::of_device(&self.device)?, tensor);
+        }
+        tensor.to_device(&self.device)
     }
 }

@@ -28,6 +28,9 @@ pub fn moving_average(x: &Tensor, window: usize, average: Average) -> Result<Ten
     if c == 0 || !fits {
         bail!("a moving average of {window} values over rows of {c}");
     }
+    if !x.device().is_cpu() {
+        bail!("no cuda implementation for moving-average");
+    }
     read([x], |[x]| {
         let averages = build_rows(x.len(), c, |start, averages| {
             let rows = x[start..][..averages.len()].chunks_exact(c);

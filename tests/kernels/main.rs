@@ -2,7 +2,12 @@
 //!
 //! What is tested is the arithmetic of each kernel, sums over blocks of threads included; not how it is launched, nor
 //! how a GPU rounds.
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, which says when it is skipped"
+)]
+#![expect(clippy::disallowed_methods, reason = "a source that is written for the compiler")]
 #![expect(unsafe_code, reason = "kernels are called through a library's symbols")]
 
 mod emulator;

@@ -72,6 +72,7 @@ fn column_sums(gpu: &Emulator, x: &[f32], n: usize, c: usize) -> Vec<f32> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "kernel after kernel, there and back")]
 fn batch_norm_and_its_gradients_are_those_of_the_cpu() {
     let Some(gpu) = emulator() else { return };
     // Three chunks, the last one shorter, and more columns than a block has.

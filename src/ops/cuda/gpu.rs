@@ -134,6 +134,15 @@ impl Gpu {
         Ok(Self { device: tensor.device().as_cuda_device()?.clone() })
     }
 
+    /// The GPU that Candle calls `device`.
+    ///
+    /// # Errors
+    ///
+    /// It is the CPU.
+    pub(crate) fn of_device(device: &Device) -> Result<Self> {
+        Ok(Self { device: device.as_cuda_device()?.clone() })
+    }
+
     /// As Candle calls it.
     pub(crate) fn device(&self) -> Device {
         Device::Cuda(self.device.clone())

@@ -4,10 +4,11 @@
 //! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
 //! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches) and `cudnn.rs` (its C interface).
+//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs` (page-locked memory) and `cudnn.rs` (its C interface).
 
 mod address;
 mod attention;
+mod batches;
 mod buckets;
 mod columns;
 mod conv;
@@ -25,6 +26,7 @@ mod visible;
 
 pub(super) use address::{Address, Half, of_storage, of_tensor};
 pub(super) use attention::{Attend, Operand};
+pub(crate) use batches::to_gpu;
 pub(crate) use buckets::{clear, pointer, put};
 pub(super) use conv::Conv;
 pub(crate) use gpu::Gpu;

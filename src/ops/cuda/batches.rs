@@ -1,0 +1,52 @@
+#![expect(unsafe_code, reason = "page-locked memory is handed out before it is written")]
+//! Batches on their way to the GPU, through page-locked memory: the copy runs beside what the CPU does next, in the order of
+//! the stream.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+
+use candle_core::cuda_backend::WrapErr;
+use candle_core::{CudaStorage, Result, Tensor};
+use cudarc::driver::PinnedHostSlice;
+
+use super::gpu::{Gpu, wrap};
+use crate::ops::storage::read;
+
+/// Buffers of each length: while one is copied, the next is filled.
+const TURNS: usize = 2;
+
+type Buffers = HashMap<usize, VecDeque<PinnedHostSlice<f32>>>;
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> = RefCell::new(HashMap::new());
+}
+
+/// A tensor of the CPU, f32, in the memory of `gpu`.
+///
+/// # Errors
+///
+/// The tensor is not f32 on the CPU, or the driver's.
+pub(crate) fn to_gpu(gpu: &Gpu, tensor: &Tensor) -> Result<Tensor> {
+    let storage = read([tensor], |[values]| BUFFERS.with_borrow_mut(|all| copy(gpu, all, values)))?;
+    Ok(wrap(storage, tensor.shape()))
+}
+
+fn copy(gpu: &Gpu, all: &mut Buffers, values: &[f32]) -> Result<CudaStorage> {
+    let turns = all.entry(values.len()).or_default();
+    let mut buffer = match turns.pop_front() {
+        Some(buffer) if turns.len() + 1 >= TURNS => buffer,
+        earlier => {
+            turns.extend(earlier);
+            let context = gpu.cuda().cuda_stream().context().clone();
+            // SAFETY: every element is written before the buffer is read.
+            unsafe { context.alloc_pinned(values.len()) }.w()?
+        }
+    };
+    // Waits until the copy before the last is done.
+    buffer.as_mut_slice().w()?.copy_from_slice(values);
+    // SAFETY: the copy writes every element.
+    let mut out = unsafe { gpu.cuda().alloc::<f32>(values.len()) }?;
+    gpu.cuda().memcpy_htod(&buffer, &mut out)?;
+    turns.push_back(buffer);
+    Ok(CudaStorage::wrap_cuda_slice(out, gpu.cuda().clone()))
+}

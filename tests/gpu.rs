@@ -1,0 +1,331 @@
+//! Each operation on a GPU against its twin on the CPU, and whole runs. Needs a GPU and the feature `cuda`; without a GPU
+//! every test says aloud that it was skipped.
+#![cfg(feature = "cuda")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, which prints a row of a table"
+)]
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{Device, Result, Tensor, Var};
+use ddprun::nn::Init;
+use ddprun::ops::{
+    self, Activation, Attention, ConvNorm, ConvOptions, GradientSink, LinearActivation, Place,
+    Uses, Weight, Window,
+};
+use ddprun::plan::{Convolutions, Precision};
+use ddprun::rng::{Key, Purpose};
+
+/// The first GPU; `None`, said aloud, without one.
+fn gpu(test: &str) -> Option<Device> {
+    match ops::visible_gpus() {
+        Some(Ok(gpus)) if !gpus.is_empty() => Some(Device::new_cuda_with_stream(0).unwrap()),
+        found => {
+            println!("SKIPPED {test}: no GPU ({found:?})");
+            None
+        }
+    }
+}
+
+/// Gradients of weights, by their index.
+struct Collected(Mutex<Vec<Vec<f32>>>);
+
+impl GradientSink for Collected {
+    fn add(&self, index: usize, gradient: &[f32]) -> Result<()> {
+        let mut all = self.0.lock().unwrap();
+        all[index].resize(gradient.len(), 0.0);
+        all[index].iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value);
+        Ok(())
+    }
+
+    fn complete(&self, _: usize) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn values(stream: u64, n: usize) -> Vec<f32> {
+    let mut draws = Key::new(11, Purpose::Generate, stream, 0).stream();
+    (0..n).map(|_| draws.normal() as f32).collect()
+}
+
+fn flat(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Operands and weights of these shapes, the same on every device.
+struct Twin<'a> {
+    operands: &'a [&'a [usize]],
+    weights: &'a [&'a [usize]],
+    /// Of the largest entry.
+    tolerance: f32,
+}
+
+type Op<'a> = &'a dyn Fn(&[Tensor], &[Weight]) -> Result<Tensor>;
+
+impl Twin<'_> {
+    /// Output, gradients of operands and gradients of weights on a device.
+    fn run(&self, device: &Device, op: Op<'_>) -> Vec<Vec<f32>> {
+        let var = |(i, shape): (usize, &&[usize])| {
+            let values = values(i as u64, shape.iter().product());
+            Var::from_vec(values, *shape, device).unwrap()
+        };
+        let operands: Vec<Var> = self.operands.iter().enumerate().map(var).collect();
+        let learnt: Vec<Var> =
+            self.weights.iter().enumerate().map(|(i, shape)| var((100 + i, shape))).collect();
+        let collected = Arc::new(Collected(Mutex::new(vec![Vec::new(); learnt.len()])));
+        let sink: Arc<dyn GradientSink> = collected.clone();
+        let weight = |(i, var)| Weight::learnt(var, Place::new(&sink, i, &Uses::default()));
+        let weights: Vec<Weight> = learnt.iter().enumerate().map(weight).collect();
+        let tensors: Vec<Tensor> = operands.iter().map(|var| var.as_tensor().clone()).collect();
+        let y = op(&tensors, &weights).unwrap();
+        let dy = Tensor::from_vec(values(999, y.elem_count()), y.shape(), device).unwrap();
+        let gradients = (&y * dy).unwrap().sum_all().unwrap().backward().unwrap();
+        let of_operands =
+            operands.iter().map(|var| gradients.get(var).map(flat).unwrap_or_default());
+        let all = [flat(&y)].into_iter().chain(of_operands).collect::<Vec<_>>();
+        let of_weights = collected.0.lock().unwrap().clone();
+        [all, of_weights].concat()
+    }
+
+    #[track_caller]
+    fn check(&self, name: &str, op: Op<'_>) {
+        let Some(device) = gpu(name) else { return };
+        let (expected, found) = (self.run(&Device::Cpu, op), self.run(&device, op));
+        let mut worst = 0f32;
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.len(), expected.len(), "{name}, result {i}");
+            let largest = expected.iter().fold(1e-3f32, |a, v| a.max(v.abs()));
+            let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs() / largest);
+            let difference = differences.fold(0f32, f32::max);
+            assert!(difference <= self.tolerance, "{name}, result {i}: {difference:.1e}");
+            worst = worst.max(difference);
+        }
+        println!(
+            "TABLE | {name} | {worst:.1e} of the largest entry | allowed {:.0e} |",
+            self.tolerance
+        );
+        assert_eq!(found, self.run(&device, op), "{name}: other bits the second time");
+    }
+}
+
+const ALL: [Precision; 3] = [Precision::Fp32, Precision::Bf16, Precision::Fp16];
+
+fn tolerance(precision: Precision) -> f32 {
+    match precision {
+        Precision::Fp32 => 2e-5,
+        Precision::Bf16 => 3e-2,
+        Precision::Fp16 => 4e-3,
+    }
+}
+
+fn conv(stride: usize, padding: usize, groups: usize, precision: Precision) -> ConvOptions {
+    let window = Window { stride, padding };
+    ConvOptions { window, groups, precision, convolutions: Convolutions::Direct }
+}
+
+#[test]
+fn gpu_convolutions() {
+    for precision in ALL {
+        let tolerance = tolerance(precision);
+        for (k, stride, padding, groups) in [(3, 1, 1, 1), (1, 2, 0, 1), (7, 2, 3, 1), (3, 1, 1, 4)]
+        {
+            let weight = [16, 8 / groups, k, k];
+            let twin = Twin { operands: &[&[2, 13, 11, 8]], weights: &[&weight, &[16]], tolerance };
+            let options = conv(stride, padding, groups, precision);
+            let name = format!("conv2d {k}x{k} stride {stride} groups {groups} {precision:?}");
+            twin.check(&name, &|x, w| ops::conv2d(&x[0], &w[0], Some(&w[1]), options));
+        }
+        let twin = Twin { operands: &[&[3, 17, 8]], weights: &[&[16, 8, 5], &[16]], tolerance };
+        let options = conv(2, 2, 1, precision);
+        let name = format!("conv1d {precision:?}");
+        twin.check(&name, &|x, w| ops::conv1d(&x[0], &w[0], Some(&w[1]), options));
+    }
+}
+
+#[test]
+fn gpu_convolutions_with_batch_norm() {
+    for precision in ALL {
+        let tolerance = 4.0 * tolerance(precision);
+        let twin = Twin {
+            operands: &[&[4, 9, 9, 8], &[4, 9, 9, 16]],
+            weights: &[&[16, 8, 3, 3], &[16], &[16]],
+            tolerance,
+        };
+        twin.check(&format!("conv_batch_norm {precision:?}"), &|x, w| {
+            let options = conv(1, 1, 1, precision);
+            let activation = Activation::Identity;
+            let affine = [&w[1], &w[2]];
+            let layer = ConvNorm { weight: &w[0], affine, options, activation, eps: 1e-5 };
+            Ok(ops::conv_batch_norm(&x[0], Some(&x[1]), &layer)?.0)
+        });
+    }
+}
+
+#[test]
+fn gpu_batch_norm() {
+    for activation in [Activation::Identity, Activation::Relu] {
+        let twin = Twin {
+            operands: &[&[3, 20, 21, 40], &[3, 20, 21, 40]],
+            weights: &[&[40], &[40]],
+            tolerance: 5e-5,
+        };
+        twin.check(&format!("batch_norm {activation:?}"), &|x, w| {
+            let affine = [&w[0], &w[1]];
+            Ok(ops::batch_norm(&x[0], affine, Some(&x[1]), activation, 1e-5)?.0)
+        });
+    }
+}
+
+#[test]
+fn gpu_linear_layers() {
+    for precision in ALL {
+        for activation in
+            [LinearActivation::Identity, LinearActivation::Relu, LinearActivation::Gelu]
+        {
+            let twin = Twin {
+                operands: &[&[5, 7, 33]],
+                weights: &[&[21, 33], &[21]],
+                tolerance: 2.0 * tolerance(precision),
+            };
+            // Under half precision a value near the rectifier's edge may fall on either side.
+            if activation == LinearActivation::Relu && precision != Precision::Fp32 {
+                continue;
+            }
+            twin.check(&format!("linear {activation:?} {precision:?}"), &|x, w| {
+                ops::linear_activated(&x[0], &w[0], Some(&w[1]), activation, precision)
+            });
+        }
+    }
+}
+
+#[test]
+fn gpu_attention() {
+    let key = Key::new(1, Purpose::Dropout, 2, 3);
+    for precision in ALL {
+        for (causal, dropout) in [(false, None), (true, None), (true, Some((0.2, key)))] {
+            let options = Attention { heads: 4, causal, dropout, precision };
+            let tolerance = 3.0 * tolerance(precision);
+            let name = format!("causal {causal} dropout {} {precision:?}", dropout.is_some());
+            let twin = Twin { operands: &[&[2, 19, 96]], weights: &[], tolerance };
+            twin.check(&format!("attention_packed {name}"), &|x, _| {
+                ops::attention_packed(&x[0], options)
+            });
+            let shape: &[usize] = &[2, 19, 32];
+            let twin = Twin { operands: &[shape, shape, shape], weights: &[], tolerance };
+            twin.check(&format!("attention {name}"), &|x, _| {
+                ops::attention(&x[0], &x[1], &x[2], options)
+            });
+        }
+    }
+}
+
+#[test]
+fn gpu_rows() {
+    let twin = Twin {
+        operands: &[&[6, 5, 130], &[6, 5, 130]],
+        weights: &[&[130], &[130]],
+        tolerance: 2e-5,
+    };
+    twin.check("layer_norm", &|x, w| ops::layer_norm(&x[0], Some(&x[1]), &w[0], Some(&w[1]), 1e-5));
+    let twin = Twin { operands: &[&[6, 5, 130]], weights: &[&[130]], tolerance: 2e-5 };
+    twin.check("rms_norm", &|x, w| ops::rms_norm(&x[0], &w[0], 1e-5));
+    let twin = Twin { operands: &[&[6, 5, 130]], weights: &[], tolerance: 1e-5 };
+    twin.check("softmax", &|x, _| ops::softmax(&x[0]));
+}
+
+#[test]
+fn gpu_activations_and_dropout() {
+    type Function = fn(&Tensor) -> Result<Tensor>;
+    let functions: [(&str, Function); 7] = [
+        ("relu", ops::relu),
+        ("gelu", ops::gelu),
+        ("gelu_tanh", ops::gelu_tanh),
+        ("silu", ops::silu),
+        ("mish", ops::mish),
+        ("sigmoid", ops::sigmoid),
+        ("tanh", ops::tanh),
+    ];
+    let twin = Twin { operands: &[&[3, 1001]], weights: &[], tolerance: 2e-6 };
+    for (name, function) in functions {
+        twin.check(name, &|x, _| function(&x[0]));
+    }
+    let key = Key::new(4, Purpose::Dropout, 1, 1);
+    let exact = Twin { tolerance: 0.0, ..twin };
+    exact.check("dropout", &|x, _| ops::dropout(&x[0], 0.4, key));
+}
+
+#[test]
+fn gpu_images() {
+    let twin = Twin { operands: &[&[3, 12, 11, 20]], weights: &[], tolerance: 1e-6 };
+    let window = Window { stride: 2, padding: 1 };
+    twin.check("max_pool2d", &|x, _| ops::max_pool2d(&x[0], 3, window));
+    twin.check("average_pool2d", &|x, _| ops::average_pool2d(&x[0], 3, window));
+    twin.check("global_average_pool", &|x, _| ops::global_average_pool(&x[0]));
+    twin.check("nchw_to_nhwc", &|x, _| ops::nchw_to_nhwc(&x[0]));
+    twin.check("nhwc_to_nchw", &|x, _| ops::nhwc_to_nchw(&x[0]));
+}
+
+#[test]
+fn gpu_embedding_and_losses() {
+    let indices = Tensor::new(&[3u32, 0, 3, 7, 3, 8], &Device::Cpu).unwrap();
+    let twin = Twin { operands: &[], weights: &[&[9, 33]], tolerance: 1e-6 };
+    twin.check("embedding", &|_, w| ops::embedding(&indices, &w[0]));
+    let labels = Tensor::new(&[299i64, 0, ops::IGNORED_LABEL, 5], &Device::Cpu).unwrap();
+    let twin = Twin { operands: &[&[4, 300]], weights: &[], tolerance: 3e-6 };
+    twin.check("cross_entropy", &|x, _| ops::cross_entropy(&x[0], &labels, 0.1));
+    let twin = Twin { operands: &[&[40, 50], &[40, 50]], weights: &[], tolerance: 3e-6 };
+    twin.check("mse", &|x, _| ops::mse(&x[0], &x[1]));
+    twin.check("mae", &|x, _| ops::mae(&x[0], &x[1]));
+}
+
+#[test]
+fn gpu_initial_weights_are_those_of_the_cpu() {
+    let Some(device) = gpu("initial weights") else { return };
+    let drawn = |device: &Device| {
+        let builder = ddprun::nn::Builder::on(5, device);
+        let param = builder.param("weight", &[7, 9], Init::Normal(1.0)).unwrap();
+        flat(param.var().unwrap())
+    };
+    assert_eq!(drawn(&Device::Cpu), drawn(&device));
+}
+
+/// A whole run on GPUs: what it wrote to the terminal.
+fn trains(name: &str, changes: &[&str]) {
+    if gpu(name).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = env!("CARGO_MANIFEST_DIR");
+    let ended = Command::new(env!("CARGO_BIN_EXE_ddprun"))
+        .current_dir(folder.path())
+        .arg(format!("{root}/experiments/quickstart.toml"))
+        .args(["train.epochs=1"])
+        .args(changes)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && said.contains("cuda:0"), "{name}: {said}");
+    println!("TABLE | {name} | trained | exit code 0 |");
+}
+
+#[test]
+fn gpu_a_run_on_one_gpu_and_one_with_two_ranks_on_it() {
+    let alone = "distributed.devices=1";
+    trains("one GPU", &[alone]);
+    trains("one GPU, bf16", &[alone, "train.precision=bf16"]);
+    trains("one GPU, fp16", &[alone, "train.precision=fp16"]);
+    trains("two ranks on one GPU", &["distributed.devices=[0, 0]"]);
+}
+
+#[test]
+fn gpu_a_run_with_nccl() {
+    let gpus = ops::visible_gpus().and_then(std::result::Result::ok).map_or(0, |gpus| gpus.len());
+    if gpus < 2 {
+        println!("SKIPPED NCCL: {gpus} GPUs");
+        return;
+    }
+    trains("two GPUs", &["distributed.devices=2"]);
+}
