@@ -66,7 +66,7 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
     Some(escape(&text).into_owned())
 }
 
-/// What only the log says; `None` where [`line`] says it.
+/// What only the log says; `None` where [`line()`] says it.
 pub(crate) fn quiet_line(event: &Event) -> Option<String> {
     let Event::Partitioned(Partitioned { epoch, ranks, samples, left_out, repeated, .. }) = event
     else {

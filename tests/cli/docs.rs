@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use candle_core::{Device, Tensor};
 use ddprun::config::{self, Vocabulary};
 use ddprun::model::Registry;
+use hound::{SampleFormat, WavSpec, WavWriter};
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
@@ -206,6 +208,8 @@ fn write_data(lab: &Lab) {
             format!("date,{}\n{}", header.join(","), format!("2016-07-01,{row}\n").repeat(rows));
         lab.write(&format!("data/forecast/{name}.csv"), text);
     }
+    write_trajectories(lab);
+    write_speech(lab);
     lab.write("data/tinyshakespeare/input.txt", "to be, or not to be\n".repeat(1000));
     for split in ["train", "t10k"] {
         let number = |n: u32| n.to_be_bytes();
@@ -215,6 +219,38 @@ fn write_data(lab: &Lab) {
         let labels = [0x801, 3000].map(number).concat();
         let labels = [labels, (0..3000).map(|index| (index % 10) as u8).collect()].concat();
         lab.write(&format!("data/mnist/{split}-labels-idx1-ubyte"), labels);
+    }
+}
+
+/// Twenty episodes of a hundred steps.
+fn write_trajectories(lab: &Lab) {
+    let numbers = |n: usize| (0..2000 * n).map(|i| (i % 100) as f32).collect::<Vec<_>>();
+    let starts: Vec<u8> = (0..2000).map(|step| u8::from(step % 100 == 0)).collect();
+    let cpu = &Device::Cpu;
+    let arrays = [
+        ("obs", Tensor::from_vec(numbers(3), (2000, 3), cpu).unwrap()),
+        ("actions", Tensor::from_vec(numbers(1), (2000, 1), cpu).unwrap()),
+        ("episode_starts", Tensor::from_vec(starts, 2000, cpu).unwrap()),
+    ];
+    let path = lab.write("data/control/pendulum_expert.npz", "");
+    Tensor::write_npz(&arrays, path).unwrap();
+}
+
+/// Half a second of silence for each of ten digits, several times.
+fn write_speech(lab: &Lab) {
+    let spec = WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: SampleFormat::Int,
+    };
+    for (split, takes) in [("train", 6), ("val", 2)] {
+        for (digit, take) in (0..10).flat_map(|digit| (0..takes).map(move |take| (digit, take))) {
+            let path = lab.write(&format!("data/digits/{split}/{digit}_voice_{take}.wav"), "");
+            let mut file = WavWriter::create(path, spec).unwrap();
+            (0..4000).for_each(|_| file.write_sample(0i16).unwrap());
+            file.finalize().unwrap();
+        }
     }
 }
 

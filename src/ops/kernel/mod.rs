@@ -15,6 +15,7 @@ mod matrix;
 mod panels;
 mod product;
 mod rows;
+mod square;
 #[cfg(test)]
 mod tests;
 mod tile;

@@ -7,6 +7,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::level::{Width, best};
+use super::square::{SQUARE, transpose};
 use crate::ops::lanes::vectorised_for;
 use crate::ops::scratch::Scratch;
 
@@ -76,7 +77,7 @@ impl Panels {
             vectorised_for(
                 level,
                 #[inline(always)]
-                || copy_block(source, at, block, piece),
+                || copy_block(level, source, at, block, piece),
             );
         };
         let [panels] = Self::build(level, taps.len(), depth, columns, copy);
@@ -184,7 +185,7 @@ pub(in crate::ops) struct Block {
 
 /// Copies a block that begins at `at` of the source.
 #[inline(always)]
-fn copy_block(source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
+fn copy_block(level: Arch, source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
     let (columns, values) = (block.columns.len(), source.values);
     for row in piece.chunks_exact_mut(block.width) {
         row[columns..].fill(0.0);
@@ -201,7 +202,7 @@ fn copy_block(source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
             for row in (0..ROWS).step_by(SQUARE) {
                 let at = at + column * source.column + row;
                 let to = &mut piece[row * block.width + column..];
-                transpose_square(&values[at..], source.column, to, block.width);
+                transpose(level, (&values[at..], source.column), (to, block.width));
             }
             column += SQUARE;
         }
@@ -211,22 +212,5 @@ fn copy_block(source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
         for (i, row) in piece.chunks_exact_mut(block.width).enumerate() {
             row[column] = values[at + i * source.row];
         }
-    }
-}
-
-/// Side of the squares that are transposed in registers.
-const SQUARE: usize = 8;
-
-/// `to[r][c] = from[c][r]` for a square, with the strides of both.
-#[inline(always)]
-fn transpose_square(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
-    let mut square = [[0.0; SQUARE]; SQUARE];
-    for (column, values) in from.chunks(from_stride).take(SQUARE).enumerate() {
-        for row in 0..SQUARE {
-            square[row][column] = values[..SQUARE][row];
-        }
-    }
-    for (values, to) in square.iter().zip(to.chunks_mut(to_stride)) {
-        to[..SQUARE].copy_from_slice(values);
     }
 }

@@ -1,0 +1,93 @@
+//! Squares of numbers that are transposed in registers.
+
+use pulp::Arch;
+
+/// Rows and columns of a square.
+pub(super) const SQUARE: usize = 8;
+
+type Square = [[f32; SQUARE]; SQUARE];
+
+/// `to[r][c] = from[c][r]` for one square; both come with the distance of their rows. To be called from code of the
+/// instruction set `level`.
+#[inline(always)]
+pub(super) fn transpose(
+    level: Arch,
+    (from, from_stride): (&[f32], usize),
+    (to, to_stride): (&mut [f32], usize),
+) {
+    let mut square = Square::default();
+    for (values, from) in square.iter_mut().zip(from.chunks(from_stride)) {
+        values.copy_from_slice(&from[..SQUARE]);
+    }
+    for (values, to) in transposed(level, square).iter().zip(to.chunks_mut(to_stride)) {
+        to[..SQUARE].copy_from_slice(values);
+    }
+}
+
+#[inline(always)]
+fn transposed(level: Arch, square: Square) -> Square {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Arch::V4(simd) => in_registers(*simd, square),
+        #[cfg(target_arch = "x86_64")]
+        Arch::V3(simd) => in_registers(simd, square),
+        _ => std::array::from_fn(|row| square.map(|values| values[row])),
+    }
+}
+
+/// Pairs, then fours, then halves. The compiler does not find this by itself: it moves number after number.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn in_registers(simd: pulp::x86::V3, square: Square) -> Square {
+    const LOW: i32 = 0b01_00_01_00;
+    const HIGH: i32 = 0b11_10_11_10;
+    const FIRST: i32 = 0x20;
+    const SECOND: i32 = 0x31;
+    let avx = simd.avx;
+    let [r0, r1, r2, r3, r4, r5, r6, r7]: [std::arch::x86_64::__m256; SQUARE] = pulp::cast(square);
+    let (a0, a1) = (avx._mm256_unpacklo_ps(r0, r1), avx._mm256_unpackhi_ps(r0, r1));
+    let (a2, a3) = (avx._mm256_unpacklo_ps(r2, r3), avx._mm256_unpackhi_ps(r2, r3));
+    let (a4, a5) = (avx._mm256_unpacklo_ps(r4, r5), avx._mm256_unpackhi_ps(r4, r5));
+    let (a6, a7) = (avx._mm256_unpacklo_ps(r6, r7), avx._mm256_unpackhi_ps(r6, r7));
+    let (b0, b1) = (avx._mm256_shuffle_ps::<LOW>(a0, a2), avx._mm256_shuffle_ps::<HIGH>(a0, a2));
+    let (b2, b3) = (avx._mm256_shuffle_ps::<LOW>(a1, a3), avx._mm256_shuffle_ps::<HIGH>(a1, a3));
+    let (b4, b5) = (avx._mm256_shuffle_ps::<LOW>(a4, a6), avx._mm256_shuffle_ps::<HIGH>(a4, a6));
+    let (b6, b7) = (avx._mm256_shuffle_ps::<LOW>(a5, a7), avx._mm256_shuffle_ps::<HIGH>(a5, a7));
+    pulp::cast([
+        avx._mm256_permute2f128_ps::<FIRST>(b0, b4),
+        avx._mm256_permute2f128_ps::<FIRST>(b1, b5),
+        avx._mm256_permute2f128_ps::<FIRST>(b2, b6),
+        avx._mm256_permute2f128_ps::<FIRST>(b3, b7),
+        avx._mm256_permute2f128_ps::<SECOND>(b0, b4),
+        avx._mm256_permute2f128_ps::<SECOND>(b1, b5),
+        avx._mm256_permute2f128_ps::<SECOND>(b2, b6),
+        avx._mm256_permute2f128_ps::<SECOND>(b3, b7),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::kernel::level;
+    use crate::ops::lanes::vectorised_for;
+
+    #[test]
+    fn every_number_finds_its_place_on_every_instruction_set() {
+        let (rows, columns) = (11, 9);
+        let from: Vec<f32> = (0..SQUARE * rows).map(|i| i as f32).collect();
+        for level in level::all() {
+            let mut to = vec![-1.0; SQUARE * columns];
+            vectorised_for(
+                level,
+                #[inline(always)]
+                || transpose(level, (&from, rows), (&mut to, columns)),
+            );
+            for (r, row) in to.chunks(columns).enumerate() {
+                for (c, value) in row.iter().enumerate() {
+                    let expected = if c < SQUARE { from[c * rows + r] } else { -1.0 };
+                    assert_eq!(*value, expected, "{r}, {c}");
+                }
+            }
+        }
+    }
+}
