@@ -2,9 +2,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::nn::{Builder, Linear, Mode, Pass};
+use crate::nn::{Builder, Dropout, Linear, Pass};
 use crate::ops::{self, Attention};
-use crate::rng::name_hash;
 
 /// Queries, keys and values each through a linear layer, attention, and one more linear layer.
 pub(super) struct MultiHead {
@@ -13,8 +12,7 @@ pub(super) struct MultiHead {
     v: Linear,
     out: Linear,
     heads: usize,
-    dropout: f64,
-    path: u64,
+    dropout: Dropout,
 }
 
 impl MultiHead {
@@ -37,8 +35,7 @@ impl MultiHead {
             v: linear(v)?,
             out: linear(out)?,
             heads,
-            dropout,
-            path: name_hash(builder.path()),
+            dropout: Dropout::new(builder, dropout),
         })
     }
 
@@ -50,12 +47,7 @@ impl MultiHead {
         v: &Tensor,
         pass: &Pass,
     ) -> Result<Tensor> {
-        let dropout = match pass.mode {
-            Mode::Train { key, .. } if self.dropout > 0.0 => {
-                Some((self.dropout, key.with(self.path)))
-            }
-            _ => None,
-        };
+        let dropout = self.dropout.drawn(pass);
         let options =
             Attention { heads: self.heads, causal: false, dropout, precision: pass.precision };
         let (q, k, v) =

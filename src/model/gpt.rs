@@ -9,10 +9,9 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::Model;
-use crate::nn::{self, Builder, Dropout, Embedding, Init, LayerNorm, Linear, Mode, Pass};
+use crate::nn::{self, Builder, Dropout, Embedding, Init, LayerNorm, Linear, Pass};
 use crate::ops::{self, Attention, LinearActivation};
 use crate::plan::ModelPlan;
-use crate::rng::name_hash;
 
 /// Deviation of initial weights; residual projections have it over the root of twice the layers.
 const STD: f64 = 0.02;
@@ -85,8 +84,8 @@ struct Block {
     c_fc: Linear,
     mlp_proj: Linear,
     heads: usize,
-    dropout: f64,
-    path: u64,
+    /// Of the probabilities.
+    dropout: Dropout,
     after_attention: Dropout,
     after_mlp: Dropout,
 }
@@ -112,20 +111,14 @@ impl Block {
             c_fc: linear(&mlp.pp("c_fc"), width, 4 * width, STD)?,
             mlp_proj: linear(&mlp.pp("c_proj"), 4 * width, width, residual)?,
             heads,
-            dropout: plan.dropout,
-            path: name_hash(attn.path()),
+            dropout: Dropout::new(&attn, plan.dropout),
             after_attention: Dropout::new(&attn.pp("resid_dropout"), plan.dropout),
             after_mlp: Dropout::new(&mlp.pp("dropout"), plan.dropout),
         })
     }
 
     fn attention(&self, pass: &Pass) -> Attention {
-        let dropout = match pass.mode {
-            Mode::Train { key, .. } if self.dropout > 0.0 => {
-                Some((self.dropout, key.with(self.path)))
-            }
-            _ => None,
-        };
+        let dropout = self.dropout.drawn(pass);
         Attention { heads: self.heads, causal: true, dropout, precision: pass.precision }
     }
 }

@@ -10,11 +10,10 @@ use candle_core::{Device, Result, Tensor};
 use super::Model;
 use crate::nn::{
     self, BatchNorm2d, Builder, Conv1d, Conv2d, ConvShape, Dropout, Embedding, Init, LayerNorm,
-    Linear, Mode, Nonlinearity, Pass,
+    Linear, Nonlinearity, Pass,
 };
 use crate::ops::{self, Activation, Attention, LinearActivation, Window};
 use crate::plan::{Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, WindowPlan};
-use crate::rng::name_hash;
 
 /// Deviation of the first position vectors, as in GPT-2.
 const POSITION_STD: f64 = 0.02;
@@ -139,8 +138,7 @@ impl Node {
                 proj: Linear::new(&builder.pp("proj"), inputs, inputs)?,
                 heads: *heads,
                 causal: *causal,
-                dropout: *dropout,
-                path: name_hash(builder.path()),
+                dropout: Dropout::new(&builder, *dropout),
             }),
             LayerOp::Relu => Self::Nonlinearity(Nonlinearity::Relu),
             LayerOp::Gelu => Self::Nonlinearity(Nonlinearity::Gelu),
@@ -259,19 +257,14 @@ struct SelfAttention {
     proj: Linear,
     heads: usize,
     causal: bool,
-    dropout: f64,
-    path: u64,
+    /// Of the probabilities.
+    dropout: Dropout,
 }
 
 impl SelfAttention {
     /// x (n, steps, c) -> (n, steps, c).
     fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let dropout = match pass.mode {
-            Mode::Train { key, .. } if self.dropout > 0.0 => {
-                Some((self.dropout, key.with(self.path)))
-            }
-            _ => None,
-        };
+        let dropout = self.dropout.drawn(pass);
         let Self { heads, causal, .. } = *self;
         let options = Attention { heads, causal, dropout, precision: pass.precision };
         let qkv = self.qkv.forward(x, pass)?;

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Builder, Mode, Pass};
 use crate::ops;
-use crate::rng::name_hash;
+use crate::rng::{Key, name_hash};
 
 /// `torch.nn.Dropout`, with a mask that is a function of the pass's key and the layer's path.
 pub struct Dropout {
@@ -16,6 +16,15 @@ impl Dropout {
     /// Registers nothing; the builder's path tells this layer from others.
     pub fn new(builder: &Builder, p: f64) -> Self {
         Self { p, path: name_hash(builder.path()) }
+    }
+
+    /// Probability and random numbers of this pass, for an operation that drops by itself; `None` where nothing is
+    /// dropped.
+    pub fn drawn(&self, pass: &Pass) -> Option<(f64, Key)> {
+        match pass.mode {
+            Mode::Train { key, .. } if self.p > 0.0 => Some((self.p, key.with(self.path))),
+            _ => None,
+        }
     }
 
     /// Any shape; the same tensor in evaluation.
@@ -37,7 +46,7 @@ mod tests {
 
     use super::*;
     use crate::plan::Precision;
-    use crate::rng::{Key, Purpose};
+    use crate::rng::Purpose;
 
     #[test]
     fn layers_of_one_pass_have_their_own_masks_and_evaluation_has_none() -> Result<()> {

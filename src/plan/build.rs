@@ -44,13 +44,7 @@ impl Plan {
         });
         let loss = problems.one(loss::decide(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
-        if ranks.as_ref().is_some_and(distributed::Ranks::compute_on_gpus)
-            && optimizer::ema(loaded).is_some()
-        {
-            let what = "averages are not kept on GPUs yet";
-            let help = "leave [ema] away, or hide the GPUs: CUDA_VISIBLE_DEVICES=";
-            problems.0.push(loaded.problem("ema.decay", what).help(help));
-        }
+        let ema = ranks.as_ref().and_then(|ranks| problems.one(optimizer::ema(loaded, ranks)));
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
@@ -68,10 +62,11 @@ impl Plan {
             Some((model, found)),
             Some(loss),
             Some(ranks),
+            Some(ema),
             Some(batch),
             Some(smaller),
             Some((length, optimizer, schedule)),
-        ) = (transformed, model, loss, ranks, batch, smaller, moving)
+        ) = (transformed, model, loss, ranks, ema, batch, smaller, moving)
         else {
             return Err(Problems::new(problems.0));
         };
@@ -90,7 +85,7 @@ impl Plan {
             clip: precision::clip(experiment),
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
-            ema: optimizer::ema(loaded),
+            ema,
             schedule,
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
             validate_every: experiment.validation.every.into(),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::schema::{Optimizer, OptimizerKind};
 use crate::config::{Loaded, Problem};
+use crate::plan::distributed::Ranks;
 use crate::plan::{BatchPlan, ScalingRule};
 use crate::units::GlobalBatchSize;
 
@@ -103,9 +104,13 @@ pub(crate) fn decide(loaded: &Loaded, batch: &BatchPlan) -> Result<OptimizerPlan
 }
 
 /// The average as asked, if one is.
-pub(crate) fn ema(loaded: &Loaded) -> Option<EmaPlan> {
+pub(crate) fn ema(loaded: &Loaded, ranks: &Ranks) -> Result<Option<EmaPlan>, Problem> {
     let asked = &loaded.experiment.ema;
-    asked.decay.map(|decay| EmaPlan { decay, power: asked.power })
+    if asked.decay.is_some() && ranks.compute_on_gpus() {
+        let help = "leave [ema] away, or hide the GPUs: CUDA_VISIBLE_DEVICES=";
+        return Err(loaded.problem("ema.decay", "averages are not kept on GPUs yet").help(help));
+    }
+    Ok(asked.decay.map(|decay| EmaPlan { decay, power: asked.power }))
 }
 
 fn default_decay(kind: OptimizerKind) -> f64 {

@@ -183,20 +183,24 @@ impl LayerPlan {
             (self.input.features().unwrap_or(0), self.output.features().unwrap_or(0));
         let rows = self.output.rows();
         let product = |inner: usize| 2 * (rows * outputs * inner) as u64;
-        let all = |layers: &[Self]| layers.iter().map(Self::flops).sum();
-        match &self.op {
+        let own = match &self.op {
             LayerOp::Conv2d { window, groups, .. } => {
                 product(window.kernel * window.kernel * inputs / groups)
             }
             LayerOp::Conv1d { window, groups, .. } => product(window.kernel * inputs / groups),
             LayerOp::Linear { .. } => product(inputs),
             LayerOp::Attention { .. } => product(4 * inputs) + product(2 * rows),
-            LayerOp::Sequential { layers } | LayerOp::Concat { layers } => all(layers),
-            LayerOp::Residual { layers, shortcut, .. } => {
-                let round: u64 = all(shortcut);
-                round + all(layers)
-            }
             _ => 0,
+        };
+        own + self.inside().iter().flat_map(|layers| *layers).map(Self::flops).sum::<u64>()
+    }
+
+    /// The layers inside, and those on the way round them.
+    fn inside(&self) -> [&[Self]; 2] {
+        match &self.op {
+            LayerOp::Sequential { layers } | LayerOp::Concat { layers } => [layers, &[]],
+            LayerOp::Residual { layers, shortcut, .. } => [layers, shortcut],
+            _ => [&[], &[]],
         }
     }
 
@@ -204,9 +208,8 @@ impl LayerPlan {
     pub fn parameters(&self) -> usize {
         let (inputs, outputs) =
             (self.input.features().unwrap_or(0), self.output.features().unwrap_or(0));
-        let all = |layers: &[Self]| layers.iter().map(Self::parameters).sum();
         let or_none = |bias: bool| if bias { outputs } else { 0 };
-        match &self.op {
+        let own = match &self.op {
             LayerOp::Conv2d { window, groups, bias, .. } => {
                 outputs * window.kernel * window.kernel * inputs / groups + or_none(*bias)
             }
@@ -219,13 +222,9 @@ impl LayerPlan {
             LayerOp::Embedding { rows } => rows * outputs,
             LayerOp::PositionEmbedding => self.output.rows() * outputs,
             LayerOp::Attention { .. } => 4 * (inputs + 1) * inputs,
-            LayerOp::Sequential { layers } | LayerOp::Concat { layers } => all(layers),
-            LayerOp::Residual { layers, shortcut, .. } => {
-                let round: usize = all(shortcut);
-                round + all(layers)
-            }
             _ => 0,
-        }
+        };
+        own + self.inside().iter().flat_map(|layers| *layers).map(Self::parameters).sum::<usize>()
     }
 }
 

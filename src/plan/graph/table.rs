@@ -13,18 +13,14 @@ pub(crate) fn rows(layers: &[LayerPlan]) -> Vec<[String; 5]> {
     let parameters: usize = layers.iter().map(LayerPlan::parameters).sum();
     let flops: u64 = layers.iter().map(LayerPlan::flops).sum();
     let sums = [thousands(parameters), thousands(flops as usize)];
-    let [parameters, flops] = sums;
-    rows.push(["all".to_owned(), String::new(), String::new(), parameters, flops]);
+    let mut all = named("all".to_owned());
+    all[3..].clone_from_slice(&sums);
+    rows.push(all);
     rows
 }
 
 fn add(layer: &LayerPlan, depth: usize, rows: &mut Vec<[String; 5]>) {
-    let empty = Vec::new();
-    let (inside, round) = match &layer.op {
-        LayerOp::Sequential { layers } | LayerOp::Concat { layers } => (layers, &empty),
-        LayerOp::Residual { layers, shortcut, .. } => (layers, shortcut),
-        _ => (&empty, &empty),
-    };
+    let [inside, round] = layer.inside();
     let or_blank = |n: u64| if n == 0 { String::new() } else { thousands(n as usize) };
     let is_leaf = inside.is_empty();
     rows.push([
@@ -38,17 +34,18 @@ fn add(layer: &LayerPlan, depth: usize, rows: &mut Vec<[String; 5]>) {
         add(layer, depth + 1, rows);
     }
     if !round.is_empty() {
-        rows.push([
-            "  ".repeat(depth + 1) + "shortcut:",
-            String::new(),
-            String::new(),
-            String::new(),
-            String::new(),
-        ]);
+        rows.push(named("  ".repeat(depth + 1) + "shortcut:"));
         for layer in round {
             add(layer, depth + 1, rows);
         }
     }
+}
+
+/// A row with nothing but a name.
+fn named(name: String) -> [String; 5] {
+    let mut row = <[String; 5]>::default();
+    row[0] = name;
+    row
 }
 
 fn words(op: &LayerOp) -> String {

@@ -82,6 +82,18 @@ fn gpus_that_are_not_there_are_refused_with_a_remedy() {
 }
 
 #[test]
+fn averages_are_refused_on_gpus_and_kept_without() {
+    let asked = ["ema.decay=0.99"];
+    assert_eq!(
+        told(&auto(), &asked, &with_gpus(1)),
+        [
+            "`ema.decay`: averages are not kept on GPUs yet (leave [ema] away, or hide the GPUs: CUDA_VISIBLE_DEVICES=)"
+        ]
+    );
+    assert!(good(&auto(), &asked, &with_gpus(0)).ema.is_some());
+}
+
+#[test]
 fn a_program_without_cuda_says_how_to_build_one() {
     let rebuild = "rebuild it with `cargo build --release --features cuda`";
     assert_eq!(

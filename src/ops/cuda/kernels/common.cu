@@ -57,20 +57,9 @@ __device__ inline float rounded(float value) {
 #define ROW_THREADS 256
 
 // The sum over the block, for every thread.
-__device__ inline double block_sum(double value) {
-    __shared__ double sums[ROW_THREADS];
-    __syncthreads();
-    sums[threadIdx.x] = value;
-    __syncthreads();
-    for (u32 half = ROW_THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-        __syncthreads();
-    }
-    return sums[0];
-}
-
-__device__ inline float block_sum(float value) {
-    __shared__ float sums[ROW_THREADS];
+template <typename T>
+__device__ inline T block_sum(T value) {
+    __shared__ T sums[ROW_THREADS];
     __syncthreads();
     sums[threadIdx.x] = value;
     __syncthreads();
