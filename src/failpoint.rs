@@ -7,7 +7,8 @@
 //!
 //! A rank is a number or `parent`; `*` is any, which also stands for what is left away, except that without a
 //! word about restarts only the first attempt fails. Actions: `kill`, `stop` (SIGSTOP), `panic`, `hang`, `exit(n)`,
-//! `term` (SIGTERM), `kill(parent)`, `term(parent)`, `sleep(ms)`, and `flip` (a bit of the weights) at `weights`.
+//! `term` (SIGTERM), `kill(parent)`, `term(parent)`, `sleep(ms)`, `flip` (a bit of the weights) at `weights`, and `wait`
+//! (for the disk, so that each checkpoint is there before the next step) at `checkpoint.queued`.
 //! Points are the phases of a rank (`launch::Phase`), and what calls [`reach`] by another name.
 
 #[cfg(feature = "failpoints")]
@@ -16,7 +17,7 @@ mod armed;
 mod rule;
 
 #[cfg(feature = "failpoints")]
-pub(crate) use armed::{check, enter_step, flips, reach};
+pub(crate) use armed::{check, enter_step, flips, reach, waits};
 
 /// Whether `DDPRUN_FP` can be read, and what is wrong with it.
 #[cfg(not(feature = "failpoints"))]
@@ -39,5 +40,12 @@ pub(crate) fn reach(_point: &str) {}
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub(crate) fn flips(_point: &str) -> bool {
+    false
+}
+
+/// Whether what was begun here is to be waited for.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn waits(_point: &str) -> bool {
     false
 }

@@ -14,6 +14,7 @@ use crate::checkpoint::copied::{self, Copied, Snapshot};
 use crate::checkpoint::save::{Destination, Written};
 use crate::checkpoint::{Error, Importance};
 use crate::event::Saved;
+use crate::failpoint;
 use crate::plan::Cadence;
 use crate::units::Bytes;
 
@@ -124,6 +125,9 @@ impl Writer {
         let job = Job { copied, importance, began, stall_seconds, replaced };
         self.shared.desk().waiting = Some(job);
         self.shared.changed.notify_all();
+        if failpoint::waits("checkpoint.queued") {
+            drop(self.shared.idle());
+        }
         Ok(())
     }
 
@@ -150,11 +154,7 @@ impl Writer {
     ///
     /// The writer panicked.
     pub fn finish(&self) -> Result<Vec<Saved>, Error> {
-        let mut desk = self.shared.desk();
-        while desk.is_at_work() {
-            desk = self.shared.wait(desk);
-        }
-        desk.result()
+        self.shared.idle().result()
     }
 }
 
@@ -187,6 +187,15 @@ impl Shared {
     fn prepared(&self) -> MutexGuard<'_, Desk> {
         let mut desk = self.desk();
         while desk.is_preparing {
+            desk = self.wait(desk);
+        }
+        desk
+    }
+
+    /// The desk when nothing waits and nothing is being written.
+    fn idle(&self) -> MutexGuard<'_, Desk> {
+        let mut desk = self.desk();
+        while desk.is_at_work() {
             desk = self.wait(desk);
         }
         desk

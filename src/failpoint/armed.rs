@@ -46,6 +46,11 @@ pub(crate) fn flips(point: &str) -> bool {
     asked(point) == Some(Action::Flip)
 }
 
+/// Whether what was begun here is to be waited for.
+pub(crate) fn waits(point: &str) -> bool {
+    asked(point) == Some(Action::Wait)
+}
+
 fn asked(point: &str) -> Option<Action> {
     let rules = rules().as_ref().ok()?;
     let mut rules = rules.iter().filter(|rule| rule.point == point).peekable();
@@ -91,7 +96,7 @@ fn act(action: Action, point: &str) {
         Action::Hang => hang(),
         Action::Sleep(time) => std::thread::sleep(Duration::from_millis(time)),
         // Only the place itself can do it.
-        Action::Flip => {}
+        Action::Flip | Action::Wait => {}
         Action::Exit(code) => std::process::exit(code),
     }
 }

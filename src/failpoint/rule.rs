@@ -17,6 +17,8 @@ pub(super) enum Action {
     KillParent,
     /// A bit of what is at the point is turned, where the point can do that.
     Flip,
+    /// What was begun at the point is waited for, where it can be.
+    Wait,
     /// Milliseconds.
     Sleep(u64),
     Exit(i32),
@@ -111,6 +113,7 @@ fn action_of(text: &str) -> Option<Action> {
         "term(parent)" => Some(Action::TermParent),
         "kill(parent)" => Some(Action::KillParent),
         "flip" => Some(Action::Flip),
+        "wait" => Some(Action::Wait),
         _ => match text.strip_suffix(')')?.split_once('(')? {
             ("exit", code) => code.parse().ok().map(Action::Exit),
             ("sleep", time) => time.parse().ok().map(Action::Sleep),

@@ -9,7 +9,7 @@ use crate::lab::Lab;
 use crate::resume::{Bits, bits};
 use crate::running::{Ended, is_alive, pid_of, spawn, until};
 
-/// A small run with a checkpoint at every second step, long enough that one is on disk long before the end.
+/// A small run with a checkpoint at every second step.
 fn experiment() -> String {
     BASE.replace("epochs = 2", "epochs = 10") + "\n[checkpoint]\nevery = \"2 steps\"\n"
 }
@@ -26,6 +26,8 @@ fn undisturbed() -> &'static Bits {
 /// Runs the experiment on one or two ranks with these fail points.
 fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
     let mut command = lab.ddprun(&[&["small.toml", "--nproc-per-node=1:2"], changes].concat());
+    // However slow the disk is, a checkpoint is on it long before the end.
+    let points = format!("checkpoint.queued=wait@*,*,*; {points}");
     command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
     spawn(command).wait()
 }
