@@ -32,13 +32,16 @@ pub(crate) fn run(work: &'static Work, task: Task) {
     let Membership { rank_plan, shm, link } = launch::join(&role, none).expect("a place");
     let (plan, rank) = (Arc::new(rank_plan.plan), rank_plan.rank);
     let threads = plan.distributed.threads_per_rank;
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().expect("threads");
     let distributed = &plan.distributed;
     let (backend, world) = (distributed.backend, distributed.world_size);
     let group = collective::open(backend, rank, world, shm, distributed.timeout).expect("a group");
     group.barrier().expect("all ranks");
     let start = Start { to_barrier: since_start(), idle_rss_mb: resident("VmRSS") };
-    let train = move || Trainer::new(work, plan, rank, group).measure(task, &start);
+    let train = move || {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
+        let _pool = pool.build().expect("threads");
+        Trainer::new(work, plan, rank, group).measure(task, &start);
+    };
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(train);
     thread.expect("a thread").join().expect("the training ends");
     link.finish();

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use candle_core::bail;
+use rayon::prelude::*;
 
 use crate::collective::{self, Collective, Segment};
 use crate::engine::buckets::{Layout, Slot};
@@ -25,7 +26,10 @@ use crate::engine::reduce::Reduce;
 use crate::failpoint;
 use crate::nn::{Param, change_all};
 use crate::ops::GradientSink;
-use crate::optim::{Moments, Part, Update, sum_of_squares};
+use crate::optim::{Moments, Part, Update, shared_sum_of_squares, sum_of_squares};
+
+/// Values that one thread copies or adds.
+const PIECE: usize = 1 << 16;
 
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct Reducer {
@@ -179,7 +183,9 @@ impl Reduce for Reducer {
             let left = self.store.close_next(&mut self.store.state());
             if let Some(segment) = left {
                 let layout = &self.store.layout;
-                self.take_back(reduce(self.collective.as_ref(), layout, bucket, segment))?;
+                let squares = shared_sum_of_squares;
+                let reduced = reduce(self.collective.as_ref(), layout, (bucket, segment), squares);
+                self.take_back(reduced)?;
             }
         }
         Ok(started.elapsed())
@@ -239,21 +245,30 @@ impl Drop for Reducer {
 
 impl GradientSink for Store {
     fn add(&self, index: usize, gradient: &[f32]) -> candle_core::Result<()> {
-        let slot = self.layout.slots[index];
-        let mut state = self.state();
-        let state = &mut *state;
-        let Some(segment) = &mut state.segments[slot.bucket] else {
-            bail!("parameter {index} delivered a gradient after its last in one pass")
-        };
-        let target = &mut segment[slot.start..slot.start + slot.len];
-        if state.written[index] {
-            add(target, gradient);
-        } else {
-            target.copy_from_slice(gradient);
-        }
-        state.written[index] = true;
-        state.used[index] = true;
-        Ok(())
+        self.change(
+            index,
+            |place, is_first| {
+                if is_first { copy(place, gradient) } else { add(place, gradient) }
+            },
+        )
+    }
+
+    /// The first gradient of a shard is written where it stays. Another is made apart and added as a whole: its
+    /// own sums must not depend on what was there.
+    fn add_written(
+        &self,
+        index: usize,
+        len: usize,
+        write: &mut dyn FnMut(&mut [f32]),
+    ) -> candle_core::Result<()> {
+        self.change(index, |place, is_first| {
+            if is_first {
+                return write(place);
+            }
+            let mut more = vec![0.0; len];
+            write(&mut more);
+            add(place, &more);
+        })
     }
 
     fn complete(&self, index: usize) -> candle_core::Result<()> {
@@ -306,6 +321,24 @@ impl Store {
         }
     }
 
+    /// Gives the place of parameter `index` to `change`, and whether nothing of this shard is there yet.
+    fn change(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut [f32], bool),
+    ) -> candle_core::Result<()> {
+        let slot = self.layout.slots[index];
+        let mut state = self.state();
+        let state = &mut *state;
+        let Some(segment) = &mut state.segments[slot.bucket] else {
+            bail!("parameter {index} delivered a gradient after its last in one pass")
+        };
+        change(&mut segment[slot.start..slot.start + slot.len], !state.written[index]);
+        state.written[index] = true;
+        state.used[index] = true;
+        Ok(())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is whole between statements; a panic elsewhere ends the process anyway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -320,27 +353,34 @@ fn communicate(
     to_reduce: &Receiver<(usize, Segment)>,
     done: &Sender<Reduced>,
 ) {
-    for (bucket, segment) in to_reduce {
-        if done.send(reduce(collective, layout, bucket, segment)).is_err() {
+    for full in to_reduce {
+        if done.send(reduce(collective, layout, full, sum_of_squares)).is_err() {
             return;
         }
     }
 }
 
-/// Sums one bucket over the ranks and measures its members.
+/// Sums one bucket over the ranks and measures its members with `squares`.
 fn reduce(
     collective: &dyn Collective,
     layout: &Layout,
-    bucket: usize,
-    mut segment: Segment,
+    (bucket, mut segment): (usize, Segment),
+    squares: fn(&[f32]) -> f64,
 ) -> Reduced {
     let result = collective.all_reduce(&mut segment).map(|()| {
         let members = layout.buckets[bucket].iter().map(|&parameter| layout.slots[parameter]);
-        members.map(|slot| sum_of_squares(&segment[slot.start..slot.start + slot.len])).collect()
+        members.map(|slot| squares(&segment[slot.start..slot.start + slot.len])).collect()
     });
     Reduced { bucket, segment, result }
 }
 
 fn add(sum: &mut [f32], values: &[f32]) {
-    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    sum.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE)).for_each(|(sum, values)| {
+        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    });
+}
+
+fn copy(to: &mut [f32], values: &[f32]) {
+    let pieces = to.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE));
+    pieces.for_each(|(to, values)| to.copy_from_slice(values));
 }

@@ -2,18 +2,25 @@
 
 use rayon::prelude::*;
 
+use super::lanes::vectorised;
+
 /// Rows per partial sum.
-const ROWS: usize = 1024;
+const ROWS: usize = 128;
 
 /// Sum of each column of row-major `values` (rows, `columns`), in f64, blocks of rows in a fixed order.
 pub(super) fn column_sums(values: &[f32], columns: usize) -> Vec<f32> {
     let block_sums = |block: &[f32]| {
         let mut sums = vec![0f64; columns];
-        for row in block.chunks_exact(columns) {
-            for (sum, &value) in sums.iter_mut().zip(row) {
-                *sum += f64::from(value);
-            }
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                for row in block.chunks_exact(columns) {
+                    for (sum, &value) in sums.iter_mut().zip(row) {
+                        *sum += f64::from(value);
+                    }
+                }
+            },
+        );
         sums
     };
     let blocks: Vec<Vec<f64>> =

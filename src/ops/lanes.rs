@@ -7,10 +7,9 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::kernel;
-use super::scratch::zeros;
+use super::scratch::filled;
 
-/// Values per block: 16 KiB stay in the first-level cache, and are enough for the C library to copy them to
-/// memory without reading what was there.
+/// Values per block: 16 KiB stay in the first-level cache.
 pub(super) const BLOCK: usize = 4096;
 
 /// Values per piece of a block, where constants of the channels have to stay in the cache, too.
@@ -43,12 +42,10 @@ impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
     }
 }
 
-/// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed.
-///
-/// Blocks are finished in the first-level cache and written to memory once; `vec![0.0; n]` would write all
-/// of it twice.
+/// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed, and is finished in
+/// the first-level cache.
 pub(super) fn build(n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-    collected::<BLOCK>(n, fill)
+    filled(n, BLOCK, fill)
 }
 
 /// As [`build`], in whole rows of `width` values: `fill(start, rows)`, with `start` the first row's position.
@@ -57,16 +54,12 @@ pub(super) fn build_rows(
     width: usize,
     fill: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Vec<f32> {
-    const THREE_PIECES: usize = 3 * PIECE;
-    if BLOCK.is_multiple_of(width) {
-        return collected::<BLOCK>(n, fill);
-    }
-    if THREE_PIECES.is_multiple_of(width) {
-        return collected::<THREE_PIECES>(n, fill);
-    }
-    let mut values = zeros(n);
-    change_rows(&mut values, width, fill);
-    values
+    filled(n, rows_of(width), fill)
+}
+
+/// Values of a block of whole rows.
+fn rows_of(width: usize) -> usize {
+    width * (BLOCK / width.max(1)).max(1)
 }
 
 /// Calls `change(start, rows)` for blocks of whole rows of `values`, in parallel.
@@ -75,26 +68,9 @@ pub(super) fn change_rows(
     width: usize,
     change: impl Fn(usize, &mut [f32]) + Sync,
 ) {
-    let block = width * (BLOCK / width).max(1);
-    let blocks = values.par_chunks_mut(block).enumerate();
+    let block = rows_of(width);
+    let blocks = values.par_chunks_mut(block.max(1)).enumerate();
     blocks.for_each(|(index, rows)| change(index * block, rows));
-}
-
-fn collected<const N: usize>(n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-    let mut blocks: Vec<[f32; N]> = Vec::with_capacity(n.div_ceil(N));
-    let block = |index: usize| {
-        let mut block = [0.0; N];
-        fill(index * N, &mut block);
-        block
-    };
-    (0..n / N).into_par_iter().map(block).collect_into_vec(&mut blocks);
-    let mut values = blocks.into_flattened();
-    let start = values.len();
-    let mut rest = [0.0; N];
-    let rest = &mut rest[..n - start];
-    fill(start, rest);
-    values.extend_from_slice(rest);
-    values
 }
 
 /// Calls `change(start, block)` for the blocks of `values`, in parallel.

@@ -5,19 +5,51 @@ use std::ops::{Deref, DerefMut};
 
 use rayon::prelude::*;
 
-/// Zeros per block of [`zeros`].
-const BLOCK: usize = 4096;
+/// Zeros that one thread writes.
+const BLOCK: usize = 1 << 16;
 
 /// `n` zeros, written by all threads: `vec![0.0; n]` of memory that was used before is the work of one.
 pub(super) fn zeros(n: usize) -> Vec<f32> {
-    if n < 16 * BLOCK {
-        return vec![0.0; n];
+    filled(n, BLOCK, |_, _| {})
+}
+
+/// `n` values in blocks of `block`, in parallel: `fill(start, values)` is given each block, zeroed just before, so
+/// that it finds it in the cache, and memory is written once.
+pub(super) fn filled(n: usize, block: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    let [values] = filled_together(n, block, |start, [values]| fill(start, values));
+    values
+}
+
+/// [`filled`] of `N` vectors, of which `fill` is given the same block.
+#[expect(unsafe_code, reason = "memory is handed out before all of it is written")]
+pub(super) fn filled_together<const N: usize>(
+    n: usize,
+    block: usize,
+    fill: impl Fn(usize, [&mut [f32]; N]) + Sync,
+) -> [Vec<f32>; N] {
+    let mut vectors: [Vec<f32>; N] = std::array::from_fn(|_| Vec::with_capacity(n));
+    let mut rest = vectors.each_mut().map(|values| &mut values.spare_capacity_mut()[..n]);
+    let block = block.max(1);
+    let next = |start: usize| {
+        let len = block.min(n - start);
+        (start, rest.each_mut().map(|rest| rest.split_off_mut(..len).unwrap_or_default()))
+    };
+    let blocks: Vec<_> = (0..n).step_by(block).map(next).collect();
+    blocks.into_par_iter().for_each(|(start, blocks)| {
+        let zeroed = blocks.map(|values| {
+            for value in &mut *values {
+                value.write(0.0);
+            }
+            // SAFETY: each value was written by the loop.
+            unsafe { values.assume_init_mut() }
+        });
+        fill(start, zeroed);
+    });
+    for values in &mut vectors {
+        // SAFETY: the blocks are the first `n` values, and each was written.
+        unsafe { values.set_len(n) };
     }
-    let mut blocks: Vec<[f32; BLOCK]> = Vec::new();
-    (0..n.div_ceil(BLOCK)).into_par_iter().map(|_| [0.0; BLOCK]).collect_into_vec(&mut blocks);
-    let mut zeros = blocks.into_flattened();
-    zeros.truncate(n);
-    zeros
+    vectors
 }
 
 /// Buffers that a thread keeps; attention's backward needs eight at a time, others two or three.
@@ -84,8 +116,19 @@ mod tests {
 
     #[test]
     fn zeros_are_as_many_as_asked_for() {
-        for n in [0, 1, 16 * BLOCK - 1, 16 * BLOCK, 17 * BLOCK + 3] {
+        for n in [0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 3] {
             assert!(zeros(n).len() == n && zeros(n).iter().all(|value| *value == 0.0));
+        }
+    }
+
+    #[test]
+    fn each_block_is_given_once_and_zeroed() {
+        for (n, block) in [(0, 4), (0, 0), (1, 4), (8, 4), (11, 4), (3, 100)] {
+            let values = filled(n, block, |start, values| {
+                assert!(values.len() <= block && values.iter().all(|value| *value == 0.0));
+                values.iter_mut().enumerate().for_each(|(i, value)| *value = (start + i) as f32);
+            });
+            assert!(values.len() == n && values.iter().enumerate().all(|(i, v)| *v == i as f32));
         }
     }
 

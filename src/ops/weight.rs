@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{Device, Result, Tensor, Var, bail};
 
+use super::scratch::zeros;
 use super::storage::{read, tensor};
 
 /// Receives the gradients of parameters from inside `backward`.
@@ -20,6 +21,23 @@ pub trait GradientSink: Send + Sync {
     ///
     /// Anything that must end the pass.
     fn add(&self, index: usize, gradient: &[f32]) -> Result<()>;
+
+    /// [`GradientSink::add`] of `len` values that `write` puts into the memory that it is given, whatever is there:
+    /// the gradient's own place, where the sink has one.
+    ///
+    /// # Errors
+    ///
+    /// Anything that must end the pass.
+    fn add_written(
+        &self,
+        index: usize,
+        len: usize,
+        write: &mut dyn FnMut(&mut [f32]),
+    ) -> Result<()> {
+        let mut gradient = zeros(len);
+        write(&mut gradient);
+        self.add(index, &gradient)
+    }
 
     /// [`GradientSink::add`] of a gradient that is a tensor of any device, f32 and contiguous; through the CPU's
     /// memory, unless the sink knows better.
@@ -104,6 +122,24 @@ impl Destination {
         }
     }
 
+    /// [`Destination::send`] of a gradient that `write` puts into the memory that it is given, whatever is there:
+    /// its place in the bucket, if it is the first.
+    pub(super) fn send_written(
+        &self,
+        operand: &Tensor,
+        mut write: impl FnMut(&mut [f32]),
+    ) -> Result<Option<Tensor>> {
+        let len = operand.elem_count();
+        match self {
+            Self::Sink(place) => place.give_written(len, &mut write).map(|()| None),
+            Self::Graph => {
+                let mut gradient = zeros(len);
+                write(&mut gradient);
+                self.send(gradient, operand)
+            }
+        }
+    }
+
     /// [`Destination::send`] of a gradient in a GPU's memory.
     #[cfg(feature = "cuda")]
     pub(super) fn send_tensor(&self, gradient: Tensor, operand: &Tensor) -> Result<Option<Tensor>> {
@@ -147,6 +183,11 @@ impl Place {
 
     fn give_values(&self, gradient: &[f32]) -> Result<()> {
         self.sink.add(self.index, gradient)?;
+        self.count_down()
+    }
+
+    fn give_written(&self, len: usize, write: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+        self.sink.add_written(self.index, len, write)?;
         self.count_down()
     }
 

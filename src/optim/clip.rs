@@ -1,5 +1,7 @@
 //! Measuring gradients, and what is done to them before they move a parameter.
 
+use rayon::prelude::*;
+
 use crate::ops::vectorised;
 
 /// Running sums of a block, so that its elements need not wait for each other.
@@ -33,17 +35,24 @@ impl GradientNorm {
 /// Sum of the squares of one parameter's `gradient`, in f64 and in a fixed order; not finite if one
 /// element is not.
 pub fn sum_of_squares(gradient: &[f32]) -> f64 {
-    let squares = |block| {
-        vectorised(
-            #[inline(always)]
-            || block_squares(block),
-        )
-    };
-    gradient.chunks(BLOCK).map(squares).sum()
+    gradient.chunks(BLOCK).map(block_squares).sum()
+}
+
+/// [`sum_of_squares`] by all threads of the pool: the same bits.
+pub fn shared_sum_of_squares(gradient: &[f32]) -> f64 {
+    let sums: Vec<f64> = gradient.par_chunks(BLOCK).map(block_squares).collect();
+    sums.iter().sum()
+}
+
+fn block_squares(block: &[f32]) -> f64 {
+    vectorised(
+        #[inline(always)]
+        || squares(block),
+    )
 }
 
 #[inline(always)]
-fn block_squares(block: &[f32]) -> f64 {
+fn squares(block: &[f32]) -> f64 {
     let mut sums = [0f64; LANES];
     let (rows, rest) = block.as_chunks::<LANES>();
     for row in rows {
@@ -103,7 +112,9 @@ mod tests {
         for n in [0, 1, 15, 16, 17, BLOCK - 1, BLOCK, 3 * BLOCK + 5] {
             let values: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin()).collect();
             let exact: f64 = values.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-            assert!((sum_of_squares(&values) - exact).abs() <= 1e-12 * exact, "{n} elements");
+            let sum = sum_of_squares(&values);
+            assert!((sum - exact).abs() <= 1e-12 * exact, "{n} elements");
+            assert_eq!(sum.to_bits(), shared_sum_of_squares(&values).to_bits());
         }
     }
 

@@ -11,6 +11,8 @@ mod rule;
 mod schedule;
 
 pub use average::ema_decay;
-pub use clip::{GradientNorm, Preparation, clip_coefficient, sum_of_squares};
+pub use clip::{
+    GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
+};
 pub use rule::{Moments, Part, Update};
 pub use schedule::{Plateau, Rates, Schedule};

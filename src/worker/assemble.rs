@@ -29,7 +29,6 @@ pub(crate) fn assemble(
     registry: &Registry,
 ) -> Result<RankRun, Error> {
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
-    limit_threads(&plan);
     let place = Place::open(&plan, rank)?;
     let collective = place.join(&plan, shm)?;
     link.when_told_to_give_up({
@@ -86,13 +85,6 @@ pub(crate) fn assemble(
         run.record(&Event::Warned { message })?;
     }
     Ok(run)
-}
-
-/// Gives this rank its share of the cores. A pool that exists already (a user's own program) is kept:
-/// the number of threads changes no bit.
-fn limit_threads(plan: &Plan) {
-    let threads = plan.distributed.threads_per_rank;
-    drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
 }
 
 /// Starts what writes this rank's checkpoints.

@@ -17,6 +17,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
 pub(crate) use failure::of_data;
 pub use failure::{Error, exit};
 
@@ -108,6 +110,7 @@ fn live(
     link: Arc<Link>,
     registry: &Registry,
 ) -> Result<u8, Error> {
+    let _threads = share_of_cores(&rank_plan.plan)?;
     let mut run = assemble::assemble(rank_plan, shm, link, registry)?;
     let ending = train::train(&mut run).inspect_err(|error| {
         // The others wait for us: they shall hear at once, not at their deadline.
@@ -125,6 +128,14 @@ fn live(
         Ending::Left(Wish::Stop) => exit::PREEMPTED,
         Ending::Left(_) => exit::INTERRUPTED,
     })
+}
+
+/// This rank's share of the cores: as many threads as the plan says, the calling one among them, which does its part
+/// of each operation and wakes nobody where it is the only one. They end when the pool is dropped.
+fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
+    let pool = ThreadPoolBuilder::new().num_threads(plan.distributed.threads_per_rank);
+    let pool = pool.thread_name(|index| format!("compute-{index}")).use_current_thread().build();
+    pool.map_err(|error| Error::Thread(std::io::Error::other(error)))
 }
 
 /// Metrics of the checkpoint `opened` over the validation data, in this process alone.

@@ -16,7 +16,9 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tenso
 use rayon::prelude::*;
 
 use super::flops::add_multiplications;
+use super::lanes::build_rows;
 use super::precision::{round, rounded};
+use super::scratch::zeros;
 use super::storage::{output, read, slice, tensor};
 use crate::plan::Precision;
 use crate::rng::Key;
@@ -132,14 +134,13 @@ impl Op {
 
     fn forward(&self, operands: [Operand<'_>; 3]) -> (CpuStorage, Shape) {
         let (Sizes { b, t, w, .. }, heads) = (self.sizes, self.attention.heads);
-        let mut by_head = vec![0.0; b * t * w];
+        let mut by_head = zeros(b * t * w);
         let mut log_sums = vec![0.0; b * heads * t];
         let tasks = by_head.par_chunks_mut((t * self.head_width()).max(1));
         tasks.zip(log_sums.par_chunks_mut(t.max(1))).enumerate().for_each(|(i, (y, log_sums))| {
             self.head(i, operands).forward(y, log_sums);
         });
-        let mut y = vec![0.0; b * t * w];
-        self.place(&by_head, t, &mut y, w, 0);
+        let mut y = self.placed([&by_head], t);
         round(&mut y, self.attention.precision);
         if let Some(kept) = &self.log_sums {
             let _first = kept.set(log_sums);
@@ -153,7 +154,7 @@ impl Op {
         let Some(log_sums) = self.log_sums.as_ref().and_then(OnceLock::get) else {
             bail!("attention kept nothing for its backward")
         };
-        let mut gradients = [vec![0.0; b * t * w], vec![0.0; b * s * w], vec![0.0; b * s * w]];
+        let mut gradients = [zeros(b * t * w), zeros(b * s * w), zeros(b * s * w)];
         let [q, k, v] = &mut gradients;
         let (d, operand) =
             (self.head_width(), |values| Operand { values, length: t, columns: w, first: 0 });
@@ -168,15 +169,20 @@ impl Op {
         Ok(gradients)
     }
 
-    /// Copies (b, heads, length, d) to columns `first..` of (b, length, columns).
-    fn place(&self, by_head: &[f32], length: usize, out: &mut [f32], columns: usize, first: usize) {
-        let (heads, d) = (self.attention.heads, self.head_width());
-        out.par_chunks_mut(columns).enumerate().for_each(|(token, out)| {
-            for (head, out) in out[first..first + heads * d].chunks_exact_mut(d).enumerate() {
-                let at = ((token / length * heads + head) * length + token % length) * d;
-                out.copy_from_slice(&by_head[at..at + d]);
+    /// `N` times (b, heads, length, d), side by side as (b, length, N w).
+    fn placed<const N: usize>(&self, by_head: [&[f32]; N], length: usize) -> Vec<f32> {
+        let (heads, d, w) = (self.attention.heads, self.head_width(), self.sizes.w);
+        build_rows(self.sizes.b * length * N * w, N * w, |start, tokens| {
+            for (i, token) in tokens.chunks_exact_mut(N * w).enumerate() {
+                let token_at = start / (N * w) + i;
+                for (part, by_head) in token.chunks_exact_mut(w).zip(by_head) {
+                    for (head, out) in part.chunks_exact_mut(d).enumerate() {
+                        let row = (token_at / length * heads + head) * length + token_at % length;
+                        out.copy_from_slice(&by_head[row * d..][..d]);
+                    }
+                }
             }
-        });
+        })
     }
 
     fn apart<'a>(&self, q: &'a [f32], k: &'a [f32], v: &'a [f32]) -> [Operand<'a>; 3] {
@@ -247,8 +253,7 @@ impl CustomOp3 for Apart {
             self.0.backward(self.0.apart(&q, &k, &v), y, &dy)
         })?;
         let place = |by_head: &[f32], length| {
-            let mut gradient = vec![0.0; b * length * w];
-            self.0.place(by_head, length, &mut gradient, w, 0);
+            let mut gradient = self.0.placed([by_head], length);
             round(&mut gradient, precision);
             tensor(gradient, (b, length, w)).map(Some)
         };
@@ -279,15 +284,12 @@ impl CustomOp1 for Packed {
         if dy.device().is_cuda() {
             return self.0.backward_packed_on_gpu(qkv, dy).map(Some);
         }
-        let (Sizes { t, w, .. }, precision) = (self.0.sizes, self.0.attention.precision);
+        let precision = self.0.attention.precision;
         let by_head = read([qkv, y, dy], |[qkv, y, dy]| {
             let [qkv, dy] = [qkv, dy].map(|x| rounded(x, precision));
             self.0.backward(self.0.packed(&qkv), y, &dy)
         })?;
-        let mut gradient = vec![0.0; qkv.elem_count()];
-        for (i, by_head) in by_head.iter().enumerate() {
-            self.0.place(by_head, t, &mut gradient, 3 * w, i * w);
-        }
+        let mut gradient = self.0.placed(by_head.each_ref().map(Vec::as_slice), self.0.sizes.t);
         round(&mut gradient, precision);
         tensor(gradient, qkv.shape()).map(Some)
     }

@@ -7,6 +7,7 @@ use super::level::TILE_ROWS;
 use super::panels::{Panels, Source};
 use super::product::{Epilogue, Output, Sums, Write, product};
 use super::rows::Rows;
+use crate::ops::scratch::filled;
 
 /// Rows per block at most: their values of A and of the result stay in the second-level cache.
 const ROWS: usize = 192;
@@ -78,6 +79,14 @@ pub(in crate::ops) fn multiply(
     });
 }
 
+/// a b, row-major, on all threads.
+pub(in crate::ops) fn multiplied(a: Matrix<'_>, b: &Panels, sums: Sums) -> Vec<f32> {
+    let block = rows_per_block(a.rows) * b.columns;
+    filled(a.rows * b.columns, block, |start, out| {
+        multiply_block(out, a, start / b.columns, b, (Write::Replace, sums), &mut ());
+    })
+}
+
 /// One block of [`multiply`], on the calling thread: `out` are whole rows of the product from row `first` on;
 /// `epilogue` is given rows counted from there.
 pub(in crate::ops) fn multiply_block(
@@ -93,8 +102,9 @@ pub(in crate::ops) fn multiply_block(
     a.left(first, b, Output { values: out, starts: &starts, write, sums }, epilogue);
 }
 
-/// Rows per block for a product of so many rows: enough blocks for every thread, in whole tiles.
+/// Rows per block for a product of so many rows: as many blocks for one thread as for another, in whole tiles.
 pub(in crate::ops) fn rows_per_block(rows: usize) -> usize {
-    let even = rows.div_ceil(rayon::current_num_threads());
-    even.clamp(FEWEST_ROWS, ROWS).next_multiple_of(TILE_ROWS)
+    let threads = rayon::current_num_threads();
+    let blocks = rows.div_ceil(ROWS).next_multiple_of(threads);
+    rows.div_ceil(blocks.max(1)).max(FEWEST_ROWS).next_multiple_of(TILE_ROWS)
 }

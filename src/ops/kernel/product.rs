@@ -8,6 +8,9 @@ use super::level::{TILE_ROWS, run};
 use super::panels::{Panel, Panels};
 use super::tile::{Tile, write_row};
 
+/// Values of A that stay in the first-level cache while all panels of B pass by.
+const NEAR: usize = 3 << 10;
+
 /// What happens to the values that are already in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) enum Write {
@@ -31,9 +34,9 @@ pub(in crate::ops) enum Sums {
 
 /// Finishes pieces of the result while they are in the cache: bias, activation, residual.
 pub(in crate::ops) trait Epilogue {
-    /// `values` are columns `column..` of row `row` of the output, with all products added. Each element is
-    /// given once. `level` is the instruction set of the product.
-    fn finish(&mut self, level: Arch, row: usize, column: usize, values: &mut [f32]);
+    /// `values` are row `row` of the output, with all products added. Each row is given once. `level` is the
+    /// instruction set of the product.
+    fn finish(&mut self, level: Arch, row: usize, values: &mut [f32]);
 
     /// Whether there is anything to finish.
     fn is_wanted(&self) -> bool {
@@ -43,7 +46,7 @@ pub(in crate::ops) trait Epilogue {
 
 /// Nothing is done.
 impl Epilogue for () {
-    fn finish(&mut self, _: Arch, _: usize, _: usize, _: &mut [f32]) {}
+    fn finish(&mut self, _: Arch, _: usize, _: &mut [f32]) {}
 
     fn is_wanted(&self) -> bool {
         false
@@ -151,69 +154,81 @@ impl<L: Left> WithSimd for Product<'_, '_, L> {
     fn with_simd<S: Simd>(mut self, simd: S) {
         let chunks = chunks(self.b.taps, self.part.depth, self.out.sums);
         let panels = self.b.count_to(self.part.columns);
+        let rows = self.out.starts.len();
         // The rows of a convolution come back at every tap: there the results stay in the cache, panel
-        // after panel. In a long product, a chunk of A does.
-        let convolution = self.b.taps > 1;
-        let (outer, inner) =
-            if convolution { (panels, chunks.len()) } else { (chunks.len(), panels) };
-        for i in 0..outer {
-            for j in 0..inner {
-                let (panel, chunk) = if convolution { (i, j) } else { (j, i) };
-                if convolution || j == 0 {
-                    self.left.prepare(&chunks[chunk], if convolution { 1 } else { panels });
+        // after panel. In a long product, some rows of a chunk of A do.
+        if self.b.taps > 1 {
+            for panel in 0..panels {
+                for (i, chunk) in chunks.iter().enumerate() {
+                    self.left.prepare(chunk, 1);
+                    self.panel(simd, panel, chunk, 0..rows, i == 0);
                 }
-                self.panel(simd, panel, &chunks[chunk], Stage::of(chunk, chunks.len()));
+            }
+            return self.finish(0..rows);
+        }
+        for (i, chunk) in chunks.iter().enumerate() {
+            self.left.prepare(chunk, panels);
+            let near = (NEAR / chunk.depth.len().max(1)).next_multiple_of(TILE_ROWS);
+            for first in (0..rows).step_by(near.max(TILE_ROWS)) {
+                let rows = first..rows.min(first + near.max(TILE_ROWS));
+                for panel in 0..panels {
+                    self.panel(simd, panel, chunk, rows.clone(), i == 0);
+                }
+                if i + 1 == chunks.len() {
+                    self.finish(rows);
+                }
             }
         }
     }
 }
 
-/// Which chunk of an element's sum is at hand.
-#[derive(Clone, Copy)]
-struct Stage {
-    first: bool,
-    last: bool,
-}
-
-impl Stage {
-    fn of(chunk: usize, chunks: usize) -> Self {
-        Self { first: chunk == 0, last: chunk + 1 == chunks }
-    }
-}
-
 impl<L: Left> Product<'_, '_, L> {
+    /// `rows` of one panel; `is_first`: no other chunk was added before.
     #[inline(always)]
-    fn panel<S: Simd>(&mut self, simd: S, panel: usize, chunk: &Chunk, stage: Stage) {
+    fn panel<S: Simd>(
+        &mut self,
+        simd: S,
+        panel: usize,
+        chunk: &Chunk,
+        rows: Range<usize>,
+        is_first: bool,
+    ) {
         let panel = self.b.panel(panel);
         match panel.registers {
-            1 => self.registers::<S, 1>(simd, &panel, chunk, stage),
-            2 => self.registers::<S, 2>(simd, &panel, chunk, stage),
-            3 if S::REGISTER_COUNT >= 32 => self.registers::<S, 3>(simd, &panel, chunk, stage),
-            _ if S::REGISTER_COUNT >= 32 => self.registers::<S, 4>(simd, &panel, chunk, stage),
+            1 => self.registers::<S, 1>(simd, &panel, chunk, rows, is_first),
+            2 => self.registers::<S, 2>(simd, &panel, chunk, rows, is_first),
+            3 if S::REGISTER_COUNT >= 32 => {
+                self.registers::<S, 3>(simd, &panel, chunk, rows, is_first);
+            }
+            _ if S::REGISTER_COUNT >= 32 => {
+                self.registers::<S, 4>(simd, &panel, chunk, rows, is_first);
+            }
             _ => unreachable!("a panel is as wide as a tile"),
         }
     }
 
-    /// All rows of one panel of `V` registers.
+    /// `rows` of one panel of `V` registers.
     #[inline(always)]
     fn registers<S: Simd, const V: usize>(
         &mut self,
         simd: S,
         panel: &Panel<'_>,
         chunk: &Chunk,
-        stage: Stage,
+        rows: Range<usize>,
+        is_first: bool,
     ) {
         let (b, _) = S::as_simd_f32s(panel.values).0.as_chunks::<V>();
         let first = chunk.taps.start * self.b.depth + chunk.depth.start;
         let b = &b[first..first + chunk.taps.len() * chunk.depth.len()];
-        let (rows, mut row) = (self.out.starts.len(), 0);
-        while row < rows {
+        let add = !is_first || self.out.write == Write::Add;
+        let mut row = rows.start;
+        while row < rows.end {
             // Few sizes of tiles: each is code for every width and instruction set.
-            row += match rows - row {
-                1 => self.tile::<S, 1, V>(simd, row, panel, chunk, b, stage),
-                2 | 3 => self.tile::<S, 2, V>(simd, row, panel, chunk, b, stage),
-                4 | 5 => self.tile::<S, 4, V>(simd, row, panel, chunk, b, stage),
-                _ => self.tile::<S, TILE_ROWS, V>(simd, row, panel, chunk, b, stage),
+            row += match rows.end - row {
+                1 => self.tile::<S, 1, V>(simd, row, panel, chunk, b, add),
+                2 | 3 => self.tile::<S, 2, V>(simd, row, panel, chunk, b, add),
+                4 | 5 => self.tile::<S, 4, V>(simd, row, panel, chunk, b, add),
+                _ => self.tile::<S, TILE_ROWS, V>(simd, row, panel, chunk, b, add),
             };
         }
     }
@@ -228,27 +243,25 @@ impl<L: Left> Product<'_, '_, L> {
         panel: &Panel<'_>,
         chunk: &Chunk,
         b: &[[S::f32s; V]],
-        stage: Stage,
+        add: bool,
     ) -> usize {
         let sums = self.left.sums::<S, M, V>(simd, row, chunk, b);
-        let add = !stage.first || self.out.write == Write::Add;
         let columns = &panel.columns;
         for (i, sums) in sums.iter().enumerate() {
             let start = self.out.starts[row + i];
             let out = &mut self.out.values[start + columns.start..start + columns.end];
             write_row(simd, sums, out, add);
         }
-        if stage.last && self.epilogue.is_wanted() {
-            self.finish(row..row + M, columns.clone());
-        }
         M
     }
 
-    fn finish(&mut self, rows: Range<usize>, columns: Range<usize>) {
+    fn finish(&mut self, rows: Range<usize>) {
+        if !self.epilogue.is_wanted() {
+            return;
+        }
         for row in rows {
-            let start = self.out.starts[row];
-            let out = &mut self.out.values[start + columns.start..start + columns.end];
-            self.epilogue.finish(self.b.level, row, columns.start, out);
+            let out = &mut self.out.values[self.out.starts[row]..][..self.b.columns];
+            self.epilogue.finish(self.b.level, row, out);
         }
     }
 }

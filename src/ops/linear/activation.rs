@@ -102,18 +102,18 @@ impl Epilogue for Finish<'_> {
         bias.is_some() || before.is_some() || *activation != LinearActivation::Identity
     }
 
-    fn finish(&mut self, level: Arch, row: usize, column: usize, values: &mut [f32]) {
+    fn finish(&mut self, level: Arch, row: usize, values: &mut [f32]) {
         vectorised_for(
             level,
             #[inline(always)]
             || {
                 if let Some(bias) = self.bias {
-                    for (value, bias) in values.iter_mut().zip(&bias[column..]) {
+                    for (value, bias) in values.iter_mut().zip(bias) {
                         *value += bias;
                     }
                 }
                 if let Some(before) = &mut self.before {
-                    before[row * self.width + column..][..values.len()].copy_from_slice(values);
+                    before[row * self.width..][..values.len()].copy_from_slice(values);
                 }
                 activate_block(values, self.activation);
             },

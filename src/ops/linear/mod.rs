@@ -10,16 +10,15 @@ use std::sync::OnceLock;
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
-use rayon::prelude::*;
 
 pub use activation::LinearActivation;
 use activation::{Finish, activate, pull_back};
 
 use super::bias::column_sums;
 use super::flops::add_multiplications;
-use super::kernel::{Matrix, Sums, Write, multiply, multiply_block, rows_per_block};
+use super::kernel::{Matrix, Sums, Write, multiplied, multiply, multiply_block, rows_per_block};
 use super::precision::{round, rounded};
-use super::scratch::zeros;
+use super::scratch::{filled, filled_together, zeros};
 use super::storage::{output, read, slice, tensor};
 use super::weight::{Destination, Weight};
 use crate::plan::Precision;
@@ -118,22 +117,18 @@ impl Linear {
         let (rows, width) = (rows_per_block(self.n), self.outputs);
         let x = Matrix::new(x, self.n, self.inputs);
         let weight = Matrix::new(weight, self.outputs, self.inputs).transposed().panels();
-        let mut y = zeros(self.n * width);
-        let block = |(block, (y, before)): (usize, (&mut [f32], Option<&mut [f32]>))| {
+        let fill = |start: usize, y: &mut [f32], before: Option<&mut [f32]>| {
             let how = (Write::Replace, Sums::Long);
             let mut finish = Finish { bias, activation: self.activation, width, before };
-            multiply_block(y, x, block * rows, &weight, how, &mut finish);
+            multiply_block(y, x, start / width, &weight, how, &mut finish);
         };
-        let blocks = y.par_chunks_mut((rows * width).max(1));
-        match &self.before {
-            None => blocks.map(|y| (y, None)).enumerate().for_each(block),
-            Some(before) => {
-                let mut input = zeros(self.n * width);
-                let inputs = input.par_chunks_mut((rows * width).max(1)).map(Some);
-                blocks.zip(inputs).enumerate().for_each(block);
-                let _first = before.set(input);
-            }
-        }
+        let Some(kept) = &self.before else {
+            return filled(self.n * width, rows * width, |start, y| fill(start, y, None));
+        };
+        let [y, before] = filled_together(self.n * width, rows * width, |start, [y, before]| {
+            fill(start, y, Some(before));
+        });
+        let _first = kept.set(before);
         y
     }
 
@@ -181,14 +176,20 @@ impl Linear {
             let dw = if weight.track_op() {
                 let x_values = rounded(x_values, self.precision);
                 let x = Matrix::new(&x_values, self.n, self.inputs);
-                self.dw.send(self.product(dy.transposed(), x, self.outputs), weight)?
+                let x = x.panels();
+                self.dw.send_written(weight, |dw| {
+                    multiply(dw, dy.transposed(), &x, Write::Replace, Sums::Long);
+                    round(dw, self.precision);
+                })?
             } else {
                 None
             };
             let dx = if x.track_op() {
                 let weight_values = rounded(weight_values, self.precision);
                 let weight = Matrix::new(&weight_values, self.outputs, self.inputs);
-                Some(tensor(self.product(dy, weight, self.n), x.shape())?)
+                let mut dx = multiplied(dy, &weight.panels(), Sums::Long);
+                round(&mut dx, self.precision);
+                Some(tensor(dx, x.shape())?)
             } else {
                 None
             };
@@ -205,14 +206,6 @@ impl Linear {
             }
             dy => dy,
         }
-    }
-
-    /// a b, (rows, inputs).
-    fn product(&self, a: Matrix<'_>, b: Matrix<'_>, rows: usize) -> Vec<f32> {
-        let mut product = zeros(rows * self.inputs);
-        multiply(&mut product, a, &b.panels(), Write::Replace, Sums::Long);
-        round(&mut product, self.precision);
-        product
     }
 
     fn bias_gradient(&self, bias: Option<&Tensor>, dy: &[f32]) -> Result<Option<Tensor>> {
