@@ -6,6 +6,7 @@ mod checkpoint;
 mod doctor;
 mod evaluate;
 mod inspect;
+mod machines;
 mod prepare;
 mod resume;
 mod sample;
@@ -83,6 +84,7 @@ fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, registry),
         Some(Verb::Report { run }) => inspect::report(run.as_deref()),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
+        Some(Verb::Token { file }) => machines::token(file.as_deref()),
         Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => train::train(&args.run, registry),

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
-use crate::cli::prepare::{Prepared, data_section, measure, own_run, refused, vocabulary};
+use crate::cli::prepare::{ALONE, Prepared, data_section, measure, own_run, refused, vocabulary};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::sweep::Method;
 use crate::config::{self, Loaded, Problems};
-use crate::launch::{self, Console, Note, Program, Role, Start};
+use crate::launch::{self, Console, Note, Program, Start};
 use crate::model::Registry;
 use crate::plan::{Facts, LossKind, Plan};
 use crate::record::Screen;
@@ -153,7 +153,7 @@ impl Ddp<'_> {
         if let Some((_, facts)) = surveyed.iter().find(|(known, _)| *known == key) {
             return Ok(Facts { cores, ..facts.clone() });
         }
-        let facts = measure(loaded, &Role::Parent)?;
+        let facts = measure(loaded, ALONE)?;
         surveyed.push((key, facts.clone()));
         Ok(Facts { cores, ..facts })
     }

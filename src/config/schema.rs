@@ -397,6 +397,8 @@ pub enum Backend {
     /// GPUs.
     Nccl,
     /// CPUs of several machines.
+    Tcp,
+    /// CPUs of several machines, by a library.
     Mpi,
 }
 

@@ -72,7 +72,11 @@ impl Engine {
     }
 
     /// Gives every rank the parameters of rank 0.
-    fn broadcast_parameters(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    ///
+    /// A collective failed.
+    pub(crate) fn broadcast_parameters(&self) -> Result<(), Error> {
         self.params.parameters().iter().try_for_each(|param| self.broadcast(param.var()))
     }
 

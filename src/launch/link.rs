@@ -300,7 +300,7 @@ impl Listener {
                 ToRank::GiveUp => {
                     self.shared.give_up.get().into_iter().for_each(|give_up| give_up());
                 }
-                ToRank::Plan(_) => {}
+                ToRank::Plan(_) | ToRank::Peers(_) => {}
             }
         }
         if channel.is_closed() && !self.shared.is_ending.load(Ordering::Relaxed) {

@@ -135,7 +135,7 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
         "train.batch_size" => batch.size.to_string(),
         "train.global_batch_size" => batch.global.to_string(),
         "train.gradient_accumulation_steps" => batch.accumulation.to_string(),
-        "distributed.devices" => distributed.world_size.to_string(),
+        "distributed.devices" => distributed.local_world().to_string(),
         "distributed.threads_per_rank" => distributed.threads_per_rank.to_string(),
         "distributed.shards" => batch.shards.to_string(),
         "distributed.min_world_size" => {
@@ -145,6 +145,7 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
             BackendPlan::Solo => "solo".to_owned(),
             BackendPlan::Shm { .. } => "shm".to_owned(),
             BackendPlan::Nccl { .. } => "nccl".to_owned(),
+            BackendPlan::Tcp => "tcp".to_owned(),
         },
         "validation.batch_size" => plan.val_batch_size.to_string(),
         _ => return None,
@@ -318,6 +319,7 @@ fn ranks(plan: &Plan) -> String {
         BackendPlan::Solo => "alone".to_owned(),
         BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
         BackendPlan::Nccl { .. } => "NCCL".to_owned(),
+        BackendPlan::Tcp => format!("TCP between {} machines", distributed.nodes),
     };
     let mut devices = distributed.devices.clone();
     devices.dedup();

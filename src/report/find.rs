@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use crate::record::HISTORY;
 
+/// Says in a run's folder what the run is: its folders and its plan.
+pub(crate) const DESCRIPTION: &str = "run.json";
+
 /// The log folder of a run, given as its folder, its id (`<time>-<id>`) or the name of its experiment,
 /// of which the newest run is meant; without a word the newest run of all under `logs`.
 ///
@@ -37,8 +40,9 @@ fn runs(logs: &Path) -> Vec<PathBuf> {
     inside(logs).iter().flat_map(|name| inside(name)).filter(|folder| is_run(folder)).collect()
 }
 
+/// A machine that only takes part in a run over several has no history of it.
 fn is_run(folder: &Path) -> bool {
-    folder.join(HISTORY).is_file()
+    [HISTORY, DESCRIPTION].iter().any(|name| folder.join(name).is_file())
 }
 
 /// A trial of a sweep is no run that somebody means without naming it.

@@ -10,6 +10,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use find::DESCRIPTION;
 pub use find::find_run;
 pub use story::story;
 pub use table::table;

@@ -8,6 +8,7 @@ mod feed;
 mod rollout;
 mod place;
 mod sample;
+mod share;
 mod test;
 mod train;
 mod voice;
@@ -26,7 +27,7 @@ use crate::data::Splits;
 use crate::engine::{Clock, Engine, Wish};
 use crate::event::Event;
 use crate::failpoint;
-use crate::launch::{ErrorReport, Link, Membership, RESIZED, Stop};
+use crate::launch::{ErrorReport, Link, Membership, Peer, RESIZED, Stop};
 use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
@@ -69,9 +70,9 @@ pub struct Outcome {
 
 /// Trains as `membership` says. Failures are reported to the launcher and written into the run folder.
 pub fn run(membership: Membership, registry: &Registry) -> Outcome {
-    let Membership { rank_plan, shm, link } = membership;
+    let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
-    let result = on_large_stack(|| live(rank_plan, shm, link.clone(), registry));
+    let result = on_large_stack(|| live(rank_plan, (shm, peers), link.clone(), registry));
     match result {
         Ok(code) => {
             link.finish();
@@ -104,11 +105,11 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Re
 
 fn live(
     rank_plan: RankPlan,
-    shm: Option<OwnedFd>,
+    means: (Option<OwnedFd>, Vec<Peer>),
     link: Arc<Link>,
     registry: &Registry,
 ) -> Result<u8, Error> {
-    let mut run = assemble::assemble(rank_plan, shm, link, registry)?;
+    let mut run = assemble::assemble(rank_plan, means, link, registry)?;
     let ending = train::train(&mut run).inspect_err(|error| {
         // The others wait for us: they shall hear at once, not at their deadline.
         run.collective.abort(&error.to_string());

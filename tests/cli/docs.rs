@@ -317,6 +317,7 @@ fn every_page_links_to_files_that_exist() {
         "ARCHITECTURE.md",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
+        "docs/machines.md",
         "docs/reliability.md",
         "docs/sweeps.md",
     ];

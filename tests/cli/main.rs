@@ -16,6 +16,7 @@ mod elastic;
 mod experiments;
 mod failpoints;
 mod lab;
+mod machines;
 mod memory;
 mod oom;
 mod outputs;

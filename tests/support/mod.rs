@@ -131,6 +131,7 @@ fn data_plan() -> DataPlan {
 fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
     let shm = BackendPlan::Shm { mapping: Bytes(64 << 20) };
     DistributedPlan {
+        nodes: 1,
         world_size,
         smaller: vec![],
         devices: vec!["cpu".into(); world_size.count()],
