@@ -17,6 +17,7 @@
 mod lines;
 mod mapping;
 mod meeting;
+mod message;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod reduce;

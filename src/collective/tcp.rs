@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::collective::lines::{Calls, Line, Target, end_all, exchange};
+use crate::collective::lines::{Calls, Line, end_all, exchange};
+use crate::collective::message::Target;
 use crate::collective::reduce::{share, tree_sum};
 use crate::collective::segment::Memory;
 use crate::collective::{Call, Collective, Error, Op, Segment, lengths_tag};

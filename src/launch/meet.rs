@@ -2,29 +2,23 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::Peer;
 use crate::launch::door::{Door, Guest};
-use crate::launch::greet::{PATIENCE, Unmet, greet};
+use crate::launch::greet::{PATIENCE, Unmet};
 use crate::launch::join::Made;
+use crate::launch::mesh::{CONNECT_PATIENCE, Mesh, reach};
 use crate::launch::nodes::{Neighbour, Nodes, Place};
 use crate::launch::report::host;
 use crate::launch::seal::{Key, Purpose, Session};
 use crate::launch::wire::Channel;
 use crate::plan::Plan;
-use crate::units::Rank;
 
 /// Longest wait of a node for node 0 to make the run, beside that for the other nodes: data may have to be generated.
 const MAKE_PATIENCE: Duration = Duration::from_mins(15);
-/// Longest wait for all ranks to be connected.
-const CONNECT_PATIENCE: Duration = Duration::from_mins(1);
-/// Time between two tries to reach a node.
-const RETRY: Duration = Duration::from_millis(100);
 /// All nodes must be the same program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -145,44 +139,24 @@ impl<'a> Host<'a> {
         say: &mut dyn FnMut(&str),
     ) -> Result<(Made, Nodes), MeetError<E>> {
         let mut arrived = self.gather(plan, say)?;
-        let refuse = |arrived: &mut [Arrived], reason: &str| {
-            for node in arrived {
-                // Whoever left meanwhile needs no answer.
-                let _ = node.channel.send_all(&Answer::Refused(reason.to_owned()), PATIENCE);
-            }
-        };
-        let made = match make() {
-            Ok(made) => made,
-            Err(error) => {
-                refuse(&mut arrived, &format!("node 0 could not prepare the run: {error}"));
-                return Err(MeetError::Make(error));
-            }
-        };
+        let made = make().map_err(|error| {
+            refuse(&mut arrived, &format!("node 0 could not prepare the run: {error}"));
+            MeetError::Make(error)
+        })?;
         let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
-        let nodes: Vec<_> = arrived.iter().map(|node| (node.address, node.name())).collect();
-        for node in &mut arrived {
-            let (made, nodes) = (made.clone(), nodes.clone());
-            let welcome = Welcome { made, secret: *secret.bytes(), nodes, host: host() };
-            let sent = node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_PATIENCE);
-            sent.map_err(io_error(0, "hand over the plan"))?;
-        }
-        let key = run_key(&self.place.token, &secret, &made);
+        welcome(&mut arrived, &made, &secret).map_err(io_error(0, "hand over the plan"))?;
         let names: Vec<String> =
-            std::iter::once(host()).chain(nodes.into_iter().map(|n| n.1)).collect();
-        let mesh =
-            Mesh { place: self.place, key, names: &names, ranks: ranks_per_node(plan, self.place) };
+            std::iter::once(host()).chain(arrived.iter().map(Arrived::name)).collect();
+        let key = run_key(&self.place.token, &secret, &made);
+        let ranks = ranks_per_node(plan, self.place);
+        let mesh = Mesh { place: self.place, key, names: &names, ranks };
         let peers = mesh.connect(&self.listener, &[], say)?;
         let neighbours = arrived.into_iter().map(|node| {
             let name = node.name();
             Neighbour::new(node.node, name, node.channel)
         });
-        let nodes = Nodes::new(
-            (0, mesh.ranks),
-            neighbours.collect(),
-            peers,
-            made.1.clone(),
-            plan.distributed.timeout,
-        );
+        let (neighbours, timeout) = (neighbours.collect(), plan.distributed.timeout);
+        let nodes = Nodes::new((0, ranks), neighbours, peers, made.1.clone(), timeout);
         Ok((made, nodes))
     }
 
@@ -198,45 +172,69 @@ impl<'a> Host<'a> {
         let waited = plan.distributed.timeout;
         let until = Instant::now() + waited;
         let mut here: Vec<Option<Arrived>> = (1..nodes).map(|_| None).collect();
-        let names = |here: &[Option<Arrived>]| {
-            let missing = (1..).zip(here).filter(|(_, node)| node.is_none());
-            let names: Vec<String> = missing.map(|(node, _)| format!("node {node}")).collect();
-            names.join(", ")
-        };
-        say(&format!("waiting for {} at {master}:{port} ...", names(&here)));
+        say(&format!("waiting for {} at {master}:{port} ...", absent(&here)));
         while here.iter().any(Option::is_none) {
             let Some(guest) = door.wait(until, say) else {
-                return Err(MeetError::Missing { node: 0, missing: names(&here), waited });
+                return Err(MeetError::Missing { node: 0, missing: absent(&here), waited });
             };
-            let Some((mut came, hello)) = Arrived::hear(guest) else { continue };
-            let place = (hello.node as usize).checked_sub(1).and_then(|at| here.get_mut(at));
-            let refused = match objection(&hello, plan, nodes) {
-                Some(why) => Some(why),
-                None => match &place {
-                    Some(Some(earlier)) if !earlier.has_left() => {
-                        let why =
-                            format!("node {} is here already: {}", hello.node, earlier.name());
-                        let _ = came.channel.send_all(&Answer::Refused(why.clone()), PATIENCE);
-                        say(&format!("warning: {} was refused: {why}", came.name()));
-                        continue;
-                    }
-                    _ => None,
-                },
-            };
-            if let Some(why) = refused {
-                let reason = format!("node {} ({}): {why}", hello.node, came.name());
-                let all = here.iter_mut().flatten().chain(std::iter::once(&mut came));
-                for node in all {
-                    let _ = node.channel.send_all(&Answer::Refused(reason.clone()), PATIENCE);
-                }
-                return Err(MeetError::Refused { reason });
-            }
-            if let Some(place) = place {
-                *place = Some(came);
+            if let Some((came, hello)) = Arrived::hear(guest) {
+                self.seat(came, &hello, plan, &mut here, say)?;
             }
         }
         Ok(here.into_iter().flatten().collect())
     }
+
+    /// Gives a node its place. One whose place is taken is sent away; one that does not fit is the end for all.
+    fn seat<E>(
+        &self,
+        mut came: Arrived,
+        hello: &Hello,
+        plan: &Plan,
+        here: &mut [Option<Arrived>],
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(), MeetError<E>> {
+        if let Some(why) = objection(hello, plan, self.place.nodes) {
+            let reason = format!("node {} ({}): {why}", hello.node, came.name());
+            refuse(here.iter_mut().flatten().chain([&mut came]), &reason);
+            return Err(MeetError::Refused { reason });
+        }
+        // `objection` has compared the number with those of the places.
+        let place = &mut here[hello.node as usize - 1];
+        match place {
+            Some(earlier) if !earlier.has_left() => {
+                let why = format!("node {} is here already: {}", hello.node, earlier.name());
+                say(&format!("warning: {} was refused: {why}", came.name()));
+                refuse([&mut came], &why);
+            }
+            _ => *place = Some(came),
+        }
+        Ok(())
+    }
+}
+
+/// "node 1, node 3"
+fn absent(here: &[Option<Arrived>]) -> String {
+    let absent = (1..).zip(here).filter(|(_, node)| node.is_none());
+    let names: Vec<String> = absent.map(|(node, _)| format!("node {node}")).collect();
+    names.join(", ")
+}
+
+/// Sends nodes away. Whoever left meanwhile needs no answer.
+fn refuse<'a>(nodes: impl IntoIterator<Item = &'a mut Arrived>, reason: &str) {
+    for node in nodes {
+        let _ = node.channel.send_all(&Answer::Refused(reason.to_owned()), PATIENCE);
+    }
+}
+
+/// Hands the run to all nodes, with what they need to reach each other.
+fn welcome(arrived: &mut [Arrived], made: &Made, secret: &Key) -> io::Result<()> {
+    let nodes: Vec<_> = arrived.iter().map(|node| (node.address, node.name())).collect();
+    for node in arrived {
+        let (made, nodes, host) = (made.clone(), nodes.clone(), host());
+        let welcome = Welcome { made, secret: *secret.bytes(), nodes, host };
+        node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_PATIENCE)?;
+    }
+    Ok(())
 }
 
 /// A node that has come to node 0.
@@ -333,165 +331,91 @@ fn join<E>(
     say: &mut dyn FnMut(&str),
 ) -> Result<(Made, Nodes), MeetError<E>> {
     let (node, timeout) = (place.node, plan.distributed.timeout);
-    let address = format!("{}:{}", place.master, place.port);
-    say(&format!("node {node} goes to node 0 at {address} ..."));
-    let until = Instant::now() + timeout;
-    let (stream, session) =
-        reach((place.master.as_str(), place.port), &place.token, Purpose::Node(node), until)
-            .map_err(|unmet| match unmet {
-                Unmet::Unproved => MeetError::Stranger { address: address.clone() },
-                Unmet::Io(_) => {
-                    let missing = format!("node 0 at {address}");
-                    MeetError::Missing { node, missing, waited: timeout }
-                }
-            })?;
-    let here = stream.local_addr().map_err(io_error(node, "tell its own address"))?.ip();
-    let there = stream.peer_addr().map_err(io_error(node, "tell the address of node 0"))?;
+    let (stream, session) = reach_first(place, timeout, say)?;
+    let addresses = stream.local_addr().and_then(|here| Ok((here.ip(), stream.peer_addr()?)));
+    let (here, there) = addresses.map_err(io_error(node, "tell its own address"))?;
     let listener = TcpListener::bind((here, 0)).map_err(io_error(node, "listen"))?;
     let port = listener.local_addr().map_err(io_error(node, "listen"))?.port();
-    let mut channel =
-        Channel::sealed(stream, session).map_err(io_error(node, "use its connection"))?;
-    let hello = Hello {
-        version: VERSION.to_owned(),
-        node,
-        nodes: place.nodes,
-        host: host(),
-        port,
-        plan: serde_json::to_value(plan).unwrap_or_default(),
-    };
-    channel.send_all(&hello, CONNECT_PATIENCE).map_err(io_error(node, "greet node 0"))?;
-    let answer = channel.receive_one(timeout + MAKE_PATIENCE);
-    let welcome = match answer.map_err(io_error(node, "receive the plan from node 0"))? {
-        Answer::Welcome(welcome) => *welcome,
-        Answer::Refused(reason) => return Err(MeetError::Refused { reason }),
-    };
-    let Welcome { made, secret, nodes, host: host_of_0 } = welcome;
+    let channel = Channel::sealed(stream, session);
+    let mut channel = channel.map_err(io_error(node, "use its connection"))?;
+    let Welcome { made, secret, nodes, host } = apply(&mut channel, place, plan, port)?;
     let made = (for_machine_of(&made.0, plan), made.1, made.2);
     let key = run_key(&place.token, &Key::new(secret), &made);
-    let name_of_0 = format!("{host_of_0} at {}", there.ip());
+    let first = format!("{host} at {}", there.ip());
     let (addresses, names): (Vec<_>, Vec<_>) =
-        std::iter::once((there, name_of_0.clone())).chain(nodes).unzip();
-    let mesh = Mesh { place, key, names: &names, ranks: ranks_per_node(plan, place) };
-    let peers = mesh.connect(&listener, &addresses[..node as usize], say)?;
-    let neighbours = vec![Neighbour::new(0, name_of_0, channel)];
-    let nodes = Nodes::new((node, mesh.ranks), neighbours, peers, made.1.clone(), timeout);
+        std::iter::once((there, first.clone())).chain(nodes).unzip();
+    let ranks = ranks_per_node(plan, place);
+    let mesh = Mesh { place, key, names: &names, ranks };
+    let lower = addresses.get(..node as usize).unwrap_or_default();
+    let peers = mesh.connect(&listener, lower, say)?;
+    let neighbours = vec![Neighbour::new(0, first, channel)];
+    let nodes = Nodes::new((node, ranks), neighbours, peers, made.1.clone(), timeout);
     Ok((made, nodes))
 }
 
-/// Connects until the other end has proved itself. Only one that cannot is an error before `until`.
-fn reach(
-    address: impl ToSocketAddrs,
-    key: &Key,
-    purpose: Purpose,
-    until: Instant,
-) -> Result<(TcpStream, Session), Unmet> {
-    loop {
-        let met = TcpStream::connect(&address).map_err(Unmet::Io).and_then(|mut stream| {
-            let session = greet(&mut stream, key, purpose)?;
-            Ok((stream, session))
-        });
-        match met {
-            // Not there yet, or too busy with others.
-            Err(Unmet::Io(_)) if Instant::now() < until => std::thread::sleep(RETRY),
-            met => return met,
+/// A connection to node 0, which may be started later.
+fn reach_first<E>(
+    place: &Place,
+    waited: Duration,
+    say: &mut dyn FnMut(&str),
+) -> Result<(TcpStream, Session), MeetError<E>> {
+    let node = place.node;
+    let address = format!("{}:{}", place.master, place.port);
+    say(&format!("node {node} goes to node 0 at {address} ..."));
+    let at = (place.master.as_str(), place.port);
+    let met = reach(at, &place.token, Purpose::Node(node), Instant::now() + waited);
+    met.map_err(|unmet| match unmet {
+        Unmet::Unproved => MeetError::Stranger { address },
+        Unmet::Io(_) => {
+            MeetError::Missing { node, missing: format!("node 0 at {address}"), waited }
         }
+    })
+}
+
+/// Says who this node is, and waits for the run.
+fn apply<E>(
+    channel: &mut Channel,
+    place: &Place,
+    plan: &Plan,
+    port: u16,
+) -> Result<Welcome, MeetError<E>> {
+    let Place { node, nodes, .. } = *place;
+    let plan_as_json = serde_json::to_value(plan).unwrap_or_default();
+    let (version, host) = (VERSION.to_owned(), host());
+    let hello = Hello { version, node, nodes, host, port, plan: plan_as_json };
+    channel.send_all(&hello, CONNECT_PATIENCE).map_err(io_error(node, "greet node 0"))?;
+    let answer = channel.receive_one(plan.distributed.timeout + MAKE_PATIENCE);
+    match answer.map_err(io_error(node, "receive the plan from node 0"))? {
+        Answer::Welcome(welcome) => Ok(*welcome),
+        Answer::Refused(reason) => Err(MeetError::Refused { reason }),
     }
 }
 
-/// The connections between the ranks of all nodes.
-struct Mesh<'a> {
-    place: &'a Place,
-    key: Key,
-    /// Of all nodes.
-    names: &'a [String],
-    ranks: u32,
-}
-
-impl Mesh<'_> {
-    /// For each rank of this node, those that it talks to. This node connects to `lower` ones, and higher ones to it.
-    fn connect<E>(
-        &self,
-        listener: &TcpListener,
-        lower: &[SocketAddr],
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Vec<Vec<Peer>>, MeetError<E>> {
-        let node = self.place.node;
-        let mut peers = self.within().map_err(io_error(node, "connect its own ranks"))?;
-        // Open first, so that nobody waits for us while we connect.
-        let mut door = Door::open(listener, &self.key).map_err(io_error(node, "listen"))?;
-        let until = Instant::now() + CONNECT_PATIENCE;
-        for (other, address) in (0..).zip(lower) {
-            for (from, to) in self.pairs(other) {
-                let purpose = Purpose::Ranks { from: from.0, to: to.0 };
-                let (stream, session) = reach(address, &self.key, purpose, until)
-                    .map_err(|unmet| unreached(node, *address, unmet))?;
-                self.keep(&mut peers, (from, to), stream, session);
-            }
-        }
-        let mut expected: Vec<(Rank, Rank)> =
-            (node + 1..self.place.nodes).flat_map(|other| self.pairs(other)).collect();
-        while !expected.is_empty() {
-            let Some(guest) = door.wait(until, say) else {
-                let (_, rank) = expected[0];
-                let missing = format!("rank {rank} and {} others", expected.len() - 1);
-                return Err(MeetError::Missing { node, missing, waited: CONNECT_PATIENCE });
-            };
-            let Purpose::Ranks { from, to } = guest.purpose else { continue };
-            let pair = (Rank(to), Rank(from));
-            let Some(at) = expected.iter().position(|other| *other == pair) else { continue };
-            expected.swap_remove(at);
-            self.keep(&mut peers, pair, guest.stream, guest.session);
-        }
-        Ok(peers)
-    }
-
-    /// Each rank of this node with each of another.
-    fn pairs(&self, other: u32) -> impl Iterator<Item = (Rank, Rank)> + use<> {
-        let (mine, theirs, n) = (self.place.node * self.ranks, other * self.ranks, self.ranks);
-        (mine..mine + n).flat_map(move |mine| {
-            (theirs..theirs + n).map(move |theirs| (Rank(mine), Rank(theirs)))
-        })
-    }
-
-    fn keep(
-        &self,
-        peers: &mut [Vec<Peer>],
-        (own, other): (Rank, Rank),
-        stream: TcpStream,
-        session: Session,
-    ) {
-        let address = self.names.get((other.0 / self.ranks) as usize).cloned().unwrap_or_default();
-        // A delay of small messages is the only loss without it.
-        let _ = stream.set_nodelay(true);
-        let peer = Peer { rank: other, address, socket: stream.into(), session: Some(session) };
-        peers[(own.0 % self.ranks) as usize].push(peer);
-    }
-
-    /// The ranks of this node among themselves.
-    fn within(&self) -> io::Result<Vec<Vec<Peer>>> {
-        let first = self.place.node * self.ranks;
-        let mut peers: Vec<Vec<Peer>> = (0..self.ranks).map(|_| Vec::new()).collect();
-        for a in 0..self.ranks {
-            for b in a + 1..self.ranks {
-                let (to_b, to_a) = UnixStream::pair()?;
-                for (own, other, socket) in [(a, b, to_b), (b, a, to_a)] {
-                    let (rank, address) = (Rank(first + other), "this machine".to_owned());
-                    let socket = socket.into();
-                    peers[own as usize].push(Peer { rank, address, socket, session: None });
-                }
-            }
-        }
-        Ok(peers)
-    }
-}
-
-fn unreached<E>(node: u32, address: SocketAddr, unmet: Unmet) -> MeetError<E> {
-    match unmet {
-        Unmet::Unproved => MeetError::Stranger { address: address.to_string() },
-        Unmet::Io(source) => MeetError::Io { node, what: format!("reach {address}"), source },
-    }
-}
-
-fn io_error<E>(node: u32, what: &'static str) -> impl Fn(io::Error) -> MeetError<E> {
+pub(super) fn io_error<E>(node: u32, what: &'static str) -> impl Fn(io::Error) -> MeetError<E> {
     move |source| MeetError::Io { node, what: what.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_first_number_that_differs_is_named_with_its_place() {
+        let ours = json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.999] } });
+        let told = |theirs: serde_json::Value| difference("", &ours, &theirs);
+        assert_eq!(told(ours.clone()), None);
+        assert_eq!(
+            told(json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.95] } })).unwrap(),
+            "in its plan `optimizer.betas.1` is 0.95, and in that of node 0 it is 0.999"
+        );
+        assert_eq!(
+            told(json!({ "name": "a", "optimizer": { "betas": [0.9, 0.999] } })).unwrap(),
+            "in its plan `optimizer.lr` is null, and in that of node 0 it is 0.1"
+        );
+        let more =
+            json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.999] }, "x": 1 });
+        assert_eq!(told(more).unwrap(), "in its plan `x` is 1, and in that of node 0 it is null");
+    }
 }

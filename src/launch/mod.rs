@@ -36,6 +36,7 @@ mod kills;
 mod link;
 mod meet;
 mod memory;
+mod mesh;
 mod nodes;
 mod peer;
 mod phase;

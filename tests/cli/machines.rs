@@ -199,6 +199,23 @@ fn a_killed_machine_ends_node_0_with_its_name() {
 }
 
 #[test]
+fn a_machine_that_falls_silent_is_named_though_its_connections_hold() {
+    let machines = Machines::new(2);
+    let mut all = machines.endless(&["distributed.timeout=10s"]);
+    let (second, first) = (all.pop().unwrap(), all.pop().unwrap());
+    // Its ranks go on: only its beats stay away, as when a network loses everything.
+    second.signal(Signal::STOP);
+    let ended = first.wait();
+    ended.has_code(5);
+    ended.says(&["error: node 1 (", ") is gone\nwhere: rank 1 on node 1, "]);
+    ended.says(&["why:   nothing was heard of it for 1"]);
+    second.signal(Signal::CONT);
+    let ended = second.wait();
+    ended.has_code(5);
+    machines.are_clean();
+}
+
+#[test]
 fn a_rank_that_stands_still_is_named_on_all_machines() {
     let machines = Machines::new(2);
     let all = machines.endless(&["fault.stall_timeout=3s"]);
