@@ -149,17 +149,25 @@ impl Talk<'_> {
         self.into.check(me, self.line.rank, call, round)?;
         match told {
             Ok(told) => Ok(heard || told),
-            Err(why) => Err(self.last_words().unwrap_or_else(|| self.line.gone(call, &why))),
+            Err(why) => {
+                let said = self.last_words(me, call, round);
+                Err(said.unwrap_or_else(|| self.line.gone(call, &why)))
+            }
         }
     }
 
     /// Why a rank that takes nothing more has gone, if it said so: in place of what it was to say, or after it.
-    fn last_words(&mut self) -> Option<Error> {
-        let Line { socket, receive, .. } = &mut *self.line;
+    fn last_words(&mut self, me: Rank, call: &Call, round: u64) -> Option<Error> {
+        let Self { line: Line { socket, receive, rank, .. }, into, .. } = self;
+        let mut pull =
+            |words: &mut Incoming<'_>| words.pull(socket, receive.as_mut()).unwrap_or(false);
+        while !into.is_done() && into.check(me, *rank, call, round).is_ok() && pull(into) {}
+        if !into.is_done() {
+            return into.end();
+        }
         let mut after = Incoming::new(Target::Slice(&mut []));
-        let words = if self.into.is_done() { &mut after } else { &mut self.into };
-        while words.may_be_end() && words.pull(socket, receive.as_mut()).unwrap_or(false) {}
-        words.end()
+        while after.may_be_end() && pull(&mut after) {}
+        after.end()
     }
 
     fn is_done(&self) -> bool {
