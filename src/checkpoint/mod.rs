@@ -11,6 +11,7 @@
 //!
 //! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the copy.
 
+mod adapters;
 mod compare;
 mod copied;
 mod entries;
@@ -22,6 +23,7 @@ mod tensors;
 mod verify;
 mod writer;
 
+pub use adapters::{merged, peft, peft_config};
 pub use compare::Difference;
 pub use copied::Snapshot;
 pub use load::{

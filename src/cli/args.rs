@@ -219,8 +219,15 @@ pub(crate) enum CheckpointVerb {
     Export {
         /// Checkpoint folder.
         checkpoint: PathBuf,
-        /// File to write.
+        /// File to write; with `--peft` a folder.
         to: PathBuf,
+        /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and `adapter_config.json`, as PEFT
+        /// reads them.
+        #[arg(long, conflicts_with = "merge")]
+        peft: bool,
+        /// Add what the adapters of `[model.lora]` add to the weights, and leave the adapters away.
+        #[arg(long)]
+        merge: bool,
     },
 }
 

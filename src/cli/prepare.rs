@@ -10,7 +10,7 @@ use crate::config::schema::DataKind;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::files::RunLock;
 use crate::launch::Role;
-use crate::model::Registry;
+use crate::model::{self, Registry};
 use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::Environment;
 use crate::worker::exit;
@@ -44,14 +44,22 @@ pub(crate) fn prepare(
 
 /// Decides everything about a loaded experiment.
 pub(crate) fn decide(
-    loaded: Loaded,
+    mut loaded: Loaded,
     role: &Role,
     registry: &Registry,
 ) -> Result<Prepared, Refusal> {
     failpoint::reach("parse");
+    complete(&mut loaded)?;
     let facts = measure(&loaded, role)?;
     let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).map_err(refused)?;
     Ok(Prepared { loaded, plan, facts })
+}
+
+/// Fills in the sizes that lie beside the weights that the experiment names.
+pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Refusal> {
+    let help = || Some("give the model's sizes in [model], or choose other weights".to_owned());
+    model::complete(&mut loaded.experiment.model)
+        .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))
 }
 
 /// Names that an experiment may use.

@@ -5,9 +5,9 @@ pub(crate) type Belongs = (&'static str, &'static [&'static str]);
 
 /// Models that are stacks of attention layers.
 const TRANSFORMERS: &[&str] =
-    &["timebridge", "itransformer", "patchtst", "gpt", "nest", "fastconformer"];
+    &["timebridge", "itransformer", "patchtst", "gpt", "llama", "nest", "fastconformer"];
 /// Those whose feed-forward part has a width of its own.
-const FORECASTERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
+const WITH_D_FF: &[&str] = &["timebridge", "itransformer", "patchtst", "llama"];
 
 /// Data of observations and actions.
 const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
@@ -31,9 +31,17 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("attn_dropout", &["timebridge"]),
             ("d_model", TRANSFORMERS),
             ("n_heads", TRANSFORMERS),
-            ("d_ff", FORECASTERS),
-            ("n_layers", &["itransformer", "patchtst", "gpt", "nest", "fastconformer"]),
+            ("d_ff", WITH_D_FF),
+            ("n_layers", &["itransformer", "patchtst", "gpt", "llama", "nest", "fastconformer"]),
             ("bias", &["gpt"]),
+            ("n_kv_heads", &["llama"]),
+            ("rope_theta", &["llama"]),
+            ("norm_eps", &["llama"]),
+            ("tie_word_embeddings", &["llama"]),
+            ("lora.r", &["llama"]),
+            ("lora.alpha", &["llama"]),
+            ("lora.dropout", &["llama"]),
+            ("lora.targets", &["llama"]),
             ("patch_len", &["patchtst"]),
             ("stride", &["patchtst"]),
             ("period", &["timebridge"]),
