@@ -231,8 +231,6 @@ impl Engine {
         loss_scale: f64,
     ) -> Result<PassReport, Error> {
         let samples = pass.samples.len();
-        // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less.
-        let weight = samples as f64 / self.plan.batch.size.count() as f64;
         let place = self.place(step, pass);
         let epoch = (step - 1) / self.plan.length.steps_per_epoch.max(1);
         let draws = draws(&self.plan, epoch, &batch.samples);
@@ -248,15 +246,20 @@ impl Engine {
                     let loss = loss::mean(&engine.plan.loss, &outputs, &targets)?;
                     let correct = loss::correct(&engine.plan.loss, &outputs, &targets)?;
                     let value = f64::from(loss::scalar(&loss)?);
-                    Ok(((loss * (weight * loss_scale))?, value, correct))
+                    // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and those with
+                    // labels that do not count.
+                    let weight = loss::weight(&engine.plan.loss, &targets, samples)?;
+                    let factor = weight / engine.plan.batch.size.count() as f64 * loss_scale;
+                    Ok(((loss * factor)?, (value, weight), correct))
                 },
             )
             .map_err(|source| Error::Tensor { phase: "forward", step, source })
-            .and_then(|(scaled, value, correct)| {
+            .and_then(|(scaled, (value, weight), correct)| {
                 (self.observer)(step, Phase::Backward);
                 self.timed(|time| &mut time.backward, |_| scaled.backward())
                     .map_err(|source| Error::Tensor { phase: "backward", step, source })?;
-                Ok(PassReport::new(pass.index_in_step, samples as u64, value, correct))
+                let report = PassReport::new(pass.index_in_step, samples as u64, value, correct);
+                Ok(report.weighing(weight))
             });
         self.params.end_pass();
         result
