@@ -28,12 +28,15 @@ pub fn peft(model: &[u8]) -> Result<Vec<u8>, Error> {
 
 /// `adapter_config.json`.
 pub fn peft_config(lora: &LoraPlan, base: Option<&Path>) -> String {
+    // PEFT writes whole numbers as such.
+    let is_whole = lora.alpha.fract() == 0.0 && lora.alpha < f64::from(u32::MAX);
+    let alpha = if is_whole { json!(lora.alpha as u32) } else { json!(lora.alpha) };
     let config = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base.map(|path| path.display().to_string()),
         "r": lora.r,
-        "lora_alpha": lora.alpha,
+        "lora_alpha": alpha,
         "lora_dropout": lora.dropout,
         "target_modules": lora.targets,
         "bias": "none",

@@ -109,7 +109,7 @@ fn weights(checkpoint: &Path) -> Result<Vec<u8>, Refusal> {
     checkpoint::averaged_model(&opened).map_err(|error| unusable(&error))
 }
 
-/// The adapters of the checkpoint's run, as its description says, and the weights that it started from.
+/// The adapters of the checkpoint's run, as its description says, and the folder of the weights that it started from.
 fn adapters(checkpoint: &Path) -> Result<(LoraPlan, Option<PathBuf>), Refusal> {
     let real = std::fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
     let run = real.parent().and_then(Path::file_name).and_then(|name| name.to_str());
@@ -118,7 +118,8 @@ fn adapters(checkpoint: &Path) -> Result<(LoraPlan, Option<PathBuf>), Refusal> {
         let page = format!("error: `{}` has no adapters", checkpoint.display());
         Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
     };
-    Ok((model.lora.ok_or_else(without)?, model.pretrained))
+    let base = model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
+    Ok((model.lora.ok_or_else(without)?, base))
 }
 
 fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
