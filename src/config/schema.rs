@@ -310,6 +310,10 @@ pub struct Scheduler {
     pub gamma: Option<f64>,
     /// `cosine`: lowest learning rate.
     pub eta_min: Option<f64>,
+    /// `noam`: width of the model.
+    pub d_model: Option<u32>,
+    /// `noam`: lowest learning rate after the warm-up.
+    pub min_lr: Option<f64>,
     /// `one_cycle`: share of the steps in which the rate rises.
     pub pct_start: Option<f64>,
     /// `one_cycle`: the first rate is the peak divided by this.
@@ -346,6 +350,8 @@ pub enum SchedulerKind {
     Plateau,
     /// `ExponentialLR`
     Exponential,
+    /// `NeMo`'s `NoamAnnealing` (Vaswani et al. 2017, section 5.3), its warm-up included.
+    Noam,
 }
 
 /// When a schedule moves.

@@ -108,9 +108,12 @@ fn loading(plan: &Plan) -> Bytes {
             let numbers = Bytes::of_f32(ranges.observations.len() + ranges.actions.len()).0;
             (plan.data.n_train + plan.data.n_val) as u64 * numbers
         }
-        // Two bytes per character.
-        SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 2,
-        SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,
+        // Four bytes per character or token.
+        SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 4,
+        // Instructions are kept as they are, some bytes per token.
+        SourcePlan::Csv { .. } | SourcePlan::Instructions(_) => {
+            (plan.data.n_train + plan.data.n_val) as u64 * sample
+        }
         // A byte per pixel.
         SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,
         SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } | SourcePlan::Speech(_) => 0,

@@ -38,7 +38,7 @@ pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
 pub use batch::{BatchPlan, admitted_worlds};
 pub use control::{Behaviour, ChunkPlan, Ranges, scaled, unscaled};
-pub use data::{DataPlan, SourcePlan, SpeechSource};
+pub use data::{DataPlan, InstructionSource, SourcePlan, SpeechSource};
 pub use distributed::{BackendPlan, DistributedPlan};
 pub use facts::{DataFacts, Facts, GpuFacts, ModelFacts};
 pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
