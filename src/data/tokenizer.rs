@@ -11,6 +11,9 @@ use crate::data::read;
 const ENDS: [&str; 6] =
     ["</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>"];
 
+/// Most words of a vocabulary: a model has an output for each.
+const MOST_TOKENS: u32 = 1 << 20;
+
 /// Text <-> tokens.
 pub struct Tokenizer(Inner);
 
@@ -35,6 +38,12 @@ impl Tokenizer {
         // A file may ask for padding and cutting, which are the data's business.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
+        let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
+        if last >= MOST_TOKENS {
+            return Err(unusable(format!(
+                "its token {last} is beyond the {MOST_TOKENS} there can be"
+            )));
+        }
         Ok(Self(inner))
     }
 

@@ -249,7 +249,9 @@ impl Engine {
                     // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and those with
                     // labels that do not count.
                     let weight = loss::weight(&engine.plan.loss, &targets, samples)?;
-                    let factor = weight / engine.plan.batch.size.count() as f64 * loss_scale;
+                    // Where nothing counts the gradient is zero, but it must reach the parameters.
+                    let share = if weight > 0.0 { weight } else { 1.0 };
+                    let factor = share / engine.plan.batch.size.count() as f64 * loss_scale;
                     Ok(((loss * factor)?, (value, weight), correct))
                 },
             )

@@ -15,6 +15,7 @@ mod doctor;
 mod elastic;
 mod experiments;
 mod failpoints;
+mod instructions;
 mod lab;
 mod memory;
 mod oom;
