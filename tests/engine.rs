@@ -21,7 +21,7 @@ use ddprun::plan::{
     EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision,
     ScalerPlan, ScheduleRule, UpdateRule, WindowPlan,
 };
-use ddprun::units::{AccumulationSteps, BatchSize, Bytes, Rank, Shards};
+use ddprun::units::{AccumulationSteps, BatchSize, Bytes, GlobalBatchSize, Rank, Shards};
 use sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
 use support::{CLASSES, N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
@@ -260,6 +260,12 @@ fn labels_count_alike_however_they_are_spread_over_passes_and_ranks() {
         }
     }
     assert_eq!(steps_with_ignored_labels(&cut(2, 2)), steps_with_ignored_labels(&cut(2, 1)));
+    // A step of samples 0 alone: nothing counts in it, and nothing is wrong.
+    let mut nothing = cut(1, 1);
+    (nothing.batch.global, nothing.batch.shards) = (GlobalBatchSize::ONE, Shards::new(1).unwrap());
+    nothing.batch.accumulation = AccumulationSteps::new(1).unwrap();
+    let first = steps_with_ignored_labels(&nothing)[0];
+    assert_eq!(first, (0.0, 0.0));
 }
 
 #[test]
