@@ -1,9 +1,11 @@
 //! Text <-> tokens by a `tokenizer.json`, as the `HuggingFace` hub has one beside each language model.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use tokenizers::Tokenizer as Inner;
 
+use crate::data::assemble::panic_message;
 use crate::data::error::Error;
 use crate::data::read;
 
@@ -33,8 +35,11 @@ impl Tokenizer {
             _ => Error::Io { action: "read", path: path.to_owned(), source },
         })?;
         let unusable = |what| Error::Format { path: path.to_owned(), what };
-        let mut inner = Inner::from_bytes(bytes)
-            .map_err(|error| unusable(format!("it is no tokenizer: {error}")))?;
+        let not_one = |error: String| unusable(format!("it is no tokenizer: {error}"));
+        serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)
+            .map_err(|error| not_one(error.to_string()))?;
+        let mut inner =
+            caught(|| Inner::from_bytes(bytes).map_err(|e| e.to_string())).map_err(not_one)?;
         // A file may ask for padding and cutting, which are the data's business.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
@@ -53,13 +58,14 @@ impl Tokenizer {
     ///
     /// Why there are none, in the tokenizer's words.
     pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, String> {
-        let found = self.0.encode_fast(text, begins).map_err(|error| error.to_string())?;
-        Ok(found.get_ids().to_vec())
+        let found = || self.0.encode_fast(text, begins).map_err(|error| error.to_string());
+        Ok(caught(found)?.get_ids().to_vec())
     }
 
     /// The text of `tokens`, without those that only begin or end it.
     pub fn decode(&self, tokens: &[u32]) -> String {
-        self.0.decode(tokens, true).unwrap_or_default()
+        let text = || self.0.decode(tokens, true).map_err(|error| error.to_string());
+        caught(text).unwrap_or_default()
     }
 
     /// The words of the vocabulary in the order of their tokens; empty where a number has none.
@@ -83,6 +89,11 @@ impl Tokenizer {
             None => ENDS.iter().find_map(|name| self.0.token_to_id(name)),
         }
     }
+}
+
+/// What `work` gives; a panic of the tokenizer, as some damaged files cause, is an error of its own.
+fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_message(&*panic)))
 }
 
 #[cfg(test)]
