@@ -12,7 +12,7 @@ use crate::files::RunLock;
 use crate::launch::Role;
 use crate::model::Registry;
 use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
-use crate::record::Environment;
+use crate::record::{Environment, RESOLVED};
 use crate::worker::exit;
 use crate::{data, failpoint, files, ops, report, worker};
 
@@ -204,17 +204,16 @@ fn describe(prepared: &Prepared, folders: &RunFolders, resolved: &str) -> Result
         // On a resume the file of the first start stays; `resolved.toml` holds the truth.
         _ => {}
     }
-    files::write_atomic(&logs.join(RESOLVED), resolved.as_bytes())?;
     let plan = prepared.plan.clone();
     let description = Description { format: FORMAT, run: folders.clone(), plan };
     let text = serde_json::to_vec_pretty(&description).unwrap_or_default();
-    files::write_atomic(&logs.join(DESCRIPTION), &text)
+    files::write_atomic(&logs.join(DESCRIPTION), &text)?;
+    // Last: a folder that has it is a run, which can be resumed.
+    files::write_atomic(&logs.join(RESOLVED), resolved.as_bytes())
 }
 
 /// Version of `run.json`.
 const FORMAT: u32 = 1;
-/// Name of the resolved experiment of a run, which can be run as it is.
-pub(crate) const RESOLVED: &str = "resolved.toml";
 const DESCRIPTION: &str = "run.json";
 
 /// `run.json`: the folders and the plan of a run.

@@ -2,13 +2,14 @@
 
 use crate::cli::args::ResumeArgs;
 use crate::cli::prepare::{
-    Description, OwnedRun, Prepared, RESOLVED, decide, find_run, own_run, refused, vocabulary,
+    Description, OwnedRun, Prepared, decide, find_run, own_run, refused, vocabulary,
 };
 use crate::cli::train::{one_machine, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::{self, Change, Loaded};
 use crate::launch::Role;
 use crate::model::Registry;
+use crate::record::RESOLVED;
 use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.

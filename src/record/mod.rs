@@ -42,6 +42,9 @@ use crate::units::Rank;
 pub(crate) use summary::summary;
 use terminal::Terminal;
 
+/// Name of the resolved experiment of a run, which can be run as it is.
+pub const RESOLVED: &str = "resolved.toml";
+
 /// Why the record of a run could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
