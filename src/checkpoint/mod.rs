@@ -32,6 +32,8 @@ pub use manifest::{Damage, FileEntry, Manifest, Part};
 pub use save::{Destination, save};
 pub use tensors::{Tensor, tensors};
 pub use writer::Writer;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use {manifest::parse, manifest::sealed_anew, tensors::header_of};
 
 use std::path::PathBuf;
 

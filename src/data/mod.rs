@@ -39,6 +39,9 @@ use candle_core::Tensor;
 use crate::plan::{DataPlan, SourcePlan};
 use crate::rng::Key;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzed;
+
 pub use control::push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
 pub use error::{Error, Fault, SampleError};
 pub use speech::LogMel;

@@ -59,3 +59,5 @@ pub(crate) use signals::Signals;
 pub use start::Program;
 pub use supervise::{Exit, RESIZED, Stop};
 pub use verdict::Ended;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use wire::receive_both;

@@ -176,6 +176,19 @@ pub(super) fn poll(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result
     }
 }
 
+/// Receives `bytes` as the parent and as a rank; returns whether each was understood.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn receive_both(bytes: &[u8]) -> io::Result<[bool; 2]> {
+    let receive = || {
+        let (mut from, to) = UnixStream::pair()?;
+        // More would fill the socket.
+        from.write_all(&bytes[..bytes.len().min(64 << 10)])?;
+        Channel::new(to)
+    };
+    let (mut parent, mut rank) = (receive()?, receive()?);
+    Ok([parent.receive::<FromRank>().is_ok(), rank.receive::<ToRank>().is_ok()])
+}
+
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }

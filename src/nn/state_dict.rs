@@ -121,7 +121,7 @@ pub fn load_state_dict(
 }
 
 /// [`load_state_dict`] from bytes that were read already; `path` is for messages.
-fn load_state_dict_bytes(
+pub(crate) fn load_state_dict_bytes(
     params: &Params,
     path: &Path,
     bytes: &[u8],
