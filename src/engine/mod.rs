@@ -119,6 +119,7 @@ impl Engine {
         let loss_scale = self.state.scaler.map_or(1.0, |scaler| scaler.scale);
 
         self.reducer.begin_step();
+        let waited_before = self.time.data;
         let mut reports = Vec::with_capacity(passes.len());
         for (position, pass) in passes.iter().enumerate() {
             if position + 1 == passes.len() {
@@ -137,7 +138,9 @@ impl Engine {
         let waited = self.reducer.finish_step()?;
         self.time.communication += waited.as_secs_f64();
 
-        let votes = self.vote(&Vote { passes: reports, unused: self.reducer.unused(), wish })?;
+        let waited = (1e6 * (self.time.data - waited_before)) as u64;
+        let unused = self.reducer.unused();
+        let votes = self.vote(&Vote { passes: reports, unused, wish, waited })?;
         self.check_unused(step, &votes)?;
         let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
 
@@ -153,7 +156,7 @@ impl Engine {
             )?;
         }
         self.count(&totals);
-        self.look_for_stragglers(step, clock.seconds());
+        self.look_for_stragglers(step, &votes, clock.seconds());
         let wish = votes.iter().map(|vote| vote.wish).max().unwrap_or_default();
         Ok(self.report(step, rates, &totals, norm, (updated, wish)))
     }
@@ -163,9 +166,10 @@ impl Engine {
         self.straggler.take()
     }
 
-    fn look_for_stragglers(&mut self, step: u64, seconds: f64) {
+    fn look_for_stragglers(&mut self, step: u64, votes: &[Vote], seconds: f64) {
         if let Some(stragglers) = &mut self.stragglers {
-            let found = stragglers.step(step, &self.collective.lags(), seconds);
+            let waits: Vec<f64> = votes.iter().map(|vote| 1e-6 * vote.waited as f64).collect();
+            let found = stragglers.step(step, &self.collective.lags(), &waits, seconds);
             self.straggler = found.or(self.straggler.take());
         }
     }

@@ -16,6 +16,8 @@ pub(crate) struct Vote {
     pub(crate) unused: Vec<usize>,
     /// What its signals and its clock ask for.
     pub(crate) wish: Wish,
+    /// Microseconds that it waited for its data.
+    pub(crate) waited: u64,
 }
 
 /// What a rank wants to happen at the step edge; the strongest wish of any rank wins.
