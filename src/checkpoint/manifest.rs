@@ -90,6 +90,13 @@ pub enum Damage {
         /// Bytes written.
         expected: u64,
     },
+    /// A file holds NaN or infinity.
+    NotFinite {
+        /// Its name.
+        file: String,
+        /// The tensor.
+        part: String,
+    },
     /// A file has other contents.
     Contents {
         /// Its name.
@@ -111,6 +118,9 @@ impl fmt::Display for Damage {
             Self::Unreadable { file, why } => write!(f, "`{file}` cannot be read ({why})"),
             Self::Size { file, found, expected } => {
                 write!(f, "`{file}` has {found} bytes instead of {expected}")
+            }
+            Self::NotFinite { file, part } => {
+                write!(f, "`{file}` holds values that are not finite, first in `{part}`")
             }
             Self::Contents { file, part: None } => {
                 write!(f, "`{file}` has other contents than were written")

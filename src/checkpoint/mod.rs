@@ -104,6 +104,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// The weights have no meaning any more.
+    #[error("`{name}` is not finite after step {step}: no checkpoint is made of it")]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// The first parameter or buffer.
+        name: String,
+    },
     /// The writer's thread cannot be started.
     #[error("cannot start the thread that writes checkpoints: {0}")]
     Thread(#[source] std::io::Error),

@@ -6,9 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 use crate::checkpoint::Error;
+use crate::checkpoint::copied::are_finite;
 use crate::checkpoint::entries::{Entry, Target};
 use crate::checkpoint::load::{Opened, entry, misfit};
 use crate::checkpoint::manifest::{CONTENTS, Damage, FileEntry, Manifest, Part};
@@ -116,18 +118,22 @@ impl<'a> TensorFile<'a> {
 
     /// Reads one tensor to its place, and checks it there.
     fn read<V: Target>(&self, tensor: Entry<V>) -> Result<(), Damage> {
-        let Entry { name, values, .. } = tensor;
+        let Entry { name, values, dtype, .. } = tensor;
         let Some(info) = self.header.info(&name) else { return Ok(()) };
         let start = self.data + info.data_offsets.0 as u64;
-        let mut hash = Ok(blake3::hash(&[]));
+        let (mut hash, mut is_finite) = (Ok(blake3::hash(&[])), true);
         values
-            .fill(|bytes| hash = read_hashed(&self.file, start, bytes))
+            .fill(|bytes| {
+                hash = read_hashed(&self.file, start, bytes);
+                is_finite = dtype != Dtype::F32 || are_finite(bytes);
+            })
             .map_err(|error| Damage::reading(self.name, &std::io::Error::other(error)))?;
         let hash = hash.map_err(|error| Damage::reading(self.name, &error))?;
         match self.parts.get(name.as_str()) {
             Some(part) if part.blake3 != hash.to_hex().as_str() => {
                 Err(contents(self.name, self.entry, part))
             }
+            _ if !is_finite => Err(Damage::NotFinite { file: self.name.to_owned(), part: name }),
             _ => Ok(()),
         }
     }

@@ -20,6 +20,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::failpoint;
 use crate::model::Registry;
+use crate::record;
 use crate::worker::exit;
 use args::{Args, Verb};
 
@@ -66,7 +67,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -
     match dispatch(args, registry) {
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {
-            to_stderr(&refusal.page);
+            last_words(&refusal.page);
             ExitCode::from(refusal.code)
         }
     }
@@ -110,8 +111,13 @@ fn to_stdout(text: &str) -> Result<u8, Refusal> {
     }
 }
 
-/// Everything that is not data goes to stderr.
+/// Everything that is not data goes to stderr, unless that would hold us up.
 fn to_stderr(text: &str) {
+    record::say(text);
+}
+
+/// Says why this process ends, to a reader who may take all the time there is.
+fn last_words(text: &str) {
     // Nobody is left to tell if stderr is closed.
     drop(writeln!(io::stderr(), "{text}"));
 }

@@ -173,18 +173,19 @@ pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedR
     let resolved =
         config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     describe(prepared, &folders, &resolved).map_err(unwritable)?;
-    let environment = Some(describe_environment(folders.logs.clone()));
+    let environment = describe_environment(folders.logs.clone());
     Ok(OwnedRun { folders, environment, _lock: lock })
 }
 
 /// Describes the machine beside the start of the ranks, which do not need it. A description that cannot be
-/// written is no reason not to train.
-fn describe_environment(logs: PathBuf) -> JoinHandle<()> {
-    std::thread::spawn(move || {
+/// written is no reason not to train; where no thread is to be had, it is not even tried.
+fn describe_environment(logs: PathBuf) -> Option<JoinHandle<()>> {
+    let describe = move || {
         if let Err(error) = Environment::measure().write(&logs) {
             to_stderr(&format!("warning: the machine was not described: {error}"));
         }
-    })
+    };
+    std::thread::Builder::new().name("environment".into()).spawn(describe).ok()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]

@@ -1,6 +1,7 @@
 //! Training: as the parent of all ranks, as one of its ranks, or as a rank of a foreign launcher.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use crate::checkpoint;
@@ -206,9 +207,20 @@ fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
         | JoinError::NotARank
         | JoinError::SeveralMachines { .. }
         | JoinError::OtherWorld { .. } => exit::REFUSED,
+        JoinError::Inherited { source, .. } if is_lack(source) => exit::RESOURCE,
         JoinError::Inherited { .. } | JoinError::Rendezvous(_) => exit::PEER,
     };
-    Refusal::new(code, format!("error: {error}"))
+    let why = match error {
+        JoinError::Inherited { source, .. } => format!("\n  why: {source}"),
+        _ => String::new(),
+    };
+    Refusal::new(code, format!("error: {error}{why}"))
+}
+
+/// Whether the system has no thread, descriptor or memory left for us.
+fn is_lack(error: &io::Error) -> bool {
+    let lacks = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE];
+    error.raw_os_error().is_some_and(|errno| lacks.contains(&errno))
 }
 
 impl fmt::Display for Refusal {

@@ -104,6 +104,7 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
         return Err(fail("receive its plan")(io::ErrorKind::InvalidData.into()));
     };
     failpoint::reach("join");
+    let status = status.map(|status| (status, rank_plan.plan.distributed.timeout));
     let link = Link::open(Some(channel), status, rank, rank_plan.run.logs.clone());
     Ok(Membership { rank_plan: *rank_plan, shm, link: link.map_err(fail("listen to its parent"))? })
 }

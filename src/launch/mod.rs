@@ -36,6 +36,7 @@ mod report;
 mod restart;
 mod run;
 mod signals;
+mod silence;
 mod stall;
 mod start;
 mod supervise;

@@ -81,6 +81,7 @@ pub(super) fn watch(
         on_note(Note::Started { rank, pid: process.child.id() });
     }
     let (mut looked, mut vigil) = (clock(), Vigil::new(patience, processes.len()));
+    let mut looks = 0;
     while !group.is_over(clock()) {
         wait(&processes, ears, &group);
         let mut events = ears.events();
@@ -91,6 +92,8 @@ pub(super) fn watch(
         }
         if group.is_failing() || clock() >= looked + LOOK {
             looked = clock();
+            looks += 1;
+            processes.iter().take(1).for_each(|process| process.status.look(looks));
             look(&group, &processes, &mut vigil, &mut events);
         }
         events.push(Event::Tick);

@@ -18,6 +18,7 @@ mod history_file;
 mod line;
 mod metrics;
 mod rank_log;
+mod stderr;
 mod summary;
 mod terminal;
 pub(crate) mod text;
@@ -33,6 +34,7 @@ pub use line::{Context, device_line, line};
 pub(crate) use line::{quiet_line, restart};
 pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;
+pub(crate) use stderr::say;
 pub use terminal::Screen;
 
 use crate::event::{Event, Finished, History};

@@ -1,6 +1,7 @@
 //! The pieces of one rank, put together.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub(crate) fn assemble(
     registry: &Registry,
 ) -> Result<RankRun, Error> {
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
-    limit_threads(&plan);
+    limit_threads(&plan)?;
     let place = Place::open(&plan, rank)?;
     let collective = place.join(&plan, shm)?;
     link.when_told_to_give_up({
@@ -90,9 +91,16 @@ pub(crate) fn assemble(
 
 /// Gives this rank its share of the cores. A pool that exists already (a user's own program) is kept:
 /// the number of threads changes no bit.
-fn limit_threads(plan: &Plan) {
+fn limit_threads(plan: &Plan) -> Result<(), Error> {
     let threads = plan.distributed.threads_per_rank;
-    drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    let refused = built.err().and_then(|error| {
+        // Without a source there is a pool already.
+        let why = std::error::Error::source(&error)?.downcast_ref::<io::Error>()?;
+        Some(why.raw_os_error().map_or_else(|| why.kind().into(), io::Error::from_raw_os_error))
+    });
+    let what = "the threads that compute";
+    refused.map_or(Ok(()), |source| Err(Error::Thread { what, source }))
 }
 
 /// Starts what writes this rank's checkpoints.

@@ -97,7 +97,7 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Re
             .name("training".into())
             .stack_size(STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(Error::Thread)?;
+            .map_err(|source| Error::Thread { what: "the training thread", source })?;
         thread.join().unwrap_or_else(|panic| Err(Error::from_panic(panic.as_ref())))
     })
 }

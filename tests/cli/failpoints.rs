@@ -174,6 +174,17 @@ fn a_rank_that_stops_in_a_phase_without_a_limit_is_named_too() {
 }
 
 #[test]
+fn a_panic_while_a_lock_is_held_leaves_nobody_waiting_for_it() {
+    for (point, code) in [("loader.locked=panic@1,*", 70), ("writer.locked=panic@0,*", 70)] {
+        let lab = Lab::with(&experiment());
+        let ended = run(&lab, point, &[]);
+        assert_eq!(ended.code, code, "{point}: {}", ended.stderr);
+        assert!(ended.stderr.contains("was asked to panic"), "{point}: {}", ended.stderr);
+        lab.is_clean();
+    }
+}
+
+#[test]
 fn a_panic_in_any_thread_of_a_rank_ends_the_run_with_its_words() {
     for (point, code) in
         [("backward=panic@1,6", 70), ("checkpoint.sync=panic@0", 70), ("sample=panic@1", 3)]

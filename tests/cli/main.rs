@@ -10,12 +10,14 @@
 
 mod bad_input;
 mod chaos;
+mod control_group;
 mod docs;
 mod doctor;
 mod elastic;
 mod experiments;
 mod failpoints;
 mod lab;
+mod limits;
 mod memory;
 mod oom;
 mod outputs;
