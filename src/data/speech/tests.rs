@@ -88,7 +88,7 @@ fn what_cannot_be_used_is_named() {
 
 #[test]
 fn a_rate_that_no_speech_has_is_refused_before_anything_is_computed_for_it() {
-    for rate in [0, 999, 768_001, u32::MAX] {
+    for rate in [999, 768_001, 1 << 30] {
         let dir = folders();
         tone(&dir.path().join("train/0_rate.wav"), 10, rate);
         let error = facts(dir.path()).unwrap_err().to_string();
