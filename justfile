@@ -41,6 +41,24 @@ failpoints:
 chaos n="50" seed="1":
     CHAOS={{n}} CHAOS_SEED={{seed}} cargo test --locked --test cli chaos -- --nocapture
 
+# Coverage-guided fuzzing with libFuzzer on nightly Rust: `just fuzz image 600`; without a name all targets, a minute each.
+[group('check')]
+fuzz target="all" seconds="60":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    host="$(rustc -vV | sed -n 's/^host: //p')"
+    # What cargo-fuzz sets: counters and comparisons that libFuzzer looks at.
+    coverage=(level=4 inline-8bit-counters pc-table trace-compares stack-depth)
+    export RUSTFLAGS="-Cpasses=sancov-module ${coverage[*]/#/-Cllvm-args=-sanitizer-coverage-} --cfg fuzzing"
+    cargo +nightly build --locked --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz --bins
+    targets="{{target}}"
+    if [ "$targets" = all ]; then targets="$(ls fuzz/corpus)"; fi
+    for name in $targets; do
+      mkdir -p "target/fuzz/found/$name"
+      "target/fuzz/$host/release/$name" "target/fuzz/found/$name" "fuzz/corpus/$name" -max_total_time={{seconds}} \
+        -max_len=16384 -timeout=20 -rss_limit_mb=3000 -artifact_prefix="target/fuzz/$name-" -print_final_stats=1
+    done
+
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]
 layering:

@@ -154,6 +154,9 @@ pub struct Straggler {
     pub step: u64,
     /// Time per step for which the others waited, in seconds.
     pub lag_seconds: f64,
+    /// Time per step in which it waited for its data, in seconds.
+    #[serde(default)]
+    pub data_seconds: f64,
     /// Time of a step, in seconds.
     pub step_seconds: f64,
 }

@@ -10,8 +10,8 @@ mod new_file;
 mod run_lock;
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::symlink;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,6 +91,21 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
             Err(error)
         }
     }
+}
+
+/// Writes `bytes` into a new file that its user alone can read.
+///
+/// # Errors
+///
+/// There is something of that name, or a step fails.
+pub fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let create = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    create().map_err(Error::io("create the file", path))
 }
 
 /// Makes the folder `path` from what `fill` writes, and syncs, into the folder that it is given; all of it or

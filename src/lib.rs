@@ -31,3 +31,6 @@ pub mod worker;
 pub mod report;
 pub mod sweep;
 pub mod cli;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;

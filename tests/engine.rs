@@ -8,20 +8,21 @@ mod support;
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use ddprun::checkpoint::{self, Snapshot};
-use ddprun::data::sampler::evaluation_chunks;
+use ddprun::data::Batch;
+use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::engine::buckets::Layout;
-use ddprun::engine::{Engine, Error, Split};
+use ddprun::engine::{Engine, Error, Split, Wish};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
 use ddprun::plan::{
     EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision,
-    ScalerPlan, WindowPlan,
+    ScalerPlan, ScheduleRule, UpdateRule, WindowPlan,
 };
-use ddprun::units::{Bytes, Rank};
-use sequences::{forecast_plan, gpt_plan, policy_plan, speech_plan};
+use ddprun::units::{AccumulationSteps, BatchSize, Bytes, GlobalBatchSize, Rank, Shards};
+use sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
 use support::{CLASSES, N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
@@ -128,6 +129,143 @@ fn a_gpt_with_dropout_and_tied_weights_has_the_same_bits_at_any_world_size() {
     let mut again = gpt_plan(2);
     again.activation_checkpointing = true;
     assert_eq!(train(&again), alone, "activations computed again");
+}
+
+#[test]
+fn a_llama_and_its_adapters_have_the_same_bits_at_any_world_size() {
+    for plan in [llama_plan, lora_plan] {
+        let alone = train(&plan(1));
+        for world in [2, 4] {
+            assert_eq!(train(&plan(world)), alone, "world size {world}");
+        }
+        let mut again = plan(2);
+        again.activation_checkpointing = true;
+        assert_eq!(train(&again), alone, "activations computed again");
+    }
+    let trained = on_ranks(&lora_plan(1), |collective| {
+        let plan = lora_plan(1);
+        let mut engine = engine(&plan, collective);
+        let sums = |engine: &Engine| {
+            let sum = |var: &candle_core::Var| {
+                var.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap()
+            };
+            let params = engine.params();
+            let frozen: f32 = params.buffers().iter().map(|b| sum(b.var().unwrap())).sum();
+            let adapters: f32 = params.parameters().iter().map(|p| sum(p.var().unwrap())).sum();
+            (frozen, adapters, engine.moments().len())
+        };
+        let before = sums(&engine);
+        for _ in 0..4 {
+            step(&mut engine, &plan, Rank(0)).unwrap();
+        }
+        (before, sums(&engine))
+    });
+    let (before, after) = trained[0];
+    assert_eq!((before.0, before.2), (after.0, 12), "what is frozen has no moments and stays");
+    assert_ne!(before.1, after.1);
+}
+
+/// Losses of 24 steps in which each token is to be said again.
+fn losses(plan: &Plan) -> Vec<f64> {
+    let ranks = on_ranks(plan, |collective| -> Vec<f64> {
+        let rank = collective.rank();
+        let mut engine = engine(plan, collective);
+        let world = plan.distributed.world_size;
+        let said_again = |samples: &[u32]| {
+            let batch = batch(plan, samples);
+            Batch { targets: batch.inputs.to_dtype(DType::U32).unwrap(), ..batch }
+        };
+        let loss = |step: u64| {
+            let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, step / 6);
+            let passes = order.passes((step % 6) as usize, rank);
+            let mut next = passes.iter();
+            let mut batch = || Ok(said_again(&next.next().unwrap().samples));
+            engine.step(&passes, &mut batch, Wish::Continue).unwrap().loss
+        };
+        (0..24).map(loss).collect()
+    });
+    ranks[0].clone()
+}
+
+#[test]
+fn transformers_of_text_train_in_bf16_as_in_fp32_with_the_same_bits_at_any_world_size() {
+    for in_world in [gpt_plan, llama_plan, lora_plan] {
+        let plan = |world, precision| {
+            let mut plan = Plan { precision, ..in_world(world) };
+            plan.schedule.rule = ScheduleRule::Constant;
+            plan.optimizer.rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8 };
+            plan.optimizer.lr = 0.02;
+            // Frozen heads can only say much with weights as large as those of a trained model.
+            plan.model.llama.init_std = 0.3;
+            plan
+        };
+        let full = losses(&plan(1, Precision::Fp32));
+        let half = losses(&plan(1, Precision::Bf16));
+        assert_ne!(half, full);
+        for (half, full) in half.iter().zip(&full) {
+            assert!((half - full).abs() < 0.02 * full, "{half} instead of {full}");
+        }
+        let [first, last] = [&half[..4], &half[20..]].map(|part| part.iter().sum::<f64>());
+        assert!(last < 0.99 * first, "{half:?}");
+        assert_eq!(train(&plan(2, Precision::Bf16)), train(&plan(1, Precision::Bf16)));
+    }
+}
+
+/// Losses and lengths of gradients of 3 steps in which sample i has i % 11 labels that count.
+fn steps_with_ignored_labels(plan: &Plan) -> Vec<(f64, f64)> {
+    let ranks = on_ranks(plan, |collective| -> Vec<(f64, f64)> {
+        let rank = collective.rank();
+        let mut engine = engine(plan, collective);
+        let world = plan.distributed.world_size;
+        let partly = |samples: &[u32]| {
+            let batch = batch(plan, samples);
+            let labels = samples.iter().flat_map(|&sample| {
+                let label =
+                    move |i| if i < sample % 11 { i64::from((sample + i) % 4) } else { -100 };
+                (0..12).map(label)
+            });
+            let labels: Vec<i64> = labels.collect();
+            let targets = Tensor::from_vec(labels, (samples.len(), 12), batch.targets.device());
+            Batch { targets: targets.unwrap(), ..batch }
+        };
+        let run = |step: u64| {
+            let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
+            let passes = order.passes(step as usize, rank);
+            let mut next = passes.iter();
+            let mut batch = || Ok(partly(&next.next().unwrap().samples));
+            let report = engine.step(&passes, &mut batch, Wish::Continue).unwrap();
+            (report.loss, report.grad_norm)
+        };
+        (0..3).map(run).collect()
+    });
+    ranks[0].clone()
+}
+
+#[test]
+fn labels_count_alike_however_they_are_spread_over_passes_and_ranks() {
+    let cut = |size: u32, world| {
+        let mut plan = gpt_plan(world);
+        (plan.model.dropout, plan.data.shuffle) = (0.0, false);
+        plan.batch.size = BatchSize::new(size).unwrap();
+        plan.batch.accumulation = AccumulationSteps::new(16 / size / world).unwrap();
+        plan.batch.shards = Shards::new((16 / size).min(4)).unwrap();
+        plan
+    };
+    let whole = steps_with_ignored_labels(&cut(16, 1));
+    // Sample 0 and 11 have no label that counts: passes of one sample of which nothing counts.
+    for size in [1, 2, 8] {
+        for (part, whole) in steps_with_ignored_labels(&cut(size, 1)).iter().zip(&whole) {
+            assert!((part.0 - whole.0).abs() < 1e-6 * whole.0, "{size}: {part:?}, {whole:?}");
+            assert!((part.1 - whole.1).abs() < 1e-4 * whole.1, "{size}: {part:?}, {whole:?}");
+        }
+    }
+    assert_eq!(steps_with_ignored_labels(&cut(2, 2)), steps_with_ignored_labels(&cut(2, 1)));
+    // A step of samples 0 alone: nothing counts in it, and nothing is wrong.
+    let mut nothing = cut(1, 1);
+    (nothing.batch.global, nothing.batch.shards) = (GlobalBatchSize::ONE, Shards::new(1).unwrap());
+    nothing.batch.accumulation = AccumulationSteps::new(1).unwrap();
+    let first = steps_with_ignored_labels(&nothing)[0];
+    assert_eq!(first, (0.0, 0.0));
 }
 
 #[test]

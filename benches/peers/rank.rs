@@ -29,7 +29,7 @@ pub(crate) struct Task {
 pub(crate) fn run(work: &'static Work, task: Task) {
     let role = launch::rank_env::from_environment().expect("a launcher");
     let none = || Err::<Made, String>("only the parent makes a plan".into());
-    let Membership { rank_plan, shm, link } = launch::join(&role, none).expect("a place");
+    let Membership { rank_plan, shm, link, .. } = launch::join(&role, none).expect("a place");
     let (plan, rank) = (Arc::new(rank_plan.plan), rank_plan.rank);
     let threads = plan.distributed.threads_per_rank;
     let distributed = &plan.distributed;

@@ -1,6 +1,7 @@
 //! A copy of a run's state, laid out as the files of a checkpoint. Training goes on while it is written.
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use safetensors::Dtype;
 
 use crate::checkpoint::entries::{self, Entry, Source};
 use crate::checkpoint::manifest::{CONTENTS, HEADER};
@@ -32,19 +33,29 @@ pub(crate) struct Copied {
     pub(crate) files: [FileCopy; 3],
 }
 
+/// Whether `values`, f32 in little-endian order, are all finite.
+pub(crate) fn are_finite(values: &[u8]) -> bool {
+    // The exponent of a number that is not finite is all ones.
+    const EXPONENT: u32 = 0x7f80_0000;
+    let bits = |four: &[u8; 4]| u32::from_le_bytes(*four) & EXPONENT;
+    values.as_chunks().0.iter().all(|four| bits(four) != EXPONENT)
+}
+
 /// A file in memory.
 #[derive(Default)]
 pub(crate) struct FileCopy {
     bytes: Vec<u8>,
     /// Name and length of each part, in order.
     parts: Vec<(String, usize)>,
+    /// Whether each part is f32.
+    are_floats: Vec<bool>,
 }
 
 impl Copied {
     /// Memory for copies of `snapshot`, given by the system now and not at the first copy.
     pub(crate) fn with_room_for(sizes: [usize; 3]) -> Self {
         // Anything but zeros: pages of zeros are handed out when they are first written.
-        let file = |size| FileCopy { bytes: vec![1; size], parts: Vec::new() };
+        let file = |size| FileCopy { bytes: vec![1; size], ..FileCopy::default() };
         Self { step: 0, metric: None, files: sizes.map(file) }
     }
 
@@ -68,6 +79,13 @@ impl Copied {
     /// The files with their names.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&'static str, &FileCopy)> {
         FILES.into_iter().zip(&self.files)
+    }
+
+    /// The first weight or buffer with a value that is not finite.
+    pub(crate) fn not_finite(&self) -> Option<&str> {
+        let [model, ..] = &self.files;
+        let mut floats = model.parts().zip(&model.are_floats).filter(|(_, is_float)| **is_float);
+        floats.find(|((_, bytes), _)| !are_finite(bytes)).map(|((name, _), _)| name)
     }
 
     /// Bytes of all files.
@@ -100,6 +118,8 @@ impl FileCopy {
         self.parts.clear();
         self.parts.push((HEADER.to_owned(), header.len()));
         self.parts.extend(entries.iter().map(|entry| (entry.name.clone(), entry.bytes())));
+        let is_float = |entry: &Entry<V>| entry.dtype == Dtype::F32;
+        self.are_floats = std::iter::once(false).chain(entries.iter().map(is_float)).collect();
         let (start, mut rest) = self.bytes.split_at_mut(header.len());
         start.copy_from_slice(&header);
         let mut copies = Vec::with_capacity(entries.len());

@@ -90,6 +90,13 @@ pub enum Damage {
         /// Bytes written.
         expected: u64,
     },
+    /// A file holds NaN or infinity.
+    NotFinite {
+        /// Its name.
+        file: String,
+        /// The tensor.
+        part: String,
+    },
     /// A file has other contents.
     Contents {
         /// Its name.
@@ -111,6 +118,9 @@ impl fmt::Display for Damage {
             Self::Unreadable { file, why } => write!(f, "`{file}` cannot be read ({why})"),
             Self::Size { file, found, expected } => {
                 write!(f, "`{file}` has {found} bytes instead of {expected}")
+            }
+            Self::NotFinite { file, part } => {
+                write!(f, "`{file}` holds values that are not finite, first in `{part}`")
             }
             Self::Contents { file, part: None } => {
                 write!(f, "`{file}` has other contents than were written")
@@ -181,10 +191,15 @@ fn seal(manifest: &mut Value) -> String {
 
 /// Reads and checks the manifest of `folder`.
 pub(crate) fn read(folder: &Path) -> Result<Manifest, Damage> {
-    let unreadable = |error: serde_json::Error| Damage::NoManifest(error.to_string());
     let text = read_limited(&folder.join(MANIFEST))
         .map_err(|error| Damage::NoManifest(error.to_string()))?;
-    let mut value: Value = serde_json::from_slice(&text).map_err(unreadable)?;
+    parse(&text)
+}
+
+/// Checks the text of a manifest.
+pub(crate) fn parse(text: &[u8]) -> Result<Manifest, Damage> {
+    let unreadable = |error: serde_json::Error| Damage::NoManifest(error.to_string());
+    let mut value: Value = serde_json::from_slice(text).map_err(unreadable)?;
     // Before the version, which may be what was damaged.
     if !value.is_object() || value["seal"].take() != seal(&mut value) {
         return Err(Damage::Contents { file: MANIFEST.to_owned(), part: None });
@@ -198,6 +213,15 @@ pub(crate) fn read(folder: &Path) -> Result<Manifest, Damage> {
     }
     let manifest: Manifest = serde_json::from_value(value).map_err(unreadable)?;
     manifest.nonsense().map_or(Ok(manifest), |why| Err(Damage::NoManifest(why)))
+}
+
+/// The JSON object in `text` with a seal of its own, which no fuzzer finds by itself.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn sealed_anew(text: &[u8]) -> Option<Vec<u8>> {
+    let mut value: Value = serde_json::from_slice(text).ok()?;
+    value.as_object()?;
+    value["seal"] = seal(&mut value).into();
+    serde_json::to_vec(&value).ok()
 }
 
 #[derive(Deserialize)]

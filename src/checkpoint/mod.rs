@@ -11,6 +11,7 @@
 //!
 //! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the copy.
 
+mod adapters;
 mod compare;
 mod copied;
 mod entries;
@@ -22,6 +23,7 @@ mod tensors;
 mod verify;
 mod writer;
 
+pub use adapters::{merged, peft, peft_config};
 pub use compare::Difference;
 pub use copied::Snapshot;
 pub use load::{
@@ -32,6 +34,8 @@ pub use manifest::{Damage, FileEntry, Manifest, Part};
 pub use save::{Destination, save};
 pub use tensors::{Tensor, tensors};
 pub use writer::Writer;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use {manifest::parse, manifest::sealed_anew, tensors::header_of};
 
 use std::path::PathBuf;
 
@@ -101,6 +105,14 @@ pub enum Error {
         step: u64,
         /// Why.
         why: String,
+    },
+    /// The weights have no meaning any more.
+    #[error("`{name}` is not finite after step {step}: no checkpoint is made of it")]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// The first parameter or buffer.
+        name: String,
     },
     /// The writer's thread cannot be started.
     #[error("cannot start the thread that writes checkpoints: {0}")]

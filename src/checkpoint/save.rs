@@ -60,6 +60,10 @@ pub(crate) fn name(step: u64) -> String {
 impl Destination {
     /// Makes a checkpoint of `copied`.
     pub(crate) fn write(&self, copied: &Copied) -> Result<Written, Error> {
+        if let Some(name) = copied.not_finite() {
+            // It would take the place of one that is good.
+            return Err(Error::NotFinite { step: copied.step, name: name.to_owned() });
+        }
         let path = self.folder.join(name(copied.step));
         files::write_folder_atomic(&path, |temporary| {
             write_files(temporary, copied)?;

@@ -96,9 +96,15 @@ impl Writer {
             of_thread.prepare(Copied::with_room_for(sizes));
             // Where it is not allowed, the writer is as important as the others.
             let _ = rustix::process::nice(NICENESS);
-            while let Some(job) = of_thread.next() {
-                let result = catch_unwind(AssertUnwindSafe(|| store(&job.copied)));
-                of_thread.put_down(job, result);
+            let work = || {
+                while let Some(job) = of_thread.next() {
+                    let result = catch_unwind(AssertUnwindSafe(|| store(&job.copied)));
+                    of_thread.put_down(job, result);
+                }
+            };
+            // Also a panic at the desk: whoever waits for a copy to be on disk would wait for ever.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+                of_thread.give_up(panic);
             }
         });
         let thread = thread.map_err(Error::Thread)?;
@@ -218,10 +224,20 @@ impl Shared {
             }
             if let Some(job) = desk.waiting.take() {
                 desk.is_writing = true;
+                failpoint::reach("writer.locked");
                 return Some(job);
             }
             desk = self.wait(desk);
         }
+    }
+
+    /// Takes note that nothing will be written any more.
+    fn give_up(&self, panic: Box<dyn Any + Send>) {
+        let mut desk = self.desk();
+        desk.is_writing = false;
+        desk.failure = Some(Failure::Panic(panic));
+        drop(desk);
+        self.changed.notify_all();
     }
 
     /// Takes note of how the writing of `job` went.

@@ -41,6 +41,11 @@ pub(crate) enum Verb {
     /// Look at checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointVerb),
+    /// Make a token, by which the machines of a run know each other.
+    Token {
+        /// New file, which only you can read; without it the token is printed.
+        file: Option<PathBuf>,
+    },
     /// Print every key of an experiment file with its default and meaning.
     Schema,
     /// Print completions for a shell.
@@ -76,8 +81,9 @@ pub(crate) struct Launch {
     /// Restarts of the group after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
-    /// Machines; only 1 in this build.
+    /// Machines, with as many ranks each; ddprun is started on all of them.
     #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nnodes: u32,
     /// Accepted as torchrun's; one machine is always standalone.
     #[arg(long)]
@@ -86,23 +92,26 @@ pub(crate) struct Launch {
     pub(crate) rendezvous: Rendezvous,
 }
 
-/// torchrun's flags of the rendezvous: accepted, so that a command line can be kept, and without effect,
-/// because ranks of one machine meet without a port.
+/// torchrun's flags of the rendezvous; on one machine they are accepted, so that a command line can be kept, and
+/// without effect, because ranks of one machine meet without a port.
 #[derive(Clone, Debug, Default, ClapArgs)]
-#[command(next_help_heading = "Accepted from torchrun, without effect on one machine")]
+#[command(next_help_heading = "Several machines (without effect on one)")]
 pub(crate) struct Rendezvous {
-    /// Rank of this machine.
+    /// Number of this machine, from 0.
     #[arg(long, alias = "node_rank", value_name = "N")]
     pub(crate) node_rank: Option<u32>,
-    /// Where machines meet.
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
-    pub(crate) rdzv_endpoint: Option<String>,
-    /// Machine of rank 0.
+    /// Address of machine 0, where all meet.
     #[arg(long, alias = "master_addr", value_name = "HOST")]
     pub(crate) master_addr: Option<String>,
-    /// Port of rank 0.
+    /// Port there; 29500 if absent.
     #[arg(long, alias = "master_port", value_name = "PORT")]
     pub(crate) master_port: Option<u16>,
+    /// The last two in one.
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
+    pub(crate) rdzv_endpoint: Option<String>,
+    /// The token, equal on all machines (`ddprun token`).
+    #[arg(long, alias = "token_file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -219,8 +228,15 @@ pub(crate) enum CheckpointVerb {
     Export {
         /// Checkpoint folder.
         checkpoint: PathBuf,
-        /// File to write.
+        /// File to write; with `--peft` a folder.
         to: PathBuf,
+        /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and `adapter_config.json`, as PEFT
+        /// reads them.
+        #[arg(long, conflicts_with = "merge")]
+        peft: bool,
+        /// Add what the adapters of `[model.lora]` add to the weights, and leave the adapters away.
+        #[arg(long)]
+        merge: bool,
     },
 }
 

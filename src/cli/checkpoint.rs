@@ -8,6 +8,7 @@ use crate::cli::args::CheckpointVerb;
 use crate::cli::prepare::find_run;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
+use crate::plan::LoraPlan;
 use crate::units::Bytes;
 use crate::worker::exit;
 
@@ -16,7 +17,8 @@ pub(crate) fn dispatch(verb: &CheckpointVerb) -> Result<u8, Refusal> {
     match verb {
         CheckpointVerb::Verify { checkpoints } => verify(checkpoints.as_deref()),
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
-        CheckpointVerb::Export { checkpoint, to } => export(checkpoint, to),
+        CheckpointVerb::Export { checkpoint, to, peft: true, .. } => export_peft(checkpoint, to),
+        CheckpointVerb::Export { checkpoint, to, merge, .. } => export(checkpoint, to, *merge),
     }
 }
 
@@ -80,12 +82,50 @@ fn describe(
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
-fn export(checkpoint: &Path, to: &Path) -> Result<u8, Refusal> {
-    let opened = checkpoint::open(checkpoint).map_err(|error| unusable(&error))?;
-    let model = checkpoint::averaged_model(&opened).map_err(|error| unusable(&error))?;
-    files::write_atomic(to, &model).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    to_stderr(&format!("wrote `{}`", to.display()));
+fn export(checkpoint: &Path, to: &Path, merge: bool) -> Result<u8, Refusal> {
+    let mut model = weights(checkpoint)?;
+    if merge {
+        let (lora, _) = adapters(checkpoint)?;
+        model = checkpoint::merged(&model, &lora).map_err(|error| unusable(&error))?;
+    }
+    write(to, &model)?;
     Ok(0)
+}
+
+/// The adapters alone, and what PEFT must know of them.
+fn export_peft(checkpoint: &Path, to: &Path) -> Result<u8, Refusal> {
+    let (lora, base) = adapters(checkpoint)?;
+    let model = weights(checkpoint)?;
+    let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
+    files::create_writable_folder(to).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    write(&to.join("adapter_model.safetensors"), &adapters)?;
+    let config = checkpoint::peft_config(&lora, base.as_deref());
+    write(&to.join("adapter_config.json"), config.as_bytes())?;
+    Ok(0)
+}
+
+fn weights(checkpoint: &Path) -> Result<Vec<u8>, Refusal> {
+    let opened = checkpoint::open(checkpoint).map_err(|error| unusable(&error))?;
+    checkpoint::averaged_model(&opened).map_err(|error| unusable(&error))
+}
+
+/// The adapters of the checkpoint's run, as its description says, and the folder of the weights that it started from.
+fn adapters(checkpoint: &Path) -> Result<(LoraPlan, Option<PathBuf>), Refusal> {
+    let real = std::fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
+    let run = real.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    let model = find_run(run)?.plan.model;
+    let without = || {
+        let page = format!("error: `{}` has no adapters", checkpoint.display());
+        Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
+    };
+    let base = model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
+    Ok((model.lora.ok_or_else(without)?, base))
+}
+
+fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
+    files::write_atomic(to, bytes).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    to_stderr(&format!("wrote `{}`", to.display()));
+    Ok(())
 }
 
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those of the

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::checkpoint::{self, Manifest};
 use crate::cli::args::DoctorArgs;
-use crate::cli::prepare::{Prepared, decide, generate, prepare, refused, vocabulary};
+use crate::cli::prepare::{ALONE, Prepared, decide, generate, prepare, refused, vocabulary};
 use crate::cli::{Refusal, to_stdout};
 use crate::config::{self, Loaded};
 use crate::files;
-use crate::launch::{self, Console, Program, Role, Start};
+use crate::launch::{self, Console, Program, Start};
 use crate::model::Registry;
 use crate::plan::{Cadence, Plan, RunFolders, Sampler};
 use crate::units::WorldSize;
@@ -44,11 +44,16 @@ pub(crate) fn doctor(args: &DoctorArgs, registry: &Registry) -> Result<u8, Refus
 
 /// The experiment at the largest of the world sizes, so that its shards admit the others.
 fn at_most(args: &DoctorArgs, registry: &Registry) -> Result<Prepared, Refusal> {
+    if args.run.launch.nnodes > 1 {
+        let page = "error: `ddprun doctor` compares ranks of one machine\n  do: leave `--nnodes` away; several \
+            machines give the bits of one with as many ranks";
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
     let path = args.run.experiment.clone().unwrap_or_default();
     let largest = args.world_sizes.iter().max().copied().unwrap_or(1);
     let mut changes = args.run.all_changes();
     changes.push(format!("distributed.devices={largest}"));
-    let prepared = prepare(&path, &changes, &Role::Parent, registry)?;
+    let prepared = prepare(&path, &changes, ALONE, registry)?;
     if prepared.plan.data.sampler != Sampler::Shards {
         let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is another \
             experiment\n  do: use `data.sampler = \"shards\"`";
@@ -70,7 +75,7 @@ fn plans(
     for world in &args.world_sizes {
         let change = format!("distributed.devices={world}");
         let loaded = load(&prepared.loaded, &text, change, registry)?;
-        plans.push(shortened(decide(loaded, &Role::Parent, registry)?.plan, args.steps));
+        plans.push(shortened(decide(loaded, ALONE, registry)?.plan, args.steps));
     }
     Ok(plans)
 }

@@ -13,7 +13,8 @@ use crate::worker::exit;
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> {
     let path = args.run.experiment.clone().unwrap_or_default();
-    let prepared = prepare(&path, &args.run.all_changes(), &Role::Parent, registry)?;
+    let origin = (&Role::Parent, args.run.launch.nnodes);
+    let prepared = prepare(&path, &args.run.all_changes(), origin, registry)?;
     let rehearsed = rehearsed(&prepared.plan, registry);
     let memory = Memory::of(&prepared.plan, rehearsed.map(|needs| needs.activations));
     let costs = Costs { memory, flops: rehearsed.map(|needs| needs.flops) };

@@ -6,6 +6,7 @@ mod checkpoint;
 mod doctor;
 mod evaluate;
 mod inspect;
+mod machines;
 mod prepare;
 mod resume;
 mod sample;
@@ -20,6 +21,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::failpoint;
 use crate::model::Registry;
+use crate::record;
 use crate::worker::exit;
 use args::{Args, Verb};
 
@@ -66,7 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -
     match dispatch(args, registry) {
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {
-            to_stderr(&refusal.page);
+            last_words(&refusal.page);
             ExitCode::from(refusal.code)
         }
     }
@@ -83,6 +85,7 @@ fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, registry),
         Some(Verb::Report { run }) => inspect::report(run.as_deref()),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
+        Some(Verb::Token { file }) => machines::token(file.as_deref()),
         Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => train::train(&args.run, registry),
@@ -110,8 +113,13 @@ fn to_stdout(text: &str) -> Result<u8, Refusal> {
     }
 }
 
-/// Everything that is not data goes to stderr.
+/// Everything that is not data goes to stderr, unless that would hold us up.
 fn to_stderr(text: &str) {
+    record::say(text);
+}
+
+/// Says why this process ends, to a reader who may take all the time there is.
+fn last_words(text: &str) {
     // Nobody is left to tell if stderr is closed.
     drop(writeln!(io::stderr(), "{text}"));
 }

@@ -10,9 +10,9 @@ use crate::config::schema::DataKind;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::files::RunLock;
 use crate::launch::Role;
-use crate::model::Registry;
+use crate::model::{self, Registry};
 use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
-use crate::record::Environment;
+use crate::record::{DESCRIPTION, Environment, RESOLVED};
 use crate::worker::exit;
 use crate::{data, failpoint, files, ops, report, worker};
 
@@ -31,27 +31,41 @@ impl Prepared {
     }
 }
 
+/// What started this process, and how many machines take part.
+pub(crate) type Origin<'a> = (&'a Role, u32);
+
+/// A parent on the only machine.
+pub(crate) const ALONE: Origin<'static> = (&Role::Parent, 1);
+
 /// Reads the experiment at `path` with `changes` and decides everything.
 pub(crate) fn prepare(
     path: &Path,
     changes: &[String],
-    role: &Role,
+    origin: Origin<'_>,
     registry: &Registry,
 ) -> Result<Prepared, Refusal> {
     let loaded = config::load(path, changes, &vocabulary(registry)).map_err(refused)?;
-    decide(loaded, role, registry)
+    decide(loaded, origin, registry)
 }
 
 /// Decides everything about a loaded experiment.
 pub(crate) fn decide(
-    loaded: Loaded,
-    role: &Role,
+    mut loaded: Loaded,
+    origin: Origin<'_>,
     registry: &Registry,
 ) -> Result<Prepared, Refusal> {
     failpoint::reach("parse");
-    let facts = measure(&loaded, role)?;
+    complete(&mut loaded)?;
+    let facts = measure(&loaded, origin)?;
     let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).map_err(refused)?;
     Ok(Prepared { loaded, plan, facts })
+}
+
+/// Fills in the sizes that lie beside the weights that the experiment names.
+pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Refusal> {
+    let help = || Some("give the model's sizes in [model], or choose other weights".to_owned());
+    model::complete(&mut loaded.experiment.model)
+        .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))
 }
 
 /// Names that an experiment may use.
@@ -74,7 +88,7 @@ fn use_color() -> bool {
 }
 
 /// Looks at the machine and counts the data.
-pub(crate) fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
+pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
     let classify = experiment.loss.name == LossKind::CrossEntropy;
     let (section, seed) = (data_section(experiment), experiment.experiment.seed);
@@ -85,7 +99,7 @@ pub(crate) fn measure(loaded: &Loaded, role: &Role) -> Result<Facts, Refusal> {
         Role::Foreign(place) => Some(place.world),
         Role::Parent | Role::Child(_) => None,
     };
-    Ok(Facts { cores, data, gpus: gpus(), launched_world })
+    Ok(Facts { cores, data, gpus: gpus(), launched_world, nodes })
 }
 
 /// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told, not hidden: the
@@ -124,7 +138,8 @@ pub(crate) struct OwnedRun {
     pub(crate) folders: RunFolders,
     /// Writes `environment.json` while the ranks start.
     environment: Option<JoinHandle<()>>,
-    _lock: RunLock,
+    /// Absent on machines that only take part.
+    _lock: Option<RunLock>,
 }
 
 impl OwnedRun {
@@ -169,22 +184,32 @@ pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedR
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
-    let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
-    let resolved =
-        config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
-    describe(prepared, &folders, &resolved).map_err(unwritable)?;
-    let environment = Some(describe_environment(folders.logs.clone()));
-    Ok(OwnedRun { folders, environment, _lock: lock })
+    describe(prepared, &folders, &resolved(prepared)?).map_err(unwritable)?;
+    let environment = describe_environment(folders.logs.clone());
+    Ok(OwnedRun { folders, environment, _lock: Some(lock) })
+}
+
+/// This machine's folder in a run that another machine has made: the logs of its ranks, and what the run is. The two may
+/// be one folder on a shared file system.
+pub(crate) fn join_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
+    generate(prepared)?;
+    files::create_writable_folder(&folders.logs).map_err(unwritable)?;
+    if !folders.logs.join(DESCRIPTION).exists() {
+        // So that the run can be resumed on this machine too.
+        describe(prepared, &folders, &resolved(prepared)?).map_err(unwritable)?;
+    }
+    Ok(OwnedRun { folders, environment: None, _lock: None })
 }
 
 /// Describes the machine beside the start of the ranks, which do not need it. A description that cannot be
-/// written is no reason not to train.
-fn describe_environment(logs: PathBuf) -> JoinHandle<()> {
-    std::thread::spawn(move || {
+/// written is no reason not to train; where no thread is to be had, it is not even tried.
+fn describe_environment(logs: PathBuf) -> Option<JoinHandle<()>> {
+    let describe = move || {
         if let Err(error) = Environment::measure().write(&logs) {
             to_stderr(&format!("warning: the machine was not described: {error}"));
         }
-    })
+    };
+    std::thread::Builder::new().name("environment".into()).spawn(describe).ok()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
@@ -196,6 +221,12 @@ fn unwritable(error: files::Error) -> Refusal {
     Refusal::of(exit::STORAGE, &error, Some(help.into()))
 }
 
+/// The experiment with everything filled in.
+fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
+    let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
+    config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))
+}
+
 fn describe(prepared: &Prepared, folders: &RunFolders, resolved: &str) -> Result<(), files::Error> {
     let logs = &folders.logs;
     let source = logs.join("experiment.toml");
@@ -204,18 +235,16 @@ fn describe(prepared: &Prepared, folders: &RunFolders, resolved: &str) -> Result
         // On a resume the file of the first start stays; `resolved.toml` holds the truth.
         _ => {}
     }
-    files::write_atomic(&logs.join(RESOLVED), resolved.as_bytes())?;
     let plan = prepared.plan.clone();
     let description = Description { format: FORMAT, run: folders.clone(), plan };
     let text = serde_json::to_vec_pretty(&description).unwrap_or_default();
-    files::write_atomic(&logs.join(DESCRIPTION), &text)
+    files::write_atomic(&logs.join(DESCRIPTION), &text)?;
+    // Last: a folder that has it is a run, which can be resumed.
+    files::write_atomic(&logs.join(RESOLVED), resolved.as_bytes())
 }
 
 /// Version of `run.json`.
 const FORMAT: u32 = 1;
-/// Name of the resolved experiment of a run, which can be run as it is.
-pub(crate) const RESOLVED: &str = "resolved.toml";
-const DESCRIPTION: &str = "run.json";
 
 /// `run.json`: the folders and the plan of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

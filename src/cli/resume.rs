@@ -1,27 +1,20 @@
 //! `ddprun resume [RUN] [key=value ...]`: the stored experiment goes on from its newest checkpoint.
 
 use crate::cli::args::ResumeArgs;
-use crate::cli::prepare::{
-    Description, OwnedRun, Prepared, RESOLVED, decide, find_run, own_run, refused, vocabulary,
-};
-use crate::cli::train::{one_machine, start};
+use crate::cli::prepare::{Description, Origin, decide, find_run, refused, vocabulary};
+use crate::cli::train::{Asked, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::{self, Change, Loaded};
-use crate::launch::Role;
 use crate::model::Registry;
+use crate::record::RESOLVED;
 use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refusal> {
-    one_machine(&args.launch)?;
-    start(|role| prepare(args, role, registry), true, registry)
+    start(&args.launch, |origin| prepare(args, origin, registry), true, registry)
 }
 
-fn prepare(
-    args: &ResumeArgs,
-    role: &Role,
-    registry: &Registry,
-) -> Result<(Prepared, OwnedRun), Refusal> {
+fn prepare(args: &ResumeArgs, origin: Origin<'_>, registry: &Registry) -> Result<Asked, Refusal> {
     let (run, changes) = split(&args.words);
     let description = find_run(run)?;
     let before = load(&description, &[], registry)?;
@@ -31,9 +24,8 @@ fn prepare(
     for change in changed.map_err(|changes| refusal(&changes))? {
         to_stderr(&format!("changed: {change}"));
     }
-    let prepared = decide(now, role, registry)?;
-    let run = own_run(description.run, &prepared)?;
-    Ok((prepared, run))
+    let prepared = decide(now, origin, registry)?;
+    Ok(Asked { prepared, folders: Some(description.run) })
 }
 
 /// The run, if the first word names one, and the changes.

@@ -2,13 +2,15 @@
 
 mod policy;
 
+use std::path::Path;
+
 use crate::cli::args::SampleArgs;
 use crate::cli::evaluate::checkpoint_of;
 use crate::cli::prepare::find_run;
 use crate::cli::{Refusal, to_stdout};
-use crate::data;
+use crate::data::{self, Tokenizer};
 use crate::model::Registry;
-use crate::plan::{Plan, SourcePlan};
+use crate::plan::{InstructionSource, Plan, SourcePlan};
 use crate::worker::{self, Sampling, exit};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
@@ -19,7 +21,8 @@ pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refus
         let opened = checkpoint_of(&description.run, args.latest)?;
         return policy::sample(args, plan, &opened, registry);
     }
-    let prompt = prompt(plan, &args.prompt)?;
+    let words = Words::of(plan)?;
+    let prompt = words.read(&args.prompt)?;
     if !(args.temperature > 0.0 && args.temperature.is_finite()) {
         let page =
             format!("error: `--temperature` must be greater than 0, not {}", args.temperature);
@@ -31,40 +34,92 @@ pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refus
         temperature: args.temperature,
         top_k: args.top_k,
         seed: args.seed,
+        end: words.end(),
     };
     let drawn = worker::sample(plan, &opened, registry, &prompt, &asked)
         .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
-    to_stdout(&(written(plan, &prompt) + &written(plan, &drawn) + "\n"))
+    to_stdout(&(words.page(&args.prompt, &prompt, &drawn) + "\n"))
 }
 
-/// The prompt as tokens of the run's vocabulary.
-fn prompt(plan: &Plan, text: &str) -> Result<Vec<u32>, Refusal> {
-    let refuse = |why: String| Refusal::new(exit::REFUSED, format!("error: {why}"));
-    let vocabulary = &plan.data.classes;
-    let tokens = match plan.data.source {
-        SourcePlan::Text { .. } => {
-            let unknown =
-                || refuse(format!("the model never saw a character of the prompt `{text}`"));
-            data::encode(vocabulary, text).ok_or_else(unknown)?
-        }
-        SourcePlan::Tokens { .. } => {
-            let number =
-                |word: &str| word.parse().ok().filter(|&n: &u32| (n as usize) < vocabulary.len());
-            let why = || refuse(format!("the prompt `{text}` is not a row of token numbers"));
-            text.split_whitespace().map(number).collect::<Option<_>>().ok_or_else(why)?
-        }
-        _ => return Err(refuse(format!("`{}` was not trained on text", plan.name))),
-    };
-    // Nothing comes of nothing: nanoGPT, too, begins with a line end.
-    Ok(if tokens.is_empty() { vec![0] } else { tokens })
+/// How a run's model reads and writes.
+enum Words<'a> {
+    /// Characters, of this vocabulary.
+    Characters(&'a Plan),
+    /// Numbers of tokens.
+    Numbers(&'a Plan),
+    /// Text in tokens.
+    Text(Box<Tokenizer>),
+    /// Answers to instructions, ended by a token.
+    Answers(Box<Tokenizer>, Option<u32>),
 }
 
-/// Characters one after the other, tokens with spaces between them.
-fn written(plan: &Plan, tokens: &[u32]) -> String {
-    let word = |&token: &u32| plan.data.classes.get(token as usize).map_or("", String::as_str);
-    let words = tokens.iter().map(word);
-    match plan.data.source {
-        SourcePlan::Tokens { .. } => words.flat_map(|word| [word, " "]).collect(),
-        _ => words.collect(),
+impl<'a> Words<'a> {
+    fn of(plan: &'a Plan) -> Result<Self, Refusal> {
+        let open = |path: &Path| {
+            let opened = Tokenizer::open(path).map(Box::new);
+            opened.map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
+        };
+        Ok(match &plan.data.source {
+            SourcePlan::Text { tokenizer: Some(path), .. } => Self::Text(open(path)?),
+            SourcePlan::Text { .. } => Self::Characters(plan),
+            SourcePlan::Tokens { .. } => Self::Numbers(plan),
+            SourcePlan::Instructions(InstructionSource { tokenizer, eos_token, .. }) => {
+                let tokenizer = open(tokenizer)?;
+                let end = tokenizer.end(eos_token.as_deref());
+                Self::Answers(tokenizer, end)
+            }
+            _ => return Err(refuse(format!("`{}` was not trained on text", plan.name))),
+        })
     }
+
+    /// The prompt in tokens.
+    fn read(&self, text: &str) -> Result<Vec<u32>, Refusal> {
+        let tokens = match self {
+            Self::Characters(plan) => {
+                let unknown =
+                    || refuse(format!("the model never saw a character of the prompt `{text}`"));
+                data::encode(&plan.data.classes, text).ok_or_else(unknown)?
+            }
+            Self::Numbers(plan) => {
+                let n = plan.data.classes.len();
+                let number =
+                    |word: &str| word.parse().ok().filter(|&token: &u32| (token as usize) < n);
+                let why = || refuse(format!("the prompt `{text}` is not a row of token numbers"));
+                text.split_whitespace().map(number).collect::<Option<_>>().ok_or_else(why)?
+            }
+            Self::Text(tokenizer) => tokenizer.encode(text, false).map_err(refuse)?,
+            Self::Answers(tokenizer, _) => {
+                tokenizer.encode(&data::prompt(text, ""), true).map_err(refuse)?
+            }
+        };
+        // Nothing comes of nothing: nanoGPT, too, begins with a line end.
+        Ok(if tokens.is_empty() { vec![0] } else { tokens })
+    }
+
+    fn end(&self) -> Option<u32> {
+        match self {
+            Self::Answers(_, end) => *end,
+            _ => None,
+        }
+    }
+
+    /// The prompt and what was drawn after it: characters one after the other, numbers with spaces between them.
+    fn page(&self, text: &str, prompt: &[u32], drawn: &[u32]) -> String {
+        let all = prompt.iter().chain(drawn);
+        match self {
+            Self::Characters(plan) => {
+                let word =
+                    |&token: &u32| plan.data.classes.get(token as usize).map_or("", String::as_str);
+                all.map(word).collect()
+            }
+            Self::Numbers(_) => all.flat_map(|token| [token.to_string(), " ".to_owned()]).collect(),
+            Self::Text(tokenizer) => tokenizer.decode(&all.copied().collect::<Vec<_>>()),
+            Self::Answers(tokenizer, _) => format!("{text}\n{}", tokenizer.decode(drawn).trim()),
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
+fn refuse(why: String) -> Refusal {
+    Refusal::new(exit::REFUSED, format!("error: {why}"))
 }

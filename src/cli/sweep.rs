@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
-use crate::cli::prepare::{Prepared, data_section, measure, own_run, refused, vocabulary};
+use crate::cli::prepare::{
+    ALONE, Prepared, complete, data_section, measure, own_run, refused, vocabulary,
+};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::sweep::Method;
 use crate::config::{self, Loaded, Problems};
-use crate::launch::{self, Console, Note, Program, Role, Start};
+use crate::launch::{self, Console, Note, Program, Start};
 use crate::model::Registry;
 use crate::plan::{Facts, LossKind, Plan};
 use crate::record::Screen;
@@ -137,8 +139,9 @@ type Surveyed = (Data, u64, LossKind);
 impl Ddp<'_> {
     /// The base with `changes`, decided for `cores`, without touching anything.
     fn decide(&self, changes: &[String], cores: usize) -> Result<Prepared, String> {
-        let loaded =
+        let mut loaded =
             config::load(self.base, changes, &vocabulary(self.registry)).map_err(in_words)?;
+        complete(&mut loaded).map_err(|refusal| refusal.to_string())?;
         let facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
         let describe = |model: &_| self.registry.describe(model);
         let plan = Plan::new(&loaded, &facts, &describe).map_err(in_words)?;
@@ -153,7 +156,7 @@ impl Ddp<'_> {
         if let Some((_, facts)) = surveyed.iter().find(|(known, _)| *known == key) {
             return Ok(Facts { cores, ..facts.clone() });
         }
-        let facts = measure(loaded, &Role::Parent)?;
+        let facts = measure(loaded, ALONE)?;
         surveyed.push((key, facts.clone()));
         Ok(Facts { cores, ..facts })
     }

@@ -1,14 +1,15 @@
 //! Training: as the parent of all ranks, as one of its ranks, or as a rank of a foreign launcher.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use crate::checkpoint;
 use crate::cli::args::{Launch, Run};
-use crate::cli::prepare::{OwnedRun, Prepared, open_run, prepare};
-use crate::cli::{Refusal, to_stderr};
+use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare};
+use crate::cli::{Refusal, machines, to_stderr};
 use crate::files;
-use crate::launch::{self, Console, JoinError, Note, Program, Role, Start};
+use crate::launch::{self, Console, JoinError, Nodes, Note, Program, Role, Start};
 use crate::model::Registry;
 use crate::plan::{Plan, RunFolders, Sink};
 use crate::report;
@@ -17,30 +18,56 @@ use crate::worker::{self, exit};
 
 /// `ddprun x.toml [key=value ...]`
 pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
-    one_machine(&args.launch)?;
     let path = args.experiment.clone().unwrap_or_default();
-    let make = |role: &Role| {
-        let prepared = prepare(&path, &args.all_changes(), role, registry)?;
-        let run = open_run(&prepared)?;
-        Ok((prepared, run))
+    let make = |origin: Origin<'_>| {
+        let prepared = prepare(&path, &args.all_changes(), origin, registry)?;
+        Ok(Asked { prepared, folders: None })
     };
-    start(make, false, registry)
+    start(&args.launch, make, false, registry)
 }
 
-/// Runs what `make` prepares: with ranks of our own, or as a rank of the launcher that started us. Only
-/// one process makes the run.
+/// What is to be run.
+pub(crate) struct Asked {
+    pub(crate) prepared: Prepared,
+    /// Of the run that goes on; a new one has none yet.
+    pub(crate) folders: Option<RunFolders>,
+}
+
+impl Asked {
+    /// Makes the run's folders, or takes possession of them.
+    pub(crate) fn open(&self) -> Result<OwnedRun, Refusal> {
+        match &self.folders {
+            Some(folders) => own_run(folders.clone(), &self.prepared),
+            None => open_run(&self.prepared),
+        }
+    }
+}
+
+/// Runs what `make` prepares: with ranks of our own, on this machine or on several, or as a rank of the launcher that
+/// started us. Only one process makes the run.
 pub(crate) fn start(
-    make: impl FnOnce(&Role) -> Result<(Prepared, OwnedRun), Refusal>,
+    launch: &Launch,
+    make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
     resume: bool,
     registry: &Registry,
 ) -> Result<u8, Refusal> {
     let role = role()?;
-    if let Role::Foreign(_) = role {
-        return foreign(make, resume, &role, registry);
+    let place = machines::place(launch)?;
+    match (&role, place) {
+        (Role::Foreign(_), None) => foreign(make, resume, &role, registry),
+        (Role::Foreign(_), Some(_)) => {
+            let page = "error: another launcher has started this process, and `--nnodes` asks for several machines\n  \
+                do: start `ddprun --nnodes` on each machine by itself, without a launcher";
+            Err(Refusal::new(exit::REFUSED, page))
+        }
+        (_, Some(place)) => machines::train(&place, &make((&role, place.nodes))?, resume),
+        (_, None) => {
+            let asked = make((&role, 1))?;
+            let mut run = asked.open()?;
+            let smaller = asked.prepared.smaller(registry)?;
+            supervise(&asked.prepared.plan, smaller, &mut run, resume, None)
+        }
     }
-    let (prepared, mut run) = make(&role)?;
-    let smaller = prepared.smaller(registry)?;
-    supervise(&prepared.plan, smaller, &mut run, resume)
 }
 
 /// What started this process.
@@ -48,30 +75,30 @@ fn role() -> Result<Role, Refusal> {
     launch::rank_env::from_environment().map_err(|error| Refusal::of(exit::REFUSED, &error, None))
 }
 
-/// Refuses several machines: they need a backend that this build does not have.
-pub(crate) fn one_machine(launch: &Launch) -> Result<(), Refusal> {
-    if launch.nnodes == 1 {
-        return Ok(());
-    }
-    let page = format!(
-        "error: `--nnodes {}` needs `nccl` or `mpi`, which this build does not have\n  \
-         do: use `--nnodes 1`; ranks of one machine share memory",
-        launch.nnodes
-    );
-    Err(Refusal::new(exit::REFUSED, page))
-}
-
-/// Starts the ranks of `plan`, or of the `smaller` ones if they do not last, and watches them to the end.
-fn supervise(
+/// Starts the ranks of `plan`, or of the `smaller` ones if they do not last, and watches them to the end; beside those of
+/// other machines, if there are `nodes`.
+pub(crate) fn supervise(
     plan: &Plan,
     smaller: Vec<Plan>,
     run: &mut OwnedRun,
     resume: bool,
+    mut nodes: Option<&mut Nodes>,
 ) -> Result<u8, Refusal> {
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let start = Start { resume, program, console: Console::Terminal, smaller, bell: None };
-    let ended = launch::run(plan, &run.folders, &start, &mut |note| announce(&note));
+    let mut hear = |note: Note| announce(&note);
+    let ended = match nodes.as_deref_mut() {
+        Some(nodes) => launch::run_node(plan, &run.folders, &start, nodes, &mut hear),
+        None => launch::run(plan, &run.folders, &start, &mut hear),
+    };
     run.settle();
+    if nodes.is_some_and(|nodes| nodes.node() > 0) {
+        // The run's files are node 0's, also where both see the same folder.
+        let blocked = |failure: Box<launch::Failure>| {
+            Refusal::new(failure.exit_code(), failure.block("see node 0"))
+        };
+        return ended.map(launch::Ended::exit_code).map_err(blocked);
+    }
     for folder in [&run.folders.checkpoints, &run.folders.logs] {
         // Of ranks that were killed while they wrote; what cannot be removed now is in nobody's way.
         drop(files::remove_stale_temporaries(folder));
@@ -170,7 +197,7 @@ impl fmt::Display for Never {
 
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, nobody watches but the launcher.
 fn foreign(
-    make: impl FnOnce(&Role) -> Result<(Prepared, OwnedRun), Refusal>,
+    make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
     resume: bool,
     role: &Role,
     registry: &Registry,
@@ -178,8 +205,9 @@ fn foreign(
     // Rank 0 holds the run's lock as long as it lives.
     let mut owned = None;
     let joined = launch::join(role, || {
-        let (prepared, run) = make(role)?;
-        let told = (prepared.plan, run.folders.clone(), resume);
+        let asked = make((role, 1))?;
+        let run = asked.open()?;
+        let told = (asked.prepared.plan, run.folders.clone(), resume);
         owned = Some(run);
         Ok::<_, Refusal>(told)
     });
@@ -206,10 +234,23 @@ fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
         | JoinError::NotARank
         | JoinError::SeveralMachines { .. }
         | JoinError::OtherWorld { .. } => exit::REFUSED,
+        JoinError::Inherited { source, .. } if is_lack(source) => exit::RESOURCE,
         JoinError::Inherited { .. } | JoinError::Rendezvous(_) => exit::PEER,
     };
-    Refusal::new(code, format!("error: {error}"))
+    let why = match error {
+        JoinError::Inherited { source, .. } => format!("\n  why: {source}"),
+        _ => String::new(),
+    };
+    Refusal::new(code, format!("error: {error}{why}"))
 }
+
+/// Whether the system has no thread, descriptor or memory left for us.
+fn is_lack(error: &io::Error) -> bool {
+    let lacks = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE];
+    error.raw_os_error().is_some_and(|errno| lacks.contains(&errno))
+}
+
+impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -102,7 +102,7 @@ impl Seat {
         self.seq += 1;
         let call = Call { seq: self.seq, op, bytes: Bytes(bytes as u64), tag };
         // Two slots in turn: a rank that is one call ahead does not overwrite what others still read.
-        let fields = [call.seq, code(op), call.bytes.0, call.tag, own, now()];
+        let fields = [call.seq, op.code(), call.bytes.0, call.tag, own, now()];
         for (field, value) in fields.into_iter().enumerate() {
             self.mapping.long(field_at(self.rank, self.seq, field)).store(value, Relaxed);
         }
@@ -312,19 +312,8 @@ fn field_at(rank: Rank, seq: u64, field: usize) -> usize {
     arrived(rank) + 64 * (1 + (seq & 1) as usize) + 8 * field
 }
 
-fn code(op: Op) -> u64 {
-    match op {
-        Op::Segments => 1,
-        Op::AllReduce => 2,
-        Op::Broadcast => 3,
-        Op::AllGather => 4,
-        Op::Barrier => 5,
-    }
-}
-
 fn call(rank: Rank, [seq, code_of_op, bytes, tag]: [u64; 4]) -> Result<Call, Error> {
-    let ops = [Op::Segments, Op::AllReduce, Op::Broadcast, Op::AllGather, Op::Barrier];
-    let op = ops.into_iter().find(|&op| code(op) == code_of_op);
+    let op = Op::of_code(code_of_op);
     let op = op.ok_or_else(|| Error::mapping(format!("the slot of rank {rank} is damaged")))?;
     Ok(Call { seq, op, bytes: Bytes(bytes), tag })
 }

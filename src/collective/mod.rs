@@ -1,4 +1,5 @@
-//! One tensor per rank -> their sum. One trait, backends `solo`, `shm` and, with the feature `cuda`, `nccl`.
+//! One tensor per rank -> their sum. One trait, backends `solo`, `shm`, `tcp` (several machines) and, with the feature
+//! `cuda`, `nccl`.
 //!
 //! Every rank makes the same calls in the same order. Every wait has a deadline; a failed collective
 //! is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so that all ranks
@@ -13,20 +14,24 @@
 //! | `all_gather` | S/P, 1 or more | S written, the sum of the others' S read   | staging halves                   |
 //! | `barrier`    | 1             | 0                                          |                                  |
 
+mod lines;
 mod mapping;
 mod meeting;
+mod message;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod reduce;
 mod segment;
 mod shm;
 mod solo;
+mod tcp;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::launch::Peer;
 use crate::plan::BackendPlan;
 use crate::units::{Bytes, Rank, WorldSize};
 
@@ -164,7 +169,30 @@ pub fn open(
             Ok(Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?))
         }
         BackendPlan::Nccl { .. } => Err(Error::mapping("`nccl` is opened on a GPU")),
+        BackendPlan::Tcp => Err(Error::Lines { what: "none were received".to_owned() }),
     }
+}
+
+/// Joins a group whose ranks share no memory, through the connections to all its other ranks. No rank waits longer
+/// than `timeout` for another that shows no move.
+///
+/// # Errors
+///
+/// [`Error::Lines`]: a connection is missing, or cannot be used.
+pub fn open_tcp(
+    rank: Rank,
+    world: WorldSize,
+    peers: Vec<Peer>,
+    timeout: Duration,
+) -> Result<Arc<dyn Collective>, Error> {
+    Ok(Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?))
+}
+
+/// What two ranks compare to know that they mean segments of the same lengths.
+fn lengths_tag(lengths: &[usize]) -> u64 {
+    let bytes: Vec<u8> = lengths.iter().flat_map(|&n| (n as u64).to_le_bytes()).collect();
+    let hash = blake3::hash(&bytes);
+    hash.as_bytes()[..8].iter().fold(0, |tag, &byte| tag << 8 | u64::from(byte))
 }
 
 /// What a rank does in a collective.
@@ -180,6 +208,20 @@ pub enum Op {
     AllGather,
     /// [`Collective::barrier`]
     Barrier,
+}
+
+impl Op {
+    const ALL: [Self; 5] =
+        [Self::Segments, Self::AllReduce, Self::Broadcast, Self::AllGather, Self::Barrier];
+
+    /// What stands for it where only numbers can.
+    fn code(self) -> u64 {
+        self as u64 + 1
+    }
+
+    fn of_code(code: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| op.code() == code)
+    }
 }
 
 /// One call of a rank: what is compared between ranks before data moves.
@@ -217,10 +259,28 @@ pub enum Error {
         /// How long this rank waited.
         waited: Duration,
     },
+    /// The connection to a rank ended: its process, its machine or the network is gone.
+    #[error("the connection to rank {rank} on {address} ended in {call}: {why}")]
+    Gone {
+        /// The rank.
+        rank: Rank,
+        /// Its machine.
+        address: String,
+        /// What this rank was in.
+        call: Call,
+        /// The system's reason.
+        why: String,
+    },
+    /// The connections to the other ranks cannot be used.
+    #[error("the connections to the other ranks cannot be used: {what}")]
+    Lines {
+        /// What is wrong with them.
+        what: String,
+    },
     /// Ranks make different calls.
     #[error("rank {} is in {}, but rank {} is in {}", first.0, first.1, second.0, second.1)]
     Mismatch {
-        /// Rank 0 and its call.
+        /// Rank 0, or the lower one of two, and its call.
         first: (Rank, Call),
         /// The first rank that differs, and its call.
         second: (Rank, Call),

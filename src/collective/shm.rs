@@ -15,7 +15,7 @@ use crate::collective::mapping::{Floats, Mapping, STAGING};
 use crate::collective::meeting::{self, MAX_WORLD, Seat};
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
-use crate::collective::{Call, Collective, Error, Op, Segment};
+use crate::collective::{Call, Collective, Error, Op, Segment, lengths_tag};
 use crate::failpoint;
 use crate::plan::mapping::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
@@ -145,10 +145,8 @@ impl Collective for Shm {
         if std::mem::replace(&mut state.given, true) {
             return Err(Error::mapping("its segments were already given out"));
         }
-        let bytes: Vec<u8> = lengths.iter().flat_map(|&n| (n as u64).to_le_bytes()).collect();
-        let hash = blake3::hash(&bytes);
-        let tag = hash.as_bytes()[..8].iter().fold(0, |tag, &byte| tag << 8 | u64::from(byte));
-        state.seat.begin(Op::Segments, 4 * lengths.iter().sum::<usize>(), tag, 0)?;
+        let bytes = 4 * lengths.iter().sum::<usize>();
+        state.seat.begin(Op::Segments, bytes, lengths_tag(lengths), 0)?;
         self.lay_out(lengths)
     }
 

@@ -5,9 +5,9 @@ pub(crate) type Belongs = (&'static str, &'static [&'static str]);
 
 /// Models that are stacks of attention layers.
 const TRANSFORMERS: &[&str] =
-    &["timebridge", "itransformer", "patchtst", "gpt", "nest", "fastconformer"];
+    &["timebridge", "itransformer", "patchtst", "gpt", "llama", "nest", "fastconformer"];
 /// Those whose feed-forward part has a width of its own.
-const FORECASTERS: &[&str] = &["timebridge", "itransformer", "patchtst"];
+const WITH_D_FF: &[&str] = &["timebridge", "itransformer", "patchtst", "llama"];
 
 /// Data of observations and actions.
 const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
@@ -31,9 +31,17 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("attn_dropout", &["timebridge"]),
             ("d_model", TRANSFORMERS),
             ("n_heads", TRANSFORMERS),
-            ("d_ff", FORECASTERS),
-            ("n_layers", &["itransformer", "patchtst", "gpt", "nest", "fastconformer"]),
+            ("d_ff", WITH_D_FF),
+            ("n_layers", &["itransformer", "patchtst", "gpt", "llama", "nest", "fastconformer"]),
             ("bias", &["gpt"]),
+            ("n_kv_heads", &["llama"]),
+            ("rope_theta", &["llama"]),
+            ("norm_eps", &["llama"]),
+            ("tie_word_embeddings", &["llama"]),
+            ("lora.r", &["llama"]),
+            ("lora.alpha", &["llama"]),
+            ("lora.dropout", &["llama"]),
+            ("lora.targets", &["llama"]),
             ("patch_len", &["patchtst"]),
             ("stride", &["patchtst"]),
             ("period", &["timebridge"]),
@@ -68,16 +76,19 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("train_file", &["csv", "tokens"]),
             ("val_file", &["csv", "tokens"]),
             ("target", &["csv"]),
-            ("file", &["csv_forecast", "tokens", "trajectories"]),
+            ("file", &["csv_forecast", "tokens", "instructions", "trajectories"]),
             ("split", &["csv_forecast"]),
-            ("seq_len", &["csv_forecast", "tokens"]),
+            ("seq_len", &["csv_forecast", "tokens", "instructions"]),
             ("pred_len", &["csv_forecast"]),
             ("calendar", &["csv_forecast"]),
             ("vocab_size", &["tokens"]),
+            ("tokenizer", &["tokens", "instructions"]),
+            ("mask_prompt", &["instructions"]),
+            ("eos_token", &["instructions"]),
             ("horizon", BEHAVIOUR),
             ("n_obs_steps", BEHAVIOUR),
             ("n_action_steps", BEHAVIOUR),
-            ("val_ratio", BEHAVIOUR),
+            ("val_ratio", &["trajectories", "push_t_like", "instructions"]),
             ("episodes", &["push_t_like"]),
             ("classes", &["shapes"]),
             ("train_per_class", &["shapes"]),
@@ -103,6 +114,8 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("milestones", &["multi_step"]),
             ("gamma", &["step", "multi_step", "exponential"]),
             ("eta_min", &["cosine"]),
+            ("d_model", &["noam"]),
+            ("min_lr", &["noam"]),
             ("pct_start", &["one_cycle"]),
             ("div_factor", &["one_cycle"]),
             ("final_div_factor", &["one_cycle"]),
@@ -132,7 +145,7 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 17] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 21] = [
     ("model", "graph", "layers"),
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
@@ -144,12 +157,16 @@ pub(crate) const REQUIRED: [(&str, &str, &str); 17] = [
     ("data", "csv_forecast", "seq_len"),
     ("data", "csv_forecast", "pred_len"),
     ("data", "tokens", "seq_len"),
+    ("data", "instructions", "file"),
+    ("data", "instructions", "tokenizer"),
+    ("data", "instructions", "seq_len"),
     ("data", "trajectories", "file"),
     ("data", "speech", "train_dir"),
     ("data", "speech", "val_dir"),
     ("loss", "time_frequency", "alpha"),
     ("scheduler", "multi_step", "milestones"),
     ("scheduler", "exponential", "gamma"),
+    ("scheduler", "noam", "d_model"),
 ];
 
 /// Layers that slide a window over their input.

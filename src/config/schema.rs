@@ -106,6 +106,14 @@ pub struct Model {
     pub n_layers: Option<u32>,
     /// GPT: whether linear layers and norms have biases.
     pub bias: Option<bool>,
+    /// Llama: heads of keys and values.
+    pub n_kv_heads: Option<u32>,
+    /// Llama: base of the rotary embedding's wavelengths.
+    pub rope_theta: Option<f64>,
+    /// Llama: added to the mean square in norms.
+    pub norm_eps: Option<f64>,
+    /// Llama: whether the output layer is the table of token embeddings.
+    pub tie_word_embeddings: Option<bool>,
     /// `PatchTST`: time steps of a patch.
     pub patch_len: Option<u32>,
     /// `PatchTST`: time steps from patch to patch.
@@ -148,8 +156,24 @@ pub struct Model {
     pub mask_prob: Option<f64>,
     /// NEST: frames of a masked block.
     pub mask_block: Option<u32>,
+    /// Llama: adapters that are trained instead of it.
+    pub lora: Lora,
     /// Options of a model that the user registered.
     pub options: BTreeMap<String, serde_json::Value>,
+}
+
+/// `[model.lora]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lora {
+    /// Rank of the adapters; absent = none.
+    pub r: Option<u32>,
+    /// What an adapter adds counts alpha / r times.
+    pub alpha: Option<f64>,
+    /// Dropout before an adapter.
+    pub dropout: Option<f64>,
+    /// Layers that have one.
+    pub targets: Option<Vec<String>>,
 }
 
 /// First layers of a `ResNet`.
@@ -286,6 +310,10 @@ pub struct Scheduler {
     pub gamma: Option<f64>,
     /// `cosine`: lowest learning rate.
     pub eta_min: Option<f64>,
+    /// `noam`: width of the model.
+    pub d_model: Option<u32>,
+    /// `noam`: lowest learning rate after the warm-up.
+    pub min_lr: Option<f64>,
     /// `one_cycle`: share of the steps in which the rate rises.
     pub pct_start: Option<f64>,
     /// `one_cycle`: the first rate is the peak divided by this.
@@ -322,6 +350,8 @@ pub enum SchedulerKind {
     Plateau,
     /// `ExponentialLR`
     Exponential,
+    /// `NeMo`'s `NoamAnnealing` (Vaswani et al. 2017, section 5.3), its warm-up included.
+    Noam,
 }
 
 /// When a schedule moves.
@@ -397,6 +427,8 @@ pub enum Backend {
     /// GPUs.
     Nccl,
     /// CPUs of several machines.
+    Tcp,
+    /// CPUs of several machines, by a library.
     Mpi,
 }
 

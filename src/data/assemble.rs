@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 
 use crate::data::error::{Error, SampleError};
 use crate::data::loader::{Loaded, Request, Settings};
-use crate::data::{Batch, Dataset, Target};
+use crate::data::{Batch, Dataset, IGNORED, IGNORED_LABEL, Target};
 use crate::failpoint;
 use crate::plan::OnBadSample;
 use crate::rng::{Key, Purpose};
@@ -141,7 +141,7 @@ fn to_batch(
     let cpu = &Device::Cpu;
     let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
         let targets = if dataset.classifies() {
-            Tensor::from_vec(targets.iter().flat_map(class).collect::<Vec<u32>>(), answers, cpu)
+            labels(targets.iter().flat_map(class).collect(), answers)
         } else {
             Tensor::from_vec(targets.iter().flat_map(value).collect::<Vec<f32>>(), numbers, cpu)
         };
@@ -149,6 +149,15 @@ fn to_batch(
     });
     let (inputs, targets) = tensors.map_err(|error| Error::Batch { what: error.to_string() })?;
     Ok(Batch { inputs, targets, samples })
+}
+
+/// As u32, or as i64 where some do not count.
+fn labels(labels: Vec<u32>, shape: Vec<usize>) -> candle_core::Result<Tensor> {
+    if !labels.contains(&IGNORED) {
+        return Tensor::from_vec(labels, shape, &Device::Cpu);
+    }
+    let label = |label| if label == IGNORED { IGNORED_LABEL } else { i64::from(label) };
+    Tensor::from_vec(labels.into_iter().map(label).collect::<Vec<_>>(), shape, &Device::Cpu)
 }
 
 /// What a caught panic said.

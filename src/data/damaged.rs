@@ -5,9 +5,11 @@ use std::io::Cursor;
 use image::{DynamicImage, ImageFormat, RgbImage};
 
 use crate::data::decode::decode;
+use crate::data::tokenizer::{self, Tokenizer};
 use crate::data::transform::Area;
-use crate::data::{csv, read};
+use crate::data::{csv, instructions, read};
 use crate::mutated;
+use crate::plan::InstructionSource;
 
 /// A small picture in each format that is read.
 fn pictures() -> Vec<Vec<u8>> {
@@ -101,6 +103,50 @@ fn a_damaged_table_is_read_or_refused_with_its_name() {
         }
     }
     assert!(counted > 20 && refused > 300, "{counted} counted, {refused} refused");
+}
+
+#[test]
+fn a_damaged_tokenizer_or_list_of_instructions_is_used_or_refused_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = tokenizer::tests::write(folder.path());
+    let original = std::fs::read(&path).unwrap();
+    let (mut used, mut refused) = (0, 0);
+    for bytes in mutated::inputs(std::slice::from_ref(&original), 1500, 61) {
+        crate::files::write_atomic(&path, &bytes).unwrap();
+        match Tokenizer::open(&path) {
+            Ok(found) => {
+                used += 1;
+                assert!(found.vocabulary().len() <= 1 << 20);
+                if let Ok(tokens) = found.encode("the cat", true) {
+                    found.decode(&tokens);
+                }
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().contains("tokenizer.json"), "{error}");
+            }
+        }
+    }
+    assert!(used > 10 && refused > 500, "{used} used, {refused} refused");
+    crate::files::write_atomic(&path, &original).unwrap();
+    let file = folder.path().join("alpaca.json");
+    let entries = br#"[{"instruction": "the", "input": "", "output": "cat"},
+        {"instruction": "that", "input": "cat", "output": "the"}]"#;
+    for bytes in mutated::inputs(&[entries.to_vec()], 500, 62) {
+        crate::files::write_atomic(&file, &bytes).unwrap();
+        let source = InstructionSource {
+            file: file.clone(),
+            tokenizer: path.clone(),
+            seq_len: 16,
+            val_ratio: 0.5,
+            mask_prompt: true,
+            eos_token: None,
+        };
+        match instructions::open(&source) {
+            Ok((splits, _)) => drop(splits.train.load(0, None, &mut Vec::new()).unwrap()),
+            Err(error) => assert!(error.to_string().contains("alpaca.json"), "{error}"),
+        }
+    }
 }
 
 #[test]

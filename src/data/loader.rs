@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::data::assemble::{load, panic_message};
 use crate::data::error::Error;
 use crate::data::{Batch, Dataset};
+use crate::failpoint;
 use crate::plan::{DataPlan, OnBadSample};
 
 /// One pass to load.
@@ -96,6 +97,8 @@ struct State {
     /// Samples that were begun.
     samples: u64,
     closed: bool,
+    /// What a thread said that panicked where no pass could take it.
+    panicked: Option<String>,
 }
 
 impl Loader {
@@ -117,6 +120,7 @@ impl Loader {
             ready: BTreeMap::new(),
             samples: 0,
             closed: false,
+            panicked: None,
         };
         let shared = Arc::new(Shared {
             dataset,
@@ -190,6 +194,9 @@ impl Shared {
         let mut state = self.lock();
         let mut samples = state.samples;
         loop {
+            if let Some(message) = state.panicked.take() {
+                return Some(Err(Error::Panicked { message }));
+            }
             let number = state.consumed;
             if let Some(loaded) = state.ready.remove(&number) {
                 state.consumed += 1;
@@ -209,6 +216,14 @@ impl Shared {
 
     /// A thread's life. What panics becomes the result of its pass: the consumer would wait for ever otherwise.
     fn run_thread(&self) {
+        // Also a panic while the lock is held, of which no pass is the result.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
+            self.lock().panicked = Some(panic_message(&*panic));
+        }
+        self.done.notify_all();
+    }
+
+    fn work(&self) {
         while let Some((number, request)) = self.take() {
             let cancelled = || {
                 let mut state = self.lock();
@@ -221,7 +236,6 @@ impl Shared {
             self.lock().ready.insert(number, loaded);
             self.done.notify_all();
         }
-        self.done.notify_all();
     }
 
     /// Waits for room and takes the next request; `None` when there is none or the loader is closed.
@@ -233,6 +247,7 @@ impl Shared {
         if state.closed || state.exhausted {
             return None;
         }
+        failpoint::reach("loader.locked");
         // Caught before the lock is let go of: another thread must not ask the broken iterator, whose `None`
         // would look like the regular end.
         let next = catch_unwind(AssertUnwindSafe(|| state.requests.next()));

@@ -18,6 +18,7 @@ mod decode;
 mod error;
 mod forecast;
 mod image_folder;
+mod instructions;
 mod jpeg;
 mod listing;
 mod listing_cache;
@@ -29,6 +30,7 @@ pub mod sampler;
 mod shapes;
 mod speech;
 mod survey;
+mod tokenizer;
 mod tokens;
 mod transform;
 
@@ -39,12 +41,22 @@ use candle_core::Tensor;
 use crate::plan::{DataPlan, SourcePlan};
 use crate::rng::Key;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzed;
+
 pub use control::push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
 pub use error::{Error, Fault, SampleError};
+pub use instructions::prompt;
 pub use speech::LogMel;
 pub use survey::{generate, survey};
+pub use tokenizer::Tokenizer;
 pub use tokens::encode;
 pub use transform::output_size;
+
+/// A label of [`Target::Classes`] that does not count.
+pub const IGNORED: u32 = u32::MAX;
+/// The same in a batch, whose labels are i64 then, as PyTorch's losses have it.
+pub const IGNORED_LABEL: i64 = -100;
 
 /// Samples of one pass.
 #[derive(Clone, Debug)]
@@ -52,7 +64,7 @@ pub struct Batch {
     /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features), series as (n, time steps,
     /// series and features of the date), tokens as (n, tokens), behaviour as (n, observations, numbers).
     pub inputs: Tensor,
-    /// (n) or (n, tokens) u32 labels, (n, targets) f32, (n, time steps, series) f32, or (n, actions, numbers) f32.
+    /// (n) or (n, tokens) u32 labels (i64 where some are [`IGNORED_LABEL`]), (n, targets) f32, (n, time steps, series) f32, or (n, actions, numbers) f32.
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
@@ -133,9 +145,10 @@ pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
         SourcePlan::Csv { train, val, target, classify } => {
             csv::open(train, val, target, *classify)?
         }
-        SourcePlan::Text { file, seq_len } => {
-            tokens::open(&tokens::Source::Text(file.clone()), *seq_len)?
+        SourcePlan::Text { file, tokenizer, seq_len } => {
+            tokens::open(&tokens::Source::Text(file.clone(), tokenizer.clone()), *seq_len)?
         }
+        SourcePlan::Instructions(source) => instructions::open(source)?,
         SourcePlan::Tokens { train, val, vocabulary, seq_len } => {
             let (train, val, vocabulary) = (train.clone(), val.clone(), *vocabulary);
             tokens::open(&tokens::Source::Binary { train, val, vocabulary }, *seq_len)?

@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::config::schema::{Data, DataKind};
 use crate::data::error::Error;
-use crate::data::{control, csv, forecast, image_folder, mnist, shapes, speech, tokens};
-use crate::plan::{Behaviour, Calendar, ChunkPlan, DataFacts, SourcePlan, SplitRule};
+use crate::data::{
+    control, csv, forecast, image_folder, instructions, mnist, shapes, speech, tokens,
+};
+use crate::plan::{
+    Behaviour, Calendar, ChunkPlan, DataFacts, InstructionSource, SourcePlan, SplitRule,
+};
 
 /// Folder of generated shapes where the experiment names none.
 const SHAPES_DIR: &str = "data/shapes";
@@ -56,6 +60,7 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
         DataKind::Csv => survey_tables(data, classify),
         DataKind::CsvForecast => survey_forecast(data),
         DataKind::Tokens => survey_tokens(data),
+        DataKind::Instructions => survey_instructions(data),
         DataKind::Speech => {
             let train = needed(data.train_dir.as_ref(), "data.train_dir", "speech")?;
             let val = needed(data.val_dir.as_ref(), "data.val_dir", "speech")?;
@@ -128,13 +133,30 @@ fn survey_forecast(data: &Data) -> Result<DataFacts, Error> {
     })
 }
 
+/// The tokenizer's file; `None` = characters.
+fn tokenizer(data: &Data) -> Option<&PathBuf> {
+    data.tokenizer.as_ref().filter(|path| path.as_os_str() != "char")
+}
+
+fn survey_instructions(data: &Data) -> Result<DataFacts, Error> {
+    const KIND: &str = "instructions";
+    instructions::survey(InstructionSource {
+        file: needed(data.file.as_ref(), "data.file", KIND)?.clone(),
+        tokenizer: needed(tokenizer(data), "data.tokenizer", KIND)?.clone(),
+        seq_len: *needed(data.seq_len.as_ref(), "data.seq_len", KIND)? as usize,
+        val_ratio: data.val_ratio.unwrap_or(0.1),
+        mask_prompt: data.mask_prompt.unwrap_or(false),
+        eos_token: data.eos_token.clone(),
+    })
+}
+
 /// A text, or two files of tokens.
 fn survey_tokens(data: &Data) -> Result<DataFacts, Error> {
     const KIND: &str = "tokens";
     /// Size of GPT-2's vocabulary.
     const GPT2: u32 = 50_257;
     let source = match (&data.file, &data.train_file, &data.val_file) {
-        (Some(file), ..) => tokens::Source::Text(file.clone()),
+        (Some(file), ..) => tokens::Source::Text(file.clone(), tokenizer(data).cloned()),
         (None, Some(train), val) => tokens::Source::Binary {
             train: train.clone(),
             val: needed(val.as_ref(), "data.val_file", KIND)?.clone(),
@@ -177,6 +199,9 @@ mod tests {
             pred_len: None,
             calendar: None,
             vocab_size: None,
+            tokenizer: None,
+            mask_prompt: None,
+            eos_token: None,
             horizon: None,
             n_obs_steps: None,
             n_action_steps: None,

@@ -1,7 +1,7 @@
 //! One long text as tokens: windows of it, each with the token that follows each of its tokens.
 //!
 //! A text file is read character by character; the vocabulary is its sorted distinct characters, the first 90 % are
-//! for training. Or two files of 16-bit tokens, little-endian, as nanoGPT's `prepare.py` writes them, which are read
+//! for training. Or both parts are cut into the tokens of a `tokenizer.json`. Or two files of 16-bit tokens, little-endian, as nanoGPT's `prepare.py` writes them, which are read
 //! where they lie.
 
 use std::collections::BTreeSet;
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::tokenizer::Tokenizer;
 use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{DataFacts, SourcePlan};
 use crate::rng::Key;
@@ -22,8 +23,8 @@ const MOST_OVERLAPPING: usize = 1 << 24;
 /// Where the tokens are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Characters of one file.
-    Text(PathBuf),
+    /// Characters of one file, or its tokens by this tokenizer.
+    Text(PathBuf, Option<PathBuf>),
     /// 16-bit tokens of two files, of a vocabulary of this size.
     Binary { train: PathBuf, val: PathBuf, vocabulary: usize },
 }
@@ -36,7 +37,7 @@ pub(crate) enum Source {
 pub(crate) fn survey(source: &Source, seq_len: usize) -> Result<DataFacts, Error> {
     let (splits, classes) = open(source, seq_len)?;
     let plan = match source.clone() {
-        Source::Text(file) => SourcePlan::Text { file, seq_len },
+        Source::Text(file, tokenizer) => SourcePlan::Text { file, tokenizer, seq_len },
         Source::Binary { train, val, vocabulary } => {
             SourcePlan::Tokens { train, val, vocabulary, seq_len }
         }
@@ -59,7 +60,8 @@ pub(crate) fn survey(source: &Source, seq_len: usize) -> Result<DataFacts, Error
 /// A file is absent, is not UTF-8 text or not a whole number of tokens, or is shorter than one window.
 pub(crate) fn open(source: &Source, seq_len: usize) -> Result<(Splits, Vec<String>), Error> {
     let (train, val, classes) = match source {
-        Source::Text(file) => text(file)?,
+        Source::Text(file, None) => characters(file)?,
+        Source::Text(file, Some(tokenizer)) => words(file, tokenizer)?,
         Source::Binary { train, val, vocabulary } => {
             let classes = (0..*vocabulary).map(|token| token.to_string()).collect();
             (binary(train)?, binary(val)?, classes)
@@ -81,22 +83,35 @@ pub fn encode(vocabulary: &[String], text: &str) -> Option<Vec<u32>> {
     text.chars().map(token).collect()
 }
 
-fn text(file: &Path) -> Result<(Tokens, Tokens, Vec<String>), Error> {
+fn text(file: &Path) -> Result<String, Error> {
     let bytes = read::whole(file).map_err(|source| unreadable(file, "the text", source))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         format(file, format!("it is not UTF-8 text: byte {at} is not part of a character"))
-    })?;
+    })
+}
+
+/// Both parts by a tokenizer, and its vocabulary. The border is that of characters: 90 % of them.
+fn words(file: &Path, tokenizer: &Path) -> Result<(Tokens, Tokens, Vec<String>), Error> {
+    let (text, tokenizer) = (text(file)?, Tokenizer::open(tokenizer)?);
+    let n_train = text.chars().count() * 9 / 10;
+    let border = text.char_indices().nth(n_train).map_or(text.len(), |(at, _)| at);
+    let part = |text: &str| {
+        let found = tokenizer.encode(text, false).map_err(|why| format(file, why))?;
+        let (n, tokens) = (found.len(), found.into());
+        Ok(Tokens { held: Held::Memory(tokens, 0..n), path: file.to_owned() })
+    };
+    Ok((part(&text[..border])?, part(&text[border..])?, tokenizer.vocabulary()))
+}
+
+fn characters(file: &Path) -> Result<(Tokens, Tokens, Vec<String>), Error> {
+    let text = text(file)?;
     let vocabulary: BTreeSet<char> = text.chars().collect();
-    if vocabulary.len() > 1 << 16 {
-        let n = vocabulary.len();
-        return Err(format(file, format!("its {n} different characters are more than 65536")));
-    }
-    let order: std::collections::BTreeMap<char, u16> =
+    let order: std::collections::BTreeMap<char, u32> =
         vocabulary.iter().copied().zip(0..).collect();
-    let tokens: Vec<u16> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
+    let tokens: Vec<u32> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
     let n_train = tokens.len() * 9 / 10;
-    let tokens: Arc<[u16]> = tokens.into();
+    let tokens: Arc<[u32]> = tokens.into();
     let part = |range| Tokens { held: Held::Memory(tokens.clone(), range), path: file.to_owned() };
     let classes = vocabulary.iter().map(char::to_string).collect();
     Ok((part(0..n_train), part(n_train..tokens.len()), classes))
@@ -135,7 +150,7 @@ struct Tokens {
 
 enum Held {
     /// A part of what is in memory.
-    Memory(Arc<[u16]>, std::ops::Range<usize>),
+    Memory(Arc<[u32]>, std::ops::Range<usize>),
     /// A file and its number of tokens.
     File(File, usize),
 }
@@ -153,7 +168,7 @@ impl Tokens {
         match &self.held {
             Held::Memory(tokens, range) => {
                 let start = range.start + start;
-                Ok(tokens[start..start + n].iter().map(|&token| u32::from(token)).collect())
+                Ok(tokens[start..start + n].to_vec())
             }
             Held::File(file, _) => {
                 let mut bytes = vec![0; 2 * n];
@@ -258,7 +273,7 @@ mod tests {
     fn characters_are_numbered_in_their_order_and_each_is_followed_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let text = "hallo wörld!\n".repeat(10);
-        let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()));
+        let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()), None);
         let (splits, classes) = open(&source, 4).unwrap();
         assert_eq!(classes, ["\n", " ", "!", "a", "d", "h", "l", "o", "r", "w", "ö"]);
         // 117 and 13 tokens: windows of 5 begin at each of 113 tokens, and at tokens 0, 4 and 8.
@@ -271,6 +286,21 @@ mod tests {
         assert_eq!(encode(&classes, "z"), None);
         let facts = survey(&source, 4).unwrap();
         assert_eq!((facts.n_train, facts.sample, facts.target), (113, Some(vec![4]), vec![4]));
+    }
+
+    #[test]
+    fn a_tokenizer_cuts_both_parts_into_its_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokenizer = crate::data::tokenizer::tests::write(dir.path());
+        let text = "the cat".repeat(10);
+        let text = file(dir.path(), "input.txt", text.as_bytes());
+        let source = Source::Text(text, Some(tokenizer));
+        let (splits, classes) = open(&source, 4).unwrap();
+        // 9 and 1 times `the`, the blank, `c`, `a`, `t`; after a `t`, `the` begins a word anew.
+        assert_eq!((classes.len(), &*classes[10]), (11, "the"));
+        let (seen, next) = load(&*splits.val, 0);
+        assert_eq!((seen, next), (vec![10.0, 8.0, 7.0, 6.0], Target::Classes(vec![8, 7, 6, 5])));
+        assert_eq!(survey(&source, 4).unwrap().classes.len(), 11);
     }
 
     #[test]
@@ -297,7 +327,7 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let check = |bytes: &[u8], expected: &str| {
-            let source = Source::Text(file(dir.path(), "input.txt", bytes));
+            let source = Source::Text(file(dir.path(), "input.txt", bytes), None);
             let error = open(&source, 8).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         };

@@ -103,7 +103,8 @@ impl Engine {
         let convolutions = self.plan.convolutions;
         let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
-        let (loss, correct, errors) = self
+        let n = batch.samples.len();
+        let ((loss, weight), correct, errors) = self
             .placed(batch)
             .and_then(|(inputs, targets)| {
                 let compared = self.model.compare(&inputs, &targets, &draws, &pass)?;
@@ -114,14 +115,16 @@ impl Engine {
                     Some(answer) => loss::errors(plan, &answer, &targets)?,
                     None => loss::errors(plan, outputs, wanted)?,
                 };
-                Ok((f64::from(loss::scalar(&loss)?), correct, errors))
+                let weight = loss::weight(plan, wanted, n)?;
+                Ok(((f64::from(loss::scalar(&loss)?), weight), correct, errors))
             })
             .map_err(|source| Error::Tensor {
                 phase: "evaluation",
                 step: self.state.step,
                 source,
             })?;
-        Ok(PassReport::new(index, batch.samples.len() as u64, loss, correct).with_errors(errors))
+        let report = PassReport::new(index, n as u64, loss, correct).weighing(weight);
+        Ok(report.with_errors(errors))
     }
 
     /// The audit that makes "exactly once" more than an intention.

@@ -1,15 +1,21 @@
 //! The loss that the plan names, and the right answers beside it.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
-use crate::ops::{cross_entropy, mae, mse, score_classes, score_mae, score_mse, time_frequency};
+use crate::ops::{
+    IGNORED_LABEL, cross_entropy, cross_entropy_sum, mae, mse, score_classes, score_mae, score_mse,
+    time_frequency,
+};
 use crate::plan::{LossKind, LossPlan};
 
-/// Mean over the batch, scalar f32, in the graph.
+/// Mean over what counts of the batch, scalar f32, in the graph; 0 if nothing counts.
 pub(crate) fn mean(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
     match plan.kind {
         LossKind::CrossEntropy => {
             let (outputs, targets) = rows(outputs, targets)?;
+            if counted(&targets)? == 0 {
+                return Ok(cross_entropy_sum(&outputs, &targets, plan.label_smoothing)?.0);
+            }
             cross_entropy(&outputs, &targets, plan.label_smoothing)
         }
         LossKind::Mse => mse(outputs, targets),
@@ -24,10 +30,28 @@ pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Re
         LossKind::CrossEntropy => {
             let (outputs, targets) = rows(outputs, targets)?;
             let right = score_classes(&outputs, &targets, 0.0)?.n_correct;
-            Ok([right as u64, targets.elem_count() as u64])
+            Ok([right as u64, counted(&targets)? as u64])
         }
         LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency => Ok([0, 0]),
     }
+}
+
+/// How much a batch of `samples` counts beside others: by its labels that count, so that the mean over batches is the
+/// mean over labels; in samples, of which each that is whole counts 1.
+pub(crate) fn weight(plan: &LossPlan, targets: &Tensor, samples: usize) -> Result<f64> {
+    if plan.kind != LossKind::CrossEntropy || targets.dtype() != DType::I64 {
+        return Ok(samples as f64);
+    }
+    Ok((samples * counted(targets)?) as f64 / targets.elem_count().max(1) as f64)
+}
+
+/// Labels that are not [`IGNORED_LABEL`], which only i64 labels can be.
+fn counted(targets: &Tensor) -> Result<usize> {
+    if targets.dtype() != DType::I64 {
+        return Ok(targets.elem_count());
+    }
+    let labels = targets.flatten_all()?.to_vec1::<i64>()?;
+    Ok(labels.into_iter().filter(|&label| label != IGNORED_LABEL).count())
 }
 
 /// Each token of a text as a row of its own: (n, tokens, classes) and (n, tokens) -> (rows, classes) and (rows).

@@ -119,6 +119,7 @@ impl Engine {
         let loss_scale = self.state.scaler.map_or(1.0, |scaler| scaler.scale);
 
         self.reducer.begin_step();
+        let waited_before = self.time.data;
         let mut reports = Vec::with_capacity(passes.len());
         for (position, pass) in passes.iter().enumerate() {
             if position + 1 == passes.len() {
@@ -137,7 +138,9 @@ impl Engine {
         let waited = self.reducer.finish_step()?;
         self.time.communication += waited.as_secs_f64();
 
-        let votes = self.vote(&Vote { passes: reports, unused: self.reducer.unused(), wish })?;
+        let waited = (1e6 * (self.time.data - waited_before)) as u64;
+        let unused = self.reducer.unused();
+        let votes = self.vote(&Vote { passes: reports, unused, wish, waited })?;
         self.check_unused(step, &votes)?;
         let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
 
@@ -153,7 +156,7 @@ impl Engine {
             )?;
         }
         self.count(&totals);
-        self.look_for_stragglers(step, clock.seconds());
+        self.look_for_stragglers(step, &votes, clock.seconds());
         let wish = votes.iter().map(|vote| vote.wish).max().unwrap_or_default();
         Ok(self.report(step, rates, &totals, norm, (updated, wish)))
     }
@@ -163,9 +166,10 @@ impl Engine {
         self.straggler.take()
     }
 
-    fn look_for_stragglers(&mut self, step: u64, seconds: f64) {
+    fn look_for_stragglers(&mut self, step: u64, votes: &[Vote], seconds: f64) {
         if let Some(stragglers) = &mut self.stragglers {
-            let found = stragglers.step(step, &self.collective.lags(), seconds);
+            let waits: Vec<f64> = votes.iter().map(|vote| 1e-6 * vote.waited as f64).collect();
+            let found = stragglers.step(step, &self.collective.lags(), &waits, seconds);
             self.straggler = found.or(self.straggler.take());
         }
     }
@@ -231,8 +235,6 @@ impl Engine {
         loss_scale: f64,
     ) -> Result<PassReport, Error> {
         let samples = pass.samples.len();
-        // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less.
-        let weight = samples as f64 / self.plan.batch.size.count() as f64;
         let place = self.place(step, pass);
         let epoch = (step - 1) / self.plan.length.steps_per_epoch.max(1);
         let draws = draws(&self.plan, epoch, &batch.samples);
@@ -248,15 +250,22 @@ impl Engine {
                     let loss = loss::mean(&engine.plan.loss, &outputs, &targets)?;
                     let correct = loss::correct(&engine.plan.loss, &outputs, &targets)?;
                     let value = f64::from(loss::scalar(&loss)?);
-                    Ok(((loss * (weight * loss_scale))?, value, correct))
+                    // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and those with
+                    // labels that do not count.
+                    let weight = loss::weight(&engine.plan.loss, &targets, samples)?;
+                    // Where nothing counts the gradient is zero, but it must reach the parameters.
+                    let share = if weight > 0.0 { weight } else { 1.0 };
+                    let factor = share / engine.plan.batch.size.count() as f64 * loss_scale;
+                    Ok(((loss * factor)?, (value, weight), correct))
                 },
             )
             .map_err(|source| Error::Tensor { phase: "forward", step, source })
-            .and_then(|(scaled, value, correct)| {
+            .and_then(|(scaled, (value, weight), correct)| {
                 (self.observer)(step, Phase::Backward);
                 self.timed(|time| &mut time.backward, |_| scaled.backward())
                     .map_err(|source| Error::Tensor { phase: "backward", step, source })?;
-                Ok(PassReport::new(pass.index_in_step, samples as u64, value, correct))
+                let report = PassReport::new(pass.index_in_step, samples as u64, value, correct);
+                Ok(report.weighing(weight))
             });
         self.params.end_pass();
         result

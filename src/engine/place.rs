@@ -13,7 +13,10 @@ impl Engine {
     /// labels, stays in the CPU's memory: operations check it there and hand over what their kernels need.
     pub(super) fn placed(&self, batch: &Batch) -> Result<(Tensor, Tensor)> {
         let source = &self.plan.data.source;
-        let tokens = matches!(source, SourcePlan::Tokens { .. } | SourcePlan::Text { .. });
+        let tokens = matches!(
+            source,
+            SourcePlan::Tokens { .. } | SourcePlan::Text { .. } | SourcePlan::Instructions(_)
+        );
         let inputs = if tokens { batch.inputs.clone() } else { self.moved(&batch.inputs)? };
         let targets = if loss::is_classifier(&self.plan.loss) {
             batch.targets.clone()

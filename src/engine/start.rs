@@ -68,11 +68,16 @@ impl Engine {
             engine.begin_averages().map_err(tensor_error)?;
         }
         engine.broadcast_buffers()?;
+        engine.broadcast_frozen()?;
         Ok(engine)
     }
 
     /// Gives every rank the parameters of rank 0.
-    fn broadcast_parameters(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    ///
+    /// A collective failed.
+    pub(crate) fn broadcast_parameters(&self) -> Result<(), Error> {
         self.params.parameters().iter().try_for_each(|param| self.broadcast(param.var()))
     }
 
@@ -82,7 +87,14 @@ impl Engine {
     ///
     /// A collective failed.
     pub fn broadcast_buffers(&self) -> Result<(), Error> {
-        self.params.buffers().iter().try_for_each(|buffer| self.broadcast(buffer.var()))
+        let mut moving = self.params.buffers().iter().filter(|buffer| !buffer.is_frozen());
+        moving.try_for_each(|buffer| self.broadcast(buffer.var()))
+    }
+
+    /// Gives every rank the frozen parameters of rank 0, once.
+    fn broadcast_frozen(&self) -> Result<(), Error> {
+        let mut frozen = self.params.buffers().iter().filter(|buffer| buffer.is_frozen());
+        frozen.try_for_each(|buffer| self.broadcast(buffer.var()))
     }
 
     fn broadcast(&self, var: candle_core::Result<&candle_core::Var>) -> Result<(), Error> {

@@ -1,4 +1,5 @@
-//! Which rank comes late to the reductions, step after step, so that the others wait for it. Pure.
+//! Which rank comes late to the reductions, step after step, so that the others wait for it, and whether it waits for
+//! its data or computes meanwhile. Pure.
 
 use crate::event::Straggler;
 use crate::units::Rank;
@@ -18,24 +19,41 @@ pub(crate) struct Stragglers {
     steps: u32,
     /// Seconds of those steps.
     seconds: f64,
-    /// Of each rank: seconds behind the others, and steps in which it was the last.
-    behind: Vec<(f64, u32)>,
+    ranks: Vec<Behind>,
     /// Ranks that were named before.
     named: Vec<Rank>,
 }
 
+/// How far a rank was behind, over the steps in which it was the last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Behind {
+    /// Seconds behind the others.
+    lag: f64,
+    /// Seconds in which it waited for its data.
+    waited: f64,
+    /// Those steps.
+    times: u32,
+}
+
 impl Stragglers {
     pub(crate) fn new(world: usize) -> Self {
-        Self { steps: 0, seconds: 0.0, behind: vec![(0.0, 0); world], named: Vec::new() }
+        Self { steps: 0, seconds: 0.0, ranks: vec![Behind::default(); world], named: Vec::new() }
     }
 
     /// Takes in by how many seconds each rank came after the first one to the buckets of a step (the mean over them)
-    /// that took `seconds`. Names a rank once.
-    pub(crate) fn step(&mut self, step: u64, lags: &[f64], seconds: f64) -> Option<Straggler> {
+    /// that took `seconds`, and how many of these each rank waited for its data. Names a rank once.
+    pub(crate) fn step(
+        &mut self,
+        step: u64,
+        lags: &[f64],
+        waits: &[f64],
+        seconds: f64,
+    ) -> Option<Straggler> {
         if let Some((last, lag)) = last_of(lags) {
-            let (behind, times) = &mut self.behind[last];
-            *behind += lag;
-            *times += 1;
+            let behind = &mut self.ranks[last];
+            behind.lag += lag;
+            behind.waited += waits.get(last).copied().unwrap_or(0.0);
+            behind.times += 1;
         }
         self.steps += 1;
         self.seconds += seconds;
@@ -44,20 +62,22 @@ impl Stragglers {
         }
         let found = self.judge(step);
         (self.steps, self.seconds) = (0, 0.0);
-        self.behind.fill((0.0, 0));
+        self.ranks.fill(Behind::default());
         self.named.extend(found.as_ref().map(|found| found.rank));
         found
     }
 
     fn judge(&self, step: u64) -> Option<Straggler> {
         let step_seconds = self.seconds / f64::from(self.steps);
-        let mut ranks = (0..).map(Rank).zip(&self.behind);
-        let (rank, lag_seconds) = ranks.find_map(|(rank, &(behind, times))| {
-            let lag = behind / f64::from(times.max(1));
-            let is_late = times >= LAST && lag >= LEAST && lag >= SHARE * step_seconds;
-            (is_late && !self.named.contains(&rank)).then_some((rank, lag))
+        let mut ranks = (0..).map(Rank).zip(&self.ranks);
+        let (rank, lag_seconds, data_seconds) = ranks.find_map(|(rank, behind)| {
+            let steps = f64::from(behind.times.max(1));
+            let lag = behind.lag / steps;
+            let is_late = behind.times >= LAST && lag >= LEAST && lag >= SHARE * step_seconds;
+            let is_news = is_late && !self.named.contains(&rank);
+            is_news.then_some((rank, lag, behind.waited / steps))
         })?;
-        Some(Straggler { rank, step, lag_seconds, step_seconds })
+        Some(Straggler { rank, step, lag_seconds, data_seconds, step_seconds })
     }
 }
 
@@ -76,7 +96,7 @@ mod tests {
     /// Who is named in 60 steps of a tenth of a second, with the lags that `lags` gives for each step.
     fn named(lags: impl Fn(u64) -> Vec<f64>) -> Vec<(u64, u32)> {
         let mut stragglers = Stragglers::new(lags(0).len());
-        let found = (1..=60).filter_map(|step| stragglers.step(step, &lags(step), 0.1));
+        let found = (1..=60).filter_map(|step| stragglers.step(step, &lags(step), &[], 0.1));
         found.map(|found| (found.step, found.rank.0)).collect()
     }
 
@@ -94,5 +114,15 @@ mod tests {
         assert_eq!(named(|_| vec![0.0, 0.02]), []);
         assert_eq!(named(|_| vec![0.0, 0.05, 0.05]), [], "the first one is early");
         assert_eq!(named(|_| vec![]), []);
+    }
+
+    #[test]
+    fn a_straggler_is_known_by_its_own_wait_for_data_in_the_steps_in_which_it_was_the_last() {
+        let mut stragglers = Stragglers::new(2);
+        // Rank 0 waits too, but nobody waits for it.
+        let lags = |step: u64| if step <= 2 { [0.01, 0.0] } else { [0.0, 0.05] };
+        let mut steps = 1..=20;
+        let found = steps.find_map(|step| stragglers.step(step, &lags(step), &[0.07, 0.04], 0.1));
+        assert!((found.unwrap().data_seconds - 0.04).abs() < 1e-12, "{found:?}");
     }
 }

@@ -12,8 +12,10 @@ const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
 impl Engine {
     /// What turns sums over passes, times the loss scale, into means over samples.
     pub(super) fn mean_factor(&self, totals: &Totals, loss_scale: f64) -> f32 {
-        let weights = totals.samples as f64 / self.plan.batch.size.count() as f64;
-        (1.0 / (weights * loss_scale)) as f32
+        // Where nothing counts, the sums are zeros, and stay so.
+        let weight = if totals.weight > 0.0 { totals.weight } else { 1.0 };
+        let passes = weight / self.plan.batch.size.count() as f64;
+        (1.0 / (passes * loss_scale)) as f32
     }
 
     /// Whether the parameters may move. A gradient that overflows while the loss is finite is the

@@ -16,6 +16,8 @@ pub(crate) struct Vote {
     pub(crate) unused: Vec<usize>,
     /// What its signals and its clock ask for.
     pub(crate) wish: Wish,
+    /// Microseconds that it waited for its data.
+    pub(crate) waited: u64,
 }
 
 /// What a rank wants to happen at the step edge; the strongest wish of any rank wins.
@@ -43,6 +45,8 @@ pub(crate) struct PassReport {
     pub(crate) index: usize,
     /// Samples.
     pub(crate) samples: u64,
+    /// How much the loss counts beside that of other passes: the samples, but for labels that do not count; as bits.
+    weight: u64,
     /// Mean loss as the bits of an f64: JSON has no NaN.
     loss: u64,
     /// Right answers, and how many were asked for.
@@ -53,7 +57,17 @@ pub(crate) struct PassReport {
 
 impl PassReport {
     pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: [u64; 2]) -> Self {
-        Self { index, samples, loss: loss.to_bits(), correct, errors: None }
+        let weight = (samples as f64).to_bits();
+        Self { index, samples, weight, loss: loss.to_bits(), correct, errors: None }
+    }
+
+    /// The same with a loss that counts otherwise than its samples.
+    pub(crate) fn weighing(self, weight: f64) -> Self {
+        Self { weight: weight.to_bits(), ..self }
+    }
+
+    fn weight(&self) -> f64 {
+        f64::from_bits(self.weight)
     }
 
     /// The same with errors.
@@ -70,8 +84,10 @@ impl PassReport {
 /// not change a bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
-    /// Mean loss over all samples.
+    /// Mean loss over all that counts.
     pub(crate) loss: f64,
+    /// How much counts: the samples, but for labels that do not count.
+    pub(crate) weight: f64,
     /// Right answers, and how many were asked for.
     pub(crate) correct: [u64; 2],
     /// Samples.
@@ -85,15 +101,17 @@ impl Totals {
         let mut passes: Vec<_> = passes.collect();
         passes.sort_by_key(|pass| pass.index);
         let samples: u64 = passes.iter().map(|pass| pass.samples).sum();
+        let weight: f64 = passes.iter().map(|pass| pass.weight()).sum();
         let mean = |value: &dyn Fn(&PassReport) -> f64| {
-            let sum: f64 = passes.iter().map(|pass| value(pass) * pass.samples as f64).sum();
-            sum / samples.max(1) as f64
+            let sum: f64 = passes.iter().map(|pass| value(pass) * pass.weight()).sum();
+            if weight > 0.0 { sum / weight } else { sum }
         };
         let error =
             |i: usize| mean(&|pass| f64::from_bits(pass.errors.map_or(0, |errors| errors[i])));
         let measured = passes.first().is_some_and(|pass| pass.errors.is_some());
         Self {
             loss: mean(&PassReport::loss),
+            weight,
             errors: measured.then(|| [error(0), error(1)]),
             correct: [0, 1].map(|i| passes.iter().map(|pass| pass.correct[i]).sum()),
             samples,
@@ -129,6 +147,16 @@ mod tests {
         shuffled.swap(2, 6);
         assert_eq!(Totals::over(passes.iter()), Totals::over(shuffled.iter()));
         assert_eq!(Totals::over(passes.iter()).samples, 21);
+    }
+
+    #[test]
+    fn a_loss_counts_as_much_as_the_labels_behind_it() {
+        let passes = [(4.0, 0.5), (1.0, 1.5)]
+            .map(|(loss, weight)| PassReport::new(0, 2, loss, [0, 1]).weighing(weight));
+        let totals = Totals::over(passes.iter());
+        assert_eq!((totals.loss, totals.weight, totals.samples), (1.75, 2.0, 4));
+        let nothing = [PassReport::new(0, 2, 0.0, [0, 0]).weighing(0.0)];
+        assert_eq!(Totals::over(nothing.iter()).loss, 0.0);
     }
 
     #[test]

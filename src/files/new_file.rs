@@ -81,11 +81,17 @@ impl NewFile {
 /// The operating system could not write one of them.
 pub fn sync_together(files: &[NewFile]) -> Result<(), Error> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| file.sync())).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<(), Error>>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let begin = |file| {
+            // Where no thread is to be had, one after the other.
+            let thread =
+                std::thread::Builder::new().spawn_scoped(scope, move || NewFile::sync(file));
+            thread.map_err(|_| file.sync())
         };
-        threads.into_iter().try_for_each(join)
+        let begun: Vec<_> = files.iter().map(begin).collect();
+        begun.into_iter().try_for_each(|begun| match begun {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(done) => done,
+        })
     })
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A bell that one thread rings and [`run`](crate::launch::run()) hears.
+/// A bell that one thread rings and another, such as [`run`](crate::launch::run()), hears.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
@@ -26,7 +26,7 @@ impl Bell {
     }
 
     /// Whether it was rung since the last call.
-    pub(super) fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
     }
 }

@@ -29,6 +29,9 @@ pub struct Failure {
     pub rank: Rank,
     /// Its process; absent if it could not be started.
     pub pid: Option<u32>,
+    /// Number of its machine, in a run over several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
     /// Its machine.
     pub host: String,
     /// How its process ended; absent if it never started, or stood still.
@@ -89,13 +92,14 @@ impl Failure {
     pub fn block(&self, saved: &str) -> String {
         let place = self.place.as_ref().map_or(String::new(), |place| format!(", {place}"));
         let pid = self.pid.map_or(String::new(), |pid| format!(", pid {pid}"));
+        let node = self.node.map_or(String::new(), |node| format!("node {node}, "));
         // A message without a cause says it all itself.
         let why = match self.causes.join(": ") {
             causes if causes.is_empty() => String::new(),
             causes => format!("why:   {causes}\n"),
         };
         let mut text = format!(
-            "error: {}\nwhere: rank {} on {}{pid}, {}, step {}{place}\n{why}",
+            "error: {}\nwhere: rank {} on {node}{}{pid}, {}, step {}{place}\n{why}",
             self.message, self.rank, self.host, self.phase, self.step
         );
         for (index, other) in self.secondary.iter().enumerate() {
@@ -141,7 +145,7 @@ impl Failure {
 
     /// A rank that failed by itself.
     pub(super) fn of_fault(run: &RunFolders, group: &Group, rank: Rank, fault: Fault) -> Box<Self> {
-        let member = &group.members[rank.index()];
+        let member = group.member(rank);
         let exit = member.exit.map(|(_, exit)| exit).filter(|_| !member.was_killed);
         if let Some(why) = group.lack_of_memory(rank) {
             let message = format!("rank {rank} ran out of memory");
@@ -173,7 +177,7 @@ impl Failure {
 
     /// A rank that stands still while the others waited for it.
     pub(super) fn of_frozen(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
-        let member = &group.members[rank.index()];
+        let member = group.member(rank);
         let message = format!("rank {rank} (pid {}) is stopped (SIGSTOP)", member.pid);
         let why = "somebody or something stopped its process, and the others waited for it in vain";
         Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
@@ -182,7 +186,7 @@ impl Failure {
     /// A rank that held up the others.
     pub(super) fn of_stall(run: &RunFolders, group: &Group, stall: Stall) -> Box<Self> {
         let Stall { rank, kind, time } = stall;
-        let member = &group.members[rank.index()];
+        let member = group.member(rank);
         let (what, why) = match kind {
             Kind::Lifeless => {
                 ("given a sign of life", "its process is frozen, or starved of cores")
@@ -197,11 +201,29 @@ impl Failure {
 
     /// A rank that others waited for until their deadline.
     pub(super) fn of_missed(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
-        let member = &group.members[rank.index()];
+        let member = group.member(rank);
         let message =
             format!("rank {rank} (pid {}) did not come to the others in time", member.pid);
         let why = vec![hindrance(member.phase).to_owned()];
         Box::new(Self::new(run, rank, message, why, 5).with_member(member, group))
+    }
+
+    /// A machine that is gone; `first` is its first rank.
+    pub(super) fn of_node(
+        run: &RunFolders,
+        (node, first): (u32, Rank),
+        name: &str,
+        why: String,
+    ) -> Box<Self> {
+        let failure = Self::new(run, first, format!("node {node} ({name}) is gone"), vec![why], 5);
+        let (host, log_tail) = (name.to_owned(), vec![]);
+        Box::new(Self { node: Some(node), host, log_tail, ..failure })
+    }
+
+    /// A group that was ended because of another machine, whose reason is not known.
+    pub(super) fn of_elsewhere(run: &RunFolders, rank: Rank) -> Box<Self> {
+        let message = "another machine ended the run".to_owned();
+        Box::new(Self::new(run, rank, message, vec![], 5))
     }
 
     fn new(run: &RunFolders, rank: Rank, message: String, causes: Vec<String>, code: u8) -> Self {
@@ -211,6 +233,7 @@ impl Failure {
             run: run.id.clone(),
             rank,
             pid: None,
+            node: None,
             host: host(),
             exit: None,
             phase: Phase::Starting,
@@ -229,7 +252,7 @@ impl Failure {
     }
 
     fn with_member(self, member: &Member, group: &Group) -> Self {
-        let others = (0..).map(Rank).zip(&group.members).filter(|(rank, _)| *rank != self.rank);
+        let others = group.ranks().filter(|(rank, _)| *rank != self.rank);
         let report = member.report.as_ref();
         Self {
             pid: Some(member.pid),

@@ -1,7 +1,7 @@
 //! A rank's process -> its place in the group: plan, shared memory, and line to whoever started it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::launch::link::Link;
 use crate::launch::rank_env::{Child, Foreign, Role};
 use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank};
-use crate::launch::{foreign, inherit};
+use crate::launch::{Peer, foreign, inherit};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::{Rank, WorldSize};
 
@@ -23,6 +23,8 @@ pub struct Membership {
     pub rank_plan: RankPlan,
     /// The mapping to hand to `collective::open`; absent in a world of one.
     pub shm: Option<OwnedFd>,
+    /// The other ranks, to hand to `collective::open_tcp`; empty on one machine.
+    pub peers: Vec<Peer>,
     /// Progress, errors and requests to stop.
     pub link: Link,
 }
@@ -41,7 +43,7 @@ pub enum JoinError<E> {
     NotARank,
     /// The launcher has ranks on several machines.
     #[error(
-        "the launcher started {world} ranks, {local_world} of them on this machine: several machines need `nccl` or `mpi`, which this build does not have"
+        "the launcher started {world} ranks, {local_world} of them on this machine: for several machines start `ddprun --nnodes` on each, without a launcher (docs/machines.md)"
     )]
     SeveralMachines {
         /// All ranks.
@@ -103,9 +105,24 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     let ToRank::Plan(rank_plan) = first else {
         return Err(fail("receive its plan")(io::ErrorKind::InvalidData.into()));
     };
+    let peers = peers(&mut channel, &child.peer_fds).map_err(fail("use its connections"))?;
     failpoint::reach("join");
+    let status = status.map(|status| (status, rank_plan.plan.distributed.timeout));
     let link = Link::open(Some(channel), status, rank, rank_plan.run.logs.clone());
-    Ok(Membership { rank_plan: *rank_plan, shm, link: link.map_err(fail("listen to its parent"))? })
+    let link = link.map_err(fail("listen to its parent"))?;
+    Ok(Membership { rank_plan: *rank_plan, shm, peers, link })
+}
+
+/// The inherited sockets, with what the parent says of them.
+fn peers(channel: &mut Channel, fds: &[RawFd]) -> io::Result<Vec<Peer>> {
+    if fds.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ToRank::Peers(words) = channel.receive_one(PLAN_PATIENCE)? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let peers = words.into_iter().zip(fds).map(|(word, &fd)| Ok(word.with(inherit::take(fd)?)));
+    peers.collect()
 }
 
 fn join_foreign<E: std::fmt::Display>(
@@ -123,7 +140,7 @@ fn join_foreign<E: std::fmt::Display>(
     // The launcher keeps to itself why it started the group again.
     let causes = vec![];
     let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes };
-    Ok(Membership { rank_plan, shm, link })
+    Ok(Membership { rank_plan, shm, peers: vec![], link })
 }
 
 /// Rank 0: opens the meeting place first, so that the others wait there while the run is made.

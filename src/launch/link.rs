@@ -17,6 +17,7 @@ use crate::files;
 use crate::launch::Phase;
 use crate::launch::report::{Blame, ErrorReport, FORMAT, chain, clock, host};
 use crate::launch::signals::Signals;
+use crate::launch::silence::Silence;
 use crate::launch::supervise::Stop;
 use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, FromRank, ToRank, poll};
@@ -47,6 +48,8 @@ struct Shared {
     /// Strongest request to stop: 0, or a [`Stop`].
     stop: AtomicU8,
     is_ending: AtomicBool,
+    /// Whether we were stopped because the parent has shown no sign of life for too long.
+    is_parent_silent: AtomicBool,
     /// To our own parent; absent under a foreign launcher.
     channel: Option<Mutex<Channel>>,
     /// What to do when the parent says that waiting is in vain.
@@ -55,14 +58,15 @@ struct Shared {
 
 impl Link {
     /// Starts listening: to our parent through `channel` (Ctrl-C then reaches us through it), or to
-    /// signals alone. Reports are written into the folder `logs`.
+    /// signals alone. Reports are written into the folder `logs`. `status` is where to show oneself, and how long the
+    /// parent may show nothing there: then this rank wishes to save and leave.
     ///
     /// # Errors
     ///
     /// No descriptor or thread is left.
     pub(super) fn open(
         channel: Option<Channel>,
-        status: Option<Whereabouts>,
+        status: Option<(Whereabouts, Duration)>,
         rank: Rank,
         logs: PathBuf,
     ) -> io::Result<Self> {
@@ -71,20 +75,29 @@ impl Link {
         let (waker, sleeper) = UnixStream::pair()?;
         let control =
             channel.as_ref().map(|channel| channel.as_fd().try_clone_to_owned()).transpose()?;
-        let status = status.map(Arc::new);
+        let (status, patience) = status.map(|(status, time)| (Arc::new(status), time)).unzip();
         if let Some(status) = &status {
             status.note_denials(rank)?;
         }
         let shared = Arc::new(Shared {
             stop: AtomicU8::new(0),
             is_ending: AtomicBool::new(false),
+            is_parent_silent: AtomicBool::new(false),
             channel: channel.map(Mutex::new),
             give_up: OnceLock::new(),
         });
         let pulse = status.clone().map(|status| (status, rank));
-        let ears = Arc::clone(&shared);
-        let mut ears =
-            Listener { shared: ears, preemption, interruption, sleeper, control, pulse, beats: 0 };
+        let silence = patience.map(|patience| Silence::new(patience, 2 * BEAT, clock()));
+        let mut ears = Listener {
+            shared: Arc::clone(&shared),
+            preemption,
+            interruption,
+            sleeper,
+            control,
+            pulse,
+            beats: 0,
+            silence,
+        };
         let thread =
             std::thread::Builder::new().name("link".to_owned()).spawn(move || ears.listen())?;
         let (step, phase, moves) = (AtomicU64::new(0), AtomicU8::new(0), AtomicU64::new(0));
@@ -135,6 +148,11 @@ impl Link {
     /// different steps: they vote.
     pub fn stop_requested(&self) -> Option<Stop> {
         self.shared.stop()
+    }
+
+    /// Whether this rank wishes to leave because nothing was heard of the parent, which may be stopped.
+    pub fn is_parent_silent(&self) -> bool {
+        self.shared.is_parent_silent.load(Ordering::Relaxed)
     }
 
     /// An error of this rank, at its present place, with the messages of all its sources.
@@ -247,6 +265,8 @@ struct Listener {
     /// Where to show that this process lives.
     pulse: Option<(Arc<Whereabouts>, Rank)>,
     beats: u64,
+    /// Of the parent.
+    silence: Option<Silence>,
 }
 
 impl Listener {
@@ -256,6 +276,7 @@ impl Listener {
                 return;
             }
             self.beat();
+            self.look_after_parent();
             self.hear_signals();
             self.hear_parent();
         }
@@ -265,6 +286,15 @@ impl Listener {
         self.beats += 1;
         if let Some((status, rank)) = &self.pulse {
             status.beat(*rank, self.beats);
+        }
+    }
+
+    /// A parent that is stopped would not notice if a rank hung or died, and nobody could stop us through it.
+    fn look_after_parent(&mut self) {
+        let (Some((status, _)), Some(silence)) = (&self.pulse, &mut self.silence) else { return };
+        if silence.is_too_long(status.looks(), clock()) {
+            self.shared.is_parent_silent.store(true, Ordering::Relaxed);
+            self.shared.ask(Stop::Preempt);
         }
     }
 
@@ -300,7 +330,7 @@ impl Listener {
                 ToRank::GiveUp => {
                     self.shared.give_up.get().into_iter().for_each(|give_up| give_up());
                 }
-                ToRank::Plan(_) => {}
+                ToRank::Plan(_) | ToRank::Peers(_) => {}
             }
         }
         if channel.is_closed() && !self.shared.is_ending.load(Ordering::Relaxed) {

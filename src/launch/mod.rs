@@ -13,6 +13,9 @@
 //! join(make) ── rank 0 makes the run and hands plan and memfd to the others over an abstract socket
 //! ```
 //!
+//! Several machines (`--nnodes`): their parents meet first (`meet`), connect all ranks to each other, and then each runs
+//! its own, `run_node`, and tells the others how it ends.
+//!
 //! No port is opened on one machine. Ranks die with the thread that called [`run()`] (the main thread), and
 //! again with their control socket. Signals to one rank are a vote of all: `worker` exchanges
 //! [`Link::stop_requested`] at each step's edge. A rank that fails reports once and exits with the code of its
@@ -22,23 +25,32 @@ mod bell;
 mod course;
 #[cfg(test)]
 mod damaged;
+mod door;
 mod elastic;
 mod failure;
 mod foreign;
+mod greet;
 mod inherit;
 mod join;
 mod kills;
 mod link;
+mod meet;
 mod memory;
+mod mesh;
+mod nodes;
+mod peer;
 mod phase;
 pub mod rank_env;
 mod report;
 mod restart;
 mod run;
+pub(crate) mod seal;
 mod signals;
+mod silence;
 mod stall;
 mod start;
 mod supervise;
+mod token;
 mod verdict;
 mod watch;
 mod whereabouts;
@@ -50,12 +62,19 @@ pub use failure::{Failure, Secondary};
 pub use foreign::Error as RendezvousError;
 pub use join::{JoinError, Made, Membership, join};
 pub use link::Link;
+pub use meet::{MeetError, meet};
 pub use memory::shared_memory;
+pub use nodes::{Nodes, Place};
+pub use peer::Peer;
 pub use phase::Phase;
 pub use rank_env::Role;
 pub use report::{Blame, ErrorReport};
-pub use run::{Console, Note, Start, run};
+pub use run::{Console, Note, Start, run, run_node};
+pub use seal::{Key, Session};
 pub(crate) use signals::Signals;
 pub use start::Program;
 pub use supervise::{Exit, RESIZED, Stop};
+pub use token::{TokenError, new_token, read_token};
 pub use verdict::Ended;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use wire::receive_both;

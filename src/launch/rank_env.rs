@@ -14,6 +14,8 @@ pub(super) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";
 pub(super) const SHM_FD: &str = "DDPRUN_SHM_FD";
 /// Where each rank writes where it is.
 pub(super) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
+/// Sockets to the other ranks, in a run over several machines: numbers between commas.
+pub(super) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
 
 /// What this process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Child {
     pub shm_fd: Option<RawFd>,
     /// Where ranks write where they are.
     pub status_fd: Option<RawFd>,
+    /// Sockets to the other ranks, if they share no memory.
+    pub peer_fds: Vec<RawFd>,
 }
 
 /// What a foreign launcher decided.
@@ -142,7 +146,8 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
         let [shm_fd, status_fd] = [number(&get, SHM_FD)?, number(&get, STATUS_FD)?];
         let (shm_fd, status_fd) = (shm_fd.map(|fd| fd as RawFd), status_fd.map(|fd| fd as RawFd));
         let control_fd = control_fd as RawFd;
-        return Ok(Role::Child(Child { rank: Rank(rank), control_fd, shm_fd, status_fd }));
+        let (rank, peer_fds) = (Rank(rank), peer_fds(&get)?);
+        return Ok(Role::Child(Child { rank, control_fd, shm_fd, status_fd, peer_fds }));
     }
     if get(TORCH.rank).is_some() || get(TORCH.world).is_some() {
         let (rank, world) = pair(&get, &TORCH)?;
@@ -159,6 +164,13 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
         }
     }
     Ok(Role::Parent)
+}
+
+fn peer_fds(get: &impl Fn(&str) -> Option<String>) -> Result<Vec<RawFd>, EnvError> {
+    let Some(value) = get(PEER_FDS) else { return Ok(Vec::new()) };
+    let numbers: Result<_, _> = value.split(',').map(str::parse).collect();
+    let expected = "numbers between commas".to_owned();
+    numbers.map_err(|_| EnvError::Bad { name: PEER_FDS, value: value.clone(), expected })
 }
 
 fn foreign(
@@ -291,7 +303,11 @@ mod tests {
     fn our_own_parent_counts_before_every_launcher() {
         check(
             "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_SHM_FD=6 DDPRUN_STATUS_FD=7",
-            "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6), status_fd: Some(7) }",
+            "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6), status_fd: Some(7), peer_fds: [] }",
+        );
+        check(
+            "RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_PEER_FDS=8,9",
+            "child Child { rank: Rank(1), control_fd: 5, shm_fd: None, status_fd: None, peer_fds: [8, 9] }",
         );
         check("DDPRUN_CONTROL_FD=5", "the environment has `DDPRUN_CONTROL_FD`, but not `RANK`");
     }

@@ -9,7 +9,7 @@ use crate::launch::start::{Program, start_all};
 use crate::launch::supervise::Stop;
 use crate::launch::verdict::{Ended, Verdict, judge};
 use crate::launch::watch::{Ears, watch};
-use crate::launch::{Bell, Failure, Phase};
+use crate::launch::{Bell, Failure, Nodes, Phase};
 use crate::plan::{Plan, RunFolders};
 use crate::units::{BatchSize, Rank, WorldSize};
 
@@ -118,13 +118,43 @@ pub fn run(
     start: &Start,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
+    run_here(plan, run, start, None, on_note)
+}
+
+/// As [`run()`], for this machine's ranks of a run over several, whose parents have met. No group is started again.
+///
+/// # Errors
+///
+/// The first failure on any machine; on the others its code is 5. Written to `failure.json` on node 0, and
+/// `failure.node-N.json` on the others, whose logs may be in the same folder.
+pub fn run_node(
+    plan: &Plan,
+    run: &RunFolders,
+    start: &Start,
+    nodes: &mut Nodes,
+    on_note: &mut dyn FnMut(Note),
+) -> Result<Ended, Box<Failure>> {
+    run_here(plan, run, start, Some(nodes), on_note)
+}
+
+fn run_here(
+    plan: &Plan,
+    run: &RunFolders,
+    start: &Start,
+    nodes: Option<&mut Nodes>,
+    on_note: &mut dyn FnMut(Note),
+) -> Result<Ended, Box<Failure>> {
+    let name = match nodes.as_ref().map_or(0, |nodes| nodes.node()) {
+        0 => "failure.json".to_owned(),
+        node => format!("failure.node-{node}.json"),
+    };
     let ears =
         Ears::open(start.bell.clone()).map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
-    let ended = ears.and_then(|mut ears| attempts(plan, run, start, &mut ears, on_note));
+    let ended = ears.and_then(|mut ears| attempts(plan, run, start, (&mut ears, nodes), on_note));
     ended.inspect_err(|failure| {
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
         // The failure itself goes to the caller; a disk that takes no file must not hide it.
-        let _ = files::write_atomic(&run.logs.join("failure.json"), &text);
+        let _ = files::write_atomic(&run.logs.join(name), &text);
     })
 }
 
@@ -132,14 +162,14 @@ fn attempts(
     plan: &Plan,
     run: &RunFolders,
     start: &Start,
-    ears: &mut Ears,
+    (ears, mut nodes): (&mut Ears, Option<&mut Nodes>),
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
     let mut course = Course::new(plan, &start.smaller);
     loop {
         let (plan, causes) = (course.plan(), course.causes());
         let group = Attempt { plan, run, start, causes, grows_after: course.grows_after() };
-        match group.make(ears, on_note) {
+        match group.make(ears, nodes.as_deref_mut(), on_note) {
             Ok(Some(ended)) => return Ok(ended),
             Ok(None) => on_note(course.grow()),
             Err(failed) => {
@@ -170,23 +200,38 @@ impl Attempt<'_> {
     fn make(
         &self,
         ears: &mut Ears,
+        mut nodes: Option<&mut Nodes>,
         on_note: &mut dyn FnMut(Note),
     ) -> Result<Option<Ended>, Failed> {
         let Self { plan, run, .. } = *self;
-        let processes = start_all(plan, run, self.start, self.causes).map_err(|failure| {
+        let processes = start_all(plan, run, self.start, self.causes, nodes.as_deref_mut());
+        let processes = processes.map_err(|failure| {
+            let failure = match nodes.as_deref_mut() {
+                Some(nodes) => end_everywhere(nodes, failure),
+                None => failure,
+            };
             Failed { failure, step: 0, saved: 0, never_started: true, was_asked: false }
         })?;
         let limits = (plan.stall_timeout, self.grows_after);
-        let group = watch(processes, limits, ears, on_note);
-        let failure = match judge(&group) {
-            Verdict::Ended(ended) => return Ok(Some(ended)),
+        let group = watch(processes, limits, ears, nodes.as_deref_mut(), on_note);
+        let verdict = judge(&group);
+        let is_consequence = verdict.is_consequence(&group);
+        let ended = match verdict {
+            Verdict::Ended(ended) => Ok(ended),
             Verdict::Resized => return Ok(None),
-            Verdict::Fault(rank, fault) => Failure::of_fault(run, &group, rank, fault),
-            Verdict::Frozen(rank) => Failure::of_frozen(run, &group, rank),
-            Verdict::Stalled(stall) => Failure::of_stall(run, &group, stall),
-            Verdict::Missed(rank) => Failure::of_missed(run, &group, rank),
+            Verdict::Elsewhere => Err(Failure::of_elsewhere(run, group.first())),
+            Verdict::Fault(rank, fault) => Err(Failure::of_fault(run, &group, rank, fault)),
+            Verdict::Frozen(rank) => Err(Failure::of_frozen(run, &group, rank)),
+            Verdict::Stalled(stall) => Err(Failure::of_stall(run, &group, stall)),
+            Verdict::Missed(rank) => Err(Failure::of_missed(run, &group, rank)),
         };
-        Err(Failed {
+        let ended = match nodes {
+            Some(nodes) => nodes.conclude(
+                ended.map_err(|failure| (at_node(nodes.node(), failure), is_consequence)),
+            ),
+            None => ended,
+        };
+        ended.map(Some).map_err(|failure| Failed {
             failure,
             step: group.members.iter().map(|member| member.step).max().unwrap_or(0),
             saved: group.saved(),
@@ -194,4 +239,17 @@ impl Attempt<'_> {
             was_asked: group.asked() > Some(Stop::Resize),
         })
     }
+}
+
+/// Tells the other machines why this one has not even begun.
+fn end_everywhere(nodes: &mut Nodes, failure: Box<Failure>) -> Box<Failure> {
+    let failure = at_node(nodes.node(), failure);
+    match nodes.conclude(Err((failure.clone(), false))) {
+        Ok(_) => failure,
+        Err(failure) => failure,
+    }
+}
+
+fn at_node(node: u32, failure: Box<Failure>) -> Box<Failure> {
+    Box::new(Failure { node: Some(node), ..*failure })
 }

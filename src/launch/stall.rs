@@ -55,6 +55,8 @@ pub(super) struct Vigil {
     /// When the last look was, by the clock.
     looked: Option<Duration>,
     watched: Duration,
+    /// Whether there are ranks that are watched on other machines.
+    has_others: bool,
 }
 
 /// A rank, in watched time.
@@ -71,7 +73,13 @@ struct Pulse {
 impl Vigil {
     pub(super) fn new(patience: Patience, world: usize) -> Self {
         let (ranks, steps) = (vec![Pulse::default(); world], VecDeque::new());
-        Self { patience, ranks, steps, looked: None, watched: Duration::ZERO }
+        let (looked, watched, has_others) = (None, Duration::ZERO, false);
+        Self { patience, ranks, steps, looked, watched, has_others }
+    }
+
+    /// The same, beside ranks that other machines watch: who waits, may wait for those.
+    pub(super) fn among_others(self, has_others: bool) -> Self {
+        Self { has_others, ..self }
     }
 
     /// Begins a look at all ranks, at `now` by the clock.
@@ -116,7 +124,8 @@ impl Vigil {
         };
         let all_wait = || {
             let mut here = self.ranks.iter().filter(|pulse| pulse.is_here);
-            here.all(|pulse| pulse.sign.phase == Phase::Reducing && is_training(pulse.sign))
+            !self.has_others
+                && here.all(|pulse| pulse.sign.phase == Phase::Reducing && is_training(pulse.sign))
         };
         let found = |kind| move |(rank, time)| Stall { rank, kind, time };
         lifeless

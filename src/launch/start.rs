@@ -14,10 +14,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::failpoint;
-use crate::launch::rank_env::{CONTROL_FD, SHM_FD, STATUS_FD};
+use crate::launch::peer::PeerWord;
+use crate::launch::rank_env::{CONTROL_FD, PEER_FDS, SHM_FD, STATUS_FD};
 use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank, poll};
-use crate::launch::{Console, Failure, Start, inherit, shared_memory};
+use crate::launch::{Console, Failure, Nodes, Peer, Start, inherit, shared_memory};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 
@@ -54,6 +55,7 @@ impl Program {
 
 /// A running rank. Killed and reaped when dropped.
 pub(super) struct Process {
+    pub(super) rank: Rank,
     pub(super) child: Child,
     pub(super) pidfd: OwnedFd,
     pub(super) channel: Channel,
@@ -77,13 +79,14 @@ impl Drop for Process {
     }
 }
 
-/// Starts all ranks of the plan and sends each its plan; a group that is started again, because of the last of
+/// Starts all ranks of the plan, or of this machine among several, and sends each its plan; a group that is started again, because of the last of
 /// `causes`, continues from the newest checkpoint. If one cannot be started, none is left.
 pub(super) fn start_all(
     plan: &Plan,
     run: &RunFolders,
     how: &Start,
     causes: &[String],
+    nodes: Option<&mut Nodes>,
 ) -> Result<Vec<Process>, Box<Failure>> {
     let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
     let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
@@ -92,7 +95,14 @@ pub(super) fn start_all(
     let status = Whereabouts::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;
     let status = Arc::new(status);
     let mut processes = Vec::new();
-    for rank in (0..plan.distributed.world_size.get()).map(Rank) {
+    let world = plan.distributed.world_size.get();
+    let (ranks, node): (Vec<Rank>, _) = match &nodes {
+        Some(nodes) => (nodes.ranks().collect(), nodes.node()),
+        None => ((0..world).map(Rank).collect(), 0),
+    };
+    let local_world = ranks.len();
+    let mut peers = nodes.map_or(vec![], Nodes::take_peers).into_iter();
+    for (local_rank, rank) in ranks.into_iter().enumerate() {
         let log = open_log(run, rank, how.console).map_err(fail_log(rank))?;
         let rank_plan = RankPlan {
             plan: plan.clone(),
@@ -102,44 +112,66 @@ pub(super) fn start_all(
             restarts: causes.len() as u32,
             causes: causes.to_vec(),
         };
-        let process =
-            start(rank_plan, &how.program, memory.as_ref(), &status, log).map_err(fail(rank))?;
+        let place = LocalPlace { local_rank, local_world, node };
+        let means = (memory.as_ref(), peers.next().unwrap_or_default());
+        let process = start(rank_plan, place, &how.program, means, (&status, log));
+        let process = process.map_err(fail(rank))?;
         processes.push(process);
         failpoint::reach("spawn");
     }
     Ok(processes)
 }
 
+/// Where a rank is among those of its machine.
+#[derive(Clone, Copy)]
+struct LocalPlace {
+    local_rank: usize,
+    local_world: usize,
+    node: u32,
+}
+
 fn start(
     rank_plan: RankPlan,
+    place: LocalPlace,
     program: &Program,
-    memory: Option<&OwnedFd>,
-    status: &Arc<Whereabouts>,
-    log: Option<File>,
+    (memory, peers): (Option<&OwnedFd>, Vec<Peer>),
+    (status, log): (&Arc<Whereabouts>, Option<File>),
 ) -> io::Result<Process> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(&program.path);
     command.args(&program.args).envs(program.env.iter().map(|(name, value)| (name, value)));
-    contract(&mut command, &rank_plan);
+    contract(&mut command, &rank_plan, place);
     command.env(CONTROL_FD, theirs.as_raw_fd().to_string());
     match memory {
         Some(fd) => command.env(SHM_FD, fd.as_raw_fd().to_string()),
         None => command.env_remove(SHM_FD),
     };
     command.env(STATUS_FD, status.as_fd().as_raw_fd().to_string());
+    let peer_fds: Vec<_> = peers.iter().map(|peer| peer.socket.as_raw_fd()).collect();
+    let numbers: Vec<String> = peer_fds.iter().map(ToString::to_string).collect();
+    if numbers.is_empty() {
+        command.env_remove(PEER_FDS);
+    } else {
+        command.env(PEER_FDS, numbers.join(","));
+    }
     command.stdin(Stdio::null());
     if let Some(log) = log {
         command.stdout(log.try_clone()?).stderr(log);
     }
     let fds = [theirs.as_raw_fd(), status.as_fd().as_raw_fd()]
         .into_iter()
-        .chain(memory.map(AsRawFd::as_raw_fd));
+        .chain(memory.map(AsRawFd::as_raw_fd))
+        .chain(peer_fds);
     inherit::prepare(&mut command, fds.collect());
     let child = command.spawn()?;
     let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    let mut process =
-        Process { child, pidfd, channel: Channel::new(ours)?, status: Arc::clone(status) };
+    let (rank, channel, status) = (rank_plan.rank, Channel::new(ours)?, Arc::clone(status));
+    let mut process = Process { rank, child, pidfd, channel, status };
     process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;
+    if !peers.is_empty() {
+        // Keys go through the socket: the environment of a process can be read by others of its user.
+        process.channel.send(&ToRank::Peers(peers.iter().map(PeerWord::of).collect()))?;
+    }
     Ok(process)
 }
 
@@ -157,15 +189,15 @@ fn open_log(run: &RunFolders, rank: Rank, console: Console) -> io::Result<Option
 }
 
 /// The environment contract of torchrun. No port is opened: `MASTER_PORT` is written for programs that want one.
-fn contract(command: &mut Command, rank_plan: &RankPlan) {
+fn contract(command: &mut Command, rank_plan: &RankPlan, place: LocalPlace) {
     let RankPlan { plan, rank, run, restarts, .. } = rank_plan;
     let world = plan.distributed.world_size.to_string();
     for (name, value) in [
         ("RANK", rank.to_string()),
-        ("LOCAL_RANK", rank.to_string()),
-        ("WORLD_SIZE", world.clone()),
-        ("LOCAL_WORLD_SIZE", world),
-        ("GROUP_RANK", "0".to_owned()),
+        ("LOCAL_RANK", place.local_rank.to_string()),
+        ("WORLD_SIZE", world),
+        ("LOCAL_WORLD_SIZE", place.local_world.to_string()),
+        ("GROUP_RANK", place.node.to_string()),
         ("MASTER_ADDR", "127.0.0.1".to_owned()),
         ("MASTER_PORT", "29500".to_owned()),
         ("TORCHELASTIC_RUN_ID", run.id.clone()),

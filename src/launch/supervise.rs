@@ -68,6 +68,8 @@ pub(super) enum Event {
     Stopped(Rank, bool),
     /// A rank has held up the group for too long.
     Stalled(Stall),
+    /// Another machine has failed.
+    FailedElsewhere,
     /// Somebody sent us SIGTERM or its like.
     Preempted,
     /// Somebody pressed Ctrl-C.
@@ -93,6 +95,8 @@ pub(super) enum Action {
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) members: Vec<Member>,
+    /// Of `members`: the others' are watched on other machines.
+    first: Rank,
     stage: Stage,
     /// Who held up the group, if that is how it ended.
     stall: Option<Stall>,
@@ -107,6 +111,8 @@ pub(super) struct Group {
     abandon_at: Option<Duration>,
     /// Whether the user had everything killed.
     is_abandoned: bool,
+    /// Whether this group is ended because of another machine.
+    has_failed_elsewhere: bool,
 }
 
 /// What is known of one rank.
@@ -137,6 +143,7 @@ impl Group {
     pub(super) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
         Self {
             members: pids.into_iter().map(Member::new).collect(),
+            first: Rank(0),
             stage: Stage::Running,
             stall: None,
             asked: None,
@@ -145,7 +152,32 @@ impl Group {
             grows_after: None,
             abandon_at: None,
             is_abandoned: false,
+            has_failed_elsewhere: false,
         }
+    }
+
+    /// The same, whose first rank is not 0: those before it run on other machines.
+    pub(super) fn from(self, first: Rank) -> Self {
+        Self { first, ..self }
+    }
+
+    /// The first rank of this machine.
+    pub(super) fn first(&self) -> Rank {
+        self.first
+    }
+
+    /// A rank of this machine.
+    pub(super) fn member(&self, rank: Rank) -> &Member {
+        &self.members[rank.index() - self.first.index()]
+    }
+
+    fn member_mut(&mut self, rank: Rank) -> &mut Member {
+        &mut self.members[rank.index() - self.first.index()]
+    }
+
+    /// The ranks of this machine.
+    pub(super) fn ranks(&self) -> impl Iterator<Item = (Rank, &Member)> {
+        (self.first.0..).map(Rank).zip(&self.members)
     }
 
     /// The same, to be stopped after so many checkpoints, because it may have more ranks then.
@@ -160,7 +192,7 @@ impl Group {
 
     /// Why `rank` had no memory, if that is how it ended.
     pub(super) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
-        let member = &self.members[rank.index()];
+        let member = self.member(rank);
         match member.exit?.1 {
             Exit::Signal(libc::SIGABRT) if member.denied.0 > 0 => {
                 Some(format!("it asked for {} more, which the system denied", member.denied))
@@ -185,6 +217,11 @@ impl Group {
     /// Whether the user had everything killed, or left without saving in a hurry.
     pub(super) fn is_abandoned(&self) -> bool {
         self.is_abandoned
+    }
+
+    /// Whether this group is ended because of another machine.
+    pub(super) fn has_failed_elsewhere(&self) -> bool {
+        self.has_failed_elsewhere
     }
 
     /// Whether every process is gone, or those that are left cannot be killed.
@@ -221,12 +258,16 @@ impl Group {
             Event::Finished(rank) => self.finished(rank),
             Event::Saved => self.saved_one(),
             Event::Denied(rank, bytes) => {
-                self.members[rank.index()].denied = bytes;
+                self.member_mut(rank).denied = bytes;
                 vec![]
             }
             Event::Exited(rank, exit) => self.exited(now, rank, exit),
             Event::Stopped(rank, is_stopped) => self.stopped(rank, is_stopped),
             Event::Stalled(stall) => self.stalled(now, stall),
+            Event::FailedElsewhere => {
+                self.has_failed_elsewhere = true;
+                self.settle(now)
+            }
             Event::Preempted => self.ask(Stop::Preempt),
             Event::Interrupted => self.interrupted(now),
             Event::Tick => self.tick(now),
@@ -234,7 +275,7 @@ impl Group {
     }
 
     fn progress(&mut self, rank: Rank, step: u64, phase: Phase) -> Vec<Action> {
-        let member = &mut self.members[rank.index()];
+        let member = self.member_mut(rank);
         if (member.step, member.phase) == (step, phase) {
             return vec![];
         }
@@ -243,14 +284,14 @@ impl Group {
     }
 
     fn failed(&mut self, now: Duration, report: ErrorReport) -> Vec<Action> {
-        let member = &mut self.members[report.rank.index()];
+        let member = self.member_mut(report.rank);
         (member.step, member.phase) = (report.step, report.phase);
         member.report.get_or_insert(report);
         self.settle(now)
     }
 
     fn finished(&mut self, rank: Rank) -> Vec<Action> {
-        self.members[rank.index()].has_finished = true;
+        self.member_mut(rank).has_finished = true;
         vec![]
     }
 
@@ -263,16 +304,17 @@ impl Group {
     }
 
     fn exited(&mut self, now: Duration, rank: Rank, exit: Exit) -> Vec<Action> {
-        let member = &mut self.members[rank.index()];
+        let member = self.member_mut(rank);
         member.exit = Some((now, exit));
         if member.fault().is_some() { self.settle(now) } else { vec![] }
     }
 
     fn stopped(&mut self, rank: Rank, is_stopped: bool) -> Vec<Action> {
-        let member = &mut self.members[rank.index()];
+        let is_killed = matches!(self.stage, Stage::Killed { .. });
+        let member = self.member_mut(rank);
         // A stopped process that we kill is running for a moment: that changes nothing.
         let is_news = member.is_stopped != is_stopped;
-        if !is_news || member.exit.is_some() || matches!(self.stage, Stage::Killed { .. }) {
+        if !is_news || member.exit.is_some() || is_killed {
             return vec![];
         }
         member.is_stopped = is_stopped;

@@ -51,6 +51,19 @@ pub(super) enum Verdict {
     Stalled(Stall),
     /// This rank did not come to a collective before its deadline, as another one says.
     Missed(Rank),
+    /// Nothing failed here, but on another machine, which ended this group.
+    Elsewhere,
+}
+
+impl Verdict {
+    /// Whether something else, perhaps on another machine, is the cause.
+    pub(super) fn is_consequence(&self, group: &Group) -> bool {
+        match self {
+            Self::Fault(rank, _) => is_consequence(group.member(*rank)),
+            Self::Elsewhere => true,
+            _ => false,
+        }
+    }
 }
 
 /// Own faults count before failed collectives, which are consequences; among equals the earliest counts.
@@ -58,12 +71,13 @@ pub(super) fn judge(group: &Group) -> Verdict {
     if group.is_abandoned() {
         return Verdict::Ended(Ended::Interrupted { saved: false });
     }
-    let members = || (0..).map(Rank).zip(&group.members);
+    let members = || group.ranks();
     let faults = members().filter_map(|(rank, member)| Some((rank, member, member.fault()?)));
     let first =
         faults.min_by_key(|(rank, member, _)| (is_consequence(member), member.fault_time(), *rank));
     match first {
         Some((rank, member, fault)) if !is_consequence(member) => Verdict::Fault(rank, fault),
+        None if group.has_failed_elsewhere() => Verdict::Elsewhere,
         None if group.stall().is_none() => ended(group),
         first => {
             let mut frozen = members().filter(|(_, member)| member.is_stopped && is_silent(member));
@@ -77,7 +91,8 @@ pub(super) fn judge(group: &Group) -> Verdict {
 /// Who held up the others, by what the parent saw and those who waited say.
 fn held_up(group: &Group) -> Option<Verdict> {
     let reports = group.members.iter().filter_map(|member| member.report.as_ref());
-    let is_silent = |rank: &&Rank| group.members.get(rank.index()).is_some_and(is_silent);
+    let is_silent =
+        |asked: &&Rank| group.ranks().any(|(rank, member)| rank == **asked && is_silent(member));
     let missed = reports.flat_map(|report| &report.suspects).find(is_silent).copied();
     match (group.stall(), missed) {
         // All were waiting: those who gave up know better for whom.

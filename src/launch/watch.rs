@@ -16,7 +16,7 @@ use crate::launch::start::Process;
 use crate::launch::supervise::{Action, Event, Exit, Group};
 use crate::launch::whereabouts::Sign;
 use crate::launch::wire::{FromRank, ToRank, poll};
-use crate::launch::{Bell, Note, kills, report};
+use crate::launch::{Bell, Nodes, Note, kills, report};
 use crate::plan::Patience;
 use crate::units::Rank;
 
@@ -72,25 +72,35 @@ pub(super) fn watch(
     mut processes: Vec<Process>,
     (patience, grows_after): (Patience, Option<u32>),
     ears: &mut Ears,
+    mut nodes: Option<&mut Nodes>,
     on_note: &mut dyn FnMut(Note),
 ) -> Group {
     let kills = kills::by_kernel();
     let mut group =
         Group::new(processes.iter().map(|process| process.child.id())).growing_after(grows_after);
-    for (rank, process) in (0..).map(Rank).zip(&processes) {
-        on_note(Note::Started { rank, pid: process.child.id() });
+    let first = processes.first().map_or(Rank(0), |process| process.rank);
+    group = group.from(first);
+    for process in &processes {
+        on_note(Note::Started { rank: process.rank, pid: process.child.id() });
     }
-    let (mut looked, mut vigil) = (clock(), Vigil::new(patience, processes.len()));
+    let vigil = Vigil::new(patience, first.index() + processes.len());
+    let (mut looked, mut vigil) = (clock(), vigil.among_others(nodes.is_some()));
+    let mut looks = 0;
     while !group.is_over(clock()) {
-        wait(&processes, ears, &group);
+        wait(&processes, ears, nodes.as_deref(), &group);
         let mut events = ears.events();
-        for (rank, process) in (0..).map(Rank).zip(&mut processes) {
-            if group.members[rank.index()].exit.is_none() {
-                listen(rank, process, &mut events);
+        for process in &mut processes {
+            if group.member(process.rank).exit.is_none() {
+                listen(process, &mut events);
             }
+        }
+        if nodes.as_deref_mut().is_some_and(Nodes::look) {
+            events.push(Event::FailedElsewhere);
         }
         if group.is_failing() || clock() >= looked + LOOK {
             looked = clock();
+            looks += 1;
+            processes.iter().take(1).for_each(|process| process.status.look(looks));
             look(&group, &processes, &mut vigil, &mut events);
         }
         events.push(Event::Tick);
@@ -105,8 +115,9 @@ pub(super) fn watch(
 }
 
 /// Until something happens, at most until the next look or deadline.
-fn wait(processes: &[Process], ears: &Ears, group: &Group) {
+fn wait(processes: &[Process], ears: &Ears, nodes: Option<&Nodes>, group: &Group) {
     let mut fds = ears.fds();
+    fds.extend(nodes.into_iter().flat_map(Nodes::fds));
     for (process, member) in processes.iter().zip(&group.members) {
         if member.exit.is_none() {
             fds.push(PollFd::new(&process.pidfd, PollFlags::IN));
@@ -123,7 +134,8 @@ fn wait(processes: &[Process], ears: &Ears, group: &Group) {
 }
 
 /// What a rank has said, and whether it is gone; in this order, so that its last words count.
-fn listen(rank: Rank, process: &mut Process, events: &mut Vec<Event>) {
+fn listen(process: &mut Process, events: &mut Vec<Event>) {
+    let rank = process.rank;
     let status = process.child.try_wait().ok().flatten();
     let _ = process.channel.flush();
     // A rank that sends what is no message is our bug; its exit will tell.
@@ -158,8 +170,9 @@ fn whereabouts(rank: Rank, process: &Process) -> Event {
 /// Where the ranks are, which of them stand still, and whether one has done so for too long.
 fn look(group: &Group, processes: &[Process], vigil: &mut Vigil, events: &mut Vec<Event>) {
     vigil.look(clock());
-    for (rank, process) in (0..).map(Rank).zip(processes) {
-        let member = &group.members[rank.index()];
+    for process in processes {
+        let rank = process.rank;
+        let member = group.member(rank);
         if member.exit.is_none() {
             let is_stopped = is_stopped(process.child.id());
             events.push(whereabouts(rank, process));

@@ -2,7 +2,8 @@
 //!
 //! One anonymous file holds four numbers per rank: its place (`step << 8 | phase`), how often it has said
 //! where it is, how often its process has shown that it lives, and the bytes of memory that it was denied. A rank writes its own (one system call, no
-//! lock, no reader to wake), the parent reads them when it looks, and once more when the rank is gone.
+//! lock, no reader to wake), the parent reads them when it looks, and once more when the rank is gone. Before them is how often the
+//! parent has looked, by which ranks see that it lives.
 
 use std::fs::File;
 use std::io;
@@ -13,6 +14,8 @@ use crate::launch::{Phase, shared_memory};
 use crate::memory;
 use crate::units::{Bytes, Rank, WorldSize};
 
+/// Bytes of the parent.
+const HEAD: u64 = 8;
 /// Bytes of a rank.
 const SLOT: u64 = 32;
 /// Place of the count of signs of life in a slot.
@@ -38,7 +41,7 @@ pub(super) struct Sign {
 impl Whereabouts {
     /// All ranks at step 0, starting.
     pub(super) fn new(world: WorldSize) -> io::Result<Self> {
-        shared_memory(Bytes(SLOT * u64::from(world.get()))).map(Self::from)
+        shared_memory(Bytes(HEAD + SLOT * u64::from(world.get()))).map(Self::from)
     }
 
     /// Writes where `rank` is after so many moves. A lost note is no reason to stop training: errors are not told.
@@ -54,6 +57,16 @@ impl Whereabouts {
         let _ = self.0.write_all_at(&beats.to_le_bytes(), offset(rank) + BEATS);
     }
 
+    /// Writes that the parent has looked so often.
+    pub(super) fn look(&self, looks: u64) {
+        let _ = self.0.write_all_at(&looks.to_le_bytes(), 0);
+    }
+
+    /// How often the parent has looked.
+    pub(super) fn looks(&self) -> u64 {
+        self.at(0)
+    }
+
     /// Has the allocator of this process, which is that of `rank`, write down what the system denies it.
     pub(super) fn note_denials(&self, rank: Rank) -> io::Result<()> {
         memory::write_denials_to(self.0.try_clone()?, offset(rank) + DENIED);
@@ -66,9 +79,13 @@ impl Whereabouts {
     }
 
     fn number(&self, rank: Rank, at: u64) -> u64 {
+        self.at(offset(rank) + at)
+    }
+
+    fn at(&self, offset: u64) -> u64 {
         let mut bytes = [0; 8];
         // Unreadable reads as the start, which is what is known then.
-        let _ = self.0.read_exact_at(&mut bytes, offset(rank) + at);
+        let _ = self.0.read_exact_at(&mut bytes, offset);
         u64::from_le_bytes(bytes)
     }
 
@@ -93,7 +110,7 @@ impl AsFd for Whereabouts {
 }
 
 fn offset(rank: Rank) -> u64 {
-    SLOT * u64::from(rank.0)
+    HEAD + SLOT * u64::from(rank.0)
 }
 
 #[cfg(test)]
@@ -105,8 +122,10 @@ mod tests {
         let whereabouts = Whereabouts::new(WorldSize::new(2).unwrap()).unwrap();
         whereabouts.write(Rank(1), 1 << 40, Phase::Saving, 9);
         whereabouts.beat(Rank(1), 3);
+        whereabouts.look(5);
         let saving = Sign { step: 1 << 40, phase: Phase::Saving, moves: 9, beats: 3 };
         assert_eq!(whereabouts.read(Rank(1)), saving);
         assert_eq!(whereabouts.read(Rank(0)), Sign::default());
+        assert_eq!(whereabouts.looks(), 5);
     }
 }

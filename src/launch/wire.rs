@@ -1,17 +1,20 @@
-//! Messages between the parent and its ranks: JSON with its length before it, over a socket pair.
+//! Messages between the parent and its ranks, and between the parents of several machines: JSON with its length
+//! before it, over a socket; between machines with a MAC after it.
 //!
 //! Sockets never block: whoever stops reading cannot hold up the other side, which keeps what is unsent.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::net::SendFlags;
 use rustix::time::Timespec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::launch::peer::PeerWord;
+use crate::launch::seal::{Seal, Session, TAG};
 use crate::launch::{ErrorReport, Stop};
 use crate::plan::RankPlan;
 
@@ -34,6 +37,8 @@ pub(super) enum FromRank {
 pub(super) enum ToRank {
     /// First: what to do.
     Plan(Box<RankPlan>),
+    /// Then, in a run over several machines: to whom its further sockets lead.
+    Peers(Vec<PeerWord>),
     /// To stop at the next step.
     Stop(Stop),
     /// To wait no longer for other ranks, and to say for whom.
@@ -42,16 +47,25 @@ pub(super) enum ToRank {
 
 /// One end of a connection.
 pub(super) struct Channel {
-    stream: UnixStream,
+    socket: OwnedFd,
+    /// Of what is sent and of what is received; absent within a machine.
+    seals: Option<[Seal; 2]>,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     is_closed: bool,
 }
 
 impl Channel {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        Ok(Self { stream, inbox: Vec::new(), outbox: Vec::new(), is_closed: false })
+    pub(super) fn new(socket: impl Into<OwnedFd>) -> io::Result<Self> {
+        let socket = socket.into();
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self { socket, seals: None, inbox: Vec::new(), outbox: Vec::new(), is_closed: false })
+    }
+
+    /// A connection whose ends have proved themselves.
+    pub(super) fn sealed(socket: impl Into<OwnedFd>, session: Session) -> io::Result<Self> {
+        let seals = Some([Seal::new(session.send), Seal::new(session.receive)]);
+        Ok(Self { seals, ..Self::new(socket)? })
     }
 
     /// Whether the other end is gone. What it said before can still be received.
@@ -71,13 +85,18 @@ impl Channel {
             u32::try_from(body.len()).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
         self.outbox.extend_from_slice(&length.to_le_bytes());
         self.outbox.extend_from_slice(&body);
+        if let Some([seal, _]) = &mut self.seals {
+            self.outbox.extend_from_slice(&seal.tag(&body));
+        }
         self.flush()
     }
 
     /// Sends what can be sent now. A peer that is gone is no error here: its end is noticed elsewhere.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while self.has_unsent() {
-            match self.stream.write(&self.outbox) {
+            match rustix::net::send(&self.socket, &self.outbox, SendFlags::NOSIGNAL)
+                .map_err(io::Error::from)
+            {
                 Ok(sent) => drop(self.outbox.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -127,7 +146,7 @@ impl Channel {
     fn read_available(&mut self) -> io::Result<()> {
         let mut buffer = [0; 16 << 10];
         while !self.is_closed {
-            match self.stream.read(&mut buffer) {
+            match rustix::io::read(&self.socket, &mut buffer).map_err(io::Error::from) {
                 Ok(0) => self.is_closed = true,
                 Ok(n) => self.inbox.extend_from_slice(&buffer[..n]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -146,21 +165,32 @@ impl Channel {
             let text = format!("a message of {length} bytes is announced");
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
-        let Some(body) = self.inbox.get(4..4 + length) else { return Ok(None) };
+        let end = 4 + length + if self.seals.is_some() { TAG } else { 0 };
+        let Some((body, tag)) =
+            self.inbox.get(4..end).and_then(|rest| rest.split_at_checked(length))
+        else {
+            return Ok(None);
+        };
+        if let Some([_, seal]) = &mut self.seals
+            && !tag.try_into().is_ok_and(|tag| seal.holds(body, tag))
+        {
+            let text = "a message was changed, repeated or put in on its way";
+            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        }
         let message = serde_json::from_slice(body)?;
-        self.inbox.drain(..4 + length);
+        self.inbox.drain(..end);
         Ok(Some(message))
     }
 
     fn wait(&self, flags: PollFlags, began: Instant, patience: Duration) -> io::Result<()> {
         let left = patience.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
-        poll(&mut [PollFd::new(&self.stream, flags)], Some(left))
+        poll(&mut [PollFd::new(&self.socket, flags)], Some(left))
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -176,13 +206,43 @@ pub(super) fn poll(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+/// Receives `bytes` as the parent and as a rank; returns whether each was understood.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn receive_both(bytes: &[u8]) -> io::Result<[bool; 2]> {
+    use std::io::Write;
+    let receive = || {
+        let (mut from, to) = std::os::unix::net::UnixStream::pair()?;
+        // More would fill the socket.
+        from.write_all(&bytes[..bytes.len().min(64 << 10)])?;
+        Channel::new(to)
+    };
+    let (mut parent, mut rank) = (receive()?, receive()?);
+    Ok([parent.receive::<FromRank>().is_ok(), rank.receive::<ToRank>().is_ok()])
+}
+
+/// Whether the other end is gone, or its machine.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    use ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkUnreachable,
+        TimedOut,
+    };
+    matches!(
+        error.kind(),
+        BrokenPipe
+            | ConnectionReset
+            | ConnectionAborted
+            | HostUnreachable
+            | NetworkUnreachable
+            | TimedOut
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+    use crate::launch::seal::Key;
 
     fn ends() -> (Channel, Channel) {
         let (a, b) = UnixStream::pair().unwrap();
@@ -213,6 +273,31 @@ mod tests {
         assert!(to.is_closed());
         let error = to.receive_one::<u32>(Duration::ZERO).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn between_machines_a_message_that_was_changed_or_repeated_is_refused() {
+        let changed = |bytes: &mut Vec<u8>| bytes[5] ^= 1;
+        let repeated = |bytes: &mut Vec<u8>| bytes.extend(bytes.clone());
+        for spoil in [changed, repeated] {
+            let (a, b) = UnixStream::pair().unwrap();
+            let session = |send, receive| Session {
+                send: Key::new([send; TAG]),
+                receive: Key::new([receive; TAG]),
+            };
+            let mut from = Channel::sealed(a, session(1, 2)).unwrap();
+            let mut to = Channel::sealed(b, session(2, 1)).unwrap();
+            from.send(&"first").unwrap();
+            assert_eq!(to.receive::<String>().unwrap(), ["first"]);
+            // What `send` would have put on the wire.
+            let body = b"\"second\"";
+            let tag = from.seals.as_mut().unwrap()[0].tag(body);
+            from.outbox = [&(body.len() as u32).to_le_bytes()[..], body, &tag].concat();
+            spoil(&mut from.outbox);
+            from.flush().unwrap();
+            let error = to.receive::<String>().unwrap_err();
+            assert!(error.to_string().contains("changed, repeated or put in"), "{error}");
+        }
     }
 
     #[test]

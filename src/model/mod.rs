@@ -13,7 +13,9 @@ mod encoder;
 mod fastconformer;
 mod gpt;
 mod graph;
+mod hub;
 mod itransformer;
+mod llama;
 mod mlp;
 mod nest;
 mod patchtst;
@@ -29,6 +31,7 @@ use crate::nn::Pass;
 use crate::rng::Key;
 
 pub use diffusion_policy::DiffusionPolicy;
+pub use hub::{Error as HubError, complete};
 pub use nest::Nest;
 pub use registry::{Build, Error, Registry};
 

@@ -3,8 +3,8 @@
 use candle_core::{Device, Result as CandleResult};
 
 use super::{
-    Model, cnn, diffusion_policy, dlinear, gpt, graph, itransformer, mlp, nest, patchtst, resnet,
-    timebridge,
+    Model, cnn, diffusion_policy, dlinear, gpt, graph, itransformer, llama, mlp, nest, patchtst,
+    resnet, timebridge,
 };
 use crate::nn::state_dict::{self, LoadReport, Strict, load_state_dict};
 use crate::nn::{Builder, Params};
@@ -65,6 +65,7 @@ impl Default for Registry {
         registry.register("patchtst", patchtst::build);
         registry.register("timebridge", timebridge::build);
         registry.register("gpt", gpt::build);
+        registry.register("llama", llama::build);
         registry.register("graph", graph::build);
         registry.register("diffusion_policy", diffusion_policy::build);
         registry.register("nest", nest::build);
@@ -172,7 +173,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::nn::Pass;
-    use crate::plan::{PolicyPlan, Precision, SequencePlan, SpeechPlan, Stem};
+    use crate::plan::{LlamaPlan, PolicyPlan, Precision, SequencePlan, SpeechPlan, Stem};
     use crate::rng::{Key, Purpose};
 
     pub(in super::super) fn plan(name: &str, input: &[usize], outputs: usize) -> ModelPlan {
@@ -190,6 +191,8 @@ pub(super) mod tests {
             layers: vec![],
             policy: PolicyPlan::default(),
             speech: SpeechPlan::default(),
+            llama: LlamaPlan::default(),
+            lora: None,
             pretrained: None,
             except_head: false,
             options: std::collections::BTreeMap::new(),
@@ -200,11 +203,17 @@ pub(super) mod tests {
     }
 
     /// 6 tokens of a vocabulary of 5.
-    fn text() -> ModelPlan {
-        let mut plan = plan("gpt", &[6], 5);
+    fn text(name: &str) -> ModelPlan {
+        let mut plan = plan(name, &[6], 5);
         plan.target = vec![6];
-        plan.sequence =
-            SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..SequencePlan::default() };
+        plan.sequence = SequencePlan {
+            d_model: 8,
+            n_heads: 2,
+            d_ff: 6,
+            n_layers: 1,
+            ..SequencePlan::default()
+        };
+        plan.llama.n_kv_heads = 1;
         plan
     }
 
@@ -259,7 +268,7 @@ pub(super) mod tests {
         for name in registry.names().into_iter().filter(|&name| name != "graph") {
             let forecasts = ["dlinear", "itransformer", "patchtst", "timebridge"].contains(&name);
             let plan = match name {
-                "gpt" => text(),
+                "gpt" | "llama" => text(name),
                 "diffusion_policy" => policy(),
                 "nest" | "fastconformer" => speech(name),
                 _ if forecasts => forecast(name),

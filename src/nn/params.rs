@@ -172,6 +172,7 @@ struct BufferInner {
     name: String,
     shape: Vec<usize>,
     value: Option<Var>,
+    frozen: bool,
 }
 
 impl Buffer {
@@ -183,6 +184,11 @@ impl Buffer {
     /// The shape.
     pub fn shape(&self) -> &[usize] {
         &self.0.shape
+    }
+
+    /// Whether it is a frozen parameter, which nothing ever changes.
+    pub fn is_frozen(&self) -> bool {
+        self.0.frozen
     }
 
     /// The value, f32.
@@ -318,6 +324,12 @@ impl Builder {
         Self { frozen: true, ..self.clone() }
     }
 
+    /// A builder at the same path whose parameters are trainable, whatever those beside them are.
+    #[must_use]
+    pub fn trainable(&self) -> Self {
+        Self { frozen: false, ..self.clone() }
+    }
+
     /// Path of this module; the empty string at the root.
     pub fn path(&self) -> &str {
         &self.path
@@ -339,8 +351,12 @@ impl Builder {
         let index = (!self.frozen).then_some(params.parameters.len());
         let shape = shape.to_vec();
         if self.frozen {
-            let inner =
-                BufferInner { name: name.clone(), shape: shape.clone(), value: var.clone() };
+            let inner = BufferInner {
+                name: name.clone(),
+                shape: shape.clone(),
+                value: var.clone(),
+                frozen: true,
+            };
             params.buffers.push(Buffer(Arc::new(inner)));
         }
         let param = Param(Arc::new(ParamInner { name, index, shape, var, pass: Mutex::default() }));
@@ -376,7 +392,8 @@ impl Builder {
             bail!("buffer `{name}` is registered twice");
         }
         let value = self.var(shape, |_, _| values())?;
-        let buffer = Buffer(Arc::new(BufferInner { name, shape: shape.to_vec(), value }));
+        let inner = BufferInner { name, shape: shape.to_vec(), value, frozen: false };
+        let buffer = Buffer(Arc::new(inner));
         params.buffers.push(buffer.clone());
         Ok(buffer)
     }
@@ -539,6 +556,7 @@ mod tests {
         assert_eq!(*recorded.0.lock().unwrap(), [(0, vec![2.0]), (0, vec![])]);
         assert_eq!((frozen.is_trainable(), weight.is_trainable()), (false, true));
         assert_eq!((params.parameters().len(), params.buffers()[0].name()), (1, "frozen"));
+        assert!(params.buffers()[0].is_frozen());
         Ok(())
     }
 

@@ -19,6 +19,10 @@ use super::Params;
 /// Longest header read: a ResNet-50 has 40 kB.
 const MAX_HEADER: u64 = 16 << 20;
 const COUNTER: &str = "num_batches_tracked";
+/// What a file may hold although nothing needs it: counters, and the angles of old Llama files.
+const DERIVED: [&str; 2] = [COUNTER, "rotary_emb.inv_freq"];
+/// End of the name of a file that names others.
+const INDEX: &str = ".index.json";
 
 /// What a file may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +67,14 @@ pub enum Error {
         /// What is wrong.
         source: SafeTensorError,
     },
+    /// An index that names no files.
+    #[error("`{}` is not an index of safetensors files: {source}", path.display())]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
     /// The header claims to be too long.
     #[error("`{}` claims a header of {header} bytes; at most {MAX_HEADER} are read", path.display())]
     Header {
@@ -101,48 +113,55 @@ pub enum Error {
     Write(#[source] SafeTensorError),
 }
 
-/// Replaces the model's values by those of a safetensors file, all or none.
+/// Replaces the model's values by those of a safetensors file, all or none; or of the files that an index
+/// (`model.safetensors.index.json`) names.
 ///
 /// `module.` is stripped from keys; if all of the model's keys share a first component (`resnet18.`)
-/// that none
-/// of the file's has, it is put before them. f16, bf16 and f64 become f32. `num_batches_tracked` is
-/// taken if
-/// present, and never missed.
+/// that none of the file's has, it is put before them. f16, bf16 and f64 become f32. `num_batches_tracked` is
+/// taken if present, and never missed; neither are the adapters of a model that had none.
 ///
 /// # Errors
 ///
-/// The file cannot be read or is damaged, or keys or shapes differ (each is listed).
+/// A file cannot be read or is damaged, or keys or shapes differ (each is listed).
 pub fn load_state_dict(
     params: &Params,
     path: &Path,
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
-    load_state_dict_bytes(params, path, &read_limited(path)?, strict)
+    let files = files_of(path)?;
+    let read = |path: &PathBuf| Ok((path.clone(), read_limited(path)?));
+    let files: Vec<_> = files.iter().map(read).collect::<Result<_, Error>>()?;
+    load_state_dict_bytes(params, path, &files, strict)
 }
 
-/// [`load_state_dict`] from bytes that were read already; `path` is for messages.
-fn load_state_dict_bytes(
+/// [`load_state_dict`] from files that were read already; `path` is for messages.
+pub(crate) fn load_state_dict_bytes(
     params: &Params,
     path: &Path,
-    bytes: &[u8],
+    files: &[(PathBuf, Vec<u8>)],
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
-    let file = SafeTensors::deserialize(bytes)
-        .map_err(|source| Error::Format { path: path.to_owned(), source })?;
-    let mut file = renamed(params, &file);
+    let parts = files.iter().map(|(path, bytes)| {
+        let format = |source| Error::Format { path: path.clone(), source };
+        SafeTensors::deserialize(bytes).map_err(format)
+    });
+    let parts: Vec<SafeTensors<'_>> = parts.collect::<Result<_, Error>>()?;
+    let mut file = renamed(params, &parts);
     take_aliases(params, &mut file);
     let mut loading = Loading::new(path, strict);
     let mut values = Vec::new();
     for (name, shape, var) in tensors(params)? {
-        if let Some(value) = loading.take(&mut file, &name, &shape)? {
-            values.push((var, value));
+        if let Some(view) = loading.take(&mut file, &name, &shape)? {
+            values.push((var, view));
         }
     }
     let counts = loading.take_counts(params, &mut file);
     loading.refuse_rest(&file);
     let report = loading.finish()?;
-    for (var, value) in values {
-        var.set(&Tensor::from_vec(value, var.shape(), var.device())?)?;
+    // One tensor at a time, so that memory holds the files and the model, and not the model twice.
+    for (var, view) in values {
+        let values = floats(&view).unwrap_or_default();
+        var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
     }
     for (counter, count) in counts {
         counter.set(count);
@@ -192,6 +211,24 @@ fn tensors(params: &Params) -> Result<Vec<(String, Vec<usize>, Var)>, Error> {
         .collect()
 }
 
+/// The file itself, or those that the index names, which lie beside it.
+fn files_of(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    /// The part of an index that counts.
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    if !path.to_str().is_some_and(|name| name.ends_with(INDEX)) {
+        return Ok(vec![path.to_owned()]);
+    }
+    let bytes =
+        std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let index: Index = serde_json::from_slice(&bytes)
+        .map_err(|source| Error::Index { path: path.to_owned(), source })?;
+    let names: BTreeSet<String> = index.weight_map.into_values().collect();
+    Ok(names.iter().map(|name| path.with_file_name(name)).collect())
+}
+
 /// The file's bytes, once its header is known to be of a sane length.
 fn read_limited(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
@@ -208,11 +245,11 @@ fn read_limited(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// The file's tensors under the model's keys.
-fn renamed<'a>(params: &Params, file: &SafeTensors<'a>) -> BTreeMap<String, TensorView<'a>> {
-    let stripped: BTreeMap<String, TensorView<'a>> = file
-        .tensors()
-        .into_iter()
+/// The files' tensors under the model's keys.
+fn renamed<'a>(params: &Params, files: &[SafeTensors<'a>]) -> BTreeMap<String, TensorView<'a>> {
+    let stripped: BTreeMap<String, TensorView<'a>> = files
+        .iter()
+        .flat_map(SafeTensors::tensors)
         .map(|(key, view)| (key.strip_prefix("module.").map_or(key.clone(), str::to_owned), view))
         .collect();
     match shared_component(params) {
@@ -269,18 +306,18 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// The file's values for this tensor; `None` if it has none that fit.
-    fn take(
+    /// The file's values for this tensor, which [`floats`] can read; `None` if it has none that fit.
+    fn take<'t>(
         &mut self,
-        file: &mut BTreeMap<String, TensorView<'_>>,
+        file: &mut BTreeMap<String, TensorView<'t>>,
         name: &str,
         shape: &[usize],
-    ) -> Result<Option<Vec<f32>>, Error> {
+    ) -> Result<Option<TensorView<'t>>, Error> {
         let free = self.may_differ(name);
         match file.remove(name) {
             Some(view) if view.shape() == shape => {
                 self.report.loaded += 1;
-                return self.values(name, &view).map(Some);
+                return self.checked(name, view).map(Some);
             }
             Some(_) if free => self.report.ignored.push(name.to_owned()),
             Some(view) => {
@@ -288,6 +325,10 @@ impl<'a> Loading<'a> {
                 self.mismatched.push((name.to_owned(), shape.to_vec(), theirs));
             }
             None if free => {}
+            None if is_adapter(name) => {
+                self.report.kept.push(name.to_owned());
+                return Ok(None);
+            }
             None => self.missing.push((name.to_owned(), shape.to_vec())),
         }
         if free {
@@ -314,7 +355,7 @@ impl<'a> Loading<'a> {
 
     fn refuse_rest(&mut self, file: &BTreeMap<String, TensorView<'_>>) {
         for (key, view) in file {
-            if self.may_differ(key) || key.ends_with(COUNTER) {
+            if self.may_differ(key) || DERIVED.iter().any(|end| key.ends_with(end)) {
                 self.report.ignored.push(key.clone());
             } else {
                 self.unexpected.push((key.clone(), view.shape().to_vec()));
@@ -337,15 +378,28 @@ impl<'a> Loading<'a> {
         }
     }
 
-    fn values(&self, key: &str, view: &TensorView<'_>) -> Result<Vec<f32>, Error> {
-        let data = view.data();
+    fn checked<'t>(&self, key: &str, view: TensorView<'t>) -> Result<TensorView<'t>, Error> {
         match view.dtype() {
-            Dtype::F32 => Ok(decode(data, f32::from_le_bytes)),
-            Dtype::F64 => Ok(decode(data, |bytes| f64::from_le_bytes(bytes) as f32)),
-            Dtype::F16 => Ok(decode(data, |bytes| f16::from_le_bytes(bytes).to_f32())),
-            Dtype::BF16 => Ok(decode(data, |bytes| bf16::from_le_bytes(bytes).to_f32())),
+            Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16 => Ok(view),
             dtype => Err(Error::Dtype { path: self.path.to_owned(), key: key.to_owned(), dtype }),
         }
+    }
+}
+
+/// Whether the tensor belongs to what is trained beside a model that was trained before.
+fn is_adapter(name: &str) -> bool {
+    name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
+}
+
+/// The values as f32; `None` if they are no floating-point numbers.
+fn floats(view: &TensorView<'_>) -> Option<Vec<f32>> {
+    let data = view.data();
+    match view.dtype() {
+        Dtype::F32 => Some(decode(data, f32::from_le_bytes)),
+        Dtype::F64 => Some(decode(data, |bytes| f64::from_le_bytes(bytes) as f32)),
+        Dtype::F16 => Some(decode(data, |bytes| f16::from_le_bytes(bytes).to_f32())),
+        Dtype::BF16 => Some(decode(data, |bytes| bf16::from_le_bytes(bytes).to_f32())),
+        _ => None,
     }
 }
 
@@ -468,6 +522,36 @@ mod tests {
         assert_eq!((report.loaded, report.ignored), (1, vec!["fc.weight".to_owned()]));
         assert_eq!(report.kept, ["fc.weight", "fc.bias"]);
         assert_eq!(values(&params)[7..], [7.0, 0.0]);
+    }
+
+    #[test]
+    fn an_index_names_the_files_of_one_state_dict() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            File::create(&path).unwrap().write_all(bytes).unwrap();
+            path
+        };
+        let part = |key: &str, shape: &[usize], value: f32| {
+            let data = value.to_le_bytes().repeat(shape.iter().product());
+            let view = TensorView::new(Dtype::F32, shape.to_vec(), &data).unwrap();
+            safetensors::serialize([(key, view)], None).unwrap()
+        };
+        write("a.safetensors", &part("fc.weight", &[2, 3], 1.5));
+        write("b.safetensors", &part("fc.bias", &[2], 2.5));
+        write("c.safetensors", &part("mean", &[1], 3.5));
+        let map = r#"{"metadata": {}, "weight_map": {"fc.weight": "a.safetensors",
+            "fc.bias": "b.safetensors", "mean": "c.safetensors"}}"#;
+        let index = write("model.safetensors.index.json", map.as_bytes());
+        let params = params(7.0);
+        assert_eq!(load_state_dict(&params, &index, Strict::All).unwrap().loaded, 3);
+        assert_eq!(values(&params), [1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 2.5, 2.5, 3.5]);
+        std::fs::remove_file(folder.path().join("b.safetensors")).unwrap();
+        let error = load_state_dict(&params, &index, Strict::All).unwrap_err().to_string();
+        assert!(error.contains("b.safetensors` cannot be read"), "{error}");
+        let other = write("other.index.json", b"[]");
+        let error = load_state_dict(&params, &other, Strict::All).unwrap_err();
+        assert!(matches!(error, Error::Index { .. }), "{error}");
     }
 
     #[test]

@@ -60,6 +60,14 @@ impl<'a> Schedule<'a> {
                 self.lr * powi(*gamma, milestones.iter().filter(|&&at| at <= t).count() as u64)
             }
             ScheduleRule::Exponential { gamma } => self.lr * powi(*gamma, t),
+            ScheduleRule::Noam { scale, warmup, min_lr } => {
+                let (n, warmup) = (t.max(1) as f64, *warmup as f64);
+                let falls = n.powf(-0.5);
+                if n > warmup {
+                    return (self.lr * scale * falls).max(*min_lr);
+                }
+                self.lr * scale * falls.min(n * warmup.powf(-1.5))
+            }
             ScheduleRule::Cosine { t_max, eta_min } => {
                 let share = t.min(*t_max) as f64 / (*t_max).max(1) as f64;
                 eta_min + (self.lr - eta_min) * (1.0 + (PI * share).cos()) / 2.0
@@ -131,5 +139,39 @@ impl Plateau {
             Mode::Min => value < best * (1.0 - threshold),
             Mode::Max => value > best * (1.0 + threshold),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noam_rises_to_its_warm_up_and_falls_with_the_root_of_the_steps() {
+        let scale = 512f64.powf(-0.5);
+        let plan = |min_lr| SchedulePlan {
+            warmup_steps: 0,
+            warmup_start_factor: 1.0,
+            interval: 1,
+            rule: ScheduleRule::Noam { scale, warmup: 25_000, min_lr },
+        };
+        let rate = |plan: &SchedulePlan, done| {
+            Schedule::new(plan, 5.0).rates(done, &Plateau::default()).lr
+        };
+        // NeMo's NoamAnnealing of lr 5, d_model 512 and 25,000 steps of warm-up.
+        for (done, expected) in [
+            (0, 5.590_169_943_749_475e-8),
+            (1, 5.590_169_943_749_475e-8),
+            (100, 5.590_169_943_749_474_4e-6),
+            (1000, 5.590_169_943_749_474e-5),
+            (25_000, 0.001_397_542_485_937_368_8),
+            (100_000, 0.000_698_771_242_968_684_4),
+            (500_000, 0.000_312_5),
+        ] {
+            let found = rate(&plan(1e-6), done);
+            assert!((found - expected).abs() < 1e-12 * expected.max(1e-3), "{done}: {found}");
+        }
+        assert_eq!(rate(&plan(1e-3), 500_000), 1e-3);
+        assert!(rate(&plan(1e-3), 100) < 1e-3, "the floor holds after the warm-up");
     }
 }

@@ -74,7 +74,13 @@ impl Plan {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
-            data: data::decide(experiment, &facts.data, transformed, ranks.world, facts.cores),
+            data: data::decide(
+                experiment,
+                &facts.data,
+                transformed,
+                ranks.local_world,
+                facts.cores,
+            ),
             loss,
             batch,
             length,
@@ -109,7 +115,7 @@ impl Plan {
         experiment.train.global_batch_size = Auto::Given(self.batch.global.get());
         experiment.train.gradient_accumulation_steps = Auto::Auto;
         if !matches!(experiment.distributed.devices, Devices::List(_)) {
-            experiment.distributed.devices = Devices::Count(self.distributed.world_size.get());
+            experiment.distributed.devices = Devices::Count(self.distributed.local_world().get());
         }
         if experiment.data.sampler == Sampler::Shards {
             experiment.distributed.shards = Auto::Given(self.batch.shards.get());

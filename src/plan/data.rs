@@ -59,6 +59,23 @@ pub struct SpeechSource {
     pub n_mels: usize,
 }
 
+/// Instructions and their answers, and what is made of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InstructionSource {
+    /// The JSON list.
+    pub file: PathBuf,
+    /// What cuts texts into tokens.
+    pub tokenizer: PathBuf,
+    /// Tokens that the model sees; longer texts are cut.
+    pub seq_len: usize,
+    /// Share of the entries, the last ones, to validate on.
+    pub val_ratio: f64,
+    /// Whether only the answer counts.
+    pub mask_prompt: bool,
+    /// The token that ends an answer; `None` = the usual one.
+    pub eos_token: Option<String>,
+}
+
 /// Where samples come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -86,13 +103,18 @@ pub enum SourcePlan {
         /// Whether the target is a class (else a number).
         classify: bool,
     },
-    /// Windows of a text, character by character.
+    /// Windows of a text, character by character, or cut into tokens.
     Text {
         /// The text.
         file: PathBuf,
-        /// Characters of a window.
+        /// What cuts it into tokens; `None` = characters.
+        #[serde(default)]
+        tokenizer: Option<PathBuf>,
+        /// Tokens of a window.
         seq_len: usize,
     },
+    /// Instructions and their answers.
+    Instructions(InstructionSource),
     /// Windows of 16-bit tokens.
     Tokens {
         /// Tokens to train on.

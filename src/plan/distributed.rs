@@ -8,9 +8,11 @@ use crate::config::schema::Backend;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::mapping::Mapping;
-use crate::plan::{Facts, ModelFacts, admitted_worlds};
+use crate::plan::{Facts, ModelFacts, OnOom, admitted_worlds};
 use crate::units::{Bytes, Rank, Shards, WorldSize};
 
+/// Ranks of several machines, each of which has a connection to every other.
+const MOST_OVER_MACHINES: u32 = 64;
 /// What stands before the number of a GPU.
 const GPU_PREFIX: &str = "cuda:";
 /// How a program without CUDA becomes one with it.
@@ -21,6 +23,9 @@ const REBUILD: &str = "rebuild it with `cargo build --release --features cuda`";
 pub struct DistributedPlan {
     /// Number of ranks.
     pub world_size: WorldSize,
+    /// Number of machines, with as many ranks each.
+    #[serde(default = "one")]
+    pub nodes: u32,
     /// Smaller numbers of ranks that the run may go on with, largest first.
     #[serde(default)]
     pub smaller: Vec<WorldSize>,
@@ -58,19 +63,30 @@ pub enum BackendPlan {
         /// Bytes of the mapping.
         mapping: Bytes,
     },
+    /// Connections between the ranks of several machines.
+    Tcp,
+}
+
+fn one() -> u32 {
+    1
 }
 
 impl BackendPlan {
     /// Bytes of the shared mapping, if there is one.
     pub fn mapping(self) -> Option<Bytes> {
         match self {
-            Self::Solo => None,
+            Self::Solo | Self::Tcp => None,
             Self::Shm { mapping } | Self::Nccl { mapping } => Some(mapping),
         }
     }
 }
 
 impl DistributedPlan {
+    /// Ranks of each machine.
+    pub fn local_world(&self) -> WorldSize {
+        WorldSize::new(self.world_size.get() / self.nodes.max(1)).unwrap_or(WorldSize::ONE)
+    }
+
     /// The GPU on which `rank` computes, as CUDA numbers it; `None` for the CPU.
     pub fn gpu(&self, rank: Rank) -> Option<usize> {
         self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
@@ -80,6 +96,9 @@ impl DistributedPlan {
 /// Ranks and where they compute.
 pub(crate) struct Ranks {
     pub(crate) world: WorldSize,
+    /// Of each machine.
+    pub(crate) local_world: WorldSize,
+    nodes: u32,
     /// The GPU of each rank; empty for the CPU.
     gpus: Vec<u32>,
 }
@@ -128,11 +147,68 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
         }
         _ => (0..count).collect(),
     };
-    let ranks = Ranks { world, gpus };
-    match no_nccl(loaded, facts, &ranks) {
+    let (local_world, nodes) = (world, facts.nodes);
+    let all = WorldSize::new(world.get().saturating_mul(nodes)).unwrap_or(world);
+    let ranks = Ranks { world: all, local_world, nodes, gpus };
+    match no_nccl(loaded, facts, &ranks).or_else(|| not_on_machines(loaded, &ranks)) {
         Some(problem) => Err(problem),
         None => Ok(ranks),
     }
+}
+
+/// What cannot be had on several machines, or only there.
+fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
+    let experiment = &loaded.experiment;
+    let backend = experiment.distributed.backend;
+    if ranks.nodes == 1 {
+        let what = "is \"tcp\", which connects several machines, but there is one";
+        let help = "leave it away: ranks of one machine share memory; or see `--nnodes` in docs/machines.md";
+        let problem = || loaded.problem("distributed.backend", what.to_owned()).help(help);
+        return (backend == Backend::Tcp).then(problem);
+    }
+    let problem = |key: &str, what: String, help: &str| Some(loaded.problem(key, what).help(help));
+    if !matches!(backend, Backend::Auto | Backend::Tcp) {
+        let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
+        return problem("distributed.backend", what, "leave it away, or use backend = \"tcp\"");
+    }
+    if !ranks.gpus.is_empty() {
+        let what = "means GPUs, which several machines cannot use together yet".to_owned();
+        return problem("distributed.devices", what, "hide them: CUDA_VISIBLE_DEVICES=");
+    }
+    if ranks.world.get() > MOST_OVER_MACHINES {
+        let what = format!(
+            "gives {} ranks, and all machines together have {MOST_OVER_MACHINES} at most",
+            ranks.world
+        );
+        return problem(
+            "distributed.devices",
+            what,
+            "take fewer ranks on each machine, with more threads",
+        );
+    }
+    if experiment.distributed.min_world_size.given().is_some() {
+        let what =
+            "is not available over several machines: a run that loses a rank ends there".to_owned();
+        return problem(
+            "distributed.min_world_size",
+            what,
+            "leave it away; `ddprun resume` goes on with any number",
+        );
+    }
+    if experiment.fault.max_restarts > 0 {
+        let what =
+            "is not available over several machines: a group that fails ends there".to_owned();
+        return problem(
+            "fault.max_restarts",
+            what,
+            "set it to 0, and start `ddprun resume` on all machines again",
+        );
+    }
+    if experiment.fault.on_oom == OnOom::ShrinkBatch {
+        let what = "is \"shrink_batch\", which is not available over several machines".to_owned();
+        return problem("fault.on_oom", what, "make `train.batch_size` smaller");
+    }
+    None
 }
 
 /// "CUDA shows 2 GPUs"
@@ -212,7 +288,7 @@ pub(crate) fn decide(
 ) -> DistributedPlan {
     let asked = &experiment.distributed;
     let world_size = ranks.world;
-    let share = (cores / world_size.count()).max(1);
+    let share = (cores / ranks.local_world.count()).max(1);
     let devices = if ranks.gpus.is_empty() {
         vec!["cpu".to_owned(); world_size.count()]
     } else {
@@ -220,6 +296,7 @@ pub(crate) fn decide(
     };
     DistributedPlan {
         world_size,
+        nodes: ranks.nodes,
         smaller,
         devices,
         threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
@@ -236,6 +313,9 @@ fn backend(asked: Backend, ranks: &Ranks, model: &ModelFacts) -> BackendPlan {
     let world = ranks.world;
     if world == WorldSize::ONE {
         return BackendPlan::Solo;
+    }
+    if ranks.nodes > 1 {
+        return BackendPlan::Tcp;
     }
     let apart = !ranks.gpus.is_empty() && ranks.share_a_gpu().is_none();
     if apart && asked != Backend::Shm {

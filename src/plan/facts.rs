@@ -16,6 +16,8 @@ pub struct Facts {
     pub gpus: Option<Vec<GpuFacts>>,
     /// Ranks that a foreign launcher (torchrun, srun) already decided.
     pub launched_world: Option<WorldSize>,
+    /// Machines that take part, with as many ranks each.
+    pub nodes: u32,
 }
 
 /// A GPU.

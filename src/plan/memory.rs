@@ -83,6 +83,8 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let world = u64::from(plan.distributed.world_size.get());
     let shared = match plan.distributed.backend {
         BackendPlan::Solo => 0,
+        // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
+        BackendPlan::Tcp => own.0.min(plan.distributed.bucket_cap.0),
         // Pages of the others' buckets that this rank writes, and of all staging areas.
         BackendPlan::Nccl { .. } => world * STAGING_BYTES,
         BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
@@ -108,9 +110,12 @@ fn loading(plan: &Plan) -> Bytes {
             let numbers = Bytes::of_f32(ranges.observations.len() + ranges.actions.len()).0;
             (plan.data.n_train + plan.data.n_val) as u64 * numbers
         }
-        // Two bytes per character.
-        SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 2,
-        SourcePlan::Csv { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample,
+        // Four bytes per character or token.
+        SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 4,
+        // Instructions are kept as they are, some bytes per token.
+        SourcePlan::Csv { .. } | SourcePlan::Instructions(_) => {
+            (plan.data.n_train + plan.data.n_val) as u64 * sample
+        }
         // A byte per pixel.
         SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,
         SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } | SourcePlan::Speech(_) => 0,

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::schema::Model;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, LayerPlan, ModelFacts, NoiseScheduler, Stem, graph};
+use crate::plan::{
+    DataFacts, LayerPlan, LlamaPlan, LoraPlan, ModelFacts, NoiseScheduler, Stem, graph, llama,
+};
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,12 @@ pub struct ModelPlan {
     /// Sizes of an encoder of speech.
     #[serde(default)]
     pub speech: SpeechPlan,
+    /// What a Llama has beside the sizes of a transformer.
+    #[serde(default)]
+    pub llama: LlamaPlan,
+    /// Adapters that are trained instead of a Llama.
+    #[serde(default)]
+    pub lora: Option<LoraPlan>,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
     /// Whether the head of `pretrained` may differ.
@@ -165,6 +173,7 @@ pub(crate) fn decide(
     let asked = &loaded.experiment.model;
     let hidden = asked.hidden.as_deref().unwrap_or(&HIDDEN);
     let outputs = outputs(loaded, data)?;
+    let sequence = sequence(asked, input);
     Ok(ModelPlan {
         name: asked.name.clone(),
         outputs,
@@ -175,7 +184,9 @@ pub(crate) fn decide(
         freeze_backbone: asked.freeze_backbone.unwrap_or(false),
         hidden: hidden.iter().map(|&width| width as usize).collect(),
         dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
-        sequence: sequence(asked, input),
+        llama: llama::decide(asked, sequence.n_heads),
+        lora: llama::adapters(loaded)?,
+        sequence,
         layers: graph::decide(loaded, input, &data.target, outputs)?,
         policy: policy(asked),
         speech: speech(asked),
@@ -203,6 +214,7 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
         "itransformer" => [512, 8, 512, 2],
         "patchtst" => [128, 16, 256, 3],
         "gpt" => [768, 12, 4 * 768, 12],
+        "llama" => [768, 12, 2048, 12],
         "nest" | "fastconformer" => [176, 4, 4 * 176, 16],
         _ => [128, 8, 128, 1],
     };

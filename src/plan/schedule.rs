@@ -53,6 +53,15 @@ pub enum ScheduleRule {
         /// The minimum.
         eta_min: f64,
     },
+    /// lr `scale` min(n^-0.5, n warmup^-1.5) after n steps, at least 1, and after the warm-up not below `min_lr`.
+    Noam {
+        /// The root of the model's width, inverted.
+        scale: f64,
+        /// Steps in which the rate rises.
+        warmup: u64,
+        /// Floor.
+        min_lr: f64,
+    },
     /// `OneCycleLR` with cosine annealing, by steps.
     OneCycle {
         /// Steps of the cycle.
@@ -97,9 +106,12 @@ pub(crate) fn decide(
         return Err(loaded.problem("scheduler.eta_min", what));
     }
     let interval = match (asked.name, asked.interval) {
-        (SchedulerKind::OneCycle, _) | (_, Interval::Step) => 1,
+        (SchedulerKind::OneCycle | SchedulerKind::Noam, _) | (_, Interval::Step) => 1,
         (_, Interval::Epoch) => length.steps_per_epoch,
     };
+    if let Some(rule) = noam(asked, warmup_steps) {
+        return Ok(SchedulePlan { warmup_steps: 0, warmup_start_factor: 1.0, interval, rule });
+    }
     let after_warmup = length.total_steps.saturating_sub(warmup_steps);
     let intervals = after_warmup.div_ceil(interval).max(1);
     Ok(SchedulePlan {
@@ -108,6 +120,13 @@ pub(crate) fn decide(
         interval,
         rule: rule(asked, intervals),
     })
+}
+
+/// Noam's rule, whose warm-up is a part of it.
+fn noam(asked: &Scheduler, warmup: u64) -> Option<ScheduleRule> {
+    let width = asked.d_model.filter(|_| asked.name == SchedulerKind::Noam)?;
+    let (scale, min_lr) = (f64::from(width).powf(-0.5), asked.min_lr.unwrap_or(0.0));
+    Some(ScheduleRule::Noam { scale, warmup, min_lr })
 }
 
 fn warmup_steps(warmup: Every, steps_per_epoch: u64) -> u64 {
@@ -122,7 +141,8 @@ fn warmup_steps(warmup: Every, steps_per_epoch: u64) -> u64 {
 fn rule(asked: &Scheduler, intervals: u64) -> ScheduleRule {
     let gamma = asked.gamma.unwrap_or(0.1);
     match asked.name {
-        SchedulerKind::Constant => ScheduleRule::Constant,
+        // Noam's rule is made before, with its warm-up; without a width it is refused earlier.
+        SchedulerKind::Constant | SchedulerKind::Noam => ScheduleRule::Constant,
         SchedulerKind::Step => ScheduleRule::Step { size: asked.step_size.unwrap_or(30), gamma },
         SchedulerKind::MultiStep => ScheduleRule::MultiStep {
             milestones: asked.milestones.clone().unwrap_or_default(),

@@ -6,8 +6,8 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Behaviour, Cadence, ChunkPlan, Facts, Memory, Mode, Plan, Precision, ScheduleRule,
-    SourcePlan, UpdateRule, graph,
+    BackendPlan, Behaviour, Cadence, ChunkPlan, Facts, InstructionSource, Memory, Mode, Plan,
+    Precision, ScheduleRule, SourcePlan, UpdateRule, graph,
 };
 
 /// Widest value in the table of keys.
@@ -135,7 +135,7 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
         "train.batch_size" => batch.size.to_string(),
         "train.global_batch_size" => batch.global.to_string(),
         "train.gradient_accumulation_steps" => batch.accumulation.to_string(),
-        "distributed.devices" => distributed.world_size.to_string(),
+        "distributed.devices" => distributed.local_world().to_string(),
         "distributed.threads_per_rank" => distributed.threads_per_rank.to_string(),
         "distributed.shards" => batch.shards.to_string(),
         "distributed.min_world_size" => {
@@ -145,6 +145,7 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
             BackendPlan::Solo => "solo".to_owned(),
             BackendPlan::Shm { .. } => "shm".to_owned(),
             BackendPlan::Nccl { .. } => "nccl".to_owned(),
+            BackendPlan::Tcp => "tcp".to_owned(),
         },
         "validation.batch_size" => plan.val_batch_size.to_string(),
         _ => return None,
@@ -183,6 +184,9 @@ fn schedule(plan: &Plan) -> String {
         }
         ScheduleRule::Cosine { t_max, eta_min } => {
             format!("cosine over {t_max} {unit} to {}", shown(*eta_min))
+        }
+        ScheduleRule::Noam { warmup, .. } => {
+            format!("noam: up for {warmup} steps, then down with their root")
         }
         ScheduleRule::OneCycle { total, pct_start, .. } => {
             format!("one_cycle over {total} steps, rising for {} %", shown(pct_start * 100.0))
@@ -282,8 +286,13 @@ fn source(plan: &Plan) -> String {
         SourcePlan::Csv { train, val, target, .. } => {
             format!("{} and {}, target `{target}`", train.display(), val.display())
         }
-        SourcePlan::Text { file, seq_len } => {
-            format!("{}, windows of {seq_len} characters", file.display())
+        SourcePlan::Text { file, tokenizer, seq_len } => {
+            let held = if tokenizer.is_some() { "tokens" } else { "characters" };
+            format!("{}, windows of {seq_len} {held}", file.display())
+        }
+        SourcePlan::Instructions(InstructionSource { file, seq_len, mask_prompt, .. }) => {
+            let counts = if *mask_prompt { "answers count" } else { "prompts and answers count" };
+            format!("{}, up to {seq_len} tokens, {counts}", file.display())
         }
         SourcePlan::Tokens { train, val, seq_len, .. } => {
             format!("{} and {}, windows of {seq_len} tokens", train.display(), val.display())
@@ -318,6 +327,7 @@ fn ranks(plan: &Plan) -> String {
         BackendPlan::Solo => "alone".to_owned(),
         BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
         BackendPlan::Nccl { .. } => "NCCL".to_owned(),
+        BackendPlan::Tcp => format!("TCP between {} machines", distributed.nodes),
     };
     let mut devices = distributed.devices.clone();
     devices.dedup();

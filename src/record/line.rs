@@ -82,11 +82,16 @@ pub(crate) fn quiet_line(event: &Event) -> Option<String> {
 }
 
 fn straggler_line(straggler: &Straggler) -> String {
-    let Straggler { rank, step, lag_seconds, step_seconds } = straggler;
-    let (lag, whole) = (1e3 * lag_seconds, 1e3 * step_seconds);
+    let Straggler { rank, step, lag_seconds, data_seconds, step_seconds } = straggler;
+    let (lag, data, whole) = (1e3 * lag_seconds, 1e3 * data_seconds, 1e3 * step_seconds);
+    let why = if 2.0 * data_seconds >= *lag_seconds {
+        format!("it waits {data:.1} ms for its data (more `data.num_workers`, or a faster disk)")
+    } else {
+        "its cores or its device are slower, its data are not".to_owned()
+    };
     format!(
         "warning: rank {rank} came {lag:.1} ms after the others to the reductions of the steps up to {step}, which take \
-         {whole:.1} ms: its data, its cores or its device are slower"
+         {whole:.1} ms: {why}"
     )
 }
 

@@ -18,6 +18,7 @@ mod history_file;
 mod line;
 mod metrics;
 mod rank_log;
+mod stderr;
 mod summary;
 mod terminal;
 pub(crate) mod text;
@@ -33,6 +34,7 @@ pub use line::{Context, device_line, line};
 pub(crate) use line::{quiet_line, restart};
 pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;
+pub(crate) use stderr::say;
 pub use terminal::Screen;
 
 use crate::event::{Event, Finished, History};
@@ -41,6 +43,11 @@ use crate::plan::{RunFolders, Sink};
 use crate::units::Rank;
 pub(crate) use summary::summary;
 use terminal::Terminal;
+
+/// Name of the resolved experiment of a run, which can be run as it is.
+pub const RESOLVED: &str = "resolved.toml";
+/// Says in a run's folder what the run is: its folders and its plan.
+pub const DESCRIPTION: &str = "run.json";
 
 /// Why the record of a run could not be written or read.
 #[derive(Debug, thiserror::Error)]

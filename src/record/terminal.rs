@@ -1,12 +1,13 @@
 //! Events -> stderr: a bar with lines above it where a person watches, plain lines where a file does.
 //! Nothing that happens to the terminal, not even its end, disturbs the training.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::line::{Context, line, step_numbers};
+use super::stderr::{say, takes_words};
 use super::text::{duration, time_left};
 use crate::event::{Event, Started, StepDone};
 
@@ -67,26 +68,26 @@ impl Terminal {
 
     /// Writes lines above the bar.
     pub(crate) fn print(&self, text: &str) {
-        let write = || {
-            // One write, so that lines of other processes do not come between. A terminal that is
-            // gone is no reason to stop.
-            let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
-        };
         match self.screen {
-            Screen::Bar => self.bar.suspend(write),
-            Screen::Plain => write(),
-            Screen::Silent => {}
+            // The bar is drawn again below them.
+            Screen::Bar if takes_words() => self.bar.suspend(|| say(text)),
+            Screen::Plain => say(text),
+            Screen::Bar | Screen::Silent => {}
         }
     }
 
     /// Moves the bar to a step that is not recorded.
     pub(crate) fn advance(&self, step_in_epoch: u64) {
-        self.bar.set_position(step_in_epoch);
+        if takes_words() {
+            self.bar.set_position(step_in_epoch);
+        }
     }
 
     /// Removes the bar.
     pub(crate) fn close(&mut self) {
-        self.bar.finish_and_clear();
+        if takes_words() {
+            self.bar.finish_and_clear();
+        }
         self.bar = ProgressBar::hidden();
     }
 
@@ -107,6 +108,9 @@ impl Terminal {
     }
 
     fn update(&self, done: &StepDone) {
+        if !takes_words() {
+            return;
+        }
         self.bar.set_prefix(prefix(done.epoch, &self.context));
         self.bar.set_length(self.context.steps_of(done.epoch));
         self.bar.set_message(step_numbers(done));

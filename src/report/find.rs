@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Error;
-use crate::record::HISTORY;
+use crate::record::{HISTORY, RESOLVED};
 
 /// The log folder of a run, given as its folder, its id (`<time>-<id>`) or the name of its experiment,
 /// of which the newest run is meant; without a word the newest run of all under `logs`.
@@ -37,8 +37,9 @@ fn runs(logs: &Path) -> Vec<PathBuf> {
     inside(logs).iter().flat_map(|name| inside(name)).filter(|folder| is_run(folder)).collect()
 }
 
+/// A run has a history as soon as its ranks speak; its parent may have died before.
 fn is_run(folder: &Path) -> bool {
-    folder.join(HISTORY).is_file()
+    [HISTORY, RESOLVED].iter().any(|name| folder.join(name).is_file())
 }
 
 /// A trial of a sweep is no run that somebody means without naming it.
@@ -66,6 +67,8 @@ mod tests {
             files::write_atomic(&at(run).join(HISTORY), b"{}").unwrap();
         }
         files::create_folder(&at("mlp/20270101-no-run")).unwrap();
+        files::create_folder(&at("gpt/20250101-silent")).unwrap();
+        files::write_atomic(&at("gpt/20250101-silent").join(RESOLVED), b"").unwrap();
         let find = |word: Option<&str>| find_run(logs.path(), word).unwrap();
         assert_eq!(find(None), at("resnet/20260301-c"));
         assert_eq!(find(Some("mlp")), at("mlp/20260201-b"));
@@ -73,7 +76,8 @@ mod tests {
         assert_eq!(find(Some("20260101-a")), at("resnet/20260101-a"));
         let path = at("mlp/20260201-b");
         assert_eq!(find(path.to_str()), path);
-        let error = find_run(logs.path(), Some("gpt")).unwrap_err().to_string();
-        assert!(error.starts_with("there is no run `gpt` under `"), "{error}");
+        assert_eq!(find(Some("gpt")), at("gpt/20250101-silent"));
+        let error = find_run(logs.path(), Some("vit")).unwrap_err().to_string();
+        assert!(error.starts_with("there is no run `vit` under `"), "{error}");
     }
 }

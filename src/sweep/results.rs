@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::sweep::{Search, value_of};
 use crate::files;
+use crate::record::RESOLVED;
 use crate::record::text::{duration, metric, short};
 use crate::sweep::importance::importance;
 use crate::sweep::journal::Subject;
@@ -19,8 +20,6 @@ pub const CSV: &str = "sweep.csv";
 pub const JSON: &str = "sweep.json";
 /// Name of the resolved experiment of the best trial.
 pub const BEST: &str = "best.toml";
-/// Name of the resolved experiment in a run's folder.
-const RESOLVED: &str = "resolved.toml";
 /// Version of `sweep.json`.
 const FORMAT: u32 = 1;
 /// Rows of the table on the terminal.

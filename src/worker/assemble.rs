@@ -10,13 +10,14 @@ use crate::collective::Collective;
 use crate::data;
 use crate::engine::{Clock, Engine, TrainState};
 use crate::event::{Event, FORMAT, Started};
-use crate::launch::{Link, Phase};
+use crate::launch::{Link, Peer, Phase};
 use crate::model::Registry;
 use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::units::{Rank, WorldSize};
 use crate::worker::place::Place;
+use crate::worker::share::share;
 use crate::worker::test::measure_all;
 use crate::worker::voice::Voice;
 use crate::worker::{Error, RankRun};
@@ -24,13 +25,13 @@ use crate::worker::{Error, RankRun};
 /// Opens data and model, restores the newest checkpoint on a resume, and joins the group.
 pub(crate) fn assemble(
     rank_plan: RankPlan,
-    shm: Option<OwnedFd>,
+    means: (Option<OwnedFd>, Vec<Peer>),
     link: Arc<Link>,
     registry: &Registry,
 ) -> Result<RankRun, Error> {
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
     let place = Place::open(&plan, rank)?;
-    let collective = place.join(&plan, shm)?;
+    let collective = place.join(&plan, means)?;
     link.when_told_to_give_up({
         let collective = collective.clone();
         move || collective.give_up()
@@ -41,15 +42,18 @@ pub(crate) fn assemble(
     let mut passed_over = Vec::new();
     let mut engine = open_engine(&plan, registry, &place, collective.clone(), |params| {
         let folder = &folders.checkpoints;
-        let newest = if rank_plan.resume {
+        // Other machines may not see the folder of rank 0.
+        let is_far = plan.distributed.nodes > 1;
+        let newest = if rank_plan.resume && (rank.is_first() || !is_far) {
             checkpoint::restore_newest(folder, &plan, params)?
         } else {
             None
         };
-        Ok(newest.map(|restored| {
+        let restored = newest.map(|restored| {
             passed_over = restored.passed_over;
             (restored.state, restored.moments)
-        }))
+        });
+        if rank_plan.resume && is_far { share(collective.as_ref(), restored) } else { Ok(restored) }
     })?;
     engine.observe(Box::new({
         let link = link.clone();
@@ -148,7 +152,7 @@ pub(crate) fn evaluate(
     plan.distributed.backend = BackendPlan::Solo;
     let plan = Arc::new(plan);
     let place = Place::open(&plan, Rank(0))?;
-    let collective = place.join(&plan, None)?;
+    let collective = place.join(&plan, (None, vec![]))?;
     let mut engine = open_engine(&plan, registry, &place, collective, |params| {
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))

@@ -60,9 +60,15 @@ pub enum Error {
     /// A record of the run cannot be written.
     #[error(transparent)]
     Record(#[from] record::Error),
-    /// The training thread cannot be started.
-    #[error("cannot start the training thread: {0}")]
-    Thread(#[source] std::io::Error),
+    /// A thread cannot be started.
+    #[error("cannot start {what}: {source}")]
+    Thread {
+        /// "the training thread"
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The ranks do not take each sample of an epoch once.
     #[error("ddprun has a bug: in epoch {epoch} {what}")]
     Partition {
@@ -93,7 +99,8 @@ impl Error {
             Self::Collective(_) => exit::PEER,
             Self::Model(_) => exit::REFUSED,
             Self::Checkpoint(error) if error.is_storage() => exit::STORAGE,
-            Self::Checkpoint(checkpoint::Error::Thread(_)) | Self::Thread(_) => exit::RESOURCE,
+            Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => exit::NUMERIC,
+            Self::Checkpoint(checkpoint::Error::Thread(_)) | Self::Thread { .. } => exit::RESOURCE,
             Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
             Self::Files(_) | Self::Record(_) => exit::STORAGE,
             Self::Partition { .. } | Self::Panic(_) => exit::BUG,
@@ -142,6 +149,11 @@ impl Error {
             Self::Checkpoint(error) if error.is_storage() => {
                 Some("make room or choose another `checkpoint.dir`, then `ddprun resume`".into())
             }
+            Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => Some(
+                "start a new run with a smaller `optimizer.lr` or with `train.clip_grad_norm`; the \
+                 checkpoints before it are as they were"
+                    .into(),
+            ),
             Self::Panic(_) => Some("report it with this text and the log of the rank".into()),
             _ => None,
         }

@@ -8,11 +8,13 @@ mod feed;
 mod rollout;
 mod place;
 mod sample;
+mod share;
 mod test;
 mod train;
 mod voice;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +30,7 @@ use crate::data::Splits;
 use crate::engine::{Clock, Engine, Wish};
 use crate::event::Event;
 use crate::failpoint;
-use crate::launch::{ErrorReport, Link, Membership, RESIZED, Stop};
+use crate::launch::{ErrorReport, Link, Membership, Peer, RESIZED, Stop};
 use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
@@ -71,9 +73,9 @@ pub struct Outcome {
 
 /// Trains as `membership` says. Failures are reported to the launcher and written into the run folder.
 pub fn run(membership: Membership, registry: &Registry) -> Outcome {
-    let Membership { rank_plan, shm, link } = membership;
+    let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
-    let result = on_large_stack(|| live(rank_plan, shm, link.clone(), registry));
+    let result = on_large_stack(|| live(rank_plan, (shm, peers), link.clone(), registry));
     match result {
         Ok(code) => {
             link.finish();
@@ -99,19 +101,19 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Re
             .name("training".into())
             .stack_size(STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(Error::Thread)?;
+            .map_err(|source| Error::Thread { what: "the training thread", source })?;
         thread.join().unwrap_or_else(|panic| Err(Error::from_panic(panic.as_ref())))
     })
 }
 
 fn live(
     rank_plan: RankPlan,
-    shm: Option<OwnedFd>,
+    means: (Option<OwnedFd>, Vec<Peer>),
     link: Arc<Link>,
     registry: &Registry,
 ) -> Result<u8, Error> {
     let _threads = share_of_cores(&rank_plan.plan)?;
-    let mut run = assemble::assemble(rank_plan, shm, link, registry)?;
+    let mut run = assemble::assemble(rank_plan, means, link, registry)?;
     let ending = train::train(&mut run).inspect_err(|error| {
         // The others wait for us: they shall hear at once, not at their deadline.
         run.collective.abort(&error.to_string());
@@ -135,7 +137,13 @@ fn live(
 fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
     let pool = ThreadPoolBuilder::new().num_threads(plan.distributed.threads_per_rank);
     let pool = pool.thread_name(|index| format!("compute-{index}")).use_current_thread().build();
-    pool.map_err(|error| Error::Thread(std::io::Error::other(error)))
+    pool.map_err(|error| {
+        // The system's own words are further down.
+        let why = std::error::Error::source(&error).and_then(|why| why.downcast_ref::<io::Error>());
+        let source = why.and_then(io::Error::raw_os_error).map(io::Error::from_raw_os_error);
+        let source = source.unwrap_or_else(|| io::Error::other(error));
+        Error::Thread { what: "the threads that compute", source }
+    })
 }
 
 /// Metrics of the checkpoint `opened` over the validation data, in this process alone.

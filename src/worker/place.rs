@@ -6,9 +6,10 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::collective::{self, Collective};
+use crate::launch::Peer;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Gpu;
-use crate::plan::Plan;
+use crate::plan::{BackendPlan, Plan};
 use crate::units::Rank;
 use crate::{engine, worker::Error};
 
@@ -47,7 +48,7 @@ impl Place {
     pub(crate) fn join(
         &self,
         plan: &Plan,
-        shm: Option<OwnedFd>,
+        (shm, peers): (Option<OwnedFd>, Vec<Peer>),
     ) -> Result<Arc<dyn Collective>, Error> {
         let distributed = &plan.distributed;
         let (world, timeout) = (distributed.world_size, distributed.timeout);
@@ -55,6 +56,9 @@ impl Place {
         if let Some(gpu) = &self.gpu {
             let (backend, place) = (distributed.backend, (self.rank, world));
             return Ok(collective::open_on_gpu(gpu, backend, place, shm, timeout)?);
+        }
+        if distributed.backend == BackendPlan::Tcp {
+            return Ok(collective::open_tcp(self.rank, world, peers, timeout)?);
         }
         Ok(collective::open(distributed.backend, self.rank, world, shm, timeout)?)
     }

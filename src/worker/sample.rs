@@ -27,6 +27,8 @@ pub struct Sampling {
     pub top_k: usize,
     /// Seed of the draws.
     pub seed: u64,
+    /// The token that ends the text.
+    pub end: Option<u32>,
 }
 
 /// The tokens that follow `prompt`, drawn from the model in the checkpoint `opened`.
@@ -45,7 +47,11 @@ pub(crate) fn sample(
     for i in 0..asked.tokens {
         let seen = &tokens[tokens.len().saturating_sub(length)..];
         let logits = expected_next(&*model, seen, plan).map_err(failed)?;
-        tokens.push(draw(&logits, asked, key.uniform(i as u64)));
+        let token = draw(&logits, asked, key.uniform(i as u64));
+        if asked.end == Some(token) {
+            break;
+        }
+        tokens.push(token);
     }
     Ok(tokens.split_off(prompt.len()))
 }
@@ -129,7 +135,7 @@ mod tests {
     #[test]
     fn draws_follow_the_distribution_its_temperature_and_its_cut() {
         let logits = [0.0, 2f32.ln(), f32::NEG_INFINITY, 0.0];
-        let asked = Sampling { tokens: 1, temperature: 1.0, top_k: 4, seed: 1 };
+        let asked = Sampling { tokens: 1, temperature: 1.0, top_k: 4, seed: 1, end: None };
         let at = |position, asked: &Sampling| draw(&logits, asked, position);
         // Probabilities 1/2, 1/4, 1/4 of tokens 1, 0 and 3.
         let drawn = [0.0, 0.49, 0.51, 0.74, 0.76, 0.999].map(|position| at(position, &asked));

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::checkpoint;
+use crate::collective::Collective;
 use crate::engine::{Engine, Split};
 use crate::event::{Evaluated, Event};
 use crate::launch::Phase;
 use crate::plan::Plan;
 use crate::worker::feed::Feed;
 use crate::worker::rollout::{EPISODES, simulated, success};
+use crate::worker::share::share;
 use crate::worker::{Error, RankRun};
 
 /// Share of the simulated episodes that a policy solves.
@@ -24,7 +26,12 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
     let state = run.engine.state();
     let (now, epoch) = (state.step, state.step.div_ceil(run.plan.length.steps_per_epoch));
     run.link.progress(now, Phase::Evaluating);
-    let step = take_best(&run.plan, &run.folders.checkpoints.join("best"), &mut run.engine)?;
+    let best = run.folders.checkpoints.join("best");
+    let step = if run.plan.distributed.nodes > 1 {
+        share_best(&run.plan, &best, &mut run.engine, run.collective.as_ref())?
+    } else {
+        take_best(&run.plan, &best, &mut run.engine)?
+    };
     let mut metrics = BTreeMap::new();
     if let Some(data) = data {
         let (chunks, mut feed) = Feed::of_split(&run.plan, Split::Test, data, run.rank)?;
@@ -54,6 +61,26 @@ fn take_best(
     let moments = checkpoint::restore(&opened, plan, engine.params())?;
     engine.adopt(moments);
     Ok(Some(opened.state.step))
+}
+
+/// As [`take_best`] where only rank 0 is sure to see the folder.
+fn share_best(
+    plan: &Plan,
+    best: &std::path::Path,
+    engine: &mut Engine,
+    collective: &dyn Collective,
+) -> Result<Option<u64>, Error> {
+    let mut restored = None;
+    if collective.rank().is_first() && engine.state().best.is_some() && best.exists() {
+        let opened = checkpoint::open(best)?;
+        let moments = checkpoint::restore(&opened, plan, engine.params())?;
+        restored = Some((opened.state, moments));
+    }
+    let Some((state, moments)) = share(collective, restored)? else { return Ok(None) };
+    engine.broadcast_parameters()?;
+    engine.broadcast_buffers()?;
+    engine.adopt(moments);
+    Ok(Some(state.step))
 }
 
 /// Metrics of the parameters at hand over validation and test data, and in a simulation, in a world of one.

@@ -129,6 +129,11 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     let ending = ending(run, report.wish, &edge);
     let leaving = ending.is_some() && report.wish != Wish::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
+    if leaving && run.link.is_parent_silent() {
+        let message = "the parent process has shown no sign of life for `distributed.timeout`, as if it were stopped: \
+            saving and leaving";
+        run.record(&Event::Warned { message: message.to_owned() })?;
+    }
     if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {
         if leaving || edge.ends_run {
             // The last state takes nobody's place, and nobody takes its.

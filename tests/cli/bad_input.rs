@@ -135,11 +135,6 @@ fn half_of_a_launchers_variables_is_refused_by_name() {
     lab.is_clean();
 }
 
-#[test]
-fn several_machines_are_refused_by_a_build_that_has_no_way_between_them() {
-    refuses(&Lab::new(), &["small.toml", "--nnodes", "2"]).says(&["`--nnodes 2`", "do: "]);
-}
-
 // ------------------------------------------------------------------------------------------- the data
 
 /// A lab whose two-class photos are whole.

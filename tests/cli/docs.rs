@@ -8,6 +8,7 @@ use candle_core::{Device, Tensor};
 use ddprun::config::{self, Vocabulary};
 use ddprun::model::Registry;
 use hound::{SampleFormat, WavSpec, WavWriter};
+use serde_json::json;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
@@ -211,6 +212,8 @@ fn write_data(lab: &Lab) {
     write_trajectories(lab);
     write_speech(lab);
     lab.write("data/tinyshakespeare/input.txt", "to be, or not to be\n".repeat(1000));
+    lab.write("README.md", read("README.md"));
+    write_instructions(lab);
     for split in ["train", "t10k"] {
         let number = |n: u32| n.to_be_bytes();
         let images = [0x803, 3000, 28, 28].map(number).concat();
@@ -234,6 +237,20 @@ fn write_trajectories(lab: &Lab) {
     ];
     let path = lab.write("data/control/pendulum_expert.npz", "");
     Tensor::write_npz(&arrays, path).unwrap();
+}
+
+/// Instructions, and the sizes and the tokenizer of a tiny Llama, whose weights no plan needs.
+fn write_instructions(lab: &Lab) {
+    let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 200];
+    lab.write("data/alpaca_data.json", json!(entries).to_string());
+    let sizes = json!({"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true});
+    lab.write("weights/SmolLM2-135M/config.json", sizes.to_string());
+    let vocabulary = json!({"<|endoftext|>": 0, "a": 1, "b": 2});
+    let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
+    lab.write("weights/SmolLM2-135M/tokenizer.json", tokenizer.to_string());
 }
 
 /// Half a second of silence for each of ten digits, several times.
@@ -317,6 +334,7 @@ fn every_page_links_to_files_that_exist() {
         "ARCHITECTURE.md",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
+        "docs/machines.md",
         "docs/reliability.md",
         "docs/sweeps.md",
     ];

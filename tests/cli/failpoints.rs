@@ -105,15 +105,25 @@ fn a_run_killed_before_the_links_of_its_last_checkpoint_were_moved_has_them_afte
 }
 
 #[test]
-fn a_parent_killed_before_its_ranks_work_leaves_nobody_and_the_run_can_be_started_again() {
-    for points in ["parse=kill@parent", "spawn=kill@parent,*,*,1", "spawn=kill@parent,*,*,2"] {
+fn a_parent_killed_before_its_ranks_speak_leaves_nobody_and_a_run_that_begins_anew_on_resume() {
+    let points = ["spawn=kill@parent,*,*,1", "spawn=kill@parent,*,*,2", "join=kill(parent)@0,*"];
+    for points in points {
         let lab = Lab::with(&experiment());
         assert_eq!(run(&lab, points, &[]).code, -9, "{points}");
         crate::running::until("the end of the ranks", || lab.processes().is_empty());
-        lab.run_to(0, &["small.toml"]).says(&["completed after step 12"]);
-        // What the killed parent had half-written stays in its run, whose next owner removes it.
-        assert!(lab.processes().is_empty());
+        assert!(!lab.run_folder().join("training_history.json").exists(), "{points}");
+        lab.run_to(0, &["resume"]).says(&["completed after step 12"]);
+        bits(&lab).must_be(undisturbed());
+        lab.is_clean();
     }
+}
+
+#[test]
+fn a_parent_killed_before_it_has_a_run_leaves_nothing() {
+    let lab = Lab::with(&experiment());
+    assert_eq!(run(&lab, "parse=kill@parent", &[]).code, -9);
+    assert!(lab.processes().is_empty() && !lab.path("logs").exists());
+    lab.run_to(0, &["small.toml"]).says(&["completed after step 12"]);
 }
 
 #[test]
@@ -160,6 +170,17 @@ fn a_rank_that_stops_in_a_phase_without_a_limit_is_named_too() {
         let ended = run(&lab, point, &["fault.stall_timeout=1s"]);
         assert_eq!(ended.code, 5, "{point}: {}", ended.stderr);
         assert!(ended.stderr.contains(" is stopped (SIGSTOP)"), "{point}: {}", ended.stderr);
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn a_panic_while_a_lock_is_held_leaves_nobody_waiting_for_it() {
+    for (point, code) in [("loader.locked=panic@1,*", 70), ("writer.locked=panic@0,*", 70)] {
+        let lab = Lab::with(&experiment());
+        let ended = run(&lab, point, &[]);
+        assert_eq!(ended.code, code, "{point}: {}", ended.stderr);
+        assert!(ended.stderr.contains("was asked to panic"), "{point}: {}", ended.stderr);
         lab.is_clean();
     }
 }

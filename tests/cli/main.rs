@@ -10,12 +10,16 @@
 
 mod bad_input;
 mod chaos;
+mod control_group;
 mod docs;
 mod doctor;
 mod elastic;
 mod experiments;
 mod failpoints;
+mod instructions;
 mod lab;
+mod limits;
+mod machines;
 mod memory;
 mod oom;
 mod outputs;

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::process::Command;
 
+use crate::control_group::ControlGroup;
 use crate::lab::{BINARY, Lab};
 use crate::running::{Ended, spawn};
 
@@ -37,7 +38,10 @@ every = "never"
 /// KiB that a rank may have: its stack of 512 MiB, and too little for a pass of 256 rows.
 const LIMIT: u32 = (512 + 240) << 10;
 
-fn run(changes: &str) -> (Lab, Ended) {
+/// Bytes that all processes may have together: enough for two passes of 128 rows, too few for two of 256.
+const TOGETHER: u64 = 440 << 20;
+
+fn lab() -> Lab {
     let lab = Lab::with(WIDE);
     let mut rows = "x,y\n".to_owned();
     for row in 0..512 {
@@ -45,11 +49,43 @@ fn run(changes: &str) -> (Lab, Ended) {
         let _ = writeln!(rows, "{x},{}", x * x);
     }
     lab.write("rows.csv", rows);
-    let script = format!("ulimit -d {LIMIT} && exec {BINARY} small.toml {changes}");
-    let mut command: Command = lab.command("sh", &["-c", &script]);
+    lab
+}
+
+/// Runs the shell's words.
+fn shell(lab: &Lab, script: &str) -> Ended {
+    let mut command: Command = lab.command("sh", &["-c", script]);
     command.env("RUST_BACKTRACE", "0");
-    let ended = spawn(command).wait();
+    spawn(command).wait()
+}
+
+fn run(changes: &str) -> (Lab, Ended) {
+    let lab = lab();
+    let script = format!("ulimit -d {LIMIT} && exec {BINARY} small.toml {changes}");
+    let ended = shell(&lab, &script);
     (lab, ended)
+}
+
+#[test]
+fn a_rank_that_the_kernel_kills_for_memory_is_named_and_comes_back_with_smaller_passes() {
+    let files = ["memory.limit_in_bytes", "memory.max"];
+    for (changes, code) in [("", 8), ("fault.on_oom=shrink_batch", 0)] {
+        let Some(group) = ControlGroup::new("memory", files, TOGETHER) else {
+            eprintln!("SKIPPED: no control group can be made here, so the kernel kills nobody");
+            return;
+        };
+        let lab = lab();
+        let ended = shell(&lab, &group.script(&format!("{BINARY} small.toml {changes}")));
+        ended.has_code(code);
+        ended.says(&[" ran out of memory"]);
+        if code == 0 {
+            ended.says(&["passes of 128 samples from now on", "completed after step 2"]);
+            lab.is_clean();
+        } else {
+            ended.says(&["the kernel killed it, because memory ran out"]);
+            assert!(lab.processes().is_empty());
+        }
+    }
 }
 
 #[test]

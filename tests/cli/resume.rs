@@ -8,7 +8,7 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 
 use crate::experiments::{BASE, SLOW};
 use crate::lab::{Lab, flip_a_bit};
-use crate::running::{Running, is_alive, pid_of, until};
+use crate::running::{Running, is_alive, pid_of, spawn, until};
 
 /// What a run leaves of its training.
 #[derive(PartialEq)]
@@ -89,6 +89,23 @@ fn goes_on_as_if_nothing_had_happened(lab: &Lab, changes: &[&str]) {
     resumed.says(&["resumed after step ", "completed after step 60"]);
     bits(lab).must_be(undisturbed());
     lab.is_clean();
+}
+
+#[test]
+fn a_grace_that_ends_before_the_step_does_costs_the_steps_since_the_last_checkpoint() {
+    let lab = Lab::with(SLOW);
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.env("DDPRUN_FP", "backward=hang@1,20");
+    let mut running = spawn(command);
+    lab.wait_for_step_and_save(&mut running, 19);
+    running.signal(Signal::TERM);
+    until("the request", || running.stderr().contains("stopping at the end of this step"));
+    let group = pid_of(running.pid());
+    kill_process_group(group, Signal::KILL).unwrap();
+    running.wait().has_code(-9);
+    until("the end of the ranks", || lab.processes().is_empty());
+    assert!(lab.steps().pop().unwrap().ends_with("step-00000014"));
+    goes_on_as_if_nothing_had_happened(&lab, &[]);
 }
 
 #[test]

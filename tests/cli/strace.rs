@@ -65,3 +65,75 @@ fn a_run_killed_at_any_system_call_of_its_checkpoints_goes_on_with_the_same_bits
     }
     assert!(kills > 20, "only {kills} calls were seen");
 }
+
+/// The calls that fail, and how: a broken disk, a quota, a file system that became read-only.
+const FAILURES: [(&str, &str); 8] = [
+    ("fsync", "EIO"),
+    ("write", "EDQUOT"),
+    ("write", "EIO"),
+    ("rename", "EIO"),
+    ("renameat2", "EIO"),
+    ("mkdir", "EROFS"),
+    ("symlink", "EROFS"),
+    ("unlinkat", "EROFS"),
+];
+
+/// Most calls of one kind that are made to fail, one in each run.
+const FAILED: u32 = 40;
+
+/// Has each thread of the run fail at its `nth` call of this kind, and goes on if that ended it. Returns how it ended,
+/// or `None` if nobody made so many calls.
+fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> Option<i32> {
+    let lab = Lab::with(&experiment());
+    let what = format!("{call} {nth} {errno}");
+    let (trace, inject) =
+        (format!("trace={call}"), format!("inject={call}:error={errno}:when={nth}"));
+    let log = lab.path("strace.txt");
+    let strace = ["-f", "-o", log.to_str().unwrap(), "-e", &trace, "-e", &inject, "--", BINARY];
+    let ended = spawn(lab.command("strace", &[&strace[..], &["small.toml", data]].concat())).wait();
+    let calls = std::fs::read(&log).unwrap();
+    if !String::from_utf8_lossy(&calls).contains("(INJECTED)") {
+        return None;
+    }
+    until("the end of all processes", || lab.processes().is_empty());
+    if ended.stderr.contains("error while loading shared libraries") {
+        // Before a word of ours.
+        return Some(ended.code);
+    }
+    // 6 is the disk; 8 what the system refuses before a rank is there; 5 a rank that could not say why it left.
+    assert!([0, 5, 6, 8].contains(&ended.code), "{what}: {} {}", ended.code, ended.stderr);
+    assert!(!ended.stderr.contains("panicked"), "{what}: {}", ended.stderr);
+    if ended.code != 0 && !ended.stderr.contains("Use device") {
+        return Some(ended.code);
+    }
+    if ended.code != 0 {
+        let resumed = lab.run(&["resume"]);
+        assert_eq!(resumed.code, 0, "{what}: {}\nthen {}", ended.stderr, resumed.stderr);
+    }
+    lab.run_to(0, &["checkpoint", "verify"]);
+    bits(&lab).must_be(expected);
+    Some(ended.code)
+}
+
+#[test]
+#[ignore = "a run for each system call: `just failpoints`"]
+fn a_call_that_fails_ends_the_run_or_does_not_matter_and_no_bit_is_lost() {
+    if !can_trace() {
+        eprintln!("SKIPPED: there is no `strace` on this machine, or it may not trace");
+        return;
+    }
+    let undisturbed = Lab::with(&experiment());
+    let data = format!("data.dir={}", undisturbed.path("data/shapes").display());
+    undisturbed.run_to(0, &["small.toml", &data]);
+    let expected = bits(&undisturbed);
+    let (mut calls, mut ended) = (0, 0);
+    for (call, errno) in FAILURES {
+        for nth in 1..=FAILED {
+            let Some(code) = failed_at(call, errno, nth, &data, &expected) else { break };
+            println!("{call} {nth} {errno}: exit {code}");
+            calls += 1;
+            ended += u32::from(code != 0);
+        }
+    }
+    assert!(calls > 40 && ended > 20, "{calls} calls failed, and {ended} runs");
+}

@@ -54,15 +54,27 @@ fn a_turned_bit_reaches_no_checkpoint_and_a_restart_undoes_it() {
     lab.is_clean();
 }
 
-#[test]
-fn a_rank_that_is_slow_in_every_step_is_named_in_the_log_and_as_an_event() {
+/// A run in which rank 1 is slow at this point, for this reason.
+fn slow(point: &str, why: &str) -> Lab {
     let lab = Lab::with(&experiment().replace("epochs = 2", "epochs = 4"));
-    let ended = run(&lab, "backward=sleep(60)@1,*", &[]);
+    let ended = run(&lab, point, &["data.num_workers=0"]);
     ended.has_code(0);
     ended.says(&[
         "warning: rank 1 came ",
         " ms after the others to the reductions of the steps up to 20",
+        why,
     ]);
+    lab
+}
+
+#[test]
+fn a_rank_whose_data_are_slow_is_told_from_one_that_computes_slowly() {
+    slow("sample=sleep(20)@1,*", " ms for its data");
+}
+
+#[test]
+fn a_rank_that_is_slow_in_every_step_is_named_in_the_log_and_as_an_event() {
+    let lab = slow("backward=sleep(60)@1,*", "its cores or its device are slower");
     let events = lab.events();
     let found: Vec<_> = events.iter().filter(|event| event["event"] == "straggler").collect();
     assert_eq!(found.len(), 1, "named once: {found:?}");

@@ -64,7 +64,7 @@ fn as_worker() {
 
 /// Steps with a collective and a vote each, as a training loop has them.
 fn train(scenario: &str, membership: Membership) -> i32 {
-    let Membership { rank_plan, shm, link } = membership;
+    let Membership { rank_plan, shm, link, .. } = membership;
     let (rank, distributed) = (rank_plan.rank, &rank_plan.plan.distributed);
     let world = distributed.world_size;
     let group =

@@ -9,7 +9,7 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
-use ddprun::plan::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan, Stem};
+use ddprun::plan::{LlamaPlan, ModelPlan, PolicyPlan, SequencePlan, SpeechPlan, Stem};
 use ddprun::rng::name_hash;
 use serde_json::Value;
 
@@ -59,6 +59,8 @@ pub(crate) fn model_plan(
         layers: vec![],
         policy: PolicyPlan::default(),
         speech: SpeechPlan::default(),
+        llama: LlamaPlan::default(),
+        lora: None,
         pretrained: None,
         except_head: false,
         options: BTreeMap::new(),

@@ -12,9 +12,9 @@ use ddprun::engine::{Engine, StepReport, Wish};
 use ddprun::model::Registry;
 use ddprun::plan::{
     BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
-    DistributedPlan, LengthPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan, OnBadSample,
-    OnNonFinite, OptimizerPlan, Plan, PolicyPlan, Precision, Sampler, ScalingRule, SchedulePlan,
-    ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem, UpdateRule,
+    DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan,
+    OnBadSample, OnNonFinite, OptimizerPlan, Plan, PolicyPlan, Precision, Sampler, ScalingRule,
+    SchedulePlan, ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem, UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -101,6 +101,8 @@ fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
         layers: vec![],
         policy: PolicyPlan::default(),
         speech: SpeechPlan::default(),
+        llama: LlamaPlan::default(),
+        lora: None,
         pretrained: None,
         except_head: false,
         options: std::collections::BTreeMap::new(),
@@ -131,6 +133,7 @@ fn data_plan() -> DataPlan {
 fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
     let shm = BackendPlan::Shm { mapping: Bytes(64 << 20) };
     DistributedPlan {
+        nodes: 1,
         world_size,
         smaller: vec![],
         devices: vec!["cpu".into(); world_size.count()],
@@ -194,7 +197,7 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
                 values.push((rows - 1 - sample as usize % 9) as f32);
                 values.resize(values.len() + bands - 1, 0.0);
             }
-        } else if plan.model.name == "gpt" {
+        } else if ["gpt", "llama"].contains(&plan.model.name.as_str()) {
             values.extend((0..n).map(|_| stream.below(CLASSES as u64) as f32));
         } else {
             values.extend((0..n).map(|_| (0.4 * class + stream.normal()) as f32));

@@ -1,6 +1,8 @@
 //! Plans for models of sequences.
 
-use ddprun::plan::{EmaPlan, LossKind, LossPlan, Plan, PolicyPlan, SequencePlan, SpeechPlan};
+use ddprun::plan::{
+    EmaPlan, LoraPlan, LossKind, LossPlan, Plan, PolicyPlan, SequencePlan, SpeechPlan,
+};
 
 use crate::support::plan;
 
@@ -35,6 +37,23 @@ pub(crate) fn gpt_plan(world: u32) -> Plan {
     plan.model.target = vec![12];
     let sizes = SequencePlan { d_model: 8, n_heads: 2, n_layers: 2, ..SequencePlan::default() };
     plan.model.sequence = sizes;
+    plan
+}
+
+/// A plan for a Llama of 12 tokens whose two heads of queries share one of keys.
+pub(crate) fn llama_plan(world: u32) -> Plan {
+    let mut plan = gpt_plan(world);
+    plan.model.name = "llama".into();
+    plan.model.sequence.d_ff = 12;
+    plan.model.llama.n_kv_heads = 1;
+    plan
+}
+
+/// Adapters of such a Llama, with dropout.
+pub(crate) fn lora_plan(world: u32) -> Plan {
+    let mut plan = llama_plan(world);
+    let targets = ["q_proj", "v_proj", "up_proj"].map(str::to_owned).to_vec();
+    plan.model.lora = Some(LoraPlan { r: 2, alpha: 4.0, dropout: 0.25, targets });
     plan
 }
 

@@ -64,11 +64,19 @@ pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
                 found.push(Finding::new(name, "must be the last of its list"));
             }
         }
-        let kinds = ["csv", "csv_forecast", "tokens", "trajectories", "push_t_like", "speech"];
+        let kinds = [
+            "csv",
+            "csv_forecast",
+            "tokens",
+            "instructions",
+            "trajectories",
+            "push_t_like",
+            "speech",
+        ];
         let other = loaded.word("data.name").filter(|name| kinds.contains(name));
         if let (Some(name), 1..) = (other, length) {
             let held = match name {
-                "tokens" => "text",
+                "tokens" | "instructions" => "text",
                 "speech" => "speech",
                 _ => "numbers",
             };

@@ -91,7 +91,7 @@ fn unknown(key: &str, metric: &str) -> Option<Finding> {
 pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let data = &experiment.data;
-    let all: [(&str, Option<&Path>); 9] = [
+    let all: [(&str, Option<&Path>); 10] = [
         ("model.pretrained", experiment.model.pretrained.as_deref()),
         ("data.train_dir", data.train_dir.as_deref()),
         ("data.val_dir", data.val_dir.as_deref()),
@@ -99,6 +99,7 @@ pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
         ("data.train_file", data.train_file.as_deref()),
         ("data.val_file", data.val_file.as_deref()),
         ("data.file", data.file.as_deref()),
+        ("data.tokenizer", data.tokenizer.as_deref()),
         ("checkpoint.dir", Some(&experiment.checkpoint.dir)),
         ("logging.dir", Some(&experiment.logging.dir)),
     ];

@@ -87,8 +87,8 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
     let mut found = scaler(loaded);
     let absent = match distributed.backend {
         Backend::Mpi => Some("mpi"),
-        // Whether there are GPUs is a fact about the machine: the plan decides.
-        Backend::Auto | Backend::Shm | Backend::Nccl => None,
+        // Whether there are GPUs, and how many machines, is a fact: the plan decides.
+        Backend::Auto | Backend::Shm | Backend::Tcp | Backend::Nccl => None,
     };
     if let Some(name) = absent {
         let what = format!("this ddprun was built without `{name}`");

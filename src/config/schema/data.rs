@@ -36,6 +36,12 @@ pub struct Data {
     pub calendar: Option<Calendar>,
     /// `tokens`: size of the vocabulary of `train_file` and `val_file`.
     pub vocab_size: Option<u32>,
+    /// `tokens`, `instructions`: what cuts texts into tokens, a tokenizer.json; "char" = characters.
+    pub tokenizer: Option<PathBuf>,
+    /// `instructions`: whether only the answer counts.
+    pub mask_prompt: Option<bool>,
+    /// `instructions`: the token that ends an answer.
+    pub eos_token: Option<String>,
     /// Behaviour: actions that are predicted together.
     pub horizon: Option<u32>,
     /// Behaviour: observations that are seen.
@@ -90,6 +96,8 @@ pub enum DataKind {
     CsvForecast,
     /// A text as characters or tokens; the next one is the target.
     Tokens,
+    /// Instructions and their answers, in Alpaca's form.
+    Instructions,
     /// Recorded observations and actions; the next actions are the target.
     Trajectories,
     /// The same of a generated task that has two right ways.

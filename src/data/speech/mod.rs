@@ -96,6 +96,15 @@ pub(crate) fn open(source: &SpeechSource) -> Result<(Splits, Vec<String>), Error
     Ok((splits, classes))
 }
 
+/// Features of the first second of the file at `path`.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
+    let header = wav::header(path)?;
+    let speech = wav::speech(path, header.samples.min(header.rate as usize))?;
+    let mel = LogMel::new(header.rate, 8);
+    Ok(mel.features(&speech, speech.len(), mel.frames(speech.len())).0)
+}
+
 /// All WAV files below `root`, in order.
 fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing =

@@ -87,6 +87,16 @@ fn what_cannot_be_used_is_named() {
 }
 
 #[test]
+fn a_rate_that_no_speech_has_is_refused_before_anything_is_computed_for_it() {
+    for rate in [999, 768_001, 1 << 30] {
+        let dir = folders();
+        tone(&dir.path().join("train/0_rate.wav"), 10, rate);
+        let error = facts(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("0_rate.wav") && error.contains("samples a second"), "{error}");
+    }
+}
+
+#[test]
 fn folders_are_classes_where_there_are_some() {
     let root = Path::new("root");
     assert_eq!(class(root, Path::new("root/yes/a_b.wav")), "yes");

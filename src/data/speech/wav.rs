@@ -8,6 +8,10 @@ use hound::{SampleFormat, WavReader, WavSpec};
 use crate::data::error::SampleError;
 use crate::data::read;
 
+/// Samples a second that speech may have: what the mel features of more would need, in memory and time, is for a
+/// damaged header to ask.
+const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
+
 /// Samples a second, and samples of each channel.
 pub(super) struct Header {
     pub(super) rate: u32,
@@ -18,10 +22,16 @@ pub(super) struct Header {
 ///
 /// # Errors
 ///
-/// It cannot be read, or is no WAV file.
+/// It cannot be read, is no WAV file, or has a rate that no speech has.
 pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
     let reader = open(path)?;
-    Ok(Header { rate: reader.spec().sample_rate, samples: reader.duration() as usize })
+    let rate = reader.spec().sample_rate;
+    if !RATES.contains(&rate) {
+        let (low, high) = (RATES.start(), RATES.end());
+        let reason = format!("it claims {rate} samples a second, not {low} to {high}");
+        return Err(SampleError::Decode { path: path.into(), reason });
+    }
+    Ok(Header { rate, samples: reader.duration() as usize })
 }
 
 /// Its first `most` samples, the mean over the channels.

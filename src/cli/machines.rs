@@ -1,0 +1,123 @@
+//! Several machines: the flags -> this machine's place among them, and its part of the run (docs/machines.md).
+
+use std::path::Path;
+
+use crate::cli::args::Launch;
+use crate::cli::prepare::{OwnedRun, join_run};
+use crate::cli::train::{Asked, supervise};
+use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::files;
+use crate::launch::{self, MeetError, Place};
+use crate::units::Rank;
+use crate::worker::exit;
+
+/// Port of node 0, as torchrun has it.
+const PORT: u16 = 29_500;
+
+/// This machine's place, if the flags speak of several.
+pub(crate) fn place(launch: &Launch) -> Result<Option<Place>, Refusal> {
+    let (nodes, flags) = (launch.nnodes, &launch.rendezvous);
+    if nodes == 1 {
+        return Ok(None);
+    }
+    let refuse = |what: &str, help: &str| {
+        let page = format!("error: `--nnodes {nodes}` {what}\n  do: {help}");
+        Err(Refusal::new(exit::REFUSED, page))
+    };
+    let node = match flags.node_rank {
+        Some(node) if node < nodes => node,
+        Some(node) => {
+            let what = format!("has no node {node}");
+            return refuse(&what, "number the machines from 0 with `--node-rank`");
+        }
+        None => {
+            let help = "add `--node-rank 0` on the first machine, `--node-rank 1` on the next ...";
+            return refuse("needs the number of this machine", help);
+        }
+    };
+    let Some((master, port)) = master(launch) else {
+        let help =
+            "add the first machine's address on all, `--master-addr HOST [--master-port PORT]`";
+        return refuse("needs the address where the machines meet", help);
+    };
+    let Some(file) = &flags.token_file else {
+        let help = "make a token with `ddprun token run.token`, copy it to all machines, and add \
+            `--token-file run.token`";
+        return refuse("needs a token, by which the machines know each other", help);
+    };
+    let token = launch::read_token(file).map_err(|error| {
+        let help = "`ddprun token FILE` makes one; copies need `chmod 600`";
+        Refusal::of(exit::REFUSED, &error, Some(help.into()))
+    })?;
+    Ok(Some(Place { node, nodes, master, port, token }))
+}
+
+/// Where the machines meet: torchrun's two ways to say it.
+fn master(launch: &Launch) -> Option<(String, u16)> {
+    let flags = &launch.rendezvous;
+    if let Some(host) = &flags.master_addr {
+        return Some((host.clone(), flags.master_port.unwrap_or(PORT)));
+    }
+    let endpoint = flags.rdzv_endpoint.as_deref()?;
+    match endpoint.rsplit_once(':') {
+        Some((host, port)) => Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?)),
+        None => Some((endpoint.to_owned(), flags.master_port.unwrap_or(PORT))),
+    }
+}
+
+/// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's folders.
+pub(crate) fn train(place: &Place, asked: &Asked, resume: bool) -> Result<u8, Refusal> {
+    let plan = &asked.prepared.plan;
+    let mut owned = None;
+    let make = || {
+        let run = asked.open()?;
+        let made = (plan.clone(), run.folders.clone(), resume);
+        owned = Some(run);
+        Ok::<_, Refusal>(made)
+    };
+    let met = launch::meet(place, plan, make, &mut |line| to_stderr(line));
+    let ((plan, folders, resume), mut nodes) = met.map_err(apart)?;
+    let mut run: OwnedRun = match owned {
+        Some(run) => run,
+        None => join_run(folders, &asked.prepared)?,
+    };
+    if place.node > 0 {
+        let ranks: Vec<Rank> = nodes.ranks().collect();
+        let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+        let (names, logs) = (names.join(", "), run.folders.logs.display());
+        to_stderr(&format!(
+            "node {} of {}: rank {names}; node 0 tells how it goes, the logs of these ranks are here in {logs}",
+            place.node, place.nodes
+        ));
+    }
+    supervise(&plan, vec![], &mut run, resume, Some(&mut nodes))
+}
+
+fn apart(error: MeetError<Refusal>) -> Refusal {
+    let (code, help) = match error {
+        MeetError::Make(refusal) => return refusal,
+        MeetError::Refused { .. } => (
+            exit::REFUSED,
+            "start the same version with the same experiment and flags on all machines",
+        ),
+        MeetError::Stranger { .. } => (
+            exit::PEER,
+            "copy node 0's token file to this machine, and see that nothing else uses the port",
+        ),
+        MeetError::Missing { .. } | MeetError::Io { .. } => (
+            exit::PEER,
+            "see that all machines were started and reach each other, and that no firewall is between",
+        ),
+    };
+    Refusal::of(code, &error, Some(help.to_owned()))
+}
+
+/// `ddprun token [FILE]`: a new token, in a new file that its user alone can read, or printed.
+pub(crate) fn token(file: Option<&Path>) -> Result<u8, Refusal> {
+    let token = launch::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let Some(file) = file else { return to_stdout(&token) };
+    files::write_secret(file, token.as_bytes()).map_err(|error| {
+        Refusal::of(exit::STORAGE, &error, Some("name a file that does not exist yet".into()))
+    })?;
+    Ok(0)
+}

@@ -1,0 +1,276 @@
+//! A message between two ranks on its way, as far as it has come: bytes go when the socket takes or gives them.
+//!
+//! ```text
+//! header: operation, round, call, length, tag, payload's length   48 bytes  MAC
+//! payload, in pieces of 256 KiB, each                                       MAC
+//! ```
+
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use crate::collective::{Call, Error, Op};
+use crate::launch::seal::{Seal, TAG};
+use crate::units::{Bytes, Rank};
+
+/// Bytes of a header.
+const HEADER: usize = 48;
+/// Payload under one MAC: what is changed on the way is noticed before more of it is taken.
+const PIECE: usize = 256 << 10;
+/// Operation of a message that ends the group.
+const END: u64 = 0xE0D;
+/// Longest reason for an end that is taken.
+const REASON: usize = 16 << 10;
+
+/// Where a payload goes.
+pub(super) enum Target<'a> {
+    /// Its length is known.
+    Slice(&'a mut [u8]),
+    /// Its sender decides.
+    Vec(&'a mut Vec<u8>),
+}
+
+fn header(fields: [u64; 6]) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    for (at, field) in fields.into_iter().enumerate() {
+        bytes[8 * at..8 * at + 8].copy_from_slice(&field.to_le_bytes());
+    }
+    bytes
+}
+
+fn fields(header: &[u8; HEADER]) -> [u64; 6] {
+    std::array::from_fn(|at| {
+        header[8 * at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    })
+}
+
+/// The `part`-th part of a message beside its header, counted from 1.
+fn piece(part: usize, len: usize) -> Range<usize> {
+    ((part - 1) * PIECE).min(len)..(part * PIECE).min(len)
+}
+
+fn parts(len: usize) -> usize {
+    1 + len.div_ceil(PIECE)
+}
+
+/// A message on its way out.
+pub(super) struct Outgoing<'a> {
+    header: [u8; HEADER],
+    payload: &'a [u8],
+    /// The part at hand; 0 is the header.
+    part: usize,
+    /// Bytes of it, and of its MAC, that are sent.
+    sent: usize,
+    tag: Option<[u8; TAG]>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// What this rank comes to a call with, in the `round`-th exchange of it.
+    pub(super) fn of_call(call: &Call, round: u64, payload: &'a [u8]) -> Self {
+        let Call { seq, op, bytes, tag } = *call;
+        Self::new([op.code(), round, seq, bytes.0, tag, payload.len() as u64], payload)
+    }
+
+    /// The end of the group.
+    pub(super) fn of_end(by: Rank, reason: &'a str) -> Self {
+        let reason = &reason.as_bytes()[..reason.floor_char_boundary(REASON)];
+        Self::new([END, 0, 0, 0, u64::from(by.0), reason.len() as u64], reason)
+    }
+
+    fn new(fields: [u64; 6], payload: &'a [u8]) -> Self {
+        Self { header: header(fields), payload, part: 0, sent: 0, tag: None }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.part == parts(self.payload.len())
+    }
+
+    pub(super) fn is_untouched(&self) -> bool {
+        self.part == 0 && self.sent == 0 && self.tag.is_none()
+    }
+
+    /// Sends what can be sent now, and says whether anything was.
+    pub(super) fn push(
+        &mut self,
+        socket: &OwnedFd,
+        mut seal: Option<&mut Seal>,
+    ) -> io::Result<bool> {
+        let mut has_moved = false;
+        while !self.is_done() {
+            let part = match self.part {
+                0 => &self.header[..],
+                part => &self.payload[piece(part, self.payload.len())],
+            };
+            if self.tag.is_none() {
+                self.tag = seal.as_deref_mut().map(|seal| seal.tag(part));
+            }
+            let tag = self.tag.as_ref().map_or(&[][..], |tag| &tag[..]);
+            let (rest, is_last) = match self.sent.checked_sub(part.len()) {
+                None => (&part[self.sent..], tag.is_empty()),
+                Some(of_tag) => (&tag[of_tag..], true),
+            };
+            let is_last = is_last && self.part + 1 == parts(self.payload.len());
+            let more = if is_last { SendFlags::empty() } else { SendFlags::MORE };
+            match rustix::net::send(socket, rest, SendFlags::NOSIGNAL | more) {
+                Ok(n) => self.sent += n,
+                Err(Errno::AGAIN) => return Ok(has_moved),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            has_moved = true;
+            if self.sent == part.len() + tag.len() {
+                (self.part, self.sent, self.tag) = (self.part + 1, 0, None);
+            }
+        }
+        Ok(has_moved)
+    }
+}
+
+/// A message on its way in.
+pub(super) struct Incoming<'a> {
+    header: [u8; HEADER],
+    target: Target<'a>,
+    /// In place of the target, for a message that ends the group.
+    reason: Vec<u8>,
+    /// The part at hand; 0 is the header.
+    part: usize,
+    /// Bytes of it, and of its MAC, that are here.
+    here: usize,
+    tag: [u8; TAG],
+}
+
+impl<'a> Incoming<'a> {
+    pub(super) fn new(target: Target<'a>) -> Self {
+        let (header, reason, tag) = ([0; HEADER], Vec::new(), [0; TAG]);
+        Self { header, target, reason, part: 0, here: 0, tag }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.part > 0
+    }
+
+    /// Bytes of the payload, once the header is here.
+    fn len(&self) -> usize {
+        fields(&self.header)[5] as usize
+    }
+
+    fn is_end(&self) -> bool {
+        fields(&self.header)[0] == END
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.has_begun() && !self.is_end() && self.part == parts(self.len())
+    }
+
+    /// Receives what is here, up to the header if that is what is missing, and says whether anything was.
+    pub(super) fn pull(
+        &mut self,
+        socket: &OwnedFd,
+        mut seal: Option<&mut Seal>,
+    ) -> io::Result<bool> {
+        let had_begun = self.has_begun();
+        let mut has_moved = false;
+        loop {
+            if self.has_begun() && (!had_begun || self.part == parts(self.len())) {
+                return Ok(has_moved);
+            }
+            let tag_len = if seal.is_some() { TAG } else { 0 };
+            let (here, mut tag) = (self.here, self.tag);
+            let part = self.at_hand();
+            let len = part.len();
+            let rest = match here.checked_sub(len) {
+                None => &mut part[here..],
+                Some(of_tag) => &mut tag[of_tag..tag_len],
+            };
+            let is_missing = !rest.is_empty();
+            match rustix::io::read(socket, rest) {
+                Ok(0) if is_missing => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.here += n,
+                Err(Errno::AGAIN) => return Ok(has_moved),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            has_moved = true;
+            self.tag = tag;
+            if self.here == len + tag_len {
+                let part = self.at_hand();
+                if seal.as_deref_mut().is_some_and(|seal| !seal.holds(part, &tag)) {
+                    let text = "what came was changed, repeated or put in on its way";
+                    return Err(io::Error::new(ErrorKind::InvalidData, text));
+                }
+                (self.part, self.here) = (self.part + 1, 0);
+            }
+        }
+    }
+
+    /// The part at hand, to be filled.
+    fn at_hand(&mut self) -> &mut [u8] {
+        if self.part == 0 {
+            return &mut self.header;
+        }
+        let range = piece(self.part, self.len());
+        let is_end = self.is_end();
+        match &mut self.target {
+            Target::Slice(bytes) if !is_end => &mut bytes[range],
+            Target::Vec(bytes) if !is_end => {
+                bytes.resize(range.end, 0);
+                &mut bytes[range]
+            }
+            _ => {
+                self.reason.resize(range.end, 0);
+                &mut self.reason[range]
+            }
+        }
+    }
+
+    /// Whether nothing says yet that this is something else than the end of the group.
+    pub(super) fn may_be_end(&self) -> bool {
+        !self.has_begun() || self.is_end()
+    }
+
+    /// The end of the group, if this is what says it and it is whole.
+    pub(super) fn end(&self) -> Option<Error> {
+        let [op, _, _, _, by, len] = fields(&self.header);
+        let is_whole = len as usize > REASON || self.part == parts(len as usize);
+        (self.has_begun() && op == END && is_whole).then(|| {
+            let reason = String::from_utf8_lossy(&self.reason).into_owned();
+            Error::Aborted { by: Rank(by as u32), reason }
+        })
+    }
+
+    /// Once the header is here: whether the other rank came for the same.
+    pub(super) fn check(
+        &self,
+        me: Rank,
+        other: Rank,
+        call: &Call,
+        round: u64,
+    ) -> Result<(), Error> {
+        if !self.has_begun() {
+            return Ok(());
+        }
+        let [op, its_round, seq, bytes, tag, len] = fields(&self.header);
+        if op == END {
+            return self.end().map_or(Ok(()), Err);
+        }
+        let op = Op::of_code(op)
+            .ok_or_else(|| Error::Lines { what: format!("rank {other} sends what is no call") })?;
+        let theirs = Call { seq, op, bytes: Bytes(bytes), tag };
+        if theirs != *call || its_round != round {
+            let (mut first, mut second) = ((me, *call), (other, theirs));
+            if other < me {
+                (first, second) = (second, first);
+            }
+            return Err(Error::Mismatch { first, second });
+        }
+        match &self.target {
+            Target::Slice(slice) if slice.len() != len as usize => Err(Error::Lines {
+                what: format!("rank {other} sends {len} bytes in {call}, not {}", slice.len()),
+            }),
+            _ => Ok(()),
+        }
+    }
+}

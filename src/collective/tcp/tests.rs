@@ -1,0 +1,243 @@
+//! Ranks as threads, over streams with and without MACs.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::*;
+use crate::launch::{Key, Session};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn tcp_pair() -> (OwnedFd, OwnedFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    (one.into(), other.into())
+}
+
+fn unix_pair() -> (OwnedFd, OwnedFd) {
+    let (one, other) = UnixStream::pair().unwrap();
+    (one.into(), other.into())
+}
+
+/// For each rank the ways to all others: sealed TCP between even and odd ranks, sockets of one machine between others.
+fn peers(world: u32) -> Vec<Vec<Peer>> {
+    let mut peers: Vec<Vec<Peer>> = (0..world).map(|_| Vec::new()).collect();
+    for a in 0..world {
+        for b in a + 1..world {
+            let is_far = (a + b) % 2 == 1;
+            let (to_b, to_a) = if is_far { tcp_pair() } else { unix_pair() };
+            let [up, down] = [Key::random().unwrap(), Key::random().unwrap()];
+            for (own, other, socket, send, receive) in
+                [(a, b, to_b, &up, &down), (b, a, to_a, &down, &up)]
+            {
+                let session = Session { send: send.clone(), receive: receive.clone() };
+                peers[own as usize].push(Peer {
+                    rank: Rank(other),
+                    address: format!("machine {}", other % 2),
+                    socket,
+                    session: is_far.then_some(session),
+                });
+            }
+        }
+    }
+    peers
+}
+
+/// Runs `each` on `world` ranks as threads, and returns what they return in rank order.
+fn spawn<T: Send>(world: u32, timeout: Duration, each: impl Fn(Arc<Tcp>) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let start = |(rank, peers)| {
+            let (each, size) = (&each, WorldSize::new(world).unwrap());
+            scope
+                .spawn(move || each(Arc::new(Tcp::open(Rank(rank), size, peers, timeout).unwrap())))
+        };
+        let threads: Vec<_> = (0..).zip(peers(world)).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// A value that differs between ranks and elements, and whose sum depends on the order of addition.
+fn value(rank: u32, i: usize) -> f32 {
+    let mixed = (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank.wrapping_mul(40_503));
+    (mixed % 20_011) as f32 * 1.37e-3 * [1.0, -1e4, 1e-4][(mixed % 3) as usize]
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn tree(world: u32, n: usize) -> Vec<u32> {
+    let all = (0..world).map(|rank| (0..n).map(|i| value(rank, i)).collect());
+    let mut all: Vec<Vec<f32>> = all.collect();
+    tree_sum(&mut all.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+    bits(&all[0])
+}
+
+#[test]
+fn sums_are_those_of_the_fixed_tree_bit_for_bit_on_all_ranks() {
+    let lengths = [1, 0, 7, 64, 4097, 300_003];
+    for world in [2, 3, 5] {
+        let right: Vec<_> = lengths.iter().map(|&n| tree(world, n)).collect();
+        let sums = spawn(world, LONG, |group| {
+            let mut segments = group.segments(&lengths).unwrap();
+            for segment in &mut segments {
+                let rank = group.rank().0;
+                segment.iter_mut().enumerate().for_each(|(i, v)| *v = value(rank, i));
+                group.all_reduce(segment).unwrap();
+            }
+            segments.iter().map(|segment| bits(segment)).collect::<Vec<_>>()
+        });
+        assert!(sums.into_iter().all(|sums| sums == right), "world size {world}");
+    }
+}
+
+#[test]
+fn everyone_receives_what_rank_0_has_and_what_everyone_has() {
+    for n in [0, 1, PIECES, PIECES + 1, 3_000_001] {
+        let content: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
+        let right: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; rank as usize * n]).collect();
+        let received = spawn(3, LONG, |group| {
+            let rank = group.rank();
+            let mut bytes = if rank.is_first() { content.clone() } else { vec![0; n] };
+            group.broadcast(&mut bytes).unwrap();
+            group.barrier().unwrap();
+            (bytes, group.all_gather(&right[rank.index()]).unwrap())
+        });
+        assert!(received.iter().all(|got| got.0 == content && got.1 == right), "{n} bytes");
+    }
+}
+
+/// Bytes under one MAC.
+const PIECES: usize = 256 << 10;
+
+#[test]
+fn other_calls_and_lengths_are_named_on_both_sides_before_data_moves() {
+    let errors = spawn(2, LONG, |group| match group.rank() {
+        Rank(0) => group.broadcast(&mut [0; 8]).unwrap_err().to_string(),
+        _ => group.broadcast(&mut [0; 12]).unwrap_err().to_string(),
+    });
+    let right =
+        "rank 0 is in `broadcast` (call 1, 8 B), but rank 1 is in `broadcast` (call 1, 12 B)";
+    assert!(errors.iter().any(|error| error == right), "{errors:?}");
+    assert!(errors.iter().all(|error| error.contains(right)), "{errors:?}");
+    for error in spawn(2, LONG, |group| match group.rank() {
+        Rank(0) => group.barrier().map(drop).unwrap_err(),
+        _ => group.all_gather(b"x").map(drop).unwrap_err(),
+    }) {
+        assert!(error.to_string().contains("rank 0 is in `barrier` (call 1)"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_goes_is_named_with_its_machine_and_the_group_has_ended() {
+    let errors = spawn(3, LONG, |group| {
+        group.barrier().unwrap();
+        if group.rank() == Rank(2) {
+            return None;
+        }
+        let error = group.all_gather(b"vote").unwrap_err();
+        assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());
+        Some(error.to_string())
+    });
+    for error in errors.into_iter().flatten() {
+        assert!(error.contains("the connection to rank 2 on machine 0 ended"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_at_the_deadline() {
+    let began = Instant::now();
+    let (patience, over) = (Duration::from_millis(300), std::sync::Barrier::new(3));
+    let errors = spawn(3, patience, |group| {
+        if group.rank() == Rank(1) {
+            // It comes when the others have left.
+            over.wait();
+            // What they said before they left is whole; they do not come to the next.
+            return group.barrier().and_then(|()| group.barrier()).unwrap_err();
+        }
+        let error = group.barrier().unwrap_err();
+        over.wait();
+        error
+    });
+    assert!(began.elapsed() < LONG);
+    for error in [&errors[0], &errors[2]] {
+        let text = error.to_string();
+        assert!(text.contains("no sign of rank 1 (in call 0) after 0.3 s"), "{text}");
+    }
+}
+
+#[test]
+fn whoever_gives_up_waits_no_longer_and_names_the_missing() {
+    let errors = spawn(2, LONG, |group| {
+        if group.rank() == Rank(1) {
+            let error = group.all_gather(b"too late");
+            return error.map(drop).unwrap_err().to_string();
+        }
+        group.give_up();
+        // The other may have come already: then it does not come to the next.
+        loop {
+            match group.barrier() {
+                Ok(()) => {}
+                Err(error) => return error.to_string(),
+            }
+        }
+    });
+    assert!(errors.iter().all(|error| !error.is_empty()), "{errors:?}");
+}
+
+#[test]
+fn a_rank_that_cannot_go_on_tells_the_others_why() {
+    let errors = spawn(3, LONG, |group| {
+        group.barrier().unwrap();
+        if group.rank() == Rank(1) {
+            group.abort("`a.png` is truncated");
+        }
+        group.all_gather(b"vote").unwrap_err().to_string()
+    });
+    for error in errors {
+        assert_eq!(error, "rank 1 ended the group: `a.png` is truncated");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_hears_when_another_of_its_rank_ends_the_group() {
+    let errors = spawn(2, LONG, |group| {
+        if group.rank() == Rank(1) {
+            let until_told = group.all_gather(b"").and_then(|_| group.barrier());
+            return until_told.unwrap_err().to_string();
+        }
+        group.all_gather(b"").unwrap();
+        let waiting = Arc::clone(&group);
+        let thread = std::thread::spawn(move || waiting.all_gather(b"x"));
+        group.abort("out of memory");
+        thread.join().unwrap().unwrap_err().to_string()
+    });
+    assert!(errors[0].contains("out of memory") || errors[0].contains("`barrier`"), "{errors:?}");
+}
+
+#[test]
+fn bytes_that_were_put_in_between_end_the_group() {
+    let mut all = peers(2);
+    let (one, theirs) = (all.remove(0), all.remove(0));
+    // What a stranger who can write to the wire could do, at best.
+    let wire = theirs[0].socket.try_clone().unwrap();
+    let world = WorldSize::new(2).unwrap();
+    let group = Tcp::open(Rank(0), world, one, LONG).unwrap();
+    let barrier = [5_u64, 0, 1, 0, 0, 0].map(u64::to_le_bytes).concat();
+    rustix::net::send(&wire, &[barrier, vec![7; 32]].concat(), rustix::net::SendFlags::empty())
+        .unwrap();
+    let error = group.barrier().unwrap_err().to_string();
+    assert!(error.contains("changed, repeated or put in"), "{error}");
+}
+
+#[test]
+fn a_group_that_is_not_whole_is_refused() {
+    let mut some = peers(3).remove(0);
+    some.pop();
+    let error = Tcp::open(Rank(0), WorldSize::new(3).unwrap(), some, LONG).err().unwrap();
+    assert!(error.to_string().contains("rank 0 of 3 has 1 of them"), "{error}");
+}

@@ -1,0 +1,49 @@
+//! Files of each kind as the fuzzer gives them: read to the end, and what was wrong with them.
+
+use std::path::Path;
+
+use crate::data::decode::decode;
+use crate::data::forecast::{self, Forecast};
+use crate::data::transform::Area;
+use crate::data::{control, csv, speech};
+use crate::plan::{Behaviour, Calendar, ChunkPlan, SplitRule};
+
+/// An image as a whole, or half of it where the number of bytes is odd.
+pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
+    let is_half = !bytes.len().is_multiple_of(2);
+    let needed = |(height, width): (usize, usize)| {
+        let (top, left) = (height / 4, width / 4);
+        let half = Area { top, left, height: height.div_ceil(2), width: width.div_ceil(2) };
+        if is_half { half } else { Area::whole((height, width)) }
+    };
+    decode(bytes.to_vec(), needed).map(|decoded| decoded.pixels.data.len())
+}
+
+/// A table as training and validation, with numbers and with classes, and as a series.
+pub(crate) fn table(path: &Path) -> Vec<String> {
+    let as_table =
+        |classify| csv::count(path, path, "y", classify).err().map(|error| error.to_string());
+    let calendar = Calendar::Hour;
+    let (seq_len, pred_len) = (3, 2);
+    let series = Forecast {
+        file: path.to_owned(),
+        split: SplitRule::Parts([2, 1, 1]),
+        seq_len,
+        pred_len,
+        calendar,
+    };
+    let as_series = forecast::survey(series).err().map(|error| error.to_string());
+    [as_table(false), as_table(true), as_series].into_iter().flatten().collect()
+}
+
+/// Trajectories.
+pub(crate) fn trajectories(path: &Path) -> Option<String> {
+    let chunk = ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
+    let file = path.to_owned();
+    control::survey(Behaviour::Npz { file }, chunk).err().map(|error| error.to_string())
+}
+
+/// Speech.
+pub(crate) fn speech(path: &Path) -> Option<String> {
+    speech::features(path).err().map(|error| error.to_string())
+}

@@ -1,0 +1,158 @@
+//! Text <-> tokens by a `tokenizer.json`, as the `HuggingFace` hub has one beside each language model.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use tokenizers::Tokenizer as Inner;
+
+use crate::data::assemble::panic_message;
+use crate::data::error::Error;
+use crate::data::read;
+
+/// What ends a text, by the names that models have for it; the first that a vocabulary holds is meant.
+const ENDS: [&str; 6] =
+    ["</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>"];
+
+/// Most words of a vocabulary: a model has an output for each.
+const MOST_TOKENS: u32 = 1 << 20;
+
+/// Text <-> tokens.
+pub struct Tokenizer(Inner);
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    ///
+    /// The file is absent, or is no tokenizer.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let bytes = read::whole(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::Missing {
+                what: "the tokenizer",
+                path: path.to_owned(),
+                expected: "a tokenizer.json, as it lies beside a model on the HuggingFace hub",
+            },
+            _ => Error::Io { action: "read", path: path.to_owned(), source },
+        })?;
+        let unusable = |what| Error::Format { path: path.to_owned(), what };
+        let not_one = |error: String| unusable(format!("it is no tokenizer: {error}"));
+        serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)
+            .map_err(|error| not_one(error.to_string()))?;
+        let mut inner =
+            caught(|| Inner::from_bytes(bytes).map_err(|e| e.to_string())).map_err(not_one)?;
+        // A file may ask for padding and cutting, which are the data's business.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
+        let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
+        if last >= MOST_TOKENS {
+            return Err(unusable(format!(
+                "its token {last} is beyond the {MOST_TOKENS} there can be"
+            )));
+        }
+        Ok(Self(inner))
+    }
+
+    /// The tokens of `text`, with those that begin a text if `begins`.
+    ///
+    /// # Errors
+    ///
+    /// Why there are none, in the tokenizer's words.
+    pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, String> {
+        let found = || self.0.encode_fast(text, begins).map_err(|error| error.to_string());
+        Ok(caught(found)?.get_ids().to_vec())
+    }
+
+    /// The text of `tokens`, without those that only begin or end it.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let text = || self.0.decode(tokens, true).map_err(|error| error.to_string());
+        caught(text).unwrap_or_default()
+    }
+
+    /// The words of the vocabulary in the order of their tokens; empty where a number has none.
+    pub fn vocabulary(&self) -> Vec<String> {
+        let words = self.0.get_vocab(true);
+        let n = words.values().max().map_or(0, |&last| last as usize + 1);
+        let mut ordered = vec![String::new(); n];
+        // Each word has a place of its own, so the order of the map does not matter.
+        let mut words: Vec<(String, u32)> = words.into_iter().collect();
+        words.sort_unstable_by_key(|(_, token)| *token);
+        for (word, token) in words {
+            ordered[token as usize] = word;
+        }
+        ordered
+    }
+
+    /// The token that ends a text: the one called `name`, or the first usual one; `None` if there is none.
+    pub fn end(&self, name: Option<&str>) -> Option<u32> {
+        match name {
+            Some(name) => self.0.token_to_id(name),
+            None => ENDS.iter().find_map(|name| self.0.token_to_id(name)),
+        }
+    }
+}
+
+/// What `work` gives; a panic of the tokenizer, as some damaged files cause, is an error of its own.
+fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_message(&*panic)))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// Byte pairs over the letters of a few words: `the` is one token, `</s>` ends and `<s>` begins a text.
+    pub(in super::super) fn write(folder: &Path) -> PathBuf {
+        let alphabet = ["<s>", "</s>", "<unk>", "h", "e", "t", "a", "c", "\u{120}", "th", "the"];
+        let vocab: serde_json::Map<String, serde_json::Value> =
+            alphabet.iter().enumerate().map(|(i, word)| ((*word).to_owned(), i.into())).collect();
+        let special = |id: u32, content: &str| {
+            serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true})
+        };
+        let tokenizer = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": [special(0, "<s>"), special(1, "</s>"), special(2, "<unk>")],
+            "normalizer": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "post_processor": {"type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                "vocab": vocab, "merges": ["t h", "th e"]},
+        });
+        let path = folder.join("tokenizer.json");
+        std::io::Write::write_all(
+            &mut std::fs::File::create(&path).unwrap(),
+            tokenizer.to_string().as_bytes(),
+        )
+        .unwrap();
+        path
+    }
+
+    #[test]
+    fn text_becomes_tokens_and_text_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = Tokenizer::open(&write(folder.path())).unwrap();
+        assert_eq!(tokenizer.encode("the cat", false).unwrap(), [10, 8, 7, 6, 5]);
+        assert_eq!(tokenizer.encode("the", true).unwrap(), [0, 10]);
+        assert_eq!(tokenizer.decode(&[0, 10, 8, 7, 6, 5, 1]), "the cat");
+        assert_eq!(tokenizer.vocabulary()[8..], ["\u{120}", "th", "the"]);
+        assert_eq!((tokenizer.end(None), tokenizer.end(Some("<s>"))), (Some(1), Some(0)));
+        assert_eq!(tokenizer.end(Some("<end>")), None);
+    }
+
+    #[test]
+    fn what_is_no_tokenizer_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        let open = || Tokenizer::open(&path).err().unwrap().to_string();
+        assert!(open().contains("the tokenizer `"), "{}", open());
+        std::io::Write::write_all(&mut std::fs::File::create(&path).unwrap(), b"{}").unwrap();
+        assert!(open().contains("it is no tokenizer"), "{}", open());
+    }
+}

@@ -1,0 +1,182 @@
+//! One function for each reader of bytes that others wrote, for the fuzz targets of the package in `fuzz/`.
+//!
+//! Each takes any bytes and panics only if we are at fault: what cannot be used is refused in words, and what was
+//! understood says the same when it is written and read again.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use crate::config::schema::DataKind;
+use crate::config::{Loaded, Vocabulary, load_text, resolved};
+use crate::data::fuzzed;
+use crate::model::Registry;
+use crate::nn::state_dict::{Strict, load_state_dict_bytes};
+use crate::nn::{Builder, Init};
+use crate::plan::{DataFacts, Facts, Plan, SourcePlan};
+use crate::{checkpoint, launch};
+
+/// Reads any bytes.
+pub type Target = fn(&[u8]);
+
+/// All of them, by the names of their targets and of their folders in `fuzz/corpus`.
+pub const TARGETS: [(&str, Target); 8] = [
+    ("config", config),
+    ("manifest", manifest),
+    ("safetensors", safetensors),
+    ("frame", frame),
+    ("csv", csv),
+    ("image", image),
+    ("npz", npz),
+    ("wav", wav),
+];
+
+/// An experiment, up to its plan.
+///
+/// # Panics
+///
+/// An experiment that was understood is not understood again, or not as the same one, from its `resolved.toml`.
+pub fn config(bytes: &[u8]) {
+    let registry = Registry::default();
+    let models = registry.names().into_iter().map(str::to_owned).collect();
+    let vocabulary = Vocabulary { models };
+    let text = String::from_utf8_lossy(bytes);
+    let loaded = match load_text(Path::new("fuzzed.toml"), &text, &[], &vocabulary) {
+        Ok(loaded) => loaded,
+        Err(problems) => return assert!(!problems.page(false, 100).is_empty()),
+    };
+    if let Ok(text) = resolved(&loaded.experiment) {
+        let again = load_text(Path::new("resolved.toml"), &text, &[], &vocabulary);
+        let again = again.map(|again| again.experiment).map_err(|why| why.page(false, 100));
+        assert!(again.as_ref() == Ok(&loaded.experiment), "{again:?} is not what it was:\n{text}");
+    }
+    let Some(facts) = facts(&loaded) else { return };
+    match Plan::new(&loaded, &facts, &|model| registry.describe(model)) {
+        Ok(plan) => drop(plan.pin(loaded.experiment)),
+        Err(problems) => assert!(!problems.page(false, 100).is_empty()),
+    }
+}
+
+/// What could be found where the experiment says that its data is; `None` for kinds whose numbers decide too much.
+fn facts(loaded: &Loaded) -> Option<Facts> {
+    let folder = PathBuf::new;
+    let (source, sample) = match loaded.experiment.data.name {
+        DataKind::Mnist => (SourcePlan::Mnist { dir: folder() }, Some(vec![1, 28, 28])),
+        DataKind::ImageFolder | DataKind::Shapes => {
+            (SourcePlan::ImageFolder { train: folder(), val: folder() }, None)
+        }
+        DataKind::Csv => {
+            let target = "y".to_owned();
+            let table = SourcePlan::Csv { train: folder(), val: folder(), target, classify: false };
+            (table, Some(vec![13]))
+        }
+        _ => return None,
+    };
+    let is_table = loaded.experiment.data.name == DataKind::Csv;
+    let classes = if is_table { vec![] } else { ["a", "b", "c"].map(str::to_owned).to_vec() };
+    let data =
+        DataFacts { source, sample, classes, n_train: 640, n_val: 64, n_test: 0, target: vec![] };
+    Some(Facts { cores: 2, data, gpus: None, nodes: 1, launched_world: None })
+}
+
+/// The manifest of a checkpoint: as it is, and with a seal that fits.
+///
+/// # Panics
+///
+/// A manifest that was understood says something else when it is written and read again.
+pub fn manifest(bytes: &[u8]) {
+    let sealed = checkpoint::sealed_anew(bytes);
+    for text in [Some(bytes), sealed.as_deref()].into_iter().flatten() {
+        match checkpoint::parse(text) {
+            Err(damage) => assert!(!damage.to_string().is_empty()),
+            Ok(manifest) => {
+                let again = manifest.sealed().ok().and_then(|text| checkpoint::parse(&text).ok());
+                // What was upgraded from an older form is written in today's.
+                let same = again.is_none_or(|again| again.files == manifest.files);
+                assert!(same, "{manifest:?}");
+            }
+        }
+    }
+}
+
+/// A safetensors file: of a checkpoint, and as pretrained weights.
+pub fn safetensors(bytes: &[u8]) {
+    if let Ok((_file, path)) = in_memory(bytes)
+        && let (Some(folder), Some(name)) = (path.parent(), path.file_name())
+    {
+        drop(checkpoint::header_of(folder, &name.to_string_lossy(), bytes));
+    }
+    let builder = Builder::new(1);
+    drop(builder.pp("fc").param("weight", &[2, 3], Init::Constant(0.0)));
+    drop(builder.buffer("mean", &[1], 0.0));
+    let params = builder.finish();
+    for strict in [Strict::All, Strict::ExceptHead(&["fc."])] {
+        let path = PathBuf::from("fuzzed.safetensors");
+        let files = [(path.clone(), bytes.to_vec())];
+        drop(load_state_dict_bytes(&params, &path, &files, strict));
+    }
+}
+
+/// Messages between the parent and a rank.
+pub fn frame(bytes: &[u8]) {
+    drop(launch::receive_both(bytes));
+}
+
+/// A table.
+pub fn csv(bytes: &[u8]) {
+    if let Ok((_file, path)) = in_memory(bytes) {
+        let refusals = fuzzed::table(&path);
+        assert!(refusals.iter().all(|refusal| !refusal.is_empty()));
+    }
+}
+
+/// An image.
+pub fn image(bytes: &[u8]) {
+    match fuzzed::image(bytes) {
+        Ok(values) => assert!(values <= 3 * (64 << 20)),
+        Err(refusal) => assert!(!refusal.is_empty()),
+    }
+}
+
+/// Trajectories.
+pub fn npz(bytes: &[u8]) {
+    if let Ok((_file, path)) = in_memory(bytes) {
+        drop(fuzzed::trajectories(&path));
+    }
+}
+
+/// Speech.
+pub fn wav(bytes: &[u8]) {
+    if let Ok((_file, path)) = in_memory(bytes) {
+        drop(fuzzed::speech(&path));
+    }
+}
+
+/// A file that is on no disk, open as long as the first value lives, and its path.
+fn in_memory(bytes: &[u8]) -> io::Result<(File, PathBuf)> {
+    let fd = rustix::fs::memfd_create("fuzzed", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    Ok((file, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_corpus_is_understood_or_refused() {
+        for (name, target) in TARGETS {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+            let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            let inputs: Vec<PathBuf> = files.collect();
+            assert!(inputs.len() >= 4, "{} has {} files", folder.display(), inputs.len());
+            for input in inputs {
+                println!("{}", input.display());
+                target(&std::fs::read(&input).unwrap());
+            }
+        }
+    }
+}

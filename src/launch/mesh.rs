@@ -1,0 +1,135 @@
+//! The ranks of several machines -> connections between any two of them, made by the parents.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::launch::Peer;
+use crate::launch::door::Door;
+use crate::launch::greet::{Unmet, greet};
+use crate::launch::meet::{MeetError, io_error};
+use crate::launch::nodes::Place;
+use crate::launch::seal::{Key, Purpose, Session};
+use crate::units::Rank;
+
+/// Longest wait for all ranks to be connected.
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_mins(1);
+/// Time between two tries to reach a node.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Connects until the other end has proved itself. Only one that cannot is an error before `until`.
+pub(super) fn reach(
+    address: impl ToSocketAddrs,
+    key: &Key,
+    purpose: Purpose,
+    until: Instant,
+) -> Result<(TcpStream, Session), Unmet> {
+    loop {
+        let met = TcpStream::connect(&address).map_err(Unmet::Io).and_then(|mut stream| {
+            let session = greet(&mut stream, key, purpose)?;
+            Ok((stream, session))
+        });
+        match met {
+            // Not there yet, or too busy with others.
+            Err(Unmet::Io(_)) if Instant::now() < until => std::thread::sleep(RETRY),
+            met => return met,
+        }
+    }
+}
+
+/// The connections between the ranks of all nodes.
+pub(super) struct Mesh<'a> {
+    pub(super) place: &'a Place,
+    /// Of this run alone.
+    pub(super) key: Key,
+    /// Of all nodes.
+    pub(super) names: &'a [String],
+    /// Of each node.
+    pub(super) ranks: u32,
+}
+
+impl Mesh<'_> {
+    /// For each rank of this node, those that it talks to. This node connects to `lower` ones, and higher ones to it.
+    pub(super) fn connect<E>(
+        &self,
+        listener: &TcpListener,
+        lower: &[SocketAddr],
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Vec<Vec<Peer>>, MeetError<E>> {
+        let node = self.place.node;
+        let mut peers = self.within().map_err(io_error(node, "connect its own ranks"))?;
+        // Open first, so that nobody waits for us while we connect.
+        let mut door = Door::open(listener, &self.key).map_err(io_error(node, "listen"))?;
+        let until = Instant::now() + CONNECT_PATIENCE;
+        for (other, address) in (0..).zip(lower) {
+            for (from, to) in self.pairs(other) {
+                let purpose = Purpose::Ranks { from: from.0, to: to.0 };
+                let (stream, session) = reach(address, &self.key, purpose, until)
+                    .map_err(|unmet| unreached(node, *address, unmet))?;
+                self.keep(&mut peers, (from, to), stream, session);
+            }
+        }
+        let mut expected: Vec<(Rank, Rank)> =
+            (node + 1..self.place.nodes).flat_map(|other| self.pairs(other)).collect();
+        while !expected.is_empty() {
+            let Some(guest) = door.wait(until, say) else {
+                let (_, rank) = expected[0];
+                let missing = format!("rank {rank} and {} others", expected.len() - 1);
+                return Err(MeetError::Missing { node, missing, waited: CONNECT_PATIENCE });
+            };
+            let Purpose::Ranks { from, to } = guest.purpose else { continue };
+            let pair = (Rank(to), Rank(from));
+            let Some(at) = expected.iter().position(|other| *other == pair) else { continue };
+            expected.swap_remove(at);
+            self.keep(&mut peers, pair, guest.stream, guest.session);
+        }
+        Ok(peers)
+    }
+
+    /// Each rank of this node with each of another.
+    fn pairs(&self, other: u32) -> impl Iterator<Item = (Rank, Rank)> + use<> {
+        let (mine, theirs, n) = (self.place.node * self.ranks, other * self.ranks, self.ranks);
+        (mine..mine + n).flat_map(move |mine| {
+            (theirs..theirs + n).map(move |theirs| (Rank(mine), Rank(theirs)))
+        })
+    }
+
+    fn keep(
+        &self,
+        peers: &mut [Vec<Peer>],
+        (own, other): (Rank, Rank),
+        stream: TcpStream,
+        session: Session,
+    ) {
+        let address = self.names.get((other.0 / self.ranks) as usize).cloned().unwrap_or_default();
+        // A delay of small messages is the only loss without it.
+        let _ = stream.set_nodelay(true);
+        let peer = Peer { rank: other, address, socket: stream.into(), session: Some(session) };
+        peers[(own.0 % self.ranks) as usize].push(peer);
+    }
+
+    /// The ranks of this node among themselves.
+    fn within(&self) -> io::Result<Vec<Vec<Peer>>> {
+        let first = self.place.node * self.ranks;
+        let mut peers: Vec<Vec<Peer>> = (0..self.ranks).map(|_| Vec::new()).collect();
+        for a in 0..self.ranks {
+            for b in a + 1..self.ranks {
+                let (to_b, to_a) = UnixStream::pair()?;
+                for (own, other, socket) in [(a, b, to_b), (b, a, to_a)] {
+                    let (rank, address) = (Rank(first + other), "this machine".to_owned());
+                    let socket = socket.into();
+                    peers[own as usize].push(Peer { rank, address, socket, session: None });
+                }
+            }
+        }
+        Ok(peers)
+    }
+}
+
+fn unreached<E>(node: u32, address: SocketAddr, unmet: Unmet) -> MeetError<E> {
+    match unmet {
+        Unmet::Unproved => MeetError::Stranger { address: address.to_string() },
+        Unmet::Io(source) => MeetError::Io { node, what: format!("reach {address}"), source },
+    }
+}

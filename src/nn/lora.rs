@@ -1,0 +1,62 @@
+//! Low-rank adaptation (Hu et al., 2021, <https://arxiv.org/abs/2106.09685>), with the names of PEFT.
+
+use candle_core::{Result, Tensor};
+
+use super::{Builder, Dropout, Init, Linear, Pass};
+use crate::plan::LoraPlan;
+
+/// A linear layer that may have an adapter: y = W x + (alpha / r) B (A dropout(x)).
+pub struct Adapted {
+    base: Linear,
+    adapter: Option<Adapter>,
+}
+
+/// `lora_A.weight` (r, in), U(+-1/sqrt(in)), and `lora_B.weight` (out, r), zeros: at first nothing is added.
+struct Adapter {
+    a: Linear,
+    b: Linear,
+    dropout: Dropout,
+    scale: f64,
+}
+
+impl Adapted {
+    /// Registers `weight`, without a bias, and the adapter if `lora` names this layer as one of its targets. The
+    /// adapter is trainable even where the builder is frozen.
+    ///
+    /// # Errors
+    ///
+    /// A name is taken, or the device is out of memory.
+    pub fn new(
+        builder: &Builder,
+        [inputs, outputs]: [usize; 2],
+        init: Init,
+        lora: Option<&LoraPlan>,
+    ) -> Result<Self> {
+        let base = Linear::with_init(builder, inputs, outputs, init, None)?;
+        let name = builder.path().rsplit('.').next().unwrap_or_default();
+        let lora = lora.filter(|lora| lora.targets.iter().any(|target| target == name));
+        let adapter = |lora: &LoraPlan| -> Result<Adapter> {
+            let (builder, down) = (builder.trainable(), Init::torch_default(inputs));
+            let zeros = Init::Constant(0.0);
+            Ok(Adapter {
+                a: Linear::with_init(&builder.pp("lora_A"), inputs, lora.r, down, None)?,
+                b: Linear::with_init(&builder.pp("lora_B"), lora.r, outputs, zeros, None)?,
+                dropout: Dropout::new(&builder.pp("lora_dropout"), lora.dropout),
+                scale: lora.alpha / lora.r as f64,
+            })
+        };
+        Ok(Self { base, adapter: lora.map(adapter).transpose()? })
+    }
+
+    /// x (..., in) -> (..., out).
+    ///
+    /// # Errors
+    ///
+    /// A shape that does not fit.
+    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let y = self.base.forward(x, pass)?;
+        let Some(Adapter { a, b, dropout, scale }) = &self.adapter else { return Ok(y) };
+        let added = b.forward(&a.forward(&dropout.forward(x, pass)?, pass)?, pass)?;
+        y + (added * *scale)?
+    }
+}

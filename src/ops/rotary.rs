@@ -1,0 +1,151 @@
+//! Rotary position embedding: each pair of a head's features is turned by an angle that grows with the position
+//! (Su et al., 2021, <https://arxiv.org/abs/2104.09864>).
+//!
+//! Pairs are a feature of the first half of a head and the one at its place in the second half, as `HuggingFace` lays
+//! them out; the paper's pairs are neighbours.
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::storage::{output, overwrite, slice};
+
+/// Turns pair i of the d features of each of `heads` heads at position p by p theta^(-2i/d):
+/// x (b, t, heads d) -> the same shape, f32. Positions count from 0.
+///
+/// # Errors
+///
+/// A width that the heads do not divide into even parts.
+pub fn rotary(x: &Tensor, heads: usize, theta: f64) -> Result<Tensor> {
+    let (_, t, width) = x.dims3()?;
+    if heads == 0 || width == 0 || !width.is_multiple_of(2 * heads) {
+        bail!("a width of {width} for {heads} heads that turn pairs of features");
+    }
+    let d = width / heads;
+    let [cosines, sines] = angles(t, d, theta);
+    if !x.device().is_cpu() {
+        return composed(x, heads, [cosines, sines]);
+    }
+    x.contiguous()?.apply_op1(Rotary { sizes: [t, width, d], cosines, sines })
+}
+
+/// Cosines and sines, (t, d / 2) each.
+fn angles(t: usize, d: usize, theta: f64) -> [Vec<f32>; 2] {
+    let frequency = |i: usize| theta.powf(-2.0 * i as f64 / d as f64);
+    let frequencies: Vec<f64> = (0..d / 2).map(frequency).collect();
+    let places = (0..t).flat_map(|p| frequencies.iter().map(move |f| (p as f64 * f).sin_cos()));
+    let (cosines, sines) = places.map(|(sine, cosine)| (cosine as f32, sine as f32)).unzip();
+    [cosines, sines]
+}
+
+/// The same in Candle's operations, for devices without one of ours.
+fn composed(x: &Tensor, heads: usize, table: [Vec<f32>; 2]) -> Result<Tensor> {
+    let (b, t, width) = x.dims3()?;
+    let half = width / heads / 2;
+    let x = x.reshape((b, t, heads, 2 * half))?;
+    let (first, second) = (x.narrow(3, 0, half)?, x.narrow(3, half, half)?);
+    let [cosines, sines] =
+        table.map(|values| Tensor::from_vec(values, (1, t, 1, half), x.device()));
+    let (cosines, sines) = (cosines?, sines?);
+    let turned = [
+        (first.broadcast_mul(&cosines)? - second.broadcast_mul(&sines)?)?,
+        (second.broadcast_mul(&cosines)? + first.broadcast_mul(&sines)?)?,
+    ];
+    Tensor::cat(&turned, 3)?.reshape((b, t, width))
+}
+
+struct Rotary {
+    /// Positions, width, features of a head.
+    sizes: [usize; 3],
+    cosines: Vec<f32>,
+    sines: Vec<f32>,
+}
+
+impl Rotary {
+    /// Turns `values`, (b, t, width), forwards (`sign` 1) or back (-1).
+    fn turn(&self, values: &mut [f32], sign: f32) {
+        let [t, width, d] = self.sizes;
+        let half = d / 2;
+        values.par_chunks_exact_mut(width).enumerate().for_each(|(token, row)| {
+            let place = token % t * half..(token % t + 1) * half;
+            let angles = || self.cosines[place.clone()].iter().zip(&self.sines[place.clone()]);
+            for head in row.chunks_exact_mut(d) {
+                let (first, second) = head.split_at_mut(half);
+                for ((a, b), (cosine, sine)) in first.iter_mut().zip(second).zip(angles()) {
+                    let sine = sign * sine;
+                    (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
+                }
+            }
+        });
+    }
+}
+
+impl CustomOp1 for Rotary {
+    fn name(&self) -> &'static str {
+        "rotary"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let mut y = slice(x, layout)?.to_vec();
+        self.turn(&mut y, 1.0);
+        Ok(output(y, layout.shape().clone()))
+    }
+
+    fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let dy = dy.contiguous()?;
+        // The inverse of a rotation is its transpose.
+        overwrite(&dy, |dy| self.turn(dy, -1.0))?;
+        Ok(Some(dy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::storage::tensor;
+    use super::super::testing::{check_gradients, values};
+    use super::*;
+
+    /// Complex numbers of a first and a second half, times e^(i angle).
+    fn slow(x: &[f64], t: usize, width: usize, d: usize, theta: f64) -> Vec<f64> {
+        let at = |index: usize| {
+            let (token, feature) = (index / width, index % width % d);
+            let pair = feature % (d / 2);
+            let angle = (token % t) as f64 * theta.powf(-2.0 * pair as f64 / d as f64);
+            let (first, second) =
+                if feature < d / 2 { (index, index + d / 2) } else { (index - d / 2, index) };
+            if feature < d / 2 {
+                x[first] * angle.cos() - x[second] * angle.sin()
+            } else {
+                x[first] * angle.sin() + x[second] * angle.cos()
+            }
+        };
+        (0..x.len()).map(at).collect()
+    }
+
+    #[test]
+    fn outputs_and_gradients_equal_the_slow_ones_and_those_of_candles_operations() {
+        for [b, t, heads, d] in [[1, 1, 1, 2], [2, 3, 1, 4], [2, 5, 3, 6], [1, 7, 2, 8]] {
+            let (theta, shape) = (100.0, [b, t, heads * d]);
+            let reference = |v: &[Vec<f64>]| slow(&v[0], t, heads * d, d, theta);
+            check_gradients(&[&shape], |x| rotary(&x[0], heads, theta), reference, 1e-5);
+            let with_candle = |x: &[Tensor]| composed(&x[0], heads, angles(t, d, theta));
+            check_gradients(&[&shape], with_candle, reference, 1e-5);
+        }
+    }
+
+    #[test]
+    fn the_first_token_stays_and_products_depend_on_the_distance_only() -> Result<()> {
+        let (t, d) = (9, 8);
+        let row = values("row", 0, d);
+        let same = tensor(row.repeat(t), (1, t, d))?;
+        let turned = rotary(&same, 1, 10_000.0)?.reshape((t, d))?.to_vec2::<f32>()?;
+        assert_eq!(turned[0], row);
+        let product = |i: usize, j: usize| -> f32 {
+            turned[i].iter().zip(&turned[j]).map(|(a, b)| a * b).sum()
+        };
+        assert!((product(1, 4) - product(5, 8)).abs() < 1e-5);
+        assert!((product(1, 4) - product(1, 5)).abs() > 1e-3);
+        assert!(rotary(&same, 3, 10_000.0).is_err(), "8 features for 3 heads");
+        assert!(rotary(&same, 8, 10_000.0).is_err(), "one feature is no pair");
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! A Llama trained on a text, then by adapters on instructions: on one rank and on two, asked, and exported.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::lab::{Lab, children};
+
+const LLAMA: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 7
+
+[model]
+name = "llama"
+d_model = 8
+d_ff = 8
+n_layers = 1
+n_heads = 2
+n_kv_heads = 1
+num_classes = 16
+
+[data]
+name = "tokens"
+file = "text.txt"
+tokenizer = "tokenizer.json"
+seq_len = 8
+num_workers = 0
+
+[train]
+steps = 2
+global_batch_size = 4
+
+[optimizer]
+name = "adamw"
+lr = 1e-2
+"#;
+
+const ADAPTERS: &str = r#"schema = 1
+
+[model]
+name = "llama"
+d_model = 8
+d_ff = 8
+n_layers = 1
+n_heads = 2
+n_kv_heads = 1
+num_classes = 16
+pretrained = "base/model.safetensors"
+
+[model.lora]
+r = 2
+dropout = 0.25
+targets = ["q_proj", "v_proj", "up_proj"]
+
+[data]
+name = "instructions"
+file = "alpaca.json"
+tokenizer = "tokenizer.json"
+seq_len = 160
+mask_prompt = true
+val_ratio = 0.25
+num_workers = 0
+
+[train]
+steps = 3
+batch_size = 2
+global_batch_size = 4
+
+[optimizer]
+name = "adamw"
+lr = 1e-2
+
+[distributed]
+shards = 2
+threads_per_rank = 1
+"#;
+
+/// A tokenizer of a few letters, a text, and twelve instructions.
+fn lab() -> Lab {
+    let lab = Lab::with(LLAMA);
+    lab.write("adapters.toml", ADAPTERS);
+    let letters = ["</s>", "a", "b", "e", "i", "n", "o", "p", "r", "s", "t", "re"];
+    let vocabulary: serde_json::Map<_, _> =
+        letters.iter().zip(0..).map(|(letter, i)| ((*letter).to_owned(), json!(i))).collect();
+    let end = json!({"id": 0, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true});
+    let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [end],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": ["r e"]}});
+    lab.write("tokenizer.json", tokenizer.to_string());
+    lab.write("text.txt", "a bee in no prairie rests, and no tree is near\n".repeat(20));
+    let entry = |i: usize| json!({"instruction": "bee", "input": "", "output": "bee ".repeat(i)});
+    lab.write("alpaca.json", json!((1..=12).map(entry).collect::<Vec<_>>()).to_string());
+    lab
+}
+
+#[test]
+fn adapters_of_a_pretrained_llama_learn_instructions_and_are_exported() {
+    let lab = lab();
+    lab.run_to(0, &["small.toml"]);
+    let latest = |name: &str| {
+        let run = children(&lab.path(&format!("checkpoints/{name}"))).remove(0);
+        run.join("latest").to_str().unwrap().to_owned()
+    };
+    fs::create_dir_all(lab.path("base")).unwrap();
+    lab.run_to(0, &["checkpoint", "export", &latest("small"), "base/model.safetensors"]);
+    let refused = lab.run_to(2, &["checkpoint", "export", &latest("small"), "none", "--peft"]);
+    assert!(refused.stderr.contains("has no adapters"), "{refused:?}");
+
+    for (name, ranks) in [("one", "1"), ("two", "2")] {
+        let name = format!("experiment.name={name}");
+        lab.run_to(0, &["adapters.toml", &name, &format!("distributed.devices={ranks}")]);
+    }
+    let model = |name: &str| fs::read(format!("{}/model.safetensors", latest(name))).unwrap();
+    assert!(model("one") == model("two"), "one rank and two have the same bits");
+
+    let asked = lab.run_to(0, &["sample", "one", "--prompt", "bee", "--tokens", "5"]);
+    assert!(asked.stdout.starts_with("bee\n"), "{asked:?}");
+    lab.run_to(0, &["checkpoint", "export", &latest("one"), "peft", "--peft"]);
+    let config = fs::read_to_string(lab.path("peft/adapter_config.json")).unwrap();
+    assert!(config.contains("\"base_model_name_or_path\": \"base\""), "{config}");
+    let tensors = |name: &str| {
+        let cpu = &candle_core::Device::Cpu;
+        candle_core::safetensors::load(lab.path(name), cpu).unwrap()
+    };
+    assert_eq!(tensors("peft/adapter_model.safetensors").len(), 6);
+    lab.run_to(0, &["checkpoint", "export", &latest("one"), "merged.safetensors", "--merge"]);
+    let (base, merged) = (tensors("base/model.safetensors"), tensors("merged.safetensors"));
+    assert_eq!(merged.len(), base.len());
+    let moved = |name: &str| {
+        let difference = (&merged[name] - &base[name]).unwrap().abs().unwrap();
+        difference.sum_all().unwrap().to_scalar::<f32>().unwrap() > 0.0
+    };
+    assert!(moved("model.layers.0.self_attn.q_proj.weight"));
+    assert!(!moved("model.layers.0.self_attn.k_proj.weight"));
+}

@@ -1,0 +1,327 @@
+//! Runs over several machines: programs that share nothing but an address, each in a folder of its own.
+
+use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::experiments::BASE;
+use crate::lab::{Lab, children};
+use crate::running::{Ended, Running, pid_of, until};
+
+/// A run that ends only when it is stopped.
+const ENDLESS: [&str; 5] = [
+    "train.epochs=1000000",
+    "validation.every=never",
+    "checkpoint.every=20 steps",
+    "logging.every=10 steps",
+    "logging.sinks=[jsonl]",
+];
+
+/// Folders that stand for machines, with one token.
+struct Machines {
+    labs: Vec<Lab>,
+    port: String,
+}
+
+impl Machines {
+    fn new(count: usize) -> Self {
+        let labs: Vec<Lab> = (0..count).map(|_| Lab::with(BASE)).collect();
+        labs[0].run_to(0, &["token", "run.token"]);
+        for lab in &labs[1..] {
+            // With its mode.
+            fs::copy(labs[0].path("run.token"), lab.path("run.token")).unwrap();
+        }
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { labs, port: free.to_string() }
+    }
+
+    fn start_with(&self, node: usize, verb: &[&str], changes: &[&str]) -> Running {
+        let (count, number) = (self.labs.len().to_string(), node.to_string());
+        let flags = ["--nnodes", &count, "--node-rank", &number, "--master-addr", "127.0.0.1"];
+        let more = ["--master-port", &self.port, "--token-file", "run.token"];
+        self.labs[node].start(&[verb, &flags, &more, changes].concat())
+    }
+
+    fn start(&self, node: usize, changes: &[&str]) -> Running {
+        self.start_with(node, &["small.toml", "--nproc-per-node", "1"], changes)
+    }
+
+    /// Node 0, which waits for the others.
+    fn waiting(&self, changes: &[&str]) -> Running {
+        let mut first = self.start(0, changes);
+        until("node 0", || first.stderr().contains("waiting for node 1") || first.is_over());
+        assert!(!first.is_over(), "{}", first.stderr());
+        first
+    }
+
+    /// All nodes in an endless run, with a checkpoint.
+    fn endless(&self, changes: &[&str]) -> Vec<Running> {
+        let changes = [&ENDLESS[..], changes].concat();
+        let mut all: Vec<Running> =
+            (0..self.labs.len()).map(|node| self.start(node, &changes)).collect();
+        self.labs[0].wait_for_step_and_save(&mut all[0], 40);
+        assert!(!all[0].is_over(), "{}", all[0].stderr());
+        all
+    }
+
+    fn are_clean(&self) {
+        self.labs.iter().for_each(Lab::is_clean);
+    }
+}
+
+fn end(all: Vec<Running>) -> Vec<Ended> {
+    all.into_iter().map(Running::wait).collect()
+}
+
+/// The end state of a run.
+fn state(lab: &Lab) -> [Vec<u8>; 3] {
+    let file = |name: &str| fs::read(lab.checkpoints().join("latest").join(name)).unwrap();
+    ["model.safetensors", "optimizer.safetensors", "state.json"].map(file)
+}
+
+#[test]
+fn two_machines_give_the_bits_of_one_with_as_many_ranks() {
+    for (ranks, world, batch) in [("1", "2", "4"), ("2", "4", "2")] {
+        let batch = format!("train.batch_size={batch}");
+        let one = Lab::with(BASE);
+        one.run_to(0, &["small.toml", "--nproc-per-node", world, &batch]);
+        let machines = Machines::new(2);
+        let verb = ["small.toml", "--nproc-per-node", ranks];
+        let all = (0..2).map(|node| machines.start_with(node, &verb, &[&batch])).collect();
+        for ended in end(all) {
+            ended.has_code(0);
+        }
+        assert!(state(&machines.labs[0]) == state(&one), "{ranks} ranks on each machine");
+        // The other machine has the logs of its ranks, and what the run is.
+        assert!(!machines.labs[1].path("checkpoints").exists());
+        let described = ["experiment.toml", "resolved.toml", "run.json"];
+        let names: Vec<String> = children(&machines.labs[1].run_folder())
+            .iter()
+            .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        let is_known =
+            |name: &String| name.starts_with("rank-") || described.contains(&name.as_str());
+        assert!(names.iter().all(is_known), "{names:?}");
+        machines.are_clean();
+    }
+}
+
+#[test]
+fn strangers_and_other_tokens_are_refused_and_the_run_is_unaffected() {
+    let machines = Machines::new(2);
+    let mut first = machines.waiting(&[]);
+    let connect = || TcpStream::connect(format!("127.0.0.1:{}", machines.port)).unwrap();
+    let mut silent: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
+    for stream in &mut silent {
+        stream.write_all(b"d").unwrap();
+    }
+    // A node 0 that has heard enough closes the connection: writing then fails.
+    let _ = connect().write_all(&vec![0xa5; 1 << 16]);
+    let other =
+        Machines { labs: vec![Lab::with(BASE), Lab::with(BASE)], port: machines.port.clone() };
+    other.labs[1].run_to(0, &["token", "run.token"]);
+    let ended = other.start(1, &[]).wait();
+    ended.has_code(5);
+    ended.says(&["does not prove that it has the token of this run", "do: copy node 0's token"]);
+    assert!(!first.is_over(), "{}", first.stderr());
+    let second = machines.start(1, &[]);
+    for ended in end(vec![second, first]) {
+        ended.has_code(0);
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    }
+    other.are_clean();
+    machines.are_clean();
+}
+
+#[test]
+fn the_token_is_in_nothing_that_a_run_leaves_or_shows() {
+    let machines = Machines::new(2);
+    let token = fs::read_to_string(machines.labs[0].path("run.token")).unwrap();
+    let all = (0..2).map(|node| machines.start(node, &[])).collect();
+    for ended in end(all) {
+        ended.has_code(0);
+        assert!(!ended.stderr.contains(token.trim()) && !ended.stdout.contains(token.trim()));
+    }
+    for lab in &machines.labs {
+        let mut open = vec![lab.path("logs"), lab.path("checkpoints")];
+        while let Some(path) = open.pop() {
+            let bytes = fs::read(&path).unwrap_or_default();
+            let held = bytes.windows(64).any(|bytes| bytes == token.trim().as_bytes());
+            assert!(!held, "{}", path.display());
+            open.extend(children(&path).into_iter().filter(|path| !path.is_symlink()));
+        }
+    }
+    machines.are_clean();
+}
+
+#[test]
+fn a_rank_killed_on_another_machine_ends_all_with_its_name() {
+    let machines = Machines::new(2);
+    let all = machines.endless(&[]);
+    let rank = all[1].ranks()[0];
+    kill_process(pid_of(rank), Signal::KILL).unwrap();
+    for ended in end(all) {
+        ended.has_code(5);
+        ended.says(&["error: rank 1 was killed by SIGKILL\n", "where: rank 1 on node 1, "]);
+        ended.says(&[&format!(", pid {rank}, ")]);
+    }
+    assert!(machines.labs[0].run_folder().join("failure.json").exists());
+    assert!(machines.labs[1].run_folder().join("failure.node-1.json").exists());
+    machines.are_clean();
+}
+
+#[test]
+fn a_killed_node_0_ends_the_others_with_its_name() {
+    let machines = Machines::new(2);
+    let mut all = machines.endless(&[]);
+    all[0].signal(Signal::KILL);
+    let (second, first) = (all.pop().unwrap(), all.pop().unwrap());
+    let ended = second.wait();
+    ended.has_code(5);
+    ended.says(&["error: node 0 (", ") is gone\n", "do: "]);
+    assert_eq!(first.wait().code, -9);
+    // A killed parent leaves what it was writing.
+    until("the ranks' end", || machines.labs.iter().all(|lab| lab.processes().is_empty()));
+}
+
+#[test]
+fn a_killed_machine_ends_node_0_with_its_name() {
+    let machines = Machines::new(2);
+    let all = machines.endless(&[]);
+    all[1].signal(Signal::KILL);
+    let ended = end(all);
+    ended[0].has_code(5);
+    ended[0].says(&["error: node 1 (", ") is gone\n", "saved: step "]);
+    machines.are_clean();
+}
+
+#[test]
+fn a_machine_that_falls_silent_is_named_though_its_connections_hold() {
+    let machines = Machines::new(2);
+    let mut all = machines.endless(&["distributed.timeout=10s"]);
+    let (second, first) = (all.pop().unwrap(), all.pop().unwrap());
+    // Its ranks go on: only its beats stay away, as when a network loses everything.
+    second.signal(Signal::STOP);
+    let ended = first.wait();
+    ended.has_code(5);
+    ended.says(&["error: node 1 (", ") is gone\nwhere: rank 1 on node 1, "]);
+    ended.says(&["why:   nothing was heard of it for 1"]);
+    second.signal(Signal::CONT);
+    let ended = second.wait();
+    ended.has_code(5);
+    machines.are_clean();
+}
+
+#[test]
+fn a_rank_that_stands_still_is_named_on_all_machines() {
+    let machines = Machines::new(2);
+    let all = machines.endless(&["fault.stall_timeout=3s"]);
+    let rank = all[1].ranks()[0];
+    kill_process(pid_of(rank), Signal::STOP).unwrap();
+    for ended in end(all) {
+        ended.has_code(5);
+        ended.says(&[&format!("error: rank 1 (pid {rank}) "), "where: rank 1 on node 1, "]);
+    }
+    machines.are_clean();
+}
+
+#[test]
+fn a_signal_to_one_machine_stops_all_and_they_resume_to_the_bits_of_one() {
+    let machines = Machines::new(2);
+    let all = machines.endless(&[]);
+    all[1].signal(Signal::TERM);
+    for ended in end(all) {
+        ended.has_code(75);
+    }
+    // The other machine has no checkpoint: rank 0 hands it what it reads.
+    assert!(!machines.labs[1].path("checkpoints").exists());
+    let epochs = format!("train.epochs={}", machines.labs[0].last_step() / 6 + 10);
+    let resume = |node| machines.start_with(node, &["resume"], &[&epochs]);
+    for ended in end((0..2).map(resume).collect()) {
+        ended.has_code(0);
+    }
+    let one = Lab::with(BASE);
+    one.run_to(0, &[&["small.toml"][..], &ENDLESS, &[&epochs]].concat());
+    assert!(state(&machines.labs[0]) == state(&one));
+    machines.are_clean();
+}
+
+#[test]
+fn another_experiment_on_another_machine_is_refused_on_both_by_its_key() {
+    let machines = Machines::new(2);
+    let first = machines.start(0, &[]);
+    let second = machines.start(1, &["optimizer.lr=0.25"]);
+    for ended in end(vec![first, second]) {
+        ended.has_code(2);
+        ended.says(&["node 1 (", "`optimizer.lr` is 0.25, and in that of node 0 it is 0.001"]);
+    }
+    assert!(!machines.labs[0].path("logs").exists());
+    machines.are_clean();
+}
+
+#[test]
+fn a_second_machine_of_a_number_is_refused_and_the_first_goes_on() {
+    let machines = Machines::new(3);
+    let mut first = machines.waiting(&["train.batch_size=2", "train.global_batch_size=6"]);
+    let changes = ["train.batch_size=2", "train.global_batch_size=6"];
+    let second = machines.start(1, &changes);
+    // Node 0 does not say who has come: whoever of the two is later is refused.
+    let again = machines.start(1, &changes);
+    let mut both = [second, again];
+    until("a refusal", || both.iter_mut().any(Running::is_over));
+    assert!(!first.is_over(), "{}", first.stderr());
+    let third = machines.start(2, &changes);
+    let [one, other] = both.map(Running::wait);
+    let (good, refused) = if one.code == 0 { (one, other) } else { (other, one) };
+    good.has_code(0);
+    refused.has_code(2);
+    refused.says(&["node 1 is here already: "]);
+    for ended in end(vec![first, third]) {
+        ended.has_code(0);
+    }
+    machines.are_clean();
+}
+
+#[test]
+fn a_machine_that_does_not_come_is_named_at_the_deadline() {
+    let machines = Machines::new(2);
+    let ended = machines.start(0, &["distributed.timeout=1s"]).wait();
+    ended.has_code(5);
+    ended.says(&["node 0 waited 1 s for node 1 in vain", "do: "]);
+    machines.are_clean();
+}
+
+#[test]
+fn what_several_machines_cannot_do_is_refused_with_a_remedy() {
+    let machines = Machines::new(2);
+    let refuses = |changes: &[&str], words: &[&str]| {
+        let ended = machines.start(0, changes).wait();
+        ended.has_code(2);
+        ended.says(words);
+        ended.says(&["several machines"]);
+    };
+    refuses(&["fault.max_restarts=2"], &["`fault.max_restarts`", "`ddprun resume`"]);
+    refuses(&["fault.on_oom=shrink_batch"], &["`fault.on_oom`"]);
+    refuses(&["distributed.min_world_size=1"], &["`distributed.min_world_size`"]);
+    let lab = &machines.labs[0];
+    let many = ["small.toml", "--nnodes", "2"];
+    for (more, words) in [
+        (&[][..], "`--node-rank 0`"),
+        (&["--node-rank", "2"], "has no node 2"),
+        (&["--node-rank", "0"], "`--master-addr HOST"),
+        (&["--node-rank", "0", "--rdzv-endpoint", "localhost:1"], "`ddprun token run.token`"),
+    ] {
+        lab.run_to(2, &[&many[..], more].concat()).says(&["error: `--nnodes 2` ", words, "do: "]);
+    }
+    lab.run_to(2, &["small.toml", "distributed.backend=tcp"]).says(&["connects several machines"]);
+    let token = lab.path("run.token");
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o644)).unwrap();
+    let ended = machines.start(0, &[]).wait();
+    ended.has_code(2);
+    ended.says(&["`run.token` has mode 0644: others may have read it", "`chmod 600`"]);
+    lab.run_to(6, &["token", "run.token"]).says(&["run.token", "does not exist yet"]);
+    machines.are_clean();
+}
