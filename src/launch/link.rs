@@ -208,9 +208,11 @@ impl Link {
         self.say(&FromRank::Finished);
     }
 
-    /// Says that a checkpoint is on disk.
+    /// Says that a checkpoint is on disk. What a parent that is stopped does not take goes with the next words.
     pub fn saved(&self) {
-        self.say(&FromRank::Saved);
+        if let Some(mut channel) = self.shared.channel() {
+            let _ = channel.send(&FromRank::Saved);
+        }
     }
 
     fn say(&self, message: &FromRank) {

@@ -21,6 +21,9 @@ use crate::units::{Bytes, Rank};
 const SETTLE: Duration = Duration::from_millis(200);
 /// Time to leave without saving, after the second Ctrl-C.
 const ABANDON: Duration = Duration::from_secs(5);
+/// How long a process may live on after all ranks have done their work: one that is stopped then, or hangs while it
+/// cleans up, is killed, and has done its work all the same.
+const LINGER: Duration = Duration::from_secs(10);
 /// Time for killed processes to vanish.
 const VANISH: Duration = Duration::from_secs(10);
 
@@ -109,6 +112,8 @@ pub(super) struct Group {
     grows_after: Option<u32>,
     /// When the patience after the second Ctrl-C ends.
     abandon_at: Option<Duration>,
+    /// When whoever is still there is killed, since all ranks have done their work.
+    linger_until: Option<Duration>,
     /// Whether the user had everything killed.
     is_abandoned: bool,
     /// Whether this group is ended because of another machine.
@@ -151,6 +156,7 @@ impl Group {
             saved: 0,
             grows_after: None,
             abandon_at: None,
+            linger_until: None,
             is_abandoned: false,
             has_failed_elsewhere: false,
         }
@@ -243,7 +249,7 @@ impl Group {
     /// When [`Event::Tick`] will change something.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let stage = match self.stage {
-            Stage::Running => None,
+            Stage::Running => self.linger_until,
             Stage::Settling { since } => Some(since + SETTLE),
             Stage::Killed { since } => Some(since + VANISH),
         };
@@ -255,7 +261,7 @@ impl Group {
         match event {
             Event::Progress(rank, step, phase) => self.progress(rank, step, phase),
             Event::Failed(report) => self.failed(now, *report),
-            Event::Finished(rank) => self.finished(rank),
+            Event::Finished(rank) => self.finished(now, rank),
             Event::Saved => self.saved_one(),
             Event::Denied(rank, bytes) => {
                 self.member_mut(rank).denied = bytes;
@@ -290,9 +296,17 @@ impl Group {
         self.settle(now)
     }
 
-    fn finished(&mut self, rank: Rank) -> Vec<Action> {
+    fn finished(&mut self, now: Duration, rank: Rank) -> Vec<Action> {
         self.member_mut(rank).has_finished = true;
+        self.expect_exits(now);
         vec![]
+    }
+
+    /// Where all have done their work, those who are still there have not long to go.
+    fn expect_exits(&mut self, now: Duration) {
+        if self.members.iter().all(|member| member.has_finished || member.exit.is_some()) {
+            self.linger_until.get_or_insert(now + LINGER);
+        }
     }
 
     fn saved_one(&mut self) -> Vec<Action> {
@@ -306,7 +320,11 @@ impl Group {
     fn exited(&mut self, now: Duration, rank: Rank, exit: Exit) -> Vec<Action> {
         let member = self.member_mut(rank);
         member.exit = Some((now, exit));
-        if member.fault().is_some() { self.settle(now) } else { vec![] }
+        if member.fault().is_some() {
+            return self.settle(now);
+        }
+        self.expect_exits(now);
+        vec![]
     }
 
     fn stopped(&mut self, rank: Rank, is_stopped: bool) -> Vec<Action> {
@@ -362,6 +380,7 @@ impl Group {
             return self.abandon(now);
         }
         match self.stage {
+            Stage::Running if self.linger_until.is_some_and(|until| now >= until) => self.kill(now),
             Stage::Settling { since } if now >= since + SETTLE => self.kill(now),
             _ => vec![],
         }

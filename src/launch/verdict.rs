@@ -71,6 +71,9 @@ pub(super) fn judge(group: &Group) -> Verdict {
     if group.is_abandoned() {
         return Verdict::Ended(Ended::Interrupted { saved: false });
     }
+    if group.members.iter().all(has_saved_and_left) {
+        return ended(group);
+    }
     let members = || group.ranks();
     let faults = members().filter_map(|(rank, member)| Some((rank, member, member.fault()?)));
     let first =
@@ -102,6 +105,13 @@ fn held_up(group: &Group) -> Option<Verdict> {
         (Some(stall), _) => Some(Verdict::Stalled(stall)),
         (None, missed) => missed.map(Verdict::Missed),
     }
+}
+
+/// Whether a rank ended as all ranks do after a vote and a save. If all of them did, it does not matter that we were not
+/// told: we may have been stopped, and they could not wait.
+fn has_saved_and_left(member: &Member) -> bool {
+    let left = matches!(member.exit, Some((_, Exit::Code(75))));
+    left && member.report.is_none()
 }
 
 /// Whether a rank neither failed nor ended by itself.

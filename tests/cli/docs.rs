@@ -241,7 +241,7 @@ fn write_trajectories(lab: &Lab) {
 
 /// Instructions, and the sizes and the tokenizer of a tiny Llama, whose weights no plan needs.
 fn write_instructions(lab: &Lab) {
-    let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 200];
+    let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 5000];
     lab.write("data/alpaca_data.json", json!(entries).to_string());
     let sizes = json!({"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
         "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true});

@@ -203,7 +203,9 @@ fn a_terminal_that_is_closed_has_the_run_saved() {
         return;
     }
     let lab = Lab::new();
-    let words = format!("{BINARY} {}", ENDLESS.map(|word| format!("'{word}'")).join(" "));
+    // Where these tests run under `nohup`, a run would heed it too.
+    let words = ENDLESS.map(|word| format!("'{word}'")).join(" ");
+    let words = format!("env --default-signal=HUP {BINARY} {words}");
     let mut terminal = spawn(lab.command("script", &["-qec", &words, "/dev/null"]));
     lab.wait_for_step_and_save(&mut terminal, 40);
     terminal.signal(Signal::KILL);

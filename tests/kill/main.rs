@@ -110,7 +110,11 @@ fn misbehave(scenario: &str, restarts: u32, resume: bool, link: &Link) {
     let me = rustix::process::getpid();
     match scenario {
         "die" => kill_process(me, Signal::KILL).unwrap(),
-        "freeze" => kill_process(me, Signal::STOP).unwrap(),
+        "freeze" => {
+            kill_process(me, Signal::STOP).unwrap();
+            // Another thread may take the signal, and this one would go on for a moment.
+            park_for_ever(link, Phase::LoadingData);
+        }
         "hang" => park_for_ever(link, Phase::LoadingData),
         "never_enter" => park_for_ever(link, Phase::Reducing),
         "hang_once" if restarts == 0 => park_for_ever(link, Phase::Backward),

@@ -196,6 +196,27 @@ fn leaving_is_a_failure_unless_the_rank_had_finished() {
 }
 
 #[test]
+fn a_rank_that_has_done_its_work_and_does_not_go_is_killed_and_has_done_it() {
+    let mut group = Group::new([100, 101]);
+    for event in [finished(0), exited(0, 0), finished(1)] {
+        assert_eq!(group.step(at(50), event), []);
+    }
+    assert_eq!(group.next_deadline(), Some(at(50) + LINGER));
+    assert_eq!(group.step(at(60), Event::Tick), []);
+    assert_eq!(group.step(at(50) + LINGER, Event::Tick), [Action::Kill]);
+    assert_eq!(group.step(at(50) + LINGER, killed(1)), []);
+    assert_eq!(judge(&group), Verdict::Ended(Ended::Completed));
+}
+
+#[test]
+fn ranks_that_all_saved_and_left_need_not_have_said_so() {
+    let story =
+        |codes: [i32; 3]| codes.into_iter().zip(0..).map(|(code, rank)| (50, exited(rank, code)));
+    check(story([75; 3]).collect(), Verdict::Ended(Ended::Stopped));
+    check(story([75, 0, 75]).collect(), Verdict::Fault(Rank(0), Fault::Left(75)));
+}
+
+#[test]
 fn ctrl_c_once_saves_twice_does_not_and_thrice_kills() {
     let mut group = Group::new([100]);
     assert_eq!(group.step(at(0), Event::Interrupted)[0], Action::Send(Stop::Interrupt));
