@@ -95,7 +95,8 @@ fn goes_on_as_if_nothing_had_happened(lab: &Lab, changes: &[&str]) {
 fn a_grace_that_ends_before_the_step_does_costs_the_steps_since_the_last_checkpoint() {
     let lab = Lab::with(SLOW);
     let mut command = lab.ddprun(&["small.toml"]);
-    command.env("DDPRUN_FP", "backward=hang@1,20");
+    // However slow the disk is, each checkpoint is on it before the next step.
+    command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; backward=hang@1,20");
     let mut running = spawn(command);
     lab.wait_for_step_and_save(&mut running, 19);
     running.signal(Signal::TERM);
