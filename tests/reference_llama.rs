@@ -273,7 +273,7 @@ fn merged_weights_answer_as_the_adapters_and_peft_gets_its_names() {
     let config = checkpoint::peft_config(&lora(4, &targets), Some("weights/tiny".as_ref()));
     let config: Value = serde_json::from_str(&config).unwrap();
     assert_eq!((&config["peft_type"], &config["task_type"]), (&"LORA".into(), &"CAUSAL_LM".into()));
-    assert_eq!((&config["r"], &config["lora_alpha"]), (&4.into(), &8.0.into()));
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&4.into(), &8.into()));
     assert_eq!(config["target_modules"], serde_json::json!(targets));
     assert_eq!(config["base_model_name_or_path"], "weights/tiny");
 }
