@@ -5,13 +5,16 @@ use std::process::{Command, Stdio};
 use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab};
 use crate::resume::{Bits, bits};
-use crate::running::{spawn, until};
+use crate::running::{Ended, spawn, until};
 
 /// The calls that make files and folders durable, and give, move and take their names.
 const CALLS: [&str; 7] = ["mkdir", "fsync", "rename", "renameat2", "symlink", "unlinkat", "rmdir"];
 
 /// Most calls of one kind that a thread of this small run could make.
 const MOST: u32 = 100;
+
+/// Where it cannot be done.
+const SKIPPED: &str = "SKIPPED: there is no `strace` on this machine, or it may not trace";
 
 /// Four steps with two checkpoints, of which the first is rotated away.
 fn experiment() -> String {
@@ -25,13 +28,26 @@ fn can_trace() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// An undisturbed run: the data that the others use, and what they must end with.
+fn undisturbed() -> (Lab, String, Bits) {
+    let lab = Lab::with(&experiment());
+    let data = format!("data.dir={}", lab.path("data/shapes").display());
+    lab.run_to(0, &["small.toml", &data]);
+    let expected = bits(&lab);
+    (lab, data, expected)
+}
+
+/// The run with `fault` at the `nth` call of this kind of each of its threads; its calls are written to `log`.
+fn traced(lab: &Lab, call: &str, fault: &str, nth: u32, (log, data): (&str, &str)) -> Ended {
+    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{fault}:when={nth}"));
+    let strace = ["-f", "-o", log, "-e", &trace, "-e", &inject, "--", BINARY];
+    spawn(lab.command("strace", &[&strace[..], &["small.toml", data]].concat())).wait()
+}
+
 /// Kills each thread of the run at its `nth` call of this kind, and goes on. Returns whether anybody was killed.
 fn killed_at(call: &str, nth: u32, data: &str, expected: &Bits) -> bool {
     let lab = Lab::with(&experiment());
-    let (trace, inject) =
-        (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
-    let strace = ["-f", "-o", "/dev/null", "-e", &trace, "-e", &inject, "--", BINARY];
-    let ended = spawn(lab.command("strace", &[&strace[..], &["small.toml", data]].concat())).wait();
+    let ended = traced(&lab, call, "signal=KILL", nth, ("/dev/null", data));
     if ended.code == 0 {
         return false;
     }
@@ -51,13 +67,10 @@ fn killed_at(call: &str, nth: u32, data: &str, expected: &Bits) -> bool {
 fn a_run_killed_at_any_system_call_of_its_checkpoints_goes_on_with_the_same_bits() {
     if !can_trace() {
         // Said where everybody reads it; the fail points cover the same moments.
-        eprintln!("SKIPPED: there is no `strace` on this machine, or it may not trace");
+        eprintln!("{SKIPPED}");
         return;
     }
-    let undisturbed = Lab::with(&experiment());
-    let data = format!("data.dir={}", undisturbed.path("data/shapes").display());
-    undisturbed.run_to(0, &["small.toml", &data]);
-    let expected = bits(&undisturbed);
+    let (_lab, data, expected) = undisturbed();
     let mut kills = 0;
     for call in CALLS {
         let nth = (1..=MOST).find(|&nth| !killed_at(call, nth, &data, &expected));
@@ -86,11 +99,9 @@ const FAILED: u32 = 40;
 fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> Option<i32> {
     let lab = Lab::with(&experiment());
     let what = format!("{call} {nth} {errno}");
-    let (trace, inject) =
-        (format!("trace={call}"), format!("inject={call}:error={errno}:when={nth}"));
     let log = lab.path("strace.txt");
-    let strace = ["-f", "-o", log.to_str().unwrap(), "-e", &trace, "-e", &inject, "--", BINARY];
-    let ended = spawn(lab.command("strace", &[&strace[..], &["small.toml", data]].concat())).wait();
+    let fault = format!("error={errno}");
+    let ended = traced(&lab, call, &fault, nth, (log.to_str().unwrap(), data));
     let calls = std::fs::read(&log).unwrap();
     if !String::from_utf8_lossy(&calls).contains("(INJECTED)") {
         return None;
@@ -119,13 +130,11 @@ fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> 
 #[ignore = "a run for each system call: `just failpoints`"]
 fn a_call_that_fails_ends_the_run_or_does_not_matter_and_no_bit_is_lost() {
     if !can_trace() {
-        eprintln!("SKIPPED: there is no `strace` on this machine, or it may not trace");
+        // Said where everybody reads it; the fail points cover the same moments.
+        eprintln!("{SKIPPED}");
         return;
     }
-    let undisturbed = Lab::with(&experiment());
-    let data = format!("data.dir={}", undisturbed.path("data/shapes").display());
-    undisturbed.run_to(0, &["small.toml", &data]);
-    let expected = bits(&undisturbed);
+    let (_lab, data, expected) = undisturbed();
     let (mut calls, mut ended) = (0, 0);
     for (call, errno) in FAILURES {
         for nth in 1..=FAILED {

@@ -168,9 +168,9 @@ impl<L: Left> WithSimd for Product<'_, '_, L> {
         }
         for (i, chunk) in chunks.iter().enumerate() {
             self.left.prepare(chunk, panels);
-            let near = (NEAR / chunk.depth.len().max(1)).next_multiple_of(TILE_ROWS);
-            for first in (0..rows).step_by(near.max(TILE_ROWS)) {
-                let rows = first..rows.min(first + near.max(TILE_ROWS));
+            let near = (NEAR / chunk.depth.len().max(1)).max(1).next_multiple_of(TILE_ROWS);
+            for first in (0..rows).step_by(near) {
+                let rows = first..rows.min(first + near);
                 for panel in 0..panels {
                     self.panel(simd, panel, chunk, rows.clone(), i == 0);
                 }
