@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may stop")]
 
 mod grid;
+mod labels;
 #[path = "support/sequences.rs"]
 mod sequences;
 mod support;
@@ -21,7 +22,7 @@ use ddprun::plan::{
     EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision,
     ScalerPlan, ScheduleRule, UpdateRule, WindowPlan,
 };
-use ddprun::units::{AccumulationSteps, BatchSize, Bytes, GlobalBatchSize, Rank, Shards};
+use ddprun::units::{Bytes, Rank};
 use sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
 use support::{CLASSES, N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
@@ -209,63 +210,6 @@ fn transformers_of_text_train_in_bf16_as_in_fp32_with_the_same_bits_at_any_world
         assert!(last < 0.99 * first, "{half:?}");
         assert_eq!(train(&plan(2, Precision::Bf16)), train(&plan(1, Precision::Bf16)));
     }
-}
-
-/// Losses and lengths of gradients of 3 steps in which sample i has i % 11 labels that count.
-fn steps_with_ignored_labels(plan: &Plan) -> Vec<(f64, f64)> {
-    let ranks = on_ranks(plan, |collective| -> Vec<(f64, f64)> {
-        let rank = collective.rank();
-        let mut engine = engine(plan, collective);
-        let world = plan.distributed.world_size;
-        let partly = |samples: &[u32]| {
-            let batch = batch(plan, samples);
-            let labels = samples.iter().flat_map(|&sample| {
-                let label =
-                    move |i| if i < sample % 11 { i64::from((sample + i) % 4) } else { -100 };
-                (0..12).map(label)
-            });
-            let labels: Vec<i64> = labels.collect();
-            let targets = Tensor::from_vec(labels, (samples.len(), 12), batch.targets.device());
-            Batch { targets: targets.unwrap(), ..batch }
-        };
-        let run = |step: u64| {
-            let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
-            let passes = order.passes(step as usize, rank);
-            let mut next = passes.iter();
-            let mut batch = || Ok(partly(&next.next().unwrap().samples));
-            let report = engine.step(&passes, &mut batch, Wish::Continue).unwrap();
-            (report.loss, report.grad_norm)
-        };
-        (0..3).map(run).collect()
-    });
-    ranks[0].clone()
-}
-
-#[test]
-fn labels_count_alike_however_they_are_spread_over_passes_and_ranks() {
-    let cut = |size: u32, world| {
-        let mut plan = gpt_plan(world);
-        (plan.model.dropout, plan.data.shuffle) = (0.0, false);
-        plan.batch.size = BatchSize::new(size).unwrap();
-        plan.batch.accumulation = AccumulationSteps::new(16 / size / world).unwrap();
-        plan.batch.shards = Shards::new((16 / size).min(4)).unwrap();
-        plan
-    };
-    let whole = steps_with_ignored_labels(&cut(16, 1));
-    // Sample 0 and 11 have no label that counts: passes of one sample of which nothing counts.
-    for size in [1, 2, 8] {
-        for (part, whole) in steps_with_ignored_labels(&cut(size, 1)).iter().zip(&whole) {
-            assert!((part.0 - whole.0).abs() < 1e-6 * whole.0, "{size}: {part:?}, {whole:?}");
-            assert!((part.1 - whole.1).abs() < 1e-4 * whole.1, "{size}: {part:?}, {whole:?}");
-        }
-    }
-    assert_eq!(steps_with_ignored_labels(&cut(2, 2)), steps_with_ignored_labels(&cut(2, 1)));
-    // A step of samples 0 alone: nothing counts in it, and nothing is wrong.
-    let mut nothing = cut(1, 1);
-    (nothing.batch.global, nothing.batch.shards) = (GlobalBatchSize::ONE, Shards::new(1).unwrap());
-    nothing.batch.accumulation = AccumulationSteps::new(1).unwrap();
-    let first = steps_with_ignored_labels(&nothing)[0];
-    assert_eq!(first, (0.0, 0.0));
 }
 
 #[test]
