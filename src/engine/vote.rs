@@ -30,6 +30,8 @@ pub enum Wish {
     Resize,
     /// The time budget is used up: save and end.
     EndOfTime,
+    /// Save and leave: the parent process shows no sign of life.
+    Unwatched,
     /// Save and leave (SIGTERM).
     Stop,
     /// Save and leave (Ctrl-C).

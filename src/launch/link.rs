@@ -48,8 +48,6 @@ struct Shared {
     /// Strongest request to stop: 0, or a [`Stop`].
     stop: AtomicU8,
     is_ending: AtomicBool,
-    /// Whether we were stopped because the parent has shown no sign of life for too long.
-    is_parent_silent: AtomicBool,
     /// To our own parent; absent under a foreign launcher.
     channel: Option<Mutex<Channel>>,
     /// What to do when the parent says that waiting is in vain.
@@ -82,7 +80,6 @@ impl Link {
         let shared = Arc::new(Shared {
             stop: AtomicU8::new(0),
             is_ending: AtomicBool::new(false),
-            is_parent_silent: AtomicBool::new(false),
             channel: channel.map(Mutex::new),
             give_up: OnceLock::new(),
         });
@@ -148,11 +145,6 @@ impl Link {
     /// different steps: they vote.
     pub fn stop_requested(&self) -> Option<Stop> {
         self.shared.stop()
-    }
-
-    /// Whether this rank wishes to leave because nothing was heard of the parent, which may be stopped.
-    pub fn is_parent_silent(&self) -> bool {
-        self.shared.is_parent_silent.load(Ordering::Relaxed)
     }
 
     /// An error of this rank, at its present place, with the messages of all its sources.
@@ -245,8 +237,9 @@ impl Shared {
         match self.stop.load(Ordering::Relaxed) {
             0 => None,
             1 => Some(Stop::Resize),
-            2 => Some(Stop::Preempt),
-            3 => Some(Stop::Interrupt),
+            2 => Some(Stop::Unwatched),
+            3 => Some(Stop::Preempt),
+            4 => Some(Stop::Interrupt),
             _ => Some(Stop::Abandon),
         }
     }
@@ -295,8 +288,7 @@ impl Listener {
     fn look_after_parent(&mut self) {
         let (Some((status, _)), Some(silence)) = (&self.pulse, &mut self.silence) else { return };
         if silence.is_too_long(status.looks(), clock()) {
-            self.shared.is_parent_silent.store(true, Ordering::Relaxed);
-            self.shared.ask(Stop::Preempt);
+            self.shared.ask(Stop::Unwatched);
         }
     }
 
@@ -317,9 +309,9 @@ impl Listener {
         let interrupts = self.interruption.as_mut().map_or(0, Signals::take);
         for _ in 0..interrupts {
             match self.shared.stop() {
-                None | Some(Stop::Resize | Stop::Preempt) => self.shared.ask(Stop::Interrupt),
-                Some(Stop::Interrupt) => self.shared.ask(Stop::Abandon),
                 Some(Stop::Abandon) => die(),
+                Some(Stop::Interrupt) => self.shared.ask(Stop::Abandon),
+                _ => self.shared.ask(Stop::Interrupt),
             }
         }
     }

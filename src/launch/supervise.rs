@@ -34,6 +34,8 @@ const VANISH: Duration = Duration::from_secs(10);
 pub enum Stop {
     /// The group is to come back with more ranks: finish the step, save, exit with [`RESIZED`].
     Resize = 1,
+    /// The parent shows no sign of life: finish the step, save, exit 75.
+    Unwatched,
     /// SIGTERM, SIGUSR1, SIGHUP: finish the step, save, exit 75.
     Preempt,
     /// Ctrl-C: finish the step, save, exit 130.
@@ -366,12 +368,12 @@ impl Group {
 
     fn interrupted(&mut self, now: Duration) -> Vec<Action> {
         match self.asked {
-            None | Some(Stop::Resize | Stop::Preempt) => self.ask(Stop::Interrupt),
+            Some(Stop::Abandon) => self.abandon(now),
             Some(Stop::Interrupt) => {
                 self.abandon_at = Some(now + ABANDON);
                 self.ask(Stop::Abandon)
             }
-            Some(Stop::Abandon) => self.abandon(now),
+            _ => self.ask(Stop::Interrupt),
         }
     }
 
@@ -485,6 +487,7 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Resize | Self::Preempt | Self::Interrupt => "finish the step, save and leave",
+            Self::Unwatched => "save and leave, as nobody watches",
             Self::Abandon => "leave without saving",
         })
     }

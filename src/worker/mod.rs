@@ -127,7 +127,7 @@ fn live(
         Ending::Done(_) if missed.is_some() => exit::EXPECTATION,
         Ending::Done(_) => 0,
         Ending::Left(Wish::Resize) => RESIZED,
-        Ending::Left(Wish::Stop) => exit::PREEMPTED,
+        Ending::Left(Wish::Unwatched | Wish::Stop) => exit::PREEMPTED,
         Ending::Left(_) => exit::INTERRUPTED,
     })
 }

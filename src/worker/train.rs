@@ -129,7 +129,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     let ending = ending(run, report.wish, &edge);
     let leaving = ending.is_some() && report.wish != Wish::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
-    if leaving && run.link.is_parent_silent() {
+    if leaving && report.wish == Wish::Unwatched {
         let message = "the parent process has shown no sign of life for `distributed.timeout`, as if it were stopped: \
             saving and leaving";
         run.record(&Event::Warned { message: message.to_owned() })?;
@@ -243,7 +243,7 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
 /// Whether the run ends at this edge, and why.
 fn ending(run: &RankRun, wish: Wish, edge: &Edge) -> Option<Ending> {
     match wish {
-        Wish::Stop | Wish::Interrupt | Wish::Abandon => Some(Ending::Left(wish)),
+        Wish::Unwatched | Wish::Stop | Wish::Interrupt | Wish::Abandon => Some(Ending::Left(wish)),
         Wish::EndOfTime => Some(Ending::Done(Reason::OutOfTime)),
         Wish::Continue | Wish::Resize => {
             let stuck = run.engine.state().is_stuck(&run.plan);
@@ -328,6 +328,7 @@ pub(crate) fn wish_of(stop: Option<Stop>) -> Wish {
     match stop {
         None => Wish::Continue,
         Some(Stop::Resize) => Wish::Resize,
+        Some(Stop::Unwatched) => Wish::Unwatched,
         Some(Stop::Preempt) => Wish::Stop,
         Some(Stop::Interrupt) => Wish::Interrupt,
         Some(Stop::Abandon) => Wish::Abandon,
