@@ -65,6 +65,7 @@ pub(crate) const WORKS: [Work; 6] = [
             "train.batch_size=12",
             "train.clip_grad_norm=1.0",
             "optimizer.name=adamw",
+            "optimizer.lr=1e-3",
             "optimizer.betas=[0.9,0.99]",
             "optimizer.weight_decay=0.1",
         ],
@@ -81,6 +82,7 @@ pub(crate) const WORKS: [Work; 6] = [
             "train.batch_size=12",
             "train.clip_grad_norm=1.0",
             "optimizer.name=adamw",
+            "optimizer.lr=1e-3",
             "optimizer.betas=[0.9,0.99]",
             "optimizer.weight_decay=0.1",
         ],
@@ -144,24 +146,30 @@ impl Work {
 
     /// The `index`-th batch of a rank: noise of mean 0 and variance 1 or tokens, and their answers.
     pub(crate) fn batch(&self, n: usize, rank: u32, index: usize) -> Result<Batch> {
-        let key = Key::new(u64::from(rank), Purpose::Generate, 0, index as u64);
+        let key = |part| Key::new(u64::from(rank), Purpose::Generate, part, index as u64);
+        let (key, of_targets) = (key(0), key(1));
         let shape: Vec<usize> = std::iter::once(n).chain(self.sample.iter().copied()).collect();
         let elements: usize = shape.iter().product();
         // Uniform over an interval of length sqrt(12).
-        let noise = |i: usize| (3.464_101_6 * (key.uniform(i as u64) - 0.5)) as f32;
-        let classes = |n: usize, count| -> Vec<u32> {
+        let noise = |key: &Key, i: usize| (3.464_101_6 * (key.uniform(i as u64) - 0.5)) as f32;
+        let classes = |key: &Key, n: usize, count| -> Vec<u32> {
             (0..count).map(|i| (key.uniform(i as u64) * n as f64) as u32).collect()
         };
         let cpu = &Device::Cpu;
-        let values = || Tensor::from_vec((0..elements).map(noise).collect(), shape.clone(), cpu);
+        let values = |key: &Key| {
+            let values = (0..elements).map(|i| noise(key, i)).collect();
+            Tensor::from_vec(values, shape.clone(), cpu)
+        };
         let (inputs, targets) = match self.kind {
-            Kind::Classes(many) => (values()?, Tensor::from_vec(classes(many, n), n, cpu)?),
-            Kind::Text(many) => {
-                let tokens = Tensor::from_vec(classes(many, elements), shape, cpu)?;
-                let next = tokens.flatten_all()?;
-                (tokens, next)
+            Kind::Classes(many) => {
+                (values(&key)?, Tensor::from_vec(classes(&of_targets, many, n), n, cpu)?)
             }
-            Kind::Series => (values()?, values()?.flatten_from(1)?),
+            Kind::Text(many) => {
+                let tokens = |key| classes(key, many, elements);
+                let next = Tensor::from_vec(tokens(&of_targets), elements, cpu)?;
+                (Tensor::from_vec(tokens(&key), shape, cpu)?, next)
+            }
+            Kind::Series => (values(&key)?, values(&of_targets)?.flatten_from(1)?),
         };
         Ok(Batch { inputs, targets, samples: (0..n as u32).collect() })
     }
