@@ -486,6 +486,8 @@ pub struct Fault {
     pub compare_weights: Every,
     /// What to do when a rank runs out of memory.
     pub on_oom: OnOom,
+    /// Largest mean loss of a step that is no sign of divergence; absent = any that is finite.
+    pub divergence_threshold: Option<f64>,
 }
 
 /// What to do when a rank runs out of memory.

@@ -102,6 +102,7 @@ impl Plan {
             stall_timeout: experiment.fault.stall_timeout,
             compare_weights: experiment.fault.compare_weights.into(),
             on_oom: experiment.fault.on_oom,
+            divergence_threshold: experiment.fault.divergence_threshold,
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         })

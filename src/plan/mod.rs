@@ -115,6 +115,9 @@ pub struct Plan {
     /// What to do when a rank runs out of memory.
     #[serde(default)]
     pub on_oom: OnOom,
+    /// Largest mean loss of a step that is no sign of divergence.
+    #[serde(default)]
+    pub divergence_threshold: Option<f64>,
     /// What to write about the run.
     pub logging: LoggingPlan,
     /// Figures that the run must reach.

@@ -172,7 +172,9 @@ pub(crate) fn of_data(error: &data::Error) -> u8 {
 
 fn of_engine(error: &engine::Error) -> u8 {
     match error {
-        engine::Error::NotFinite { .. } | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
+        engine::Error::NotFinite { .. }
+        | engine::Error::Exploded { .. }
+        | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
         engine::Error::Data(error) => of_data(error),
         engine::Error::Unused { .. } => exit::REFUSED,
         engine::Error::Collective(_)

@@ -81,6 +81,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         stall_timeout: ddprun::plan::Patience::Auto,
         compare_weights: Cadence::Never,
         on_oom: ddprun::plan::OnOom::Stop,
+        divergence_threshold: None,
         logging: LoggingPlan { dir: "logs".into(), every: Cadence::Steps(1), sinks: vec![] },
         expect: std::collections::BTreeMap::new(),
     }
