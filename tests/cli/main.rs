@@ -28,5 +28,6 @@ mod resume;
 mod running;
 mod stops;
 mod strace;
+mod surroundings;
 mod sweeps;
 mod watched;
