@@ -39,7 +39,7 @@ failpoints:
 # What takes minutes: ranks that starve, memory over 100,000 steps, disks that end at any byte.
 [group('check')]
 soak:
-    cargo test --locked --test cli -- --ignored --nocapture --test-threads=1 surroundings
+    cargo test --locked --test cli -- --ignored --nocapture --test-threads=1 surroundings network
 
 # N random schedules of kills, stops, signals and other numbers of ranks; `just chaos 1 SEED` plays one again.
 [group('check')]

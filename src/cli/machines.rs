@@ -98,7 +98,7 @@ fn apart(error: MeetError<Refusal>) -> Refusal {
         MeetError::Make(refusal) => return refusal,
         MeetError::Refused { .. } => (
             exit::REFUSED,
-            "start the same version with the same experiment and flags on all machines",
+            "start the same program with the same experiment and flags on all machines",
         ),
         MeetError::Stranger { .. } => (
             exit::PEER,

@@ -30,6 +30,7 @@ mod elastic;
 mod failure;
 mod foreign;
 mod greet;
+mod identity;
 mod inherit;
 mod join;
 mod kills;

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use rustix::process::{Signal, kill_process};
 
 use crate::experiments::BASE;
-use crate::lab::{Lab, children};
-use crate::running::{Ended, Running, pid_of, until};
+use crate::lab::{BINARY, Lab, children};
+use crate::running::{Ended, Running, pid_of, spawn, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 5] = [
@@ -259,6 +259,26 @@ fn another_experiment_on_another_machine_is_refused_on_both_by_its_key() {
         ended.says(&["node 1 (", "`optimizer.lr` is 0.25, and in that of node 0 it is 0.001"]);
     }
     assert!(!machines.labs[0].path("logs").exists());
+    machines.are_clean();
+}
+
+#[test]
+fn another_build_on_another_machine_is_refused_on_both() {
+    let machines = Machines::new(2);
+    let first = machines.start(0, &[]);
+    // The same program, but for a byte behind its end.
+    let mut program = fs::read(BINARY).unwrap();
+    program.push(0);
+    let path = machines.labs[1].write("ddprun", program);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let flags = ["small.toml", "--nproc-per-node", "1", "--nnodes", "2", "--node-rank", "1"];
+    let more = ["--master-addr", "127.0.0.1", "--master-port", &machines.port];
+    let args = [&flags[..], &more, &["--token-file", "run.token"]].concat();
+    let second = spawn(machines.labs[1].command(path.to_str().unwrap(), &args));
+    for ended in end(vec![first, second]) {
+        ended.has_code(2);
+        ended.says(&["it is ddprun 0.1.0 (build ", "), and node 0 is 0.1.0 (build "]);
+    }
     machines.are_clean();
 }
 

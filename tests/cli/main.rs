@@ -21,6 +21,7 @@ mod lab;
 mod limits;
 mod machines;
 mod memory;
+mod network;
 mod oom;
 mod outputs;
 mod policies;

@@ -286,6 +286,47 @@ fn an_image_that_is_cut_or_gone_while_a_run_reads_it_is_named() {
     }
 }
 
+#[test]
+fn images_of_any_name_are_read_and_shown_without_their_control_characters() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    let text = BASE.replace("\"shapes\"", "\"image_folder\"");
+    let from = text.find("dir = ").unwrap();
+    let to = text.find("num_workers").unwrap();
+    let folders = "train_dir = \"data/shapes/train\"\nval_dir = \"data/shapes/val\"\n";
+    let resize =
+        |part: &str| format!("\n[[data.transforms.{part}]]\nname = \"resize\"\nsize = [16, 16]\n");
+    let text = text[..from].to_owned() + folders + &text[to..] + &resize("train") + &resize("val");
+    lab.write("small.toml", text);
+    let longest = [&[b'x'; 251][..], b".png"].concat();
+    let names: [&[u8]; 5] = [
+        b"new\nline.png",
+        b"not\xffutf-8.png",
+        &longest,
+        b"-rf \x1b[31m.png",
+        "\u{202e}ü 🦀.png".as_bytes(),
+    ];
+    let mut image = PathBuf::new();
+    for name in names {
+        image = an_image(&lab.path("data/shapes/train"));
+        let to = image.with_file_name(OsStr::from_bytes(name));
+        fs::rename(&image, &to).unwrap();
+        image = to;
+    }
+    lab.run_to(0, &["small.toml", "logging.dir=logs2", "checkpoint.dir=checkpoints2"]);
+    fs::write(image.with_file_name(OsStr::from_bytes(names[3])), b"no image").unwrap();
+    fs::write(image.with_file_name(OsStr::from_bytes(names[0])), b"no image").unwrap();
+    let ended = lab.run_to(3, &["small.toml", "logging.dir=logs3", "checkpoint.dir=checkpoints3"]);
+    assert!(
+        !ended.stderr.contains('\u{1b}') && !ended.stderr.contains("new\nline"),
+        "{}",
+        ended.stderr
+    );
+    lab.is_clean();
+}
+
 // ----------------------------------------------------------------------------------------- locks
 
 #[test]
