@@ -13,6 +13,7 @@ use crate::launch::Role;
 use crate::model::{self, Registry};
 use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::{DESCRIPTION, Environment, RESOLVED};
+use crate::units::WorldSize;
 use crate::worker::exit;
 use crate::{data, failpoint, files, ops, report, worker};
 
@@ -94,8 +95,13 @@ pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Fact
     let (section, seed) = (data_section(experiment), experiment.experiment.seed);
     let data = data::survey(&section, seed, classify)
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
+        // Each of its ranks counts as a machine, which shares its cores with the others there.
+        Role::Foreign(place) if nodes > 1 => {
+            cores = (cores / place.local_world.count()).max(1);
+            Some(WorldSize::ONE)
+        }
         Role::Foreign(place) => Some(place.world),
         Role::Parent | Role::Child(_) => None,
     };

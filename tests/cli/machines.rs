@@ -282,6 +282,87 @@ fn another_build_on_another_machine_is_refused_on_both() {
     machines.are_clean();
 }
 
+/// Ranks as torchrun starts them on two machines of two: with its variables, while its store listens at `MASTER_PORT`.
+struct Launched {
+    machines: Machines,
+    _store: TcpListener,
+}
+
+impl Launched {
+    fn new() -> Self {
+        let mut machines = Machines::new(2);
+        let (store, port) = loop {
+            let store = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = store.local_addr().unwrap().port();
+            let beside = port.checked_add(1).map(|port| TcpListener::bind(("127.0.0.1", port)));
+            if beside.is_some_and(|beside| beside.is_ok()) {
+                break (store, port);
+            }
+        };
+        machines.port = port.to_string();
+        Self { machines, _store: store }
+    }
+
+    fn start(&self, args: &[&str], token: Option<&str>) -> Vec<Running> {
+        let start = |rank: usize| {
+            let mut command = self.machines.labs[rank / 2].ddprun(args);
+            let [rank, local] = [rank, rank % 2].map(|number| number.to_string());
+            command.envs([("RANK", rank.as_str()), ("WORLD_SIZE", "4")]);
+            command.envs([("LOCAL_RANK", local.as_str()), ("LOCAL_WORLD_SIZE", "2")]);
+            command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.machines.port)]);
+            command.envs(token.map(|file| ("DDPRUN_TOKEN_FILE", file)));
+            spawn(command)
+        };
+        (0..4).map(start).collect()
+    }
+}
+
+/// The experiment for four ranks.
+const FOUR: [&str; 3] = ["small.toml", "~distributed.devices", "train.batch_size=2"];
+
+#[test]
+fn ranks_that_torchrun_starts_on_two_machines_give_the_bits_of_one_also_after_a_stop() {
+    let one = Lab::with(BASE);
+    one.run_to(0, &["small.toml", "--nproc-per-node", "4", "train.batch_size=2"]);
+    let launched = Launched::new();
+    let lab = &launched.machines.labs[0];
+    for ended in end(launched.start(&FOUR, Some("run.token"))) {
+        ended.has_code(0);
+    }
+    assert!(state(lab) == state(&one));
+    assert!(!launched.machines.labs[1].path("checkpoints").exists());
+    one.run_to(0, &["resume", "train.epochs=3"]);
+    for ended in end(launched.start(&["resume", "train.epochs=3"], Some("run.token"))) {
+        ended.has_code(0);
+    }
+    assert!(state(lab) == state(&one));
+    launched.machines.are_clean();
+}
+
+#[test]
+fn of_ranks_that_torchrun_starts_on_two_machines_a_killed_one_ends_all() {
+    let launched = Launched::new();
+    let mut all = launched.start(&[&FOUR[..], &ENDLESS].concat(), Some("run.token"));
+    launched.machines.labs[0].wait_for_step_and_save(&mut all[0], 40);
+    all[3].signal(Signal::KILL);
+    let codes: Vec<i32> = end(all).into_iter().map(|ended| ended.code).collect();
+    assert_eq!(codes, [5, 5, 5, -9]);
+    launched.machines.are_clean();
+}
+
+#[test]
+fn ranks_that_torchrun_starts_on_two_machines_need_a_token() {
+    let launched = Launched::new();
+    for ended in end(launched.start(&FOUR, None)) {
+        ended.has_code(2);
+        ended.says(&[
+            "the launcher started 4 ranks, 2 of them on this machine",
+            "`DDPRUN_TOKEN_FILE`",
+        ]);
+    }
+    launched.machines.are_clean();
+}
+
 #[test]
 fn a_second_machine_of_a_number_is_refused_and_the_first_goes_on() {
     let machines = Machines::new(3);
