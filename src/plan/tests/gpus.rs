@@ -47,6 +47,33 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
 }
 
 #[test]
+fn a_smaller_group_leaves_out_the_devices_that_failed_while_there_are_others() {
+    let changes = ["distributed.min_world_size=1", "distributed.devices=4", "distributed.shards=4"];
+    let loaded = read(&auto(), &changes);
+    let facts = with_gpus(4);
+    let plan = Plan::new(&loaded, &facts, &describe).unwrap();
+    let smaller = plan.smaller(&loaded, &facts, &describe).unwrap();
+    let [two, one] = &smaller[..] else { panic!("{} smaller groups", smaller.len()) };
+    let devices = &plan.distributed.devices;
+    let on = |plan: &Plan, failed: &[&str]| {
+        let failed: Vec<String> = failed.iter().map(|name| (*name).to_owned()).collect();
+        plan.sparing(devices, &failed).distributed.devices.join(" ")
+    };
+    assert_eq!(on(two, &[]), "cuda:0 cuda:1");
+    assert_eq!(on(two, &["cuda:0"]), "cuda:1 cuda:2");
+    assert_eq!(on(two, &["cuda:1", "cuda:2"]), "cuda:0 cuda:3");
+    assert_eq!(on(one, &["cuda:0", "cuda:1"]), "cuda:2");
+    assert_eq!(on(two, &["cuda:0", "cuda:1", "cuda:2"]), "cuda:3 cuda:0", "there are no others");
+    // Of a list, in its order; two that share none now must not share one.
+    let listed = |list: &[&str], failed: &str| {
+        let list: Vec<String> = list.iter().map(|name| (*name).to_owned()).collect();
+        two.sparing(&list, &[failed.to_owned()]).distributed.devices.join(" ")
+    };
+    assert_eq!(listed(&["cuda:3", "cuda:0", "cuda:1"], "cuda:0"), "cuda:3 cuda:1");
+    assert_eq!(listed(&["cuda:0", "cuda:1", "cuda:1"], "cuda:0"), "cuda:0 cuda:1");
+}
+
+#[test]
 fn a_resolved_experiment_keeps_its_list_of_gpus() {
     let loaded = read(&auto(), &["distributed.devices=[1, 1]"]);
     let plan = Plan::new(&loaded, &with_gpus(2), &describe).unwrap();
