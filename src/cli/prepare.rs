@@ -61,10 +61,13 @@ pub(crate) fn decide(
     Ok(Prepared { loaded, plan, facts })
 }
 
-/// Fills in the sizes that lie beside the weights that the experiment names.
+/// Fills in the sizes that lie beside the weights and the adapters that the experiment names.
 pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Refusal> {
     let help = || Some("give the model's sizes in [model], or choose other weights".to_owned());
     model::complete(&mut loaded.experiment.model)
+        .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))?;
+    let help = || Some("give what the adapters have, or leave it away".to_owned());
+    model::complete_adapters(&mut loaded.experiment.model)
         .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))
 }
 

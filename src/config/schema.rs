@@ -174,6 +174,8 @@ pub struct Lora {
     pub dropout: Option<f64>,
     /// Layers that have one.
     pub targets: Option<Vec<String>>,
+    /// Folder of adapters in PEFT's form to start from.
+    pub adapters: Option<PathBuf>,
 }
 
 /// First layers of a `ResNet`.

@@ -48,8 +48,8 @@ pub enum Error {
     /// The model cannot be built.
     #[error("cannot build the model: {0}")]
     Model(#[from] model::Error),
-    /// `model.pretrained` does not fit.
-    #[error("cannot start from `model.pretrained`: {0}")]
+    /// `model.pretrained`, or `model.lora.adapters`, does not fit.
+    #[error("cannot start from given weights: {0}")]
     Pretrained(#[from] nn::state_dict::Error),
     /// A checkpoint cannot be written or used.
     #[error(transparent)]
