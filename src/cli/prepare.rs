@@ -14,7 +14,7 @@ use crate::model::{self, Registry};
 use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::{DESCRIPTION, Environment, RESOLVED};
 use crate::worker::exit;
-use crate::{data, failpoint, files, ops, report, worker};
+use crate::{collective, data, failpoint, files, ops, report, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -58,6 +58,10 @@ pub(crate) fn decide(
     complete(&mut loaded)?;
     let facts = measure(&loaded, origin)?;
     let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).map_err(refused)?;
+    collective::check(plan.distributed.backend).map_err(|why| {
+        let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
+        Refusal::new(exit::REFUSED, page)
+    })?;
     Ok(Prepared { loaded, plan, facts })
 }
 
@@ -104,7 +108,7 @@ pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Fact
 
 /// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told, not hidden: the
 /// user may believe to train on a GPU.
-fn gpus() -> Option<Vec<GpuFacts>> {
+pub(crate) fn gpus() -> Option<Vec<GpuFacts>> {
     match ops::visible_gpus()? {
         Ok(gpus) => {
             let facts = |(name, memory)| GpuFacts { name, memory };

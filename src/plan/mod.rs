@@ -31,8 +31,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    Calendar, Convolutions, Expectation, Interval, LossKind, Mode, NoiseScheduler, OnBadSample,
-    OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem, TransformKind,
+    Calendar, CommHook, Convolutions, Expectation, Interval, LossKind, Mode, NoiseScheduler,
+    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem, TransformKind,
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;

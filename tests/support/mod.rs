@@ -142,6 +142,8 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         bucket_cap: Bytes(2048),
         first_bucket_cap: Bytes(512),
         overlap: true,
+        comm_hook: ddprun::plan::CommHook::None,
+        nccl_if_apart: false,
         find_unused_parameters: false,
         timeout: Duration::from_mins(1),
     }

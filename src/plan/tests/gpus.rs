@@ -47,6 +47,24 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
 }
 
 #[test]
+fn ranks_of_a_launcher_that_see_as_many_gpus_as_one_rank_find_out_whether_they_differ() {
+    let launched = |gpus| Facts { launched_world: WorldSize::new(4), ..with_gpus(gpus) };
+    for (changes, gpus, finds_out) in [
+        (&[][..], 1, true),
+        (&[], 2, true),
+        (&[], 4, false),
+        (&["distributed.backend=shm"], 1, false),
+    ] {
+        let plan = good(&auto(), changes, &launched(gpus));
+        assert_eq!(plan.distributed.nccl_if_apart, finds_out, "{changes:?}, {gpus} GPUs");
+    }
+    let shared = good(&auto(), &["distributed.devices=[0, 0]"], &with_gpus(1));
+    assert!(!shared.distributed.nccl_if_apart, "we gave them the same");
+    let refused = told(&auto(), &["distributed.backend=nccl"], &launched(1));
+    assert!(refused[0].contains("leave it away"), "{refused:?}");
+}
+
+#[test]
 fn a_resolved_experiment_keeps_its_list_of_gpus() {
     let loaded = read(&auto(), &["distributed.devices=[1, 1]"]);
     let plan = Plan::new(&loaded, &with_gpus(2), &describe).unwrap();
