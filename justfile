@@ -36,6 +36,11 @@ failpoints:
     cargo test --locked --test cli -- --ignored strace
     cargo test --locked --lib failpoint
 
+# What takes minutes: ranks that starve, memory over 100,000 steps, disks that end at any byte.
+[group('check')]
+soak:
+    cargo test --locked --test cli -- --ignored --nocapture --test-threads=1 surroundings network
+
 # N random schedules of kills, stops, signals and other numbers of ranks; `just chaos 1 SEED` plays one again.
 [group('check')]
 chaos n="50" seed="1":
@@ -104,23 +109,26 @@ bench *args:
 bench-peers *names:
     cargo bench --locked --bench peers -- pairs "$@"
 
+# What a machine with a GPU needs, without Rust and network: target/gpu, and the same packed as target/gpu.tar.xz. Built without a GPU, so
+# `CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000` say for what.
+[group('measure')]
+gpu-pack:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    rm -rf target/gpu && mkdir -p target/gpu
+    executable() { sed -n "s|.*\"executable\":\"\([^\"]*$1[^\"]*\)\".*|\1|p" | tail -n 1; }
+    build=(--locked --features cuda --message-format=json)
+    cp "$(cargo build "${build[@]}" --release --bin ddprun | executable /ddprun)" target/gpu/ddprun
+    cp "$(cargo test "${build[@]}" --release --no-run --test gpu | executable /gpu-)" target/gpu/gpu-tests
+    cp "$(cargo bench "${build[@]}" --no-run --bench gpu | executable /gpu-)" target/gpu/gpu-bench
+    strip target/gpu/{ddprun,gpu-tests,gpu-bench}
+    cp benches/gpu.sh target/gpu/run.sh
+    mkdir target/gpu/peers && cp benches/peers/{bench_gpu,models}.py target/gpu/peers
+    cp -r experiments target/gpu/experiments
+    tar -C target -cJf target/gpu.tar.xz gpu
+    ls -lh target/gpu target/gpu.tar.xz
+
 # On a machine with a GPU: every `gpu_` test, then passes of models beside PyTorch's, and all results as one table at the end.
 [group('measure')]
-gpu:
-    #!/usr/bin/env bash
-    set -uo pipefail
-    log="$(mktemp)"
-    {
-      cargo test --locked --release --features cuda --test gpu -- gpu_ --nocapture --test-threads=1
-      cargo bench --locked --features cuda --bench gpu
-      if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
-        "${PYTHON:-python3}" benches/peers/bench_gpu.py
-        "${PYTHON:-python3}" benches/peers/bench_gpu.py --compile
-        cargo bench --locked --features cuda --bench gpu
-      else
-        echo 'SKIPPED: no PyTorch (PYTHON=... names one)'
-      fi
-    } 2>&1 | tee "$log"
-    echo
-    grep -E '^(TABLE|SKIPPED|test result)|FAILED|panicked' "$log" | sed 's/^TABLE //'
-    rm "$log"
+gpu: gpu-pack
+    target/gpu/run.sh

@@ -12,7 +12,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Result, Tensor};
 use ddprun::model::Registry;
 use ddprun::nn::Pass;
-use ddprun::ops::{GradientSink, cross_entropy, visible_gpus};
+use ddprun::ops::{GradientSink, cross_entropy, open_gpu, visible_gpus};
 use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 
@@ -114,7 +114,7 @@ fn main() {
         println!("SKIPPED: no GPU");
         return;
     };
-    let device = Device::new_cuda_with_stream(0).expect("a GPU");
+    let device = open_gpu(0).expect("a GPU");
     for work in &WORKS {
         for precision in [Precision::Fp32, Precision::Bf16, Precision::Fp16] {
             let line = match work.seconds_per_pass(&device, precision) {

@@ -7,7 +7,8 @@
 //!
 //! A rank is a number or `parent`; `*` is any, which also stands for what is left away, except that without a
 //! word about restarts only the first attempt fails. Actions: `kill`, `stop` (SIGSTOP), `panic`, `hang`, `exit(n)`,
-//! `term` (SIGTERM), `kill(parent)`, `term(parent)`, `sleep(ms)`, `flip` (a bit of the weights) at `weights`, and `wait`
+//! `term` (SIGTERM), `kill(parent)`, `term(parent)`, `sleep(ms)`, `flip` (a bit) at `weights` and
+//! at `reduced` (a gradient, after its reduction), `oom` (the error of a GPU without memory) at `memory`, and `wait`
 //! (for the disk, so that each checkpoint is there before the next step) at `checkpoint.queued`.
 //! Points are the phases of a rank (`launch::Phase`), and what calls [`reach`] by another name.
 
@@ -17,7 +18,7 @@ mod armed;
 mod rule;
 
 #[cfg(feature = "failpoints")]
-pub(crate) use armed::{check, enter_step, flips, reach, waits};
+pub(crate) use armed::{check, enter_step, flips, reach, runs_out, waits};
 
 /// Whether `DDPRUN_FP` can be read, and what is wrong with it.
 #[cfg(not(feature = "failpoints"))]
@@ -40,6 +41,13 @@ pub(crate) fn reach(_point: &str) {}
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub(crate) fn flips(_point: &str) -> bool {
+    false
+}
+
+/// Whether a device is to have no memory left here.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn runs_out(_point: &str) -> bool {
     false
 }
 

@@ -21,7 +21,7 @@ use crate::{checkpoint, launch};
 pub type Target = fn(&[u8]);
 
 /// All of them, by the names of their targets and of their folders in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("manifest", manifest),
     ("safetensors", safetensors),
@@ -29,6 +29,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("csv", csv),
     ("image", image),
     ("npz", npz),
+    ("parquet", parquet),
     ("wav", wav),
 ];
 
@@ -141,6 +142,13 @@ pub fn image(bytes: &[u8]) {
 
 /// Trajectories.
 pub fn npz(bytes: &[u8]) {
+    if let Ok((_file, path)) = in_memory(bytes) {
+        drop(fuzzed::trajectories(&path));
+    }
+}
+
+/// Trajectories in columns.
+pub fn parquet(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         drop(fuzzed::trajectories(&path));
     }

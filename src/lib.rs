@@ -13,6 +13,8 @@ pub mod rng;
 #[cfg(test)]
 mod mutated;
 mod failpoint;
+#[cfg(feature = "cuda")]
+mod cuda_libraries;
 pub mod files;
 pub mod event;
 pub mod config;

@@ -158,6 +158,22 @@ mod tests {
     }
 
     #[test]
+    fn counters_and_places_are_of_64_bits() {
+        // The stream that dropout draws from in step 2^32 + 1 of the run with seed 0, before and after position 2^32.
+        let key = |step| Key::new(0, Purpose::Dropout, step, 0);
+        let place = |i: u64| (1 << 32) - 1 + i;
+        let draws = [place(0), place(1), place(2)].map(|counter| key(place(2)).bits(counter));
+        assert_eq!(
+            draws,
+            [13_588_798_926_330_185_176, 294_436_513_670_394_822, 18_170_069_385_088_787_245]
+        );
+        let low = [u64::from(u32::MAX), 0, 1].map(|counter| key(1).bits(counter));
+        assert!(draws.iter().all(|draw| !low.contains(draw)), "neither wraps");
+        let same_step = [0, 1].map(|counter| key(place(2)).bits(counter));
+        assert!(same_step.iter().all(|draw| !draws.contains(draw)), "the position does not wrap");
+    }
+
+    #[test]
     fn a_permutation_holds_each_index_once() {
         for n in [0, 1, 2, 7, 1000] {
             let mut order = permutation(Key::new(1, Purpose::Shuffle, 0, 0), n);

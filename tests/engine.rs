@@ -440,6 +440,27 @@ fn a_loss_that_is_not_finite_stops_all_ranks_with_its_place_or_is_skipped() {
     }
 }
 
+#[test]
+fn a_loss_past_the_threshold_stops_all_ranks_before_a_weight_moves() {
+    for threshold in [1e9, 0.5] {
+        let mut plan = plan("mlp", &[10], 2);
+        plan.divergence_threshold = Some(threshold);
+        on_ranks(&plan, |collective| {
+            let rank = collective.rank();
+            let mut engine = engine(&plan, collective);
+            let before = fingerprint(&engine);
+            match step(&mut engine, &plan, rank) {
+                Ok(report) => assert!(report.updated && report.loss <= threshold),
+                Err(Error::Exploded { step: 1, loss, threshold: named }) => {
+                    assert!(loss > named && named == threshold);
+                    assert_eq!(fingerprint(&engine), before);
+                }
+                Err(other) => panic!("{other}"),
+            }
+        });
+    }
+}
+
 /// A linear layer, and a parameter that the loss never reaches.
 struct HalfUsed(Linear, #[expect(dead_code, reason = "that is the point")] Param);
 

@@ -7,22 +7,26 @@
     reason = "a test, which prints a row of a table"
 )]
 
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use candle_core::{Device, Result, Tensor, Var};
 use ddprun::nn::Init;
 use ddprun::ops::{
-    self, Activation, Attention, ConvNorm, ConvOptions, GradientSink, LinearActivation, Place,
-    Uses, Weight, Window,
+    self, Activation, Attention, Average, ConvNorm, ConvOptions, GradientSink, LinearActivation,
+    Place, Uses, Weight, Window,
 };
 use ddprun::plan::{Convolutions, Precision};
 use ddprun::rng::{Key, Purpose};
 
-/// The first GPU; `None`, said aloud, without one.
+/// The first GPU, opened once: what a thread keeps belongs to one stream. `None`, said aloud, without one.
 fn gpu(test: &str) -> Option<Device> {
+    static GPU: OnceLock<Device> = OnceLock::new();
     match ops::visible_gpus() {
-        Some(Ok(gpus)) if !gpus.is_empty() => Some(Device::new_cuda_with_stream(0).unwrap()),
+        Some(Ok(gpus)) if !gpus.is_empty() => {
+            Some(GPU.get_or_init(|| ops::open_gpu(0).unwrap()).clone())
+        }
         found => {
             println!("SKIPPED {test}: no GPU ({found:?})");
             None
@@ -142,6 +146,10 @@ fn gpu_convolutions() {
         let options = conv(2, 2, 1, precision);
         let name = format!("conv1d {precision:?}");
         twin.check(&name, &|x, w| ops::conv1d(&x[0], &w[0], Some(&w[1]), options));
+        let twin = Twin { operands: &[&[3, 9, 8]], weights: &[&[8, 16, 4], &[16]], tolerance };
+        let options = conv(2, 1, 1, precision);
+        let name = format!("conv_transpose1d {precision:?}");
+        twin.check(&name, &|x, w| ops::conv_transpose1d(&x[0], &w[0], &w[1], options));
     }
 }
 
@@ -234,6 +242,22 @@ fn gpu_rows() {
     twin.check("rms_norm", &|x, w| ops::rms_norm(&x[0], &w[0], 1e-5));
     let twin = Twin { operands: &[&[6, 5, 130]], weights: &[], tolerance: 1e-5 };
     twin.check("softmax", &|x, _| ops::softmax(&x[0]));
+    let twin = Twin { operands: &[&[3, 70, 24]], weights: &[&[24], &[24]], tolerance: 2e-5 };
+    twin.check("group_norm", &|x, w| ops::group_norm(&x[0], [&w[0], &w[1]], 4, 1e-5));
+}
+
+#[test]
+fn gpu_series_and_positions() {
+    let twin = Twin { operands: &[&[2, 33, 48]], weights: &[], tolerance: 2e-6 };
+    twin.check("rotary", &|x, _| ops::rotary(&x[0], 3, 10_000.0));
+    for (window, average) in [(25, Average::Centred), (24, Average::Trailing)] {
+        // An average has no gradient: the product with x makes one.
+        twin.check(&format!("moving_average {average:?}"), &|x, _| {
+            &ops::moving_average(&x[0], window, average)? * &x[0]
+        });
+    }
+    let twin = Twin { operands: &[&[4, 96, 7], &[4, 96, 7]], weights: &[], tolerance: 3e-5 };
+    twin.check("time_frequency", &|x, _| ops::time_frequency(&x[0], &x[1], 0.35));
 }
 
 #[test]
@@ -298,10 +322,12 @@ fn trains(name: &str, changes: &[&str]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let root = env!("CARGO_MANIFEST_DIR");
-    let ended = Command::new(env!("CARGO_BIN_EXE_ddprun"))
+    // Where the program was carried to another machine, its script says where it is (benches/gpu.sh).
+    let carried = |name: &str, built: &str| std::env::var_os(name).unwrap_or(built.into());
+    let root = PathBuf::from(carried("DDPRUN_ROOT", env!("CARGO_MANIFEST_DIR")));
+    let ended = Command::new(carried("DDPRUN", env!("CARGO_BIN_EXE_ddprun")))
         .current_dir(folder.path())
-        .arg(format!("{root}/experiments/quickstart.toml"))
+        .arg(root.join("experiments/quickstart.toml"))
         .args(["train.epochs=1"])
         .args(changes)
         .output()
@@ -318,6 +344,8 @@ fn gpu_a_run_on_one_gpu_and_one_with_two_ranks_on_it() {
     trains("one GPU, bf16", &[alone, "train.precision=bf16"]);
     trains("one GPU, fp16", &[alone, "train.precision=fp16"]);
     trains("two ranks on one GPU", &["distributed.devices=[0, 0]"]);
+    let hook = "distributed.comm_hook=bf16";
+    trains("two ranks on one GPU, compressed", &["distributed.devices=[0, 0]", hook]);
 }
 
 #[test]
@@ -328,4 +356,8 @@ fn gpu_a_run_with_nccl() {
         return;
     }
     trains("two GPUs", &["distributed.devices=2"]);
+    for hook in ["bf16", "fp16"] {
+        let change = format!("distributed.comm_hook={hook}");
+        trains(&format!("two GPUs, {hook}"), &["distributed.devices=2", &change]);
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ddprun::collective::{self, Collective, Error, Op, tree_sum};
 use ddprun::launch;
-use ddprun::plan::BackendPlan;
+use ddprun::plan::{BackendPlan, CommHook};
 use ddprun::units::{Bytes, Rank, WorldSize};
 use proptest::prelude::*;
 
@@ -86,6 +86,41 @@ fn sums_are_the_fixed_tree_bit_for_bit_on_all_ranks_whatever_the_lengths() {
         let right: Vec<_> = lengths.iter().map(|&n| bits(&expected(world, n))).collect();
         for sums in spawn(world, gradients, LONG, |group| sum_of(group, &lengths)) {
             assert_eq!(sums, right, "world size {world}");
+        }
+    }
+}
+
+#[test]
+fn compressed_sums_are_those_of_rounded_gradients_and_the_same_on_all_ranks() {
+    type Round = fn(f32) -> f32;
+    let hooks: [(CommHook, Round); 2] = [
+        (CommHook::Bf16, |v| half::bf16::from_f32(v).to_f32()),
+        (CommHook::Fp16, |v| half::f16::from_f32(v).to_f32()),
+    ];
+    let (world, n) = (3u32, 5000);
+    for (hook, round) in hooks {
+        let mut all: Vec<Vec<f32>> = (0..world)
+            .map(|rank| (0..n).map(|i| round(value(rank, i) * (1.0 / world as f32))).collect())
+            .collect();
+        let mut parts: Vec<&mut [f32]> = all.iter_mut().map(|v| &mut v[..]).collect();
+        tree_sum(&mut parts);
+        let right: Vec<f32> = parts[0].iter().map(|v| round(*v) * world as f32).collect();
+        assert!(bits(&right) != bits(&expected(world, n)));
+        let size = mapping(world, n);
+        let fd = launch::shared_memory(size).unwrap();
+        let sums: Vec<Vec<Vec<u32>>> = std::thread::scope(|scope| {
+            let start = |rank| {
+                let fd = &fd;
+                scope.spawn(move || {
+                    let group = collective::compressed(open(fd, size, rank, world, LONG), hook);
+                    sum_of(&*group, &[n])
+                })
+            };
+            let threads: Vec<_> = (0..world).map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for found in sums {
+            assert_eq!(found, [bits(&right)], "{hook:?}");
         }
     }
 }

@@ -166,7 +166,7 @@ fn weights_of_a_tied_half_precision_file_load_and_come_back() {
 
 fn lora(r: usize, targets: &[&str]) -> LoraPlan {
     let targets = targets.iter().map(|&target| target.to_owned()).collect();
-    LoraPlan { r, alpha: 8.0, dropout: 0.0, targets }
+    LoraPlan { r, alpha: 8.0, dropout: 0.0, targets, adapters: None }
 }
 
 fn adapted(sizes: [usize; 6], r: usize, targets: &[&str]) -> ModelPlan {

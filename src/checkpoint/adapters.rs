@@ -107,3 +107,6 @@ fn written<'a>(
 fn misfit(error: impl ToString) -> Error {
     super::load::misfit(&PathBuf::from(MODEL), error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,10 +4,12 @@ use std::path::Path;
 
 use crate::cli::args::Launch;
 use crate::cli::prepare::{OwnedRun, join_run};
-use crate::cli::train::{Asked, supervise};
+use crate::cli::train::{Asked, supervise, take_part};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
-use crate::launch::{self, MeetError, Place};
+use crate::launch::rank_env::Foreign;
+use crate::launch::{self, Key, MeetError, Place};
+use crate::model::Registry;
 use crate::units::Rank;
 use crate::worker::exit;
 
@@ -45,11 +47,22 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<Place>, Refusal> {
             `--token-file run.token`";
         return refuse("needs a token, by which the machines know each other", help);
     };
-    let token = launch::read_token(file).map_err(|error| {
+    Ok(Some(Place { node, nodes, master, port, token: read_token(file)? }))
+}
+
+/// The place of a rank that another launcher started beside ranks of other machines, if it may meet them.
+pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<Place>, Refusal> {
+    let Some(meeting) = &foreign.meeting else { return Ok(None) };
+    let (node, nodes, port) = (foreign.rank.0, foreign.world.get(), meeting.port);
+    let token = read_token(&meeting.token_file)?;
+    Ok(Some(Place { node, nodes, master: meeting.master.clone(), port, token }))
+}
+
+fn read_token(file: &Path) -> Result<Key, Refusal> {
+    launch::read_token(file).map_err(|error| {
         let help = "`ddprun token FILE` makes one; copies need `chmod 600`";
         Refusal::of(exit::REFUSED, &error, Some(help.into()))
-    })?;
-    Ok(Some(Place { node, nodes, master, port, token }))
+    })
 }
 
 /// Where the machines meet: torchrun's two ways to say it.
@@ -93,12 +106,38 @@ pub(crate) fn train(place: &Place, asked: &Asked, resume: bool) -> Result<u8, Re
     supervise(&plan, vec![], &mut run, resume, Some(&mut nodes))
 }
 
+/// A rank of another launcher, which meets those of all machines itself. Rank 0 makes the run's folders.
+pub(crate) fn train_launched(
+    foreign: &Foreign,
+    place: &Place,
+    asked: &Asked,
+    resume: bool,
+    registry: &Registry,
+) -> Result<u8, Refusal> {
+    let plan = &asked.prepared.plan;
+    // Rank 0 holds the run's lock as long as it lives.
+    let mut owned = None;
+    let make = || {
+        let run = asked.open()?;
+        let made = (plan.clone(), run.folders.clone(), resume);
+        owned = Some(run);
+        Ok::<_, Refusal>(made)
+    };
+    let met = launch::join_machines(foreign, place, plan, make, &mut |line| to_stderr(line));
+    let membership = met.map_err(apart)?;
+    let _run = match owned {
+        Some(run) => run,
+        None => join_run(membership.rank_plan.run.clone(), &asked.prepared)?,
+    };
+    Ok(take_part(membership, registry))
+}
+
 fn apart(error: MeetError<Refusal>) -> Refusal {
     let (code, help) = match error {
         MeetError::Make(refusal) => return refusal,
         MeetError::Refused { .. } => (
             exit::REFUSED,
-            "start the same version with the same experiment and flags on all machines",
+            "start the same program with the same experiment and flags on all machines",
         ),
         MeetError::Stranger { .. } => (
             exit::PEER,

@@ -16,6 +16,8 @@ mod train;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, Parser};
 
@@ -57,6 +59,7 @@ impl Refusal {
 
 /// Runs the command line `arguments` (the first is the program's name) with the models of `registry`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -> ExitCode {
+    outlive_file_limits();
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(error) => return usage(&error),
@@ -72,6 +75,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -
             ExitCode::from(refusal.code)
         }
     }
+}
+
+/// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it would say nothing.
+fn outlive_file_limits() {
+    let nobody_looks = Arc::new(AtomicBool::new(false));
+    // Where this is refused, the signal ends the process, as it would have done.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, nobody_looks);
 }
 
 fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {

@@ -13,8 +13,9 @@ use crate::launch::Role;
 use crate::model::{self, Registry};
 use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::{DESCRIPTION, Environment, RESOLVED};
+use crate::units::WorldSize;
 use crate::worker::exit;
-use crate::{data, failpoint, files, ops, report, worker};
+use crate::{collective, data, failpoint, files, ops, report, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -58,13 +59,20 @@ pub(crate) fn decide(
     complete(&mut loaded)?;
     let facts = measure(&loaded, origin)?;
     let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).map_err(refused)?;
+    collective::check(plan.distributed.backend).map_err(|why| {
+        let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
+        Refusal::new(exit::REFUSED, page)
+    })?;
     Ok(Prepared { loaded, plan, facts })
 }
 
-/// Fills in the sizes that lie beside the weights that the experiment names.
+/// Fills in the sizes that lie beside the weights and the adapters that the experiment names.
 pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Refusal> {
     let help = || Some("give the model's sizes in [model], or choose other weights".to_owned());
     model::complete(&mut loaded.experiment.model)
+        .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))?;
+    let help = || Some("give what the adapters have, or leave it away".to_owned());
+    model::complete_adapters(&mut loaded.experiment.model)
         .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))
 }
 
@@ -94,8 +102,13 @@ pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Fact
     let (section, seed) = (data_section(experiment), experiment.experiment.seed);
     let data = data::survey(&section, seed, classify)
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
+        // Each of its ranks counts as a machine, which shares its cores with the others there.
+        Role::Foreign(place) if nodes > 1 => {
+            cores = (cores / place.local_world.count()).max(1);
+            Some(WorldSize::ONE)
+        }
         Role::Foreign(place) => Some(place.world),
         Role::Parent | Role::Child(_) => None,
     };
@@ -104,7 +117,7 @@ pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Fact
 
 /// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told, not hidden: the
 /// user may believe to train on a GPU.
-fn gpus() -> Option<Vec<GpuFacts>> {
+pub(crate) fn gpus() -> Option<Vec<GpuFacts>> {
     match ops::visible_gpus()? {
         Ok(gpus) => {
             let facts = |(name, memory)| GpuFacts { name, memory };
@@ -216,6 +229,11 @@ fn describe_environment(logs: PathBuf) -> Option<JoinHandle<()>> {
 fn unwritable(error: files::Error) -> Refusal {
     let help = match error {
         files::Error::InUse { .. } => "wait for that process, or stop it",
+        files::Error::Io { operation: "lock", .. } => {
+            "the file system of this folder does not lock files, so two processes could write the same run: mount it \
+             with locks (NFS: a lock manager or `local_lock=flock`; Lustre: `flock`), or choose another folder with \
+             `logging.dir`"
+        }
         _ => "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`",
     };
     Refusal::of(exit::STORAGE, &error, Some(help.into()))

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
 use crate::cli::prepare::{
-    ALONE, Prepared, complete, data_section, measure, own_run, refused, vocabulary,
+    ALONE, Prepared, complete, data_section, gpus, measure, own_run, refused, vocabulary,
 };
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
@@ -31,8 +31,7 @@ pub(crate) fn sweep(args: &SweepArgs, registry: &Registry) -> Result<u8, Refusal
     let order = Order {
         sweep: &sweep,
         base: &base,
-        // Without GPUs a core is a device.
-        machine: Machine { cores, devices: cores },
+        machine: Machine { cores, gpus: gpus().map_or(0, |gpus| gpus.len()) },
         extend: args.extend,
         screen: Screen::detect(
             std::env::var_os("NO_COLOR").and_then(|v| v.into_string().ok()).as_deref(),
@@ -137,12 +136,20 @@ fn in_words(problems: Problems) -> String {
 type Surveyed = (Data, u64, LossKind);
 
 impl Ddp<'_> {
-    /// The base with `changes`, decided for `cores`, without touching anything.
-    fn decide(&self, changes: &[String], cores: usize) -> Result<Prepared, String> {
+    /// The base with `changes`, decided for `cores` and the GPUs of the machine that a trial has, without touching anything.
+    fn decide(
+        &self,
+        changes: &[String],
+        cores: usize,
+        gpus: Option<&[usize]>,
+    ) -> Result<Prepared, String> {
         let mut loaded =
             config::load(self.base, changes, &vocabulary(self.registry)).map_err(in_words)?;
         complete(&mut loaded).map_err(|refusal| refusal.to_string())?;
-        let facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
+        let mut facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
+        if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
+            *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
+        }
         let describe = |model: &_| self.registry.describe(model);
         let plan = Plan::new(&loaded, &facts, &describe).map_err(in_words)?;
         Ok(Prepared { loaded, plan, facts })
@@ -161,8 +168,20 @@ impl Ddp<'_> {
         Ok(Facts { cores, ..facts })
     }
 
+    /// This program, whose ranks see these GPUs only, numbered from 0; all that we see where none are given.
+    fn program_on(&self, gpus: &[usize]) -> Program {
+        const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+        let mut program = self.program.clone();
+        if !gpus.is_empty() {
+            let ours = std::env::var_os(VISIBLE).map(|names| names.to_string_lossy().into_owned());
+            let names = sweep::visible_gpus(gpus, ours.as_deref());
+            program.env.push((VISIBLE.into(), names.into()));
+        }
+        program
+    }
+
     fn run(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Result<Outcome, String> {
-        let prepared = self.decide(&job.changes, job.cores)?;
+        let prepared = self.decide(&job.changes, job.cores, Some(&job.gpus))?;
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +189,7 @@ impl Ddp<'_> {
         };
         let start = Start {
             resume: job.resume,
-            program: self.program.clone(),
+            program: self.program_on(&job.gpus),
             console: Console::File,
             smaller: prepared.smaller(self.registry).map_err(|refusal| refusal.to_string())?,
             bell: Some(job.bell.clone()),
@@ -193,7 +212,7 @@ impl Ddp<'_> {
 
 impl Trainer for Ddp<'_> {
     fn check(&self, changes: &[String]) -> Result<Length, String> {
-        let length = self.decide(changes, 1)?.plan.length;
+        let length = self.decide(changes, 1, None)?.plan.length;
         Ok(Length { steps_per_epoch: length.steps_per_epoch, total_steps: length.total_steps })
     }
 
@@ -203,7 +222,7 @@ impl Trainer for Ddp<'_> {
     }
 
     fn report(&self, job: &Job) {
-        if let Ok(prepared) = self.decide(&job.changes, job.cores) {
+        if let Ok(prepared) = self.decide(&job.changes, job.cores, Some(&job.gpus)) {
             crate::cli::train::draw(&prepared.plan, &job.folders);
         }
     }

@@ -9,7 +9,7 @@ use crate::cli::args::{Launch, Run};
 use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare};
 use crate::cli::{Refusal, machines, to_stderr};
 use crate::files;
-use crate::launch::{self, Console, JoinError, Nodes, Note, Program, Role, Start};
+use crate::launch::{self, Console, JoinError, Membership, Nodes, Note, Program, Role, Start};
 use crate::model::Registry;
 use crate::plan::{Plan, RunFolders, Sink};
 use crate::report;
@@ -54,7 +54,13 @@ pub(crate) fn start(
     let role = role()?;
     let place = machines::place(launch)?;
     match (&role, place) {
-        (Role::Foreign(_), None) => foreign(make, resume, &role, registry),
+        (Role::Foreign(launched), None) => match machines::launched_place(launched)? {
+            Some(place) => {
+                let asked = make((&role, place.nodes))?;
+                machines::train_launched(launched, &place, &asked, resume, registry)
+            }
+            None => foreign(make, resume, &role, registry),
+        },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for several machines\n  \
                 do: start `ddprun --nnodes` on each machine by itself, without a launcher";
@@ -215,6 +221,11 @@ fn foreign(
         Err(JoinError::Make(refusal)) => return Err(refusal),
         joined => joined.map_err(|error| no_place(&error))?,
     };
+    Ok(take_part(membership, registry))
+}
+
+/// Trains as one rank, which nobody watches but its launcher.
+pub(crate) fn take_part(membership: Membership, registry: &Registry) -> u8 {
     let plan = membership.rank_plan.plan.clone();
     let (rank, folders) = (membership.rank_plan.rank, membership.rank_plan.run.clone());
     let outcome = worker::run(membership, registry);
@@ -225,7 +236,7 @@ fn foreign(
         let help = failure.help.map_or(String::new(), |help| format!("\n  do: {help}"));
         to_stderr(&format!("error: rank {rank}: {}{help}", failure.message));
     }
-    Ok(outcome.code)
+    outcome.code
 }
 
 fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {

@@ -317,3 +317,6 @@ fn call(rank: Rank, [seq, code_of_op, bytes, tag]: [u64; 4]) -> Result<Call, Err
     let op = op.ok_or_else(|| Error::mapping(format!("the slot of rank {rank} is damaged")))?;
     Ok(Call { seq, op, bytes: Bytes(bytes), tag })
 }
+
+#[cfg(test)]
+mod tests;

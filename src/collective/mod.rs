@@ -14,6 +14,7 @@
 //! | `all_gather` | S/P, 1 or more | S written, the sum of the others' S read   | staging halves                   |
 //! | `barrier`    | 1             | 0                                          |                                  |
 
+mod compressed;
 mod lines;
 mod mapping;
 mod meeting;
@@ -32,7 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::launch::Peer;
-use crate::plan::BackendPlan;
+#[cfg(feature = "cuda")]
+use crate::plan::DistributedPlan;
+use crate::plan::{BackendPlan, CommHook};
 use crate::units::{Bytes, Rank, WorldSize};
 
 pub use reduce::tree_sum;
@@ -127,7 +130,8 @@ pub trait OnGpu {
     fn finish(&self) -> Result<(), Error>;
 }
 
-/// [`open`] for a rank that computes on a GPU: gradients go through NCCL where the plan says so.
+/// [`open`] for a rank that computes on a GPU: gradients go through NCCL where the plan says so, or where ranks find that their
+/// GPUs differ.
 ///
 /// # Errors
 ///
@@ -135,17 +139,50 @@ pub trait OnGpu {
 #[cfg(feature = "cuda")]
 pub(crate) fn open_on_gpu(
     gpu: &crate::ops::cuda::Gpu,
-    backend: BackendPlan,
-    (rank, world): (Rank, WorldSize),
+    plan: &DistributedPlan,
+    rank: Rank,
     fd: Option<OwnedFd>,
-    timeout: Duration,
 ) -> Result<Arc<dyn Collective>, Error> {
-    let BackendPlan::Nccl { mapping } = backend else {
-        return open(backend, rank, world, fd, timeout);
+    let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
+    let mapping = match plan.backend {
+        BackendPlan::Nccl { mapping } => mapping,
+        BackendPlan::Shm { mapping } if plan.nccl_if_apart => mapping,
+        other => return open(other, rank, world, fd, timeout),
     };
     let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
     let control = shm::Shm::open(&fd, mapping, rank, world, timeout)?;
-    Ok(Arc::new(nccl::Nccl::open(gpu, control, timeout)?))
+    if plan.nccl_if_apart && !are_apart(&control.all_gather(&nccl::identity(gpu))?) {
+        return Ok(Arc::new(control));
+    }
+    Ok(Arc::new(nccl::Nccl::open(gpu, control, hook, timeout)?))
+}
+
+/// Whether the libraries that `backend` calls are on this machine.
+///
+/// # Errors
+///
+/// NCCL is not: where it was looked for.
+#[cfg(feature = "cuda")]
+pub(crate) fn check(backend: BackendPlan) -> Result<(), String> {
+    match backend {
+        BackendPlan::Nccl { .. } => crate::cuda_libraries::check_nccl(),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the libraries that `backend` calls are on this machine: without CUDA it calls none.
+#[cfg(not(feature = "cuda"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+pub(crate) fn check(_backend: BackendPlan) -> Result<(), String> {
+    Ok(())
+}
+
+/// Whether no two ranks compute on one GPU: each says which is its own, or nothing if it cannot use NCCL.
+#[cfg(any(feature = "cuda", test))]
+fn are_apart(gpus: &[Vec<u8>]) -> bool {
+    let mut sorted: Vec<&Vec<u8>> = gpus.iter().collect();
+    sorted.sort();
+    sorted.iter().all(|gpu| !gpu.is_empty()) && sorted.windows(2).all(|pair| pair[0] != pair[1])
 }
 
 /// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.
@@ -171,6 +208,15 @@ pub fn open(
         BackendPlan::Nccl { .. } => Err(Error::mapping("`nccl` is opened on a GPU")),
         BackendPlan::Tcp => Err(Error::Lines { what: "none were received".to_owned() }),
     }
+}
+
+/// The group, whose reductions go in the half precision of `hook`, if there is one. A world of one sends nothing and stays as it is, and
+/// so does a group that sums on GPUs, which got its hook when it was opened.
+pub fn compressed(group: Arc<dyn Collective>, hook: CommHook) -> Arc<dyn Collective> {
+    if hook == CommHook::None || group.world_size() == WorldSize::ONE {
+        return group;
+    }
+    Arc::new(compressed::Compressed::new(group, hook))
 }
 
 /// Joins a group whose ranks share no memory, through the connections to all its other ranks. No rank waits longer
@@ -353,4 +399,20 @@ impl fmt::Display for Call {
 fn list(missing: &[Missing]) -> String {
     let each = missing.iter().map(|m| format!("rank {} (in call {})", m.rank, m.begun));
     each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::are_apart;
+
+    #[test]
+    fn gpus_are_apart_if_all_are_known_and_none_is_there_twice() {
+        let apart = |names: &[&str]| {
+            let gpus: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            are_apart(&gpus)
+        };
+        assert!(apart(&["a", "c", "b"]));
+        assert!(!apart(&["a", "b", "a"]));
+        assert!(!apart(&["a", ""]), "one of them has no NCCL");
+    }
 }

@@ -8,16 +8,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use cudarc::driver::result::device;
 use cudarc::driver::{CudaStream, DriverError};
 use cudarc::nccl::{result as api, sys};
 
 use crate::collective::shm::Shm;
 use crate::collective::{Collective, Error, OnGpu, Segment};
-use crate::ops::cuda::{Gpu, pointer};
+use crate::cuda_libraries;
+use crate::ops::cuda::{Gpu, compress, expand, pointer};
+use crate::plan::CommHook;
 use crate::units::{Rank, WorldSize};
 
 /// Bytes of what identifies a communicator.
@@ -34,6 +37,9 @@ pub(super) struct Nccl {
     /// Where gradients are summed.
     sums: Arc<CudaStream>,
     timeout: Duration,
+    hook: CommHook,
+    /// What is under way in half precision, and where it belongs.
+    halves: Mutex<Vec<(Tensor, Tensor)>>,
     version: String,
     aborted: AtomicBool,
 }
@@ -46,7 +52,12 @@ unsafe impl Send for Communicator {}
 
 impl Nccl {
     /// Makes the communicator together with the other ranks.
-    pub(super) fn open(gpu: &Gpu, control: Shm, timeout: Duration) -> Result<Self, Error> {
+    pub(super) fn open(
+        gpu: &Gpu,
+        control: Shm,
+        hook: CommHook,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
         let version = version()?;
         let mut id = [0u8; ID_BYTES];
         if control.rank().is_first() {
@@ -57,7 +68,32 @@ impl Nccl {
         let sums = compute.context().new_stream().map_err(driver)?;
         let communicator = join(&compute, id, (control.rank(), control.world_size()), timeout)?;
         let (communicator, aborted) = (Mutex::new(communicator), AtomicBool::new(false));
-        Ok(Self { control, communicator, compute, sums, timeout, version, aborted })
+        let halves = Mutex::new(Vec::new());
+        Ok(Self { control, communicator, compute, sums, timeout, hook, halves, version, aborted })
+    }
+
+    /// What travels for `values`, and what NCCL calls its numbers: themselves, or their half that goes back in
+    /// [`Nccl::expand_halves`].
+    fn travelling(&self, values: &Tensor) -> candle_core::Result<(Tensor, sys::ncclDataType_t)> {
+        let (dtype, name) = match self.hook {
+            CommHook::None => return Ok((values.clone(), sys::ncclDataType_t::ncclFloat32)),
+            CommHook::Bf16 => (DType::BF16, sys::ncclDataType_t::ncclBfloat16),
+            CommHook::Fp16 => (DType::F16, sys::ncclDataType_t::ncclFloat16),
+        };
+        let half = compress(values, dtype, 1.0 / self.control.world_size().get() as f32)?;
+        self.halves().push((values.clone(), half.clone()));
+        Ok((half, name))
+    }
+
+    /// Puts what travelled in half precision back, behind its sums in the order of the compute stream.
+    fn expand_halves(&self) -> candle_core::Result<()> {
+        let world = self.control.world_size().get() as f32;
+        let mut halves = self.halves();
+        halves.drain(..).try_for_each(|(values, half)| expand(&half, &values, world))
+    }
+
+    fn halves(&self) -> MutexGuard<'_, Vec<(Tensor, Tensor)>> {
+        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends NCCL's part of the group and passes the reason on.
@@ -105,8 +141,9 @@ impl Nccl {
 
 impl OnGpu for Nccl {
     fn enqueue_all_reduce(&self, values: &Tensor) -> Result<(), Error> {
-        let place = pointer(values).map_err(|error| Error::Nccl { what: error.to_string() })?;
-        let place = place as *mut std::ffi::c_void;
+        let tensor = |error: candle_core::Error| Error::Nccl { what: error.to_string() };
+        let (travelling, number_type) = self.travelling(values).map_err(tensor)?;
+        let place = pointer(&travelling).map_err(tensor)? as *mut std::ffi::c_void;
         let ready = self.compute.record_event(None).map_err(driver)?;
         self.sums.wait(&ready).map_err(driver)?;
         if self.aborted.load(Ordering::SeqCst) {
@@ -114,14 +151,14 @@ impl OnGpu for Nccl {
             return Err(self.control.end().unwrap_or(Error::Nccl { what }));
         }
         let communicator = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the handle is live; `values` are that many f32 in the memory of this rank's GPU, which live as long as
-        // the engine, and the stream is of the same context.
+        // SAFETY: the handle is live; these are that many numbers in the memory of this rank's GPU, which live as long as
+        // the engine, or until `finish` has enqueued their way back; the stream is of the same context.
         let enqueued = unsafe {
             api::all_reduce(
                 place,
                 place,
                 values.elem_count(),
-                sys::ncclDataType_t::ncclFloat32,
+                number_type,
                 sys::ncclRedOp_t::ncclSum,
                 communicator.0,
                 self.sums.cu_stream().cast(),
@@ -134,6 +171,7 @@ impl OnGpu for Nccl {
     fn finish(&self) -> Result<(), Error> {
         let done = self.sums.record_event(None).map_err(driver)?;
         self.compute.wait(&done).map_err(driver)?;
+        self.expand_halves().map_err(|error| Error::Nccl { what: error.to_string() })?;
         let began = Instant::now();
         while !done.try_is_complete().map_err(driver)? {
             if let Some(error) = self.reason_to_stop(began) {
@@ -177,7 +215,8 @@ impl Collective for Nccl {
     }
 
     fn describe(&self) -> Option<String> {
-        Some(format!("gradients are summed by NCCL {}", self.version))
+        let numbers = self.hook.name();
+        Some(format!("gradients are summed by NCCL {}, in {numbers}", self.version))
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
@@ -201,6 +240,15 @@ impl Drop for Nccl {
             // SAFETY: the handle is live, and this is its last use.
             drop(unsafe { api::comm_destroy(communicator.0) });
         }
+    }
+}
+
+/// What tells the GPU from all others, whatever number it has here; nothing if NCCL cannot be had or the driver does not tell.
+pub(super) fn identity(gpu: &Gpu) -> Vec<u8> {
+    let device = gpu.cuda().cuda_stream().context().cu_device();
+    match (cuda_libraries::check_nccl(), device::get_uuid(device)) {
+        (Ok(()), Ok(uuid)) => uuid.bytes.map(|byte| byte as u8).to_vec(),
+        _ => Vec::new(),
     }
 }
 

@@ -42,6 +42,7 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("lora.alpha", &["llama"]),
             ("lora.dropout", &["llama"]),
             ("lora.targets", &["llama"]),
+            ("lora.adapters", &["llama"]),
             ("patch_len", &["patchtst"]),
             ("stride", &["patchtst"]),
             ("period", &["timebridge"]),

@@ -16,8 +16,16 @@ use crate::config::problem::Problem;
 use crate::config::spans::{self, Path, Place};
 
 /// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
-pub const RESERVED: [&str; 6] =
-    ["DDPRUN_CACHE", "DDPRUN_FP", "DDPRUN_LOG", "DDPRUN_RUN", "DDPRUN_TOKEN", "DDPRUN_WORKER"];
+pub const RESERVED: [&str; 8] = [
+    "DDPRUN_CACHE",
+    "DDPRUN_FP",
+    "DDPRUN_LOG",
+    "DDPRUN_PORT",
+    "DDPRUN_RUN",
+    "DDPRUN_TOKEN",
+    "DDPRUN_TOKEN_FILE",
+    "DDPRUN_WORKER",
+];
 
 /// What an override asks for.
 pub(crate) enum Asked {

@@ -174,6 +174,8 @@ pub struct Lora {
     pub dropout: Option<f64>,
     /// Layers that have one.
     pub targets: Option<Vec<String>>,
+    /// Folder of adapters in PEFT's form to start from.
+    pub adapters: Option<PathBuf>,
 }
 
 /// First layers of a `ResNet`.
@@ -408,6 +410,8 @@ pub struct Distributed {
     pub min_world_size: Auto<u32>,
     /// Reduce buckets while backward still runs.
     pub overlap: bool,
+    /// In which numbers gradients are exchanged.
+    pub comm_hook: CommHook,
     /// Tolerate parameters that the loss does not reach.
     pub find_unused_parameters: bool,
     /// Normalise over all ranks instead of over each rank.
@@ -430,6 +434,30 @@ pub enum Backend {
     Tcp,
     /// CPUs of several machines, by a library.
     Mpi,
+}
+
+/// How gradients are exchanged, as the hooks of PyTorch's DDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommHook {
+    /// As they are: f32.
+    #[default]
+    None,
+    /// Rounded to bf16.
+    Bf16,
+    /// Rounded to fp16.
+    Fp16,
+}
+
+impl CommHook {
+    /// What travels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "fp32",
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+        }
+    }
 }
 
 /// `[validation]`
@@ -486,6 +514,8 @@ pub struct Fault {
     pub compare_weights: Every,
     /// What to do when a rank runs out of memory.
     pub on_oom: OnOom,
+    /// Largest mean loss of a step that is no sign of divergence; absent = any that is finite.
+    pub divergence_threshold: Option<f64>,
 }
 
 /// What to do when a rank runs out of memory.

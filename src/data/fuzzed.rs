@@ -36,11 +36,11 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
     [as_table(false), as_table(true), as_series].into_iter().flatten().collect()
 }
 
-/// Trajectories.
+/// Trajectories, in columns where the file begins like a parquet file.
 pub(crate) fn trajectories(path: &Path) -> Option<String> {
     let chunk = ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
     let file = path.to_owned();
-    control::survey(Behaviour::Npz { file }, chunk).err().map(|error| error.to_string())
+    control::survey(Behaviour::Recorded { file }, chunk).err().map(|error| error.to_string())
 }
 
 /// Speech.

@@ -33,6 +33,18 @@ pub enum Error {
         /// Rank, samples and first parameter concerned.
         culprit: String,
     },
+    /// The loss is finite and past `fault.divergence_threshold`.
+    #[error(
+        "the loss of step {step} is {loss:.4e}, greater than `fault.divergence_threshold` = {threshold}"
+    )]
+    Exploded {
+        /// The step, from 1.
+        step: u64,
+        /// Mean over the global batch.
+        loss: f64,
+        /// The most that was admitted.
+        threshold: f64,
+    },
     /// The fp16 loss scale shrank to nothing.
     #[error("the loss scale fell below {floor} at step {step}: gradients overflow at any scale")]
     ScaleUnderflow {
@@ -106,6 +118,12 @@ impl Error {
             Self::NotFinite { .. } => Some(
                 "lower `optimizer.lr`, set `train.clip_grad_norm = 1.0` or a `scheduler.warmup`; \
                  `train.on_non_finite = \"skip\"` leaves such steps out"
+                    .into(),
+            ),
+            Self::Exploded { .. } => Some(
+                "the weights were not moved by it, and the checkpoints stand as they were: start a new run with a \
+                 smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a `scheduler.warmup`, or `ddprun resume \
+                 fault.divergence_threshold=...` with a greater one"
                     .into(),
             ),
             Self::ScaleUnderflow { .. } => {

@@ -107,7 +107,7 @@ impl Engine {
     /// # Errors
     ///
     /// A tensor operation, a sample or another rank failed; loss or gradient are not finite and
-    /// `train.on_non_finite = "stop"`. Parameters then stand as before the step.
+    /// `train.on_non_finite = "stop"`, or the loss is past `fault.divergence_threshold`. Parameters then stand as before the step.
     pub fn step(
         &mut self,
         passes: &[sampler::Pass],

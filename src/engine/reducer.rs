@@ -188,6 +188,11 @@ impl Reduce for Reducer {
                 self.take_back(reduced)?;
             }
         }
+        if failpoint::flips("reduced")
+            && let Some(segment) = &mut self.store.state().segments[0]
+        {
+            segment[0] = f32::from_bits(segment[0].to_bits() ^ 1 << 22);
+        }
         Ok(started.elapsed())
     }
 

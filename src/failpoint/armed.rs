@@ -46,6 +46,11 @@ pub(crate) fn flips(point: &str) -> bool {
     asked(point) == Some(Action::Flip)
 }
 
+/// Whether a device is to have no memory left here.
+pub(crate) fn runs_out(point: &str) -> bool {
+    asked(point) == Some(Action::Oom)
+}
+
 /// Whether what was begun here is to be waited for.
 pub(crate) fn waits(point: &str) -> bool {
     asked(point) == Some(Action::Wait)
@@ -96,7 +101,7 @@ fn act(action: Action, point: &str) {
         Action::Hang => hang(),
         Action::Sleep(time) => std::thread::sleep(Duration::from_millis(time)),
         // Only the place itself can do it.
-        Action::Flip | Action::Wait => {}
+        Action::Flip | Action::Wait | Action::Oom => {}
         Action::Exit(code) => std::process::exit(code),
     }
 }

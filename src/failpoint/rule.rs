@@ -17,6 +17,8 @@ pub(super) enum Action {
     KillParent,
     /// A bit of what is at the point is turned, where the point can do that.
     Flip,
+    /// A device has no memory left, where the point uses one.
+    Oom,
     /// What was begun at the point is waited for, where it can be.
     Wait,
     /// Milliseconds.
@@ -113,6 +115,7 @@ fn action_of(text: &str) -> Option<Action> {
         "term(parent)" => Some(Action::TermParent),
         "kill(parent)" => Some(Action::KillParent),
         "flip" => Some(Action::Flip),
+        "oom" => Some(Action::Oom),
         "wait" => Some(Action::Wait),
         _ => match text.strip_suffix(')')?.split_once('(')? {
             ("exit", code) => code.parse().ok().map(Action::Exit),

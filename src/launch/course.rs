@@ -27,6 +27,8 @@ pub(super) struct Course {
     plans: Vec<Plan>,
     sizes: Sizes,
     budget: Budget,
+    /// Devices of the ranks that were lost.
+    lost: Vec<String>,
 }
 
 impl Course {
@@ -34,7 +36,7 @@ impl Course {
     pub(super) fn new(plan: &Plan, smaller: &[Plan]) -> Self {
         let plans: Vec<Plan> = std::iter::once(plan).chain(smaller).cloned().collect();
         let (sizes, budget) = (Sizes::new(plans.len()), Budget::new(plan.max_restarts));
-        Self { plans, sizes, budget }
+        Self { plans, sizes, budget, lost: vec![] }
     }
 
     /// The plan of the group to be started next.
@@ -74,6 +76,10 @@ impl Course {
         }
         if failed.saved > 0 {
             self.sizes.has_saved();
+            if self.sizes.at() == 0 {
+                // With all of them.
+                self.lost.clear();
+            }
         }
         if failed.failure.out_of_memory && self.plan().on_oom == OnOom::ShrinkBatch {
             // The same passes would fail again; with none smaller, perhaps something else takes less next time.
@@ -112,8 +118,14 @@ impl Course {
 
     fn shrink_group(&mut self, cause: Box<Failure>) -> Result<Note, Box<Failure>> {
         let from = self.plan().world_size();
+        let device = self.plan().distributed.devices.get(cause.rank.index()).cloned();
         if !self.sizes.shrink() {
             return Err(self.end(cause));
+        }
+        self.lost.extend(device);
+        let devices = self.plans[0].distributed.devices.clone();
+        for smaller in self.plans.iter_mut().skip(1) {
+            *smaller = smaller.sparing(&devices, &self.lost);
         }
         let to = self.plan().world_size();
         self.budget.renew(format!("{}: {cause}", instead(to, from)));

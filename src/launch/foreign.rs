@@ -24,6 +24,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::launch::identity::identity;
 use crate::launch::join::Made;
 use crate::launch::rank_env::Foreign;
 use crate::launch::shared_memory;
@@ -38,8 +39,6 @@ const MAKE_PATIENCE: Duration = Duration::from_mins(15);
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries to reach rank 0.
 const RETRY: Duration = Duration::from_millis(20);
-/// Both sides must be the same program.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Why the ranks did not find each other.
 #[derive(Debug, thiserror::Error)]
@@ -194,8 +193,8 @@ impl<'a> Host<'a> {
 
     fn objection(&self, hello: &Hello) -> Option<String> {
         let world = self.place.world;
-        if hello.version != VERSION {
-            Some(format!("it is ddprun {}, and rank 0 is {VERSION}", hello.version))
+        if hello.version != identity() {
+            Some(format!("it is ddprun {}, and rank 0 is {}", hello.version, identity()))
         } else if hello.world != world {
             Some(format!("its world has {} ranks, and that of rank 0 has {world}", hello.world))
         } else {
@@ -219,7 +218,7 @@ pub(super) fn receive(place: &Foreign) -> Result<(Made, Option<OwnedFd>), Error>
         _ => io_error(rank, "receive the plan from rank 0")(source),
     };
     let mut channel = Channel::new(stream).map_err(lost)?;
-    let hello = Hello { version: VERSION.to_owned(), rank, world };
+    let hello = Hello { version: identity().to_owned(), rank, world };
     channel.send_all(&hello, PATIENCE).map_err(lost)?;
     let memory = receive_memory(&channel).map_err(lost)?;
     match channel.receive_one(PATIENCE).map_err(lost)? {

@@ -43,7 +43,7 @@ pub enum JoinError<E> {
     NotARank,
     /// The launcher has ranks on several machines.
     #[error(
-        "the launcher started {world} ranks, {local_world} of them on this machine: for several machines start `ddprun --nnodes` on each, without a launcher (docs/machines.md)"
+        "the launcher started {world} ranks, {local_world} of them on this machine: for several machines say by `DDPRUN_TOKEN_FILE` how they know each other, or start `ddprun --nnodes` on each without a launcher (docs/machines.md)"
     )]
     SeveralMachines {
         /// All ranks.

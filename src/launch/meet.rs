@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::door::{Door, Guest};
 use crate::launch::greet::{PATIENCE, Unmet};
+use crate::launch::identity::identity;
 use crate::launch::join::Made;
 use crate::launch::mesh::{CONNECT_PATIENCE, Mesh, reach};
 use crate::launch::nodes::{Neighbour, Nodes, Place};
@@ -19,8 +20,6 @@ use crate::plan::Plan;
 
 /// Longest wait of a node for node 0 to make the run, beside that for the other nodes: data may have to be generated.
 const MAKE_PATIENCE: Duration = Duration::from_mins(15);
-/// All nodes must be the same program.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Why the nodes did not meet.
 #[derive(Debug, thiserror::Error)]
@@ -270,8 +269,8 @@ impl Arrived {
 
 /// Why a node does not belong to this run.
 fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
-    if hello.version != VERSION {
-        return Some(format!("it is ddprun {}, and node 0 is {VERSION}", hello.version));
+    if hello.version != identity() {
+        return Some(format!("it is ddprun {}, and node 0 is {}", hello.version, identity()));
     }
     if hello.nodes != nodes {
         return Some(format!("it counts {} nodes, and node 0 counts {nodes}", hello.nodes));
@@ -381,7 +380,7 @@ fn apply<E>(
 ) -> Result<Welcome, MeetError<E>> {
     let Place { node, nodes, .. } = *place;
     let plan_as_json = serde_json::to_value(plan).unwrap_or_default();
-    let (version, host) = (VERSION.to_owned(), host());
+    let (version, host) = (identity().to_owned(), host());
     let hello = Hello { version, node, nodes, host, port, plan: plan_as_json };
     channel.send_all(&hello, CONNECT_PATIENCE).map_err(io_error(node, "greet node 0"))?;
     let answer = channel.receive_one(plan.distributed.timeout + MAKE_PATIENCE);

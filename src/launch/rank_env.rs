@@ -5,6 +5,7 @@
 //! is no launcher: there we start the ranks ourselves.
 
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 
 use crate::units::{Rank, WorldSize};
 
@@ -16,6 +17,11 @@ pub(super) const SHM_FD: &str = "DDPRUN_SHM_FD";
 pub(super) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
 /// Sockets to the other ranks, in a run over several machines: numbers between commas.
 pub(super) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
+
+/// The file of the token by which ranks of several machines know each other, under a foreign launcher.
+const TOKEN_FILE: &str = "DDPRUN_TOKEN_FILE";
+/// Where they meet, if not beside the launcher's port.
+const PORT: &str = "DDPRUN_PORT";
 
 /// What this process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +64,19 @@ pub struct Foreign {
     pub group: String,
     /// How often the launcher has started the group again.
     pub restarts: u32,
+    /// Where the ranks meet that are on several machines, if the environment names a token.
+    pub meeting: Option<Meeting>,
+}
+
+/// Where ranks of several machines meet, and what lets them in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// The machine of rank 0.
+    pub master: String,
+    /// A free port of it.
+    pub port: u16,
+    /// File of the token.
+    pub token_file: PathBuf,
 }
 
 /// The environment contradicts itself.
@@ -196,7 +215,25 @@ fn foreign(
     let group = identity.collect::<Vec<_>>().join("/");
     let local_world = local_world.unwrap_or(guess);
     let restarts = number(get, names.restarts)?.unwrap_or(0);
-    Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts }))
+    let meeting = if world == local_world { None } else { meeting(get)? };
+    Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts, meeting }))
+}
+
+/// `MASTER_PORT` is the launcher's own: torchrun's store listens there.
+fn meeting(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Meeting>, EnvError> {
+    const MASTER: &str = "MASTER_ADDR";
+    const MASTER_PORT: &str = "MASTER_PORT";
+    let Some(token_file) = get(TOKEN_FILE).map(PathBuf::from) else { return Ok(None) };
+    let master = get(MASTER).ok_or(EnvError::Half { present: TOKEN_FILE, absent: MASTER })?;
+    let (name, port) = match (number(get, PORT)?, number(get, MASTER_PORT)?) {
+        (Some(port), _) => (PORT, port),
+        (None, port) => (MASTER_PORT, port.unwrap_or(29_500) + 1),
+    };
+    let expected = "a port, from 1 to 65534".to_owned();
+    let port = u16::try_from(port).ok().filter(|port| *port > 0);
+    let port =
+        port.ok_or(EnvError::Bad { name, value: get(name).unwrap_or_default(), expected })?;
+    Ok(Some(Meeting { master, port, token_file }))
 }
 
 fn pair(
@@ -297,6 +334,34 @@ mod tests {
         );
         check("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7", "parent");
         check("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=7", "parent");
+    }
+
+    #[test]
+    fn ranks_of_several_machines_meet_beside_the_launchers_port_if_there_is_a_token() {
+        let meeting = |more: &str| {
+            let text = format!("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 {more}");
+            let get = |name: &str| {
+                let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+                let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
+                values.next().map(str::to_owned)
+            };
+            match parse(get) {
+                Ok(Role::Foreign(Foreign { meeting: Some(at), .. })) => {
+                    format!("{}:{} {}", at.master, at.port, at.token_file.display())
+                }
+                Ok(_) => "none".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        };
+        assert_eq!(meeting("MASTER_ADDR=h MASTER_PORT=7"), "none");
+        let token = "DDPRUN_TOKEN_FILE=t MASTER_ADDR=h";
+        assert_eq!(meeting(token), "h:29501 t");
+        assert_eq!(meeting(&format!("{token} MASTER_PORT=7")), "h:8 t");
+        assert_eq!(meeting(&format!("{token} MASTER_PORT=7 DDPRUN_PORT=9")), "h:9 t");
+        let last = "`MASTER_PORT=65535` in the environment is not a port, from 1 to 65534";
+        assert_eq!(meeting(&format!("{token} MASTER_PORT=65535")), last);
+        let half = "the environment has `DDPRUN_TOKEN_FILE`, but not `MASTER_ADDR`";
+        assert_eq!(meeting("DDPRUN_TOKEN_FILE=t"), half);
     }
 
     #[test]

@@ -215,6 +215,9 @@ impl Seal {
 }
 
 #[cfg(test)]
+mod forged;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

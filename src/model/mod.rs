@@ -19,6 +19,7 @@ mod llama;
 mod mlp;
 mod nest;
 mod patchtst;
+mod peft;
 mod registry;
 mod resnet;
 mod series;
@@ -33,6 +34,7 @@ use crate::rng::Key;
 pub use diffusion_policy::DiffusionPolicy;
 pub use hub::{Error as HubError, complete};
 pub use nest::Nest;
+pub use peft::{Error as PeftError, complete_adapters};
 pub use registry::{Build, Error, Registry};
 
 /// What is trained: a forward function over parameters that were registered when it was built.

@@ -4,9 +4,9 @@ use candle_core::{Device, Result as CandleResult};
 
 use super::{
     Model, cnn, diffusion_policy, dlinear, gpt, graph, itransformer, llama, mlp, nest, patchtst,
-    resnet, timebridge,
+    peft, resnet, timebridge,
 };
-use crate::nn::state_dict::{self, LoadReport, Strict, load_state_dict};
+use crate::nn::state_dict::{self, LoadReport, Strict, load_adapters, load_state_dict};
 use crate::nn::{Builder, Params};
 use crate::plan::{ModelFacts, ModelPlan};
 
@@ -155,6 +155,22 @@ impl Registry {
             entry.into_iter().flat_map(|entry| &entry.head).map(String::as_str).collect();
         let strict = if plan.except_head { Strict::ExceptHead(&head) } else { Strict::All };
         load_state_dict(params, path, strict).map(Some)
+    }
+
+    /// Loads the adapters that the plan starts from, if it names some.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_adapters`].
+    pub fn load_adapters(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+    ) -> Result<(), state_dict::Error> {
+        match plan.lora.as_ref().and_then(|lora| lora.adapters.as_deref()) {
+            Some(folder) => load_adapters(params, &folder.join(peft::ADAPTERS)),
+            None => Ok(()),
+        }
     }
 
     fn run(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>, Error> {

@@ -16,6 +16,10 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::Params;
 
+mod adapters;
+
+pub use adapters::load_adapters;
+
 /// Longest header read: a ResNet-50 has 40 kB.
 const MAX_HEADER: u64 = 16 << 20;
 const COUNTER: &str = "num_batches_tracked";
@@ -158,15 +162,20 @@ pub(crate) fn load_state_dict_bytes(
     let counts = loading.take_counts(params, &mut file);
     loading.refuse_rest(&file);
     let report = loading.finish()?;
-    // One tensor at a time, so that memory holds the files and the model, and not the model twice.
-    for (var, view) in values {
-        let values = floats(&view).unwrap_or_default();
-        var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
-    }
+    set(values)?;
     for (counter, count) in counts {
         counter.set(count);
     }
     Ok(report)
+}
+
+/// One tensor at a time, so that memory holds the files and the model, and not the model twice.
+fn set(values: Vec<(Var, TensorView<'_>)>) -> candle_core::Result<()> {
+    for (var, view) in values {
+        let values = floats(&view).unwrap_or_default();
+        var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
+    }
+    Ok(())
 }
 
 /// All parameters, buffers and counters as a safetensors file that PyTorch loads with `strict=True`.

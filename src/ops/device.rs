@@ -23,3 +23,13 @@ pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
 pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
     Some(super::cuda::visible())
 }
+
+/// GPU number `ordinal`, as ranks open it.
+///
+/// # Errors
+///
+/// The driver's.
+#[cfg(feature = "cuda")]
+pub fn open_gpu(ordinal: usize) -> candle_core::Result<candle_core::Device> {
+    Ok(super::cuda::Gpu::open(ordinal)?.device())
+}

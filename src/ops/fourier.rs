@@ -5,8 +5,12 @@
 
 use std::f64::consts::TAU;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::kernel::{Matrix, Sums, Write, multiply};
 use super::scratch::zeros;
 use super::storage::{output, read, slice, tensor};
@@ -81,6 +85,19 @@ impl TimeFrequency {
         (time, self.alpha / (rows * (self.width() / 2) as f64))
     }
 
+    /// Gives this loss on the GPU, with the basis there, to `compute`.
+    #[cfg(feature = "cuda")]
+    fn on_gpu<R>(
+        &self,
+        gpu: &cuda::Gpu,
+        compute: impl FnOnce(cuda::Spectra<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let key = ("frequencies", [self.steps as u64, 0, 0]);
+        let basis = cuda::table(gpu, key, (self.steps, self.width()), || self.basis())?;
+        let sizes = [self.n, self.steps, self.series];
+        compute(cuda::Spectra { sizes, basis: &basis, weights: self.weights() })
+    }
+
     fn loss(&self, p: &[f32], t: &[f32]) -> f64 {
         let differences = self.differences(p, t);
         let spectrum = self.spectrum(&differences, &self.basis());
@@ -140,6 +157,19 @@ impl CustomOp2 for TimeFrequency {
         Ok(output(vec![loss as f32], ()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        p: &CudaStorage,
+        p_layout: &Layout,
+        t: &CudaStorage,
+        t_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let operands = [cuda::of_storage(p, p_layout)?, cuda::of_storage(t, t_layout)?];
+        let gpu = cuda::Gpu::of(p);
+        Ok((self.on_gpu(&gpu, |spectra| spectra.loss(&gpu, operands))?, ().into()))
+    }
+
     fn bwd(
         &self,
         prediction: &Tensor,
@@ -147,6 +177,15 @@ impl CustomOp2 for TimeFrequency {
         _loss: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let [p, t, dy_at] = [prediction, target, dy].map(cuda::of_tensor);
+            let (gpu, operands) = (cuda::Gpu::of_tensor(dy)?, [p?, t?, dy_at?]);
+            let gradient = self.on_gpu(&gpu, |spectra| spectra.gradient(&gpu, operands))?;
+            let gradient = cuda::wrap(gradient, prediction.shape());
+            let of_target = if target.track_op() { Some(gradient.neg()?) } else { None };
+            return Ok((Some(gradient), of_target));
+        }
         let scale = f64::from(dy.to_scalar::<f32>()?);
         let gradient = read([prediction, target], |[p, t]| {
             tensor(self.gradient(p, t, scale), prediction.shape())

@@ -1,11 +1,15 @@
 //! Group normalisation, channels last.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::batch_norm::{
     ROWS, add_gradients, batch_statistics, input_gradient_in_place, normalised,
 };
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::vectorised;
 use super::scratch::zeros;
 use super::storage::{output, overwrite, read, slice};
@@ -122,6 +126,12 @@ impl GroupNorm {
         sums
     }
 
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, elements: usize, c: usize) -> cuda::GroupNorm {
+        let (samples, positions) = (elements / self.sample.max(1), self.sample / c);
+        cuda::GroupNorm { eps: self.eps, samples, positions, groups: self.groups, c }
+    }
+
     /// dx = (g - mean(g) - x̂ mean(g x̂)) / std with g = gamma dy and means over the group, as
     /// scale dy + slope (x - mean) + shift: slope and shift of each channel.
     fn slopes(
@@ -165,6 +175,26 @@ impl CustomOp3 for GroupNorm {
         Ok(output(y, x_layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        gamma: &CudaStorage,
+        gamma_layout: &Layout,
+        beta: &CudaStorage,
+        beta_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let operands = [
+            cuda::of_storage(x, x_layout)?,
+            cuda::of_storage(gamma, gamma_layout)?,
+            cuda::of_storage(beta, beta_layout)?,
+        ];
+        let (shape, c) = (x_layout.shape().clone(), gamma_layout.shape().elem_count());
+        let norm = self.on_gpu(shape.elem_count(), c);
+        Ok((norm.forward(&cuda::Gpu::of(x), operands)?, shape))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -174,6 +204,16 @@ impl CustomOp3 for GroupNorm {
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let (c, dy) = (gamma.elem_count(), dy.contiguous()?);
+        let [to_gamma, to_beta] = &self.destinations;
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?, cuda::of_tensor(&dy)?];
+            let (norm, gpu) = (self.on_gpu(dy.elem_count(), c), cuda::Gpu::of_tensor(&dy)?);
+            let [of_gamma, of_beta] =
+                norm.backward(&gpu, operands)?.map(|gradient| cuda::wrap(gradient, c));
+            let of_beta = to_beta.send_tensor(of_beta, beta)?;
+            return Ok((Some(dy), to_gamma.send_tensor(of_gamma, gamma)?, of_beta));
+        }
         let samples: Vec<Vec<f64>> = read([x, gamma], |[x, gamma]| {
             overwrite(&dy, |dy| {
                 let samples = dy.par_chunks_mut(self.sample).zip(x.par_chunks(self.sample));
@@ -185,7 +225,6 @@ impl CustomOp3 for GroupNorm {
             total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
         }
         let part = |values: &[f64]| values.iter().map(|&v| v as f32).collect();
-        let [to_gamma, to_beta] = &self.destinations;
         // The shift's leaves first: it was registered last.
         let of_beta = to_beta.send(part(&total[c..]), beta)?;
         Ok((Some(dy), to_gamma.send(part(&total[..c]), gamma)?, of_beta))

@@ -41,6 +41,8 @@ mod weight;
 pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
 pub use attention::{Attention, attention, attention_packed};
 pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
+#[cfg(feature = "cuda")]
+pub use device::open_gpu;
 pub use device::visible_gpus;
 pub use dropout::dropout;
 pub use embedding::embedding;

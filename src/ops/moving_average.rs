@@ -2,6 +2,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::lanes::build_rows;
 use super::storage::{read, tensor};
 
@@ -28,8 +30,12 @@ pub fn moving_average(x: &Tensor, window: usize, average: Average) -> Result<Ten
     if c == 0 || !fits {
         bail!("a moving average of {window} values over rows of {c}");
     }
-    if !x.device().is_cpu() {
-        bail!("no cuda implementation for moving-average");
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let (x, centred) = (x.contiguous()?.detach(), average == Average::Centred);
+        let (gpu, sizes) = (cuda::Gpu::of_tensor(&x)?, (c, x.elem_count()));
+        let averages = cuda::moving_average(&gpu, cuda::of_tensor(&x)?, window, centred, sizes)?;
+        return Ok(cuda::wrap(averages, x.shape()));
     }
     read([x], |[x]| {
         let averages = build_rows(x.len(), c, |start, averages| {

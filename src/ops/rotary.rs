@@ -4,9 +4,13 @@
 //! Pairs are a feature of the first half of a head and the one at its place in the second half, as `HuggingFace` lays
 //! them out; the paper's pairs are neighbours.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::storage::{output, overwrite, slice};
 
 /// Turns pair i of the d features of each of `heads` heads at position p by p theta^(-2i/d):
@@ -21,11 +25,24 @@ pub fn rotary(x: &Tensor, heads: usize, theta: f64) -> Result<Tensor> {
         bail!("a width of {width} for {heads} heads that turn pairs of features");
     }
     let d = width / heads;
-    let [cosines, sines] = angles(t, d, theta);
-    if !x.device().is_cpu() {
-        return composed(x, heads, [cosines, sines]);
+    let sizes = [t, width, d];
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let key = ("angles", [t as u64, d as u64, theta.to_bits()]);
+        let make = || angles(t, d, theta).concat();
+        let on_gpu = Some(cuda::table(&cuda::Gpu::of_tensor(x)?, key, (2, t, d / 2), make)?);
+        let [cosines, sines] = [Vec::new(), Vec::new()];
+        return x.contiguous()?.apply_op1(Rotary { sizes, cosines, sines, on_gpu });
     }
-    x.contiguous()?.apply_op1(Rotary { sizes: [t, width, d], cosines, sines })
+    let [cosines, sines] = angles(t, d, theta);
+    let on_cpu = Rotary {
+        sizes,
+        cosines,
+        sines,
+        #[cfg(feature = "cuda")]
+        on_gpu: None,
+    };
+    x.contiguous()?.apply_op1(on_cpu)
 }
 
 /// Cosines and sines, (t, d / 2) each.
@@ -37,27 +54,14 @@ fn angles(t: usize, d: usize, theta: f64) -> [Vec<f32>; 2] {
     [cosines, sines]
 }
 
-/// The same in Candle's operations, for devices without one of ours.
-fn composed(x: &Tensor, heads: usize, table: [Vec<f32>; 2]) -> Result<Tensor> {
-    let (b, t, width) = x.dims3()?;
-    let half = width / heads / 2;
-    let x = x.reshape((b, t, heads, 2 * half))?;
-    let (first, second) = (x.narrow(3, 0, half)?, x.narrow(3, half, half)?);
-    let [cosines, sines] =
-        table.map(|values| Tensor::from_vec(values, (1, t, 1, half), x.device()));
-    let (cosines, sines) = (cosines?, sines?);
-    let turned = [
-        (first.broadcast_mul(&cosines)? - second.broadcast_mul(&sines)?)?,
-        (second.broadcast_mul(&cosines)? + first.broadcast_mul(&sines)?)?,
-    ];
-    Tensor::cat(&turned, 3)?.reshape((b, t, width))
-}
-
 struct Rotary {
     /// Positions, width, features of a head.
     sizes: [usize; 3],
     cosines: Vec<f32>,
     sines: Vec<f32>,
+    /// Both in a table (2, t, d / 2), where the features are on a GPU.
+    #[cfg(feature = "cuda")]
+    on_gpu: Option<Tensor>,
 }
 
 impl Rotary {
@@ -77,6 +81,14 @@ impl Rotary {
             }
         });
     }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, sign: f32) -> Result<cuda::Turn<'_>> {
+        match &self.on_gpu {
+            Some(angles) => Ok(cuda::Turn { sizes: self.sizes, angles, sign }),
+            None => bail!("rotary positions on the GPU with angles of the CPU"),
+        }
+    }
 }
 
 impl CustomOp1 for Rotary {
@@ -90,9 +102,22 @@ impl CustomOp1 for Rotary {
         Ok(output(y, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        let (shape, at) = (layout.shape().clone(), cuda::of_storage(x, layout)?);
+        let turned = self.on_gpu(1.0)?.made(&cuda::Gpu::of(x), at, shape.elem_count())?;
+        Ok((turned, shape))
+    }
+
     fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
         let dy = dy.contiguous()?;
         // The inverse of a rotation is its transpose.
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
+            self.on_gpu(-1.0)?.run(&gpu, [at, at], dy.elem_count())?;
+            return Ok(Some(dy));
+        }
         overwrite(&dy, |dy| self.turn(dy, -1.0))?;
         Ok(Some(dy))
     }
@@ -122,13 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn outputs_and_gradients_equal_the_slow_ones_and_those_of_candles_operations() {
+    fn outputs_and_gradients_equal_the_slow_ones() {
         for [b, t, heads, d] in [[1, 1, 1, 2], [2, 3, 1, 4], [2, 5, 3, 6], [1, 7, 2, 8]] {
             let (theta, shape) = (100.0, [b, t, heads * d]);
             let reference = |v: &[Vec<f64>]| slow(&v[0], t, heads * d, d, theta);
             check_gradients(&[&shape], |x| rotary(&x[0], heads, theta), reference, 1e-5);
-            let with_candle = |x: &[Tensor]| composed(&x[0], heads, angles(t, d, theta));
-            check_gradients(&[&shape], with_candle, reference, 1e-5);
         }
     }
 

@@ -185,6 +185,9 @@ pub(crate) fn counted(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
+/// A sample's number has 32 bits, of which the last stands for none.
+const MOST_SAMPLES: usize = u32::MAX as usize - 1;
+
 /// The batches of this experiment on `world` ranks, drawn from `n_train` samples.
 pub(crate) fn decide(
     loaded: &Loaded,
@@ -202,6 +205,12 @@ pub(crate) fn decide(
         let problem = loaded.problem(refusal.key, refusal.what);
         if refusal.help.is_empty() { problem } else { problem.help(refusal.help) }
     })?;
+    if n_train > MOST_SAMPLES {
+        let what = format!(
+            "holds {n_train} samples to train on, of which at most {MOST_SAMPLES} can be numbered"
+        );
+        return Err(loaded.problem("data", what).help("train on a part of them"));
+    }
     if loaded.experiment.data.drop_last && batch.global.count() > n_train {
         let key = if asked.global.is_some() { GLOBAL } else { SIZE };
         let what = format!("a step takes {} samples, but there are only {n_train}", batch.global);

@@ -102,6 +102,7 @@ impl Plan {
             stall_timeout: experiment.fault.stall_timeout,
             compare_weights: experiment.fault.compare_weights.into(),
             on_oom: experiment.fault.on_oom,
+            divergence_threshold: experiment.fault.divergence_threshold,
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         })
@@ -147,6 +148,25 @@ impl Plan {
                 Self::new(&loaded, facts, describe)
             })
             .collect()
+    }
+
+    /// The same on the first of `devices` that are not among the `failed` ones, and on failed ones only where there are no
+    /// others. Where ranks would share a GPU that share none now, or the other way round, it stays as it is: they
+    /// exchange tensors in another way.
+    #[must_use]
+    pub fn sparing(&self, devices: &[String], failed: &[String]) -> Self {
+        let (last, first): (Vec<&String>, Vec<&String>) =
+            devices.iter().partition(|device| failed.contains(device));
+        let present = &self.distributed.devices;
+        let chosen: Vec<String> =
+            first.into_iter().chain(last).take(present.len()).cloned().collect();
+        let shares =
+            |devices: &[String]| (1..devices.len()).any(|i| devices[..i].contains(&devices[i]));
+        let mut plan = self.clone();
+        if shares(&chosen) == shares(present) {
+            plan.distributed.devices = chosen;
+        }
+        plan
     }
 
     /// The same steps in smaller passes: each holds half of the samples (or the next smaller part that divides them),

@@ -13,9 +13,10 @@ const NARROW: f32 = 1e-4;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Behaviour {
-    /// Arrays of a file.
-    Npz {
-        /// The file.
+    /// Arrays of an npz file, or columns of a parquet file or of a folder of such.
+    #[serde(alias = "npz")]
+    Recorded {
+        /// The file or folder.
         file: PathBuf,
     },
     /// Generated: a disc is pushed to a goal, around it from either side.
@@ -57,7 +58,7 @@ impl Behaviour {
     /// What `data` asks for; `None` for other kinds of data, or without a file.
     pub fn of(data: &Data, seed: u64) -> Option<Self> {
         match data.name {
-            DataKind::Trajectories => data.file.clone().map(|file| Self::Npz { file }),
+            DataKind::Trajectories => data.file.clone().map(|file| Self::Recorded { file }),
             DataKind::PushTLike => {
                 let episodes = data.episodes.map_or(200, |episodes| episodes as usize);
                 Some(Self::PushTLike { episodes, seed })

@@ -8,7 +8,7 @@ use crate::config::schema::Backend;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::mapping::Mapping;
-use crate::plan::{Facts, ModelFacts, OnOom, admitted_worlds};
+use crate::plan::{CommHook, Facts, ModelFacts, OnOom, admitted_worlds};
 use crate::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Ranks of several machines, each of which has a connection to every other.
@@ -35,12 +35,18 @@ pub struct DistributedPlan {
     pub threads_per_rank: usize,
     /// How tensors are exchanged.
     pub backend: BackendPlan,
+    /// Whether ranks that a launcher started, each of which sees GPUs of its own, find out if these differ, and then use NCCL.
+    #[serde(default)]
+    pub nccl_if_apart: bool,
     /// Bytes at which a bucket closes.
     pub bucket_cap: Bytes,
     /// Bytes at which the first bucket closes.
     pub first_bucket_cap: Bytes,
     /// Reduce while backward runs.
     pub overlap: bool,
+    /// In which numbers gradients are exchanged.
+    #[serde(default)]
+    pub comm_hook: CommHook,
     /// Tolerate unused parameters.
     pub find_unused_parameters: bool,
     /// Longest wait for another rank.
@@ -99,6 +105,8 @@ pub(crate) struct Ranks {
     /// Of each machine.
     pub(crate) local_world: WorldSize,
     nodes: u32,
+    /// By a foreign launcher, which may show each rank other GPUs.
+    launched: bool,
     /// The GPU of each rank; empty for the CPU.
     gpus: Vec<u32>,
 }
@@ -149,7 +157,8 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     };
     let (local_world, nodes) = (world, facts.nodes);
     let all = WorldSize::new(world.get().saturating_mul(nodes)).unwrap_or(world);
-    let ranks = Ranks { world: all, local_world, nodes, gpus };
+    let launched = facts.launched_world.is_some();
+    let ranks = Ranks { world: all, local_world, nodes, launched, gpus };
     match no_nccl(loaded, facts, &ranks).or_else(|| not_on_machines(loaded, &ranks)) {
         Some(problem) => Err(problem),
         None => Ok(ranks),
@@ -236,7 +245,12 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     }
     let gpu = ranks.share_a_gpu()?;
     let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
-    Some(problem(what).help("use backend = \"shm\""))
+    let help = if ranks.launched {
+        "leave it away: ranks of a launcher find out whether their GPUs differ"
+    } else {
+        "use backend = \"shm\""
+    };
+    Some(problem(what).help(help))
 }
 
 /// As many of `devices` as a run that may have fewer ranks starts with.
@@ -301,9 +315,13 @@ pub(crate) fn decide(
         devices,
         threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
         backend: backend(asked.backend, ranks, model),
+        nccl_if_apart: asked.backend == Backend::Auto
+            && ranks.launched
+            && ranks.share_a_gpu().is_some(),
         bucket_cap: Bytes(asked.bucket_cap.0),
         first_bucket_cap: Bytes(asked.first_bucket_cap.0),
         overlap: asked.overlap,
+        comm_hook: asked.comm_hook,
         find_unused_parameters: asked.find_unused_parameters,
         timeout: asked.timeout.0,
     }

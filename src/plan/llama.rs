@@ -1,5 +1,7 @@
 //! What a model of the Llama family has beside the sizes of every transformer.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::schema::Model;
@@ -38,6 +40,9 @@ pub struct LoraPlan {
     pub dropout: f64,
     /// Last parts of the names of the layers that have one.
     pub targets: Vec<String>,
+    /// Folder of the adapters to start from; without one they add nothing at first.
+    #[serde(default)]
+    pub adapters: Option<PathBuf>,
 }
 
 /// Layers that have an adapter where none are named.
@@ -72,6 +77,7 @@ pub(crate) fn adapters(loaded: &Loaded) -> Result<Option<LoraPlan>, Problem> {
         alpha: asked.alpha.unwrap_or(16.0),
         dropout: asked.dropout.unwrap_or(0.0),
         targets,
+        adapters: asked.adapters.clone(),
     }))
 }
 

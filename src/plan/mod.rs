@@ -31,8 +31,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    Calendar, Convolutions, Expectation, Interval, LossKind, Mode, NoiseScheduler, OnBadSample,
-    OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem, TransformKind,
+    Calendar, CommHook, Convolutions, Expectation, Interval, LossKind, Mode, NoiseScheduler,
+    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem, TransformKind,
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
@@ -115,6 +115,9 @@ pub struct Plan {
     /// What to do when a rank runs out of memory.
     #[serde(default)]
     pub on_oom: OnOom,
+    /// Largest mean loss of a step that is no sign of divergence.
+    #[serde(default)]
+    pub divergence_threshold: Option<f64>,
     /// What to write about the run.
     pub logging: LoggingPlan,
     /// Figures that the run must reach.

@@ -300,7 +300,7 @@ fn source(plan: &Plan) -> String {
         SourcePlan::Trajectories { from, chunk, .. } => {
             let ChunkPlan { horizon, n_obs_steps, n_action_steps, .. } = chunk;
             let from = match from {
-                Behaviour::Npz { file } => file.display().to_string(),
+                Behaviour::Recorded { file } => file.display().to_string(),
                 Behaviour::PushTLike { episodes, .. } => format!("{episodes} generated episodes"),
             };
             format!(

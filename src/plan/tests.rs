@@ -496,6 +496,15 @@ fn smaller_groups_take_the_same_steps_and_smaller_passes_too() {
     assert_eq!(sizes, [32, 16, 8, 4, 2, 1]);
 }
 
+#[test]
+fn more_samples_than_can_be_numbered_are_refused() {
+    let mut facts = animals();
+    facts.data.n_train = 1 << 32;
+    let problems = Plan::new(&read(ANIMALS, &[]), &facts, &describe).unwrap_err();
+    let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert!(said.iter().any(|said| said.contains("4294967296 samples to train on")), "{said:?}");
+}
+
 proptest::proptest! {
     #[test]
     fn no_number_brings_the_planner_down(

@@ -41,6 +41,9 @@ pub struct Environment {
     pub folder: PathBuf,
     /// Program and arguments.
     pub command_line: Vec<String>,
+    /// Libraries of CUDA that were found: name and file; none where no GPU is used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuda_libraries: Vec<(String, PathBuf)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,6 +70,7 @@ impl Environment {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             folder,
             command_line: std::env::args_os().map(|arg| arg.to_string_lossy().into()).collect(),
+            cuda_libraries: cuda_libraries(),
         }
     }
 
@@ -84,6 +88,17 @@ impl Environment {
             .map_err(|reason| Error::Encode { what: NAME, reason })?;
         Ok(files::write_atomic(&path, &bytes)?)
     }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda_libraries() -> Vec<(String, PathBuf)> {
+    let opened = crate::cuda_libraries::opened();
+    opened.into_iter().map(|(name, file)| (name.to_owned(), file)).collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_libraries() -> Vec<(String, PathBuf)> {
+    Vec::new()
 }
 
 fn target() -> String {

@@ -109,7 +109,8 @@ pub fn run(order: &Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Option<Fo
     let bell = Bell::new().map_err(|reason| Error::System { what: "make a bell", reason })?;
     let events = folders.logs.join(EVENTS);
     let cores = order.machine.cores;
-    let job = Job { folders, changes: all, cores, resume: false, bell: Arc::new(bell) };
+    let (gpus, bell) = ((0..order.machine.gpus).collect(), Arc::new(bell));
+    let job = Job { folders, changes: all, cores, gpus, resume: false, bell };
     let outcome = trainer.train(&job, &mut |_| {});
     trainer.report(&job);
     match outcome {

@@ -12,6 +12,7 @@
 
 mod chart;
 mod draw;
+mod gpus;
 #[cfg(test)]
 mod examples;
 mod importance;
@@ -31,6 +32,7 @@ mod view;
 use std::path::{Path, PathBuf};
 
 pub use draw::{BaseValues, is_allowed, points, random};
+pub use gpus::visible as visible_gpus;
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};
 pub use lr_range::{Found, Point, find, run as run_lr_range, words as lr_range_words};

@@ -19,7 +19,7 @@ use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::tail::Tail;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::view::View;
-use crate::sweep::{Error, prepared_folder, prune, results, tpe};
+use crate::sweep::{Error, gpus, prepared_folder, prune, results, tpe};
 
 /// How often running trials are listened to when nothing else happens.
 const LOOK: Duration = Duration::from_millis(100);
@@ -52,6 +52,8 @@ pub struct Job {
     pub changes: Vec<String>,
     /// Cores that it may use.
     pub cores: usize,
+    /// GPUs that it may use, as CUDA numbers them for this process; empty where trials compute on the CPU.
+    pub gpus: Vec<usize>,
     /// Whether it was begun before.
     pub resume: bool,
     /// Rung to stop it.
@@ -79,8 +81,15 @@ pub enum Outcome {
 pub struct Machine {
     /// Cores to divide among trials.
     pub cores: usize,
+    /// GPUs to divide among trials.
+    pub gpus: usize,
+}
+
+impl Machine {
     /// Devices to divide among trials: without GPUs, the cores.
-    pub devices: usize,
+    pub fn devices(self) -> usize {
+        if self.gpus > 0 { self.gpus } else { self.cores }
+    }
 }
 
 /// How a sweep is run.
@@ -124,7 +133,7 @@ impl Order<'_> {
     /// Trials that run at the same time.
     pub fn concurrent(&self) -> usize {
         let sweep = self.sweep;
-        let room = self.machine.devices * sweep.trials_per_device as usize;
+        let room = self.machine.devices() * sweep.trials_per_device as usize;
         let auto = (room / sweep.search.devices_per_trial as usize).max(1);
         sweep.concurrent_trials.given().map_or(auto, |count| count as usize)
     }
@@ -439,6 +448,7 @@ impl<'a> Session<'a> {
             folders,
             changes: self.order.changes(&trial.values),
             cores: (self.order.machine.cores / concurrent).max(1),
+            gpus: self.free_gpus(),
             resume,
             bell: Arc::new(Bell::new().map_err(failed("make a bell"))?),
         });
@@ -468,6 +478,15 @@ impl<'a> Session<'a> {
         };
         let thread = Builder::new().name(id(number)).spawn_scoped(scope, watch);
         thread.map(|_| ()).map_err(failed("start a thread"))
+    }
+
+    /// The GPUs for the next trial.
+    fn free_gpus(&self) -> Vec<usize> {
+        let mut trials = vec![0; self.order.machine.gpus];
+        for gpu in self.running.iter().flat_map(|running| &running.job.gpus) {
+            trials[*gpu] += 1;
+        }
+        gpus::least_used(&trials, self.order.sweep.search.devices_per_trial as usize)
     }
 
     /// Reads what running trials have reported, and gives up those that are not worth it.

@@ -121,6 +121,7 @@ fn open_engine(
     let restored = restore(&params)?;
     if restored.is_none() {
         registry.load_pretrained(&plan.model, &params)?;
+        registry.load_adapters(&plan.model, &params)?;
     }
     Ok(Engine::new(plan.clone(), model, params, collective, restored)?)
 }

@@ -33,6 +33,9 @@ pub mod exit {
     pub const INTERRUPTED: u8 = 130;
 }
 
+/// What CUDA's driver, cuBLAS, cuDNN and cuRAND call the lack of memory.
+const NO_MEMORY: [&str; 3] = ["OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "STATUS_ALLOCATION_FAILED"];
+
 /// A failure of one rank.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -48,8 +51,8 @@ pub enum Error {
     /// The model cannot be built.
     #[error("cannot build the model: {0}")]
     Model(#[from] model::Error),
-    /// `model.pretrained` does not fit.
-    #[error("cannot start from `model.pretrained`: {0}")]
+    /// `model.pretrained`, or `model.lora.adapters`, does not fit.
+    #[error("cannot start from given weights: {0}")]
     Pretrained(#[from] nn::state_dict::Error),
     /// A checkpoint cannot be written or used.
     #[error(transparent)]
@@ -93,8 +96,8 @@ impl Error {
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Data(error) => of_data(error),
             _ if self.is_out_of_memory() => exit::RESOURCE,
+            Self::Data(error) => of_data(error),
             Self::Engine(error) => of_engine(error),
             Self::Collective(_) => exit::PEER,
             Self::Model(_) => exit::REFUSED,
@@ -107,11 +110,19 @@ impl Error {
         }
     }
 
-    /// Whether memory ran out: a device's driver says so in a tensor operation. (An allocation in main memory that is
-    /// denied aborts the process, which its parent sees.)
+    /// Whether memory ran out: a device's driver says so in a tensor operation, or a library of CUDA when it is opened or
+    /// wants work memory. (An allocation in main memory that is denied aborts the process, which its parent sees.)
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        let Self::Engine(engine::Error::Tensor { source, .. }) = self else { return false };
-        source.to_string().contains("OUT_OF_MEMORY")
+        let words = match self {
+            Self::Engine(engine::Error::Tensor { source, .. }) => source.to_string(),
+            Self::Model(error) => error.to_string(),
+            Self::Data(error) | Self::Engine(engine::Error::Data(error)) => error.to_string(),
+            Self::Collective(error) | Self::Engine(engine::Error::Collective(error)) => {
+                error.to_string()
+            }
+            _ => return false,
+        };
+        NO_MEMORY.iter().any(|name| words.contains(name))
     }
 
     /// Whether another rank is the cause.
@@ -172,7 +183,9 @@ pub(crate) fn of_data(error: &data::Error) -> u8 {
 
 fn of_engine(error: &engine::Error) -> u8 {
     match error {
-        engine::Error::NotFinite { .. } | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
+        engine::Error::NotFinite { .. }
+        | engine::Error::Exploded { .. }
+        | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
         engine::Error::Data(error) => of_data(error),
         engine::Error::Unused { .. } => exit::REFUSED,
         engine::Error::Collective(_)
@@ -207,6 +220,9 @@ mod tests {
         };
         let full = of("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
         assert_eq!((full.is_out_of_memory(), full.exit_code()), (true, exit::RESOURCE));
+        for library in ["CUDNN_STATUS_ALLOC_FAILED", "CURAND_STATUS_ALLOCATION_FAILED"] {
+            assert!(of(&format!("cuDNN says CudnnError({library}) for ...")).is_out_of_memory());
+        }
         assert_eq!(
             (of("shape mismatch").is_out_of_memory(), of("x").exit_code()),
             (false, exit::BUG)

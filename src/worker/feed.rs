@@ -1,31 +1,72 @@
 //! A loader as the engine wants it: batch after batch, with what was replaced kept for a warning.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::{Chunk, evaluation_chunks};
 use crate::data::{Batch, Dataset, Error};
-use crate::engine::Split;
+use crate::engine::{Engine, Split};
 use crate::launch::Link;
 use crate::plan::Plan;
 use crate::units::Rank;
+#[cfg(feature = "cuda")]
+use crate::worker::ahead::Ahead;
 
 /// Batches of the passes that were asked for, in their order.
 pub(crate) struct Feed {
-    loader: Loader,
+    source: Source,
     warnings: Vec<String>,
+    /// Whether the training thread waits for a batch.
+    waits: Arc<AtomicBool>,
+}
+
+/// Where batches come from.
+enum Source {
+    Loader(Loader),
+    #[cfg(feature = "cuda")]
+    Ahead(Ahead),
 }
 
 impl Feed {
     /// The batches of `loader`.
     pub(crate) fn new(loader: Loader) -> Self {
-        Self { loader, warnings: Vec::new() }
+        let waits = Arc::new(AtomicBool::new(true));
+        Self { source: Source::Loader(loader), warnings: Vec::new(), waits }
+    }
+
+    /// Sends batches to the GPU of `engine` ahead of time, if it computes on one.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn for_engine(mut self, engine: &Engine) -> Result<Self, Error> {
+        let Some((gpu, moves)) = engine.destination() else { return Ok(self) };
+        if let Source::Loader(loader) = self.source {
+            self.waits.store(false, Ordering::Relaxed);
+            self.source = Source::Ahead(Ahead::start(loader, gpu, moves, self.waits.clone())?);
+        }
+        Ok(self)
+    }
+
+    /// Batches stay where they are: without CUDA models compute on the CPU.
+    #[cfg(not(feature = "cuda"))]
+    #[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+    pub(crate) fn for_engine(self, _engine: &Engine) -> Result<Self, Error> {
+        Ok(self)
     }
 
     /// Lets `link` know that samples are being read while the training thread waits for them.
     pub(crate) fn observed_by(mut self, link: &Arc<Link>) -> Self {
-        let link = Arc::clone(link);
-        self.loader.observe(move || link.still_moving());
+        let (link, waits) = (Arc::clone(link), Arc::clone(&self.waits));
+        let moves = move || {
+            if waits.load(Ordering::Relaxed) {
+                link.still_moving();
+            }
+        };
+        match &mut self.source {
+            Source::Loader(loader) => loader.observe(moves),
+            // It has the loader already.
+            #[cfg(feature = "cuda")]
+            Source::Ahead(_) => {}
+        }
         self
     }
 
@@ -48,7 +89,12 @@ impl Feed {
     /// The next batch.
     pub(crate) fn next(&mut self) -> Result<Batch, Error> {
         let ended = || Error::Batch { what: "more passes than were requested".into() };
-        let loaded = self.loader.next().ok_or_else(ended)??;
+        let next = match &mut self.source {
+            Source::Loader(loader) => loader.next(),
+            #[cfg(feature = "cuda")]
+            Source::Ahead(ahead) => ahead.next(),
+        };
+        let loaded = next.ok_or_else(ended)??;
         self.warnings.extend(loaded.substituted);
         Ok(loaded.batch)
     }

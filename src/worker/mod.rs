@@ -1,6 +1,8 @@
 //! One rank from its first breath to its exit code: the only place where the pieces of a rank are put
 //! together.
 
+#[cfg(feature = "cuda")]
+mod ahead;
 mod assemble;
 mod due;
 mod failure;

@@ -54,13 +54,15 @@ impl Place {
         let (world, timeout) = (distributed.world_size, distributed.timeout);
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &self.gpu {
-            let (backend, place) = (distributed.backend, (self.rank, world));
-            return Ok(collective::open_on_gpu(gpu, backend, place, shm, timeout)?);
+            let group = collective::open_on_gpu(gpu, distributed, self.rank, shm)?;
+            return Ok(collective::compressed(group, distributed.comm_hook));
         }
         if distributed.backend == BackendPlan::Tcp {
-            return Ok(collective::open_tcp(self.rank, world, peers, timeout)?);
+            let group = collective::open_tcp(self.rank, world, peers, timeout)?;
+            return Ok(collective::compressed(group, distributed.comm_hook));
         }
-        Ok(collective::open(distributed.backend, self.rank, world, shm, timeout)?)
+        let group = collective::open(distributed.backend, self.rank, world, shm, timeout)?;
+        Ok(collective::compressed(group, distributed.comm_hook))
     }
 }
 

@@ -105,7 +105,7 @@ fn training_feed(
     });
     let settings = Settings::new(&run.plan.data, run.plan.seed);
     let loader = Loader::start(run.splits.train.clone(), requests, settings)?;
-    Ok(Feed::new(loader).observed_by(&run.link))
+    Ok(Feed::new(loader).observed_by(&run.link).for_engine(&run.engine)?)
 }
 
 /// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.
@@ -209,7 +209,7 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
 pub(crate) fn measure(run: &mut RankRun) -> Result<std::collections::BTreeMap<String, f64>, Error> {
     let data = run.splits.val.clone();
     let (chunks, feed) = Feed::of_split(&run.plan, Split::Val, data, run.rank)?;
-    let mut feed = feed.observed_by(&run.link);
+    let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
     let metrics = run.engine.evaluate(Split::Val, &chunks, &mut || feed.next())?;
     run.warn_about(feed.warnings())?;
     Ok(metrics)

@@ -249,7 +249,7 @@ fn folders_that_cannot_be_made_are_named_before_anything_is_trained() {
 }
 
 /// Runs the binary where `checkpoints` is a file system of `size`; `None` where that is not allowed.
-fn on_small_disk(lab: &Lab, size: &str, args: &[&str]) -> Option<Ended> {
+pub(crate) fn on_small_disk(lab: &Lab, size: &str, args: &[&str]) -> Option<Ended> {
     let script = "mount -t tmpfs -o size=$1 none checkpoints || exit 99\nshift\n\
         \"$@\"; code=$?\nls -A checkpoints/small/* | grep -v '^\\.lock' >left.txt\n\
         \"$1\" checkpoint verify checkpoints/small/*/ >verified.txt 2>&1\nexit $code";

@@ -126,6 +126,7 @@ fn adapters_of_a_pretrained_llama_learn_instructions_and_are_exported() {
         candle_core::safetensors::load(lab.path(name), cpu).unwrap()
     };
     assert_eq!(tensors("peft/adapter_model.safetensors").len(), 6);
+    again_from_what_was_exported(&lab);
     lab.run_to(0, &["checkpoint", "export", &latest("one"), "merged.safetensors", "--merge"]);
     let (base, merged) = (tensors("base/model.safetensors"), tensors("merged.safetensors"));
     assert_eq!(merged.len(), base.len());
@@ -135,4 +136,24 @@ fn adapters_of_a_pretrained_llama_learn_instructions_and_are_exported() {
     };
     assert!(moved("model.layers.0.self_attn.q_proj.weight"));
     assert!(!moved("model.layers.0.self_attn.k_proj.weight"));
+}
+
+/// Steps that are too small to move anything leave the adapters that a run started from as they were, to the bit.
+fn again_from_what_was_exported(lab: &Lab) {
+    let more = ["adapters.toml", "experiment.name=again", "model.lora.adapters=peft"];
+    let theirs = ["~model.lora.r", "~model.lora.targets", "~model.lora.dropout"];
+    lab.run_to(0, &[&more[..], &theirs, &["optimizer.lr=1e-30"]].concat());
+    let run = children(&lab.path("checkpoints/again")).remove(0).join("latest");
+    lab.run_to(0, &["checkpoint", "export", run.to_str().unwrap(), "peft2", "--peft"]);
+    for name in ["adapter_model.safetensors", "adapter_config.json"] {
+        let written = |folder| fs::read(lab.path(&format!("{folder}/{name}"))).unwrap();
+        assert!(written("peft") == written("peft2"), "{name}");
+    }
+    let refused = lab.run_to(2, &[&more[..], &["model.lora.r=4"]].concat()).stderr;
+    assert!(
+        refused.contains("`model.lora.r` is 4, but `peft/adapter_config.json` has 2"),
+        "{refused}"
+    );
+    let absent = lab.run_to(2, &["adapters.toml", "model.lora.adapters=none"]).stderr;
+    assert!(absent.contains("`none/adapter_config.json` cannot be read"), "{absent}");
 }

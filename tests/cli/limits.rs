@@ -164,6 +164,28 @@ fn weights_that_are_not_finite_reach_no_checkpoint() {
 }
 
 #[test]
+fn a_loss_that_explodes_ends_the_run_and_the_checkpoints_before_it_stay() {
+    let lab = Lab::with(&BASE.replace("adamw", "sgd"));
+    let calm =
+        ["train.steps=4", "~train.epochs", "checkpoint.every=1 step", "checkpoint.keep_last=2"];
+    lab.run_to(0, &[&["small.toml"], &calm[..]].concat());
+    let before = lab.steps();
+    let wild =
+        ["resume", "train.steps=12", "fault.divergence_threshold=1e-3", "fault.max_restarts=3"];
+    let ended = lab.run_to(4, &wild);
+    ended.says(&[
+        "the loss of step 5 is ",
+        "greater than `fault.divergence_threshold` = 0.001",
+        "`optimizer.lr`",
+        "`ddprun resume fault.divergence_threshold=...`",
+    ]);
+    assert!(!ended.stderr.contains("restart 1"), "the same numbers come again: {}", ended.stderr);
+    assert_eq!(lab.steps(), before, "good checkpoints are rotated away");
+    lab.run_to(0, &["resume", "train.steps=12", "fault.divergence_threshold=1e3"]);
+    lab.is_clean();
+}
+
+#[test]
 fn too_few_threads_are_named_and_enough_are_enough() {
     const MOST: u64 = 24;
     let lab = Lab::new();

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use rustix::process::{Signal, kill_process};
 
 use crate::experiments::BASE;
-use crate::lab::{Lab, children};
-use crate::running::{Ended, Running, pid_of, until};
+use crate::lab::{BINARY, Lab, children};
+use crate::running::{Ended, Running, pid_of, spawn, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 5] = [
@@ -260,6 +260,107 @@ fn another_experiment_on_another_machine_is_refused_on_both_by_its_key() {
     }
     assert!(!machines.labs[0].path("logs").exists());
     machines.are_clean();
+}
+
+#[test]
+fn another_build_on_another_machine_is_refused_on_both() {
+    let machines = Machines::new(2);
+    let first = machines.start(0, &[]);
+    // The same program, but for a byte behind its end.
+    let mut program = fs::read(BINARY).unwrap();
+    program.push(0);
+    let path = machines.labs[1].write("ddprun", program);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let flags = ["small.toml", "--nproc-per-node", "1", "--nnodes", "2", "--node-rank", "1"];
+    let more = ["--master-addr", "127.0.0.1", "--master-port", &machines.port];
+    let args = [&flags[..], &more, &["--token-file", "run.token"]].concat();
+    let second = spawn(machines.labs[1].command(path.to_str().unwrap(), &args));
+    for ended in end(vec![first, second]) {
+        ended.has_code(2);
+        ended.says(&["it is ddprun 0.1.0 (build ", "), and node 0 is 0.1.0 (build "]);
+    }
+    machines.are_clean();
+}
+
+/// Ranks as torchrun starts them on two machines of two: with its variables, while its store listens at `MASTER_PORT`.
+struct Launched {
+    machines: Machines,
+    _store: TcpListener,
+}
+
+impl Launched {
+    fn new() -> Self {
+        let mut machines = Machines::new(2);
+        let (store, port) = loop {
+            let store = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = store.local_addr().unwrap().port();
+            let beside = port.checked_add(1).map(|port| TcpListener::bind(("127.0.0.1", port)));
+            if beside.is_some_and(|beside| beside.is_ok()) {
+                break (store, port);
+            }
+        };
+        machines.port = port.to_string();
+        Self { machines, _store: store }
+    }
+
+    fn start(&self, args: &[&str], token: Option<&str>) -> Vec<Running> {
+        let start = |rank: usize| {
+            let mut command = self.machines.labs[rank / 2].ddprun(args);
+            let [rank, local] = [rank, rank % 2].map(|number| number.to_string());
+            command.envs([("RANK", rank.as_str()), ("WORLD_SIZE", "4")]);
+            command.envs([("LOCAL_RANK", local.as_str()), ("LOCAL_WORLD_SIZE", "2")]);
+            command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.machines.port)]);
+            command.envs(token.map(|file| ("DDPRUN_TOKEN_FILE", file)));
+            spawn(command)
+        };
+        (0..4).map(start).collect()
+    }
+}
+
+/// The experiment for four ranks.
+const FOUR: [&str; 3] = ["small.toml", "~distributed.devices", "train.batch_size=2"];
+
+#[test]
+fn ranks_that_torchrun_starts_on_two_machines_give_the_bits_of_one_also_after_a_stop() {
+    let one = Lab::with(BASE);
+    one.run_to(0, &["small.toml", "--nproc-per-node", "4", "train.batch_size=2"]);
+    let launched = Launched::new();
+    let lab = &launched.machines.labs[0];
+    for ended in end(launched.start(&FOUR, Some("run.token"))) {
+        ended.has_code(0);
+    }
+    assert!(state(lab) == state(&one));
+    assert!(!launched.machines.labs[1].path("checkpoints").exists());
+    one.run_to(0, &["resume", "train.epochs=3"]);
+    for ended in end(launched.start(&["resume", "train.epochs=3"], Some("run.token"))) {
+        ended.has_code(0);
+    }
+    assert!(state(lab) == state(&one));
+    launched.machines.are_clean();
+}
+
+#[test]
+fn of_ranks_that_torchrun_starts_on_two_machines_a_killed_one_ends_all() {
+    let launched = Launched::new();
+    let mut all = launched.start(&[&FOUR[..], &ENDLESS].concat(), Some("run.token"));
+    launched.machines.labs[0].wait_for_step_and_save(&mut all[0], 40);
+    all[3].signal(Signal::KILL);
+    let codes: Vec<i32> = end(all).into_iter().map(|ended| ended.code).collect();
+    assert_eq!(codes, [5, 5, 5, -9]);
+    launched.machines.are_clean();
+}
+
+#[test]
+fn ranks_that_torchrun_starts_on_two_machines_need_a_token() {
+    let launched = Launched::new();
+    for ended in end(launched.start(&FOUR, None)) {
+        ended.has_code(2);
+        ended.says(&[
+            "the launcher started 4 ranks, 2 of them on this machine",
+            "`DDPRUN_TOKEN_FILE`",
+        ]);
+    }
+    launched.machines.are_clean();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::process::Command;
 
 use crate::control_group::ControlGroup;
+use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab};
 use crate::running::{Ended, spawn};
 
@@ -50,6 +51,35 @@ fn lab() -> Lab {
     }
     lab.write("rows.csv", rows);
     lab
+}
+
+/// The small experiment with a GPU that has no memory left when `point` is reached: the error is made up, the way it
+/// takes is that of the driver's.
+fn run_out(point: &str, changes: &[&str]) -> (Lab, Ended) {
+    let lab = Lab::with(BASE);
+    let mut command = lab.ddprun(&[&["small.toml"], changes].concat());
+    command.env("DDPRUN_FP", point).env("RUST_BACKTRACE", "0");
+    (lab, spawn(command).wait())
+}
+
+#[test]
+fn a_gpu_without_memory_is_named_and_the_run_ends_with_8() {
+    let (lab, ended) = run_out("memory=oom@1,3", &[]);
+    ended.has_code(8);
+    ended.says(&["rank 1", "CUDA_ERROR_OUT_OF_MEMORY", "step 3"]);
+    assert!(lab.processes().is_empty());
+}
+
+#[test]
+fn a_gpu_without_memory_gets_smaller_passes_on_all_ranks_by_the_parents_word() {
+    let shrinks = "fault.on_oom=shrink_batch";
+    let (_, ended) = run_out("memory=oom@1,3", &[shrinks]);
+    ended.has_code(0);
+    ended.says(&["passes of 2 samples from now on", "completed after step 12"]);
+    // As long as it does not fit, passes become smaller; one sample is the end.
+    let (_, ended) = run_out("memory=oom@*,*,*", &[shrinks]);
+    ended.has_code(8);
+    ended.says(&["passes of 2 samples from now on", "passes of 1 sample from now on"]);
 }
 
 /// Runs the shell's words.

@@ -32,6 +32,11 @@ pub(crate) fn bits(lab: &Lab) -> Bits {
     }
 }
 
+/// Every checkpoint of a lab is what was written.
+pub(crate) fn must_be_whole(lab: &Lab) {
+    lab.run_to(0, &["checkpoint", "verify"]);
+}
+
 fn metrics(path: &Path) -> Vec<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
     let mut rows: Vec<Vec<String>> =

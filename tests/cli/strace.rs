@@ -14,22 +14,23 @@ const CALLS: [&str; 7] = ["mkdir", "fsync", "rename", "renameat2", "symlink", "u
 const MOST: u32 = 100;
 
 /// Where it cannot be done.
-const SKIPPED: &str = "SKIPPED: there is no `strace` on this machine, or it may not trace";
+pub(crate) const SKIPPED: &str =
+    "SKIPPED: there is no `strace` on this machine, or it may not trace";
 
 /// Four steps with two checkpoints, of which the first is rotated away.
-fn experiment() -> String {
+pub(crate) fn experiment() -> String {
     BASE.replace("epochs = 2", "steps = 4") + "\n[checkpoint]\nevery = \"2 steps\"\n"
 }
 
 /// Whether this machine has an `strace` that may trace.
-fn can_trace() -> bool {
+pub(crate) fn can_trace() -> bool {
     let mut command = Command::new("strace");
     command.args(["-f", "-o", "/dev/null", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
 /// An undisturbed run: the data that the others use, and what they must end with.
-fn undisturbed() -> (Lab, String, Bits) {
+pub(crate) fn undisturbed() -> (Lab, String, Bits) {
     let lab = Lab::with(&experiment());
     let data = format!("data.dir={}", lab.path("data/shapes").display());
     lab.run_to(0, &["small.toml", &data]);

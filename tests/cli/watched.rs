@@ -32,6 +32,18 @@ fn a_bit_that_turns_in_the_weights_of_one_rank_is_found_at_the_next_look() {
 }
 
 #[test]
+fn a_sum_that_is_wrong_on_one_rank_is_found_with_the_weights_that_it_makes() {
+    let lab = Lab::with(&experiment());
+    let ended = run(&lab, "reduced=flip@1,5", &[]);
+    ended.has_code(5);
+    ended.says(&[
+        "error: after step 5 the weights of rank 1 differ from those of the others; after step 4 they were the same",
+        "where: rank 1 on ",
+    ]);
+    lab.is_clean();
+}
+
+#[test]
 fn of_three_ranks_the_one_that_differs_is_named_also_if_it_is_the_first() {
     let lab = Lab::with(&experiment());
     let changes = ["distributed.devices=3", "train.global_batch_size=12"];

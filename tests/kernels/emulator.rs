@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-const FILES: [&str; 7] =
-    ["common", "elementwise", "columns", "rows", "images", "losses", "optimizer"];
+const FILES: [&str; 8] =
+    ["common", "elementwise", "columns", "rows", "images", "losses", "series", "optimizer"];
 
 /// An argument of a kernel.
 pub(crate) enum Arg<'a> {

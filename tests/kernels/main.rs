@@ -15,6 +15,7 @@ mod losses;
 mod optimizer;
 mod pointwise;
 mod rows;
+mod series;
 mod shapes;
 
 use candle_core::{Device, Tensor, Var};

@@ -89,6 +89,14 @@ fn half_numbers_are_rounded_as_the_cpu_rounds_them() {
         for (found, value) in wide.iter().zip(&x) {
             assert_eq!(found.to_bits(), round(*value).to_bits(), "{value} as {kind}");
         }
+        let arguments = &mut [In(&x), Halves(&mut narrow), Single(0.25), Count(n as u64)];
+        gpu.run(&format!("compress_{kind}"), STRIDING, arguments);
+        let arguments = &mut [Halves(&mut narrow), Out(&mut wide), Single(4.0), Count(n as u64)];
+        gpu.run(&format!("expand_{kind}"), STRIDING, arguments);
+        for (found, value) in wide.iter().zip(&x) {
+            let expected = 4.0 * round(0.25 * value);
+            assert_eq!(found.to_bits(), expected.to_bits(), "a gradient {value} as {kind}");
+        }
     }
 }
 

@@ -72,6 +72,36 @@ fn column_sums(gpu: &Emulator, x: &[f32], n: usize, c: usize) -> Vec<f32> {
 }
 
 #[test]
+fn group_norm_and_its_gradients_are_those_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    for [samples, positions, c, groups] in [[3, 70, 12, 4], [2, 1, 6, 1], [1, 9, 5, 5]] {
+        let n = samples * positions * c;
+        let x: Vec<f32> = values(1, n).iter().map(|v| 2.0 * v + 30.0).collect();
+        let (gamma, beta, dy) = (values(2, c), values(3, c), values(4, n));
+        let (x_var, gamma_var) = (var(&x, &[samples, positions, c]), var(&gamma, &[c]));
+        let beta_var = var(&beta, &[c]);
+        let (y, gradients) = reference(&[&x_var, &gamma_var, &beta_var], &dy, || {
+            let affine = [&gamma_var.as_tensor().into(), &beta_var.as_tensor().into()];
+            ops::group_norm(&x_var, affine, groups, EPS)
+        });
+        let sizes = || [positions as u64, groups as u64, c as u64].map(Count);
+        let (mut found, mut dx, mut weighted) = (vec![0.0; n], dy.clone(), vec![0.0; n]);
+        let [p, g, width] = sizes();
+        let arguments =
+            &mut [In(&x), In(&gamma), In(&beta), Out(&mut found), Double(EPS), p, g, width];
+        gpu.run("group_norm", rows(samples * groups), arguments);
+        agree("groups", &found, &y, 2e-5);
+        let [p, g, width] = sizes();
+        let arguments =
+            &mut [In(&x), In(&gamma), Out(&mut dx), Out(&mut weighted), Double(EPS), p, g, width];
+        gpu.run("group_norm_gradient", rows(samples * groups), arguments);
+        agree("gradient of the groups", &dx, &gradients[0], 2e-5);
+        let of_gamma = column_sums(gpu, &weighted, samples * positions, c);
+        agree("gradient of the scale", &of_gamma, &gradients[1], 2e-5);
+    }
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "kernel after kernel, there and back")]
 fn batch_norm_and_its_gradients_are_those_of_the_cpu() {
     let Some(gpu) = emulator() else { return };

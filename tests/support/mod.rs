@@ -81,6 +81,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         stall_timeout: ddprun::plan::Patience::Auto,
         compare_weights: Cadence::Never,
         on_oom: ddprun::plan::OnOom::Stop,
+        divergence_threshold: None,
         logging: LoggingPlan { dir: "logs".into(), every: Cadence::Steps(1), sinks: vec![] },
         expect: std::collections::BTreeMap::new(),
     }
@@ -142,6 +143,8 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         bucket_cap: Bytes(2048),
         first_bucket_cap: Bytes(512),
         overlap: true,
+        comm_hook: ddprun::plan::CommHook::None,
+        nccl_if_apart: false,
         find_unused_parameters: false,
         timeout: Duration::from_mins(1),
     }

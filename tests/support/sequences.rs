@@ -53,7 +53,7 @@ pub(crate) fn llama_plan(world: u32) -> Plan {
 pub(crate) fn lora_plan(world: u32) -> Plan {
     let mut plan = llama_plan(world);
     let targets = ["q_proj", "v_proj", "up_proj"].map(str::to_owned).to_vec();
-    plan.model.lora = Some(LoraPlan { r: 2, alpha: 4.0, dropout: 0.25, targets });
+    plan.model.lora = Some(LoraPlan { r: 2, alpha: 4.0, dropout: 0.25, targets, adapters: None });
     plan
 }
 

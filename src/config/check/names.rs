@@ -91,8 +91,9 @@ fn unknown(key: &str, metric: &str) -> Option<Finding> {
 pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let data = &experiment.data;
-    let all: [(&str, Option<&Path>); 10] = [
+    let all: [(&str, Option<&Path>); 11] = [
         ("model.pretrained", experiment.model.pretrained.as_deref()),
+        ("model.lora.adapters", experiment.model.lora.adapters.as_deref()),
         ("data.train_dir", data.train_dir.as_deref()),
         ("data.val_dir", data.val_dir.as_deref()),
         ("data.dir", data.dir.as_deref()),

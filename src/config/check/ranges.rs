@@ -92,6 +92,7 @@ const REALS: &[Real] = &[
     ("loss_scale.init", |e| Some(e.loss_scale.init), POSITIVE),
     ("loss_scale.growth_factor", |e| Some(e.loss_scale.growth_factor), ABOVE_ONE),
     ("loss_scale.backoff_factor", |e| Some(e.loss_scale.backoff_factor), PROPER_SHARE),
+    ("fault.divergence_threshold", |e| e.fault.divergence_threshold, POSITIVE),
     ("early_stopping.min_delta", |e| Some(e.early_stopping.min_delta), NOT_NEGATIVE),
 ];
 

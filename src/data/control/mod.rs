@@ -6,6 +6,7 @@
 //! are repeated there. Every number is scaled to -1 .. 1 by its range in the training episodes.
 
 mod npz;
+mod parquet;
 pub(crate) mod push;
 
 use std::ops::Range;
@@ -29,7 +30,8 @@ struct Episodes {
 impl Episodes {
     fn of(from: &Behaviour) -> Result<Self, Error> {
         match from {
-            Behaviour::Npz { file } => npz::read(file),
+            Behaviour::Recorded { file } if parquet::is_parquet(file) => parquet::read(file),
+            Behaviour::Recorded { file } => npz::read(file),
             Behaviour::PushTLike { episodes, seed } => Ok(push::demonstrate(*episodes, *seed)),
         }
     }
@@ -119,7 +121,7 @@ fn n_training(from: &Behaviour, episodes: &Episodes, chunk: ChunkPlan) -> Result
 
 fn unusable(from: &Behaviour, what: String) -> Error {
     match from {
-        Behaviour::Npz { file } => Error::Format { path: file.clone(), what },
+        Behaviour::Recorded { file } => Error::Format { path: file.clone(), what },
         Behaviour::PushTLike { .. } => Error::Generated { what },
     }
 }
@@ -170,7 +172,7 @@ impl Windows {
             shape: [chunk.n_obs_steps, width(&episodes.observations)],
             target_shape: [chunk.horizon, width(&episodes.actions)],
             name: match from {
-                Behaviour::Npz { file } => format!("`{}`", shown(file)),
+                Behaviour::Recorded { file } => format!("`{}`", shown(file)),
                 Behaviour::PushTLike { .. } => "the generated episodes".to_owned(),
             },
             episodes: episodes.clone(),

@@ -32,13 +32,13 @@ fn file(dir: &Path, arrays: &[(&str, Tensor)]) -> PathBuf {
 }
 
 fn refusal(path: PathBuf, chunk: ChunkPlan) -> String {
-    survey(Behaviour::Npz { file: path }, chunk).unwrap_err().to_string()
+    survey(Behaviour::Recorded { file: path }, chunk).unwrap_err().to_string()
 }
 
 #[test]
 fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
     let dir = tempfile::tempdir().unwrap();
-    let from = Behaviour::Npz { file: file(dir.path(), &arrays()) };
+    let from = Behaviour::Recorded { file: file(dir.path(), &arrays()) };
     let facts = survey(from.clone(), CHUNK).unwrap();
     // 5 + 1 + 1 - 4 + 1 windows of the first episode, 4 of the second.
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
@@ -72,7 +72,7 @@ fn episodes_may_be_given_by_their_ends_and_arrays_by_other_names() {
     arrays[0].0 = "state";
     arrays[1].0 = "action";
     arrays[2] = ("episode_ends", Tensor::new(&[5i64, 9], &Device::Cpu).unwrap());
-    let facts = survey(Behaviour::Npz { file: file(dir.path(), &arrays) }, CHUNK).unwrap();
+    let facts = survey(Behaviour::Recorded { file: file(dir.path(), &arrays) }, CHUNK).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
 }
 
@@ -117,6 +117,51 @@ fn generated_episodes_are_the_same_each_time() {
     assert!(survey(one, chunk).unwrap_err().to_string().contains("1 episodes cannot be parted"));
 }
 
+/// The same two episodes as columns, written by pyarrow (`tests/golden/trajectories.py`).
+fn published(name: &str) -> PathBuf {
+    PathBuf::from("tests/golden/trajectories").join(format!("{name}.parquet"))
+}
+
+/// Every sample of both parts.
+fn samples(from: &Behaviour, chunk: ChunkPlan) -> Vec<(Vec<f32>, Vec<f32>)> {
+    let SourcePlan::Trajectories { ranges, .. } = survey(from.clone(), chunk).unwrap().source
+    else {
+        panic!("another source")
+    };
+    let splits = open(from, chunk, &ranges).unwrap();
+    let load = |data: &dyn Dataset, index| {
+        let mut values = Vec::new();
+        let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
+            panic!("not loaded")
+        };
+        (values, actions)
+    };
+    let all = |data: &dyn Dataset| (0..data.len()).map(|i| load(data, i)).collect::<Vec<_>>();
+    [all(&*splits.train), all(&*splits.val)].concat()
+}
+
+#[test]
+fn parquet_files_give_the_samples_of_an_npz_file_of_the_same_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = samples(&Behaviour::Recorded { file: file(dir.path(), &arrays()) }, CHUNK);
+    assert_eq!(expected.len(), 7);
+    for name in ["plain", "snappy", "zstd"] {
+        let from = Behaviour::Recorded { file: published(name) };
+        assert_eq!(samples(&from, CHUNK), expected, "{name}");
+        // By its first bytes, whatever its name is.
+        let renamed = dir.path().join(name);
+        crate::files::write_atomic(&renamed, &std::fs::read(published(name)).unwrap()).unwrap();
+        assert_eq!(samples(&Behaviour::Recorded { file: renamed }, CHUNK), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_kept_plan_of_an_older_version_still_means_its_file() {
+    let older = serde_json::json!({"npz": {"file": "runs.npz"}});
+    let from: Behaviour = serde_json::from_value(older).unwrap();
+    assert_eq!(from, Behaviour::Recorded { file: "runs.npz".into() });
+}
+
 /// The expert of stable-baselines: 100 episodes of 200 steps.
 #[test]
 fn a_published_file_is_read() {
@@ -126,7 +171,7 @@ fn a_published_file_is_read() {
         return;
     }
     let chunk = ChunkPlan { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
-    let facts = survey(Behaviour::Npz { file }, chunk).unwrap();
+    let facts = survey(Behaviour::Recorded { file }, chunk).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (90 * 193, 10 * 193));
     assert_eq!((facts.sample, facts.target), (Some(vec![2, 3]), vec![16, 1]));
     let SourcePlan::Trajectories { ranges, .. } = facts.source else { panic!("another source") };

@@ -1,12 +1,16 @@
 //! Transposed convolution along a line: each input value is spread over the outputs that a convolution would
 //! have read it from. Forward is the convolution's gradient of its input, and the other way round.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use super::algorithm::Algorithm;
 use super::geometry::Geometry;
 use super::{ConvOptions, Sliding};
 use crate::ops::bias::column_sums;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::{self, Gpu};
 use crate::ops::precision::{round, rounded};
 use crate::ops::storage::{output, read, slice, tensor};
 use crate::ops::weight::{Destination, Weight};
@@ -40,6 +44,8 @@ pub fn conv_transpose1d(
         geometry,
         algorithm: Algorithm::of(&geometry, options.convolutions),
         precision: options.precision,
+        #[cfg(feature = "cuda")]
+        convolutions: options.convolutions,
         dw: weight.destination(),
         db: bias.destination(),
     };
@@ -51,6 +57,8 @@ struct Transposed {
     geometry: Geometry,
     algorithm: Algorithm,
     precision: Precision,
+    #[cfg(feature = "cuda")]
+    convolutions: crate::plan::Convolutions,
     dw: Destination,
     db: Destination,
 }
@@ -65,6 +73,28 @@ impl Transposed {
         }
         round(&mut y, self.precision);
         y
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu<'a>(&'a self, gpu: &'a Gpu) -> cuda::Conv<'a> {
+        let Self { geometry, precision, convolutions, .. } = self;
+        cuda::Conv { gpu, geometry, precision: *precision, convolutions: *convolutions }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn backward_on_gpu(
+        &self,
+        [x, weight, bias]: [&Tensor; 3],
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let dy = dy.contiguous()?;
+        let gpu = Gpu::of_tensor(&dy)?;
+        let [x_at, weight_at, dy_at] = [x, weight, &dy].map(cuda::of_tensor);
+        let gradients = self.on_gpu(&gpu).transposed_gradients(x_at?, weight_at?, dy_at?)?;
+        let [dx, dw, db] = gradients;
+        let db = self.db.send_tensor(cuda::wrap(db, bias.shape()), bias)?;
+        let dw = self.dw.send_tensor(cuda::wrap(dw, weight.shape()), weight)?;
+        Ok((Some(cuda::wrap(dx, x.shape())), dw, db))
     }
 }
 
@@ -88,6 +118,27 @@ impl CustomOp3 for Transposed {
         Ok(output(y, (n, w, ci)))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        x_layout: &Layout,
+        weight: &CudaStorage,
+        weight_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let [x_at, weight_at, bias_at] = [
+            cuda::of_storage(x, x_layout)?,
+            cuda::of_storage(weight, weight_layout)?,
+            cuda::of_storage(bias, bias_layout)?,
+        ];
+        let gpu = Gpu::of(x);
+        let y = self.on_gpu(&gpu).transposed(x_at, weight_at, bias_at)?;
+        let Geometry { n, w, ci, .. } = self.geometry;
+        Ok((y, (n, w, ci).into()))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -96,6 +147,10 @@ impl CustomOp3 for Transposed {
         _y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        #[cfg(feature = "cuda")]
+        if dy.device().is_cuda() {
+            return self.backward_on_gpu([x, weight, bias], dy);
+        }
         let (algorithm, g) = (self.algorithm, &self.geometry);
         read([x, weight, dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);

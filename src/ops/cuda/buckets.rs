@@ -1,9 +1,9 @@
 //! Gradients in flat buckets.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::address::of_tensor;
-use super::gpu::{Arg, Gpu, Grid};
+use super::gpu::{Arg, Gpu, Grid, args, suffix};
 
 /// Elements `start..` of `bucket`, both f32 on the GPU, plus `values`, or replaced by them.
 ///
@@ -30,7 +30,31 @@ pub(crate) fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
     Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n), &[place, n.into()])
 }
 
-/// Where the values of an f32 tensor lie, for libraries that know nothing of tensors.
+/// The values of `bucket`, f32 on the GPU, times `factor`, as `dtype`.
+///
+/// # Errors
+///
+/// The driver's.
+pub(crate) fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
+    let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
+    let half = gpu.tensor(dtype, n)?;
+    let kernel = format!("compress_{}", suffix(dtype)?);
+    gpu.launch(&kernel, Grid::over(n), args![of_tensor(bucket)?, of_tensor(&half)?, factor, n])?;
+    Ok(half)
+}
+
+/// The way back: `bucket` becomes `half` times `factor`.
+///
+/// # Errors
+///
+/// The driver's.
+pub(crate) fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
+    let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
+    let kernel = format!("expand_{}", suffix(half.dtype())?);
+    gpu.launch(&kernel, Grid::over(n), args![of_tensor(half)?, of_tensor(bucket)?, factor, n])
+}
+
+/// Where the values of a tensor lie, for libraries that know nothing of tensors.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, DType, Result};
 use super::address::{Address, Half};
 use super::cudnn::{self, Direction, Problem};
 use super::gpu::{Gpu, Grid, args, suffix, whole};
-use super::pointwise::{narrowed, widened};
+use super::pointwise::{Kind, finish, narrowed, widened};
 use crate::ops::conv::Geometry;
 use crate::plan::{Convolutions, Precision};
 
@@ -96,6 +96,35 @@ impl Conv<'_> {
         let g = self.geometry;
         let dy = self.cast(dy, g.pixels() * g.co)?;
         super::columns::column_sums(self.gpu, dy.address()?, g.pixels(), g.co)
+    }
+
+    /// The transposed convolution of x (n, oh, ow, co), which is this one's way back, plus a bias (ci) -> (n, h, w, ci), f32.
+    pub(in crate::ops) fn transposed(
+        &self,
+        x: Address,
+        weight: Address,
+        bias: Address,
+    ) -> Result<CudaStorage> {
+        let (g, spread) = (self.geometry, self.backward_data(x, weight)?);
+        let sizes = (g.ci, g.n * g.h * g.w * g.ci);
+        Ok(finish(self.gpu, &spread, Some(bias), Kind::Identity, sizes, false)?.0)
+    }
+
+    /// Gradients of x, weight and bias of [`Conv::transposed`], f32, from that of its output.
+    pub(in crate::ops) fn transposed_gradients(
+        &self,
+        x: Address,
+        weight: Address,
+        dy: Address,
+    ) -> Result<[CudaStorage; 3]> {
+        let g = self.geometry;
+        let rows = g.n * g.h * g.w;
+        let cast = self.cast(dy, rows * g.ci)?;
+        let dy = cast.address()?;
+        let db = super::columns::column_sums(self.gpu, dy, rows, g.ci)?;
+        let dw = self.backward_filter(dy, x)?;
+        let dx = widened(self.gpu, self.forward(dy, weight)?, g.pixels() * g.co)?;
+        Ok([dx, dw, db])
     }
 
     fn run(&self, direction: Direction, operands: [Address; 2], out: Address) -> Result<()> {

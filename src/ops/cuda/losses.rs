@@ -6,7 +6,7 @@ use super::address::{Address, of_tensor};
 use super::gpu::{Gpu, Grid, Scratch, args, whole, wrap};
 
 /// Elements per partial sum of a regression loss.
-const BLOCK: usize = 1 << 14;
+pub(super) const BLOCK: usize = 1 << 14;
 
 /// What each row of logits should be.
 pub(in crate::ops) enum Targets<'a> {
@@ -158,7 +158,7 @@ pub(in crate::ops) fn regression_scores(
     Ok(bytemuck::pod_collect_to_vec(&gpu.download(&sums)?))
 }
 
-fn regression_sums(
+pub(super) fn regression_sums(
     gpu: &Gpu,
     [p, t]: [Address; 2],
     absolute: bool,

@@ -4,7 +4,7 @@
 //! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
 //! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs` (page-locked memory) and `cudnn.rs` (its C interface).
+//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs` and `ferry.rs` (page-locked memory) and `cudnn.rs` (its C interface).
 
 mod address;
 mod attention;
@@ -13,6 +13,7 @@ mod buckets;
 mod columns;
 mod conv;
 mod cudnn;
+mod ferry;
 mod gpu;
 mod images;
 mod linear;
@@ -21,14 +22,17 @@ mod norm;
 mod optimizer;
 mod pointwise;
 mod rows;
+mod series;
 mod source;
+mod tables;
 mod visible;
 
 pub(super) use address::{Address, Half, of_storage, of_tensor};
 pub(super) use attention::{Attend, Operand};
 pub(crate) use batches::to_gpu;
-pub(crate) use buckets::{clear, pointer, put};
+pub(crate) use buckets::{clear, compress, expand, pointer, put};
 pub(super) use conv::Conv;
+pub(crate) use ferry::{Coming, Ferry};
 pub(crate) use gpu::Gpu;
 pub(super) use gpu::wrap;
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
@@ -42,5 +46,7 @@ pub(super) use pointwise::{
     Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,
     embedding_gradient, finish,
 };
-pub(super) use rows::{RowNorm, softmax, softmax_gradient};
+pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
+pub(super) use series::{Spectra, Turn, moving_average};
+pub(super) use tables::table;
 pub(super) use visible::visible;

@@ -1,4 +1,4 @@
-//! Row by row: layer and root-mean-square normalisation, softmax.
+//! Row by row: layer, root-mean-square and group normalisation, softmax.
 
 use candle_core::{CudaStorage, DType, Result};
 
@@ -66,4 +66,49 @@ pub(in crate::ops) fn softmax_gradient(
     c: usize,
 ) -> Result<()> {
     gpu.launch("softmax_gradient", Grid::rows(rows), args![y, dy, c])
+}
+
+/// Groups of channels of (samples, positions, c), and how they are normalised.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct GroupNorm {
+    pub(in crate::ops) eps: f64,
+    pub(in crate::ops) samples: usize,
+    pub(in crate::ops) positions: usize,
+    pub(in crate::ops) groups: usize,
+    pub(in crate::ops) c: usize,
+}
+
+impl GroupNorm {
+    fn grid(&self) -> Grid {
+        Grid::rows(self.samples * self.groups)
+    }
+
+    /// gamma (x - mean) / std + beta, f32.
+    pub(in crate::ops) fn forward(
+        &self,
+        gpu: &Gpu,
+        [x, gamma, beta]: [Address; 3],
+    ) -> Result<CudaStorage> {
+        let Self { eps, samples, positions, groups, c } = *self;
+        let y = gpu.storage(DType::F32, samples * positions * c)?;
+        let arguments = args![x, gamma, beta, whole(&y)?, eps, positions, groups, c];
+        gpu.launch("group_norm", self.grid(), arguments)?;
+        Ok(y)
+    }
+
+    /// Over dy, the gradient of x. Returns those of gamma and beta, (c) each.
+    pub(in crate::ops) fn backward(
+        &self,
+        gpu: &Gpu,
+        [x, gamma, dy]: [Address; 3],
+    ) -> Result<[CudaStorage; 2]> {
+        let Self { eps, samples, positions, groups, c } = *self;
+        let rows = samples * positions;
+        let weighted = gpu.storage(DType::F32, rows * c)?;
+        let of_beta = column_sums(gpu, dy, rows, c)?;
+        let at = whole(&weighted)?;
+        let arguments = args![x, gamma, dy, at, eps, positions, groups, c];
+        gpu.launch("group_norm_gradient", self.grid(), arguments)?;
+        Ok([column_sums(gpu, at, rows, c)?, of_beta])
+    }
 }

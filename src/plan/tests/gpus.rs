@@ -47,6 +47,51 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
 }
 
 #[test]
+fn a_smaller_group_leaves_out_the_devices_that_failed_while_there_are_others() {
+    let changes = ["distributed.min_world_size=1", "distributed.devices=4", "distributed.shards=4"];
+    let loaded = read(&auto(), &changes);
+    let facts = with_gpus(4);
+    let plan = Plan::new(&loaded, &facts, &describe).unwrap();
+    let smaller = plan.smaller(&loaded, &facts, &describe).unwrap();
+    let [two, one] = &smaller[..] else { panic!("{} smaller groups", smaller.len()) };
+    let devices = &plan.distributed.devices;
+    let on = |plan: &Plan, failed: &[&str]| {
+        let failed: Vec<String> = failed.iter().map(|name| (*name).to_owned()).collect();
+        plan.sparing(devices, &failed).distributed.devices.join(" ")
+    };
+    assert_eq!(on(two, &[]), "cuda:0 cuda:1");
+    assert_eq!(on(two, &["cuda:0"]), "cuda:1 cuda:2");
+    assert_eq!(on(two, &["cuda:1", "cuda:2"]), "cuda:0 cuda:3");
+    assert_eq!(on(one, &["cuda:0", "cuda:1"]), "cuda:2");
+    assert_eq!(on(two, &["cuda:0", "cuda:1", "cuda:2"]), "cuda:3 cuda:0", "there are no others");
+    // Of a list, in its order; two that share none now must not share one.
+    let listed = |list: &[&str], failed: &str| {
+        let list: Vec<String> = list.iter().map(|name| (*name).to_owned()).collect();
+        two.sparing(&list, &[failed.to_owned()]).distributed.devices.join(" ")
+    };
+    assert_eq!(listed(&["cuda:3", "cuda:0", "cuda:1"], "cuda:0"), "cuda:3 cuda:1");
+    assert_eq!(listed(&["cuda:0", "cuda:1", "cuda:1"], "cuda:0"), "cuda:0 cuda:1");
+}
+
+#[test]
+fn ranks_of_a_launcher_that_see_as_many_gpus_as_one_rank_find_out_whether_they_differ() {
+    let launched = |gpus| Facts { launched_world: WorldSize::new(4), ..with_gpus(gpus) };
+    for (changes, gpus, finds_out) in [
+        (&[][..], 1, true),
+        (&[], 2, true),
+        (&[], 4, false),
+        (&["distributed.backend=shm"], 1, false),
+    ] {
+        let plan = good(&auto(), changes, &launched(gpus));
+        assert_eq!(plan.distributed.nccl_if_apart, finds_out, "{changes:?}, {gpus} GPUs");
+    }
+    let shared = good(&auto(), &["distributed.devices=[0, 0]"], &with_gpus(1));
+    assert!(!shared.distributed.nccl_if_apart, "we gave them the same");
+    let refused = told(&auto(), &["distributed.backend=nccl"], &launched(1));
+    assert!(refused[0].contains("leave it away"), "{refused:?}");
+}
+
+#[test]
 fn a_resolved_experiment_keeps_its_list_of_gpus() {
     let loaded = read(&auto(), &["distributed.devices=[1, 1]"]);
     let plan = Plan::new(&loaded, &with_gpus(2), &describe).unwrap();

@@ -1,5 +1,5 @@
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 
 use serde_json::json;
 
@@ -48,7 +48,10 @@ impl Lab {
     }
 
     fn order(&self) -> Order<'_> {
-        let machine = Machine { cores: 8, devices: 8 };
+        self.order_on(Machine { cores: 8, gpus: 0 })
+    }
+
+    fn order_on(&self, machine: Machine) -> Order<'_> {
         let (sweep, base) = (&self.sweep, &self.base);
         Order { sweep, base, machine, extend: false, screen: Screen::Silent }
     }
@@ -126,6 +129,24 @@ impl Trainer for Silent {
     }
 
     fn train(&self, _: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        Outcome::Done
+    }
+}
+
+/// Two trials at a time, each of which waits for the other.
+struct Pairs {
+    both: Barrier,
+    gpus: Mutex<Vec<Vec<usize>>>,
+}
+
+impl Trainer for Pairs {
+    fn check(&self, changes: &[String]) -> Result<Length, String> {
+        Silent.check(changes)
+    }
+
+    fn train(&self, job: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        self.gpus.lock().unwrap().push(job.gpus.clone());
+        self.both.wait();
         Outcome::Done
     }
 }
@@ -324,4 +345,19 @@ fn trials_that_cannot_be_run_are_refused_before_anything_is_touched() {
     let error = run(lab.order(), &Picky).err().unwrap();
     assert!(error.is_refusal() && error.to_string().contains("too small"), "{error}");
     assert!(!lab.folder.path().join("s").exists());
+}
+
+#[test]
+fn trials_side_by_side_have_gpus_of_their_own() {
+    let mut lab = Lab::new(Method::Random, 4);
+    lab.sweep.search.devices_per_trial = 2;
+    (lab.sweep.concurrent_trials, lab.sweep.max_failures) = (Auto::Auto, 9);
+    let order = lab.order_on(Machine { cores: 2, gpus: 4 });
+    assert_eq!(order.concurrent(), 2);
+    let trainer = Pairs { both: Barrier::new(2), gpus: Mutex::default() };
+    run(order, &trainer).unwrap();
+    let mut seen = trainer.gpus.into_inner().unwrap();
+    seen[..2].sort();
+    seen[2..].sort();
+    assert_eq!(seen, [[0, 1], [2, 3], [0, 1], [2, 3]]);
 }

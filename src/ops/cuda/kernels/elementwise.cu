@@ -117,6 +117,12 @@ __device__ inline void unfinish(
     } \
     KERNEL widen_##NAME(const T* x, float* y, u64 n) { \
         FOR_EACH(i, n) y[i] = load(x[i]); \
+    } \
+    KERNEL compress_##NAME(const float* x, T* y, float factor, u64 n) { \
+        FOR_EACH(i, n) store(&y[i], factor * x[i]); \
+    } \
+    KERNEL expand_##NAME(const T* x, float* y, float factor, u64 n) { \
+        FOR_EACH(i, n) y[i] = factor * load(x[i]); \
     }
 FOR_ALL_TYPES(FINISH)
 

@@ -182,3 +182,70 @@ __device__ inline void merge_heads(
         merge_heads(x, y, length, columns, first, heads, d, n); \
     }
 FOR_ALL_TYPES(ROW_KERNELS)
+
+// Where element i of group `blockIdx.x` lies in x (n, positions, c): a block for each group of each sample.
+struct Group { u64 start, groups, width, c; };
+
+__device__ inline Group group(u64 positions, u64 groups, u64 c) {
+    Group g;
+    g.groups = groups;
+    g.width = c / groups;
+    g.c = c;
+    g.start = blockIdx.x / groups * positions * c + blockIdx.x % groups * g.width;
+    return g;
+}
+
+__device__ inline u64 channel(const Group& g, u64 i) { return blockIdx.x % g.groups * g.width + i % g.width; }
+__device__ inline u64 place(const Group& g, u64 i) { return g.start + i / g.width * g.c + i % g.width; }
+
+// Mean and 1 / sqrt(variance + eps) of the n values of a group, for every thread.
+__device__ inline void group_moments(const float* x, const Group& g, u64 n, double eps, float* mean, float* inverse) {
+    double sum = 0.0, squares = 0.0;
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) sum += x[place(g, i)];
+    double centre = block_sum(sum) / n;
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) {
+        double value = x[place(g, i)] - centre;
+        squares += value * value;
+    }
+    *mean = (float)centre;
+    *inverse = (float)(1.0 / sqrt(block_sum(squares) / n + eps));
+}
+
+// y = gamma (x - mean) / std + beta
+KERNEL group_norm(
+    const float* x, const float* gamma, const float* beta, float* y, double eps, u64 positions, u64 groups, u64 c
+) {
+    Group g = group(positions, groups, c);
+    u64 n = positions * g.width;
+    float mean, inverse;
+    group_moments(x, g, n, eps, &mean, &inverse);
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) {
+        u64 at = place(g, i), column = channel(g, i);
+        y[at] = (x[at] - mean) * (gamma[column] * inverse) + beta[column];
+    }
+}
+
+// Over dy, the gradient of x, as `row_norm_gradient`; dy x̂ goes to `weighted`.
+KERNEL group_norm_gradient(
+    const float* x, const float* gamma, float* dy, float* weighted, double eps, u64 positions, u64 groups, u64 c
+) {
+    Group g = group(positions, groups, c);
+    u64 n = positions * g.width;
+    float mean, inverse;
+    group_moments(x, g, n, eps, &mean, &inverse);
+    double sum = 0.0, along = 0.0;
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) {
+        u64 at = place(g, i);
+        float centred = x[at] - mean, incoming = dy[at];
+        weighted[at] = incoming * centred * inverse;
+        float scaled = incoming * gamma[channel(g, i)];
+        sum += scaled;
+        along += (double)scaled * centred;
+    }
+    float offset = (float)(block_sum(sum) / n);
+    float slope = (float)(block_sum(along) / n * inverse * inverse);
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) {
+        u64 at = place(g, i);
+        dy[at] = (dy[at] * gamma[channel(g, i)] - offset - (x[at] - mean) * slope) * inverse;
+    }
+}

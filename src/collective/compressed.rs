@@ -1,0 +1,132 @@
+//! Gradients that are exchanged in half precision, as the hooks of PyTorch's DDP do it (`fp16_compress_hook` and
+//! `bf16_compress_hook` of `torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`).
+//!
+//! Each rank divides its gradients by the number of ranks and rounds them; their sum, taken in f32 in the tree of the group, is rounded
+//! again and multiplied back, since gradients stay sums here. All ranks hold the same bits; they are not those without a hook,
+//! and depend on the number of ranks.
+
+use std::sync::Arc;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::collective::{Collective, Error, Segment};
+use crate::plan::CommHook;
+use crate::units::{Rank, WorldSize};
+
+/// Values rounded together; small enough for the first-level cache.
+const BLOCK: usize = 4096;
+
+/// A group whose reductions are those of half-precision numbers.
+pub(super) struct Compressed {
+    group: Arc<dyn Collective>,
+    hook: CommHook,
+}
+
+impl Compressed {
+    pub(super) fn new(group: Arc<dyn Collective>, hook: CommHook) -> Self {
+        Self { group, hook }
+    }
+}
+
+/// Multiplies the values by `factor` and rounds them to what `hook` sends.
+pub(super) fn round(values: &mut [f32], factor: f32, hook: CommHook) {
+    for block in values.chunks_mut(BLOCK) {
+        for value in &mut *block {
+            *value *= factor;
+        }
+        match hook {
+            CommHook::None => {}
+            CommHook::Bf16 => {
+                let mut half = [bf16::ZERO; BLOCK];
+                let half = &mut half[..block.len()];
+                half.convert_from_f32_slice(block);
+                half.convert_to_f32_slice(block);
+            }
+            CommHook::Fp16 => {
+                let mut half = [f16::ZERO; BLOCK];
+                let half = &mut half[..block.len()];
+                half.convert_from_f32_slice(block);
+                half.convert_to_f32_slice(block);
+            }
+        }
+    }
+}
+
+impl Collective for Compressed {
+    fn rank(&self) -> Rank {
+        self.group.rank()
+    }
+
+    fn world_size(&self) -> WorldSize {
+        self.group.world_size()
+    }
+
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
+        self.group.segments(lengths)
+    }
+
+    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
+        let world = self.world_size().get() as f32;
+        round(segment, 1.0 / world, self.hook);
+        self.group.all_reduce(segment)?;
+        round(segment, 1.0, self.hook);
+        for value in segment.iter_mut() {
+            *value *= world;
+        }
+        Ok(())
+    }
+
+    fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        self.group.broadcast(bytes)
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.group.all_gather(mine)
+    }
+
+    fn lags(&self) -> Vec<f64> {
+        self.group.lags()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.group.barrier()
+    }
+
+    fn describe(&self) -> Option<String> {
+        let how = format!("gradients are exchanged as {}", self.hook.name());
+        Some(self.group.describe().unwrap_or(how))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Option<&dyn crate::collective::OnGpu> {
+        self.group.on_gpu()
+    }
+
+    fn abort(&self, reason: &str) {
+        self.group.abort(reason);
+    }
+
+    fn give_up(&self) {
+        self.group.give_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_what_the_half_type_holds_in_blocks_and_in_the_rest() {
+        let mut values: Vec<f32> = (0..BLOCK + 3).map(|i| 1.0 + i as f32 / 3000.0).collect();
+        let before = values.clone();
+        round(&mut values, 0.5, CommHook::Bf16);
+        for (value, before) in values.iter().zip(&before) {
+            assert_eq!(*value, bf16::from_f32(before * 0.5).to_f32());
+        }
+        let mut values = [70_000.0, 1e-9, f32::NAN, 1.000_1];
+        round(&mut values, 1.0, CommHook::Fp16);
+        assert!(values[0].is_infinite() && values[1] == 0.0 && values[2].is_nan());
+        assert_eq!(values[3], 1.0);
+    }
+}

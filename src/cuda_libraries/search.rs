@@ -1,0 +1,79 @@
+//! Where CUDA's libraries may be: pure, but for the folders that it lists.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// What the environment says about where libraries are.
+#[derive(Default)]
+pub(super) struct Surroundings {
+    /// Python's environments: `VIRTUAL_ENV`, `CONDA_PREFIX`.
+    pub(super) python: Vec<PathBuf>,
+    /// Toolkits: `CUDA_HOME`, `CUDA_PATH`.
+    pub(super) toolkits: Vec<PathBuf>,
+    /// Where packages of the system and toolkits without a name in the environment are: `/usr/local`.
+    pub(super) system: PathBuf,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(super) fn of_process() -> Self {
+        let named = |names: &[&str]| {
+            let values = names.iter().filter_map(std::env::var_os);
+            values.filter(|value: &OsString| !value.is_empty()).map(PathBuf::from).collect()
+        };
+        Self {
+            python: named(&["VIRTUAL_ENV", "CONDA_PREFIX"]),
+            toolkits: named(&["CUDA_HOME", "CUDA_PATH"]),
+            system: PathBuf::from("/usr/local"),
+        }
+    }
+
+    /// Folders in which libraries are looked for, in order, after those of the system's loader (`LD_LIBRARY_PATH` and
+    /// its cache): wheels of Python's environments, toolkits, those of the system, and where WSL and containers put drivers.
+    pub(super) fn folders(&self) -> Vec<PathBuf> {
+        let mut folders = Vec::new();
+        for prefix in self.python.iter().chain([&self.system]) {
+            for python in beginning_with(&prefix.join("lib"), "python3") {
+                for packages in ["site-packages", "dist-packages"] {
+                    let wheels = beginning_with(&python.join(packages).join("nvidia"), "");
+                    folders.extend(wheels.into_iter().map(|wheel| wheel.join("lib")));
+                }
+            }
+            folders.push(prefix.join("lib"));
+        }
+        folders.extend(self.toolkits.iter().map(|toolkit| toolkit.join("lib64")));
+        let newest_first = beginning_with(&self.system, "cuda").into_iter().rev();
+        folders.extend(newest_first.map(|toolkit| toolkit.join("lib64")));
+        folders.push(self.system.join("nvidia/lib64"));
+        folders.push(PathBuf::from("/usr/lib/wsl/lib"));
+        folders.retain(|folder| folder.is_dir());
+        folders
+    }
+}
+
+/// What `folder` holds whose name begins with `prefix`, by name.
+pub(super) fn beginning_with(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let fits = |name: OsString| name.to_string_lossy().starts_with(prefix);
+    let mut found: Vec<PathBuf> =
+        entries.filter(|entry| fits(entry.file_name())).map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+/// That none of `files` is there, where it was looked for, and where it comes from.
+pub(super) fn missing(
+    files: &[&str],
+    folders: &[PathBuf],
+    damaged: &[String],
+    source: &str,
+) -> String {
+    let files = files.join(" or ");
+    if let Some(why) = damaged.first() {
+        return format!("{files} is there and cannot be opened: {why}");
+    }
+    let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    let beyond =
+        if folders.is_empty() { String::new() } else { format!(", {}", folders.join(", ")) };
+    format!("{files} is nowhere in LD_LIBRARY_PATH, the system's folders{beyond}; {source}")
+}

@@ -1,0 +1,200 @@
+//! Parquet files as their library writes them, columns that do not fit, and damage.
+
+use parquet::data_type::{ByteArrayType, DoubleType, FloatType, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use super::*;
+use crate::mutated;
+
+/// A column: its line of the schema, and how its values are written.
+enum Values {
+    /// Rows of so many numbers each.
+    Lists(Vec<Vec<f32>>),
+    Whole(Vec<i64>),
+    /// `None` is absent.
+    Optional(Vec<Option<f64>>),
+    Words(Vec<&'static str>),
+}
+
+/// Writes named columns, not packed, as `name` below `folder`.
+fn write(folder: &Path, name: &str, columns: &[(&str, Values)]) -> PathBuf {
+    let line = |(name, values): &(&str, Values)| match values {
+        Values::Lists(_) => format!(
+            "optional group {name} (LIST) {{ repeated group list {{ optional float element; }} }}"
+        ),
+        Values::Whole(_) => format!("required int64 {name};"),
+        Values::Optional(_) => format!("optional double {name};"),
+        Values::Words(_) => format!("required binary {name} (UTF8);"),
+    };
+    let lines: String = columns.iter().map(line).collect();
+    let schema = parse_message_type(&format!("message schema {{ {lines} }}")).unwrap().into();
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let properties = WriterProperties::builder().build().into();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, properties).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for (_, values) in columns {
+        let mut column = group.next_column().unwrap().unwrap();
+        match values {
+            Values::Lists(rows) => {
+                let (mut full, mut begins) = (Vec::new(), Vec::new());
+                for row in rows {
+                    full.extend(if row.is_empty() { vec![1] } else { vec![3; row.len()] });
+                    begins.extend((0..row.len().max(1)).map(|at| i16::from(at > 0)));
+                }
+                let column = column.typed::<FloatType>();
+                column.write_batch(&rows.concat(), Some(&full), Some(&begins)).unwrap();
+            }
+            Values::Whole(numbers) => {
+                column.typed::<Int64Type>().write_batch(numbers, None, None).unwrap();
+            }
+            Values::Optional(numbers) => {
+                let there: Vec<f64> = numbers.iter().copied().flatten().collect();
+                let full: Vec<i16> = numbers.iter().map(|n| i16::from(n.is_some())).collect();
+                column.typed::<DoubleType>().write_batch(&there, Some(&full), None).unwrap();
+            }
+            Values::Words(words) => {
+                let words: Vec<_> = words.iter().map(|word| (*word).into()).collect();
+                column.typed::<ByteArrayType>().write_batch(&words, None, None).unwrap();
+            }
+        }
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    crate::files::write_atomic(&path, &writer.into_inner().unwrap()).unwrap();
+    path
+}
+
+fn lists(rows: &[&[f32]]) -> Values {
+    Values::Lists(rows.iter().map(|row| row.to_vec()).collect())
+}
+
+/// Four steps of the episodes `numbers`, whose observations are `first`, `first` + 1 ...
+fn steps(folder: &Path, name: &str, first: f32, numbers: [i64; 4]) -> PathBuf {
+    let seen = (0..4).map(|step| vec![first + step as f32, 1.0]).collect();
+    let columns = [
+        ("observation.state", Values::Lists(seen)),
+        ("action", lists(&[&[1.0], &[2.0], &[3.0], &[4.0]])),
+        ("episode_index", Values::Whole(numbers.to_vec())),
+    ];
+    write(folder, name, &columns)
+}
+
+fn refusal(path: &Path) -> String {
+    read(path).unwrap_err().to_string()
+}
+
+#[test]
+fn a_folder_is_its_files_in_order_without_the_tables_beside_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    steps(path, "data/chunk-000/episode_000001.parquet", 4.0, [1, 1, 2, 2]);
+    steps(path, "data/chunk-000/episode_000000.parquet", 0.0, [0, 0, 1, 1]);
+    steps(path, "data/chunk-001/episode_000002.parquet", 8.0, [7, 7, 7, 7]);
+    write(path, "meta/episodes.parquet", &[("length", Values::Whole(vec![3]))]);
+    let all = read(path).unwrap();
+    assert_eq!(all.ends, [2, 6, 8, 12]);
+    let first: Vec<f32> = all.observations.iter().map(|row| row[0]).collect();
+    assert_eq!(first, (0..12).map(|step| step as f32).collect::<Vec<_>>());
+    assert_eq!(all.actions[5], [2.0]);
+    assert!(is_parquet(path));
+    steps(path, "data/chunk-002/late.parquet", 0.0, [8, 8, 1, 1]);
+    let message = refusal(path);
+    assert!(
+        message.contains("late.parquet`: column `episode_index`: episode 1 goes on in row 2"),
+        "{message}"
+    );
+    std::fs::remove_dir_all(path.join("data")).unwrap();
+    std::fs::create_dir(path.join("data")).unwrap();
+    assert!(refusal(path).contains("the folder holds 0 parquet files"));
+}
+
+#[test]
+fn numbers_may_stand_alone_and_what_is_absent_is_zero() {
+    let dir = tempfile::tempdir().unwrap();
+    let columns = [
+        ("state", Values::Optional(vec![Some(1.0), None, Some(f64::NAN), Some(4.0)])),
+        ("action", Values::Whole(vec![1, 2, 3, 4])),
+    ];
+    let all = read(&write(dir.path(), "a.parquet", &columns)).unwrap();
+    assert_eq!(all.observations, [[1.0], [0.0], [0.0], [4.0]]);
+    // Without a column that says more, a file is one episode.
+    assert_eq!((all.actions.concat(), all.ends), (vec![1.0, 2.0, 3.0, 4.0], vec![4]));
+}
+
+#[test]
+fn what_does_not_fit_is_named_with_its_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |columns: Vec<(&str, Values)>, expected: &str| {
+        let message = refusal(&write(dir.path(), "a.parquet", &columns));
+        assert!(message.contains("a.parquet`: ") && message.contains(expected), "{message}");
+    };
+    let whole = |numbers: &[i64]| Values::Whole(numbers.to_vec());
+    let seen = || ("state", lists(&[&[1.0], &[2.0]]));
+    check(vec![seen()], "it has no column `action`");
+    check(vec![("action", lists(&[&[1.0]]))], "it has no column `observation.state`");
+    check(
+        vec![("state", lists(&[&[1.0, 2.0], &[3.0]])), ("action", whole(&[1, 2]))],
+        "column `state`: row 1 holds 1 numbers, the first 2",
+    );
+    check(
+        vec![seen(), ("action", lists(&[&[], &[1.0]]))],
+        "column `action`: row 0 holds 0 numbers",
+    );
+    check(
+        vec![seen(), ("action", Values::Words(vec!["a", "b"]))],
+        "column `action` holds BYTE_ARRAY",
+    );
+    let acted = || ("action", whole(&[1, 2]));
+    check(
+        vec![seen(), acted(), ("episode_index", lists(&[&[0.0, 1.0], &[0.0]]))],
+        "column `episode_index` does not hold one number for each of 2 rows",
+    );
+    check(
+        vec![seen(), acted(), ("episode_index", whole(&[0, 0])), ("frame_index", whole(&[1, 1]))],
+        "column `frame_index`: row 1 does not come after",
+    );
+    let gzip = refusal(Path::new("tests/golden/trajectories/gzip.parquet"));
+    assert!(gzip.contains("column `observation.state` is packed by GZIP"), "{gzip}");
+    assert!(refusal(&dir.path().join("absent.parquet")).contains("does not exist"));
+}
+
+#[test]
+fn a_damaged_file_is_read_or_refused_with_its_name_and_within_its_limits() {
+    let names = ["plain", "snappy", "zstd"];
+    let path = |name| format!("tests/golden/trajectories/{name}.parquet");
+    let originals = names.map(|name| std::fs::read(path(name)).unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("torn.parquet");
+    let (mut used, mut refused, mut by_column) = (0, 0, 0);
+    let mut check = |bytes: &[u8]| {
+        crate::files::write_atomic(&path, bytes).unwrap();
+        match read(&path) {
+            Ok(all) => {
+                used += 1;
+                assert_eq!(all.ends.last(), Some(&all.actions.len()));
+                assert!(all.observations.len() == all.actions.len() && !all.actions.is_empty());
+            }
+            Err(error) => {
+                refused += 1;
+                let error = error.to_string();
+                assert!(error.contains("torn.parquet"), "{error}");
+                by_column += usize::from(error.contains("column `"));
+            }
+        }
+    };
+    for bytes in mutated::inputs(&originals, 1500, 71) {
+        check(&bytes);
+    }
+    for original in &originals {
+        for length in (0..original.len()).step_by(17) {
+            check(&original[..length]);
+        }
+    }
+    assert!(
+        used > 50 && refused > 500 && by_column > 50,
+        "{used} used, {refused} refused, {by_column} by column"
+    );
+}

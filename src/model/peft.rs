@@ -1,0 +1,228 @@
+//! PEFT's `adapter_config.json`, as it lies beside trained adapters -> the keys of `[model.lora]`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::config::schema::{Lora, Model};
+
+/// Names of the files of a folder of adapters.
+const FILE: &str = "adapter_config.json";
+pub(super) const ADAPTERS: &str = "adapter_model.safetensors";
+
+/// Why adapters cannot be started from.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be read.
+    #[error("`{}` cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Not JSON, or without the numbers of adapters.
+    #[error("`{}` does not describe adapters: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A variant that is computed differently.
+    #[error("`{}` has `{key}` = {value}, which `llama` does not compute", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// The experiment says something else.
+    #[error("`model.lora.{key}` is {given}, but `{}` has {found}", path.display())]
+    Differs {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// In the experiment.
+        given: String,
+        /// In the file.
+        found: String,
+    },
+}
+
+/// What is read of it, and what must not be there.
+#[derive(Deserialize)]
+struct Config {
+    r: u32,
+    lora_alpha: f64,
+    #[serde(default)]
+    lora_dropout: f64,
+    target_modules: Value,
+    #[serde(default)]
+    peft_type: Value,
+    #[serde(default)]
+    bias: Value,
+    #[serde(default)]
+    use_rslora: Value,
+    #[serde(default)]
+    use_dora: Value,
+    #[serde(default)]
+    fan_in_fan_out: Value,
+    #[serde(default)]
+    rank_pattern: Value,
+    #[serde(default)]
+    alpha_pattern: Value,
+    #[serde(default)]
+    modules_to_save: Value,
+}
+
+/// Fills the keys of `[model.lora]` that were not given from the description of the adapters to start from. Nothing
+/// happens if none are named, or the model is no Llama.
+///
+/// # Errors
+///
+/// The description cannot be read, is of another kind than `llama` computes, or differs from a key that was given.
+pub fn complete_adapters(model: &mut Model) -> Result<(), Error> {
+    let Some(folder) = model.lora.adapters.as_deref().filter(|_| model.name == "llama") else {
+        return Ok(());
+    };
+    let path = folder.join(FILE);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(source) => return Err(Error::Read { path, source }),
+    };
+    match serde_json::from_slice(&bytes) {
+        Ok(config) => fill(&mut model.lora, &config, &path),
+        Err(source) => Err(Error::Format { path, source }),
+    }
+}
+
+/// The keys that are absent; those that are given must be the file's.
+fn fill(lora: &mut Lora, config: &Config, path: &Path) -> Result<(), Error> {
+    if let Some((key, value)) = foreign(config) {
+        let value = value.to_string();
+        return Err(Error::Unknown { path: path.to_owned(), key, value });
+    }
+    let named: Option<Vec<String>> = config
+        .target_modules
+        .as_array()
+        .and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
+    let Some(targets) = named else {
+        let (key, value) = ("target_modules", config.target_modules.to_string());
+        return Err(Error::Unknown { path: path.to_owned(), key, value });
+    };
+    let differs = |key, given: String, found: String| {
+        Err(Error::Differs { path: path.to_owned(), key, given, found })
+    };
+    if lora.r.is_some_and(|r| r != config.r) {
+        return differs("r", lora.r.unwrap_or_default().to_string(), config.r.to_string());
+    }
+    if let Some(alpha) = lora.alpha.filter(|&alpha| alpha != config.lora_alpha) {
+        return differs("alpha", alpha.to_string(), config.lora_alpha.to_string());
+    }
+    if let Some(given) = &lora.targets
+        && given.iter().collect::<BTreeSet<_>>() != targets.iter().collect()
+    {
+        return differs("targets", format!("{given:?}"), format!("{targets:?}"));
+    }
+    lora.r = Some(config.r);
+    lora.alpha = Some(config.lora_alpha);
+    let _ = lora.targets.get_or_insert(targets);
+    let _ = lora.dropout.get_or_insert(config.lora_dropout);
+    Ok(())
+}
+
+/// The first key whose value means another computation.
+fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
+    let is_off = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    let is_word = |value: &Value, word| value.is_null() || value == word;
+    let all = [
+        ("peft_type", &config.peft_type, is_word(&config.peft_type, "LORA")),
+        ("bias", &config.bias, is_word(&config.bias, "none")),
+        ("use_rslora", &config.use_rslora, is_off(&config.use_rslora)),
+        ("use_dora", &config.use_dora, is_off(&config.use_dora)),
+        ("fan_in_fan_out", &config.fan_in_fan_out, is_off(&config.fan_in_fan_out)),
+        ("rank_pattern", &config.rank_pattern, is_off(&config.rank_pattern)),
+        ("alpha_pattern", &config.alpha_pattern, is_off(&config.alpha_pattern)),
+        ("modules_to_save", &config.modules_to_save, is_off(&config.modules_to_save)),
+    ];
+    all.into_iter().find(|(.., is_ours)| !is_ours).map(|(key, value, _)| (key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(mut lora: Lora, config: &str) -> Result<Lora, String> {
+        let config = serde_json::from_str(config).map_err(|error| error.to_string())?;
+        fill(&mut lora, &config, Path::new("a/adapter_config.json"))
+            .map_err(|error| error.to_string())?;
+        Ok(lora)
+    }
+
+    /// What `ddprun checkpoint export --peft` writes for adapters of rank 4.
+    const EXPORTED: &str = r#"{"peft_type": "LORA", "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": null, "r": 4, "lora_alpha": 8.5, "lora_dropout": 0.1,
+        "target_modules": ["v_proj", "q_proj"], "bias": "none", "fan_in_fan_out": false,
+        "inference_mode": true}"#;
+
+    #[test]
+    fn keys_that_are_not_given_come_from_what_was_exported() {
+        let lora = filled(Lora::default(), EXPORTED).unwrap();
+        assert_eq!((lora.r, lora.alpha, lora.dropout), (Some(4), Some(8.5), Some(0.1)));
+        assert_eq!(lora.targets, Some(vec!["v_proj".to_owned(), "q_proj".to_owned()]));
+        // The order of layers, and dropout, are the user's.
+        let given = Lora {
+            r: Some(4),
+            dropout: Some(0.5),
+            targets: Some(vec!["q_proj".to_owned(), "v_proj".to_owned()]),
+            ..Lora::default()
+        };
+        assert_eq!(filled(given.clone(), EXPORTED).unwrap().dropout, given.dropout);
+    }
+
+    #[test]
+    fn keys_that_differ_are_refused_with_both_values() {
+        let check = |lora: Lora, expected: &str| {
+            assert_eq!(filled(lora, EXPORTED).unwrap_err(), expected);
+        };
+        let has = "but `a/adapter_config.json` has";
+        let r = Lora { r: Some(8), ..Lora::default() };
+        check(r, &format!("`model.lora.r` is 8, {has} 4"));
+        let alpha = Lora { alpha: Some(16.0), ..Lora::default() };
+        check(alpha, &format!("`model.lora.alpha` is 16, {has} 8.5"));
+        let targets = Lora { targets: Some(vec!["q_proj".to_owned()]), ..Lora::default() };
+        let both = "[\"v_proj\", \"q_proj\"]";
+        check(targets, &format!("`model.lora.targets` is [\"q_proj\"], {has} {both}"));
+    }
+
+    #[test]
+    fn what_is_computed_differently_is_refused_by_its_key() {
+        for (more, says) in [
+            (r#""use_dora": true"#, "`use_dora` = true"),
+            (r#""rank_pattern": {"q_proj": 2}"#, "`rank_pattern`"),
+            (r#""bias": "all""#, "`bias` = \"all\""),
+            (r#""peft_type": "IA3""#, "`peft_type` = \"IA3\""),
+        ] {
+            let config = format!(
+                "{{\"r\": 4, \"lora_alpha\": 8, \"target_modules\": [\"q_proj\"], {more}}}"
+            );
+            let error = filled(Lora::default(), &config).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        let all = r#"{"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
+        let error = filled(Lora::default(), all).unwrap_err();
+        assert!(error.contains("`target_modules` = \"all-linear\""), "{error}");
+        assert!(filled(Lora::default(), "{}").unwrap_err().contains("missing field `r`"));
+    }
+}

@@ -1,0 +1,137 @@
+#![expect(unsafe_code, reason = "memory is handed out before it is written")]
+//! Batches on their way to the GPU ahead of the step that wants them: on a stream of their own, beside what the GPU computes.
+//!
+//! A place is page-locked memory and as much of the GPU's. The copy between the two waits until the last batch that went through the place
+//! has been taken; whoever takes one lets the compute stream wait for the copy, and moves the values out. So memory of the GPU is allocated and
+//! freed on the compute stream only.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use candle_core::cuda_backend::WrapErr;
+use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, PinnedHostSlice};
+
+use super::gpu::{Gpu, wrap};
+use crate::ops::storage::read;
+
+/// Batches under way at a time, for each length: one that is copied while the one before it is used.
+const PLACES: usize = 2;
+
+/// The way to a GPU, for one thread.
+pub(crate) struct Ferry {
+    gpu: Gpu,
+    copies: Arc<CudaStream>,
+    back: (Sender<Place>, Receiver<Place>),
+    free: Vec<Place>,
+    made: Vec<usize>,
+}
+
+/// Memory of one length on both sides.
+struct Place {
+    host: PinnedHostSlice<f32>,
+    device: CudaSlice<f32>,
+    /// When the values were moved out.
+    taken: Option<CudaEvent>,
+}
+
+/// A tensor under way.
+pub(crate) struct Coming {
+    gpu: Gpu,
+    shape: Shape,
+    /// There until it goes back.
+    place: Option<Place>,
+    arrived: CudaEvent,
+    back: Sender<Place>,
+}
+
+impl Ferry {
+    /// The way to `gpu`.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(crate) fn new(gpu: Gpu) -> Result<Self> {
+        let copies = gpu.cuda().cuda_stream().context().new_stream().w()?;
+        Ok(Self { gpu, copies, back: channel(), free: Vec::new(), made: Vec::new() })
+    }
+
+    /// Sends a tensor of the CPU, f32, off. Waits until a place is free: [`Coming::take`] frees it.
+    ///
+    /// # Errors
+    ///
+    /// The tensor is not f32 on the CPU, nobody takes any more, or the driver's.
+    pub(crate) fn send(&mut self, tensor: &Tensor) -> Result<Coming> {
+        let mut place = self.place(tensor.elem_count())?;
+        let host = place.host.as_mut_slice().w()?;
+        read([tensor], |[values]| {
+            host.copy_from_slice(values);
+            Ok(())
+        })?;
+        if let Some(taken) = place.taken.take() {
+            self.copies.wait(&taken).w()?;
+        }
+        self.copies.memcpy_htod(&place.host, &mut place.device).w()?;
+        let arrived = self.copies.record_event(None).w()?;
+        let (gpu, shape) = (self.gpu.clone(), tensor.shape().clone());
+        Ok(Coming { gpu, shape, place: Some(place), arrived, back: self.back.0.clone() })
+    }
+
+    /// A place for `n` numbers: a free one, a new one, or the next that comes back.
+    fn place(&mut self, n: usize) -> Result<Place> {
+        loop {
+            self.free.extend(self.back.1.try_iter());
+            if let Some(at) = self.free.iter().position(|place| place.host.len() == n) {
+                return Ok(self.free.swap_remove(at));
+            }
+            if self.made.iter().filter(|made| **made == n).count() < PLACES {
+                self.made.push(n);
+                return self.make(n);
+            }
+            match self.back.1.recv() {
+                Ok(place) => self.free.push(place),
+                Err(_) => bail!("nobody takes the batches"),
+            }
+        }
+    }
+
+    fn make(&self, n: usize) -> Result<Place> {
+        let stream = self.gpu.cuda().cuda_stream();
+        // SAFETY: every element is written before the memory is read.
+        let host = unsafe { stream.context().alloc_pinned(n) }.w()?;
+        // SAFETY: as above.
+        let device = unsafe { self.gpu.cuda().alloc::<f32>(n) }?;
+        // Where memory is free on the compute stream, something that came before may still use it.
+        let taken = Some(stream.record_event(None).w()?);
+        Ok(Place { host, device, taken })
+    }
+}
+
+impl Coming {
+    /// The tensor, for what is enqueued on the compute stream from now on.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(crate) fn take(mut self) -> Result<Tensor> {
+        let Some(place) = &mut self.place else { bail!("a batch can be taken once") };
+        let device = self.gpu.cuda();
+        let stream = device.cuda_stream();
+        stream.wait(&self.arrived).w()?;
+        // SAFETY: the copy writes every element.
+        let mut out = unsafe { device.alloc::<f32>(place.device.len()) }?;
+        stream.memcpy_dtod(&place.device, &mut out).w()?;
+        place.taken = Some(stream.record_event(None).w()?);
+        Ok(wrap(CudaStorage::wrap_cuda_slice(out, device.clone()), self.shape.clone()))
+    }
+}
+
+impl Drop for Coming {
+    /// Gives the place back, also if nobody took what is in it: the next copy through it waits for this one.
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            // The thread that sends may be over.
+            drop(self.back.send(place));
+        }
+    }
+}

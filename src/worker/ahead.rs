@@ -1,0 +1,101 @@
+//! Batches that are sent to the GPU before the training thread asks for them, by a thread of their own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use crate::data::loader::{Loaded, Loader};
+use crate::data::{Batch, Error};
+use crate::ops::cuda::{Coming, Ferry, Gpu};
+
+/// Which tensors of a batch go to the GPU: inputs, targets.
+pub(super) type Moves = (bool, bool);
+
+/// The batches of a loader, one of which is always on its way.
+pub(super) struct Ahead {
+    coming: Option<Receiver<Result<UnderWay, Error>>>,
+    thread: Option<JoinHandle<()>>,
+    /// Whether the training thread waits for a batch.
+    waits: Arc<AtomicBool>,
+}
+
+struct UnderWay {
+    batch: Batch,
+    inputs: Option<Coming>,
+    targets: Option<Coming>,
+    substituted: Vec<String>,
+}
+
+impl Ahead {
+    /// Starts the thread. `waits` is true while the training thread waits.
+    pub(super) fn start(
+        loader: Loader,
+        gpu: Gpu,
+        moves: Moves,
+        waits: Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
+        // One waits here, one is being sent, and one is in use.
+        let (sender, coming) = sync_channel(1);
+        let ferry = Ferry::new(gpu).map_err(|error| failed(&error))?;
+        let send = move || send_all(loader, ferry, moves, &sender);
+        let thread = std::thread::Builder::new().name("batches".into()).spawn(send);
+        let what =
+            |error: std::io::Error| Error::Batch { what: format!("no thread for them: {error}") };
+        Ok(Self { coming: Some(coming), thread: Some(thread.map_err(what)?), waits })
+    }
+
+    /// The next batch, on the GPU as far as it goes there.
+    pub(super) fn next(&mut self) -> Option<Result<Loaded, Error>> {
+        self.waits.store(true, Ordering::Relaxed);
+        let coming = self.coming.as_ref()?.recv().ok();
+        self.waits.store(false, Ordering::Relaxed);
+        Some(coming?.and_then(UnderWay::arrive))
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        // Without a receiver the thread ends after its batch.
+        self.coming = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was seen as the end of the batches.
+            drop(thread.join());
+        }
+    }
+}
+
+impl UnderWay {
+    fn arrive(self) -> Result<Loaded, Error> {
+        let Self { mut batch, inputs, targets, substituted } = self;
+        for (place, coming) in [(&mut batch.inputs, inputs), (&mut batch.targets, targets)] {
+            if let Some(coming) = coming {
+                *place = coming.take().map_err(|error| failed(&error))?;
+            }
+        }
+        Ok(Loaded { batch, substituted })
+    }
+}
+
+fn send_all(
+    loader: Loader,
+    mut ferry: Ferry,
+    (inputs, targets): Moves,
+    to: &SyncSender<Result<UnderWay, Error>>,
+) {
+    for loaded in loader {
+        let under_way = loaded.and_then(|Loaded { batch, substituted }| {
+            let mut send = |moves: bool, tensor| moves.then(|| ferry.send(tensor)).transpose();
+            let inputs = send(inputs, &batch.inputs).map_err(|error| failed(&error))?;
+            let targets = send(targets, &batch.targets).map_err(|error| failed(&error))?;
+            Ok(UnderWay { batch, inputs, targets, substituted })
+        });
+        if to.send(under_way).is_err() {
+            return;
+        }
+    }
+}
+
+fn failed(error: &candle_core::Error) -> Error {
+    Error::Batch { what: format!("a batch did not reach the GPU: {error}") }
+}

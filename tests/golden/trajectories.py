@@ -1,0 +1,33 @@
+"""Writes tests/golden/trajectories/*.parquet: the two episodes of src/data/control/tests.rs as pyarrow 26 writes the
+columns of LeRobot's data sets. Run in the project's folder: python tests/golden/trajectories.py"""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+STEPS = range(9)
+EPISODE = [0 if step < 5 else 1 for step in STEPS]
+STATE = [[step, 1.0] for step in STEPS]
+ACTION = [[10.0 * step] for step in STEPS]
+
+
+def table(state, action):
+    return pa.table({
+        "observation.state": pa.array(STATE, state),
+        "action": pa.array(ACTION, action),
+        "episode_index": pa.array(EPISODE, pa.int64()),
+        "frame_index": pa.array([step % 5 for step in STEPS], pa.int64()),
+        "timestamp": pa.array([step % 5 / 10 for step in STEPS], pa.float32()),
+        "next.done": pa.array([step in (4, 8) for step in STEPS]),
+        "task": pa.array(["push"] * len(STEPS)),
+    })
+
+
+def write(name, state, action, **options):
+    pq.write_table(table(state, action), f"tests/golden/trajectories/{name}.parquet", store_schema=False, **options)
+
+
+write("snappy", pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 1), compression="snappy")
+write("zstd", pa.list_(pa.float64()), pa.list_(pa.float32()), compression="zstd", data_page_version="2.0",
+      row_group_size=4)
+write("plain", pa.list_(pa.float32()), pa.list_(pa.float64()), compression="none", use_dictionary=False)
+write("gzip", pa.list_(pa.float32()), pa.list_(pa.float32()), compression="gzip")
