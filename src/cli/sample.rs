@@ -4,10 +4,12 @@ mod policy;
 
 use std::path::Path;
 
-use crate::cli::args::SampleArgs;
+use clap::Parser;
+
+use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::evaluate::checkpoint_of;
 use crate::cli::prepare::find_run;
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::data::{self, Tokenizer};
 use crate::model::Registry;
 use crate::plan::{InstructionSource, Plan, SourcePlan};
@@ -39,6 +41,17 @@ pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refus
     let drawn = worker::sample(plan, &opened, registry, &prompt, &asked)
         .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
     to_stdout(&(words.page(&args.prompt, &prompt, &drawn) + "\n"))
+}
+
+/// Prints what a run that is over has learnt to write, as `ddprun sample` does. Whatever is wrong with that must not
+/// hide how the run ended.
+pub(crate) fn at_the_end(tokens: u32, logs: &Path, registry: &Registry) {
+    let (logs, tokens) = (logs.to_string_lossy(), tokens.to_string());
+    let args = Args::try_parse_from(["ddprun", "sample", "--tokens", &tokens, "--", &logs]);
+    let Ok(Args { verb: Some(Verb::Sample(args)), .. }) = args else { return };
+    if let Err(refusal) = sample(&args, registry) {
+        to_stderr(&format!("warning: nothing could be sampled: {refusal}"));
+    }
 }
 
 /// How a run's model reads and writes.

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::checkpoint;
 use crate::cli::args::{Launch, Run};
 use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare};
-use crate::cli::{Refusal, machines, to_stderr};
+use crate::cli::{Refusal, machines, sample, to_stderr};
 use crate::files;
 use crate::launch::{self, Console, JoinError, Membership, Nodes, Note, Program, Role, Start};
 use crate::model::Registry;
@@ -71,7 +71,13 @@ pub(crate) fn start(
             let asked = make((&role, 1))?;
             let mut run = asked.open()?;
             let smaller = asked.prepared.smaller(registry)?;
-            supervise(&asked.prepared.plan, smaller, &mut run, resume, None)
+            let plan = &asked.prepared.plan;
+            let code = supervise(plan, smaller, &mut run, resume, None)?;
+            let tokens = asked.prepared.loaded.experiment.data.sample_tokens;
+            if let Some(tokens) = tokens.filter(|_| code == 0) {
+                sample::at_the_end(tokens, &run.folders.logs, registry);
+            }
+            Ok(code)
         }
     }
 }

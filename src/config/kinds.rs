@@ -86,6 +86,7 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("tokenizer", &["tokens", "instructions"]),
             ("mask_prompt", &["instructions"]),
             ("eos_token", &["instructions"]),
+            ("sample_tokens", &["tokens", "instructions"]),
             ("horizon", BEHAVIOUR),
             ("n_obs_steps", BEHAVIOUR),
             ("n_action_steps", BEHAVIOUR),

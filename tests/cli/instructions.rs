@@ -99,7 +99,9 @@ fn lab() -> Lab {
 #[test]
 fn adapters_of_a_pretrained_llama_learn_instructions_and_are_exported() {
     let lab = lab();
-    lab.run_to(0, &["small.toml"]);
+    let ended = lab.run_to(0, &["small.toml", "data.sample_tokens=4"]);
+    assert!(!ended.stdout.trim().is_empty(), "{ended:?}");
+    assert_eq!(lab.run_to(0, &["sample", "--tokens", "4"]).stdout, ended.stdout);
     let latest = |name: &str| {
         let run = children(&lab.path(&format!("checkpoints/{name}"))).remove(0);
         run.join("latest").to_str().unwrap().to_owned()

@@ -108,6 +108,7 @@ const WHOLES: &[Whole] = &[
     ("model.n_heads", |e| e.model.n_heads.map(u64::from), 1, 1 << 10),
     ("model.d_ff", |e| e.model.d_ff.map(u64::from), 1, 1 << 18),
     ("model.n_layers", |e| e.model.n_layers.map(u64::from), 1, 1 << 10),
+    ("data.sample_tokens", |e| e.data.sample_tokens.map(u64::from), 1, 1 << 20),
     ("model.lora.r", |e| e.model.lora.r.map(u64::from), 1, 1 << 12),
     ("model.n_kv_heads", |e| e.model.n_kv_heads.map(u64::from), 1, 1 << 10),
     ("model.patch_len", |e| e.model.patch_len.map(u64::from), 1, MOST_WINDOW),

@@ -42,6 +42,8 @@ pub struct Data {
     pub mask_prompt: Option<bool>,
     /// `instructions`: the token that ends an answer.
     pub eos_token: Option<String>,
+    /// Tokens of the text that is drawn when a run is over.
+    pub sample_tokens: Option<u32>,
     /// Behaviour: actions that are predicted together.
     pub horizon: Option<u32>,
     /// Behaviour: observations that are seen.
