@@ -202,6 +202,7 @@ mod tests {
             tokenizer: None,
             mask_prompt: None,
             eos_token: None,
+            sample_tokens: None,
             horizon: None,
             n_obs_steps: None,
             n_action_steps: None,
