@@ -8,10 +8,9 @@ use safetensors::tensor::{SafeTensorError, TensorView};
 use serde_json::json;
 
 use crate::checkpoint::{Error, MODEL};
+use crate::nn::state_dict::ADAPTER_PREFIX;
 use crate::plan::LoraPlan;
 
-/// What PEFT puts before the names of a causal language model.
-const PREFIX: &str = "base_model.model.";
 const A: &str = ".lora_A.weight";
 const B: &str = ".lora_B.weight";
 
@@ -23,7 +22,7 @@ const B: &str = ".lora_B.weight";
 pub fn peft(model: &[u8]) -> Result<Vec<u8>, Error> {
     let file = SafeTensors::deserialize(model).map_err(misfit)?;
     let adapters = file.tensors().into_iter().filter(|(name, _)| is_adapter(name));
-    written(adapters.map(|(name, tensor)| (format!("{PREFIX}{name}"), tensor)))
+    written(adapters.map(|(name, tensor)| (format!("{ADAPTER_PREFIX}{name}"), tensor)))
 }
 
 /// `adapter_config.json`.

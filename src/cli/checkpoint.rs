@@ -8,6 +8,7 @@ use crate::cli::args::CheckpointVerb;
 use crate::cli::prepare::find_run;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
+use crate::model::peft;
 use crate::plan::LoraPlan;
 use crate::units::Bytes;
 use crate::worker::exit;
@@ -98,9 +99,9 @@ fn export_peft(checkpoint: &Path, to: &Path) -> Result<u8, Refusal> {
     let model = weights(checkpoint)?;
     let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
     files::create_writable_folder(to).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    write(&to.join("adapter_model.safetensors"), &adapters)?;
+    write(&to.join(peft::ADAPTERS), &adapters)?;
     let config = checkpoint::peft_config(&lora, base.as_deref());
-    write(&to.join("adapter_config.json"), config.as_bytes())?;
+    write(&to.join(peft::CONFIG), config.as_bytes())?;
     Ok(0)
 }
 

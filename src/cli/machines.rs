@@ -8,8 +8,9 @@ use crate::cli::train::{Asked, supervise, take_part};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::launch::rank_env::Foreign;
-use crate::launch::{self, Key, MeetError, Place};
+use crate::launch::{self, Key, Made, MeetError, Place};
 use crate::model::Registry;
+use crate::plan::RunFolders;
 use crate::units::Rank;
 use crate::worker::exit;
 
@@ -82,18 +83,10 @@ fn master(launch: &Launch) -> Option<(String, u16)> {
 pub(crate) fn train(place: &Place, asked: &Asked, resume: bool) -> Result<u8, Refusal> {
     let plan = &asked.prepared.plan;
     let mut owned = None;
-    let make = || {
-        let run = asked.open()?;
-        let made = (plan.clone(), run.folders.clone(), resume);
-        owned = Some(run);
-        Ok::<_, Refusal>(made)
-    };
+    let make = make(asked, resume, &mut owned);
     let met = launch::meet(place, plan, make, &mut |line| to_stderr(line));
     let ((plan, folders, resume), mut nodes) = met.map_err(apart)?;
-    let mut run: OwnedRun = match owned {
-        Some(run) => run,
-        None => join_run(folders, &asked.prepared)?,
-    };
+    let mut run = owned_or_joined(owned, &folders, asked)?;
     if place.node > 0 {
         let ranks: Vec<Rank> = nodes.ranks().collect();
         let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
@@ -115,21 +108,34 @@ pub(crate) fn train_launched(
     registry: &Registry,
 ) -> Result<u8, Refusal> {
     let plan = &asked.prepared.plan;
-    // Rank 0 holds the run's lock as long as it lives.
     let mut owned = None;
-    let make = || {
-        let run = asked.open()?;
-        let made = (plan.clone(), run.folders.clone(), resume);
-        owned = Some(run);
-        Ok::<_, Refusal>(made)
-    };
+    let make = make(asked, resume, &mut owned);
     let met = launch::join_machines(foreign, place, plan, make, &mut |line| to_stderr(line));
     let membership = met.map_err(apart)?;
-    let _run = match owned {
-        Some(run) => run,
-        None => join_run(membership.rank_plan.run.clone(), &asked.prepared)?,
-    };
+    // Rank 0 holds the run's lock as long as it lives.
+    let _run = owned_or_joined(owned, &membership.rank_plan.run, asked)?;
     Ok(take_part(membership, registry))
+}
+
+/// Makes the run where this process is the first of all, and leaves it in `owned`.
+fn make<'a>(
+    asked: &'a Asked,
+    resume: bool,
+    owned: &'a mut Option<OwnedRun>,
+) -> impl FnOnce() -> Result<Made, Refusal> + 'a {
+    move || {
+        let run = owned.insert(asked.open()?);
+        Ok((asked.prepared.plan.clone(), run.folders.clone(), resume))
+    }
+}
+
+/// The run that this process made, or its part of the run that the first one made.
+fn owned_or_joined(
+    owned: Option<OwnedRun>,
+    folders: &RunFolders,
+    asked: &Asked,
+) -> Result<OwnedRun, Refusal> {
+    owned.map_or_else(|| join_run(folders.clone(), &asked.prepared), Ok)
 }
 
 fn apart(error: MeetError<Refusal>) -> Refusal {

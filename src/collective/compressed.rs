@@ -7,15 +7,10 @@
 
 use std::sync::Arc;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
 use crate::collective::{Collective, Error, Segment};
-use crate::plan::CommHook;
+use crate::ops::{ROUNDED_TOGETHER as BLOCK, round_block};
+use crate::plan::{CommHook, Precision};
 use crate::units::{Rank, WorldSize};
-
-/// Values rounded together; small enough for the first-level cache.
-const BLOCK: usize = 4096;
 
 /// A group whose reductions are those of half-precision numbers.
 pub(super) struct Compressed {
@@ -29,27 +24,18 @@ impl Compressed {
     }
 }
 
-/// Multiplies the values by `factor` and rounds them to what `hook` sends.
+/// Multiplies the values by `factor` and rounds them to what `hook` sends, on the calling thread.
 pub(super) fn round(values: &mut [f32], factor: f32, hook: CommHook) {
+    let precision = match hook {
+        CommHook::None => Precision::Fp32,
+        CommHook::Bf16 => Precision::Bf16,
+        CommHook::Fp16 => Precision::Fp16,
+    };
     for block in values.chunks_mut(BLOCK) {
         for value in &mut *block {
             *value *= factor;
         }
-        match hook {
-            CommHook::None => {}
-            CommHook::Bf16 => {
-                let mut half = [bf16::ZERO; BLOCK];
-                let half = &mut half[..block.len()];
-                half.convert_from_f32_slice(block);
-                half.convert_to_f32_slice(block);
-            }
-            CommHook::Fp16 => {
-                let mut half = [f16::ZERO; BLOCK];
-                let half = &mut half[..block.len()];
-                half.convert_from_f32_slice(block);
-                half.convert_to_f32_slice(block);
-            }
-        }
+        round_block(block, precision);
     }
 }
 
@@ -114,6 +100,8 @@ impl Collective for Compressed {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     #[test]

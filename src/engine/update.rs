@@ -30,8 +30,10 @@ impl Engine {
         let finite = totals.loss.is_finite() && norm.is_finite();
         let loss = totals.loss;
         // What is not finite has a policy of its own.
-        let threshold = self.plan.divergence_threshold.filter(|_| loss.is_finite());
-        if let Some(threshold) = threshold.filter(|&threshold| loss > threshold) {
+        if let Some(threshold) = self.plan.divergence_threshold
+            && loss.is_finite()
+            && loss > threshold
+        {
             return Err(Error::Exploded { step, loss, threshold });
         }
         if let (Some(scaler), Some(plan)) = (&mut self.state.scaler, &self.plan.scaler) {

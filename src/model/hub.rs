@@ -1,44 +1,16 @@
 //! A model's `config.json`, as it lies beside the weights on the `HuggingFace` hub -> the keys of `[model]`.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
+use super::description::{Error, read};
 use crate::config::schema::Model;
 use crate::config::values::Auto;
 
 /// Name of the file.
 const FILE: &str = "config.json";
-
-/// Why a `config.json` was not understood.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file could not be read.
-    #[error("`{}` cannot be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Not JSON, or without the sizes of a Llama.
-    #[error("`{}` does not describe a Llama: {source}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: serde_json::Error,
-    },
-    /// A variant that is computed differently.
-    #[error("`{}` has {what}, which `llama` does not compute", path.display())]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-        /// The key and its value.
-        what: String,
-    },
-}
 
 /// What is read of it. Numbers that older files leave away have the values that `HuggingFace` gives them.
 #[derive(Deserialize)]
@@ -75,14 +47,9 @@ pub fn complete(model: &mut Model) -> Result<(), Error> {
     else {
         return Ok(());
     };
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(Error::Read { path, source }),
-    };
-    match serde_json::from_slice(&bytes) {
-        Ok(config) => fill(model, &config).map_err(|what| Error::Unknown { path, what }),
-        Err(source) => Err(Error::Format { path, source }),
+    match read(&path, "a Llama") {
+        Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        config => fill(model, &config?).map_err(|what| Error::Unknown { path, what }),
     }
 }
 

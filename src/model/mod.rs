@@ -7,6 +7,7 @@ mod attention;
 mod cnn;
 mod conformer;
 pub mod diffusion;
+mod description;
 mod diffusion_policy;
 mod dlinear;
 mod encoder;
@@ -19,7 +20,7 @@ mod llama;
 mod mlp;
 mod nest;
 mod patchtst;
-mod peft;
+pub(crate) mod peft;
 mod registry;
 mod resnet;
 mod series;
@@ -31,10 +32,11 @@ use candle_core::{Result, Tensor};
 use crate::nn::Pass;
 use crate::rng::Key;
 
+pub use description::Error as DescriptionError;
 pub use diffusion_policy::DiffusionPolicy;
-pub use hub::{Error as HubError, complete};
+pub use hub::complete;
 pub use nest::Nest;
-pub use peft::{Error as PeftError, complete_adapters};
+pub use peft::complete_adapters;
 pub use registry::{Build, Error, Registry};
 
 /// What is trained: a forward function over parameters that were registered when it was built.

@@ -1,60 +1,17 @@
 //! PEFT's `adapter_config.json`, as it lies beside trained adapters -> the keys of `[model.lora]`.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::description::{Error, read};
 use crate::config::schema::{Lora, Model};
 
 /// Names of the files of a folder of adapters.
-const FILE: &str = "adapter_config.json";
-pub(super) const ADAPTERS: &str = "adapter_model.safetensors";
-
-/// Why adapters cannot be started from.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file could not be read.
-    #[error("`{}` cannot be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Not JSON, or without the numbers of adapters.
-    #[error("`{}` does not describe adapters: {source}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: serde_json::Error,
-    },
-    /// A variant that is computed differently.
-    #[error("`{}` has `{key}` = {value}, which `llama` does not compute", path.display())]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-    },
-    /// The experiment says something else.
-    #[error("`model.lora.{key}` is {given}, but `{}` has {found}", path.display())]
-    Differs {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: &'static str,
-        /// In the experiment.
-        given: String,
-        /// In the file.
-        found: String,
-    },
-}
+pub(crate) const CONFIG: &str = "adapter_config.json";
+pub(crate) const ADAPTERS: &str = "adapter_model.safetensors";
 
 /// What is read of it, and what must not be there.
 #[derive(Deserialize)]
@@ -92,36 +49,30 @@ pub fn complete_adapters(model: &mut Model) -> Result<(), Error> {
     let Some(folder) = model.lora.adapters.as_deref().filter(|_| model.name == "llama") else {
         return Ok(());
     };
-    let path = folder.join(FILE);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(source) => return Err(Error::Read { path, source }),
-    };
-    match serde_json::from_slice(&bytes) {
-        Ok(config) => fill(&mut model.lora, &config, &path),
-        Err(source) => Err(Error::Format { path, source }),
-    }
+    let path = folder.join(CONFIG);
+    fill(&mut model.lora, &read(&path, "adapters")?, &path)
 }
 
 /// The keys that are absent; those that are given must be the file's.
 fn fill(lora: &mut Lora, config: &Config, path: &Path) -> Result<(), Error> {
+    let unknown = |key: &str, value: &Value| {
+        Err(Error::Unknown { path: path.to_owned(), what: format!("`{key}` = {value}") })
+    };
     if let Some((key, value)) = foreign(config) {
-        let value = value.to_string();
-        return Err(Error::Unknown { path: path.to_owned(), key, value });
+        return unknown(key, value);
     }
     let named: Option<Vec<String>> = config
         .target_modules
         .as_array()
         .and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
     let Some(targets) = named else {
-        let (key, value) = ("target_modules", config.target_modules.to_string());
-        return Err(Error::Unknown { path: path.to_owned(), key, value });
+        return unknown("target_modules", &config.target_modules);
     };
     let differs = |key, given: String, found: String| {
         Err(Error::Differs { path: path.to_owned(), key, given, found })
     };
-    if lora.r.is_some_and(|r| r != config.r) {
-        return differs("r", lora.r.unwrap_or_default().to_string(), config.r.to_string());
+    if let Some(r) = lora.r.filter(|&r| r != config.r) {
+        return differs("r", r.to_string(), config.r.to_string());
     }
     if let Some(alpha) = lora.alpha.filter(|&alpha| alpha != config.lora_alpha) {
         return differs("alpha", alpha.to_string(), config.lora_alpha.to_string());

@@ -18,6 +18,7 @@ use super::Params;
 
 mod adapters;
 
+pub(crate) use adapters::PREFIX as ADAPTER_PREFIX;
 pub use adapters::load_adapters;
 
 /// Longest header read: a ResNet-50 has 40 kB.

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use crate::plan::Precision;
 
 /// Values rounded together; small enough for the first-level cache.
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// The values as the precision holds them.
 pub(super) fn rounded(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
@@ -29,19 +29,26 @@ pub(super) fn rounded(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
 
 /// Rounds every value to the nearest that the precision holds, ties to even.
 pub(super) fn round(values: &mut [f32], precision: Precision) {
+    if precision != Precision::Fp32 {
+        values.par_chunks_mut(BLOCK).for_each(|block| round_block(block, precision));
+    }
+}
+
+/// [`round`] of at most [`BLOCK`] values, on the calling thread.
+pub(crate) fn round_block(block: &mut [f32], precision: Precision) {
     match precision {
         Precision::Fp32 => {}
-        Precision::Bf16 => values.par_chunks_mut(BLOCK).for_each(|block| {
+        Precision::Bf16 => {
             for value in block {
                 *value = bf16::from_f32(*value).to_f32();
             }
-        }),
-        Precision::Fp16 => values.par_chunks_mut(BLOCK).for_each(|block| {
+        }
+        Precision::Fp16 => {
             let mut half = [f16::ZERO; BLOCK];
             let half = &mut half[..block.len()];
             half.convert_from_f32_slice(block);
             half.convert_to_f32_slice(block);
-        }),
+        }
     }
 }
 

@@ -12,9 +12,9 @@
 
 mod chart;
 mod draw;
-mod gpus;
 #[cfg(test)]
 mod examples;
+mod gpus;
 mod importance;
 mod journal;
 mod lr_range;

@@ -9,13 +9,29 @@ mod npz;
 mod parquet;
 pub(crate) mod push;
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
-use crate::data::{Dataset, Splits, Target};
+use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{Behaviour, ChunkPlan, DataFacts, Ranges, SourcePlan, scaled};
 use crate::rng::Key;
+
+/// A file of trajectories and its bytes; `expected` says what one holds.
+fn opened(path: &Path, expected: &'static str) -> Result<(File, u64), Error> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => {
+            Error::Missing { what: "the file of trajectories", path: path.into(), expected }
+        }
+        _ => Error::Io { action: "read", path: path.into(), source },
+    };
+    let file = read::open(path).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    Ok((file, bytes))
+}
 
 /// Episodes one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,14 +1,12 @@
 //! Trajectories in an npz file: `obs`, `actions`, and where episodes begin or end.
 
-use std::io;
 use std::path::Path;
 
 use candle_core::npy::NpzTensors;
 use candle_core::{DType, Tensor};
 
-use super::Episodes;
+use super::{Episodes, opened};
 use crate::data::error::Error;
-use crate::data::read;
 
 /// Names of the arrays, the first that is there counts.
 const OBSERVATIONS: [&str; 4] = ["obs", "observations", "state", "states"];
@@ -42,15 +40,7 @@ struct Arrays<'a> {
 
 impl<'a> Arrays<'a> {
     fn open(path: &'a Path) -> Result<Self, Error> {
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => Error::Missing {
-                what: "the file of trajectories",
-                path: path.into(),
-                expected: EXPECTED,
-            },
-            _ => Error::Io { action: "read", path: path.into(), source },
-        };
-        let bytes = read::open(path).and_then(|file| file.metadata()).map_err(failed)?.len();
+        let (_, bytes) = opened(path, EXPECTED)?;
         let file = NpzTensors::new(path).map_err(|error| Error::Format {
             path: path.into(),
             what: format!("it is no npz file: {error}"),

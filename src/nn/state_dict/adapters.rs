@@ -10,7 +10,7 @@ use super::{Error, Loading, Strict, is_adapter, read_limited, set, tensors};
 use crate::nn::Params;
 
 /// What PEFT puts before the names of a causal language model.
-const PREFIX: &str = "base_model.model.";
+pub(crate) const PREFIX: &str = "base_model.model.";
 
 /// Replaces the model's adapters by those of a safetensors file of PEFT, all or none.
 ///

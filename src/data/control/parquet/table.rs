@@ -1,7 +1,6 @@
 //! One parquet file: numbers, or lists of numbers, by the name of their column.
 
 use std::fs::File;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +14,8 @@ use parquet::schema::types::ColumnDescriptor;
 use super::pages::Pages;
 use super::{EXPECTED, footer};
 use crate::data::assemble::panic_message;
+use crate::data::control::opened;
 use crate::data::error::Error;
-use crate::data::read;
 
 /// Rows that are read together.
 const ROWS: usize = 4096;
@@ -37,16 +36,7 @@ impl<'a> Table<'a> {
     ///
     /// The file is absent, or no parquet file.
     pub(super) fn open(path: &'a Path) -> Result<Self, Error> {
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => Error::Missing {
-                what: "the file of trajectories",
-                path: path.into(),
-                expected: EXPECTED,
-            },
-            _ => Error::Io { action: "read", path: path.into(), source },
-        };
-        let mut file = read::open(path).map_err(failed)?;
-        let bytes = file.metadata().map_err(failed)?.len();
+        let (mut file, bytes) = opened(path, EXPECTED)?;
         let metadata = footer::check(&mut file)
             .and_then(|()| caught(|| ParquetMetaDataReader::new().parse_and_finish(&file)));
         let metadata = metadata.map_err(|error| Error::Format {
