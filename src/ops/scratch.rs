@@ -8,6 +8,9 @@ use rayon::prelude::*;
 /// Zeros that one thread writes.
 const BLOCK: usize = 1 << 16;
 
+/// Pieces of work at least, where there are as many blocks.
+const PIECES: usize = 64;
+
 /// `n` zeros, written by all threads: `vec![0.0; n]` of memory that was used before is the work of one.
 pub(super) fn zeros(n: usize) -> Vec<f32> {
     filled(n, BLOCK, |_, _| {})
@@ -35,7 +38,9 @@ pub(super) fn filled_together<const N: usize>(
         (start, rest.each_mut().map(|rest| rest.split_off_mut(..len).unwrap_or_default()))
     };
     let blocks: Vec<_> = (0..n).step_by(block).map(next).collect();
-    blocks.into_par_iter().for_each(|(start, blocks)| {
+    // Many small pieces of work, so that a core that is slower for a while takes fewer of them.
+    let together = blocks.len().div_ceil(PIECES).max(1);
+    blocks.into_par_iter().with_max_len(together).for_each(|(start, blocks)| {
         let zeroed = blocks.map(|values| {
             for value in &mut *values {
                 value.write(0.0);

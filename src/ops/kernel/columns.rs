@@ -1,5 +1,7 @@
 //! A left operand that is read along its columns: the transposed A of a weight gradient.
 
+use std::ops::Range;
+
 use pulp::Simd;
 
 use super::level::TILE_ROWS;
@@ -9,6 +11,10 @@ use crate::ops::scratch::Scratch;
 
 /// Values of a cache line.
 const LINE: usize = 16;
+/// Rows whose values of one position are copied into one line: whole tiles.
+const GROUP: usize = LINE / TILE_ROWS * TILE_ROWS;
+/// Positions that are copied for one group after the other, so that both sides are read and written in pieces.
+const POSITIONS: usize = 8;
 /// Panels from which on a tile's values are copied together before use.
 const COPIED: usize = 2;
 
@@ -16,16 +22,14 @@ const COPIED: usize = 2;
 pub(in crate::ops) struct Columns<'a> {
     slices: &'a [&'a [f32]],
     rows: usize,
-    /// The chunk at hand, if it is copied: for each tile of rows, `TILE_ROWS` values per position.
-    tiles: Option<Scratch>,
-    /// From one tile to the next.
-    stride: usize,
+    /// The chunk at hand, if it is copied: for each group of rows, a line per position.
+    lines: Option<Scratch>,
 }
 
 impl<'a> Columns<'a> {
     /// One slice of at least `rows` values per row of B.
     pub(in crate::ops) fn new(slices: &'a [&'a [f32]], rows: usize) -> Self {
-        Self { slices, rows, tiles: None, stride: 0 }
+        Self { slices, rows, lines: None }
     }
 }
 
@@ -37,20 +41,14 @@ impl Left for Columns<'_> {
         if panels < COPIED {
             return;
         }
-        // An odd number of lines: what is written side by side does not meet in one set of the first-level cache.
-        self.stride = ((slices.len() * TILE_ROWS).div_ceil(LINE) | 1) * LINE;
         // Given back before it is taken again.
-        self.tiles = None;
-        let tiles = self.tiles.insert(Scratch::new(self.rows.div_ceil(TILE_ROWS) * self.stride));
-        for (p, slice) in slices.iter().enumerate() {
-            let (whole, rest) = slice[..self.rows].as_chunks::<TILE_ROWS>();
-            for (tile, values) in whole.iter().enumerate() {
-                let at = tile * self.stride + p * TILE_ROWS;
-                tiles[at..at + TILE_ROWS].copy_from_slice(values);
-            }
-            if !rest.is_empty() {
-                let at = whole.len() * self.stride + p * TILE_ROWS;
-                tiles[at..at + rest.len()].copy_from_slice(rest);
+        self.lines = None;
+        let stride = slices.len() * LINE;
+        let lines = self.lines.insert(Scratch::new(self.rows.div_ceil(GROUP) * stride));
+        for (block, slices) in slices.chunks(POSITIONS).enumerate() {
+            for (group, lines) in lines.chunks_exact_mut(stride).enumerate() {
+                let (lines, _) = lines[block * POSITIONS * LINE..].as_chunks_mut::<LINE>();
+                copy_group(lines, slices, group * GROUP..self.rows);
             }
         }
     }
@@ -64,21 +62,35 @@ impl Left for Columns<'_> {
         b: &[[S::f32s; V]],
     ) -> Tile<S, M, V> {
         let mut sums = zeros::<S, M, V>(simd);
-        let Some(tiles) = &self.tiles else {
+        let Some(lines) = &self.lines else {
             for (slice, b) in self.slices[chunk.depth.clone()].iter().zip(b) {
                 let (a, _) = slice[row..row + M].as_chunks::<M>();
                 add_outer(simd, &mut sums, &a[0], b);
             }
             return sums;
         };
-        let len = chunk.depth.len() * TILE_ROWS;
-        let tile = &tiles[row / TILE_ROWS * self.stride..][..len];
-        // The last tile may be taken in several steps.
-        let first = row % TILE_ROWS;
-        for (a, b) in tile.as_chunks::<TILE_ROWS>().0.iter().zip(b) {
-            let (a, _) = a[first..].as_chunks::<M>();
+        let stride = chunk.depth.len() * LINE;
+        let (lines, _) = lines[row / GROUP * stride..][..stride].as_chunks::<LINE>();
+        for (line, b) in lines.iter().zip(b) {
+            let (a, _) = line[row % GROUP..].as_chunks::<M>();
             add_outer(simd, &mut sums, &a[0], b);
         }
         sums
+    }
+}
+
+/// Copies the first values of `rows` from each slice into its line: a whole line where there are as many, of which
+/// the last values are not used.
+#[inline(always)]
+fn copy_group(lines: &mut [[f32; LINE]], slices: &[&[f32]], rows: Range<usize>) {
+    if rows.len() >= LINE {
+        for (line, slice) in lines.iter_mut().zip(slices) {
+            line.copy_from_slice(&slice[rows.start..rows.start + LINE]);
+        }
+        return;
+    }
+    let rows = rows.start..rows.end.min(rows.start + GROUP);
+    for (line, slice) in lines.iter_mut().zip(slices) {
+        line[..rows.len()].copy_from_slice(&slice[rows.clone()]);
     }
 }

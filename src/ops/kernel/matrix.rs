@@ -9,8 +9,9 @@ use super::product::{Epilogue, Output, Sums, Write, product};
 use super::rows::Rows;
 use crate::ops::scratch::filled;
 
-/// Rows per block at most: their values of A and of the result stay in the second-level cache.
-const ROWS: usize = 192;
+/// Rows per block at most: their values of A and of the result stay in the second-level cache, and a core that is
+/// slower than the others for a while does not keep them waiting.
+const ROWS: usize = 96;
 /// Rows per block at least: below, reading B costs more than multiplying.
 const FEWEST_ROWS: usize = 24;
 
@@ -74,7 +75,8 @@ pub(in crate::ops) fn multiply(
 ) {
     assert_eq!(out.len(), a.rows * b.columns, "the output covers its values");
     let rows = rows_per_block(a.rows);
-    out.par_chunks_mut((rows * b.columns).max(1)).enumerate().for_each(|(block, out)| {
+    let blocks = out.par_chunks_mut((rows * b.columns).max(1)).enumerate().with_max_len(1);
+    blocks.for_each(|(block, out)| {
         multiply_block(out, a, block * rows, b, (write, sums), &mut ());
     });
 }

@@ -13,6 +13,8 @@ use crate::ops::scratch::Scratch;
 
 /// Rows of B packed together: a block that is read along columns stays in the first-level cache.
 const ROWS: usize = 16;
+/// Columns of a whole panel of the widest registers.
+const WHOLE: usize = 64;
 /// Values from which on packing is worth several threads.
 const PARALLEL: usize = 1 << 15;
 
@@ -191,6 +193,14 @@ fn copy_block(level: Arch, source: Source<'_>, at: usize, block: &Block, piece: 
         row[columns..].fill(0.0);
     }
     if source.column == 1 {
+        // Of a constant length, a row is copied without a call.
+        let (rows, rest) = piece.as_chunks_mut::<WHOLE>();
+        if (columns, rest.len()) == (WHOLE, 0) {
+            for (i, row) in rows.iter_mut().enumerate() {
+                row.copy_from_slice(&values[at + i * source.row..][..WHOLE]);
+            }
+            return;
+        }
         for (i, row) in piece.chunks_exact_mut(block.width).enumerate() {
             row[..columns].copy_from_slice(&values[at + i * source.row..][..columns]);
         }
