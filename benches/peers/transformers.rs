@@ -103,13 +103,17 @@ impl Model for Gpt {
         let t = tokens.dim(1)?;
         let positions = Tensor::arange(0, t as u32, tokens.device())?;
         let positions = self.positions.forward(&positions)?;
-        let mut x = self.tokens.forward(tokens)?.broadcast_add(&positions)?;
-        for Layer { norms: [first, second], attention, feed_forward } in &self.layers {
-            x = (&x + attention.forward(&first.forward(&x)?, pass)?)?;
-            x = (&x + feed_forward.forward(&second.forward(&x)?, pass)?)?;
-        }
-        let head = self.tokens.weight().weight()?;
-        ops::linear(&self.norm.forward(&x)?, &head, None, pass.precision)?.flatten_to(1)
+        let x = self.tokens.forward(tokens)?.broadcast_add(&positions)?;
+        let logits = ops::chain(&x, |x| {
+            let mut x = x.clone();
+            for Layer { norms: [first, second], attention, feed_forward } in &self.layers {
+                x = ops::add(&x, &attention.forward(&first.forward(&x)?, pass)?)?;
+                x = ops::add(&x, &feed_forward.forward(&second.forward(&x)?, pass)?)?;
+            }
+            let head = self.tokens.weight().weight()?;
+            ops::linear(&self.norm.forward(&x)?, &head, None, pass.precision)
+        })?;
+        logits.flatten_to(1)
     }
 }
 
@@ -142,12 +146,15 @@ impl Model for ITransformer {
         let centred = input.broadcast_sub(&mean)?;
         let std = (centred.sqr()?.mean_keepdim(1)? + 1e-5)?.sqrt()?;
         let series = centred.broadcast_div(&std)?.transpose(1, 2)?.contiguous()?;
-        let mut x = self.embed.forward(&series, pass)?;
-        for Layer { norms: [first, second], attention, feed_forward } in &self.layers {
-            x = first.forward_sum(&x, &attention.forward(&x, pass)?)?;
-            x = second.forward_sum(&x, &feed_forward.forward(&x, pass)?)?;
-        }
-        let forecast = self.head.forward(&self.norm.forward(&x)?, pass)?.transpose(1, 2)?;
+        let forecast = ops::chain(&series, |series| {
+            let mut x = self.embed.forward(series, pass)?;
+            for Layer { norms: [first, second], attention, feed_forward } in &self.layers {
+                x = first.forward_sum(&x, &attention.forward(&x, pass)?)?;
+                x = second.forward_sum(&x, &feed_forward.forward(&x, pass)?)?;
+            }
+            self.head.forward(&self.norm.forward(&x)?, pass)
+        })?;
+        let forecast = forecast.transpose(1, 2)?;
         forecast.broadcast_mul(&std)?.broadcast_add(&mean)?.flatten(1, D::Minus1)
     }
 }

@@ -29,7 +29,8 @@ impl Encoder {
 
     /// (b, tokens, `d_model`) -> the same shape.
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        self.0.iter().try_fold(x.clone(), |x, layer| nn::run_block(layer, &x, pass))
+        let layer = |x: Tensor, layer| nn::run_block(layer, &x, pass);
+        ops::chain(x, |x| self.0.iter().try_fold(x.clone(), layer))
     }
 }
 

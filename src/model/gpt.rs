@@ -69,9 +69,12 @@ impl Model for Gpt {
         let tokens = self.wte.forward(&input.to_dtype(DType::U32)?)?;
         let positions = self.wpe.forward(&Tensor::arange(0, t as u32, &Device::Cpu)?)?;
         let x = self.dropout.forward(&tokens.broadcast_add(&positions)?, pass)?;
-        let x = self.blocks.iter().try_fold(x, |x, block| nn::run_block(block, &x, pass))?;
-        let x = self.norm.forward(&x)?;
-        ops::linear(&x, &self.wte.weight().weight()?, None, pass.precision)
+        ops::chain(&x, |x| {
+            let blocks = &self.blocks;
+            let x = blocks.iter().try_fold(x.clone(), |x, block| nn::run_block(block, &x, pass))?;
+            let x = self.norm.forward(&x)?;
+            ops::linear(&x, &self.wte.weight().weight()?, None, pass.precision)
+        })
     }
 }
 
@@ -128,10 +131,10 @@ impl nn::Block for Block {
         let qkv = self.c_attn.forward(&self.ln_1.forward(x)?, pass)?;
         let y = ops::attention_packed(&qkv, self.attention(pass))?;
         let y = self.after_attention.forward(&self.attn_proj.forward(&y, pass)?, pass)?;
-        let x = (x + y)?;
+        let x = ops::add(x, &y)?;
         let inner = self.ln_2.forward(&x)?;
         let inner = self.c_fc.forward_activated(&inner, LinearActivation::Gelu, pass)?;
         let y = self.after_mlp.forward(&self.mlp_proj.forward(&inner, pass)?, pass)?;
-        &x + y
+        ops::add(&x, &y)
     }
 }

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 
 use super::Model;
 use crate::nn::{Builder, Dropout, Linear, Pass};
-use crate::ops::LinearActivation;
+use crate::ops::{self, LinearActivation};
 use crate::plan::ModelPlan;
 
 /// Widths: the sample's elements, `plan.hidden`, `plan.outputs`, or all elements of a target that is a table.
@@ -39,15 +39,16 @@ struct Mlp {
 
 impl Model for Mlp {
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let mut x = input.flatten_from(1)?;
-        for (i, (linear, dropout)) in self.layers.iter().enumerate() {
-            x = if i + 1 < self.layers.len() {
-                let hidden = linear.forward_activated(&x, LinearActivation::Relu, pass)?;
-                dropout.forward(&hidden, pass)?
-            } else {
-                linear.forward(&x, pass)?
-            };
-        }
+        let layer = |x: Tensor, (i, (linear, dropout)): (usize, &(Linear, Dropout))| {
+            if i + 1 == self.layers.len() {
+                return linear.forward(&x, pass);
+            }
+            let hidden = linear.forward_activated(&x, LinearActivation::Relu, pass)?;
+            dropout.forward(&hidden, pass)
+        };
+        let x = ops::chain(&input.flatten_from(1)?, |x| {
+            self.layers.iter().enumerate().try_fold(x.clone(), layer)
+        })?;
         match &self.table {
             Some(shape) => x.reshape([&[x.dim(0)?], &shape[..]].concat()),
             None => Ok(x),

@@ -117,7 +117,7 @@ struct ResNet {
 
 impl Model for ResNet {
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
-        self.head.forward(&self.trunk.forward(input, pass)?, pass)
+        ops::chain(input, |x| self.head.forward(&self.trunk.forward(x, pass)?, pass))
     }
 }
 

@@ -15,6 +15,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, Var, bai
 use candle_core::{CudaStorage, DType, Storage};
 
 use super::{Mode, Pass};
+use crate::ops;
 
 /// A part of a model, one tensor in and one out.
 pub trait Block: Send + Sync + 'static {
@@ -46,7 +47,8 @@ pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &Pass) -> Result<Te
     };
     let pass = Pass { mode: Mode::Train { key, track_statistics: false }, ..*pass };
     let block = block.clone();
-    input.apply_op1(Recompute { block, pass, output: Mutex::new(Some(y)) })
+    let is_leaf = !x.track_op();
+    ops::apply1(&input, Recompute { block, pass, is_leaf, output: Mutex::new(Some(y)) })
 }
 
 /// How parameters enter the operations of the block at hand.
@@ -109,6 +111,8 @@ fn within<T>(stage: Stage, run: impl FnOnce() -> Result<T>) -> Result<(T, u64)> 
 struct Recompute<B> {
     block: Arc<B>,
     pass: Pass,
+    /// Whether nothing before the block learns.
+    is_leaf: bool,
     /// What the first run gave, until the operation has taken it over.
     output: Mutex<Option<Tensor>>,
 }
@@ -142,7 +146,7 @@ impl<B: Block> CustomOp1 for Recompute<B> {
         let mut gradients = y.apply_op1(Seed(dy.clone()))?.backward()?;
         match gradients.remove(&leaf) {
             // `None` is allowed because the argument is a leaf.
-            _ if x.is_variable() => Ok(None),
+            _ if self.is_leaf => Ok(None),
             Some(dx) => Ok(Some(dx)),
             None => x.zeros_like().map(Some),
         }

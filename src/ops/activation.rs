@@ -4,6 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lanes::{build, change_blocks, vectorised};
@@ -270,7 +271,7 @@ impl Function for Tanh {
 }
 
 fn apply<F: Function>(x: &Tensor, function: F) -> Result<Tensor> {
-    x.contiguous()?.apply_op1(Elementwise(function))
+    chain::apply1(&x.contiguous()?, Elementwise(function))
 }
 
 struct Elementwise<F>(F);

@@ -4,6 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lanes::{build, change_blocks, vectorised};
@@ -21,7 +22,7 @@ pub fn dropout(x: &Tensor, p: f64, key: Key) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
         bail!("a dropout probability of {p}");
     }
-    if p == 0.0 { Ok(x.clone()) } else { x.contiguous()?.apply_op1(Dropout { p, key }) }
+    if p == 0.0 { Ok(x.clone()) } else { chain::apply1(&x.contiguous()?, Dropout { p, key }) }
 }
 
 struct Dropout {

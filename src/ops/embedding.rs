@@ -5,6 +5,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lanes::build_rows;
@@ -32,7 +33,7 @@ pub fn embedding(indices: &Tensor, table: &Weight) -> Result<Tensor> {
     shape.push(c);
     let indices = checked_indices(indices, rows)?;
     let destination = table.destination();
-    table.tensor().apply_op1(Embedding { indices, shape, c, destination })
+    chain::apply1(table.tensor(), Embedding { indices, shape, c, destination })
 }
 
 fn checked_indices(indices: &Tensor, rows: usize) -> Result<Vec<usize>> {

@@ -9,6 +9,7 @@ use std::f64::consts::TAU;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::kernel::{Matrix, Sums, Write, multiply};
@@ -28,7 +29,7 @@ pub fn time_frequency(prediction: &Tensor, target: &Tensor, alpha: f64) -> Resul
         bail!("predictions {:?} for targets {:?}", prediction.dims(), target.dims());
     }
     let op = TimeFrequency { n, steps, series, alpha };
-    prediction.contiguous()?.apply_op2(&target.contiguous()?, op)
+    chain::apply2(&prediction.contiguous()?, &target.contiguous()?, op)
 }
 
 struct TimeFrequency {

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::batch_norm::{
     ROWS, add_gradients, batch_statistics, input_gradient_in_place, normalised,
 };
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lanes::vectorised;
@@ -37,7 +38,7 @@ pub fn group_norm(
     }
     let destinations = [gamma.destination(), beta.destination()];
     let op = GroupNorm { sample: x.elem_count() / n.max(1), groups, eps, destinations };
-    x.contiguous()?.apply_op3(gamma.tensor(), beta.tensor(), op)
+    chain::apply3(&x.contiguous()?, gamma.tensor(), beta.tensor(), op)
 }
 
 struct GroupNorm {

@@ -5,6 +5,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::storage::{output, read, slice, tensor};
@@ -20,7 +21,7 @@ const TILE: usize = 64;
 pub fn nchw_to_nhwc(x: &Tensor) -> Result<Tensor> {
     let (n, c, h, w) = x.dims4()?;
     let op = Transpose { rows: c, cols: h * w, shape: [n, h, w, c] };
-    x.contiguous()?.apply_op1(op)
+    chain::apply1(&x.contiguous()?, op)
 }
 
 /// (n, h, w, c) -> (n, c, h, w), f32.
@@ -31,7 +32,7 @@ pub fn nchw_to_nhwc(x: &Tensor) -> Result<Tensor> {
 pub fn nhwc_to_nchw(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
     let op = Transpose { rows: h * w, cols: c, shape: [n, c, h, w] };
-    x.contiguous()?.apply_op1(op)
+    chain::apply1(&x.contiguous()?, op)
 }
 
 /// Transposes each image's (rows, cols) matrix.

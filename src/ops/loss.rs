@@ -7,6 +7,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lanes::{build, maximum, sum, sum_of_pairs, vectorised};
@@ -163,7 +164,7 @@ fn apply(logits: &Tensor, targets: Targets, smoothing: f64, divisor: f64) -> Res
         #[cfg(feature = "cuda")]
         rows_on_gpu: OnceLock::new(),
     };
-    logits.contiguous()?.apply_op1(op)
+    chain::apply1(&logits.contiguous()?, op)
 }
 
 impl CrossEntropy {

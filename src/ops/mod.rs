@@ -6,9 +6,11 @@
 //! and partial sums are added in a fixed order.
 
 mod activation;
+mod add;
 mod attention;
 mod batch_norm;
 mod bias;
+mod chain;
 mod conv;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -39,7 +41,10 @@ mod testing;
 mod weight;
 
 pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
+pub use add::add;
 pub use attention::{Attention, attention, attention_packed};
+pub(crate) use chain::apply1;
+pub use chain::chain;
 pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
 #[cfg(feature = "cuda")]
 pub use device::open_gpu;

@@ -5,6 +5,7 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, Var, bail};
 
 use super::batch_norm::{Channels, Gate, batch_statistics};
+use super::chain;
 use super::storage::{output, overwrite, read, slice, tensor};
 use super::weight::{Destination, Weight};
 
@@ -168,8 +169,8 @@ fn check(x: &Tensor, affine: [&Weight; 2], residual: Option<&Tensor>) -> Result<
 
 fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, op: Norm) -> Result<Tensor> {
     match residual {
-        None => x.apply_op2(gamma.tensor(), op),
-        Some(residual) => x.apply_op3(gamma.tensor(), &residual.contiguous()?, op),
+        None => chain::apply2(x, gamma.tensor(), op),
+        Some(residual) => chain::apply3(x, gamma.tensor(), &residual.contiguous()?, op),
     }
 }
 

@@ -7,6 +7,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::chain;
 use super::conv::{Window, output_size};
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -30,7 +31,7 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         chosen_on_gpu: OnceLock::new(),
     };
-    x.contiguous()?.apply_op1(op)
+    chain::apply1(&x.contiguous()?, op)
 }
 
 /// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as zeros, as in
@@ -41,7 +42,7 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
 /// As [`max_pool2d`].
 pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, window)?;
-    x.contiguous()?.apply_op1(AveragePool { windows })
+    chain::apply1(&x.contiguous()?, AveragePool { windows })
 }
 
 /// Where the windows lie.
@@ -307,7 +308,7 @@ impl CustomOp1 for AveragePool {
 /// Not four dimensions, or not f32 on the CPU.
 pub fn global_average_pool(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
-    x.contiguous()?.apply_op1(GlobalAveragePool { n, pixels: h * w, c })
+    chain::apply1(&x.contiguous()?, GlobalAveragePool { n, pixels: h * w, c })
 }
 
 struct GlobalAveragePool {

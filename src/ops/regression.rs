@@ -4,6 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::storage::{output, read, slice, tensor};
@@ -75,7 +76,7 @@ impl Kind {
 
 fn apply(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Tensor> {
     check(prediction, target)?;
-    prediction.contiguous()?.apply_op2(&target.contiguous()?, Regression(kind))
+    chain::apply2(&prediction.contiguous()?, &target.contiguous()?, Regression(kind))
 }
 
 fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {

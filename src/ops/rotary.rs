@@ -9,6 +9,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::storage::{output, overwrite, slice};
@@ -32,7 +33,7 @@ pub fn rotary(x: &Tensor, heads: usize, theta: f64) -> Result<Tensor> {
         let make = || angles(t, d, theta).concat();
         let on_gpu = Some(cuda::table(&cuda::Gpu::of_tensor(x)?, key, (2, t, d / 2), make)?);
         let [cosines, sines] = [Vec::new(), Vec::new()];
-        return x.contiguous()?.apply_op1(Rotary { sizes, cosines, sines, on_gpu });
+        return chain::apply1(&x.contiguous()?, Rotary { sizes, cosines, sines, on_gpu });
     }
     let [cosines, sines] = angles(t, d, theta);
     let on_cpu = Rotary {
@@ -42,7 +43,7 @@ pub fn rotary(x: &Tensor, heads: usize, theta: f64) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         on_gpu: None,
     };
-    x.contiguous()?.apply_op1(on_cpu)
+    chain::apply1(&x.contiguous()?, on_cpu)
 }
 
 /// Cosines and sines, (t, d / 2) each.

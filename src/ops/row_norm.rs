@@ -5,6 +5,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lanes::{build_rows, sum, sum_of_pairs, vectorised};
@@ -34,8 +35,8 @@ pub fn layer_norm(
     let op = RowNorm { kind: Kind::Layer, eps, beta, d_gamma: gamma.destination() };
     let x = x.contiguous()?;
     match residual {
-        None => x.apply_op2(gamma.tensor(), op),
-        Some(residual) => x.apply_op3(gamma.tensor(), &residual.contiguous()?, op),
+        None => chain::apply2(&x, gamma.tensor(), op),
+        Some(residual) => chain::apply3(&x, gamma.tensor(), &residual.contiguous()?, op),
     }
 }
 
@@ -48,7 +49,7 @@ pub fn layer_norm(
 pub fn rms_norm(x: &Tensor, gamma: &Weight, eps: f64) -> Result<Tensor> {
     check(x, None, [gamma, gamma])?;
     let op = RowNorm { kind: Kind::Rms, eps, beta: None, d_gamma: gamma.destination() };
-    x.contiguous()?.apply_op2(gamma.tensor(), op)
+    chain::apply2(&x.contiguous()?, gamma.tensor(), op)
 }
 
 fn check(x: &Tensor, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<()> {

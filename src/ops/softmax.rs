@@ -4,6 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
+use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::lanes::{build_rows, change_rows, maximum, sum, sum_of_pairs, vectorised};
@@ -17,7 +18,7 @@ use super::storage::{output, overwrite, read, slice};
 /// No last axis, or not f32 on the CPU.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     match x.dims().last() {
-        Some(&c) if c > 0 => x.contiguous()?.apply_op1(Softmax { c }),
+        Some(&c) if c > 0 => chain::apply1(&x.contiguous()?, Softmax { c }),
         _ => bail!("softmax over the last axis of {:?}", x.dims()),
     }
 }

@@ -30,6 +30,12 @@ pub(super) fn read<R, const N: usize>(
     f(slices)
 }
 
+/// Whether two tensors share their memory.
+pub(super) fn same_storage(a: &Tensor, b: &Tensor) -> bool {
+    let (a, b) = (a.storage_and_layout().0, b.storage_and_layout().0);
+    std::ptr::eq(&raw const *a, &raw const *b)
+}
+
 /// A tensor of the CPU with these values.
 pub(super) fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(values, shape.into(), &Device::Cpu)

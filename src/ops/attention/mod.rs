@@ -15,6 +15,7 @@ use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::chain;
 use super::flops::add_multiplications;
 use super::lanes::build_rows;
 use super::precision::{round, rounded};
@@ -50,7 +51,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Re
         bail!("queries {:?}, keys {:?} and values {:?}", q.dims(), k.dims(), v.dims());
     }
     let op = Op::new(attention, Sizes { b, t, s, w }, [q, k, v].iter().any(|x| x.track_op()))?;
-    q.contiguous()?.apply_op3(&k.contiguous()?, &v.contiguous()?, Apart(op))
+    chain::apply3(&q.contiguous()?, &k.contiguous()?, &v.contiguous()?, Apart(op))
 }
 
 /// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
@@ -64,7 +65,7 @@ pub fn attention_packed(qkv: &Tensor, attention: Attention) -> Result<Tensor> {
         bail!("queries, keys and values in {columns} columns");
     }
     let op = Op::new(attention, Sizes { b, t, s: t, w: columns / 3 }, qkv.track_op())?;
-    qkv.contiguous()?.apply_op1(Packed(op))
+    chain::apply1(&qkv.contiguous()?, Packed(op))
 }
 
 /// Batch, queries, keys and width.

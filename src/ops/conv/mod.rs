@@ -26,6 +26,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 use rayon::prelude::*;
 
 use super::bias::column_sums;
+use super::chain;
 use super::flops::add_multiplications;
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
@@ -111,8 +112,10 @@ pub fn conv1d(
 fn apply(x: &Tensor, weight: &Weight, bias: Option<&Weight>, op: Conv) -> Result<Tensor> {
     let x = x.contiguous()?;
     match bias.map(Weight::tensor) {
-        None => x.apply_op2(weight.tensor(), op),
-        Some(bias) if bias.dims() == [op.geometry.co] => x.apply_op3(weight.tensor(), bias, op),
+        None => chain::apply2(&x, weight.tensor(), op),
+        Some(bias) if bias.dims() == [op.geometry.co] => {
+            chain::apply3(&x, weight.tensor(), bias, op)
+        }
         Some(bias) => bail!("a bias of shape {:?} for {} channels", bias.dims(), op.geometry.co),
     }
 }

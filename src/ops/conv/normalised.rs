@@ -8,6 +8,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tenso
 use super::geometry::Geometry;
 use super::{Conv, ConvOptions, Gradients};
 use crate::ops::batch_norm::{Channels, Gate, batch_statistics};
+use crate::ops::chain;
 use crate::ops::norm::{Activation, BatchStatistics};
 use crate::ops::storage::{output, overwrite, read, slice, tensor};
 use crate::ops::weight::Weight;
@@ -59,8 +60,8 @@ pub fn conv_batch_norm(
         activation: layer.activation,
     };
     let y = match residual {
-        None => x.apply_op2(weight, op),
-        Some(residual) => x.apply_op3(weight, &residual.contiguous()?, op),
+        None => chain::apply2(&x, weight, op),
+        Some(residual) => chain::apply3(&x, weight, &residual.contiguous()?, op),
     };
     Ok((y?, statistics))
 }

@@ -6,6 +6,7 @@ use candle_core::{
 };
 
 use super::{Conv, ConvNorm, Gradients};
+use crate::ops::chain;
 use crate::ops::cuda::{self, Address, DeviceNorm, Gpu};
 use crate::ops::norm::BatchStatistics;
 use crate::ops::weight::Weight;
@@ -26,8 +27,8 @@ pub(super) fn conv_batch_norm(
     let [gamma, beta] = [layer.affine[0].held()?, layer.affine[1].held()?];
     let op = Node { conv, between, norm, gamma, beta };
     let y = match residual {
-        None => x.apply_op2(weight, op),
-        Some(residual) => x.apply_op3(weight, &residual.contiguous()?, op),
+        None => chain::apply2(x, weight, op),
+        Some(residual) => chain::apply3(x, weight, &residual.contiguous()?, op),
     };
     Ok((y?, statistics))
 }

@@ -9,6 +9,7 @@ use super::algorithm::Algorithm;
 use super::geometry::Geometry;
 use super::{ConvOptions, Sliding};
 use crate::ops::bias::column_sums;
+use crate::ops::chain;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::precision::{round, rounded};
@@ -49,7 +50,7 @@ pub fn conv_transpose1d(
         dw: weight.destination(),
         db: bias.destination(),
     };
-    x.contiguous()?.apply_op3(weight.tensor(), bias.tensor(), op)
+    chain::apply3(&x.contiguous()?, weight.tensor(), bias.tensor(), op)
 }
 
 struct Transposed {

@@ -7,6 +7,7 @@ use candle_core::{
 use super::address::{Address, of_storage, of_tensor};
 use super::columns::{self, Columns, batch_statistics, inverse_deviation};
 use super::gpu::{Gpu, wrap};
+use crate::ops::chain;
 use crate::ops::norm::{Activation, BatchStatistics, RunningStatistics};
 use crate::ops::weight::{Destination, Weight};
 
@@ -149,8 +150,8 @@ fn apply(
         learns,
     };
     match residual {
-        None => x.apply_op2(gamma.tensor(), op),
-        Some(residual) => x.apply_op3(gamma.tensor(), &residual.contiguous()?, op),
+        None => chain::apply2(x, gamma.tensor(), op),
+        Some(residual) => chain::apply3(x, gamma.tensor(), &residual.contiguous()?, op),
     }
 }
 

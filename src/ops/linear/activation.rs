@@ -1,7 +1,5 @@
 //! What follows a linear layer's sum, in the same pass over memory.
 
-use std::borrow::Cow;
-
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -149,23 +147,15 @@ pub(super) fn activate(values: &mut [f32], activation: LinearActivation) {
     });
 }
 
-/// The gradient of what entered the activation. `before` is that, or the rectifier's result.
-pub(super) fn pull_back<'a>(
-    dy: Cow<'a, [f32]>,
-    before: &[f32],
-    activation: LinearActivation,
-) -> Cow<'a, [f32]> {
-    if activation == LinearActivation::Identity {
-        return dy;
-    }
-    let mut dz = dy.into_owned();
-    dz.par_chunks_mut(BLOCK).zip(before.par_chunks(BLOCK)).for_each(|(dz, z)| {
+/// The gradient of the activation's value becomes that of what entered it, which is `before`, or the rectifier's
+/// result.
+pub(super) fn pull_back(dy: &mut [f32], before: &[f32], activation: LinearActivation) {
+    dy.par_chunks_mut(BLOCK).zip(before.par_chunks(BLOCK)).for_each(|(dz, z)| {
         vectorised(
             #[inline(always)]
             || pull_back_block(dz, z, activation),
         );
     });
-    Cow::Owned(dz)
 }
 
 #[inline(always)]

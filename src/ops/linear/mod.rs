@@ -4,7 +4,6 @@ mod activation;
 #[cfg(feature = "cuda")]
 mod on_gpu;
 
-use std::borrow::Cow;
 use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
@@ -15,11 +14,12 @@ pub use activation::LinearActivation;
 use activation::{Finish, activate, pull_back};
 
 use super::bias::column_sums;
+use super::chain;
 use super::flops::add_multiplications;
 use super::kernel::{Matrix, Sums, Write, multiplied, multiply, multiply_block, rows_per_block};
 use super::precision::{round, rounded};
 use super::scratch::{filled, filled_together, zeros};
-use super::storage::{output, read, slice, tensor};
+use super::storage::{output, overwrite, read, slice, tensor};
 use super::weight::{Destination, Weight};
 use crate::plan::Precision;
 
@@ -74,8 +74,8 @@ pub fn linear_activated(
     };
     let x = x.contiguous()?;
     match bias.map(Weight::tensor) {
-        None => x.apply_op2(weight.tensor(), op),
-        Some(bias) if bias.dims() == [outputs] => x.apply_op3(weight.tensor(), bias, op),
+        None => chain::apply2(&x, weight.tensor(), op),
+        Some(bias) if bias.dims() == [outputs] => chain::apply3(&x, weight.tensor(), bias, op),
         Some(bias) => bail!("a bias of shape {:?} for {outputs} outputs", bias.dims()),
     }
 }
@@ -167,10 +167,10 @@ impl Linear {
         if dy.device().is_cuda() {
             return self.backward_on_gpu([x, weight, y, dy], bias);
         }
-        read([x, weight, y, dy], |[x_values, weight_values, y, dy]| {
-            let before = self.before.as_ref().and_then(OnceLock::get).map_or(y, Vec::as_slice);
-            let dy = pull_back(rounded(dy, self.precision), before, self.activation);
-            let dy = self.rounded_again(dy);
+        let dy = dy.contiguous()?;
+        self.pull_back(y, &dy)?;
+        read([x, weight, &dy], |[x_values, weight_values, dy]| {
+            let dy = rounded(dy, self.precision);
             let db = self.bias_gradient(bias, &dy)?;
             let dy = Matrix::new(&dy, self.n, self.outputs);
             let dw = if weight.track_op() {
@@ -197,15 +197,20 @@ impl Linear {
         })
     }
 
-    /// The activation's gradient leaves autocast's half type, too.
-    fn rounded_again<'a>(&self, dy: Cow<'a, [f32]>) -> Cow<'a, [f32]> {
-        match dy {
-            Cow::Owned(mut dy) if self.activation != LinearActivation::Identity => {
-                round(&mut dy, self.precision);
-                Cow::Owned(dy)
-            }
-            dy => dy,
+    /// Turns the gradient of the result into that of what entered the activation, in its place; both are of
+    /// autocast's half type.
+    fn pull_back(&self, y: &Tensor, dy: &Tensor) -> Result<()> {
+        if self.activation == LinearActivation::Identity {
+            return Ok(());
         }
+        read([y], |[y]| {
+            let before = self.before.as_ref().and_then(OnceLock::get).map_or(y, Vec::as_slice);
+            overwrite(dy, |dy| {
+                round(dy, self.precision);
+                pull_back(dy, before, self.activation);
+                round(dy, self.precision);
+            })
+        })
     }
 
     fn bias_gradient(&self, bias: Option<&Tensor>, dy: &[f32]) -> Result<Option<Tensor>> {
