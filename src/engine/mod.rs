@@ -7,6 +7,8 @@ mod average;
 pub mod buckets;
 mod clock;
 mod compare;
+#[cfg(any(feature = "cuda", test))]
+mod courier;
 mod error;
 mod evaluate;
 mod loss;
@@ -172,6 +174,11 @@ impl Engine {
             let found = stragglers.step(step, &self.collective.lags(), &waits, seconds);
             self.straggler = found.or(self.straggler.take());
         }
+    }
+
+    /// How gradients get to the other ranks, where that is worth a line.
+    pub fn describe(&self) -> Option<String> {
+        self.reducer.describe()
     }
 
     /// Tells `observer` from now on what this rank is doing.

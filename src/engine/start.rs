@@ -140,7 +140,11 @@ fn reducer(
 /// Zeroed optimizer state.
 fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
     let rule = &plan.optimizer.rule;
-    params.parameters().iter().map(|param| Moments::new(rule, param.elem_count())).collect()
+    let fresh = |param: &Param| {
+        let moments = Moments::new(rule, param.elem_count());
+        if plan.ema.is_some() { moments.averaged(param.elem_count()) } else { moments }
+    };
+    params.parameters().iter().map(fresh).collect()
 }
 
 /// Buckets in reverse registration order: the order in which backward finishes parameters.

@@ -44,7 +44,6 @@ impl Plan {
         });
         let loss = problems.one(loss::decide(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
-        let ema = ranks.as_ref().and_then(|ranks| problems.one(optimizer::ema(loaded, ranks)));
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
@@ -62,11 +61,10 @@ impl Plan {
             Some((model, found)),
             Some(loss),
             Some(ranks),
-            Some(ema),
             Some(batch),
             Some(smaller),
             Some((length, optimizer, schedule)),
-        ) = (transformed, model, loss, ranks, ema, batch, smaller, moving)
+        ) = (transformed, model, loss, ranks, batch, smaller, moving)
         else {
             return Err(Problems::new(problems.0));
         };
@@ -91,7 +89,7 @@ impl Plan {
             clip: precision::clip(experiment),
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
-            ema,
+            ema: optimizer::ema(&experiment.ema),
             schedule,
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
             validate_every: experiment.validation.every.into(),

@@ -112,10 +112,6 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    pub(crate) fn compute_on_gpus(&self) -> bool {
-        !self.gpus.is_empty()
-    }
-
     fn share_a_gpu(&self) -> Option<u32> {
         let mut earlier = self.gpus.iter().enumerate();
         earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)

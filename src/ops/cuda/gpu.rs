@@ -219,7 +219,7 @@ impl Gpu {
 // SAFETY: `Rule` is plain numbers in C's layout, as optimizer.cu declares it.
 unsafe impl DeviceRepr for Rule {}
 
-// SAFETY: five numbers of eight bytes and two of four, in C's layout, without padding; zero is a value of each.
+// SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a value of each.
 unsafe impl bytemuck::Zeroable for Place {}
 // SAFETY: as above; any bits are a value.
 unsafe impl bytemuck::Pod for Place {}

@@ -4,7 +4,8 @@
 //! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
 //! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs` and `ferry.rs` (page-locked memory) and `cudnn.rs` (its C interface).
+//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `ferry.rs` and `staging.rs` (page-locked memory) and
+//! `cudnn.rs` (its C interface).
 
 mod address;
 mod attention;
@@ -24,13 +25,14 @@ mod pointwise;
 mod rows;
 mod series;
 mod source;
+mod staging;
 mod tables;
 mod visible;
 
 pub(super) use address::{Address, Half, of_storage, of_tensor};
 pub(super) use attention::{Attend, Operand};
 pub(crate) use batches::to_gpu;
-pub(crate) use buckets::{clear, compress, expand, pointer, put};
+pub(crate) use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use conv::Conv;
 pub(crate) use ferry::{Coming, Ferry};
 pub(crate) use gpu::Gpu;
@@ -48,5 +50,6 @@ pub(super) use pointwise::{
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
 pub(super) use series::{Spectra, Turn, moving_average};
+pub(crate) use staging::{Moment, Staging};
 pub(super) use tables::table;
 pub(super) use visible::visible;
