@@ -62,6 +62,15 @@ struct State {
     failure: Option<collective::Error>,
 }
 
+/// What is known on the CPU about the gradients of the pass at hand.
+#[derive(Clone)]
+pub(crate) struct Marks {
+    next: usize,
+    missing: Vec<usize>,
+    written: Vec<bool>,
+    used: Vec<bool>,
+}
+
 impl GpuReducer {
     /// Buckets of `layout` and the optimizer's state in the memory of `gpu`.
     pub(crate) fn new(
@@ -180,6 +189,23 @@ impl Reduce for GpuReducer {
 
     fn describe(&self) -> Option<String> {
         self.way.clone()
+    }
+
+    fn buckets(&self) -> Vec<Tensor> {
+        self.store.state().buckets.clone()
+    }
+
+    fn marks(&self) -> Option<Marks> {
+        let state = self.store.state();
+        let State { next, missing, written, used, .. } = &*state;
+        let (missing, written, used) = (missing.clone(), written.clone(), used.clone());
+        Some(Marks { next: *next, missing, written, used })
+    }
+
+    fn set_marks(&self, marks: &Marks) {
+        let mut state = self.store.state();
+        let Marks { next, missing, written, used } = marks.clone();
+        (state.next, state.missing, state.written, state.used) = (next, missing, written, used);
     }
 
     fn begin_step(&self) {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::engine::average::swap_averages;
 use crate::engine::error::Error;
+#[cfg(feature = "cuda")]
+use crate::engine::on_gpu::Marks;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Update};
@@ -18,6 +20,22 @@ pub(crate) trait Reduce: Send {
     fn describe(&self) -> Option<String> {
         None
     }
+
+    /// Where gradients lie on a GPU.
+    #[cfg(feature = "cuda")]
+    fn buckets(&self) -> Vec<candle_core::Tensor> {
+        Vec::new()
+    }
+
+    /// What is known on the CPU about gradients on a GPU; `None` = there are none.
+    #[cfg(feature = "cuda")]
+    fn marks(&self) -> Option<Marks> {
+        None
+    }
+
+    /// Takes over what is known after a pass that was replayed.
+    #[cfg(feature = "cuda")]
+    fn set_marks(&self, _marks: &Marks) {}
 
     /// Opens a step.
     fn begin_step(&self);

@@ -3,8 +3,8 @@
 use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
-    BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, data, distributed, keep, length,
-    loss, model, optimizer, precision, schedule, transforms,
+    BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, capture, data, distributed,
+    keep, length, loss, model, optimizer, precision, schedule, transforms,
 };
 use crate::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -68,7 +68,7 @@ impl Plan {
         else {
             return Err(Problems::new(problems.0));
         };
-        Ok(Self {
+        let plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
@@ -85,6 +85,7 @@ impl Plan {
             precision: precision::decide(experiment),
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
+            cuda_graph: experiment.train.cuda_graph.given(),
             scaler: precision::scaler(experiment),
             clip: precision::clip(experiment),
             on_non_finite: experiment.train.on_non_finite,
@@ -103,7 +104,12 @@ impl Plan {
             divergence_threshold: experiment.fault.divergence_threshold,
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
-        })
+        };
+        let asked = plan.cuda_graph == Some(true);
+        match capture::obstacle(&plan).filter(|_| asked) {
+            Some(why) => Err(Problems::new(vec![capture::refused(loaded, why)])),
+            None => Ok(plan),
+        }
     }
 
     /// `experiment` with the numbers of this plan that depend on the world size written out, so that the same

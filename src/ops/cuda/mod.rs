@@ -5,7 +5,7 @@
 //! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
 //!
 //! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `ferry.rs` and `staging.rs` (page-locked memory) and
-//! `cudnn.rs` (its C interface).
+//! `cudnn.rs` (its C interface) and `graph.rs` (what the driver recorded).
 
 mod address;
 mod attention;
@@ -16,6 +16,7 @@ mod conv;
 mod cudnn;
 mod ferry;
 mod gpu;
+mod graph;
 mod images;
 mod linear;
 mod losses;
@@ -37,6 +38,7 @@ pub(super) use conv::Conv;
 pub(crate) use ferry::{Coming, Ferry};
 pub(crate) use gpu::Gpu;
 pub(super) use gpu::wrap;
+pub(crate) use graph::{Graph, keep_shapes};
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
 pub(super) use linear::Linear;
 pub(super) use losses::{
