@@ -175,6 +175,13 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
         refused(&["distributed.find_unused_parameters=true"], &one),
         why("which parameters are used may differ")
     );
-    let dropping = ["model.name=mlp", "model.dropout=0.1"];
-    assert_eq!(refused(&dropping, &one), why("dropout masks are keyed by the step on the CPU"));
+    let mut dropping = good(&auto(), &on_gpu, &one);
+    dropping.model.dropout = 0.1;
+    assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
+    let mut drawing = good(&auto(), &on_gpu, &one);
+    drawing.model.name = "diffusion_policy".to_owned();
+    assert_eq!(
+        obstacle(&drawing),
+        Some("the model draws or decides on the CPU what each pass does")
+    );
 }
