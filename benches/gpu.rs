@@ -311,7 +311,9 @@ fn main() {
     let has = |flag: &str| asked.iter().any(|argument| argument == flag);
     let flags = Flags { tiny: has("--tiny"), first: has("--first"), no_graph: has("--no-graph") };
     if flags.tiny {
-        TINY.iter().for_each(|work| work.rows(&Device::Cpu, "the CPU", None, &flags));
+        for work in &TINY {
+            work.rows(&Device::Cpu, "the CPU", None, &flags);
+        }
         return;
     }
     let gpus = visible_gpus().and_then(std::result::Result::ok).unwrap_or_default();
@@ -332,5 +334,7 @@ fn main() {
         );
         return;
     }
-    WORKS.iter().for_each(|work| work.rows(&device, &name, Some(&facts), &flags));
+    for work in &WORKS {
+        work.rows(&device, &name, Some(&facts), &flags);
+    }
 }
