@@ -1,130 +1,340 @@
-//! Time of a training pass and of the gradients' way into their buckets on a GPU, on samples in memory; one line per
-//! model and precision. `just gpu` runs it beside `benches/peers/bench_gpu.py`, which prints PyTorch's lines.
+//! Training steps on a GPU, on samples in memory: images, tokens or steps in a second, memory, and what half precision gains;
+//! one line for each model, batch size and precision. `just gpu` runs it beside `benches/peers/bench_gpu.py`, which prints
+//! PyTorch's lines.
+//!
+//! `--first` prints the time from the start of the program to the end of one step of ResNet-50, `--no-graph` launches one kernel after
+//! another, and `--tiny` trains small models on the CPU, to see that all of it works.
 #![expect(
     clippy::expect_used,
+    clippy::panic,
     clippy::print_stdout,
     reason = "a benchmark may stop, and prints its table"
 )]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
+use ddprun::config::{self, Vocabulary};
+use ddprun::data::Batch;
+use ddprun::data::sampler::EpochOrder;
+use ddprun::engine::{Engine, Wish};
 use ddprun::model::Registry;
-use ddprun::nn::Pass;
-use ddprun::ops::{GradientSink, cross_entropy, open_gpu, visible_gpus};
-use ddprun::plan::{ModelPlan, Precision};
+use ddprun::ops::{open_gpu, take_gpu_peak, visible_gpus};
+use ddprun::plan::{DataFacts, Facts, GpuFacts, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
+use ddprun::units::{Bytes, Rank};
 
-const WARM: usize = 5;
-const PASSES: usize = 20;
+/// Steps before the clock runs: algorithms are chosen, a graph is recorded and compared.
+const WARM: usize = 8;
+/// Batches that take turns.
+const BATCHES: usize = 4;
 
-/// Gradients that nobody needs.
-struct Ignored;
-
-impl GradientSink for Ignored {
-    fn add(&self, _: usize, _: &[f32]) -> Result<()> {
-        Ok(())
-    }
-
-    fn add_tensor(&self, _: usize, _: &Tensor) -> Result<()> {
-        Ok(())
-    }
-
-    fn complete(&self, _: usize) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// A model, its input and the batch.
+/// A model, its sample, and the batches that it is measured at.
 struct Work {
-    model: &'static str,
-    input: &'static [usize],
+    name: &'static str,
+    sample: &'static [usize],
+    /// Classes, or words.
     outputs: usize,
-    batch: usize,
+    batches: &'static [usize],
+    settings: &'static [&'static str],
+    /// What is counted, and how many of them a sample has.
+    unit: (&'static str, usize),
 }
 
-const WORKS: [Work; 4] = [
-    Work { model: "resnet50", input: &[3, 224, 224], outputs: 1000, batch: 64 },
-    Work { model: "resnet18", input: &[3, 32, 32], outputs: 10, batch: 256 },
-    Work { model: "gpt", input: &[1024], outputs: 50_257, batch: 4 },
-    Work { model: "mlp", input: &[784], outputs: 10, batch: 256 },
+const ADAMW: [&str; 3] =
+    ["optimizer.name=adamw", "optimizer.lr=1e-3", "optimizer.weight_decay=0.1"];
+const GPT_124M: [&str; 5] = [
+    "model.name=gpt",
+    "model.n_layers=12",
+    "model.n_heads=12",
+    "model.d_model=768",
+    "model.dropout=0",
+];
+const GPT_TINY: [&str; 5] = [
+    "model.name=gpt",
+    "model.n_layers=2",
+    "model.n_heads=2",
+    "model.d_model=16",
+    "model.dropout=0",
 ];
 
+const WORKS: [Work; 4] = [
+    Work {
+        name: "ResNet-50 224x224",
+        sample: &[3, 224, 224],
+        outputs: 1000,
+        batches: &[64, 128, 256],
+        settings: &["model.name=resnet50", "model.stem=imagenet"],
+        unit: ("images", 1),
+    },
+    Work {
+        name: "ResNet-18 32x32",
+        sample: &[3, 32, 32],
+        outputs: 10,
+        batches: &[64, 256],
+        settings: &["model.name=resnet18", "model.stem=cifar"],
+        unit: ("images", 1),
+    },
+    Work {
+        name: "GPT-2 124M",
+        sample: &[1024],
+        outputs: 50_257,
+        batches: &[4, 8],
+        settings: &GPT_124M,
+        unit: ("tokens", 1024),
+    },
+    Work {
+        name: "MLP 784-2048-2048-10",
+        sample: &[1, 28, 28],
+        outputs: 10,
+        batches: &[128],
+        settings: &["model.name=mlp", "model.hidden=[2048,2048]"],
+        unit: ("samples", 1),
+    },
+];
+
+/// The same kinds, small enough for a CPU.
+const TINY: [Work; 3] = [
+    Work {
+        name: "ResNet-8 8x8",
+        sample: &[3, 8, 8],
+        outputs: 10,
+        batches: &[4],
+        settings: &["model.name=resnet8"],
+        unit: ("images", 1),
+    },
+    Work {
+        name: "GPT tiny",
+        sample: &[16],
+        outputs: 65,
+        batches: &[2],
+        settings: &GPT_TINY,
+        unit: ("tokens", 16),
+    },
+    Work {
+        name: "MLP tiny",
+        sample: &[1, 28, 28],
+        outputs: 10,
+        batches: &[4],
+        settings: &["model.name=mlp", "model.hidden=[16]"],
+        unit: ("samples", 1),
+    },
+];
+
+/// The numbers of convolutions and matrix products. "tf32" is PyTorch's default: convolutions may round to it, products do not.
+const PRECISIONS: [(&str, &[&str]); 4] = [
+    ("fp32", &["train.precision=fp32", "train.convolutions=direct"]),
+    ("tf32", &["train.precision=fp32"]),
+    ("bf16", &["train.precision=bf16"]),
+    ("fp16", &["train.precision=fp16"]),
+];
+
+const EXPERIMENT: &str = r#"
+schema = 1
+[experiment]
+name = "gpu"
+[data]
+name = "mnist"
+dir = "memory"
+num_workers = 0
+[train]
+steps = 1000000
+on_non_finite = "skip"
+[optimizer]
+name = "sgd"
+lr = 0.01
+momentum = 0.9
+[scheduler]
+name = "constant"
+[validation]
+every = "never"
+[checkpoint]
+every = "never"
+"#;
+
+/// What was measured.
+struct Found {
+    seconds: f64,
+    peak: Option<Bytes>,
+}
+
 impl Work {
-    fn plan(&self) -> ModelPlan {
-        let mut plan: ModelPlan = serde_json::from_str(include_str!("model.json")).expect("a plan");
-        self.model.clone_into(&mut plan.name);
-        plan.input = self.input.to_vec();
-        plan.outputs = self.outputs;
-        plan.hidden = vec![2048, 2048];
-        if self.model == "resnet50" {
-            plan.stem = ddprun::plan::Stem::Imagenet;
-        }
-        if self.model == "gpt" {
-            plan.target = self.input.to_vec();
-            plan.sequence.d_model = 768;
-            plan.sequence.n_layers = 12;
-            plan.sequence.n_heads = 12;
-            plan.sequence.bias = true;
-        }
-        plan
+    fn is_text(&self) -> bool {
+        self.sample.len() == 1
     }
 
-    fn inputs(&self, device: &Device) -> Result<(Tensor, Tensor)> {
-        let shape = [&[self.batch], self.input].concat();
-        if self.model == "gpt" {
-            // Tokens stay in the CPU's memory, as in training.
-            let tokens = Tensor::zeros(shape.clone(), DType::F32, &Device::Cpu)?;
-            return Ok((
-                tokens,
-                Tensor::zeros(shape.iter().product::<usize>(), DType::U32, &Device::Cpu)?,
-            ));
-        }
-        let images = Tensor::randn(0f32, 1f32, shape, device)?;
-        Ok((images, Tensor::zeros(self.batch, DType::U32, &Device::Cpu)?))
+    fn plan(&self, batch: usize, changes: &[&str], gpus: Option<Vec<GpuFacts>>) -> Plan {
+        let registry = Registry::default();
+        let models = registry.names().into_iter().map(str::to_owned).collect();
+        let optimizer: &[&str] = if self.is_text() { &ADAMW } else { &[] };
+        let all = self.settings.iter().chain(optimizer).chain(changes);
+        let mut changes: Vec<String> = all.map(|&change| change.into()).collect();
+        changes.push(format!("train.batch_size={batch}"));
+        changes.push("distributed.devices=1".into());
+        let path = Path::new("gpu.toml");
+        let loaded = config::load_text(path, EXPERIMENT, &changes, &Vocabulary { models })
+            .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)));
+        let describe = |model: &_| registry.describe(model);
+        Plan::new(&loaded, &self.facts(gpus), &describe)
+            .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)))
     }
 
-    fn seconds_per_pass(&self, device: &Device, precision: Precision) -> Result<f64> {
-        let (model, params) =
-            Registry::default().build_on(&self.plan(), 0, device).expect("a model");
-        let (inputs, labels) = self.inputs(device)?;
-        let sink: Arc<dyn GradientSink> = Arc::new(Ignored);
-        let key = Key::new(0, Purpose::Dropout, 0, 0);
-        let pass = || -> Result<()> {
-            params.begin_pass(Some(&sink));
-            let outputs = model.forward(&inputs, &Pass::train(key, precision))?;
-            let rows = outputs.flatten_to(outputs.rank() - 2)?;
-            cross_entropy(&rows, &labels, 0.0)?.backward()?;
-            params.end_pass();
-            Ok(())
+    fn facts(&self, gpus: Option<Vec<GpuFacts>>) -> Facts {
+        let (dir, outputs) = ("memory", self.outputs);
+        let source = if self.is_text() {
+            let (train, val) = (dir.into(), dir.into());
+            SourcePlan::Tokens { train, val, vocabulary: outputs, seq_len: self.sample[0] }
+        } else {
+            SourcePlan::Mnist { dir: dir.into() }
         };
-        (0..WARM).try_for_each(|_| pass())?;
-        device.synchronize()?;
-        let began = Instant::now();
-        (0..PASSES).try_for_each(|_| pass())?;
-        device.synchronize()?;
-        Ok(began.elapsed().as_secs_f64() / PASSES as f64)
+        let data = DataFacts {
+            source,
+            n_train: 1024,
+            n_val: 1,
+            classes: (0..outputs).map(|class| class.to_string()).collect(),
+            sample: Some(self.sample.to_vec()),
+            n_test: 0,
+            target: if self.is_text() { self.sample.to_vec() } else { vec![] },
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Facts { cores, data, gpus, launched_world: None, nodes: 1 }
     }
+
+    /// Noise or tokens, and their answers.
+    fn batch(&self, n: usize, index: usize) -> Result<Batch> {
+        let key = Key::new(0, Purpose::Generate, 0, index as u64);
+        let shape = [&[n], self.sample].concat();
+        let elements: usize = shape.iter().product();
+        let below = |most: usize, i: usize| (key.uniform(i as u64) * most as f64) as u32;
+        let classes = |count| (0..count).map(|i| below(self.outputs, i)).collect::<Vec<_>>();
+        let samples = (0..n as u32).collect();
+        if self.is_text() {
+            let inputs = Tensor::from_vec(classes(elements), shape.clone(), &Device::Cpu)?;
+            let targets = Tensor::from_vec(classes(elements), shape, &Device::Cpu)?;
+            return Ok(Batch { inputs, targets, samples });
+        }
+        let noise = (0..elements).map(|i| (3.46 * (key.uniform(i as u64) - 0.5)) as f32);
+        let inputs = Tensor::from_vec(noise.collect::<Vec<_>>(), shape, &Device::Cpu)?;
+        Ok(Batch { inputs, targets: Tensor::from_vec(classes(n), n, &Device::Cpu)?, samples })
+    }
+
+    /// Trains for `steps` steps after `warm` others.
+    fn measure(&self, plan: Plan, device: &Device, (warm, steps): (usize, usize)) -> Result<Found> {
+        let plan = Arc::new(plan);
+        let registry = Registry::default();
+        let built = registry.build_on(&plan.model, plan.seed, device);
+        let (model, params) = built.map_err(candle_core::Error::msg)?;
+        let distributed = &plan.distributed;
+        let (backend, world) = (distributed.backend, distributed.world_size);
+        let group = ddprun::collective::open(backend, Rank(0), world, None, distributed.timeout);
+        let group = group.map_err(candle_core::Error::msg)?;
+        let engine = Engine::new(plan.clone(), model, params, group, None);
+        let mut engine = engine.map_err(candle_core::Error::msg)?;
+        let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
+        let size = plan.batch.size.count();
+        let batches: Vec<Batch> =
+            (0..BATCHES).map(|i| self.batch(size, i)).collect::<Result<_>>()?;
+        let mut step = |at: usize| {
+            let passes = order.passes(at % order.steps(), Rank(0));
+            let batch = &batches[at % BATCHES];
+            let stepped = engine.step(&passes, &mut || Ok(batch.clone()), Wish::Continue);
+            if let Some(notice) = engine.take_notice() {
+                println!("TABLE | ddprun {}: {notice} | | |", self.name);
+            }
+            stepped.map(drop).map_err(candle_core::Error::msg)
+        };
+        (0..warm).try_for_each(&mut step)?;
+        device.synchronize()?;
+        take_gpu_peak(device)?;
+        let began = Instant::now();
+        (warm..warm + steps).try_for_each(&mut step)?;
+        device.synchronize()?;
+        let seconds = began.elapsed().as_secs_f64() / steps as f64;
+        Ok(Found { seconds, peak: take_gpu_peak(device)? })
+    }
+
+    fn rows(&self, device: &Device, name: &str, gpus: Option<&GpuFacts>, flags: &Flags) {
+        let steps = if flags.tiny { (1, 2) } else { (WARM, 30) };
+        for &batch in self.batches {
+            let mut exact = None;
+            for (precision, changes) in PRECISIONS {
+                let graph: &[&str] = if flags.no_graph { &["train.cuda_graph=false"] } else { &[] };
+                let plan =
+                    self.plan(batch, &[changes, graph].concat(), gpus.map(|gpu| vec![gpu.clone()]));
+                let line = match self.measure(plan, device, steps) {
+                    Err(error) => format!("failed: {error}"),
+                    Ok(found) => {
+                        let line = self.line(batch, &found, exact.as_ref());
+                        exact = exact.or_else(|| (precision == "fp32").then_some(found));
+                        line
+                    }
+                };
+                let how = if flags.no_graph { " without graph" } else { "" };
+                let Self { name: model, .. } = self;
+                println!(
+                    "TABLE | ddprun{how} {model}, batch {batch}, {precision} | {line} | {name} |"
+                );
+            }
+        }
+    }
+
+    /// "812.3 images/s, 12.7 steps/s, 5.2 GiB, 1.43x fp32's speed, 71 % of its memory"
+    fn line(&self, batch: usize, found: &Found, exact: Option<&Found>) -> String {
+        let (unit, each) = self.unit;
+        let (steps, memory) = (1.0 / found.seconds, found.peak.map(|peak| peak.0 as f64));
+        let mut line = format!("{:.1} {unit}/s, {steps:.2} steps/s", (batch * each) as f64 * steps);
+        if let Some(memory) = memory {
+            line += &format!(", {:.2} GiB", memory / (1u64 << 30) as f64);
+        }
+        if let Some(exact) = exact {
+            line += &format!(", {:.2}x fp32's speed", exact.seconds / found.seconds);
+            if let (Some(memory), Some(all)) = (memory, exact.peak) {
+                line += &format!(", {:.0} % of its memory", 100.0 * memory / all.0 as f64);
+            }
+        }
+        line
+    }
+}
+
+/// What was asked for.
+struct Flags {
+    tiny: bool,
+    first: bool,
+    no_graph: bool,
 }
 
 fn main() {
+    let began = Instant::now();
+    let asked: Vec<String> = std::env::args().collect();
+    let has = |flag: &str| asked.iter().any(|argument| argument == flag);
+    let flags = Flags { tiny: has("--tiny"), first: has("--first"), no_graph: has("--no-graph") };
+    if flags.tiny {
+        for work in &TINY {
+            work.rows(&Device::Cpu, "the CPU", None, &flags);
+        }
+        return;
+    }
     let gpus = visible_gpus().and_then(std::result::Result::ok).unwrap_or_default();
-    let Some((name, _)) = gpus.first() else {
+    let Some((name, memory)) = gpus.into_iter().next() else {
         println!("SKIPPED: no GPU");
         return;
     };
     let device = open_gpu(0).expect("a GPU");
+    let facts = GpuFacts { name: name.clone(), memory };
+    if flags.first {
+        let work = &WORKS[0];
+        let plan = work.plan(64, PRECISIONS[2].1, Some(vec![facts]));
+        work.measure(plan, &device, (0, 1)).expect("a step");
+        let seconds = began.elapsed().as_secs_f64();
+        println!(
+            "TABLE | ddprun: start to the end of the first step of {}, bf16 | {seconds:.2} s | {name} |",
+            work.name
+        );
+        return;
+    }
     for work in &WORKS {
-        for precision in [Precision::Fp32, Precision::Bf16, Precision::Fp16] {
-            let line = match work.seconds_per_pass(&device, precision) {
-                Ok(seconds) => format!("{:.1} samples/s", work.batch as f64 / seconds),
-                Err(error) => format!("failed: {error}"),
-            };
-            let Work { model, batch, .. } = work;
-            println!(
-                "TABLE | ddprun {model}, batch {batch}, {precision:?}, forward and backward | {line} | {name} |"
-            );
-        }
+        work.rows(&device, &name, Some(&facts), &flags);
     }
 }

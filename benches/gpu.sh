@@ -9,8 +9,11 @@ log="$(mktemp)"
 {
   nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader | sed 's/^/TABLE | card | /; s/$/ | |/'
   ./gpu-tests gpu_ --nocapture --test-threads=1
+  ./gpu-bench --first
   ./gpu-bench
+  ./gpu-bench --no-graph
   if "$python" -c 'import torch' 2>/dev/null; then
+    "$python" peers/bench_gpu.py --first
     # In turn, so that a card that grows warm is seen.
     "$python" peers/bench_gpu.py
     ./gpu-bench

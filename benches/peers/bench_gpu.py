@@ -1,9 +1,14 @@
-"""PyTorch's side of benches/gpu.rs: samples per second of forward and backward on one GPU, eager channels-last and compiled.
+"""PyTorch's side of benches/gpu.rs: the same models, batches and numbers, trained on one GPU, eager channels-last or compiled.
 
-    python benches/peers/bench_gpu.py [--compile]
+    python benches/peers/bench_gpu.py [--compile] [--first] [--tiny]
+
+Batches come from page-locked memory in each step, as they do in ddprun. `--tiny` trains small models on the CPU, to see that all of it works.
 """
 import argparse
+import contextlib
 import time
+
+BEGAN = time.perf_counter()
 
 import torch
 import torch.nn.functional as F
@@ -12,19 +17,12 @@ from torch import nn
 
 flags = argparse.ArgumentParser()
 flags.add_argument("--compile", action="store_true")
-flags.add_argument("--passes", type=int, default=20)
+flags.add_argument("--first", action="store_true", help="only the time to the end of the first step of ResNet-50")
+flags.add_argument("--tiny", action="store_true")
 flags = flags.parse_args()
-GPU = torch.device("cuda")
-
-
-def images(size, batch, classes):
-    x = torch.randn(batch, 3, size, size, device=GPU).contiguous(memory_format=torch.channels_last)
-    return x, torch.randint(classes, (batch,), device=GPU)
-
-
-def tokens(length, batch):
-    x = torch.randint(50257, (batch, length), device=GPU)
-    return x, x.flatten()
+DEVICE = torch.device("cpu" if flags.tiny else "cuda")
+CARD = "the CPU" if flags.tiny else torch.cuda.get_device_name()
+WARM, STEPS = (1, 2) if flags.tiny else (8, 30)
 
 
 def resnet50():
@@ -33,45 +31,127 @@ def resnet50():
     return build()
 
 
+def small_cnn():
+    convolution = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+
+def mlp(width, *hidden):
+    sizes = (784, *[width] * len(hidden), 10)
+    layers = [layer for i, o in zip(sizes, sizes[1:]) for layer in (nn.Linear(i, o), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
+
+
+def images(size, classes):
+    return lambda n: (torch.randn(n, 3, size, size), torch.randint(classes, (n,)))
+
+
+def tokens(length, words):
+    return lambda n: (torch.randint(words, (n, length)), torch.randint(words, (n, length)))
+
+
+def digits(n):
+    return torch.randn(n, 1, 28, 28), torch.randint(10, (n,))
+
+
+# name -> (model, batch, batch sizes, what is counted, how many of them a sample has)
 WORKS = {
-    "resnet50": (resnet50, lambda: images(224, 64, 1000), 64),
-    "resnet18": (lambda: resnet18(10, True), lambda: images(32, 256, 10), 256),
-    "gpt": (lambda: Gpt(12, 12, 768, 1024), lambda: tokens(1024, 4), 4),
-    "mlp": (
-        lambda: nn.Sequential(nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)),
-        lambda: (torch.randn(256, 784, device=GPU), torch.randint(10, (256,), device=GPU)),
-        256,
-    ),
+    "ResNet-50 224x224": (resnet50, images(224, 1000), (64, 128, 256), "images", 1),
+    "ResNet-18 32x32": (lambda: resnet18(10, True), images(32, 10), (64, 256), "images", 1),
+    "GPT-2 124M": (lambda: Gpt(12, 12, 768, 1024, 50257), tokens(1024, 50257), (4, 8), "tokens", 1024),
+    "MLP 784-2048-2048-10": (lambda: mlp(2048, 1, 2), digits, (128,), "samples", 1),
 }
-TYPES = {"Fp32": None, "Bf16": torch.bfloat16, "Fp16": torch.float16}
+TINY = {
+    "CNN 8x8": (small_cnn, images(8, 10), (4,), "images", 1),
+    "GPT tiny": (lambda: Gpt(2, 2, 16, 16), tokens(16, 65), (2,), "tokens", 16),
+    "MLP tiny": (lambda: mlp(16, 1), digits, (4,), "samples", 1),
+}
+# "tf32" is PyTorch's default: convolutions may round to it, products do not.
+PRECISIONS = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def seconds(model, inputs, targets, dtype):
-    def one():
-        with torch.autocast("cuda", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-            outputs = model(inputs)
-            loss = F.cross_entropy(outputs.flatten(0, -2).float(), targets)
-        loss.backward()
-        model.zero_grad()
+class Training:
+    def __init__(self, build, batch_of, batch, precision):
+        torch.backends.cudnn.allow_tf32 = precision != "fp32"
+        torch.backends.cuda.matmul.allow_tf32 = False
+        self.dtype = PRECISIONS[precision]
+        model = build().to(DEVICE).to(memory_format=torch.channels_last)
+        is_text = isinstance(model, Gpt)
+        self.optimizer = (
+            torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+            if is_text
+            else torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        )
+        self.scaler = torch.amp.GradScaler(DEVICE.type, enabled=precision == "fp16" and not flags.tiny)
+        self.model = torch.compile(model) if flags.compile else model
+        self.batches = [batch_of(batch) for _ in range(4)]
+        if not flags.tiny:
+            self.batches = [(x.pin_memory(), y.pin_memory()) for x, y in self.batches]
 
-    for _ in range(5):
-        one()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(flags.passes):
-        one()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / flags.passes
+    def step(self, at):
+        inputs, targets = (part.to(DEVICE, non_blocking=True) for part in self.batches[at % 4])
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        halved = torch.autocast(DEVICE.type, dtype=self.dtype) if self.dtype else contextlib.nullcontext()
+        with halved:
+            outputs = self.model(inputs)
+            loss = F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        # A run looks at its loss in each step, as ddprun does.
+        return loss.item()
+
+    def measure(self):
+        for at in range(WARM):
+            self.step(at)
+        peak = None
+        if not flags.tiny:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        for at in range(WARM, WARM + STEPS):
+            self.step(at)
+        if not flags.tiny:
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated()
+        return (time.perf_counter() - began) / STEPS, peak
 
 
 how = "compiled" if flags.compile else "eager"
-name = torch.cuda.get_device_name()
-for work, (build, batch_of, batch) in WORKS.items():
-    for precision, dtype in TYPES.items():
-        try:
-            model = build().to(GPU).to(memory_format=torch.channels_last)
-            took = seconds(torch.compile(model) if flags.compile else model, *batch_of(), dtype)
-            line = f"{batch / took:.1f} samples/s"
-        except (ImportError, RuntimeError) as error:
-            line = f"failed: {error}"
-        print(f"TABLE | PyTorch {torch.__version__} {how} {work}, batch {batch}, {precision}, forward and backward | {line} | {name} |")
+title = f"PyTorch {torch.__version__} {how}"
+
+
+def line(count, unit, found, exact):
+    seconds, peak = found
+    text = f"{count / seconds:.1f} {unit}/s, {1 / seconds:.2f} steps/s"
+    if peak:
+        text += f", {peak / 2**30:.2f} GiB"
+    if exact:
+        text += f", {exact[0] / seconds:.2f}x fp32's speed"
+        if peak:
+            text += f", {100 * peak / exact[1]:.0f} % of its memory"
+    return text
+
+
+if flags.first:
+    name, (build, batch_of, *_) = next(iter((TINY if flags.tiny else WORKS).items()))
+    Training(build, batch_of, 4 if flags.tiny else 64, "bf16").step(0)
+    took = time.perf_counter() - BEGAN
+    print(f"TABLE | {title}: start to the end of the first step of {name}, bf16 | {took:.2f} s | {CARD} |")
+    raise SystemExit
+
+for name, (build, batch_of, sizes, unit, each) in (TINY if flags.tiny else WORKS).items():
+    for batch in sizes:
+        exact = None
+        for precision in PRECISIONS:
+            try:
+                found = Training(build, batch_of, batch, precision).measure()
+                said = line(batch * each, unit, found, exact)
+                exact = found if precision == "fp32" else exact
+            except (ImportError, RuntimeError) as error:
+                said = "failed: " + str(error).split("\n")[0]
+            if not flags.tiny:
+                torch.cuda.empty_cache()
+            print(f"TABLE | {title} {name}, batch {batch}, {precision} | {said} | {CARD} |", flush=True)

@@ -154,6 +154,9 @@ pub(crate) fn open_on_gpu(
     if plan.nccl_if_apart && !are_apart(&control.all_gather(&nccl::identity(gpu))?) {
         return Ok(Arc::new(control));
     }
+    if plan.nccl_shares_a_gpu() {
+        nccl::check_sharing()?;
+    }
     Ok(Arc::new(nccl::Nccl::open(gpu, control, hook, timeout)?))
 }
 

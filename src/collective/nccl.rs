@@ -23,6 +23,8 @@ use crate::ops::cuda::{Gpu, compress, expand, pointer};
 use crate::plan::CommHook;
 use crate::units::{Rank, WorldSize};
 
+/// The first version that admits several ranks on one GPU, with `NCCL_MULTI_RANK_GPU_ENABLE`.
+const FIRST_TO_SHARE: i32 = 23_000;
 /// Bytes of what identifies a communicator.
 const ID_BYTES: usize = 128;
 /// Time between two looks at sums that are under way: a fraction of a small step.
@@ -252,6 +254,19 @@ pub(super) fn identity(gpu: &Gpu) -> Vec<u8> {
     }
 }
 
+/// Whether the NCCL of this machine admits several ranks on one GPU.
+pub(super) fn check_sharing() -> Result<(), Error> {
+    let code = api::get_nccl_version().map_err(failed("asking for its version"))?;
+    if code >= FIRST_TO_SHARE {
+        return Ok(());
+    }
+    let (here, first) = (version()?, shown(FIRST_TO_SHARE));
+    let what = format!(
+        "version {here} refuses two ranks on one GPU, which {first} is the first to admit: use `distributed.backend = \"shm\"`"
+    );
+    Err(Error::Nccl { what })
+}
+
 /// Meets the other ranks in a communicator. NCCL waits for them without a deadline, on a thread that is left behind when
 /// it is too late: the process then ends.
 fn join(
@@ -299,6 +314,9 @@ fn driver(error: DriverError) -> Error {
 
 /// "2.28.9"
 fn version() -> Result<String, Error> {
-    let code = api::get_nccl_version().map_err(failed("asking for its version"))?;
-    Ok(format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100))
+    Ok(shown(api::get_nccl_version().map_err(failed("asking for its version"))?))
+}
+
+fn shown(code: i32) -> String {
+    format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100)
 }

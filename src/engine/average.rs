@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Error};
 use crate::nn::{Param, Params, change_all};
 use crate::optim::Moments;
 
@@ -25,22 +25,26 @@ impl Engine {
         if self.plan.ema.is_none() {
             return Ok(());
         }
-        for (param, moments) in self.params.parameters().iter().zip(&mut self.moments) {
-            moments.average = param.var()?.flatten_all()?.to_vec1()?;
-        }
-        Ok(())
+        self.reducer.begin_averages(self.params.parameters(), &mut self.moments)
     }
 
     /// Runs `work` with the averages as parameters.
     pub(super) fn averaged<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T> {
-        swap_averages(&self.params, &mut self.moments)?;
+        self.reducer.swap_averages(&self.params, &mut self.moments)?;
         let result = work(self);
-        swap_averages(&self.params, &mut self.moments)?;
+        self.reducer.swap_averages(&self.params, &mut self.moments)?;
         Ok(result)
     }
 
     /// Takes over the state of the optimizer, and the averages, of other parameters.
-    pub fn adopt(&mut self, moments: Vec<Moments>) {
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn adopt(&mut self, moments: Vec<Moments>) -> std::result::Result<(), Error> {
+        let step = self.state.step;
+        let taken = self.reducer.take_over(&moments);
         self.moments = moments;
+        taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })
     }
 }

@@ -5,10 +5,16 @@
 
 mod average;
 pub mod buckets;
+#[cfg(any(feature = "cuda", test))]
+mod capture;
 mod clock;
 mod compare;
+#[cfg(any(feature = "cuda", test))]
+mod courier;
 mod error;
 mod evaluate;
+#[cfg(feature = "cuda")]
+mod graph_pass;
 mod loss;
 #[cfg(feature = "cuda")]
 mod on_gpu;
@@ -69,6 +75,11 @@ pub struct Engine {
     /// Rank 0's, in a group.
     stragglers: Option<Stragglers>,
     straggler: Option<Straggler>,
+    /// Passes as one launch, where the plan allows it.
+    #[cfg(feature = "cuda")]
+    graph: Option<graph_pass::GraphPass>,
+    /// Something that the run should say once.
+    notice: Option<String>,
 }
 
 /// Is told what a rank is doing: the step (from 1) and the phase.
@@ -166,12 +177,22 @@ impl Engine {
         self.straggler.take()
     }
 
+    /// Something that the run should say, once.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+
     fn look_for_stragglers(&mut self, step: u64, votes: &[Vote], seconds: f64) {
         if let Some(stragglers) = &mut self.stragglers {
             let waits: Vec<f64> = votes.iter().map(|vote| 1e-6 * vote.waited as f64).collect();
             let found = stragglers.step(step, &self.collective.lags(), &waits, seconds);
             self.straggler = found.or(self.straggler.take());
         }
+    }
+
+    /// How gradients get to the other ranks, where that is worth a line.
+    pub fn describe(&self) -> Option<String> {
+        self.reducer.describe()
     }
 
     /// Tells `observer` from now on what this rank is doing.
@@ -234,6 +255,10 @@ impl Engine {
         batch: &Batch,
         loss_scale: f64,
     ) -> Result<PassReport, Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(report) = self.graph_pass(step, pass, batch)? {
+            return Ok(report);
+        }
         let samples = pass.samples.len();
         let place = self.place(step, pass);
         let epoch = (step - 1) / self.plan.length.steps_per_epoch.max(1);

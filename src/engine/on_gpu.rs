@@ -11,23 +11,28 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::collective::{self, Collective, Segment};
 use crate::engine::buckets::Layout;
+use crate::engine::courier::{Carry, Courier, Sum};
 use crate::engine::error::Error;
 use crate::engine::reduce::Reduce;
-use crate::nn::Param;
+use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
-use crate::ops::cuda::{Gpu, Parameter, Updater, clear, put};
+use crate::ops::cuda::{Gpu, Moment, Parameter, Staging, Updater, clear, exchange, put};
 use crate::optim::{Moments, Update};
 use crate::plan::OptimizerPlan;
 
 /// The gradients of a rank that computes on a GPU, and the state of its optimizer.
 pub(crate) struct GpuReducer {
     store: Arc<Store>,
-    moments: Vec<[Option<Tensor>; 2]>,
+    /// How gradients get to the other ranks, if not by NCCL.
+    way: Option<String>,
+    /// Two moments and the average of each parameter, where there are such.
+    moments: Vec<[Option<Tensor>; 3]>,
     updater: Updater,
 }
 
 /// What operations write to.
 struct Store {
+    gpu: Gpu,
     layout: Layout,
     overlap: bool,
     collective: Arc<dyn Collective>,
@@ -35,10 +40,10 @@ struct Store {
 }
 
 struct State {
+    /// For a group that cannot sum on GPUs. It ends before the buckets that it carries.
+    courier: Option<Courier<Moment>>,
     /// f32; each lives as long as the engine.
     buckets: Vec<Tensor>,
-    /// Memory that the ranks share, for a group that cannot sum on GPUs.
-    staging: Vec<Segment>,
     /// First bucket that has not left yet.
     next: usize,
     /// Gradients that each bucket still waits for in the last pass.
@@ -57,6 +62,15 @@ struct State {
     failure: Option<collective::Error>,
 }
 
+/// What is known on the CPU about the gradients of the pass at hand.
+#[derive(Clone)]
+pub(crate) struct Marks {
+    next: usize,
+    missing: Vec<usize>,
+    written: Vec<bool>,
+    used: Vec<bool>,
+}
+
 impl GpuReducer {
     /// Buckets of `layout` and the optimizer's state in the memory of `gpu`.
     pub(crate) fn new(
@@ -67,12 +81,6 @@ impl GpuReducer {
         moments: &[Moments],
     ) -> std::result::Result<Self, Error> {
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
-        let alone = collective.world_size().count() == 1;
-        let staging = if alone || collective.on_gpu().is_some() {
-            Vec::new()
-        } else {
-            collective.segments(&layout.lengths)?
-        };
         let device = gpu.device();
         let bucket = |&length: &usize| Tensor::zeros(length, DType::F32, &device);
         let buckets: Vec<Tensor> =
@@ -80,9 +88,17 @@ impl GpuReducer {
         let moments: Vec<_> =
             moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
         let updater = updater(gpu, &layout, &buckets, (plan, params), &moments).map_err(failed)?;
+        let (mut courier, mut way) = (None, None);
+        if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
+            let segments = collective.segments(&layout.lengths)?;
+            let staging = Staging::new(gpu, segments).map_err(failed)?;
+            way = Some(staging.describe());
+            let carrier = Carrier { staging, buckets: buckets.clone() };
+            courier = Some(Courier::start(collective.clone(), carrier)?);
+        }
         let state = State {
+            courier,
             buckets,
-            staging,
             next: 0,
             missing: vec![0; layout.buckets.len()],
             last_pass: false,
@@ -92,9 +108,9 @@ impl GpuReducer {
             stack: Vec::new(),
             failure: None,
         };
-        let (collective, state) = (collective.clone(), Mutex::new(state));
-        let store = Arc::new(Store { layout, overlap, collective, state });
-        Ok(Self { store, moments, updater })
+        let (gpu, collective, state) = (gpu.clone(), collective.clone(), Mutex::new(state));
+        let store = Arc::new(Store { gpu, layout, overlap, collective, state });
+        Ok(Self { store, way, moments, updater })
     }
 
     fn reduce_rest(&self) -> std::result::Result<(), Error> {
@@ -110,23 +126,20 @@ impl GpuReducer {
         if let Some(sums) = self.store.collective.on_gpu() {
             sums.finish()?;
         }
-        for (bucket, segment) in state.buckets.iter().zip(&mut state.staging) {
-            segment.copy_from_slice(&bucket.to_vec1::<f32>().map_err(failed)?);
-            self.store.collective.all_reduce(segment)?;
-            let sum = Tensor::from_slice(&segment[..], bucket.shape(), bucket.device());
-            sum.and_then(|sum| put(bucket, 0, &sum, false)).map_err(failed)?;
+        if let Some(courier) = &mut state.courier {
+            courier.finish(|back| back.goes_before(&self.store.gpu).map_err(failed))?;
         }
         state.squares = self.updater.squares().map_err(failed)?;
         Ok(())
     }
 }
 
-fn on_device(moments: &Moments, device: &Device) -> Result<[Option<Tensor>; 2]> {
+fn on_device(moments: &Moments, device: &Device) -> Result<[Option<Tensor>; 3]> {
     let tensor = |values: &[f32]| {
         let some = (!values.is_empty()).then(|| Tensor::from_slice(values, values.len(), device));
         some.transpose()
     };
-    Ok([tensor(&moments.first)?, tensor(&moments.second)?])
+    Ok([tensor(&moments.first)?, tensor(&moments.second)?, tensor(&moments.average)?])
 }
 
 fn updater(
@@ -134,7 +147,7 @@ fn updater(
     layout: &Layout,
     buckets: &[Tensor],
     (plan, params): (&OptimizerPlan, &[Param]),
-    moments: &[[Option<Tensor>; 2]],
+    moments: &[[Option<Tensor>; 3]],
 ) -> Result<Updater> {
     let mut parameters = Vec::with_capacity(params.len());
     for ((param, slot), moments) in params.iter().zip(&layout.slots).zip(moments) {
@@ -148,9 +161,51 @@ fn updater(
     Updater::new(gpu, &parameters)
 }
 
+/// Buckets of the GPU, and their way through the memory that the ranks share.
+struct Carrier {
+    staging: Staging<Segment>,
+    buckets: Vec<Tensor>,
+}
+
+impl Carry for Carrier {
+    type Moment = Moment;
+
+    fn carry(
+        &mut self,
+        bucket: usize,
+        ready: Moment,
+        sum: Sum<'_>,
+    ) -> std::result::Result<Moment, Error> {
+        let carried = self.staging.visit(bucket, (&self.buckets[bucket], &ready), sum);
+        let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
+        Ok(carried.map_err(failed)??)
+    }
+}
+
 impl Reduce for GpuReducer {
     fn sink(&self) -> Arc<dyn GradientSink> {
         self.store.clone()
+    }
+
+    fn describe(&self) -> Option<String> {
+        self.way.clone()
+    }
+
+    fn buckets(&self) -> Vec<Tensor> {
+        self.store.state().buckets.clone()
+    }
+
+    fn marks(&self) -> Option<Marks> {
+        let state = self.store.state();
+        let State { next, missing, written, used, .. } = &*state;
+        let (missing, written, used) = (missing.clone(), written.clone(), used.clone());
+        Some(Marks { next: *next, missing, written, used })
+    }
+
+    fn set_marks(&self, marks: &Marks) {
+        let mut state = self.store.state();
+        let Marks { next, missing, written, used } = marks.clone();
+        (state.next, state.missing, state.written, state.used) = (next, missing, written, used);
     }
 
     fn begin_step(&self) {
@@ -209,13 +264,44 @@ impl Reduce for GpuReducer {
         self.updater.update(update.on_gpu(), idle)
     }
 
-    fn bring_home(&self, moments: &mut [Moments]) -> Result<()> {
-        for (home, [first, second]) in moments.iter_mut().zip(&self.moments) {
-            if let Some(first) = first {
-                home.first = first.to_vec1()?;
+    fn begin_averages(&mut self, params: &[Param], _moments: &mut [Moments]) -> Result<()> {
+        for (param, [.., average]) in params.iter().zip(&self.moments) {
+            if let Some(average) = average {
+                put(average, 0, param.var()?, false)?;
             }
-            if let Some(second) = second {
-                home.second = second.to_vec1()?;
+        }
+        Ok(())
+    }
+
+    fn swap_averages(&mut self, params: &Params, _moments: &mut [Moments]) -> Result<()> {
+        for (param, [.., average]) in params.parameters().iter().zip(&self.moments) {
+            if let Some(average) = average {
+                exchange(param.var()?, average)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_over(&mut self, moments: &[Moments]) -> Result<()> {
+        for (home, here) in moments.iter().zip(&self.moments) {
+            let device = self.updater.device();
+            let given = [&home.first, &home.second, &home.average];
+            for (values, tensor) in given.into_iter().zip(here) {
+                if let Some(tensor) = tensor.as_ref().filter(|_| !values.is_empty()) {
+                    put(tensor, 0, &Tensor::from_slice(values, values.len(), &device)?, false)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn bring_home(&self, moments: &mut [Moments]) -> Result<()> {
+        for (home, here) in moments.iter_mut().zip(&self.moments) {
+            let taken = [&mut home.first, &mut home.second, &mut home.average];
+            for (values, tensor) in taken.into_iter().zip(here) {
+                if let Some(tensor) = tensor {
+                    *values = tensor.to_vec1()?;
+                }
             }
         }
         Ok(())
@@ -266,8 +352,13 @@ impl Store {
         for (_, earlier) in state.stack.iter().rev() {
             put(values, 0, &earlier[bucket], true)?;
         }
-        if let (Some(sums), None) = (self.collective.on_gpu(), &state.failure) {
+        if state.failure.is_some() {
+            return Ok(());
+        }
+        if let Some(sums) = self.collective.on_gpu() {
             state.failure = sums.enqueue_all_reduce(values).err();
+        } else if let Some(courier) = &mut state.courier {
+            courier.send(bucket, Moment::now(&self.gpu)?);
         }
         Ok(())
     }

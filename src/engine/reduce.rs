@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::average::swap_averages;
 use crate::engine::error::Error;
-use crate::nn::Param;
+#[cfg(feature = "cuda")]
+use crate::engine::on_gpu::Marks;
+use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Update};
 
@@ -12,6 +15,27 @@ use crate::optim::{Moments, Update};
 pub(crate) trait Reduce: Send {
     /// Where gradients are delivered.
     fn sink(&self) -> Arc<dyn GradientSink>;
+
+    /// How gradients get to the other ranks, where that is worth a line.
+    fn describe(&self) -> Option<String> {
+        None
+    }
+
+    /// Where gradients lie on a GPU.
+    #[cfg(feature = "cuda")]
+    fn buckets(&self) -> Vec<candle_core::Tensor> {
+        Vec::new()
+    }
+
+    /// What is known on the CPU about gradients on a GPU; `None` = there are none.
+    #[cfg(feature = "cuda")]
+    fn marks(&self) -> Option<Marks> {
+        None
+    }
+
+    /// Takes over what is known after a pass that was replayed.
+    #[cfg(feature = "cuda")]
+    fn set_marks(&self, _marks: &Marks) {}
 
     /// Opens a step.
     fn begin_step(&self);
@@ -55,6 +79,44 @@ pub(crate) trait Reduce: Send {
         moments: &mut [Moments],
         idle: &[usize],
     ) -> candle_core::Result<()>;
+
+    /// Begins the averages at the parameters as they are.
+    ///
+    /// # Errors
+    ///
+    /// A parameter has no values, or the device's.
+    fn begin_averages(
+        &mut self,
+        params: &[Param],
+        moments: &mut [Moments],
+    ) -> candle_core::Result<()> {
+        for (param, moments) in params.iter().zip(moments) {
+            moments.average = param.var()?.flatten_all()?.to_vec1()?;
+        }
+        Ok(())
+    }
+
+    /// Puts the averages in the place of the parameters, and the parameters in theirs. Without averages nothing happens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reduce::begin_averages`].
+    fn swap_averages(
+        &mut self,
+        params: &Params,
+        moments: &mut [Moments],
+    ) -> candle_core::Result<()> {
+        swap_averages(params, moments)
+    }
+
+    /// Takes the optimizer's state over from `moments`, if it is elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    fn take_over(&mut self, _moments: &[Moments]) -> candle_core::Result<()> {
+        Ok(())
+    }
 
     /// Copies the optimizer's state to `moments`, if it is elsewhere.
     ///

@@ -8,6 +8,8 @@ use crate::collective::Collective;
 use crate::engine::buckets::Layout;
 use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
+use crate::engine::graph_pass::GraphPass;
+#[cfg(feature = "cuda")]
 use crate::engine::on_gpu::GpuReducer;
 use crate::engine::reduce::Reduce;
 use crate::engine::reducer::Reducer;
@@ -42,6 +44,8 @@ impl Engine {
         let device = device(&params);
         let reducer = reducer(&plan, &params, &collective, layout, &moments)?;
         let sink = reducer.sink();
+        #[cfg(feature = "cuda")]
+        let graph = GraphPass::new(&plan, &device);
         let time = TimeShares::default();
         let observer = Box::new(|_, _| ());
         let world = collective.world_size();
@@ -61,6 +65,9 @@ impl Engine {
             compared: None,
             stragglers: watches.then(|| Stragglers::new(world.count())),
             straggler: None,
+            #[cfg(feature = "cuda")]
+            graph,
+            notice: None,
         };
         engine.broadcast_parameters()?;
         if is_new {
@@ -140,7 +147,11 @@ fn reducer(
 /// Zeroed optimizer state.
 fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
     let rule = &plan.optimizer.rule;
-    params.parameters().iter().map(|param| Moments::new(rule, param.elem_count())).collect()
+    let fresh = |param: &Param| {
+        let moments = Moments::new(rule, param.elem_count());
+        if plan.ema.is_some() { moments.averaged(param.elem_count()) } else { moments }
+    };
+    params.parameters().iter().map(fresh).collect()
 }
 
 /// Buckets in reverse registration order: the order in which backward finishes parameters.

@@ -210,4 +210,7 @@ fn contract(command: &mut Command, rank_plan: &RankPlan, place: LocalPlace) {
     ] {
         command.env(name, value);
     }
+    if plan.distributed.nccl_shares_a_gpu() {
+        command.env("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+    }
 }

@@ -33,3 +33,16 @@ pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
 pub fn open_gpu(ordinal: usize) -> candle_core::Result<candle_core::Device> {
     Ok(super::cuda::Gpu::open(ordinal)?.device())
 }
+
+/// The most bytes of the GPU's memory in use at a time since the last call; nothing is known on the CPU.
+///
+/// # Errors
+///
+/// The driver's.
+#[cfg(feature = "cuda")]
+pub fn take_gpu_peak(device: &candle_core::Device) -> candle_core::Result<Option<Bytes>> {
+    match super::cuda::Gpu::of_device(device) {
+        Ok(gpu) => gpu.take_peak().map(|peak| Some(Bytes(peak))),
+        Err(_) => Ok(None),
+    }
+}

@@ -21,13 +21,19 @@ pub const IGNORED_LABEL: i64 = -100;
 /// one-hot + smoothing / classes, as `torch.nn.CrossEntropyLoss(label_smoothing=...)`.
 ///
 /// logits (n, classes) f32, labels (n) u32 or i64 -> scalar f32; sums over samples in f64. The logits are
-/// not copied: backward makes their gradient, and nothing else of their size.
+/// not copied: backward makes their gradient, and nothing else of their size. Labels on a GPU, u32, are not looked at:
+/// whoever put them there has seen that they are classes.
 ///
 /// # Errors
 ///
 /// A label that is neither a class nor [`IGNORED_LABEL`], no sample that counts (PyTorch: NaN), or shapes
 /// that do not fit.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if labels.device().is_cuda() {
+        let n = labels.dims1()?;
+        return apply(logits, Targets::Placed(labels.clone()), smoothing, n as f64);
+    }
     let labels = checked_labels(logits, labels)?;
     let counted = labels.iter().flatten().count();
     if counted == 0 {
@@ -102,6 +108,15 @@ pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
     })
 }
 
+/// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: nobody waits for it. `labels` as
+/// [`cross_entropy`]'s on a GPU.
+#[cfg(feature = "cuda")]
+pub(crate) fn best_classes(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
+    let (gpu, at) = (cuda::Gpu::of_tensor(&logits)?, cuda::of_tensor(&logits)?);
+    cuda::CrossEntropy::best(&gpu, at, &cuda::Targets::Placed(cuda::of_tensor(labels)?), sizes)
+}
+
 #[cfg(feature = "cuda")]
 fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Result<ClassScores> {
     let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
@@ -121,6 +136,9 @@ fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Re
 enum Targets {
     /// Classes; `None` does not count.
     Labels(Vec<Option<usize>>),
+    /// Classes on the GPU, (n) u32.
+    #[cfg(feature = "cuda")]
+    Placed(Tensor),
     /// (n, classes), contiguous.
     Probabilities(Tensor),
 }
@@ -130,6 +148,7 @@ impl Targets {
     fn on_gpu(&self) -> Result<cuda::Targets<'_>> {
         Ok(match self {
             Self::Labels(labels) => cuda::Targets::Labels(labels),
+            Self::Placed(labels) => cuda::Targets::Placed(cuda::of_tensor(labels)?),
             Self::Probabilities(targets) => cuda::Targets::Probabilities(cuda::of_tensor(targets)?),
         })
     }
@@ -179,6 +198,8 @@ impl CrossEntropy {
                 };
                 Ok(rows.zip(labels).map(loss).collect())
             }
+            #[cfg(feature = "cuda")]
+            Targets::Placed(_) => bail!("labels on a GPU for logits that are not"),
             Targets::Probabilities(targets) => read([targets], |[targets]| {
                 let rows = rows.zip(targets.par_chunks_exact(classes));
                 Ok(rows.map(|(x, t)| counted(soft_loss(x, t, self.smoothing))).collect())
@@ -278,6 +299,8 @@ impl CustomOp1 for CrossEntropy {
         let Some(rows) = self.rows.get() else { bail!("backward of a loss that was not computed") };
         let gradient = match &self.targets {
             Targets::Labels(_) => read([logits], |[x]| Ok(self.gradient(x, None, rows, scale)))?,
+            #[cfg(feature = "cuda")]
+            Targets::Placed(_) => bail!("labels on a GPU for logits that are not"),
             Targets::Probabilities(targets) => {
                 read([logits, targets], |[x, t]| Ok(self.gradient(x, Some(t), rows, scale)))?
             }

@@ -46,9 +46,9 @@ pub use attention::{Attention, attention, attention_packed};
 pub(crate) use chain::apply1;
 pub use chain::chain;
 pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
-#[cfg(feature = "cuda")]
-pub use device::open_gpu;
 pub use device::visible_gpus;
+#[cfg(feature = "cuda")]
+pub use device::{open_gpu, take_gpu_peak};
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use flops::count_flops;
@@ -57,6 +57,8 @@ pub use group_norm::group_norm;
 pub(crate) use lanes::vectorised;
 pub use layout::{nchw_to_nhwc, nhwc_to_nchw};
 pub use linear::{LinearActivation, linear, linear_activated};
+#[cfg(feature = "cuda")]
+pub(crate) use loss::best_classes;
 pub use loss::{
     ClassScores, IGNORED_LABEL, cross_entropy, cross_entropy_soft, cross_entropy_sum, score_classes,
 };

@@ -150,7 +150,7 @@ impl Update {
             }
         };
         let Preparation { mean, clip, limit } = self.preparation;
-        Rule { mean, clip, limit, ..rule }
+        Rule { mean, clip, limit, keep: self.keep, ..rule }
     }
 
     /// The blocks of one parameter, and its weight decay.

@@ -3,8 +3,8 @@
 use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
-    BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, data, distributed, keep, length,
-    loss, model, optimizer, precision, schedule, transforms,
+    BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, capture, data, distributed,
+    keep, length, loss, model, optimizer, precision, schedule, transforms,
 };
 use crate::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -44,7 +44,6 @@ impl Plan {
         });
         let loss = problems.one(loss::decide(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
-        let ema = ranks.as_ref().and_then(|ranks| problems.one(optimizer::ema(loaded, ranks)));
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
@@ -62,15 +61,14 @@ impl Plan {
             Some((model, found)),
             Some(loss),
             Some(ranks),
-            Some(ema),
             Some(batch),
             Some(smaller),
             Some((length, optimizer, schedule)),
-        ) = (transformed, model, loss, ranks, ema, batch, smaller, moving)
+        ) = (transformed, model, loss, ranks, batch, smaller, moving)
         else {
             return Err(Problems::new(problems.0));
         };
-        Ok(Self {
+        let plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
@@ -87,11 +85,12 @@ impl Plan {
             precision: precision::decide(experiment),
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
+            cuda_graph: experiment.train.cuda_graph.given(),
             scaler: precision::scaler(experiment),
             clip: precision::clip(experiment),
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
-            ema,
+            ema: optimizer::ema(&experiment.ema),
             schedule,
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
             validate_every: experiment.validation.every.into(),
@@ -105,7 +104,12 @@ impl Plan {
             divergence_threshold: experiment.fault.divergence_threshold,
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
-        })
+        };
+        let asked = plan.cuda_graph == Some(true);
+        match capture::obstacle(&plan).filter(|_| asked) {
+            Some(why) => Err(Problems::new(vec![capture::refused(loaded, why)])),
+            None => Ok(plan),
+        }
     }
 
     /// `experiment` with the numbers of this plan that depend on the world size written out, so that the same

@@ -97,6 +97,13 @@ impl DistributedPlan {
     pub fn gpu(&self, rank: Rank) -> Option<usize> {
         self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
     }
+
+    /// Whether several ranks of a machine compute on one GPU, and NCCL has to sum their gradients.
+    pub fn nccl_shares_a_gpu(&self) -> bool {
+        let devices = &self.devices;
+        let shared = (1..devices.len()).any(|at| devices[..at].contains(&devices[at]));
+        shared && matches!(self.backend, BackendPlan::Nccl { .. })
+    }
 }
 
 /// Ranks and where they compute.
@@ -112,10 +119,6 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    pub(crate) fn compute_on_gpus(&self) -> bool {
-        !self.gpus.is_empty()
-    }
-
     fn share_a_gpu(&self) -> Option<u32> {
         let mut earlier = self.gpus.iter().enumerate();
         earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)
@@ -243,13 +246,10 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
         let what = "is \"nccl\", which needs GPUs, but CUDA shows none";
         return Some(problem(what.to_owned()).help("use backend = \"shm\""));
     }
-    let gpu = ranks.share_a_gpu()?;
+    // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions admit that.
+    let gpu = ranks.share_a_gpu().filter(|_| ranks.launched)?;
     let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
-    let help = if ranks.launched {
-        "leave it away: ranks of a launcher find out whether their GPUs differ"
-    } else {
-        "use backend = \"shm\""
-    };
+    let help = "leave it away: ranks of a launcher find out whether their GPUs differ";
     Some(problem(what).help(help))
 }
 
@@ -335,8 +335,8 @@ fn backend(asked: Backend, ranks: &Ranks, model: &ModelFacts) -> BackendPlan {
     if ranks.nodes > 1 {
         return BackendPlan::Tcp;
     }
-    let apart = !ranks.gpus.is_empty() && ranks.share_a_gpu().is_none();
-    if apart && asked != Backend::Shm {
+    let apart = ranks.share_a_gpu().is_none() || asked == Backend::Nccl;
+    if !ranks.gpus.is_empty() && apart && asked != Backend::Shm {
         return BackendPlan::Nccl { mapping: Mapping::new(world, []).total() };
     }
     BackendPlan::Shm { mapping: Mapping::new(world, model.lengths()).total() }

@@ -6,6 +6,7 @@
 mod arithmetic;
 mod batch;
 mod build;
+pub mod capture;
 mod control;
 mod data;
 mod distributed;
@@ -81,6 +82,9 @@ pub struct Plan {
     /// Whether blocks keep their input only and are run again in backward.
     #[serde(default)]
     pub activation_checkpointing: bool,
+    /// Whether passes on a GPU become one launch; absent = where they can.
+    #[serde(default)]
+    pub cuda_graph: Option<bool>,
     /// Gradient scaler (fp16 only).
     pub scaler: Option<ScalerPlan>,
     /// Clipping of gradients.

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::schema::{Optimizer, OptimizerKind};
+use crate::config::schema::{Ema, Optimizer, OptimizerKind};
 use crate::config::{Loaded, Problem};
-use crate::plan::distributed::Ranks;
 use crate::plan::{BatchPlan, ScalingRule};
 use crate::units::GlobalBatchSize;
 
@@ -104,13 +103,8 @@ pub(crate) fn decide(loaded: &Loaded, batch: &BatchPlan) -> Result<OptimizerPlan
 }
 
 /// The average as asked, if one is.
-pub(crate) fn ema(loaded: &Loaded, ranks: &Ranks) -> Result<Option<EmaPlan>, Problem> {
-    let asked = &loaded.experiment.ema;
-    if asked.decay.is_some() && ranks.compute_on_gpus() {
-        let help = "leave [ema] away, or hide the GPUs: CUDA_VISIBLE_DEVICES=";
-        return Err(loaded.problem("ema.decay", "averages are not kept on GPUs yet").help(help));
-    }
-    Ok(asked.decay.map(|decay| EmaPlan { decay, power: asked.power }))
+pub(crate) fn ema(asked: &Ema) -> Option<EmaPlan> {
+    asked.decay.map(|decay| EmaPlan { decay, power: asked.power })
 }
 
 fn default_decay(kind: OptimizerKind) -> f64 {

@@ -128,12 +128,13 @@ fn open_engine(
 
 fn started(run: &RankRun, restarts: Vec<String>) -> Event {
     let plan = &run.plan;
+    let sums = run.collective.describe().into_iter().chain(run.engine.describe());
     Event::Started(Started {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").into(),
         name: plan.name.clone(),
         run: run.folders.id.clone(),
-        arithmetic: plan.arithmetic().into_iter().chain(run.collective.describe()).collect(),
+        arithmetic: plan.arithmetic().into_iter().chain(sums).collect(),
         devices: plan.distributed.devices.clone(),
         steps_per_epoch: plan.length.steps_per_epoch,
         total_steps: plan.length.total_steps,

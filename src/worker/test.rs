@@ -59,7 +59,7 @@ fn take_best(
     }
     let opened = checkpoint::open(best)?;
     let moments = checkpoint::restore(&opened, plan, engine.params())?;
-    engine.adopt(moments);
+    engine.adopt(moments)?;
     Ok(Some(opened.state.step))
 }
 
@@ -79,7 +79,7 @@ fn share_best(
     let Some((state, moments)) = share(collective, restored)? else { return Ok(None) };
     engine.broadcast_parameters()?;
     engine.broadcast_buffers()?;
-    engine.adopt(moments);
+    engine.adopt(moments)?;
     Ok(Some(state.step))
 }
 

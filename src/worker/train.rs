@@ -118,6 +118,9 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if let Some(straggler) = run.engine.take_straggler() {
         run.record(&Event::Straggler(straggler))?;
     }
+    if let Some(message) = run.engine.take_notice() {
+        run.record(&Event::Warned { message })?;
+    }
     record_step(run, report, &edge)?;
     let mut is_best = false;
     if edge.is_due(run.plan.validate_every) {

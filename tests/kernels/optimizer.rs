@@ -2,8 +2,8 @@ use ddprun::optim::{Moments, Part, Preparation, Update, sum_of_squares};
 use ddprun::plan::{OptimizerPlan, ScalingRule, UpdateRule};
 use ddprun::units::GlobalBatchSize;
 
-use crate::emulator::Arg::{Bytes, Count, Doubles, Whole};
-use crate::emulator::{emulator, rows};
+use crate::emulator::Arg::{Bytes, Count, Doubles, Out, Whole};
+use crate::emulator::{STRIDING, emulator, rows};
 use crate::{agree, values};
 
 /// `Place` of optimizer.cu.
@@ -13,12 +13,15 @@ struct Place {
     gradient: *const f32,
     first: *mut f32,
     second: *mut f32,
+    average: *mut f32,
     n: u64,
     decays: u32,
     idle: u32,
 }
 
 const PER_BLOCK: usize = 300;
+/// Share of the averages that stays.
+const KEEP: f32 = 0.75;
 const PREPARATION: Preparation = Preparation { mean: 0.5, clip: 0.9, limit: 0.6 };
 
 fn plan(rule: UpdateRule) -> OptimizerPlan {
@@ -36,7 +39,7 @@ fn plan(rule: UpdateRule) -> OptimizerPlan {
 /// The rule as words: kind, then f32 in the order of `Rule` in optimizer.cu.
 fn words(kind: u32, numbers: [f64; 9]) -> Vec<u32> {
     let numbers = numbers.map(|v| (v as f32).to_bits());
-    let prepared = [PREPARATION.mean, PREPARATION.clip, PREPARATION.limit].map(f32::to_bits);
+    let prepared = [PREPARATION.mean, PREPARATION.clip, PREPARATION.limit, KEEP].map(f32::to_bits);
     [&[kind][..], &numbers, &prepared].concat()
 }
 
@@ -68,13 +71,18 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
         let moments: Vec<[Vec<f32>; 2]> = (6..9).map(|i| [values(i, 700), seconds(i)]).collect();
 
         let mut expected = start.clone();
+        // The first parameter alone has an average.
         let mut states: Vec<Moments> = sizes.iter().map(|(n, _)| Moments::new(&rule, *n)).collect();
+        states[0].average = values(9, sizes[0].0);
+        let mut average = states[0].average.clone();
+        let averages = [average.as_mut_ptr(), std::ptr::null_mut(), std::ptr::null_mut()];
         for (state, [first, second]) in states.iter_mut().zip(&moments) {
             let (a, b) = (state.first.len(), state.second.len());
             state.first.copy_from_slice(&first[..a]);
             state.second.copy_from_slice(&second[..b]);
         }
-        let update = Update::new(&plan(rule), lr, None, count as u64).prepared(PREPARATION);
+        let update = Update::new(&plan(rule), lr, None, count as u64);
+        let update = update.prepared(PREPARATION).averaging(KEEP.into());
         let all = expected.iter_mut().zip(&gradients).zip(&mut states).zip(sizes).take(2);
         update.apply(all.map(|(((values, gradient), moments), (_, dimensions))| Part {
             values,
@@ -90,6 +98,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
                 gradient: gradients[i].as_ptr(),
                 first: first.as_mut_ptr(),
                 second: second.as_mut_ptr(),
+                average: averages[i],
                 n: sizes[i].0 as u64,
                 decays: u32::from(sizes[i].1 > 1),
                 idle: u32::from(i == 2),
@@ -115,7 +124,18 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             agree("first moment", &first[..state.first.len()], &state.first, 1e-6);
             agree("second moment", &second[..state.second.len()], &state.second, 1e-6);
         }
+        agree("average", &average, &states[0].average, 1e-6);
         let squares: f64 = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum();
         assert!((total[0] - squares).abs() < 1e-9 * squares);
     }
+}
+
+#[test]
+fn parameters_and_averages_change_places() {
+    let Some(gpu) = emulator() else { return };
+    let (mut x, mut y) = (values(1, 700), values(2, 700));
+    let exchanged = (y.clone(), x.clone());
+    let arguments = &mut [Out(&mut x), Out(&mut y), Count(700)];
+    gpu.run("exchange", STRIDING, arguments);
+    assert_eq!((x, y), exchanged);
 }

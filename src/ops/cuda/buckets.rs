@@ -30,6 +30,17 @@ pub(crate) fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
     Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n), &[place, n.into()])
 }
 
+/// Gives each of two tensors, f32 on the GPU and equally long, the values of the other; both stay where they are.
+///
+/// # Errors
+///
+/// They differ in length, or the driver's.
+pub(crate) fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
+    let n = one.elem_count();
+    let places = [place(one, 0, n)?, place(other, 0, n)?];
+    Gpu::of_tensor(one)?.launch("exchange", Grid::over(n), &[places[0], places[1], n.into()])
+}
+
 /// The values of `bucket`, f32 on the GPU, times `factor`, as `dtype`.
 ///
 /// # Errors

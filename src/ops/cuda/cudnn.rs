@@ -10,6 +10,7 @@ use cudarc::cudnn::result::{self as api, CudnnError};
 use cudarc::cudnn::sys;
 
 use super::gpu::{Arg, Gpu, Scratch};
+use super::graph::any_recorded;
 
 /// Most work memory that an algorithm may want.
 const WORKSPACE_LIMIT: usize = 1 << 30;
@@ -75,6 +76,8 @@ struct Cudnn {
     handle: sys::cudnnHandle_t,
     plans: HashMap<(Direction, Problem), Plan>,
     workspace: Option<(usize, Scratch)>,
+    /// Smaller ones that a graph may still use.
+    outgrown: Vec<Scratch>,
 }
 
 impl Cudnn {
@@ -83,7 +86,7 @@ impl Cudnn {
         let handle = api::create_handle()?;
         // SAFETY: the handle was just made, and the stream lives as long as the process's device.
         unsafe { api::set_stream(handle, stream.cu_stream().cast()) }?;
-        Ok(Self { handle, plans: HashMap::new(), workspace: None })
+        Ok(Self { handle, plans: HashMap::new(), workspace: None, outgrown: Vec::new() })
     }
 
     fn plan(
@@ -102,7 +105,9 @@ impl Cudnn {
     /// At least `bytes` of work memory. One buffer serves all: convolutions follow one another on the stream.
     fn workspace(&mut self, gpu: &Gpu, bytes: usize) -> Result<u64> {
         if self.workspace.as_ref().is_none_or(|(room, _)| *room < bytes) {
-            self.workspace = Some((bytes, gpu.scratch(bytes)?));
+            let larger = gpu.scratch(bytes)?;
+            let outgrown = self.workspace.replace((bytes, larger)).filter(|_| any_recorded());
+            self.outgrown.extend(outgrown.map(|(_, scratch)| scratch));
         }
         match self.workspace.as_ref().map(|(_, scratch)| scratch.at()) {
             Some(Arg::Address(at)) => Ok(at),

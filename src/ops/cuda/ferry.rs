@@ -13,6 +13,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, PinnedHostSlice};
 
 use super::gpu::{Gpu, wrap};
+use super::graph::compute_stream;
 use crate::ops::storage::read;
 
 /// Batches under way at a time, for each length: one that is copied while the one before it is used.
@@ -97,6 +98,8 @@ impl Ferry {
 
     fn make(&self, n: usize) -> Result<Place> {
         let stream = self.gpu.cuda().cuda_stream();
+        // What this thread gives the compute stream must not become part of a recording.
+        let _alone = compute_stream();
         // SAFETY: every element is written before the memory is read.
         let host = unsafe { stream.context().alloc_pinned(n) }.w()?;
         // SAFETY: as above.

@@ -11,7 +11,9 @@ use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor, bail};
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{CUdevice, CUmemPool_attribute};
+use cudarc::driver::sys::{
+    CUdevice, CUgraphMem_attribute, CUmemPool_attribute, cuDeviceGetGraphMemAttribute,
+};
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 
 use super::address::Address;
@@ -120,6 +122,58 @@ impl Gpu {
         }
     }
 
+    /// The most bytes in use at a time since the last call.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(in crate::ops) fn take_peak(&self) -> Result<u64> {
+        let context = self.device.cuda_stream().context().clone();
+        let mut peak = 0u64;
+        let value = std::ptr::from_mut(&mut peak).cast::<c_void>();
+        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+        let (mut zero, mut in_graphs) = (0u64, 0u64);
+        let of_graphs = CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
+        // SAFETY: the pool is the device's own, and each attribute is a 64-bit number, as what the pointers point to; setting one
+        // to zero begins anew.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(context.cu_device()).w()?;
+            result::mem_pool::get_attribute(pool, attribute, value).w()?;
+            let value = std::ptr::from_mut(&mut zero).cast::<c_void>();
+            result::mem_pool::set_attribute(pool, attribute, value).w()?;
+            let value = std::ptr::from_mut(&mut in_graphs).cast::<c_void>();
+            cuDeviceGetGraphMemAttribute(context.cu_device(), of_graphs, value).result().w()?;
+        }
+        Ok(peak + in_graphs)
+    }
+
+    /// Gives memory that is free back to the driver, and says how many bytes are free then, and how many more than now have been
+    /// in use at a time.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(super) fn free_memory(&self) -> Result<(u64, u64)> {
+        let context = self.device.cuda_stream().context().clone();
+        context.synchronize().w()?;
+        let (mut most, mut now) = (0u64, 0u64);
+        let attributes = [
+            (CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, &mut most),
+            (CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &mut now),
+        ];
+        // SAFETY: the pool is the device's own, and both attributes are 64-bit numbers, as what the pointers point to.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(context.cu_device()).w()?;
+            result::mem_pool::trim_to(pool, 0).w()?;
+            for (attribute, place) in attributes {
+                let value = std::ptr::from_mut(place).cast::<c_void>();
+                result::mem_pool::get_attribute(pool, attribute, value).w()?;
+            }
+        }
+        let (free, _) = result::mem_get_info().w()?;
+        Ok((free as u64, most - now))
+    }
+
     /// The GPU of a storage.
     pub(in crate::ops) fn of(storage: &CudaStorage) -> Self {
         Self { device: storage.device().clone() }
@@ -219,7 +273,7 @@ impl Gpu {
 // SAFETY: `Rule` is plain numbers in C's layout, as optimizer.cu declares it.
 unsafe impl DeviceRepr for Rule {}
 
-// SAFETY: five numbers of eight bytes and two of four, in C's layout, without padding; zero is a value of each.
+// SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a value of each.
 unsafe impl bytemuck::Zeroable for Place {}
 // SAFETY: as above; any bits are a value.
 unsafe impl bytemuck::Pod for Place {}

@@ -3,7 +3,7 @@
 use candle_core::{CudaStorage, DType, Result, Tensor};
 
 use super::address::{Address, of_tensor};
-use super::gpu::{Gpu, Grid, Scratch, args, whole, wrap};
+use super::gpu::{Arg, Gpu, Grid, Scratch, args, whole, wrap};
 
 /// Elements per partial sum of a regression loss.
 pub(super) const BLOCK: usize = 1 << 14;
@@ -12,13 +12,15 @@ pub(super) const BLOCK: usize = 1 << 14;
 pub(in crate::ops) enum Targets<'a> {
     /// Classes; `None` does not count.
     Labels(&'a [Option<usize>]),
+    /// Classes, u32, that all count.
+    Placed(Address),
     /// (rows, classes), f32.
     Probabilities(Address),
 }
 
 /// Rows of logits under softmax and cross-entropy, and what backward needs of them.
 pub(in crate::ops) struct CrossEntropy {
-    labels: Option<Scratch>,
+    labels: Labels,
     targets: Option<Address>,
     largest: CudaStorage,
     factor: CudaStorage,
@@ -26,6 +28,25 @@ pub(in crate::ops) struct CrossEntropy {
     divisor: f64,
     rows: usize,
     classes: usize,
+}
+
+/// Labels in the GPU's memory, as i32.
+enum Labels {
+    None,
+    /// Sent there for this loss.
+    Sent(Scratch),
+    /// There before and after it.
+    At(Address),
+}
+
+impl Labels {
+    fn argument(&self) -> Arg {
+        match self {
+            Self::None => None::<Address>.into(),
+            Self::Sent(labels) => labels.at(),
+            Self::At(address) => (*address).into(),
+        }
+    }
 }
 
 /// Loss and best class of each row.
@@ -53,6 +74,17 @@ impl CrossEntropy {
         Ok((loss, Self { divisor, ..found }))
     }
 
+    /// Each row's best class, (rows) u32.
+    pub(in crate::ops) fn best(
+        gpu: &Gpu,
+        logits: Address,
+        targets: &Targets<'_>,
+        sizes: (usize, usize),
+    ) -> Result<Tensor> {
+        let (_, _, best) = Self::over(gpu, logits, targets, sizes, 0.0)?;
+        Ok(wrap(best, sizes.0))
+    }
+
     /// Each row's loss and best class. Waits for the GPU.
     pub(in crate::ops) fn score(
         gpu: &Gpu,
@@ -78,17 +110,17 @@ impl CrossEntropy {
             Targets::Labels(labels) => {
                 let number = |label: &Option<usize>| label.map_or(-1, |label| label as i32);
                 let numbers: Vec<i32> = labels.iter().map(number).collect();
-                (Some(gpu.upload(bytemuck::cast_slice(&numbers))?), None)
+                (Labels::Sent(gpu.upload(bytemuck::cast_slice(&numbers))?), None)
             }
-            Targets::Probabilities(targets) => (None, Some(*targets)),
+            Targets::Placed(labels) => (Labels::At(*labels), None),
+            Targets::Probabilities(targets) => (Labels::None, Some(*targets)),
         };
         let column = |dtype| gpu.storage(dtype, rows);
         let (largest, factor) = (column(DType::F32)?, column(DType::F32)?);
         let (best, losses) = (column(DType::U32)?, gpu.scratch(8 * rows)?);
-        let at = labels.as_ref().map_or_else(|| None::<Address>.into(), Scratch::at);
         let arguments = [
             logits.into(),
-            at,
+            labels.argument(),
             targets.into(),
             losses.at(),
             whole(&largest)?.into(),
@@ -112,11 +144,9 @@ impl CrossEntropy {
     ) -> Result<Tensor> {
         let n = self.rows * self.classes;
         let gradient = gpu.storage(DType::F32, n)?;
-        let labels = &self.labels;
-        let at = labels.as_ref().map_or_else(|| None::<Address>.into(), Scratch::at);
         let arguments = [
             of_tensor(logits)?.into(),
-            at,
+            self.labels.argument(),
             self.targets.into(),
             whole(&self.largest)?.into(),
             whole(&self.factor)?.into(),

@@ -4,7 +4,8 @@
 //! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
 //! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs` and `ferry.rs` (page-locked memory) and `cudnn.rs` (its C interface).
+//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `ferry.rs` and `staging.rs` (page-locked memory) and
+//! `cudnn.rs` (its C interface) and `graph.rs` (what the driver recorded).
 
 mod address;
 mod attention;
@@ -15,6 +16,7 @@ mod conv;
 mod cudnn;
 mod ferry;
 mod gpu;
+mod graph;
 mod images;
 mod linear;
 mod losses;
@@ -24,17 +26,19 @@ mod pointwise;
 mod rows;
 mod series;
 mod source;
+mod staging;
 mod tables;
 mod visible;
 
 pub(super) use address::{Address, Half, of_storage, of_tensor};
 pub(super) use attention::{Attend, Operand};
 pub(crate) use batches::to_gpu;
-pub(crate) use buckets::{clear, compress, expand, pointer, put};
+pub(crate) use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use conv::Conv;
 pub(crate) use ferry::{Coming, Ferry};
 pub(crate) use gpu::Gpu;
 pub(super) use gpu::wrap;
+pub(crate) use graph::{Graph, keep_shapes};
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
 pub(super) use linear::Linear;
 pub(super) use losses::{
@@ -48,5 +52,6 @@ pub(super) use pointwise::{
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
 pub(super) use series::{Spectra, Turn, moving_average};
+pub(crate) use staging::{Moment, Staging};
 pub(super) use tables::table;
 pub(super) use visible::visible;

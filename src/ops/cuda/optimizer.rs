@@ -1,6 +1,6 @@
 //! All parameters of a model updated by one launch, and their gradients measured by another.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 use super::address::of_tensor;
 use super::gpu::{Arg, Gpu, Grid, Scratch};
@@ -26,6 +26,8 @@ pub(crate) struct Rule {
     pub(crate) mean: f32,
     pub(crate) clip: f32,
     pub(crate) limit: f32,
+    /// Share of the averages that stays.
+    pub(crate) keep: f32,
 }
 
 impl Rule {
@@ -42,8 +44,8 @@ pub(crate) struct Parameter<'a> {
     pub(crate) values: &'a Tensor,
     /// The bucket that holds its gradient, and where in it.
     pub(crate) gradient: (&'a Tensor, usize),
-    /// Its moments, where the rule has them.
-    pub(crate) moments: [Option<&'a Tensor>; 2],
+    /// Its two moments, where the rule has them, and the average of its values, if one is kept.
+    pub(crate) moments: [Option<&'a Tensor>; 3],
     /// Whether weight decay applies to it.
     pub(crate) decays: bool,
 }
@@ -56,6 +58,7 @@ pub(super) struct Place {
     gradient: u64,
     first: u64,
     second: u64,
+    average: u64,
     n: u64,
     decays: u32,
     idle: u32,
@@ -89,6 +92,11 @@ impl Updater {
         let n_parts = parts.len();
         let parts = gpu.upload(bytemuck::cast_slice(&parts))?;
         Ok(Self { gpu: gpu.clone(), places, table, parts, n_parts })
+    }
+
+    /// Where the parameters are.
+    pub(crate) fn device(&self) -> Device {
+        self.gpu.device()
     }
 
     /// Enqueues the update of every parameter but the `idle` ones.
@@ -136,6 +144,7 @@ fn place(parameter: &Parameter<'_>) -> Result<Place> {
         gradient: of_tensor(bucket)?.at + 4 * *start as u64,
         first: address(moments[0])?,
         second: address(moments[1])?,
+        average: address(moments[2])?,
         n: values.elem_count() as u64,
         decays: u32::from(*decays),
         idle: 0,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::plan::GpuFacts;
+use crate::plan::capture::obstacle;
 use crate::units::Rank;
 
 fn with_gpus(count: usize) -> Facts {
@@ -118,24 +119,17 @@ fn gpus_that_are_not_there_are_refused_with_a_remedy() {
             "`distributed.backend`: is \"nccl\", which needs GPUs, but CUDA shows none (use backend = \"shm\")"
         ]
     );
-    assert_eq!(
-        told(ANIMALS, &["distributed.devices=[0, 0]", nccl[0]], &with_gpus(1)),
-        [
-            "`distributed.backend`: is \"nccl\", which refuses two ranks on one GPU, here GPU 0 (use backend = \"shm\")"
-        ]
-    );
+    let shared = good(ANIMALS, &["distributed.devices=[0, 0]", nccl[0]], &with_gpus(1)).distributed;
+    assert!(matches!(shared.backend, BackendPlan::Nccl { .. }) && shared.nccl_shares_a_gpu());
+    let apart = good(ANIMALS, &["distributed.devices=[0, 1]"], &with_gpus(2)).distributed;
+    assert!(matches!(apart.backend, BackendPlan::Nccl { .. }) && !apart.nccl_shares_a_gpu());
 }
 
 #[test]
-fn averages_are_refused_on_gpus_and_kept_without() {
-    let asked = ["ema.decay=0.99"];
-    assert_eq!(
-        told(&auto(), &asked, &with_gpus(1)),
-        [
-            "`ema.decay`: averages are not kept on GPUs yet (leave [ema] away, or hide the GPUs: CUDA_VISIBLE_DEVICES=)"
-        ]
-    );
-    assert!(good(&auto(), &asked, &with_gpus(0)).ema.is_some());
+fn averages_are_kept_with_and_without_gpus() {
+    for gpus in [0, 1] {
+        assert!(good(&auto(), &["ema.decay=0.99"], &with_gpus(gpus)).ema.is_some());
+    }
 }
 
 #[test]
@@ -152,5 +146,42 @@ fn a_program_without_cuda_says_how_to_build_one() {
         [format!(
             "`distributed.backend`: this ddprun was built without `nccl` ({rebuild}, or use backend = \"shm\")"
         )]
+    );
+}
+
+#[test]
+fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
+    let on_gpu = ["train.cuda_graph=true", "distributed.devices=1"];
+    let refused = |changes: &[&str], facts: &Facts| {
+        let changes: Vec<&str> = on_gpu.iter().chain(changes).copied().collect();
+        told(&auto(), &changes, facts)
+    };
+    let one = with_gpus(2);
+    assert_eq!(good(&auto(), &on_gpu, &one).cuda_graph, Some(true));
+    assert_eq!(obstacle(&good(&auto(), &["distributed.devices=1"], &one)), None);
+    let why =
+        |what: &str| [format!("`train.cuda_graph`: cannot be: {what} (use cuda_graph = \"auto\")")];
+    assert_eq!(refused(&[], &with_gpus(0)), why("ranks compute on the CPU"));
+    assert_eq!(
+        refused(&["distributed.devices=2"], &one),
+        why("the sum of gradients over several ranks is not recorded")
+    );
+    assert_eq!(
+        refused(&["train.gradient_accumulation_steps=2"], &one),
+        why("a step of several passes is not recorded")
+    );
+    assert_eq!(refused(&["train.precision=fp16"], &one), why("the loss scale of fp16 moves"));
+    assert_eq!(
+        refused(&["distributed.find_unused_parameters=true"], &one),
+        why("which parameters are used may differ")
+    );
+    let mut dropping = good(&auto(), &on_gpu, &one);
+    dropping.model.dropout = 0.1;
+    assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
+    let mut drawing = good(&auto(), &on_gpu, &one);
+    drawing.model.name = "diffusion_policy".to_owned();
+    assert_eq!(
+        obstacle(&drawing),
+        Some("the model draws or decides on the CPU what each pass does")
     );
 }

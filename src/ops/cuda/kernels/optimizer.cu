@@ -6,6 +6,7 @@ struct Place {
     const float* gradient;
     float* first;
     float* second;
+    float* average;
     u64 n;
     u32 decays;
     u32 idle;
@@ -17,6 +18,7 @@ struct Rule {
     float lr, momentum, damp;
     float beta1, beta2, eps, step_size, root_correction, decay;
     float mean, clip, limit;
+    float keep;
 };
 
 enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, ADAMW };
@@ -51,6 +53,16 @@ KERNEL update(const Place* places, const uint2* parts, Rule rule, u64 per_block)
             value = value * shrink - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
         }
         place.values[i] = value;
+        if (place.average) place.average[i] = rule.keep * place.average[i] + (1.0f - rule.keep) * value;
+    }
+}
+
+// x becomes y, and y x.
+KERNEL exchange(float* x, float* y, u64 n) {
+    FOR_EACH(i, n) {
+        float value = x[i];
+        x[i] = y[i];
+        y[i] = value;
     }
 }
 

@@ -1,0 +1,276 @@
+//! Passes that are recorded once and replayed from then on, and the proof that a replay does what the pass does.
+//!
+//! Nothing that a recording holds may differ from pass to pass: a learning rate, a dropout mask or a batch that was recorded
+//! with the launches would be replayed for ever. So the first replays are run beside the pass itself, from the same state, and
+//! the bits of all that they leave are compared. Who differs, or fails, is not replayed again.
+
+/// Passes before the recording: libraries choose their algorithms, and memory finds its place.
+const WARM_UP: u32 = 3;
+/// Replays that are compared with the pass. The second has another batch and another step than the recording and the first.
+const PROOFS: u32 = 2;
+
+/// What runs passes, and can record one.
+pub(super) trait Recorder {
+    /// A recorded pass.
+    type Recording;
+    /// What a pass says.
+    type Report: PartialEq;
+    /// All that a pass changes.
+    type State: PartialEq;
+    /// Why a pass failed.
+    type Error: std::fmt::Display;
+
+    /// Runs the pass.
+    fn run(&mut self) -> Result<Self::Report, Self::Error>;
+
+    /// Records the pass without running it.
+    fn record(&mut self) -> Result<Self::Recording, Self::Error>;
+
+    /// Runs what was recorded, for the pass at hand.
+    fn replay(&mut self, recording: &Self::Recording) -> Result<Self::Report, Self::Error>;
+
+    /// What passes change, as it is.
+    fn state(&mut self) -> Result<Self::State, Self::Error>;
+
+    /// Puts it back.
+    fn restore(&mut self, state: &Self::State) -> Result<(), Self::Error>;
+}
+
+/// How far the recording has come.
+#[derive(Debug)]
+pub(super) enum Capture<R> {
+    /// Passes that are still run before the recording.
+    WarmingUp(u32),
+    /// Replays that are still to be compared.
+    Proving(R, u32),
+    /// Replays are believed.
+    Proved(R),
+    /// Nothing is recorded, and nothing will be.
+    Off,
+}
+
+/// What became known in a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum News {
+    /// Nothing.
+    None,
+    /// From now on the recording is replayed.
+    Proved,
+    /// From now on no recording is replayed, and why.
+    GivenUp(String),
+}
+
+impl<R> Capture<R> {
+    /// Nothing yet.
+    pub(super) fn new() -> Self {
+        Self::WarmingUp(WARM_UP)
+    }
+
+    /// Runs the pass at hand, by itself or by replaying its recording.
+    ///
+    /// # Errors
+    ///
+    /// That of the pass itself. One of the recording or of a replay is news, and the pass is run without them; but a replay
+    /// that was proved and fails leaves a state that nobody knows.
+    pub(super) fn pass<C: Recorder<Recording = R>>(
+        &mut self,
+        recorder: &mut C,
+    ) -> Result<(C::Report, News), C::Error> {
+        match std::mem::replace(self, Self::Off) {
+            Self::Off => Ok((recorder.run()?, News::None)),
+            Self::WarmingUp(0) => match recorder.record() {
+                Ok(recording) => self.prove(recorder, recording, PROOFS),
+                Err(why) => {
+                    Ok((recorder.run()?, News::GivenUp(format!("it cannot be recorded: {why}"))))
+                }
+            },
+            Self::WarmingUp(left) => {
+                *self = Self::WarmingUp(left - 1);
+                Ok((recorder.run()?, News::None))
+            }
+            Self::Proving(recording, left) => self.prove(recorder, recording, left),
+            Self::Proved(recording) => {
+                let report = recorder.replay(&recording)?;
+                *self = Self::Proved(recording);
+                Ok((report, News::None))
+            }
+        }
+    }
+
+    /// Runs the pass and its recording from the same state. The pass's own result stays in any case.
+    fn prove<C: Recorder<Recording = R>>(
+        &mut self,
+        recorder: &mut C,
+        recording: R,
+        left: u32,
+    ) -> Result<(C::Report, News), C::Error> {
+        let before = recorder.state()?;
+        let report = recorder.run()?;
+        let after = recorder.state()?;
+        recorder.restore(&before)?;
+        let why = match recorder.replay(&recording) {
+            Err(why) => Some(format!("its replay fails: {why}")),
+            Ok(replayed) if replayed != report => Some("its replay says something else".to_owned()),
+            Ok(_) if recorder.state()? != after => {
+                Some("its replay leaves other numbers".to_owned())
+            }
+            Ok(_) => None,
+        };
+        let Some(why) = why else {
+            let last = left == 1;
+            *self = if last { Self::Proved(recording) } else { Self::Proving(recording, left - 1) };
+            return Ok((report, if last { News::Proved } else { News::None }));
+        };
+        recorder.restore(&after)?;
+        Ok((report, News::GivenUp(why)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// weight -= lr gradient, with what a pass of a real engine has: a batch and a rate that move, a running statistic.
+    #[derive(Default)]
+    struct Made {
+        step: u32,
+        weight: f32,
+        statistic: f32,
+        /// What a wrong recording keeps of its step.
+        bakes: Option<Baked>,
+        refuses: bool,
+        breaks: Option<u32>,
+        runs: u32,
+        replays: u32,
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Baked {
+        Rate,
+        Batch,
+        Statistic,
+        Report,
+    }
+
+    impl Made {
+        fn rate(step: u32) -> f32 {
+            0.1 / (1 + step) as f32
+        }
+
+        fn move_on(&mut self, recorded: u32) -> f32 {
+            let step = |what| if self.bakes == Some(what) { recorded } else { self.step };
+            let (rate, batch) = (Self::rate(step(Baked::Rate)), step(Baked::Batch) as f32);
+            let (statistic, report) = (step(Baked::Statistic) as f32, step(Baked::Report) as f32);
+            self.weight -= rate * (self.weight + batch);
+            self.statistic += 0.5 * (statistic - self.statistic);
+            self.weight + report
+        }
+    }
+
+    impl Recorder for Made {
+        type Recording = u32;
+        type Report = f32;
+        type State = (f32, f32);
+        type Error = String;
+
+        fn run(&mut self) -> Result<f32, String> {
+            self.runs += 1;
+            Ok(self.move_on(self.step))
+        }
+
+        fn record(&mut self) -> Result<u32, String> {
+            if self.refuses { Err("no host may be read".to_owned()) } else { Ok(self.step) }
+        }
+
+        fn replay(&mut self, recording: &u32) -> Result<f32, String> {
+            self.replays += 1;
+            if self.breaks == Some(self.replays) {
+                self.weight = f32::NAN;
+                return Err("the device is lost".to_owned());
+            }
+            Ok(self.move_on(*recording))
+        }
+
+        fn state(&mut self) -> Result<(f32, f32), String> {
+            Ok((self.weight, self.statistic))
+        }
+
+        fn restore(&mut self, state: &(f32, f32)) -> Result<(), String> {
+            (self.weight, self.statistic) = *state;
+            Ok(())
+        }
+    }
+
+    /// Ten passes: what each said, and all the news.
+    fn train(made: &mut Made) -> (Vec<f32>, Vec<News>) {
+        let mut capture = Capture::new();
+        let mut found = (Vec::new(), Vec::new());
+        for step in 0..10 {
+            made.step = step;
+            let (report, news) = capture.pass(made).unwrap();
+            found.0.push(report);
+            found.1.extend((news != News::None).then_some(news));
+        }
+        found
+    }
+
+    /// What ten passes say and leave without any recording.
+    fn expected() -> (Vec<f32>, f32, f32) {
+        let mut made = Made::default();
+        let reports = (0..10)
+            .map(|step| {
+                made.step = step;
+                made.run().unwrap()
+            })
+            .collect();
+        (reports, made.weight, made.statistic)
+    }
+
+    #[test]
+    fn a_recording_that_does_what_the_pass_does_takes_its_place() {
+        let mut made = Made::default();
+        let (reports, news) = train(&mut made);
+        assert_eq!((reports, made.weight, made.statistic), expected());
+        assert_eq!(news, [News::Proved]);
+        assert_eq!((made.runs, made.replays), (WARM_UP + PROOFS, 10 - WARM_UP));
+    }
+
+    #[test]
+    fn whatever_was_recorded_with_the_launches_is_found_out_and_the_run_is_not_changed_by_it() {
+        for bakes in [Baked::Rate, Baked::Batch, Baked::Statistic, Baked::Report] {
+            let mut made = Made { bakes: Some(bakes), ..Made::default() };
+            let (reports, news) = train(&mut made);
+            assert_eq!((reports, made.weight, made.statistic), expected());
+            let [News::GivenUp(why)] = &news[..] else { panic!("{news:?}") };
+            let says = if bakes == Baked::Report { "something else" } else { "its replay" };
+            assert!(why.contains(says), "{why}");
+            // The first comparison is that of the recorded step itself, which cannot show it.
+            assert_eq!(made.replays, PROOFS);
+        }
+    }
+
+    #[test]
+    fn a_pass_that_cannot_be_recorded_or_replayed_is_run() {
+        let mut refusing = Made { refuses: true, ..Made::default() };
+        let (reports, news) = train(&mut refusing);
+        assert_eq!(reports, expected().0);
+        let told = "it cannot be recorded: no host may be read".to_owned();
+        assert_eq!(news, [News::GivenUp(told)]);
+
+        let mut breaking = Made { breaks: Some(1), ..Made::default() };
+        let (reports, news) = train(&mut breaking);
+        assert_eq!((reports, breaking.weight, breaking.statistic), expected());
+        assert_eq!(news, [News::GivenUp("its replay fails: the device is lost".to_owned())]);
+    }
+
+    #[test]
+    fn a_proved_replay_that_fails_is_an_error() {
+        let mut made = Made { breaks: Some(PROOFS + 1), ..Made::default() };
+        let mut capture = Capture::new();
+        let last = (0..10).map(|step| {
+            made.step = step;
+            capture.pass(&mut made)
+        });
+        assert_eq!(last.filter_map(Result::err).collect::<Vec<_>>(), ["the device is lost"]);
+    }
+}

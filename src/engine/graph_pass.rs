@@ -1,0 +1,263 @@
+//! Passes on a GPU as one CUDA graph: forward and backward, from the batch to the gradients, in one launch.
+//!
+//! The batch is copied to where the recorded launches read it. Everything that is decided on the CPU stays outside: whether
+//! the numbers are finite, the learning rate, the update.
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+use crate::data::{Batch, sampler};
+use crate::engine::capture::{Capture, News, Recorder};
+use crate::engine::error::Error;
+use crate::engine::on_gpu::Marks;
+use crate::engine::vote::PassReport;
+use crate::engine::{Engine, draws, loss};
+use crate::launch::Phase;
+use crate::model::Comparison;
+use crate::nn::Pass;
+use crate::ops::best_classes;
+use crate::ops::cuda::{Gpu, Graph, keep_shapes, put};
+use crate::plan::Plan;
+use crate::plan::capture::obstacle;
+
+/// The recorded pass of a run, and the memory that it reads and writes.
+pub(super) struct GraphPass {
+    gpu: Gpu,
+    /// Whether the run ends if passes cannot be replayed.
+    must: bool,
+    capture: Capture<Recording>,
+    fixed: Option<Fixed>,
+}
+
+/// Memory that stays where it is.
+struct Fixed {
+    inputs: Tensor,
+    /// Labels, u32, or what the outputs should be, f32.
+    targets: Tensor,
+    /// The loss, one f32.
+    loss: Tensor,
+    /// The class with the largest output, u32; classifiers only.
+    best: Option<Tensor>,
+}
+
+/// A recorded pass: launches, and what the CPU knows after it.
+struct Recording {
+    graph: Graph,
+    marks: Marks,
+    /// What the pass adds to each counter.
+    counted: Vec<i64>,
+}
+
+/// What a pass says: the bits of the loss, and right answers.
+type Report = (u32, [u64; 2]);
+
+/// A pass at hand.
+struct AtHand<'a> {
+    engine: &'a Engine,
+    gpu: &'a Gpu,
+    fixed: &'a Fixed,
+    /// In the CPU's memory, where they are compared.
+    targets: &'a Tensor,
+    place: Pass,
+    batch: &'a Batch,
+    epoch: u64,
+}
+
+/// All that a pass changes: bits of gradients and running statistics, and the counters.
+#[derive(PartialEq)]
+struct State(Vec<Vec<u32>>, Vec<i64>);
+
+impl GraphPass {
+    /// What the plan wants and allows; `None` = passes are run one launch after another.
+    pub(super) fn new(plan: &Plan, device: &Device) -> Option<Self> {
+        let wanted = plan.cuda_graph.unwrap_or(true);
+        let gpu = Gpu::of_device(device).ok().filter(|_| wanted && obstacle(plan).is_none())?;
+        let must = plan.cuda_graph.is_some();
+        Some(Self { gpu, must, capture: Capture::new(), fixed: None })
+    }
+
+    /// Runs or replays the pass. `None` = this batch is none that a recording could be made of: it is short, or
+    /// labels are wrong or do not count.
+    fn pass(
+        &mut self,
+        engine: &Engine,
+        (place, epoch): (Pass, u64),
+        batch: &Batch,
+    ) -> Result<Option<(Report, News)>> {
+        let full = batch.samples.len() == engine.plan.batch.size.count();
+        if !full || matches!(self.capture, Capture::Off) {
+            return Ok(None);
+        }
+        let classifies = loss::is_classifier(&engine.plan.loss);
+        if classifies && (batch.targets.dtype() != DType::U32 || batch.targets.rank() != 1) {
+            return Ok(None);
+        }
+        let labels = || batch.targets.to_vec1::<u32>();
+        let outputs = engine.plan.model.outputs;
+        if classifies && labels()?.into_iter().any(|label| label as usize >= outputs) {
+            return Ok(None);
+        }
+        let (inputs, targets) = engine.placed(batch)?;
+        let fixed = match &mut self.fixed {
+            Some(fixed) => fixed,
+            none => none.insert(Fixed::new(&self.gpu.device(), &inputs, &targets, classifies)?),
+        };
+        if fixed.inputs.shape() != inputs.shape() || fixed.targets.shape() != targets.shape() {
+            return Ok(None);
+        }
+        fixed.fill(&inputs, &targets)?;
+        let (gpu, fixed, targets) = (&self.gpu, &*fixed, &batch.targets);
+        let mut at_hand = AtHand { engine, gpu, fixed, targets, place, batch, epoch };
+        self.capture.pass(&mut at_hand).map(Some)
+    }
+}
+
+impl Fixed {
+    fn new(device: &Device, inputs: &Tensor, targets: &Tensor, classifies: bool) -> Result<Self> {
+        let room = |like: &Tensor| Tensor::zeros(like.shape(), like.dtype(), device);
+        let loss = Tensor::zeros(1, DType::F32, device)?;
+        let best = classifies.then(|| room(targets)).transpose()?;
+        Ok(Self { inputs: room(inputs)?, targets: room(targets)?, loss, best })
+    }
+
+    fn fill(&self, inputs: &Tensor, targets: &Tensor) -> Result<()> {
+        put(&self.inputs, 0, inputs, false)?;
+        // Labels are numbers of four bytes as well, which are copied as they are.
+        put(&self.targets, 0, &targets.to_device(self.targets.device())?, false)
+    }
+}
+
+impl AtHand<'_> {
+    /// Gives the GPU the pass; nothing waits for it.
+    fn enqueue(&self) -> Result<()> {
+        let (engine, plan) = (self.engine, &self.engine.plan);
+        let _kept = keep_shapes(self.gpu);
+        let draws = draws(plan, self.epoch, &self.batch.samples);
+        engine.params.begin_pass(Some(&engine.sink));
+        let (inputs, targets) = (&self.fixed.inputs, &self.fixed.targets);
+        let compared = engine.model.compare(inputs, targets, &draws, &self.place);
+        let passed = compared.and_then(|Comparison { outputs, targets }| {
+            let loss = loss::mean(&plan.loss, &outputs, &targets)?;
+            put(&self.fixed.loss, 0, &loss.detach(), false)?;
+            if let Some(best) = &self.fixed.best {
+                put(best, 0, &best_classes(&outputs.detach(), &targets)?, false)?;
+            }
+            // A full batch of samples that all count weighs 1, and only fp16, which is not recorded, scales the loss.
+            loss.backward().map(drop)
+        });
+        engine.params.end_pass();
+        passed
+    }
+
+    /// What the pass at hand says. Waits for the GPU.
+    fn report(&self) -> Result<Report> {
+        let loss = self.fixed.loss.to_vec1::<f32>()?;
+        let Some(best) = &self.fixed.best else { return Ok((loss[0].to_bits(), [0, 0])) };
+        let (best, labels) = (best.to_vec1::<u32>()?, self.targets.to_vec1::<u32>()?);
+        let right = best.iter().zip(&labels).filter(|(best, label)| best == label).count();
+        Ok((loss[0].to_bits(), [right as u64, labels.len() as u64]))
+    }
+
+    fn counts(&self) -> Vec<i64> {
+        self.engine.params.counters().iter().map(crate::nn::Counter::get).collect()
+    }
+
+    fn set_counts(&self, counts: &[i64]) {
+        let counters = self.engine.params.counters().iter();
+        counters.zip(counts).for_each(|(counter, count)| counter.set(*count));
+    }
+
+    /// Where gradients and running statistics lie.
+    fn numbers(&self) -> Result<Vec<Tensor>> {
+        let mut all = self.engine.reducer.buckets();
+        for buffer in self.engine.params.buffers().iter().filter(|buffer| !buffer.is_frozen()) {
+            all.push(buffer.var()?.as_tensor().clone());
+        }
+        Ok(all)
+    }
+
+    fn marks(&self) -> Result<Marks> {
+        let Some(marks) = self.engine.reducer.marks() else { bail!("no gradients on the GPU") };
+        Ok(marks)
+    }
+}
+
+impl Recorder for AtHand<'_> {
+    type Recording = Recording;
+    type Report = Report;
+    type State = State;
+    type Error = candle_core::Error;
+
+    fn run(&mut self) -> Result<Report> {
+        self.enqueue()?;
+        self.report()
+    }
+
+    fn record(&mut self) -> Result<Recording> {
+        let (marks, counts) = (self.marks()?, self.counts());
+        let graph = Graph::record(self.gpu, || self.enqueue());
+        let (after, now) = (self.marks()?, self.counts());
+        // Nothing has run yet.
+        self.engine.reducer.set_marks(&marks);
+        self.set_counts(&counts);
+        let counted = now.iter().zip(&counts).map(|(now, before)| now - before).collect();
+        Ok(Recording { graph: graph?, marks: after, counted })
+    }
+
+    fn replay(&mut self, recording: &Recording) -> Result<Report> {
+        recording.graph.replay()?;
+        self.engine.reducer.set_marks(&recording.marks);
+        let counts: Vec<i64> =
+            self.counts().iter().zip(&recording.counted).map(|(now, more)| now + more).collect();
+        self.set_counts(&counts);
+        self.report()
+    }
+
+    fn state(&mut self) -> Result<State> {
+        let bits = |tensor: Tensor| {
+            let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+            Ok(values.into_iter().map(f32::to_bits).collect())
+        };
+        let numbers = self.numbers()?.into_iter().map(bits).collect::<Result<_>>()?;
+        Ok(State(numbers, self.counts()))
+    }
+
+    fn restore(&mut self, State(numbers, counts): &State) -> Result<()> {
+        for (place, bits) in self.numbers()?.iter().zip(numbers) {
+            let values: Vec<f32> = bits.iter().copied().map(f32::from_bits).collect();
+            put(place, 0, &Tensor::from_vec(values, bits.len(), place.device())?, false)?;
+        }
+        self.set_counts(counts);
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// The pass by its recording, or on the way to one; `None` = it is to be run as every pass is.
+    pub(super) fn graph_pass(
+        &mut self,
+        step: u64,
+        pass: &sampler::Pass,
+        batch: &Batch,
+    ) -> std::result::Result<Option<PassReport>, Error> {
+        let Some(mut graph) = self.graph.take() else { return Ok(None) };
+        (self.observer)(step, Phase::Forward);
+        let epoch = (step - 1) / self.plan.length.steps_per_epoch.max(1);
+        let place = (self.place(step, pass), epoch);
+        // Backward is a part of it: one launch has one time.
+        let passed =
+            self.timed(|time| &mut time.forward, |engine| graph.pass(engine, place, batch));
+        let must = graph.must;
+        self.graph = Some(graph);
+        let failed = |source| Error::Tensor { phase: "recorded", step, source };
+        let Some(((bits, correct), news)) = passed.map_err(failed)? else { return Ok(None) };
+        if let News::GivenUp(why) = news {
+            let what = format!("passes are not replayed as a CUDA graph: {why}");
+            if must {
+                return Err(failed(candle_core::Error::Msg(what)));
+            }
+            self.notice = Some(what);
+        }
+        let (samples, loss) = (pass.samples.len() as u64, f64::from(f32::from_bits(bits)));
+        Ok(Some(PassReport::new(pass.index_in_step, samples, loss, correct)))
+    }
+}

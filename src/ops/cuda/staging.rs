@@ -1,0 +1,199 @@
+#![expect(unsafe_code, reason = "the driver page-locks memory, and copies to and from it")]
+//! Memory of the CPU through which values of the GPU go that somebody else changes on the way: page-locked where the driver
+//! allows it, with copies on a stream of their own, beside what the GPU computes.
+
+use std::ffi::c_void;
+use std::ops::{DerefMut, Range};
+use std::sync::Arc;
+
+use candle_core::cuda_backend::WrapErr;
+use candle_core::{DType, Result, Tensor, bail};
+use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, sys};
+
+use super::address::of_tensor;
+use super::gpu::Gpu;
+
+/// Of x86-64; where pages are larger, the driver takes the whole pages around a range.
+const PAGE: usize = 4096;
+
+/// Memory on the CPU, and the way between it and a GPU. For one thread.
+pub(crate) struct Staging<M> {
+    copies: Arc<CudaStream>,
+    /// Undone before the memory goes.
+    locked: Locked,
+    memory: Vec<M>,
+}
+
+/// A moment on a stream.
+pub(crate) struct Moment(CudaEvent);
+
+impl Moment {
+    /// After all that was enqueued on the compute stream of `gpu` so far.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(crate) fn now(gpu: &Gpu) -> Result<Self> {
+        gpu.cuda().cuda_stream().record_event(None).w().map(Self)
+    }
+
+    /// Lets what is enqueued on the compute stream of `gpu` from now on wait for it.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub(crate) fn goes_before(&self, gpu: &Gpu) -> Result<()> {
+        gpu.cuda().cuda_stream().wait(&self.0).w()
+    }
+}
+
+impl<M: DerefMut<Target = [f32]>> Staging<M> {
+    /// Page-locks `memory`. Where the driver refuses, copies go through memory of its own, as they always can.
+    ///
+    /// # Errors
+    ///
+    /// The driver's, for want of a stream.
+    pub(crate) fn new(gpu: &Gpu, memory: Vec<M>) -> Result<Self> {
+        let context = gpu.cuda().cuda_stream().context().clone();
+        let copies = context.new_stream().w()?;
+        let ranges = memory.iter().map(|part| {
+            let Range { start, end } = part.as_ptr_range();
+            start as usize..end as usize
+        });
+        let locked = Locked::lock(&context, &pages(ranges));
+        Ok(Self { copies, locked, memory })
+    }
+
+    /// How copies go, in words.
+    pub(crate) fn describe(&self) -> String {
+        match &self.locked.refused {
+            None => "gradients are summed by the CPU, through page-locked memory".to_owned(),
+            Some(why) => format!(
+                "gradients are summed by the CPU, through memory that cannot be page-locked ({why})"
+            ),
+        }
+    }
+
+    /// Copies `values`, f32 on the GPU, to the `index`-th memory once `ready` is over, lets `change` have it there, and enqueues
+    /// the copy back. Returns when that copy is over.
+    ///
+    /// # Errors
+    ///
+    /// The values have another length, or the driver's; inside, that of `change`.
+    pub(crate) fn visit<E>(
+        &mut self,
+        index: usize,
+        (values, ready): (&Tensor, &Moment),
+        change: impl FnOnce(&mut M) -> std::result::Result<(), E>,
+    ) -> Result<std::result::Result<Moment, E>> {
+        let at = self.fetch(index, values, ready)?;
+        match change(&mut self.memory[index]) {
+            Ok(()) => self.send(index, at).map(Ok),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    fn fetch(&mut self, index: usize, values: &Tensor, ready: &Moment) -> Result<u64> {
+        let (place, n) = (of_tensor(values)?, self.memory[index].len());
+        if values.elem_count() != n || place.dtype != DType::F32 {
+            bail!("{:?} {:?} do not fit {n} numbers", values.shape(), place.dtype);
+        }
+        self.copies.wait(&ready.0).w()?;
+        let (memory, stream) = (&mut self.memory[index][..], self.copies.cu_stream());
+        // SAFETY: as many numbers on both sides, on a stream of the context that both belong to; this function returns after
+        // the copy, and nobody else has the memory meanwhile.
+        unsafe { memcpy_dtoh_async(memory, place.at, stream) }.w()?;
+        self.copies.synchronize().w()?;
+        Ok(place.at)
+    }
+
+    fn send(&self, index: usize, at: u64) -> Result<Moment> {
+        let stream = self.copies.cu_stream();
+        // SAFETY: `at` is the place that as many numbers came from. They are changed again only after the next copy to this
+        // memory, which waits for this one, as everything on the stream does; so does `drop`.
+        unsafe { memcpy_htod_async(at, &self.memory[index][..], stream) }.w()?;
+        self.copies.record_event(None).w().map(Moment)
+    }
+}
+
+impl<M> Drop for Staging<M> {
+    fn drop(&mut self) {
+        // The last copies read the memory; a driver that fails here has said so before.
+        let _ = self.copies.synchronize();
+    }
+}
+
+/// Pages that stay where they are, for the driver to copy from and to by itself.
+struct Locked {
+    context: Arc<CudaContext>,
+    ranges: Vec<Range<usize>>,
+    /// Why some of them could not be locked.
+    refused: Option<String>,
+}
+
+impl Locked {
+    fn lock(context: &Arc<CudaContext>, wanted: &[Range<usize>]) -> Self {
+        let mut locked = Self { context: context.clone(), ranges: Vec::new(), refused: None };
+        for range in wanted {
+            match locked.lock_one(range) {
+                Ok(()) => locked.ranges.push(range.clone()),
+                Err(error) => locked.refused = Some(error.to_string()),
+            }
+        }
+        locked
+    }
+
+    fn lock_one(&self, range: &Range<usize>) -> std::result::Result<(), DriverError> {
+        self.context.bind_to_thread()?;
+        // SAFETY: whole pages of this process, which stay mapped until `drop`: `Staging` holds what lies in them.
+        unsafe { sys::cuMemHostRegister_v2(range.start as *mut c_void, range.len(), 0) }.result()
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            for range in &self.ranges {
+                // SAFETY: this range was locked by that call, once. An error leaves it to the end of the process.
+                let _ = unsafe { sys::cuMemHostUnregister(range.start as *mut c_void) };
+            }
+        }
+    }
+}
+
+/// The whole pages around `ranges`, each page once: a page that is locked twice is refused.
+fn pages(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let whole = |range: Range<usize>| range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE);
+    let mut all: Vec<Range<usize>> = ranges.filter(|range| !range.is_empty()).map(whole).collect();
+    all.sort_by_key(|range| range.start);
+    let mut apart: Vec<Range<usize>> = Vec::new();
+    for range in all {
+        match apart.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => apart.push(range),
+        }
+    }
+    apart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAGE, pages};
+
+    #[test]
+    fn ranges_that_share_a_page_are_locked_together_and_no_page_twice() {
+        let of = |ranges: &[(usize, usize)]| {
+            let found = pages(ranges.iter().map(|&(start, end)| start..end));
+            found.into_iter().map(|r| (r.start / PAGE, r.end / PAGE)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[(10, 20)]), [(0, 1)]);
+        assert_eq!(of(&[(PAGE, 2 * PAGE)]), [(1, 2)], "whole pages are not made larger");
+        assert_eq!(
+            of(&[(9 * PAGE + 1, 9 * PAGE + 2), (64, 5000), (5064, 9000)]),
+            [(0, 3), (9, 10)]
+        );
+        assert_eq!(of(&[(0, 3 * PAGE), (PAGE, PAGE + 1)]), [(0, 3)], "one inside another");
+        assert!(of(&[(7, 7)]).is_empty(), "the driver refuses nothing at all");
+    }
+}
