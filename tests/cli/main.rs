@@ -25,6 +25,7 @@ mod network;
 mod oom;
 mod outputs;
 mod policies;
+mod power_loss;
 mod resume;
 mod running;
 mod stops;
