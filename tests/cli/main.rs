@@ -16,6 +16,7 @@ mod doctor;
 mod elastic;
 mod experiments;
 mod failpoints;
+mod given_up;
 mod instructions;
 mod lab;
 mod limits;
