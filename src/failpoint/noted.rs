@@ -17,7 +17,6 @@ fn open() -> Option<File> {
 pub(crate) fn note(call: &str, paths: &[&Path], bytes: &[u8]) {
     let Some(mut log) = LOG.get_or_init(open).as_ref() else { return };
     let paths: Vec<_> = paths.iter().filter_map(|path| std::path::absolute(path).ok()).collect();
-    let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let line = serde_json::json!({ "call": call, "paths": paths, "bytes": bytes });
     // One write, so that the lines of all processes stay apart.
     let _ = log.write_all(format!("{line}\n").as_bytes());

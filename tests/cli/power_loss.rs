@@ -211,10 +211,10 @@ impl Noted {
     /// `latest` and `best`, where they are there, point at checkpoints.
     fn must_lead_somewhere(&self, tree: &Tree) -> Result<(), String> {
         for (path, content) in tree.iter().filter(|(path, _)| path.starts_with(&self.checkpoints)) {
-            if let Content::Link(target) = content {
-                if !tree.contains_key(&self.checkpoints.join(target)) {
-                    return Err(format!("`{}` points at nothing: {target:?}", path.display()));
-                }
+            if let Content::Link(target) = content
+                && !tree.contains_key(&self.checkpoints.join(target))
+            {
+                return Err(format!("`{}` leads nowhere: {}", path.display(), target.display()));
             }
         }
         Ok(())
@@ -325,13 +325,14 @@ impl Noted {
     fn each_sync_is_needed(&self) {
         for group in self.needed() {
             let mut calls = self.disk.calls.clone();
-            group.iter().for_each(|&n| calls[n].name = "nothing".into());
+            for &n in &group {
+                calls[n].name = "nothing".into();
+            }
             let disk = Disk::after(&self.disk.seen(0), calls);
             let (checkpoints, logs) = (self.checkpoints.clone(), self.logs.clone());
             let without = Self { disk, checkpoints, logs, made: self.made.clone() };
             let path = self.disk.calls[group[0]].paths[0].display();
-            let loss = without.look(0, group[0]).expect_err(&format!("without {group:?}, {path}"));
-            println!("without the sync of `{path}`: {loss}");
+            assert!(without.look(0, group[0]).is_err(), "without {group:?}, the syncs of `{path}`");
         }
     }
 

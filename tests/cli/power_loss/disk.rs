@@ -77,9 +77,8 @@ pub(crate) fn calls(log: &Path, root: &Path) -> Vec<Call> {
     let below = |path: &Value| Some(Path::new(path.as_str()?).strip_prefix(root).ok()?.to_owned());
     let call = |call: Value| {
         let paths = call["paths"].as_array()?.iter().map(below).collect::<Option<_>>()?;
-        let digits = call["bytes"].as_str()?;
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-        let bytes = (0..digits.len()).step_by(2).map(byte).collect();
+        let bytes = call["bytes"].as_array()?.iter();
+        let bytes = bytes.map(|byte| u8::try_from(byte.as_u64()?).ok()).collect::<Option<_>>()?;
         Some(Call { name: call["call"].as_str()?.to_owned(), paths, bytes })
     };
     calls.filter_map(call).collect()
@@ -101,7 +100,9 @@ impl Disk {
                 .insert(name_of(path), numbers[path]);
         }
         let (start, mut paths) = (live.clone(), vec![PathBuf::new(); live.len()]);
-        numbers.into_iter().for_each(|(path, node)| paths[node] = path);
+        for (path, node) in numbers {
+            paths[node] = path;
+        }
         let mut disk = Self { calls: vec![], live, start, pieces: vec![], paths };
         for call in calls {
             disk.make(&call);
@@ -158,7 +159,8 @@ impl Disk {
 
     /// Changes names of the folder that holds `path`, all at once.
     fn name(&mut self, path: &Path, changes: Vec<(String, Option<Node>)>) {
-        let folder = self.find(path.parent().unwrap()).unwrap_or_else(|| panic!("{path:?}"));
+        let folder =
+            self.find(path.parent().unwrap()).unwrap_or_else(|| panic!("{}", path.display()));
         apply(&mut self.live[folder], &Change::Names(changes.clone()));
         self.piece(folder, Change::Names(changes));
     }
@@ -171,8 +173,8 @@ impl Disk {
         if self.find(path).is_none() {
             self.add(path, Content::File(vec![]));
         }
-        let node = self.find(path).unwrap_or_else(|| panic!("{path:?}"));
-        let Content::File(content) = &mut self.live[node] else { panic!("{path:?}") };
+        let node = self.find(path).unwrap_or_else(|| panic!("{}", path.display()));
+        let Content::File(content) = &mut self.live[node] else { panic!("{}", path.display()) };
         let mut at = content.len();
         content.extend(bytes);
         self.piece(node, Change::Length(at + bytes.len()));
@@ -186,15 +188,18 @@ impl Disk {
     }
 
     fn sync(&mut self, path: &Path) {
-        let (node, now) = (self.find(path).unwrap_or_else(|| panic!("{path:?}")), self.calls.len());
+        let (node, now) =
+            (self.find(path).unwrap_or_else(|| panic!("{}", path.display())), self.calls.len());
         let of_node = |piece: &&mut Piece| piece.node == node && piece.durable.is_none();
         self.pieces.iter_mut().filter(of_node).for_each(|piece| piece.durable = Some(now));
     }
 
     fn remove(&mut self, path: &Path) {
-        let node = self.find(path).unwrap_or_else(|| panic!("{path:?}"));
+        let node = self.find(path).unwrap_or_else(|| panic!("{}", path.display()));
         if let Content::Folder(names) = self.live[node].clone() {
-            names.keys().for_each(|name| self.remove(&path.join(name)));
+            for name in names.keys() {
+                self.remove(&path.join(name));
+            }
         }
         self.name(path, vec![(name_of(path), None)]);
     }
@@ -301,7 +306,7 @@ fn apply(content: &mut Content, change: &Change) {
             }
         }
         (Content::File(bytes), Change::Length(length)) => {
-            bytes.resize(*length.max(&bytes.len()), 0)
+            bytes.resize(*length.max(&bytes.len()), 0);
         }
         // Behind the length that is on disk there is nothing.
         (Content::File(bytes), Change::Sector(at, these)) => {
