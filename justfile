@@ -36,10 +36,10 @@ failpoints:
     cargo test --locked --test cli -- --ignored strace
     cargo test --locked --lib failpoint
 
-# What takes minutes: ranks that starve, memory over 100,000 steps, disks that end at any byte.
+# What takes minutes: ranks that starve, or cannot be killed, memory over 100,000 steps, disks that end at any byte.
 [group('check')]
 soak:
-    cargo test --locked --test cli -- --ignored --nocapture --test-threads=1 surroundings network
+    cargo test --locked --test cli -- --ignored --nocapture --test-threads=1 surroundings network given_up
 
 # N random schedules of kills, stops, signals and other numbers of ranks; `just chaos 1 SEED` plays one again.
 [group('check')]

@@ -17,6 +17,7 @@
 //! Finished | Failed            once, last
 //! ```
 
+mod escape;
 mod history;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub(crate) use escape::{escape, mask};
 pub use history::History;
 
 use crate::units::{Bytes, Rank};

@@ -11,14 +11,20 @@
 //! at `reduced` (a gradient, after its reduction), `oom` (the error of a GPU without memory) at `memory`, and `wait`
 //! (for the disk, so that each checkpoint is there before the next step) at `checkpoint.queued`.
 //! Points are the phases of a rank (`launch::Phase`), and what calls [`reach`] by another name.
+//!
+//! `DDPRUN_FILE_CALLS=calls.jsonl` has every change of the file system written down, for tests that cut the power.
 
 #[cfg(feature = "failpoints")]
 mod armed;
+#[cfg(feature = "failpoints")]
+mod noted;
 #[cfg(feature = "failpoints")]
 mod rule;
 
 #[cfg(feature = "failpoints")]
 pub(crate) use armed::{check, enter_step, flips, reach, runs_out, waits};
+#[cfg(feature = "failpoints")]
+pub(crate) use noted::note;
 
 /// Whether `DDPRUN_FP` can be read, and what is wrong with it.
 #[cfg(not(feature = "failpoints"))]
@@ -57,3 +63,8 @@ pub(crate) fn runs_out(_point: &str) -> bool {
 pub(crate) fn waits(_point: &str) -> bool {
     false
 }
+
+/// Notes a change of the file system.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn note(_call: &str, _paths: &[&std::path::Path], _bytes: &[u8]) {}

@@ -5,17 +5,16 @@
 //! at worst a temporary that [`remove_stale_temporaries`] finds by its name. Logs grow by whole lines
 //! ([`Lines`]). A run folder belongs to one process at a time ([`RunLock`]).
 
+mod calls;
 mod lines;
 mod new_file;
 mod run_lock;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::failpoint;
 
@@ -83,11 +82,11 @@ impl Error {
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let temporary = temporary_beside(path)?;
     let written = write_synced(&temporary, bytes)
-        .and_then(|()| fs::rename(&temporary, path).map_err(Error::io("rename to", path)));
+        .and_then(|()| calls::rename(&temporary, path).map_err(Error::io("rename to", path)));
     match written {
         Ok(()) => sync_parent(path),
         Err(error) => {
-            let _ = fs::remove_file(&temporary);
+            let _ = calls::remove_file(&temporary);
             Err(error)
         }
     }
@@ -118,19 +117,21 @@ pub fn write_folder_atomic<T, E: From<Error>>(
     path: &Path,
     fill: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<T, E> {
+    create_folder(parent_of(path))?;
     let temporary = temporary_beside(path)?;
-    let filled = create_folder(&temporary).map_err(E::from).and_then(|()| {
+    let made = calls::make_folders(&temporary).map_err(Error::io("create the folder", &temporary));
+    let filled = made.map_err(E::from).and_then(|_| {
         let value = fill(&temporary)?;
         sync(&temporary)?;
-        replace_folder(&temporary, path)?;
         Ok(value)
     });
-    if filled.is_err() {
-        let _ = fs::remove_dir_all(&temporary);
-    } else {
-        sync_parent(path)?;
+    match filled {
+        Ok(value) => replace_folder(&temporary, path).map(|()| value).map_err(E::from),
+        Err(error) => {
+            let _ = calls::remove_folder(&temporary);
+            Err(error)
+        }
     }
-    filled
 }
 
 /// Makes `link` a relative symbolic link to `target`, in one step for whoever reads it. `target` need not
@@ -145,24 +146,25 @@ pub fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
     }
     let temporary = temporary_beside(link)?;
     let relative = relative_to(&resolved_parent(link)?, target)?;
-    symlink(relative, &temporary).map_err(Error::io("create the link", link))?;
-    if let Err(reason) = fs::rename(&temporary, link) {
-        let _ = fs::remove_file(&temporary);
+    calls::make_link(&relative, &temporary).map_err(Error::io("create the link", link))?;
+    if let Err(reason) = calls::rename(&temporary, link) {
+        let _ = calls::remove_file(&temporary);
         return Err(Error::io("replace the link", link)(reason));
     }
     Ok(())
 }
 
-/// Removes a folder: under its name it is whole or gone.
+/// Removes a folder: under its name it is whole or gone, also when the power goes.
 ///
 /// # Errors
 ///
 /// The folder cannot be renamed or removed.
 pub fn remove_folder(path: &Path) -> Result<(), Error> {
     let temporary = temporary_beside(path)?;
-    fs::rename(path, &temporary).map_err(Error::io("remove", path))?;
+    calls::rename(path, &temporary).map_err(Error::io("remove", path))?;
     failpoint::reach("remove");
-    fs::remove_dir_all(&temporary).map_err(Error::io("remove", path))
+    sync_parent(path)?;
+    calls::remove_folder(&temporary).map_err(Error::io("remove", path))
 }
 
 /// Waits until the file, or the names in the folder, at `path` are on disk.
@@ -171,16 +173,17 @@ pub fn remove_folder(path: &Path) -> Result<(), Error> {
 ///
 /// It cannot be opened, or the operating system could not write it.
 pub fn sync(path: &Path) -> Result<(), Error> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(Error::io("sync", path))
+    File::open(path).and_then(|file| calls::sync(&file, path)).map_err(Error::io("sync", path))
 }
 
-/// Makes a folder and those above it.
+/// Makes a folder and those above it; their names are on disk.
 ///
 /// # Errors
 ///
 /// A part of the path cannot be made, or is a file.
 pub fn create_folder(path: &Path) -> Result<(), Error> {
-    fs::create_dir_all(path).map_err(Error::io("create the folder", path))
+    let made = calls::make_folders(path).map_err(Error::io("create the folder", path))?;
+    made.into_iter().try_for_each(sync_parent)
 }
 
 /// Makes the folder if needed and writes a small file into it, synced, and removes it again: a folder that is
@@ -193,7 +196,7 @@ pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
     create_folder(path)?;
     let probe = temporary_beside(&path.join("probe"))?;
     let written = write_synced(&probe, &vec![0; 64 * 1024]);
-    let _ = fs::remove_file(&probe);
+    let _ = calls::remove_file(&probe);
     written.map_err(|error| match error {
         Error::Io { reason, .. } => Error::io("write into the folder", path)(reason),
         other => other,
@@ -213,8 +216,8 @@ pub fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
         let path = entry.path();
         if is_temporary(&entry.file_name().to_string_lossy()) {
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let result = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            result.map_err(Error::io("remove", &path))?;
+            let remove = if is_folder { calls::remove_folder } else { calls::remove_file };
+            remove(&path).map_err(Error::io("remove", &path))?;
             removed += 1;
         }
     }
@@ -253,16 +256,22 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// `rename` replaces an empty folder only; a filled one is exchanged with the new one and then removed.
+/// `rename` replaces an empty folder only; a filled one is exchanged with the new one and then removed. The new name is on
+/// disk before anything is removed.
 fn replace_folder(new: &Path, path: &Path) -> Result<(), Error> {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
-    match fs::rename(new, path) {
-        Err(reason) if matches!(reason.kind(), DirectoryNotEmpty | AlreadyExists) => {}
-        other => return other.map_err(Error::io("rename to", path)),
+    let is_filled = |reason: &io::Error| matches!(reason.kind(), DirectoryNotEmpty | AlreadyExists);
+    let renamed = match calls::rename(new, path) {
+        Err(reason) if is_filled(&reason) => calls::exchange(new, path),
+        renamed => renamed,
+    };
+    if let Err(reason) = renamed {
+        let _ = calls::remove_folder(new);
+        return Err(Error::io("rename to", path)(reason));
     }
-    renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE)
-        .map_err(|code| Error::io("replace the folder", path)(code.into()))?;
-    fs::remove_dir_all(new).map_err(Error::io("remove", new))
+    sync_parent(path)?;
+    // After an exchange it is the old one.
+    if new.exists() { calls::remove_folder(new).map_err(Error::io("remove", new)) } else { Ok(()) }
 }
 
 fn resolved_parent(path: &Path) -> Result<PathBuf, Error> {

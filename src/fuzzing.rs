@@ -174,16 +174,38 @@ fn in_memory(bytes: &[u8]) -> io::Result<(File, PathBuf)> {
 mod tests {
     use super::*;
 
+    /// Damaged inputs of each target; the fuzzer itself makes as many in a second.
+    const DAMAGED: u64 = 100;
+
+    /// The files of the corpus of a target, by name.
+    fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+        let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut inputs: Vec<_> =
+            files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+        inputs.sort();
+        assert!(inputs.len() >= 4, "{} has {} files", folder.display(), inputs.len());
+        inputs
+    }
+
     #[test]
     fn every_file_of_the_corpus_is_understood_or_refused() {
         for (name, target) in TARGETS {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-            let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-            let inputs: Vec<PathBuf> = files.collect();
-            assert!(inputs.len() >= 4, "{} has {} files", folder.display(), inputs.len());
-            for input in inputs {
-                println!("{}", input.display());
-                target(&std::fs::read(&input).unwrap());
+            for (path, bytes) in corpus(name) {
+                println!("{}", path.display());
+                target(&bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_files_of_the_corpus_are_understood_or_refused() {
+        for (name, target) in TARGETS {
+            let originals: Vec<Vec<u8>> =
+                corpus(name).into_iter().map(|(_, bytes)| bytes).collect();
+            for (number, input) in crate::mutated::inputs(&originals, DAMAGED, 9).enumerate() {
+                println!("{name} {number}");
+                target(&input);
             }
         }
     }

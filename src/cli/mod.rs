@@ -21,6 +21,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, Parser};
 
+use crate::event::escape;
 use crate::failpoint;
 use crate::model::Registry;
 use crate::record;
@@ -35,8 +36,13 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    fn new(code: u8, page: impl Into<String>) -> Self {
-        Self { page: page.into(), code }
+    fn new(code: u8, page: impl AsRef<str>) -> Self {
+        Self { page: escape(page.as_ref()).into_owned(), code }
+    }
+
+    /// The page of an experiment's problems, which may have colours.
+    fn of_problems(code: u8, page: String) -> Self {
+        Self { page, code }
     }
 
     /// One block: what happened, why, and what to do.
@@ -53,7 +59,7 @@ impl Refusal {
         if let Some(help) = help {
             page = format!("{page}\n  do: {help}");
         }
-        Self { page, code }
+        Self::new(code, page)
     }
 }
 
@@ -125,7 +131,7 @@ fn to_stdout(text: &str) -> Result<u8, Refusal> {
 
 /// Everything that is not data goes to stderr, unless that would hold us up.
 fn to_stderr(text: &str) {
-    record::say(text);
+    record::say(&escape(text));
 }
 
 /// Says why this process ends, to a reader who may take all the time there is.

@@ -86,7 +86,7 @@ pub(crate) fn vocabulary(registry: &Registry) -> Vocabulary {
 pub(crate) fn refused(problems: Problems) -> Refusal {
     /// Columns of the page.
     const WIDTH: usize = 100;
-    Refusal::new(exit::REFUSED, problems.page(use_color(), WIDTH))
+    Refusal::of_problems(exit::REFUSED, problems.page(use_color(), WIDTH))
 }
 
 /// Colour for a terminal, unless `NO_COLOR` says otherwise (<https://no-color.org>).

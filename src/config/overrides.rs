@@ -16,8 +16,9 @@ use crate::config::problem::Problem;
 use crate::config::spans::{self, Path, Place};
 
 /// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
-pub const RESERVED: [&str; 8] = [
+pub const RESERVED: [&str; 9] = [
     "DDPRUN_CACHE",
+    "DDPRUN_FILE_CALLS",
     "DDPRUN_FP",
     "DDPRUN_LOG",
     "DDPRUN_PORT",

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, NamedSource, SourceSpan};
 use thiserror::Error;
 
+use crate::event::{escape, mask};
+
 /// One thing that is wrong: key, reason, place, remedy.
 #[derive(Clone, Debug)]
 pub struct Problem(Box<Parts>);
@@ -86,6 +88,18 @@ impl Problem {
         Some((file.name(), before.matches('\n').count() + 1))
     }
 
+    /// The same problem without anything that would act on a terminal: experiments come from others, too.
+    fn shown(&self) -> Self {
+        let Parts { key, what, file, place, label, help, order } = self.0.as_ref();
+        let masked = |file: &Arc<NamedSource<String>>| {
+            Arc::new(NamedSource::new(escape(file.name()), mask(file.inner()).into_owned()))
+        };
+        let [key, what, label] = [key, what, label].map(|text| escape(text).into_owned());
+        let help = help.as_ref().map(|help| escape(help).into_owned());
+        let (file, place, order) = (file.as_ref().map(masked), *place, *order);
+        Self(Box::new(Parts { key, what, file, place, label, help, order }))
+    }
+
     fn sort_key(&self) -> (usize, usize) {
         (self.0.order, self.0.place.map_or(0, |place| place.offset()))
     }
@@ -129,7 +143,7 @@ impl Problems {
         let painter =
             GraphicalReportHandler::new_themed(theme).with_width(width).with_context_lines(1);
         let mut page = String::new();
-        for problem in &self.0 {
+        for problem in self.0.iter().map(Problem::shown) {
             // A `String` does not refuse to be written to, so a failure here can only cut the page short.
             if painter.render_report(&mut page, problem.0.as_ref()).is_err() {
                 page.push_str(&problem.to_string());

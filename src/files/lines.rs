@@ -1,12 +1,11 @@
 //! A file that grows by whole lines: one write per line, so that lines of several writers never mix and
 //! a reader sees a line or nothing.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::Error;
+use super::{Error, calls, sync_parent};
 
 /// An append-only text file.
 #[derive(Debug)]
@@ -25,13 +24,11 @@ impl Lines {
     ///
     /// The file cannot be opened or read.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o644)
-            .open(path)
-            .map_err(Error::io("open", path))?;
+        let (mut file, is_new) = calls::open_to_append(path).map_err(Error::io("open", path))?;
+        if is_new {
+            // Lines that are on disk are lost if the file's name is not.
+            sync_parent(path)?;
+        }
         let is_torn = ends_inside_a_line(&mut file).map_err(Error::io("read", path))?;
         Ok(Self { file, path: path.to_owned(), is_torn })
     }
@@ -44,8 +41,7 @@ impl Lines {
     pub fn push(&mut self, line: &str) -> Result<(), Error> {
         let start = if self.is_torn { "\n" } else { "" };
         self.is_torn = true;
-        self.file
-            .write_all(format!("{start}{line}\n").as_bytes())
+        calls::write(&self.file, &self.path, format!("{start}{line}\n").as_bytes())
             .map_err(Error::io("write", &self.path))?;
         self.is_torn = false;
         Ok(())
@@ -57,7 +53,7 @@ impl Lines {
     ///
     /// The operating system could not write them.
     pub fn sync(&self) -> Result<(), Error> {
-        self.file.sync_data().map_err(Error::io("sync", &self.path))
+        calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
     /// Where the file is.

@@ -1,15 +1,13 @@
 //! A large file in a folder that is still temporary: written piece by piece, while the disk works on the
 //! pieces before.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::num::NonZeroU64;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
 
-use super::Error;
+use super::{Error, calls};
 
 /// Bytes after which the disk is set to work. With smaller pieces the disk is slower, with larger ones it
 /// begins later.
@@ -31,12 +29,7 @@ impl NewFile {
     ///
     /// It exists, or cannot be made.
     pub fn create(path: &Path) -> Result<Self, Error> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o644)
-            .open(path)
-            .map_err(Error::io("create", path))?;
+        let file = calls::make_file(path).map_err(Error::io("create", path))?;
         Ok(Self { file, path: path.to_owned(), written: 0, handed_over: 0 })
     }
 
@@ -47,7 +40,7 @@ impl NewFile {
     /// The write fails.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for piece in bytes.chunks(STRIDE) {
-            self.file.write_all(piece).map_err(Error::io("write", &self.path))?;
+            calls::write(&self.file, &self.path, piece).map_err(Error::io("write", &self.path))?;
             self.written += piece.len() as u64;
             if self.written - self.handed_over >= STRIDE as u64 {
                 self.hand_over();
@@ -62,7 +55,7 @@ impl NewFile {
     ///
     /// The operating system could not write it.
     pub fn sync(&self) -> Result<(), Error> {
-        self.file.sync_all().map_err(Error::io("sync", &self.path))
+        calls::sync(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
     /// Sets the disk to work on what was written since the last call. Linux begins to write pages that are said to

@@ -17,10 +17,12 @@ const HEADER: &str = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_sca
 
 /// Opens the file with the rows up to `resumed_from`; none at a fresh start.
 pub(crate) fn open(path: &Path, resumed_from: u64) -> Result<Lines, Error> {
-    let old = match fs::read_to_string(path) {
-        Err(reason) if reason.kind() == ErrorKind::NotFound => String::new(),
+    let old = match fs::read(path) {
+        Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
         other => other.map_err(files::Error::io("read", path))?,
     };
+    // Behind the rows that were synced, a power loss leaves whatever the disk held there.
+    let old = String::from_utf8_lossy(&old);
     files::write_atomic(path, cut(&old, resumed_from).as_bytes())?;
     Ok(Lines::open(path)?)
 }
@@ -99,8 +101,8 @@ mod tests {
         let mut first = open(&path, 0).unwrap();
         undisturbed[..37].iter().filter_map(row).for_each(|row| first.push(&row).unwrap());
         drop(first);
-        let torn = fs::read_to_string(&path).unwrap() + "38,2,0.";
-        files::write_atomic(&path, torn.as_bytes()).unwrap();
+        let torn = [fs::read(&path).unwrap(), b"38,2,0.\0\0\xff".to_vec()].concat();
+        files::write_atomic(&path, &torn).unwrap();
 
         let mut second = open(&path, 20).unwrap();
         undisturbed[20..].iter().filter_map(row).for_each(|row| second.push(&row).unwrap());

@@ -1,8 +1,9 @@
 //! Numbers and names -> the words that a user reads. Nothing here fails, and nothing lets a file name
 //! move the cursor.
 
-use std::borrow::Cow;
 use std::time::Duration;
+
+pub(crate) use crate::event::escape;
 
 /// A loss: four decimals, and an exponent where they would hide it.
 pub(crate) fn loss(value: f64) -> String {
@@ -63,29 +64,6 @@ pub(crate) fn time_left(elapsed: Duration, done: u64, remaining: u64) -> Option<
 /// The value of a metric by its name: accuracies in percent, everything else like a loss.
 pub(crate) fn metric(name: &str, value: f64) -> String {
     if name.ends_with("accuracy") { percent(value) } else { loss(value) }
-}
-
-/// Text with its control characters, and those that reverse the direction of writing, spelled out. Line
-/// ends stay.
-pub(crate) fn escape(text: &str) -> Cow<'_, str> {
-    let is_harmless = |c: char| c == '\n' || !(c.is_control() || turns_direction(c));
-    if text.chars().all(is_harmless) {
-        return Cow::Borrowed(text);
-    }
-    text.chars()
-        .fold(String::new(), |mut shown, c| {
-            if is_harmless(c) {
-                shown.push(c);
-            } else {
-                shown.extend(c.escape_default());
-            }
-            shown
-        })
-        .into()
-}
-
-fn turns_direction(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

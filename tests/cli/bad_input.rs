@@ -30,6 +30,43 @@ fn refuses_data(lab: &Lab, args: &[&str]) -> Ended {
 // ------------------------------------------------------------------------------------- the experiment
 
 #[test]
+fn a_name_that_leaves_the_runs_folder_is_refused_and_nothing_is_made() {
+    let lab = Lab::new();
+    let long = "a".repeat(129);
+    let names =
+        ["../../x", "..", ".", "", "/tmp/x", "~", "~root", "a/b", "$HOME", "a b", "ä", &long];
+    for name in names {
+        let ended = refuses(&lab, &["small.toml", &format!("experiment.name={name:?}")]);
+        ended.says(&["`experiment.name`", "cannot name a folder"]);
+    }
+    for name in [r#""a\nb""#, r#""\u001b[2J""#, r#""..\u202e""#] {
+        lab.write("small.toml", BASE.replace("\"small\"", name));
+        refuses(&lab, &["small.toml"]).says(&["cannot name a folder"]);
+    }
+}
+
+#[test]
+fn nothing_that_an_experiment_or_a_path_says_acts_on_the_terminal() {
+    let lab = Lab::new();
+    lab.write("raw.toml", "[experiment]\nname = \"a\x1b[31mb\" # \x1b[2J\u{202e}\n");
+    refuses(&lab, &["raw.toml"]).says(&["name = \"a?[31mb\" # ?[2J???"]);
+    lab.write("key.toml", format!("\"\\u001b[31mkey\" = 1\n{BASE}"));
+    refuses(&lab, &["key.toml"]).says(&["\\u{1b}[31mkey"]);
+    let elsewhere = "[logging]\ndir = \"/proc/\\u001b[31mx\"";
+    lab.write("small.toml", BASE.replace("[logging]", elsewhere));
+    for (code, args) in [
+        (6, ["small.toml", "train.epochs=1"]),
+        (2, ["resume", "\x1b[31mx"]),
+        (2, ["report", "\x1b[31mx"]),
+    ] {
+        let ended = lab.run(&args);
+        assert!(ended.stderr.contains("\\u{1b}[31mx"), "{args:?}: {}", ended.stderr);
+        assert!(!(ended.stderr + &ended.stdout).contains('\x1b'), "{args:?}");
+        assert_eq!(ended.code, code, "{args:?}");
+    }
+}
+
+#[test]
 fn a_misspelt_key_is_shown_with_its_line_and_the_right_name() {
     let lab = Lab::new();
     lab.write("small.toml", BASE.replace("lr = 1e-3", "lrr = 1e-3"));

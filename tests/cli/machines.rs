@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
@@ -21,13 +22,13 @@ const ENDLESS: [&str; 5] = [
 ];
 
 /// Folders that stand for machines, with one token.
-struct Machines {
-    labs: Vec<Lab>,
+pub(crate) struct Machines {
+    pub(crate) labs: Vec<Lab>,
     port: String,
 }
 
 impl Machines {
-    fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         let labs: Vec<Lab> = (0..count).map(|_| Lab::with(BASE)).collect();
         labs[0].run_to(0, &["token", "run.token"]);
         for lab in &labs[1..] {
@@ -39,13 +40,24 @@ impl Machines {
     }
 
     fn start_with(&self, node: usize, verb: &[&str], changes: &[&str]) -> Running {
+        spawn(self.command(&self.labs[node], node, verb, changes))
+    }
+
+    /// The program in `lab` as the machine `node`.
+    pub(crate) fn command(
+        &self,
+        lab: &Lab,
+        node: usize,
+        verb: &[&str],
+        changes: &[&str],
+    ) -> Command {
         let (count, number) = (self.labs.len().to_string(), node.to_string());
         let flags = ["--nnodes", &count, "--node-rank", &number, "--master-addr", "127.0.0.1"];
         let more = ["--master-port", &self.port, "--token-file", "run.token"];
-        self.labs[node].start(&[verb, &flags, &more, changes].concat())
+        lab.ddprun(&[verb, &flags, &more, changes].concat())
     }
 
-    fn start(&self, node: usize, changes: &[&str]) -> Running {
+    pub(crate) fn start(&self, node: usize, changes: &[&str]) -> Running {
         self.start_with(node, &["small.toml", "--nproc-per-node", "1"], changes)
     }
 
@@ -58,7 +70,7 @@ impl Machines {
     }
 
     /// All nodes in an endless run, with a checkpoint.
-    fn endless(&self, changes: &[&str]) -> Vec<Running> {
+    pub(crate) fn endless(&self, changes: &[&str]) -> Vec<Running> {
         let changes = [&ENDLESS[..], changes].concat();
         let mut all: Vec<Running> =
             (0..self.labs.len()).map(|node| self.start(node, &changes)).collect();
@@ -67,17 +79,17 @@ impl Machines {
         all
     }
 
-    fn are_clean(&self) {
+    pub(crate) fn are_clean(&self) {
         self.labs.iter().for_each(Lab::is_clean);
     }
 }
 
-fn end(all: Vec<Running>) -> Vec<Ended> {
+pub(crate) fn end(all: Vec<Running>) -> Vec<Ended> {
     all.into_iter().map(Running::wait).collect()
 }
 
 /// The end state of a run.
-fn state(lab: &Lab) -> [Vec<u8>; 3] {
+pub(crate) fn state(lab: &Lab) -> [Vec<u8>; 3] {
     let file = |name: &str| fs::read(lab.checkpoints().join("latest").join(name)).unwrap();
     ["model.safetensors", "optimizer.safetensors", "state.json"].map(file)
 }

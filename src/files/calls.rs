@@ -1,0 +1,92 @@
+//! The calls that change a file system. With the feature `failpoints` they can be noted, so that a test can ask what is
+//! left of them when the power goes (`tests/cli/power_loss.rs`).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::Path;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::failpoint::note;
+
+/// Makes a folder and those above it. Returns what was not there, innermost first.
+pub(super) fn make_folders(path: &Path) -> io::Result<Vec<&Path>> {
+    let is_there = |folder: &Path| folder.as_os_str().is_empty() || folder.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(|folder| !is_there(folder)).collect();
+    fs::create_dir_all(path)?;
+    missing.iter().rev().for_each(|folder| note("make folder", &[folder], b""));
+    Ok(missing)
+}
+
+/// Makes a file that is not there, mode 0644 less the umask.
+pub(super) fn make_file(path: &Path) -> io::Result<File> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    note("make file", &[path], b"");
+    Ok(made)
+}
+
+/// Opens a file for reading and appending, and makes it if needed, mode 0644 less the umask. Says whether it was made.
+pub(super) fn open_to_append(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).mode(0o644);
+    match options.open(path) {
+        Err(reason) if reason.kind() == ErrorKind::NotFound => {}
+        opened => return Ok((opened?, false)),
+    }
+    let made = options.create(true).open(path)?;
+    note("make file", &[path], b"");
+    Ok((made, true))
+}
+
+/// Writes to the end of what was written.
+pub(super) fn write(mut file: &File, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(bytes)?;
+    note("write", &[path], bytes);
+    Ok(())
+}
+
+/// Waits until the file, or the names in the folder, are on disk.
+pub(super) fn sync(file: &File, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    note("sync", &[path], b"");
+    Ok(())
+}
+
+/// As [`sync`], without the times of the file.
+pub(super) fn sync_data(file: &File, path: &Path) -> io::Result<()> {
+    file.sync_data()?;
+    note("sync", &[path], b"");
+    Ok(())
+}
+
+pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    note("rename", &[from, to], b"");
+    Ok(())
+}
+
+pub(super) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?;
+    note("exchange", &[one, other], b"");
+    Ok(())
+}
+
+pub(super) fn make_link(target: &Path, link: &Path) -> io::Result<()> {
+    symlink(target, link)?;
+    note("make link", &[link], target.as_os_str().as_encoded_bytes());
+    Ok(())
+}
+
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    note("remove", &[path], b"");
+    Ok(())
+}
+
+/// Removes a folder and everything in it.
+pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
+    fs::remove_dir_all(path)?;
+    note("remove", &[path], b"");
+    Ok(())
+}
