@@ -45,19 +45,21 @@ struct Work {
 
 const ADAMW: [&str; 3] =
     ["optimizer.name=adamw", "optimizer.lr=1e-3", "optimizer.weight_decay=0.1"];
-const GPT_124M: [&str; 5] = [
+const GPT_124M: [&str; 6] = [
     "model.name=gpt",
     "model.n_layers=12",
     "model.n_heads=12",
     "model.d_model=768",
     "model.dropout=0",
+    "model.bias=false",
 ];
-const GPT_TINY: [&str; 5] = [
+const GPT_TINY: [&str; 6] = [
     "model.name=gpt",
     "model.n_layers=2",
     "model.n_heads=2",
     "model.d_model=16",
     "model.dropout=0",
+    "model.bias=false",
 ];
 
 const WORKS: [Work; 4] = [
