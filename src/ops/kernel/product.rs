@@ -34,9 +34,9 @@ pub(in crate::ops) enum Sums {
 
 /// Finishes pieces of the result while they are in the cache: bias, activation, residual.
 pub(in crate::ops) trait Epilogue {
-    /// `values` are row `row` of the output, with all products added. Each row is given once. `level` is the
-    /// instruction set of the product.
-    fn finish(&mut self, level: Arch, row: usize, values: &mut [f32]);
+    /// `values` are rows of the output, side by side, from row `first` on, with all products added. Each row is given
+    /// once. `level` is the instruction set of the product.
+    fn finish(&mut self, level: Arch, first: usize, values: &mut [f32]);
 
     /// Whether there is anything to finish.
     fn is_wanted(&self) -> bool {
@@ -259,9 +259,14 @@ impl<L: Left> Product<'_, '_, L> {
         if !self.epilogue.is_wanted() {
             return;
         }
-        for row in rows {
-            let out = &mut self.out.values[self.out.starts[row]..][..self.b.columns];
-            self.epilogue.finish(self.b.level, row, out);
+        let (starts, columns) = (self.out.starts, self.b.columns);
+        let mut first = rows.start;
+        while first < rows.end {
+            let lies_beside = |&row: &usize| starts[row] == starts[first] + (row - first) * columns;
+            let end = first + (first..rows.end).take_while(lies_beside).count();
+            let values = &mut self.out.values[starts[first]..][..(end - first) * columns];
+            self.epilogue.finish(self.b.level, first, values);
+            first = end;
         }
     }
 }

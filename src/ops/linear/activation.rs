@@ -100,18 +100,20 @@ impl Epilogue for Finish<'_> {
         bias.is_some() || before.is_some() || *activation != LinearActivation::Identity
     }
 
-    fn finish(&mut self, level: Arch, row: usize, values: &mut [f32]) {
+    fn finish(&mut self, level: Arch, first: usize, values: &mut [f32]) {
         vectorised_for(
             level,
             #[inline(always)]
             || {
                 if let Some(bias) = self.bias {
-                    for (value, bias) in values.iter_mut().zip(bias) {
-                        *value += bias;
+                    for row in values.chunks_exact_mut(self.width) {
+                        for (value, bias) in row.iter_mut().zip(bias) {
+                            *value += bias;
+                        }
                     }
                 }
                 if let Some(before) = &mut self.before {
-                    before[row * self.width..][..values.len()].copy_from_slice(values);
+                    before[first * self.width..][..values.len()].copy_from_slice(values);
                 }
                 activate_block(values, self.activation);
             },
