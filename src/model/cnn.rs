@@ -51,12 +51,16 @@ struct SimpleCnn {
 
 impl Model for SimpleCnn {
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let x = ops::nchw_to_nhwc(input)?;
-        let x = ops::relu(&self.conv1.forward(&x, pass)?)?;
-        let x = ops::relu(&self.conv2.forward(&x, pass)?)?;
-        let x = ops::max_pool2d(&x, 2, Window { stride: 2, padding: 0 })?;
-        let x = ops::nhwc_to_nchw(&self.dropout1.forward(&x, pass)?)?.flatten_from(1)?;
-        let x = self.dropout2.forward(&ops::relu(&self.fc1.forward(&x, pass)?)?, pass)?;
-        self.fc2.forward(&x, pass)
+        let features = ops::chain(input, |x| {
+            let x = ops::nchw_to_nhwc(x)?;
+            let x = ops::relu(&self.conv1.forward(&x, pass)?)?;
+            let x = ops::relu(&self.conv2.forward(&x, pass)?)?;
+            let x = ops::max_pool2d(&x, 2, Window { stride: 2, padding: 0 })?;
+            ops::nhwc_to_nchw(&self.dropout1.forward(&x, pass)?)
+        })?;
+        ops::chain(&features.flatten_from(1)?, |x| {
+            let x = ops::relu(&self.fc1.forward(x, pass)?)?;
+            self.fc2.forward(&self.dropout2.forward(&x, pass)?, pass)
+        })
     }
 }

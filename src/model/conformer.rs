@@ -69,8 +69,8 @@ impl Block {
     ) -> Result<Tensor> {
         let [norm1, norm_attention, norm_conv, norm2, norm_out] = &self.norms;
         let half = |part: &FeedForward, norm: &LayerNorm, x: &Tensor, dropout: &Dropout| {
-            let inner = dropout.forward(&part.forward(&norm.forward(x)?, pass)?, pass)?;
-            x + (inner * 0.5)?
+            let inner = |x: &Tensor| dropout.forward(&part.forward(&norm.forward(x)?, pass)?, pass);
+            x + (ops::chain(x, inner)? * 0.5)?
         };
         let x = half(&self.feed_forward[0], norm1, x, &self.dropout)?;
         let seen = self.attention.forward(&norm_attention.forward(&x)?, positions, frames, pass)?;
