@@ -37,10 +37,10 @@ every = "never"
 "#;
 
 /// KiB that a rank may have: its stack of 512 MiB, and too little for a pass of 256 rows.
-const LIMIT: u32 = (512 + 240) << 10;
+const LIMIT: u32 = (512 + 170) << 10;
 
 /// Bytes that all processes may have together: enough for two passes of 128 rows, too few for two of 256.
-const TOGETHER: u64 = 440 << 20;
+const TOGETHER: u64 = 330 << 20;
 
 fn lab() -> Lab {
     let lab = Lab::with(WIDE);
