@@ -23,7 +23,7 @@ use super::storage::{same_storage, with_vector};
 
 /// `f(x)`, whose operations are those of this module and become one node of Candle's graph.
 ///
-/// Tensors that a gradient reaches may only be given to operations of this module there ([`super::add`] for a sum);
+/// Tensors that a gradient reaches may only be given to operations of this module there ([`super::add()`] for a sum);
 /// another operation of Candle among them is an error, never a lost gradient. Weights are those of
 /// [`super::Weight::learnt`]. Inside another chain this is `f(x)`.
 ///
