@@ -93,13 +93,45 @@ pub enum Strict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
+/// What may be given instead of "auto".
+pub trait Given: Sized {
+    /// The end of "must be ...".
+    const EXPECTED: &'static str;
+
+    /// The value that a number stands for.
+    fn of_number(_number: u64) -> Option<Self> {
+        None
+    }
+
+    /// The value that an answer stands for.
+    fn of_answer(_answer: bool) -> Option<Self> {
+        None
+    }
+}
+
+impl Given for u32 {
+    const EXPECTED: &'static str = "`\"auto\"` or a whole number";
+
+    fn of_number(number: u64) -> Option<Self> {
+        number.try_into().ok()
+    }
+}
+
+impl Given for bool {
+    const EXPECTED: &'static str = "`\"auto\"`, `true` or `false`";
+
+    fn of_answer(answer: bool) -> Option<Self> {
+        Some(answer)
+    }
+}
+
 struct AutoVisitor<T>(PhantomData<T>);
 
-impl<T: TryFrom<u64>> Visitor<'_> for AutoVisitor<T> {
+impl<T: Given> Visitor<'_> for AutoVisitor<T> {
     type Value = Auto<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`\"auto\"` or a whole number")
+        f.write_str(T::EXPECTED)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
@@ -109,22 +141,24 @@ impl<T: TryFrom<u64>> Visitor<'_> for AutoVisitor<T> {
         }
     }
 
+    fn visit_bool<E: Error>(self, answer: bool) -> Result<Self::Value, E> {
+        let refused = || E::invalid_value(Unexpected::Bool(answer), &self);
+        T::of_answer(answer).map(Auto::Given).ok_or_else(refused)
+    }
+
     fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-        match u64::try_from(number).ok().and_then(|n| T::try_from(n).ok()) {
-            Some(value) => Ok(Auto::Given(value)),
-            None => Err(E::invalid_value(Unexpected::Signed(number), &self)),
-        }
+        let refused = || E::invalid_value(Unexpected::Signed(number), &self);
+        let value = u64::try_from(number).ok().and_then(T::of_number);
+        value.map(Auto::Given).ok_or_else(refused)
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-        match T::try_from(number) {
-            Ok(value) => Ok(Auto::Given(value)),
-            Err(_) => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
-        }
+        let refused = || E::invalid_value(Unexpected::Unsigned(number), &self);
+        T::of_number(number).map(Auto::Given).ok_or_else(refused)
     }
 }
 
-impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
+impl<'de, T: Given> Deserialize<'de> for Auto<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AutoVisitor(PhantomData))
     }
@@ -464,6 +498,18 @@ mod tests {
             (json!("Auto"), None),
             (json!("32"), None),
         ]);
+    }
+
+    #[test]
+    fn auto_may_stand_for_an_answer() {
+        check::<Auto<bool>>(&[
+            (json!("auto"), Some(Auto::Auto)),
+            (json!(true), Some(Auto::Given(true))),
+            (json!(false), Some(Auto::Given(false))),
+            (json!(1), None),
+            (json!("true"), None),
+        ]);
+        check::<Auto<u32>>(&[(json!(true), None)]);
     }
 
     #[test]

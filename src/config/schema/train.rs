@@ -1,9 +1,6 @@
 //! `[train]`: for how long, in which batches and precision.
 
-use std::fmt;
-
-use serde::de::{Error, Unexpected, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::config::values::{Auto, Duration};
 
@@ -34,7 +31,7 @@ pub struct Train {
     /// Keep only the inputs of a model's blocks, and run the blocks again in backward.
     pub activation_checkpointing: bool,
     /// Whether passes on a GPU are recorded once and replayed.
-    pub cuda_graph: CudaGraph,
+    pub cuda_graph: Auto<bool>,
     /// What to do about a loss or gradient that is not finite (beyond fp16's skipped steps).
     pub on_non_finite: OnNonFinite,
 }
@@ -72,59 +69,4 @@ pub enum OnNonFinite {
     Stop,
     /// Leave the parameters as they are and go on with the next step.
     Skip,
-}
-
-/// `train.cuda_graph`: "auto", true or false.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CudaGraph {
-    /// Where it can be.
-    Auto,
-    /// Yes, or the run ends.
-    Given(bool),
-}
-
-impl CudaGraph {
-    /// The answer, if one was given.
-    pub fn given(self) -> Option<bool> {
-        match self {
-            Self::Auto => None,
-            Self::Given(answer) => Some(answer),
-        }
-    }
-}
-
-struct CudaGraphVisitor;
-
-impl Visitor<'_> for CudaGraphVisitor {
-    type Value = CudaGraph;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`\"auto\"`, `true` or `false`")
-    }
-
-    fn visit_bool<E: Error>(self, answer: bool) -> Result<CudaGraph, E> {
-        Ok(CudaGraph::Given(answer))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<CudaGraph, E> {
-        match text {
-            "auto" => Ok(CudaGraph::Auto),
-            _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for CudaGraph {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(CudaGraphVisitor)
-    }
-}
-
-impl Serialize for CudaGraph {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Given(answer) => serializer.serialize_bool(*answer),
-        }
-    }
 }
