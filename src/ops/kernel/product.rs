@@ -107,7 +107,7 @@ pub(in crate::ops) struct Output<'a> {
 }
 
 /// Rows of `out` become or grow by `left b`; then `epilogue` sees them. On the calling thread: blocks of some
-/// 200 rows keep their values of A and of the result in the second-level cache.
+/// 100 rows keep their values of A and of the result in the second-level cache.
 pub(in crate::ops) fn product<L: Left>(
     left: &mut L,
     b: &Panels,
