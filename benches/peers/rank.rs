@@ -71,14 +71,23 @@ impl Trainer {
         let engine = Engine::new(plan.clone(), model, params, group.clone(), None);
         let world = plan.distributed.world_size;
         let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
-        let batch = |index| work.batch(plan.batch.size.count(), rank.0, index).expect("a batch");
-        let (engine, batches) = (engine.expect("an engine"), (0..BATCHES).map(batch).collect());
-        Self { work, plan, rank, group, engine, order, batches, steps: 0 }
+        let (engine, batches) = (engine.expect("an engine"), vec![]);
+        let mut trainer = Self { work, plan, rank, group, engine, order, batches, steps: 0 };
+        trainer.have_batches(1);
+        trainer
+    }
+
+    /// Makes what is missing of `n` batches.
+    fn have_batches(&mut self, n: usize) {
+        let size = self.plan.batch.size.count();
+        let batch = |index| self.work.batch(size, self.rank.0, index).expect("a batch");
+        let more: Vec<_> = (self.batches.len()..n).map(batch).collect();
+        self.batches.extend(more);
     }
 
     fn step(&mut self) {
         let passes = self.order.passes(self.steps % self.order.steps(), self.rank);
-        let batch = &self.batches[self.steps % BATCHES];
+        let batch = &self.batches[self.steps % self.batches.len()];
         self.engine.step(&passes, &mut || Ok(batch.clone()), Wish::Continue).expect("a step");
         self.steps += 1;
     }
@@ -105,6 +114,7 @@ impl Trainer {
         let communication = self.engine.time().communication;
         let before = self.steps;
         if task.repetitions > 0 {
+            self.have_batches(BATCHES);
             let one = self.seconds(2) / 2.0;
             self.seconds(self.agreed(task.seconds / 2.0, one));
             let steps = self.agreed(task.seconds, one);

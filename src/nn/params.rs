@@ -9,10 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};
+use rayon::prelude::*;
 
 use super::checkpoint::{self, Stage};
-use crate::ops::{GradientSink, Place, Uses, Weight};
+use crate::ops::{GradientSink, Place, Uses, Weight, vectorised};
 use crate::rng::{Key, Purpose, name_hash};
+
+/// Initial values that a thread draws at a time.
+const TOGETHER: usize = 1 << 14;
 
 /// Distribution of a parameter's initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,14 +42,37 @@ impl Init {
     }
 
     fn values(self, key: Key, n: usize) -> Vec<f32> {
-        let mut stream = key.stream();
-        let mut draw = || match self {
-            Self::Constant(value) => value,
-            Self::Uniform(bound) => stream.range(-bound, bound),
-            Self::Normal(std) => std * stream.normal(),
-        };
-        (0..n).map(|_| draw() as f32).collect()
+        match self {
+            Self::Constant(value) => vec![value as f32; n],
+            Self::Uniform(bound) => drawn(
+                n,
+                #[inline(always)]
+                |i| 2.0 * bound * key.uniform(i) - bound,
+            ),
+            Self::Normal(std) => drawn(
+                n,
+                #[inline(always)]
+                |i| std * key.normal(2 * i),
+            ),
+        }
     }
+}
+
+/// `n` values, each of its own place, by all threads.
+fn drawn(n: usize, draw: impl Fn(u64) -> f64 + Sync) -> Vec<f32> {
+    let mut values = vec![0.0; n];
+    values.par_chunks_mut(TOGETHER).enumerate().for_each(|(chunk, values)| {
+        let first = (chunk * TOGETHER) as u64;
+        vectorised(
+            #[inline(always)]
+            || {
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value = draw(first + i as u64) as f32;
+                }
+            },
+        );
+    });
+    values
 }
 
 /// All parameters and buffers of a model, in registration order.
