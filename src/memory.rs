@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::units::Bytes;
 
@@ -20,9 +20,6 @@ use crate::units::Bytes;
 const LARGE: usize = 1 << 16;
 /// Alignment of every mapping.
 const PAGE: usize = 4096;
-/// A page that the system may give at once instead of 512: fewer faults on memory that is touched for the first time,
-/// and fewer addresses to translate. Mappings of at least this length begin at such a page.
-const HUGE_PAGE: usize = 2 << 20;
 /// Classes per power of two.
 const STEPS: usize = 8;
 /// Blocks may wait for the next step up to one part in so many of what was in use at most. With half as much a
@@ -193,36 +190,18 @@ fn take(size: usize) -> (*mut u8, bool) {
 
 /// A new zeroed mapping; null if the system refuses.
 fn map(bytes: usize) -> *mut u8 {
-    let block = map_aligned(bytes).or_else(|_| {
-        blocks().release(|_| true);
-        map_aligned(bytes)
-    });
-    block.unwrap_or_else(|_| {
-        blocks().bytes_in_use -= bytes;
-        denied(bytes)
-    })
-}
-
-/// A new zeroed mapping, of huge pages where it is long enough and the system has them.
-fn map_aligned(bytes: usize) -> rustix::io::Result<*mut u8> {
-    let alignment = if bytes < HUGE_PAGE { PAGE } else { HUGE_PAGE };
-    let len = bytes + alignment - PAGE;
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a null hint lets the kernel choose a free range.
-    let start: *mut u8 =
-        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, prot, flags) }?.cast();
-    let before = start.align_offset(alignment);
-    let block = start.wrapping_add(before);
-    if bytes >= HUGE_PAGE {
-        // SAFETY: the parts of the mapping before and behind the block, whole pages that nobody has seen, and advice
-        // about the block itself. An error leaves addresses unused, or pages small.
-        unsafe {
-            let _ = rustix::mm::munmap(start.cast(), before);
-            let _ = rustix::mm::munmap(block.wrapping_add(bytes).cast(), len - bytes - before);
-            let _ = rustix::mm::madvise(block.cast(), bytes, Advice::LinuxHugepage);
-        }
-    }
-    Ok(block)
+    let mapped = || unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, prot, flags) };
+    let block = mapped().or_else(|_| {
+        blocks().release(|_| true);
+        mapped()
+    });
+    let Ok(block) = block else {
+        blocks().bytes_in_use -= bytes;
+        return denied(bytes);
+    };
+    block.cast()
 }
 
 // SAFETY: a block is mapped for itself, at least as long as was asked for, aligned to a page, and given to
