@@ -2,16 +2,10 @@
 
 use std::ops::Range;
 
-use crate::ops::kernel::{
-    Columns, Output, Panels, Part, Rows, Source, Sums, Write, product, product_of_part,
-};
-use crate::ops::lanes::{maximum, sum, sum_of_pairs, vectorised};
-use crate::ops::math::exp;
+use super::scores::{Block, Dropout, PerQuery, QUERIES};
+use crate::ops::kernel::{Columns, Output, Panels, Rows, Source, Sums, Write, product};
+use crate::ops::lanes::{sum_of_pairs, vectorised};
 use crate::ops::scratch::Scratch;
-use crate::rng::Key;
-
-/// Queries per block: their scores stay in the second-level cache.
-const QUERIES: usize = 48;
 
 /// The head's part of an operand: row `i` is `values[i * stride..][..width]`.
 #[derive(Clone, Copy)]
@@ -33,15 +27,18 @@ impl<'a> HeadRows<'a> {
 
     /// Rows `range` as a right operand, (rows, width).
     fn panels(self, range: Range<usize>) -> Panels {
-        let values = self.values.get(range.start * self.stride..).unwrap_or_default();
-        let source = Source { values, tap: 0, row: self.stride, column: 1 };
+        let source = Source { values: self.from(range.start), tap: 0, row: self.stride, column: 1 };
         Panels::pack(source, &[0], range.len(), self.width)
     }
 
-    /// All rows, transposed, as a right operand: (width, rows).
-    fn turned(self) -> Panels {
-        let source = Source { values: self.values, tap: 0, row: 1, column: self.stride };
-        Panels::pack(source, &[0], self.width, self.length)
+    /// Rows `range`, transposed, as a right operand: (width, rows).
+    fn turned(self, range: Range<usize>) -> Panels {
+        let source = Source { values: self.from(range.start), tap: 0, row: 1, column: self.stride };
+        Panels::pack(source, &[0], self.width, range.len())
+    }
+
+    fn from(self, row: usize) -> &'a [f32] {
+        self.values.get(row * self.stride..).unwrap_or_default()
     }
 }
 
@@ -51,9 +48,7 @@ pub(super) struct Head<'a> {
     pub(super) k: HeadRows<'a>,
     pub(super) v: HeadRows<'a>,
     pub(super) causal: bool,
-    pub(super) dropout: Option<(f64, Key)>,
-    /// Number of the head's first probability, for dropout.
-    pub(super) first_element: usize,
+    pub(super) dropout: Option<Dropout>,
 }
 
 /// Of one head, (length, d), zeroed.
@@ -63,26 +58,9 @@ pub(super) struct Gradients<'a> {
     pub(super) v: &'a mut [f32],
 }
 
-/// A block of queries at work.
-struct Block {
-    queries: Range<usize>,
-    /// Keys that any of them sees.
-    keys: usize,
-}
-
 impl Head<'_> {
     fn blocks(&self) -> impl Iterator<Item = Block> + use<> {
-        let (t, s, causal) = (self.q.length, self.k.length, self.causal);
-        (0..t).step_by(QUERIES).map(move |first| {
-            let queries = first..(first + QUERIES).min(t);
-            let keys = if causal { queries.end.min(s) } else { s };
-            Block { queries, keys }
-        })
-    }
-
-    /// Keys that a query sees.
-    fn seen(&self, query: usize) -> usize {
-        if self.causal { (query + 1).min(self.k.length) } else { self.k.length }
+        Block::all(self.q.length, self.k.length, self.causal)
     }
 
     fn scale(&self) -> f32 {
@@ -91,38 +69,16 @@ impl Head<'_> {
 
     /// The result (t, d), and for each query the logarithm of its sum of exponentials.
     pub(super) fn forward(&self, y: &mut [f32], log_sums: &mut [f32]) {
-        let (keys, values) = (self.k.turned(), self.v.panels(0..self.k.length));
-        let (s, d) = (self.k.length, self.q.width);
-        let mut scores = Scratch::new(QUERIES.min(self.q.length) * s);
-        let mut kept = Scratch::new(s);
+        let d = self.q.width;
         for block in self.blocks() {
-            self.products(self.q, &keys, &block, &mut scores);
-            let mut shares = [0.0; QUERIES];
-            for (i, query) in block.queries.clone().enumerate() {
-                let row = &mut scores[i * s..][..block.keys];
-                let seen = self.seen(query);
-                let (log_sum, share) = vectorised(
-                    #[inline(always)]
-                    || exponentials(row, seen, self.scale()),
-                );
-                (log_sums[query], shares[i]) = (log_sum, share);
-                if let Some(kept) = self.kept(query, seen, &mut kept) {
-                    vectorised(
-                        #[inline(always)]
-                        || {
-                            for (p, kept) in row.iter_mut().zip(kept) {
-                                *p *= kept;
-                            }
-                        },
-                    );
-                }
+            let mut p = by_key(self.k, self.q, &block);
+            let (sums, shares) = block.exponentials(&mut p, self.scale());
+            log_sums[block.queries.clone()].copy_from_slice(&sums[..block.queries.len()]);
+            if let Some(dropout) = self.dropout {
+                multiply(&mut p, &dropout.factors(&block));
             }
-            let rows: Vec<&[f32]> = scores.chunks(s.max(1)).take(block.queries.len()).collect();
             let y = &mut y[block.queries.start * d..block.queries.end * d];
-            let mut out = row_major(y, d, Write::Replace);
-            let part = Part { depth: block.keys, columns: d };
-            let mut rows = Rows { slices: &rows, taps: 1 };
-            product_of_part(&mut rows, &values, part, out.output());
+            over_keys(self.v, p, &block, y);
             for (y, share) in y.chunks_exact_mut(d).zip(shares) {
                 for y in y {
                     *y *= share;
@@ -139,139 +95,99 @@ impl Head<'_> {
         log_sums: &[f32],
         gradients: &mut Gradients<'_>,
     ) {
-        let (turned_k, k, turned_v) =
-            (self.k.turned(), self.k.panels(0..self.k.length), self.v.turned());
-        let (s, d) = (self.k.length, self.q.width);
-        let mut p = Scratch::new(QUERIES.min(self.q.length) * s);
-        let mut ds = Scratch::new(QUERIES.min(self.q.length) * s);
-        let mut kept = Scratch::new(s);
+        let d = self.q.width;
         for block in self.blocks() {
-            self.products(self.q, &turned_k, &block, &mut p);
-            self.products(dy, &turned_v, &block, &mut ds);
-            for (i, query) in block.queries.clone().enumerate() {
-                let (p, ds) = (&mut p[i * s..][..block.keys], &mut ds[i * s..][..block.keys]);
-                let seen = self.seen(query);
-                let kept = self.kept(query, seen, &mut kept);
-                let row = Row { seen, scale: self.scale(), log_sum: log_sums[query], kept };
-                let (y, dy) = (y.row(query), dy.row(query));
-                vectorised(
-                    #[inline(always)]
-                    || row.pull_back(p, ds, y, dy),
-                );
+            let (mut p, mut ds) = (by_key(self.k, self.q, &block), by_key(self.v, dy, &block));
+            let factors = self.dropout.map(|dropout| dropout.factors(&block));
+            if let Some(factors) = &factors {
+                multiply(&mut ds, factors);
             }
-            let rows = block.queries.len();
-            let p: Vec<&[f32]> = p.chunks(s.max(1)).take(rows).collect();
-            let ds: Vec<&[f32]> = ds.chunks(s.max(1)).take(rows).collect();
+            let mut sums = [0.0; QUERIES];
+            sums[..block.queries.len()].copy_from_slice(&log_sums[block.queries.clone()]);
+            let means = products_of_rows(y, dy, &block);
+            block.pull_back((&mut p, &mut ds), (&sums, &means), self.scale());
+            if let Some(factors) = &factors {
+                multiply(&mut p, factors);
+            }
+            add_over_queries(&p, dy, &block, gradients.v);
+            add_over_queries(&ds, self.q, &block, gradients.k);
             let dq = &mut gradients.q[block.queries.start * d..block.queries.end * d];
-            let mut dq = row_major(dq, d, Write::Replace);
-            let part = Part { depth: block.keys, columns: d };
-            product_of_part(&mut Rows { slices: &ds, taps: 1 }, &k, part, dq.output());
-            let mut dk = row_major(&mut gradients.k[..block.keys * d], d, Write::Add);
-            let q = self.q.panels(block.queries.clone());
-            product(&mut Columns::new(&ds, block.keys), &q, dk.output(), &mut ());
-            let mut dv = row_major(&mut gradients.v[..block.keys * d], d, Write::Add);
-            let dy = dy.panels(block.queries.clone());
-            product(&mut Columns::new(&p, block.keys), &dy, dv.output(), &mut ());
+            over_keys(self.k, ds, &block, dq);
         }
     }
+}
 
-    /// out (queries, s) = the block's rows of `left` times the keys that it sees.
-    fn products(&self, left: HeadRows<'_>, keys: &Panels, block: &Block, out: &mut [f32]) {
-        let rows = left.rows(block.queries.clone());
-        let starts: Vec<usize> = (0..rows.len()).map(|i| i * self.k.length).collect();
-        let part = Part { depth: left.width, columns: block.keys };
-        let out = Output { values: out, starts: &starts, write: Write::Replace, sums: Sums::Long };
-        product_of_part(&mut Rows { slices: &rows, taps: 1 }, keys, part, out);
-    }
+/// (keys, queries): products of the rows of `by_key` and `by_query`.
+fn by_key(by_key: HeadRows<'_>, by_query: HeadRows<'_>, block: &Block) -> Scratch {
+    let mut out = Scratch::new(block.len());
+    let rows = by_key.rows(0..block.keys);
+    let starts = starts(block.len(), block.width());
+    let output =
+        Output { values: &mut out, starts: &starts, write: Write::Replace, sums: Sums::Long };
+    let by_query = by_query.turned(block.queries.clone());
+    product(&mut Rows { slices: &rows, taps: 1 }, &by_query, output, &mut ());
+    out
+}
 
-    /// What dropout multiplies each probability of a query by.
-    fn kept<'k>(&self, query: usize, seen: usize, kept: &'k mut [f32]) -> Option<&'k [f32]> {
-        let (p, key) = self.dropout?;
-        let scale = if p < 1.0 { (1.0 / (1.0 - p)) as f32 } else { 0.0 };
-        let first = self.first_element + query * self.k.length;
-        let kept = &mut kept[..seen];
-        for (i, kept) in kept.iter_mut().enumerate() {
-            *kept = if key.uniform((first + i) as u64) >= p { scale } else { 0.0 };
+/// `out`, (queries, d): the rows of `by_key`, added up with the weights of each query, `weights` (keys, queries).
+fn over_keys(by_key: HeadRows<'_>, weights: Scratch, block: &Block, out: &mut [f32]) {
+    let (d, width) = (by_key.width, block.width());
+    let weights = Panels::of_rows(weights, block.keys, width);
+    let mut turned = Scratch::new(d * width);
+    let starts = starts(turned.len(), width);
+    let output =
+        Output { values: &mut turned, starts: &starts, write: Write::Replace, sums: Sums::Long };
+    let rows = by_key.rows(0..block.keys);
+    product(&mut Columns::new(&rows, d), &weights, output, &mut ());
+    for (query, out) in out.chunks_exact_mut(d).enumerate() {
+        for (out, turned) in out.iter_mut().zip(turned.chunks_exact(width)) {
+            *out = turned[query];
         }
-        Some(kept)
     }
 }
 
-/// Rows of `width` values one after the other.
-struct RowMajor<'a> {
-    values: &'a mut [f32],
-    starts: Vec<usize>,
-    write: Write,
+/// `out`, (keys, d), grows by the rows of `by_query`, added up with the weights of each key, `weights` (keys, queries).
+fn add_over_queries(weights: &[f32], by_query: HeadRows<'_>, block: &Block, out: &mut [f32]) {
+    let out = &mut out[..block.keys * by_query.width];
+    let starts = starts(out.len(), by_query.width);
+    let rows: Vec<&[f32]> = weights.chunks_exact(block.width()).collect();
+    let output = Output { values: out, starts: &starts, write: Write::Add, sums: Sums::Long };
+    let by_query = by_query.panels(block.queries.clone());
+    product(&mut Rows { slices: &rows, taps: 1 }, &by_query, output, &mut ());
 }
 
-fn row_major(values: &mut [f32], width: usize, write: Write) -> RowMajor<'_> {
-    let starts = (0..values.len()).step_by(width).collect();
-    RowMajor { values, starts, write }
-}
-
-impl RowMajor<'_> {
-    fn output(&mut self) -> Output<'_> {
-        Output { values: self.values, starts: &self.starts, write: self.write, sums: Sums::Long }
-    }
-}
-
-/// Scores become exponentials relative to the largest; those beyond `seen` become 0. Returns the logarithm of
-/// their sum, and one over the sum relative to the largest.
-#[inline(always)]
-fn exponentials(row: &mut [f32], seen: usize, scale: f32) -> (f32, f32) {
-    let (row, unseen) = row.split_at_mut(seen);
-    unseen.fill(0.0);
-    let largest = maximum(row);
-    for x in row.iter_mut() {
-        *x = exp((*x - largest) * scale);
-    }
-    let total = sum(
-        row,
-        #[inline(always)]
-        |x| x,
-    );
-    ((f64::from(largest * scale) + total.ln()) as f32, (1.0 / total) as f32)
-}
-
-/// One query in backward.
-struct Row<'a> {
-    seen: usize,
-    scale: f32,
-    log_sum: f32,
-    kept: Option<&'a [f32]>,
-}
-
-impl Row<'_> {
-    /// `p` holds products with keys and becomes the probabilities after dropout; `ds` holds their gradients and
-    /// becomes those of the products.
-    #[inline(always)]
-    fn pull_back(&self, p: &mut [f32], ds: &mut [f32], y: &[f32], dy: &[f32]) {
-        let ((p, p_unseen), (ds, ds_unseen)) =
-            (p.split_at_mut(self.seen), ds.split_at_mut(self.seen));
-        p_unseen.fill(0.0);
-        ds_unseen.fill(0.0);
-        // Sum over keys of probability times gradient, which is also that over the result.
-        let mean = sum_of_pairs(
-            y,
-            dy,
+/// Of each query, the product of its rows.
+fn products_of_rows(x: HeadRows<'_>, y: HeadRows<'_>, block: &Block) -> PerQuery {
+    let mut products = [0.0; QUERIES];
+    for (product, query) in products.iter_mut().zip(block.queries.clone()) {
+        let (x, y) = (x.row(query), y.row(query));
+        *product = vectorised(
             #[inline(always)]
-            |y, dy| y * dy,
+            || {
+                sum_of_pairs(
+                    x,
+                    y,
+                    #[inline(always)]
+                    |x, y| x * y,
+                )
+            },
         ) as f32;
-        for p in p.iter_mut() {
-            *p = exp(p.mul_add(self.scale, -self.log_sum));
-        }
-        match self.kept {
-            None => {
-                for (p, ds) in p.iter().zip(ds) {
-                    *ds = p * (*ds - mean) * self.scale;
-                }
-            }
-            Some(kept) => {
-                for ((p, ds), kept) in p.iter_mut().zip(ds).zip(kept) {
-                    *ds = *p * (*ds * kept - mean) * self.scale;
-                    *p *= kept;
-                }
-            }
-        }
     }
+    products
+}
+
+fn multiply(values: &mut [f32], factors: &[f32]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (value, factor) in values.iter_mut().zip(factors) {
+                *value *= factor;
+            }
+        },
+    );
+}
+
+/// Where rows of `width` values begin.
+fn starts(len: usize, width: usize) -> Vec<usize> {
+    (0..len).step_by(width).collect()
 }

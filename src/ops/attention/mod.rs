@@ -7,6 +7,7 @@
 mod head;
 #[cfg(feature = "cuda")]
 mod on_gpu;
+mod scores;
 
 use std::sync::OnceLock;
 
@@ -24,6 +25,7 @@ use super::storage::{output, read, slice, tensor};
 use crate::plan::Precision;
 use crate::rng::Key;
 use head::{Gradients, Head, HeadRows};
+use scores::Dropout;
 
 /// What kind of attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,8 +130,12 @@ impl Op {
             k: rows(k),
             v: rows(v),
             causal: self.attention.causal,
-            dropout: self.attention.dropout,
-            first_element: index * self.sizes.t * self.sizes.s,
+            dropout: self.attention.dropout.map(|(probability, key)| Dropout {
+                probability,
+                key,
+                first: index * self.sizes.t * self.sizes.s,
+                keys: self.sizes.s,
+            }),
         }
     }
 

@@ -24,5 +24,5 @@ pub(in crate::ops) use columns::Columns;
 pub(in crate::ops) use level::{best, run};
 pub(in crate::ops) use matrix::{Matrix, multiplied, multiply, multiply_block, rows_per_block};
 pub(in crate::ops) use panels::{Block, Panels, Source};
-pub(in crate::ops) use product::{Epilogue, Output, Part, Sums, Write, product, product_of_part};
+pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};
 pub(in crate::ops) use rows::Rows;

@@ -86,6 +86,25 @@ impl Panels {
         panels
     }
 
+    /// B, row-major (depth, columns), for the processor's best level: `values` as they are, if whole registers of one
+    /// panel hold all columns, else packed.
+    pub(in crate::ops) fn of_rows(values: Scratch, depth: usize, columns: usize) -> Self {
+        let (level, width) = (best(), Width::of(best()));
+        if columns.is_multiple_of(width.lanes) && columns <= width.lanes * width.registers {
+            return Self {
+                values: Arc::new(values),
+                start: 0,
+                width,
+                level,
+                taps: 1,
+                depth,
+                columns,
+            };
+        }
+        let source = Source { values: &values, tap: 0, row: columns, column: 1 };
+        Self::pack(source, &[0], depth, columns)
+    }
+
     /// `N` operands of one shape, (depth, columns), packed together. `fill` writes a block of rows of all of
     /// them, whole registers, so zeros beyond the last column.
     pub(in crate::ops) fn pack_together<const N: usize>(
@@ -136,13 +155,6 @@ impl Panels {
     /// Number of panels.
     pub(super) fn count(&self) -> usize {
         self.columns.div_ceil(self.width.lanes * self.width.registers)
-    }
-
-    /// Panels that hold the first `columns` columns.
-    pub(super) fn count_to(&self, columns: usize) -> usize {
-        let begins_before =
-            |&panel: &usize| self.first_register(panel) * self.width.lanes < columns;
-        (0..self.count()).take_while(begins_before).count()
     }
 
     pub(super) fn panel(&self, panel: usize) -> Panel<'_> {

@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::level::{TILE_ROWS, run};
 use super::panels::{Panel, Panels};
-use super::tile::{Tile, write_row};
+use super::tile::{Tile, write_row, write_whole_rows};
 
 /// Values of A that stay in the first-level cache while all panels of B pass by.
 const NEAR: usize = 3 << 10;
@@ -114,34 +114,12 @@ pub(in crate::ops) fn product<L: Left>(
     out: Output<'_>,
     epilogue: &mut dyn Epilogue,
 ) {
-    let part = Part { depth: b.depth, columns: b.columns };
-    run(b.level, Product { left, b, part, out, epilogue });
-}
-
-/// The part of B that takes part in a product: its first rows (of each tap) and columns.
-#[derive(Clone, Copy)]
-pub(in crate::ops) struct Part {
-    /// Rows of B, and values of each row of A.
-    pub(in crate::ops) depth: usize,
-    /// Columns of B; those of the last panel that is needed are computed, too.
-    pub(in crate::ops) columns: usize,
-}
-
-/// As [`product`], of a part of `b`.
-pub(in crate::ops) fn product_of_part<L: Left>(
-    left: &mut L,
-    b: &Panels,
-    part: Part,
-    out: Output<'_>,
-) {
-    assert!(part.depth <= b.depth && part.columns <= b.columns, "a part of the operand");
-    run(b.level, Product { left, b, part, out, epilogue: &mut () });
+    run(b.level, Product { left, b, out, epilogue });
 }
 
 struct Product<'a, 'e, L> {
     left: &'a mut L,
     b: &'a Panels,
-    part: Part,
     out: Output<'a>,
     // One compiled product serves all epilogues.
     epilogue: &'e mut dyn Epilogue,
@@ -152,8 +130,8 @@ impl<L: Left> WithSimd for Product<'_, '_, L> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let chunks = chunks(self.b.taps, self.part.depth, self.out.sums);
-        let panels = self.b.count_to(self.part.columns);
+        let chunks = chunks(self.b.taps, self.b.depth, self.out.sums);
+        let panels = self.b.count();
         let rows = self.out.starts.len();
         // The rows of a convolution come back at every tap: there the results stay in the cache, panel
         // after panel. In a long product, some rows of a chunk of A do.
@@ -246,11 +224,16 @@ impl<L: Left> Product<'_, '_, L> {
         add: bool,
     ) -> usize {
         let sums = self.left.sums::<S, M, V>(simd, row, chunk, b);
-        let columns = &panel.columns;
-        for (i, sums) in sums.iter().enumerate() {
-            let start = self.out.starts[row + i];
-            let out = &mut self.out.values[start + columns.start..start + columns.end];
-            write_row(simd, sums, out, add);
+        let (starts, columns) = (&self.out.starts[row..row + M], &panel.columns);
+        let out = &mut *self.out.values;
+        if columns.len() == V * S::F32_LANES {
+            write_whole_rows(simd, &sums, out, |i| starts[i] + columns.start, add);
+            return M;
+        }
+        // A copy, so that the sums need no memory on the other way.
+        let in_memory = sums;
+        for (sums, start) in in_memory.iter().zip(starts) {
+            write_row(simd, sums, &mut out[start + columns.start..start + columns.end], add);
         }
         M
     }

@@ -52,6 +52,34 @@ pub(super) fn add_outer<S: Simd, const M: usize, const V: usize>(
     }
 }
 
+/// Writes or adds rows of sums to `out`, of which row `i` begins at `start(i)`, whole registers each.
+#[inline(always)]
+pub(super) fn write_whole_rows<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    sums: &Tile<S, M, V>,
+    out: &mut [f32],
+    start: impl Fn(usize) -> usize,
+    add: bool,
+) {
+    // Written out: a loop over the rows would have the compiler put the sums into memory to count through them.
+    macro_rules! rows {
+        ($($i:literal)*) => {$(
+            if $i < M {
+                let (out, _) = S::as_mut_simd_f32s(&mut out[start($i)..][..V * S::F32_LANES]);
+                write(simd, &sums[$i], &mut out.as_chunks_mut::<V>().0[0], add);
+            }
+        )*};
+    }
+    rows!(0 1 2 3 4 5);
+}
+
+#[inline(always)]
+fn write<S: Simd, const V: usize>(simd: S, sums: &[S::f32s; V], out: &mut [S::f32s; V], add: bool) {
+    for v in 0..V {
+        out[v] = if add { simd.add_f32s(out[v], sums[v]) } else { sums[v] };
+    }
+}
+
 /// Writes or adds one row of sums to `out`, which ends within the last register.
 #[inline(always)]
 pub(super) fn write_row<S: Simd, const V: usize>(
@@ -61,13 +89,6 @@ pub(super) fn write_row<S: Simd, const V: usize>(
     add: bool,
 ) {
     let (whole, rest) = S::as_mut_simd_f32s(out);
-    // The length is a constant here, so that the sums stay in registers.
-    if let Ok(whole) = <&mut [S::f32s; V]>::try_from(&mut *whole) {
-        for v in 0..V {
-            whole[v] = if add { simd.add_f32s(whole[v], sums[v]) } else { sums[v] };
-        }
-        return;
-    }
     for v in 0..V - 1 {
         whole[v] = if add { simd.add_f32s(whole[v], sums[v]) } else { sums[v] };
     }

@@ -1,0 +1,157 @@
+//! Scores of a block of queries: a key per row, a query per column, so that a query's sums go down its column.
+//!
+//! Such rows are what a product packs its right operand into: probabilities and their gradients are multiplied where
+//! they lie, by tiles that are as wide as the block however narrow the heads are.
+
+use std::ops::Range;
+
+use crate::ops::lanes::vectorised;
+use crate::ops::math::exp;
+use crate::ops::scratch::Scratch;
+use crate::rng::Key;
+
+/// Queries per block: the columns of a product's widest panel.
+pub(super) const QUERIES: usize = 64;
+/// Queries side by side in one register of any processor; rows are whole ones.
+const LANES: usize = 16;
+/// Keys whose exponentials are added in f32, before f64 takes over.
+const F32_SUM: usize = 32;
+
+/// One number of each query of a block.
+pub(super) type PerQuery = [f32; QUERIES];
+
+/// A block of queries at work.
+pub(super) struct Block {
+    pub(super) queries: Range<usize>,
+    /// Keys that any of them sees.
+    pub(super) keys: usize,
+    causal: bool,
+}
+
+impl Block {
+    /// The blocks of `t` queries over `s` keys.
+    pub(super) fn all(t: usize, s: usize, causal: bool) -> impl Iterator<Item = Self> {
+        (0..t).step_by(QUERIES).map(move |first| {
+            let queries = first..(first + QUERIES).min(t);
+            let keys = if causal { queries.end.min(s) } else { s };
+            Self { queries, keys, causal }
+        })
+    }
+
+    /// Length of a row.
+    pub(super) fn width(&self) -> usize {
+        self.queries.len().next_multiple_of(LANES)
+    }
+
+    /// Length of all rows.
+    pub(super) fn len(&self) -> usize {
+        self.keys * self.width()
+    }
+
+    /// Queries, from the first on, that do not see `key`.
+    fn hidden(&self, key: usize) -> usize {
+        let before = key.saturating_sub(self.queries.start).min(self.queries.len());
+        if self.causal { before } else { 0 }
+    }
+
+    /// Columns that hold no query become 0, and so that no query sees what it must not, `hidden` there.
+    #[inline(always)]
+    fn hide(&self, key: usize, row: &mut [f32], hidden: f32) {
+        row[..self.hidden(key)].fill(hidden);
+        row[self.queries.len()..].fill(0.0);
+    }
+
+    /// Scores become exponentials relative to the largest of their query. Returns for each query the logarithm of
+    /// their sum, and one over the sum relative to the largest.
+    pub(super) fn exponentials(&self, scores: &mut [f32], scale: f32) -> (PerQuery, PerQuery) {
+        let mut largest = [f32::NEG_INFINITY; QUERIES];
+        let mut totals = [0f64; QUERIES];
+        let width = self.width();
+        vectorised(
+            #[inline(always)]
+            || {
+                for (key, row) in scores.chunks_exact_mut(width).enumerate() {
+                    self.hide(key, row, f32::NEG_INFINITY);
+                    for (largest, x) in largest[..width].iter_mut().zip(row) {
+                        *largest = if *x > *largest { *x } else { *largest };
+                    }
+                }
+                for rows in scores.chunks_mut(F32_SUM * width) {
+                    let mut sums = [0f32; QUERIES];
+                    for row in rows.chunks_exact_mut(width) {
+                        let queries = sums[..width].iter_mut().zip(&largest[..width]);
+                        for (x, (sum, largest)) in row.iter_mut().zip(queries) {
+                            *x = exp((*x - *largest) * scale);
+                            *sum += *x;
+                        }
+                    }
+                    for (total, sum) in totals.iter_mut().zip(sums) {
+                        *total += f64::from(sum);
+                    }
+                }
+            },
+        );
+        let log_sum = |i: usize| (f64::from(largest[i] * scale) + totals[i].ln()) as f32;
+        (std::array::from_fn(log_sum), totals.map(|total| (1.0 / total) as f32))
+    }
+
+    /// In backward: `p` holds scores and becomes the probabilities, `ds` holds the gradients of the probabilities and
+    /// becomes those of the products; `means` are the sums over keys of probability times gradient.
+    pub(super) fn pull_back(
+        &self,
+        (p, ds): (&mut [f32], &mut [f32]),
+        (log_sums, means): (&PerQuery, &PerQuery),
+        scale: f32,
+    ) {
+        let width = self.width();
+        vectorised(
+            #[inline(always)]
+            || {
+                let rows = p.chunks_exact_mut(width).zip(ds.chunks_exact_mut(width));
+                for (key, (p, ds)) in rows.enumerate() {
+                    self.hide(key, p, f32::NEG_INFINITY);
+                    self.hide(key, ds, 0.0);
+                    let queries = log_sums[..width].iter().zip(&means[..width]);
+                    for ((p, ds), (log_sum, mean)) in p.iter_mut().zip(ds).zip(queries) {
+                        *p = exp(p.mul_add(scale, -log_sum));
+                        *ds = *p * (*ds - mean) * scale;
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// What is dropped: number `first + query * keys + key` of `key` decides on a probability.
+#[derive(Clone, Copy)]
+pub(super) struct Dropout {
+    pub(super) probability: f64,
+    pub(super) key: Key,
+    /// Number of the head's first probability.
+    pub(super) first: usize,
+    /// Keys of the head.
+    pub(super) keys: usize,
+}
+
+impl Dropout {
+    /// What each probability of a block is multiplied by: 1 / (1 - p), or 0.
+    pub(super) fn factors(&self, block: &Block) -> Scratch {
+        let scale = 1.0 / (1.0 - self.probability);
+        let scale = if scale.is_finite() { scale as f32 } else { 0.0 };
+        let first = self.first + block.queries.start * self.keys;
+        let mut factors = Scratch::new(block.len());
+        vectorised(
+            #[inline(always)]
+            || {
+                for (key, row) in factors.chunks_exact_mut(block.width()).enumerate() {
+                    for (query, factor) in row.iter_mut().enumerate() {
+                        let number = (first + query * self.keys + key) as u64;
+                        let is_kept = self.key.uniform(number) >= self.probability;
+                        *factor = if is_kept { scale } else { 0.0 };
+                    }
+                }
+            },
+        );
+        factors
+    }
+}
