@@ -222,13 +222,15 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     let why =
         |what: &str| [format!("`train.cuda_graph`: cannot be: {what} (use cuda_graph = \"auto\")")];
     assert_eq!(refused(&[], &with_gpus(0)), why("ranks compute on the CPU"));
+    let several = "over several ranks sums of gradients would no longer run beside backward";
+    assert_eq!(obstacle(&good(&auto(), &["distributed.devices=2"], &one)), Some(several));
+    let wanted = good(&auto(), &[on_gpu[0], "distributed.devices=2"], &one);
+    assert_eq!(obstacle(&wanted), None, "who asks for it gives up the overlap");
+    let accumulated = ["train.gradient_accumulation_steps=2", on_gpu[1]];
+    assert_eq!(obstacle(&good(&auto(), &accumulated, &one)), None);
     assert_eq!(
-        refused(&["distributed.devices=2"], &one),
-        why("the sum of gradients over several ranks is not recorded")
-    );
-    assert_eq!(
-        refused(&["train.gradient_accumulation_steps=2"], &one),
-        why("a step of several passes is not recorded")
+        refused(&["distributed.shards=2"], &one),
+        why("a rank of several shards keeps their gradients elsewhere in each step")
     );
     assert_eq!(refused(&["train.precision=fp16"], &one), why("the loss scale of fp16 moves"));
     assert_eq!(
