@@ -121,7 +121,10 @@ fn over_memory(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
     (0..ranks as u32).map(open).collect()
 }
 
-const WAYS: [fn(usize, Duration) -> Vec<Arc<dyn Control>>; 2] = [over_connections, over_memory];
+/// Makes the control of each of so many ranks, with this patience.
+type Way = fn(usize, Duration) -> Vec<Arc<dyn Control>>;
+
+const WAYS: [Way; 2] = [over_connections, over_memory];
 
 /// The rank's part in a group that rank 0 names `name`; `finds` as in [`Made`].
 fn open(
