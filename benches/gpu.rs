@@ -3,7 +3,7 @@
 //! PyTorch's lines.
 //!
 //! `--first` prints the time from the start of the program to the end of one step of ResNet-50, `--no-graph` launches one kernel after
-//! another, and `--tiny` trains small models on the CPU, to see that all of it works.
+//! another, `--cards` only names the GPUs, and fails without one, and `--tiny` trains small models on the CPU, to see that all of it works.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -12,6 +12,7 @@
 )]
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -201,7 +202,7 @@ impl Work {
             target: if self.is_text() { self.sample.to_vec() } else { vec![] },
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Facts { cores, data, gpus, launched_world: None, nodes: 1 }
+        Facts { cores, data, gpus, launched_world: None, local_rank: 0, nodes: 1 }
     }
 
     /// Noise or tokens, and their answers.
@@ -276,7 +277,7 @@ impl Work {
                 let how = if flags.no_graph { " without graph" } else { "" };
                 let Self { name: model, .. } = self;
                 println!(
-                    "TABLE | ddprun{how} {model}, batch {batch}, {precision} | {line} | {name} |"
+                    "SPEED | {model}, batch {batch}, {precision} | ddprun{how} | {line} | {name} |"
                 );
             }
         }
@@ -307,21 +308,44 @@ struct Flags {
     no_graph: bool,
 }
 
-fn main() {
+/// Names the GPUs, or says why there is none.
+fn cards() -> ExitCode {
+    match visible_gpus() {
+        Some(Ok(gpus)) if !gpus.is_empty() => {
+            for (at, (name, memory)) in gpus.iter().enumerate() {
+                println!("TABLE | GPU {at} | {name} | {memory} |");
+            }
+            ExitCode::SUCCESS
+        }
+        Some(Err(why)) => {
+            println!("SKIPPED: no GPU can be used: {why}");
+            ExitCode::FAILURE
+        }
+        _ => {
+            println!("SKIPPED: CUDA shows no GPU");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn main() -> ExitCode {
     let began = Instant::now();
     let asked: Vec<String> = std::env::args().collect();
     let has = |flag: &str| asked.iter().any(|argument| argument == flag);
+    if has("--cards") {
+        return cards();
+    }
     let flags = Flags { tiny: has("--tiny"), first: has("--first"), no_graph: has("--no-graph") };
     if flags.tiny {
         for work in &TINY {
             work.rows(&Device::Cpu, "the CPU", None, &flags);
         }
-        return;
+        return ExitCode::SUCCESS;
     }
     let gpus = visible_gpus().and_then(std::result::Result::ok).unwrap_or_default();
     let Some((name, memory)) = gpus.into_iter().next() else {
         println!("SKIPPED: no GPU");
-        return;
+        return ExitCode::SUCCESS;
     };
     let device = open_gpu(0).expect("a GPU");
     let facts = GpuFacts { name: name.clone(), memory };
@@ -334,9 +358,10 @@ fn main() {
             "TABLE | ddprun: start to the end of the first step of {}, bf16 | {seconds:.2} s | {name} |",
             work.name
         );
-        return;
+        return ExitCode::SUCCESS;
     }
     for work in &WORKS {
         work.rows(&device, &name, Some(&facts), &flags);
     }
+    ExitCode::SUCCESS
 }

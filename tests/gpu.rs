@@ -7,8 +7,10 @@
     reason = "a test, which prints a row of a table"
 )]
 
+use std::ffi::OsString;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use candle_core::{Device, Result, Tensor, Var};
@@ -316,23 +318,33 @@ fn gpu_initial_weights_are_those_of_the_cpu() {
     assert_eq!(drawn(&Device::Cpu), drawn(&device));
 }
 
+/// The program, in a folder. Where it was carried to another machine, its script says where it is (benches/gpu.sh).
+fn ddprun(folder: &Path) -> Command {
+    let mut command = Command::new(carried("DDPRUN", env!("CARGO_BIN_EXE_ddprun")));
+    command.current_dir(folder);
+    command
+}
+
+/// The same with a short training; the warm-up is an epoch, and two are too few for what the experiment expects.
+fn training(folder: &Path) -> Command {
+    let root = PathBuf::from(carried("DDPRUN_ROOT", env!("CARGO_MANIFEST_DIR")));
+    let mut command = ddprun(folder);
+    command.arg(root.join("experiments/quickstart.toml"));
+    command.args(["train.epochs=2", "expect.\"val/accuracy\".at_least=0.0"]);
+    command
+}
+
+fn carried(name: &str, built: &str) -> OsString {
+    std::env::var_os(name).unwrap_or(built.into())
+}
+
 /// A whole run on GPUs: what it wrote to the terminal.
 fn trains(name: &str, changes: &[&str]) {
     if gpu(name).is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // Where the program was carried to another machine, its script says where it is (benches/gpu.sh).
-    let carried = |name: &str, built: &str| std::env::var_os(name).unwrap_or(built.into());
-    let root = PathBuf::from(carried("DDPRUN_ROOT", env!("CARGO_MANIFEST_DIR")));
-    let ended = Command::new(carried("DDPRUN", env!("CARGO_BIN_EXE_ddprun")))
-        .current_dir(folder.path())
-        .arg(root.join("experiments/quickstart.toml"))
-        // The warm-up is an epoch, and two are too few for what the experiment expects.
-        .args(["train.epochs=2", "expect.\"val/accuracy\".at_least=0.0"])
-        .args(changes)
-        .output()
-        .unwrap();
+    let ended = training(folder.path()).args(changes).output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     if said.contains("refuses two ranks on one GPU") {
         println!("SKIPPED {name}: the NCCL of this machine is too old");
@@ -340,6 +352,38 @@ fn trains(name: &str, changes: &[&str]) {
     }
     assert!(ended.status.success() && said.contains("cuda:0"), "{name}: {said}");
     println!("TABLE | {name} | trained | {} |", shares(folder.path()));
+}
+
+/// A run on two machines that are two folders of this one, and see these GPUs.
+fn trains_on_two_machines(name: &str, see: [&str; 2], changes: &[&str]) {
+    if gpu(name).is_none() {
+        return;
+    }
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let token = folders[0].path().join("run.token");
+    let made = ddprun(folders[0].path()).args(["token", "run.token"]).status().unwrap();
+    assert!(made.success());
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let started: Vec<_> = (0..2)
+        .map(|node| {
+            training(folders[node].path())
+                .args(["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"])
+                .args(["--node-rank", &node.to_string(), "--master-port", &free])
+                .arg("--token-file")
+                .arg(&token)
+                .args(changes)
+                .env("CUDA_VISIBLE_DEVICES", see[node])
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for (node, machine) in started.into_iter().enumerate() {
+        let ended = machine.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{name}, machine {node}: {said}");
+    }
+    println!("TABLE | {name} | trained | {} |", shares(folders[0].path()));
 }
 
 /// What the run says about its time: the share of communication, and of the rest.
@@ -393,6 +437,34 @@ fn gpu_averages_of_weights_and_passes_as_one_graph() {
         let changes = [&graph[..], &[alone, &precision]].concat();
         trains(&format!("one GPU, graph, {precision}"), &changes);
     }
+}
+
+#[test]
+fn gpu_several_passes_in_a_step_and_several_ranks_as_graphs() {
+    let graph = "train.cuda_graph=true";
+    let passes = [
+        graph,
+        "distributed.devices=1",
+        "distributed.shards=1",
+        "train.gradient_accumulation_steps=3",
+        "train.global_batch_size=96",
+    ];
+    trains("one GPU, graph, 3 passes in a step", &passes);
+    trains("two ranks on one GPU, graph", &[graph, "distributed.devices=[0, 0]"]);
+}
+
+#[test]
+fn gpu_two_machines_with_a_gpu_each() {
+    let staged = ["distributed.backend=tcp"];
+    trains_on_two_machines("two machines, one GPU, through TCP", ["0", "0"], &staged);
+    let gpus = ops::visible_gpus().and_then(std::result::Result::ok).map_or(0, |gpus| gpus.len());
+    if gpus < 2 {
+        println!("SKIPPED two machines, NCCL: {gpus} GPUs");
+        return;
+    }
+    trains_on_two_machines("two machines, NCCL", ["0", "1"], &[]);
+    let hook = ["distributed.comm_hook=bf16"];
+    trains_on_two_machines("two machines, NCCL, bf16", ["0", "1"], &hook);
 }
 
 #[test]

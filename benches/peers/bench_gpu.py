@@ -2,6 +2,8 @@
 
     python benches/peers/bench_gpu.py [--compile] [--first] [--tiny]
 
+`--compile` is torch.compile, `--first` prints the time to the end of one step of ResNet-50. In a table of `benches/gpu.sh` each is a column.
+
 Batches come from page-locked memory in each step, as they do in ddprun. `--tiny` trains small models on the CPU, to see that all of it works.
 """
 import argparse
@@ -154,4 +156,4 @@ for name, (build, batch_of, sizes, unit, each) in (TINY if flags.tiny else WORKS
                 said = "failed: " + str(error).split("\n")[0]
             if not flags.tiny:
                 torch.cuda.empty_cache()
-            print(f"TABLE | {title} {name}, batch {batch}, {precision} | {said} | {CARD} |", flush=True)
+            print(f"SPEED | {name}, batch {batch}, {precision} | {title} | {said} | {CARD} |", flush=True)

@@ -112,7 +112,11 @@ pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Fact
         Role::Foreign(place) => Some(place.world),
         Role::Parent | Role::Child(_) => None,
     };
-    Ok(Facts { cores, data, gpus: gpus(), launched_world, nodes })
+    let local_rank = match role {
+        Role::Foreign(place) => place.local_rank.0,
+        Role::Parent | Role::Child(_) => 0,
+    };
+    Ok(Facts { cores, data, gpus: gpus(), launched_world, local_rank, nodes })
 }
 
 /// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told, not hidden: the

@@ -84,7 +84,7 @@ impl Collective for Compressed {
         Some(self.group.describe().unwrap_or(how))
     }
 
-    #[cfg(feature = "cuda")]
+    #[cfg(any(feature = "cuda", test))]
     fn on_gpu(&self) -> Option<&dyn crate::collective::OnGpu> {
         self.group.on_gpu()
     }

@@ -4,6 +4,8 @@
 //! are there between machines only. A message that ends the group takes the place of any other.
 
 use std::io;
+#[cfg(any(feature = "cuda", test))]
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -47,7 +49,13 @@ impl Calls {
         self.bell.ring();
     }
 
-    fn reason(&self) -> Option<String> {
+    /// Whether to wait no longer.
+    pub(super) fn gives_up(&self) -> bool {
+        self.gives_up.load(Ordering::SeqCst)
+    }
+
+    /// Why to end the group, if so.
+    pub(super) fn reason(&self) -> Option<String> {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -131,6 +139,31 @@ pub(super) fn end_all(lines: &mut [Line], me: Rank, error: &Error) {
     }
 }
 
+/// Why the group has ended, as far as the lines tell between two calls: a rank that says so, or is gone. What a rank says that is
+/// ahead, in its next call, stays where it is. Waits for nobody.
+#[cfg(any(feature = "cuda", test))]
+pub(super) fn heard_end(lines: &mut [Line], call: &Call) -> Option<Error> {
+    let mut fds: Vec<_> = lines.iter().map(|l| PollFd::new(&l.socket, PollFlags::IN)).collect();
+    // What cannot be asked now is asked at the next look.
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
+    let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    drop(fds);
+    let mut ready = lines.iter_mut().zip(ready).filter_map(|(line, ready)| ready.then_some(line));
+    ready.find_map(|line| match Incoming::begins_with_end(&line.socket) {
+        Ok(false) => None,
+        Ok(true) => {
+            let mut words = Incoming::new(Target::Slice(&mut []));
+            let mut pulled = Ok(true);
+            while words.may_be_end() && matches!(pulled, Ok(true)) {
+                pulled = words.pull(&line.socket, line.receive.as_mut());
+            }
+            let broken = pulled.err().unwrap_or_else(|| ErrorKind::UnexpectedEof.into());
+            Some(words.end().unwrap_or_else(|| line.gone(call, &broken)))
+        }
+        Err(why) => Some(line.gone(call, &why)),
+    })
+}
+
 /// Both directions of a line.
 struct Talk<'a> {
     line: &'a mut Line,
@@ -196,7 +229,7 @@ fn talk(
         }
         if has_moved {
             waited = Duration::ZERO;
-        } else if waited >= timeout || calls.gives_up.load(Ordering::SeqCst) {
+        } else if waited >= timeout || calls.gives_up() {
             return Err(Error::Timeout { call: *call, missing: missing(talks, call), waited });
         } else {
             waited += sleep(talks, &calls.bell, timeout.saturating_sub(waited));

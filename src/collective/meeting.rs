@@ -288,7 +288,7 @@ fn ended(mapping: &Mapping) -> Error {
 }
 
 /// Why the group ended, if it did.
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", test))]
 pub(super) fn end_of(mapping: &Mapping) -> Option<Error> {
     (mapping.word(ENDED_BY).load(SeqCst) != 0).then(|| ended(mapping))
 }

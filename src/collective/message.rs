@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+#[cfg(any(feature = "cuda", test))]
+use rustix::net::RecvFlags;
 use rustix::net::SendFlags;
 
 use crate::collective::{Call, Error, Op};
@@ -223,6 +225,23 @@ impl<'a> Incoming<'a> {
                 self.reason.resize(range.end, 0);
                 &mut self.reason[range]
             }
+        }
+    }
+
+    /// Whether the next message at the socket, of which nothing was received yet, is the end of the group. It stays there.
+    ///
+    /// # Errors
+    ///
+    /// The other end is gone.
+    #[cfg(any(feature = "cuda", test))]
+    pub(super) fn begins_with_end(socket: &OwnedFd) -> io::Result<bool> {
+        let mut bytes = [0; HEADER];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(socket, &mut bytes, flags) {
+            Ok((0, _)) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok((n, _)) => Ok(n == HEADER && fields(&bytes)[0] == END),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
         }
     }
 

@@ -21,6 +21,8 @@ mod meeting;
 mod message;
 #[cfg(feature = "cuda")]
 mod nccl;
+#[cfg(any(feature = "cuda", test))]
+mod pair;
 mod reduce;
 mod segment;
 mod shm;
@@ -97,7 +99,7 @@ pub trait Collective: Send + Sync {
     }
 
     /// Sums of tensors in the GPU's memory, if this group makes them there.
-    #[cfg(feature = "cuda")]
+    #[cfg(any(feature = "cuda", test))]
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         None
     }
@@ -112,7 +114,7 @@ pub trait Collective: Send + Sync {
 }
 
 /// Sums in the GPU's memory. Every rank makes the same calls in the same order.
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", test))]
 pub trait OnGpu {
     /// Enqueues, after all that was enqueued on the GPU so far, the replacement of `values`, f32 and contiguous, by
     /// their sum over all ranks. What the GPU is given meanwhile runs beside it.
@@ -130,34 +132,44 @@ pub trait OnGpu {
     fn finish(&self) -> Result<(), Error>;
 }
 
-/// [`open`] for a rank that computes on a GPU: gradients go through NCCL where the plan says so, or where ranks find that their
-/// GPUs differ.
+/// [`open`] or [`open_tcp`] for a rank that computes on a GPU: gradients go through NCCL where the plan says so, or where ranks find
+/// that their GPUs differ.
 ///
 /// # Errors
 ///
-/// As [`open`], and those of NCCL.
+/// As [`open`] and [`open_tcp`], and those of NCCL.
 #[cfg(feature = "cuda")]
 pub(crate) fn open_on_gpu(
     gpu: &crate::ops::cuda::Gpu,
     plan: &DistributedPlan,
     rank: Rank,
-    fd: Option<OwnedFd>,
+    (fd, peers): (Option<OwnedFd>, Vec<Peer>),
 ) -> Result<Arc<dyn Collective>, Error> {
     let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
-    let mapping = match plan.backend {
-        BackendPlan::Nccl { mapping } => mapping,
-        BackendPlan::Shm { mapping } if plan.nccl_if_apart => mapping,
-        other => return open(other, rank, world, fd, timeout),
+    let control: Arc<dyn pair::Control> = match plan.backend {
+        BackendPlan::Solo => return open(plan.backend, rank, world, fd, timeout),
+        BackendPlan::Tcp | BackendPlan::Nccl { mapping: None } => {
+            Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?)
+        }
+        BackendPlan::Shm { mapping } | BackendPlan::Nccl { mapping: Some(mapping) } => {
+            let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
+            Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?)
+        }
     };
-    let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
-    let control = shm::Shm::open(&fd, mapping, rank, world, timeout)?;
-    if plan.nccl_if_apart && !are_apart(&control.all_gather(&nccl::identity(gpu))?) {
-        return Ok(Arc::new(control));
-    }
+    let is_planned = matches!(plan.backend, BackendPlan::Nccl { .. });
     if plan.nccl_shares_a_gpu() {
         nccl::check_sharing()?;
+    } else if plan.nccl_if_apart || (is_planned && plan.nodes > 1) {
+        // Nobody has seen the GPUs of all machines but the ranks themselves.
+        match are_apart(&control.all_gather(&nccl::identity(gpu))?) {
+            Err(what) if is_planned => return Err(Error::Nccl { what }),
+            Err(_) => return Ok(control),
+            Ok(()) => {}
+        }
+    } else if !is_planned {
+        return Ok(control);
     }
-    Ok(Arc::new(nccl::Nccl::open(gpu, control, hook, timeout)?))
+    Ok(Arc::new(nccl::open(gpu, control, hook, timeout)?))
 }
 
 /// Whether the libraries that `backend` calls are on this machine.
@@ -180,12 +192,23 @@ pub(crate) fn check(_backend: BackendPlan) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether no two ranks compute on one GPU: each says which is its own, or nothing if it cannot use NCCL.
+/// That no two ranks compute on one GPU, or why they cannot use NCCL: each says which is its own, or nothing if it has no NCCL.
 #[cfg(any(feature = "cuda", test))]
-fn are_apart(gpus: &[Vec<u8>]) -> bool {
-    let mut sorted: Vec<&Vec<u8>> = gpus.iter().collect();
-    sorted.sort();
-    sorted.iter().all(|gpu| !gpu.is_empty()) && sorted.windows(2).all(|pair| pair[0] != pair[1])
+fn are_apart(gpus: &[Vec<u8>]) -> Result<(), String> {
+    if let Some(rank) = gpus.iter().position(Vec::is_empty) {
+        return Err(format!(
+            "rank {rank} has no NCCL, or its driver does not tell which GPU it has"
+        ));
+    }
+    let mut earlier = (0..)
+        .zip(gpus)
+        .map(|(rank, gpu)| (gpus[..rank].iter().position(|other| other == gpu), rank));
+    earlier.find_map(|(first, second)| first.map(|first| (first, second))).map_or(
+        Ok(()),
+        |(first, second)| {
+            Err(format!("ranks {first} and {second} compute on the same GPU, which it refuses"))
+        },
+    )
 }
 
 /// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.
@@ -257,6 +280,8 @@ pub enum Op {
     AllGather,
     /// [`Collective::barrier`]
     Barrier,
+    /// Sums that a library makes on devices; it is only named, never compared.
+    SumOnDevices,
 }
 
 impl Op {
@@ -381,6 +406,7 @@ impl fmt::Display for Op {
             Self::Broadcast => "broadcast",
             Self::AllGather => "all_gather",
             Self::Barrier => "barrier",
+            Self::SumOnDevices => "sum on devices",
         })
     }
 }
@@ -414,8 +440,10 @@ mod tests {
             let gpus: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
             are_apart(&gpus)
         };
-        assert!(apart(&["a", "c", "b"]));
-        assert!(!apart(&["a", "b", "a"]));
-        assert!(!apart(&["a", ""]), "one of them has no NCCL");
+        assert_eq!(apart(&["a", "c", "b"]), Ok(()));
+        let shared = apart(&["a", "b", "a"]).unwrap_err();
+        assert!(shared.starts_with("ranks 0 and 2 compute on the same GPU"), "{shared}");
+        let without = apart(&["a", ""]).unwrap_err();
+        assert!(without.starts_with("rank 1 has no NCCL"), "{without}");
     }
 }

@@ -107,18 +107,6 @@ impl Shm {
         }
     }
 
-    /// Why the group ended, if it did.
-    #[cfg(feature = "cuda")]
-    pub(super) fn end(&self) -> Option<Error> {
-        meeting::end_of(&self.mapping)
-    }
-
-    /// Whether this rank was told that waiting is in vain.
-    #[cfg(feature = "cuda")]
-    pub(super) fn gives_up(&self) -> bool {
-        self.gives_up.load(Ordering::SeqCst)
-    }
-
     fn lay_out(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
         let mut start = 0;
         let mut segments = Vec::with_capacity(lengths.len());
@@ -128,6 +116,17 @@ impl Shm {
             start += len.next_multiple_of(ALIGNMENT);
         }
         Ok(segments)
+    }
+}
+
+#[cfg(any(feature = "cuda", test))]
+impl crate::collective::pair::Control for Shm {
+    fn end(&self) -> Option<Error> {
+        meeting::end_of(&self.mapping)
+    }
+
+    fn gives_up(&self) -> bool {
+        self.gives_up.load(Ordering::SeqCst)
     }
 }
 

@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(any(feature = "cuda", test))]
+use crate::collective::lines::heard_end;
 use crate::collective::lines::{Calls, Line, end_all, exchange};
 use crate::collective::message::Target;
 use crate::collective::reduce::{share, tree_sum};
@@ -159,6 +161,28 @@ impl Tcp {
     }
 }
 
+#[cfg(any(feature = "cuda", test))]
+impl crate::collective::pair::Control for Tcp {
+    fn end(&self) -> Option<Error> {
+        // Whoever holds the lines is in a call, and finds out by itself.
+        let mut state = self.state.try_lock().ok()?;
+        let State { lines, seq, failed, .. } = &mut *state;
+        if failed.is_none() {
+            let call = Call { seq: *seq, op: Op::SumOnDevices, bytes: Bytes(0), tag: 0 };
+            let told = self.calls.reason().map(|reason| Error::Aborted { by: self.rank, reason });
+            *failed = told.or_else(|| heard_end(lines, &call));
+            if let Some(error) = failed {
+                end_all(lines, self.rank, error);
+            }
+        }
+        failed.clone()
+    }
+
+    fn gives_up(&self) -> bool {
+        self.calls.gives_up()
+    }
+}
+
 impl Collective for Tcp {
     fn rank(&self) -> Rank {
         self.rank
@@ -238,4 +262,4 @@ impl Collective for Tcp {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -430,7 +430,7 @@ pub enum Backend {
     Shm,
     /// GPUs.
     Nccl,
-    /// CPUs of several machines.
+    /// Several machines, through the CPUs' memory.
     Tcp,
     /// CPUs of several machines, by a library.
     Mpi,

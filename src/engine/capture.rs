@@ -9,6 +9,25 @@ const WARM_UP: u32 = 3;
 /// Replays that are compared with the pass. The second has another batch and another step than the recording and the first.
 const PROOFS: u32 = 2;
 
+/// Passes of a step whose launches differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its gradients take the place of what was there.
+    First,
+    /// Its gradients are added.
+    Later,
+}
+
+/// The kind of the next pass, by the parameters that have a gradient already; `None` where only some do.
+pub(super) fn kind_of_pass(written: &[bool]) -> Option<Kind> {
+    let count = written.iter().filter(|&&written| written).count();
+    match count {
+        0 => Some(Kind::First),
+        _ if count == written.len() => Some(Kind::Later),
+        _ => None,
+    }
+}
+
 /// What runs passes, and can record one.
 pub(super) trait Recorder {
     /// A recorded pass.
@@ -261,6 +280,13 @@ mod tests {
         let (reports, news) = train(&mut breaking);
         assert_eq!((reports, breaking.weight, breaking.statistic), expected());
         assert_eq!(news, [News::GivenUp("its replay fails: the device is lost".to_owned())]);
+    }
+
+    #[test]
+    fn the_first_pass_of_a_step_and_those_after_it_are_recorded_apart() {
+        assert_eq!(kind_of_pass(&[false, false]), Some(Kind::First));
+        assert_eq!(kind_of_pass(&[true, true]), Some(Kind::Later));
+        assert_eq!(kind_of_pass(&[true, false]), None, "some gradients replace, others are added");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::data::{Batch, sampler};
-use crate::engine::capture::{Capture, News, Recorder};
+use crate::engine::capture::{Capture, Kind, News, Recorder};
 use crate::engine::error::Error;
 use crate::engine::on_gpu::Marks;
 use crate::engine::vote::PassReport;
@@ -17,14 +17,15 @@ use crate::nn::Pass;
 use crate::ops::best_classes;
 use crate::ops::cuda::{Gpu, Graph, keep_shapes, put};
 use crate::plan::Plan;
-use crate::plan::capture::obstacle;
+use crate::plan::capture::is_wanted;
 
 /// The recorded pass of a run, and the memory that it reads and writes.
 pub(super) struct GraphPass {
     gpu: Gpu,
     /// Whether the run ends if passes cannot be replayed.
     must: bool,
-    capture: Capture<Recording>,
+    /// Of the first pass of a step, and of those after it.
+    captures: [Capture<Recording>; 2],
     fixed: Option<Fixed>,
 }
 
@@ -69,10 +70,9 @@ struct State(Vec<Vec<u32>>, Vec<i64>);
 impl GraphPass {
     /// What the plan wants and allows; `None` = passes are run one launch after another.
     pub(super) fn new(plan: &Plan, device: &Device) -> Option<Self> {
-        let wanted = plan.cuda_graph.unwrap_or(true);
-        let gpu = Gpu::of_device(device).ok().filter(|_| wanted && obstacle(plan).is_none())?;
+        let gpu = Gpu::of_device(device).ok().filter(|_| is_wanted(plan))?;
         let must = plan.cuda_graph.is_some();
-        Some(Self { gpu, must, capture: Capture::new(), fixed: None })
+        Some(Self { gpu, must, captures: [Capture::new(), Capture::new()], fixed: None })
     }
 
     /// Runs or replays the pass. `None` = this batch is none that a recording could be made of: it is short, or
@@ -84,7 +84,14 @@ impl GraphPass {
         batch: &Batch,
     ) -> Result<Option<(Report, News)>> {
         let full = batch.samples.len() == engine.plan.batch.size.count();
-        if !full || matches!(self.capture, Capture::Off) {
+        let Some(kind) = engine.reducer.marks().and_then(|marks| marks.kind()) else {
+            return Ok(None);
+        };
+        let capture = match kind {
+            Kind::First => 0,
+            Kind::Later => 1,
+        };
+        if !full || matches!(self.captures[capture], Capture::Off) {
             return Ok(None);
         }
         let classifies = loss::is_classifier(&engine.plan.loss);
@@ -107,7 +114,12 @@ impl GraphPass {
         fixed.fill(&inputs, &targets)?;
         let (gpu, fixed, targets) = (&self.gpu, &*fixed, &batch.targets);
         let mut at_hand = AtHand { engine, gpu, fixed, targets, place, batch, epoch };
-        self.capture.pass(&mut at_hand).map(Some)
+        let (report, news) = self.captures[capture].pass(&mut at_hand)?;
+        if matches!(news, News::GivenUp(_)) {
+            // What was found out about one is true of both.
+            self.captures = [Capture::Off, Capture::Off];
+        }
+        Ok(Some((report, news)))
     }
 }
 

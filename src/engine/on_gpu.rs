@@ -11,6 +11,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::collective::{self, Collective, Segment};
 use crate::engine::buckets::Layout;
+use crate::engine::capture::{Kind, kind_of_pass};
 use crate::engine::courier::{Carry, Courier, Sum};
 use crate::engine::error::Error;
 use crate::engine::reduce::Reduce;
@@ -69,6 +70,13 @@ pub(crate) struct Marks {
     missing: Vec<usize>,
     written: Vec<bool>,
     used: Vec<bool>,
+}
+
+impl Marks {
+    /// Which launches deliver the gradients of the next pass, if it is one that can be replayed.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        kind_of_pass(&self.written)
+    }
 }
 
 impl GpuReducer {

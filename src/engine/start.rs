@@ -137,6 +137,10 @@ fn reducer(
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
         let gpu = crate::ops::cuda::Gpu::of_tensor(var).map_err(failed)?;
         let optimizer = (&plan.optimizer, params.parameters());
+        // Alone there is nothing to overlap with, and a pass that is recorded must not depend on its place in the step.
+        let overlap = overlap
+            && collective.world_size() > WorldSize::ONE
+            && !crate::plan::capture::is_wanted(plan);
         let how = (layout, overlap);
         return Ok(Box::new(GpuReducer::new(&gpu, collective, how, optimizer, moments)?));
     }

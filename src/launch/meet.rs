@@ -16,7 +16,7 @@ use crate::launch::nodes::{Neighbour, Nodes, Place};
 use crate::launch::report::host;
 use crate::launch::seal::{Key, Purpose, Session};
 use crate::launch::wire::Channel;
-use crate::plan::Plan;
+use crate::plan::{DistributedPlan, Plan};
 
 /// Longest wait of a node for node 0 to make the run, beside that for the other nodes: data may have to be generated.
 const MAKE_PATIENCE: Duration = Duration::from_mins(15);
@@ -281,13 +281,43 @@ fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
     let Ok(theirs) = serde_json::from_value::<Plan>(hello.plan.clone()) else {
         return Some("its plan cannot be read".to_owned());
     };
+    if let Some(why) = other_devices(&plan.distributed, &theirs.distributed) {
+        return Some(why);
+    }
     let ours = serde_json::to_value(for_machine_of(plan, &theirs)).unwrap_or_default();
     difference("", &ours, &hello.plan)
 }
 
-/// `plan` with what may differ between machines as `theirs` has it. It changes no bit.
+/// Devices that do not go together: on some machines GPUs and on others CPUs, other numbers of them, or ranks that share a GPU
+/// here and there not.
+fn other_devices(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<String> {
+    let kind = |plan: &DistributedPlan| if plan.is_on_gpus() { "on GPUs" } else { "on the CPU" };
+    let (our_kind, their_kind) = (kind(ours), kind(theirs));
+    if our_kind != their_kind {
+        return Some(format!(
+            "it computes {their_kind}, and node 0 {our_kind}; CUDA_VISIBLE_DEVICES= on all machines hides all GPUs"
+        ));
+    }
+    let (our_ranks, their_ranks) = (ours.local_world(), theirs.local_world());
+    if our_ranks != their_ranks {
+        return Some(format!(
+            "it has {their_ranks} ranks, and node 0 has {our_ranks}: say how many with `--nproc-per-node`"
+        ));
+    }
+    let shares = |plan: &DistributedPlan| {
+        if plan.nccl_shares_a_gpu() { "share a GPU" } else { "have a GPU each" }
+    };
+    (shares(ours) != shares(theirs))
+        .then(|| format!("its ranks {}, and those of node 0 {}", shares(theirs), shares(ours)))
+}
+
+/// `plan` with what may differ between machines as `theirs` has it: nothing that changes a bit. Which of its GPUs a machine
+/// uses is its own affair.
 fn for_machine_of(plan: &Plan, theirs: &Plan) -> Plan {
     let mut plan = plan.clone();
+    if plan.distributed.is_on_gpus() && theirs.distributed.is_on_gpus() {
+        plan.distributed.devices.clone_from(&theirs.distributed.devices);
+    }
     plan.distributed.threads_per_rank = theirs.distributed.threads_per_rank;
     plan.data.num_workers = theirs.data.num_workers;
     plan.data.prefetch_factor = theirs.data.prefetch_factor;
@@ -399,6 +429,34 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::plan::BackendPlan;
+    use crate::units::WorldSize;
+
+    fn distributed(devices: &[&str], nodes: u32) -> DistributedPlan {
+        let world = WorldSize::new(devices.len() as u32 * nodes).unwrap();
+        let devices: Vec<&&str> = devices.iter().cycle().take(world.count()).collect();
+        let backend = BackendPlan::Nccl { mapping: None };
+        serde_json::from_value(json!({
+            "world_size": world, "nodes": nodes, "devices": devices, "threads_per_rank": 1, "backend": backend,
+            "bucket_cap": 1, "first_bucket_cap": 1, "overlap": true, "find_unused_parameters": false,
+            "timeout": Duration::from_secs(1),
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn machines_with_and_without_gpus_do_not_go_together_and_each_uses_gpus_of_its_own() {
+        let ours = distributed(&["cuda:0", "cuda:1"], 2);
+        let told = |theirs: &[&str]| other_devices(&ours, &distributed(theirs, 2));
+        assert_eq!(told(&["cuda:0", "cuda:1"]), None);
+        assert_eq!(told(&["cuda:3", "cuda:2"]), None, "which of its GPUs is its own affair");
+        let cpus = told(&["cpu", "cpu"]).unwrap();
+        assert!(cpus.starts_with("it computes on the CPU, and node 0 on GPUs"), "{cpus}");
+        let fewer = told(&["cuda:0"]).unwrap();
+        assert!(fewer.starts_with("it has 1 ranks, and node 0 has 2"), "{fewer}");
+        let shared = told(&["cuda:0", "cuda:0"]).unwrap();
+        assert_eq!(shared, "its ranks share a GPU, and those of node 0 have a GPU each");
+    }
 
     #[test]
     fn the_first_number_that_differs_is_named_with_its_place() {

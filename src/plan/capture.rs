@@ -16,11 +16,15 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
     };
     let obstacles = [
         (plan.distributed.gpu(Rank(0)).is_none(), "ranks compute on the CPU"),
+        // Sums are not recorded, so they could not begin before the whole pass is over.
         (
-            plan.distributed.world_size.count() > 1,
-            "the sum of gradients over several ranks is not recorded",
+            plan.distributed.world_size.count() > 1 && plan.cuda_graph != Some(true),
+            "over several ranks sums of gradients would no longer run beside backward",
         ),
-        (plan.batch.accumulation.count() > 1, "a step of several passes is not recorded"),
+        (
+            plan.batch.shards.get() > plan.distributed.world_size.get(),
+            "a rank of several shards keeps their gradients elsewhere in each step",
+        ),
         (plan.precision == Precision::Fp16, "the loss scale of fp16 moves"),
         (
             matches!(
@@ -40,6 +44,12 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
         (plan.distributed.find_unused_parameters, "which parameters are used may differ"),
     ];
     obstacles.into_iter().find_map(|(stands, why)| stands.then_some(why))
+}
+
+/// Whether passes are recorded, as far as the plan knows.
+#[cfg(feature = "cuda")]
+pub(crate) fn is_wanted(plan: &Plan) -> bool {
+    plan.cuda_graph != Some(false) && obstacle(plan).is_none()
 }
 
 /// `train.cuda_graph = true` where passes cannot be recorded.

@@ -35,7 +35,7 @@ pub struct DistributedPlan {
     pub threads_per_rank: usize,
     /// How tensors are exchanged.
     pub backend: BackendPlan,
-    /// Whether ranks that a launcher started, each of which sees GPUs of its own, find out if these differ, and then use NCCL.
+    /// Whether ranks that a launcher started, each of which knows its own GPU only, find out if these differ, and then use NCCL.
     #[serde(default)]
     pub nccl_if_apart: bool,
     /// Bytes at which a bucket closes.
@@ -64,10 +64,10 @@ pub enum BackendPlan {
         /// Bytes of the mapping.
         mapping: Bytes,
     },
-    /// NCCL for gradients on GPUs; everything else goes through a mapping of one machine.
+    /// NCCL for gradients on GPUs.
     Nccl {
-        /// Bytes of the mapping.
-        mapping: Bytes,
+        /// Bytes of the mapping through which everything else goes; `None` = connections between the ranks of several machines.
+        mapping: Option<Bytes>,
     },
     /// Connections between the ranks of several machines.
     Tcp,
@@ -82,7 +82,8 @@ impl BackendPlan {
     pub fn mapping(self) -> Option<Bytes> {
         match self {
             Self::Solo | Self::Tcp => None,
-            Self::Shm { mapping } | Self::Nccl { mapping } => Some(mapping),
+            Self::Shm { mapping } => Some(mapping),
+            Self::Nccl { mapping } => mapping,
         }
     }
 }
@@ -98,9 +99,15 @@ impl DistributedPlan {
         self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
     }
 
-    /// Whether several ranks of a machine compute on one GPU, and NCCL has to sum their gradients.
+    /// Whether ranks compute on GPUs.
+    pub fn is_on_gpus(&self) -> bool {
+        self.devices.iter().any(|device| device.starts_with(GPU_PREFIX))
+    }
+
+    /// Whether several ranks of this machine compute on one GPU, and NCCL has to sum their gradients.
     pub fn nccl_shares_a_gpu(&self) -> bool {
-        let devices = &self.devices;
+        // Every machine counts its own GPUs from 0.
+        let devices = &self.devices[..self.local_world().count().min(self.devices.len())];
         let shared = (1..devices.len()).any(|at| devices[..at].contains(&devices[at]));
         shared && matches!(self.backend, BackendPlan::Nccl { .. })
     }
@@ -114,7 +121,7 @@ pub(crate) struct Ranks {
     nodes: u32,
     /// By a foreign launcher, which may show each rank other GPUs.
     launched: bool,
-    /// The GPU of each rank; empty for the CPU.
+    /// The GPU of each rank of this machine; empty for the CPU.
     gpus: Vec<u32>,
 }
 
@@ -122,6 +129,13 @@ impl Ranks {
     fn share_a_gpu(&self) -> Option<u32> {
         let mut earlier = self.gpus.iter().enumerate();
         earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)
+    }
+
+    /// Whether only the ranks themselves can say if each has a GPU of its own: a launcher has started them, and may show each
+    /// another one.
+    fn must_find_out(&self) -> bool {
+        let unknown = self.nodes > 1 && !self.gpus.is_empty();
+        self.launched && self.world > WorldSize::ONE && (unknown || self.share_a_gpu().is_some())
     }
 }
 
@@ -149,6 +163,8 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
             None => list[..list.len().min(count as usize)].to_vec(),
         },
         _ if visible == 0 => Vec::new(),
+        // Each rank counts as a machine, and knows its own place alone.
+        _ if facts.launched_world.is_some() && facts.nodes > 1 => vec![facts.local_rank % visible],
         // Under a launcher several ranks may have to share a GPU: nobody else decides it.
         _ if facts.launched_world.is_some() => (0..count).map(|rank| rank % visible).collect(),
         _ if count > visible => {
@@ -179,13 +195,9 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         return (backend == Backend::Tcp).then(problem);
     }
     let problem = |key: &str, what: String, help: &str| Some(loaded.problem(key, what).help(help));
-    if !matches!(backend, Backend::Auto | Backend::Tcp) {
+    if !matches!(backend, Backend::Auto | Backend::Tcp | Backend::Nccl) {
         let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
         return problem("distributed.backend", what, "leave it away, or use backend = \"tcp\"");
-    }
-    if !ranks.gpus.is_empty() {
-        let what = "means GPUs, which several machines cannot use together yet".to_owned();
-        return problem("distributed.devices", what, "hide them: CUDA_VISIBLE_DEVICES=");
     }
     if ranks.world.get() > MOST_OVER_MACHINES {
         let what = format!(
@@ -303,10 +315,12 @@ pub(crate) fn decide(
     let asked = &experiment.distributed;
     let world_size = ranks.world;
     let share = (cores / ranks.local_world.count()).max(1);
+    // Of other machines, as if they were like this one: each keeps its own.
+    let named = ranks.gpus.iter().map(|gpu| format!("{GPU_PREFIX}{gpu}"));
     let devices = if ranks.gpus.is_empty() {
         vec!["cpu".to_owned(); world_size.count()]
     } else {
-        ranks.gpus.iter().map(|gpu| format!("{GPU_PREFIX}{gpu}")).collect()
+        named.cycle().take(world_size.count()).collect()
     };
     DistributedPlan {
         world_size,
@@ -315,9 +329,7 @@ pub(crate) fn decide(
         devices,
         threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
         backend: backend(asked.backend, ranks, model),
-        nccl_if_apart: asked.backend == Backend::Auto
-            && ranks.launched
-            && ranks.share_a_gpu().is_some(),
+        nccl_if_apart: asked.backend == Backend::Auto && ranks.must_find_out(),
         bucket_cap: Bytes(asked.bucket_cap.0),
         first_bucket_cap: Bytes(asked.first_bucket_cap.0),
         overlap: asked.overlap,
@@ -332,12 +344,17 @@ fn backend(asked: Backend, ranks: &Ranks, model: &ModelFacts) -> BackendPlan {
     if world == WorldSize::ONE {
         return BackendPlan::Solo;
     }
+    let apart = ranks.share_a_gpu().is_none() && !ranks.must_find_out();
+    let by_nccl = match asked {
+        Backend::Auto => !ranks.gpus.is_empty() && apart,
+        _ => asked == Backend::Nccl,
+    };
+    if by_nccl {
+        let mapping = (ranks.nodes == 1).then(|| Mapping::new(world, []).total());
+        return BackendPlan::Nccl { mapping };
+    }
     if ranks.nodes > 1 {
         return BackendPlan::Tcp;
-    }
-    let apart = ranks.share_a_gpu().is_none() || asked == Backend::Nccl;
-    if !ranks.gpus.is_empty() && apart && asked != Backend::Shm {
-        return BackendPlan::Nccl { mapping: Mapping::new(world, []).total() };
     }
     BackendPlan::Shm { mapping: Mapping::new(world, model.lengths()).total() }
 }

@@ -16,6 +16,9 @@ pub struct Facts {
     pub gpus: Option<Vec<GpuFacts>>,
     /// Ranks that a foreign launcher (torchrun, srun) already decided.
     pub launched_world: Option<WorldSize>,
+    /// Place of this process among the ranks that such a launcher has started on this machine; 0 without one.
+    #[serde(default)]
+    pub local_rank: u32,
     /// Machines that take part, with as many ranks each.
     pub nodes: u32,
 }

@@ -82,11 +82,11 @@ fn moments(rule: &UpdateRule) -> u64 {
 fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let world = u64::from(plan.distributed.world_size.get());
     let shared = match plan.distributed.backend {
-        BackendPlan::Solo => 0,
+        BackendPlan::Solo | BackendPlan::Nccl { mapping: None } => 0,
         // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
         BackendPlan::Tcp => own.0.min(plan.distributed.bucket_cap.0),
         // Pages of the others' buckets that this rank writes, and of all staging areas.
-        BackendPlan::Nccl { .. } => world * STAGING_BYTES,
+        BackendPlan::Nccl { mapping: Some(_) } => world * STAGING_BYTES,
         BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
     };
     // A sum per level of the tree over this rank's shards but the last.

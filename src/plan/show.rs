@@ -326,10 +326,15 @@ fn ranks(plan: &Plan) -> String {
     let backend = match distributed.backend {
         BackendPlan::Solo => "alone".to_owned(),
         BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
-        BackendPlan::Nccl { .. } => "NCCL".to_owned(),
+        BackendPlan::Nccl { mapping: Some(_) } => "NCCL".to_owned(),
+        BackendPlan::Nccl { mapping: None } => {
+            format!("NCCL between {} machines", distributed.nodes)
+        }
         BackendPlan::Tcp => format!("TCP between {} machines", distributed.nodes),
     };
+    // Those of this machine.
     let mut devices = distributed.devices.clone();
+    devices.truncate(distributed.local_world().count());
     devices.dedup();
     let threads = counted(distributed.threads_per_rank as u64, "thread", "threads");
     format!("{} on {}, {threads} each, {backend}", distributed.world_size, devices.join(", "))

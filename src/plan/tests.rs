@@ -102,7 +102,7 @@ fn animals() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 8, data, gpus: None, launched_world: None, nodes: 1 }
+    Facts { cores: 8, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 }
 }
 
 fn digits() -> Facts {
@@ -117,7 +117,7 @@ fn digits() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 8, data, gpus: None, launched_world: None, nodes: 1 }
+    Facts { cores: 8, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 }
 }
 
 fn prices() -> Facts {
@@ -136,7 +136,7 @@ fn prices() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 2, data, gpus: None, launched_world: None, nodes: 1 }
+    Facts { cores: 2, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 }
 }
 
 /// A model of two linear layers and a norm.

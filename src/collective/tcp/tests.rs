@@ -24,7 +24,7 @@ fn unix_pair() -> (OwnedFd, OwnedFd) {
 }
 
 /// For each rank the ways to all others: sealed TCP between even and odd ranks, sockets of one machine between others.
-fn peers(world: u32) -> Vec<Vec<Peer>> {
+pub(in crate::collective) fn peers(world: u32) -> Vec<Vec<Peer>> {
     let mut peers: Vec<Vec<Peer>> = (0..world).map(|_| Vec::new()).collect();
     for a in 0..world {
         for b in a + 1..world {

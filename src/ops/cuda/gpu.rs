@@ -98,8 +98,8 @@ impl Gpu {
     /// The driver's.
     pub(crate) fn open(ordinal: usize) -> Result<Self> {
         let device = CudaDevice::new_with_stream(ordinal)?;
-        // SAFETY: every buffer of this process is allocated, used and freed on the device's own stream; the only other
-        // stream, that of NCCL, is ordered around it by events, and its buffers live as long as the engine.
+        // SAFETY: every buffer of this process is allocated and freed on the device's own stream, and what other streams do with
+        // some (NCCL's sums, copies of batches and of gradients) is ordered around its use there by events.
         unsafe { device.disable_event_tracking() };
         let gpu = Self { device };
         gpu.keep_freed_memory().w()?;

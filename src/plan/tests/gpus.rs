@@ -20,7 +20,7 @@ fn every_visible_gpu_gets_a_rank_and_nccl_sums() {
     let plan = good(&auto(), &[], &with_gpus(3));
     assert_eq!(plan.distributed.devices, ["cuda:0", "cuda:1", "cuda:2"]);
     let header_and_staging = Bytes((64 << 10) + 3 * (1 << 20));
-    assert_eq!(plan.distributed.backend, BackendPlan::Nccl { mapping: header_and_staging });
+    assert_eq!(plan.distributed.backend, BackendPlan::Nccl { mapping: Some(header_and_staging) });
     assert_eq!([0, 2].map(|rank| plan.distributed.gpu(Rank(rank))), [Some(0), Some(2)]);
     let one = good(&auto(), &[], &with_gpus(1));
     assert_eq!(one.distributed.devices, ["cuda:0"]);
@@ -93,6 +93,66 @@ fn ranks_of_a_launcher_that_see_as_many_gpus_as_one_rank_find_out_whether_they_d
 }
 
 #[test]
+fn several_machines_use_their_own_gpus_and_nccl_sums_between_all() {
+    let machines = |gpus| Facts { nodes: 2, ..with_gpus(gpus) };
+    let decided = |changes: &[&str], gpus| good(&auto(), changes, &machines(gpus)).distributed;
+    let nccl = BackendPlan::Nccl { mapping: None };
+    for changes in [&[][..], &["distributed.backend=nccl"]] {
+        let plan = decided(changes, 2);
+        assert_eq!(plan.devices, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]);
+        assert_eq!((plan.world_size.get(), plan.local_world().get()), (4, 2));
+        assert_eq!(plan.gpu(Rank(3)), Some(1), "each machine counts from 0");
+        assert_eq!((plan.backend, plan.nccl_shares_a_gpu()), (nccl, false));
+    }
+    assert_eq!(decided(&[], 1).backend, nccl, "one GPU on each is two ranks");
+    let listed = decided(&["distributed.devices=[3, 1]"], 4);
+    assert_eq!(listed.devices, ["cuda:3", "cuda:1", "cuda:3", "cuda:1"]);
+    // Where ranks share a GPU, and where it is asked for, gradients go through the CPUs' memory.
+    let shared = ["distributed.devices=[0, 0]"];
+    assert_eq!(decided(&shared, 1).backend, BackendPlan::Tcp);
+    assert_eq!(decided(&["distributed.backend=tcp"], 2).backend, BackendPlan::Tcp);
+    let both = decided(&[shared[0], "distributed.backend=nccl"], 1);
+    assert_eq!((both.backend, both.nccl_shares_a_gpu()), (nccl, true));
+    // Machines without GPUs stay as they were.
+    let cpus = decided(&["distributed.devices=2"], 0);
+    assert_eq!((cpus.backend, cpus.is_on_gpus()), (BackendPlan::Tcp, false));
+    let refused = told(&auto(), &["distributed.backend=nccl"], &machines(0));
+    assert!(refused[0].contains("needs GPUs, but CUDA shows none"), "{refused:?}");
+    let refused = told(&auto(), &["distributed.backend=shm"], &machines(2));
+    assert!(refused[0].contains("connects ranks of one machine"), "{refused:?}");
+}
+
+#[test]
+fn ranks_of_a_launcher_on_several_machines_take_the_gpu_of_their_place_and_find_out() {
+    let alone = WorldSize::ONE;
+    let launched = |local_rank, gpus| Facts {
+        nodes: 4,
+        launched_world: Some(alone),
+        local_rank,
+        ..with_gpus(gpus)
+    };
+    for (local_rank, gpus, device) in
+        [(0, 2, "cuda:0"), (1, 2, "cuda:1"), (1, 1, "cuda:0"), (3, 2, "cuda:1")]
+    {
+        let plan = good(&auto(), &[], &launched(local_rank, gpus)).distributed;
+        assert_eq!(plan.devices, [device; 4]);
+        assert_eq!((plan.backend, plan.nccl_if_apart), (BackendPlan::Tcp, true));
+        let nccl = good(&auto(), &["distributed.backend=nccl"], &launched(local_rank, gpus));
+        let nccl = nccl.distributed;
+        assert_eq!(nccl.backend, BackendPlan::Nccl { mapping: None });
+        assert!(!nccl.nccl_if_apart && !nccl.nccl_shares_a_gpu());
+    }
+    let cpus = good(&auto(), &[], &launched(1, 0)).distributed;
+    assert_eq!((cpus.backend, cpus.nccl_if_apart), (BackendPlan::Tcp, false));
+}
+
+#[test]
+fn a_plan_of_an_earlier_version_still_says_how_large_its_mapping_is() {
+    let earlier: BackendPlan = serde_json::from_str(r#"{"nccl":{"mapping":1024}}"#).unwrap();
+    assert_eq!(earlier, BackendPlan::Nccl { mapping: Some(Bytes(1024)) });
+}
+
+#[test]
 fn a_resolved_experiment_keeps_its_list_of_gpus() {
     let loaded = read(&auto(), &["distributed.devices=[1, 1]"]);
     let plan = Plan::new(&loaded, &with_gpus(2), &describe).unwrap();
@@ -162,13 +222,15 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     let why =
         |what: &str| [format!("`train.cuda_graph`: cannot be: {what} (use cuda_graph = \"auto\")")];
     assert_eq!(refused(&[], &with_gpus(0)), why("ranks compute on the CPU"));
+    let several = "over several ranks sums of gradients would no longer run beside backward";
+    assert_eq!(obstacle(&good(&auto(), &["distributed.devices=2"], &one)), Some(several));
+    let wanted = good(&auto(), &[on_gpu[0], "distributed.devices=2"], &one);
+    assert_eq!(obstacle(&wanted), None, "who asks for it gives up the overlap");
+    let accumulated = ["train.gradient_accumulation_steps=2", on_gpu[1]];
+    assert_eq!(obstacle(&good(&auto(), &accumulated, &one)), None);
     assert_eq!(
-        refused(&["distributed.devices=2"], &one),
-        why("the sum of gradients over several ranks is not recorded")
-    );
-    assert_eq!(
-        refused(&["train.gradient_accumulation_steps=2"], &one),
-        why("a step of several passes is not recorded")
+        refused(&["distributed.shards=2"], &one),
+        why("a rank of several shards keeps their gradients elsewhere in each step")
     );
     assert_eq!(refused(&["train.precision=fp16"], &one), why("the loss scale of fp16 moves"));
     assert_eq!(

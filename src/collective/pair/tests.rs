@@ -1,0 +1,328 @@
+//! A library that is made up sums for ranks that are threads; their control is real.
+
+use std::collections::BTreeMap;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+
+use candle_core::Device;
+
+use super::*;
+use crate::collective::shm::Shm;
+use crate::collective::tcp::Tcp;
+use crate::collective::tcp::tests::peers;
+use crate::plan::Mapping;
+
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// What each rank has brought to a sum.
+type Brought = Vec<Option<Vec<f32>>>;
+
+/// All sums of each group, by the name under which its ranks met.
+type Groups = BTreeMap<[u8; ID_BYTES], Vec<Brought>>;
+
+/// The library that is made up.
+#[derive(Default)]
+struct Library(Mutex<Groups>);
+
+impl Library {
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A rank of it. Sums are there when all ranks have brought their values.
+struct Made {
+    library: Arc<Library>,
+    group: [u8; ID_BYTES],
+    rank: Rank,
+    world: WorldSize,
+    enqueued: Mutex<usize>,
+    aborted: Mutex<bool>,
+    /// What the library finds out by itself.
+    finds: Option<&'static str>,
+}
+
+impl Made {
+    /// The sums that are over so far.
+    fn results(&self) -> Vec<f32> {
+        let groups = self.library.groups();
+        let sums = groups.get(&self.group).into_iter().flatten();
+        let whole = sums.filter(|sum| sum.iter().all(Option::is_some));
+        whole.map(|sum| sum.iter().flatten().flatten().sum()).collect()
+    }
+}
+
+fn nccl(what: &str) -> Error {
+    Error::Nccl { what: what.to_owned() }
+}
+
+impl Sums for Made {
+    /// Sums that were enqueued before it.
+    type Moment = usize;
+
+    fn describe(&self) -> String {
+        "made up".to_owned()
+    }
+
+    fn enqueue(&self, values: &Tensor) -> Result<(), Error> {
+        if *self.aborted.lock().unwrap() {
+            return Err(nccl("aborted"));
+        }
+        let mut enqueued = self.enqueued.lock().unwrap();
+        let mut groups = self.library.groups();
+        let sums = groups.entry(self.group).or_default();
+        if sums.len() == *enqueued {
+            sums.push(vec![None; self.world.count()]);
+        }
+        sums[*enqueued][self.rank.index()] = Some(values.to_vec1().unwrap());
+        *enqueued += 1;
+        Ok(())
+    }
+
+    fn close(&self) -> Result<usize, Error> {
+        Ok(*self.enqueued.lock().unwrap())
+    }
+
+    fn is_over(&self, moment: &usize) -> Result<bool, Error> {
+        Ok(self.results().len() >= *moment)
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.finds.map(nccl)
+    }
+
+    fn abort(&self) {
+        *self.aborted.lock().unwrap() = true;
+    }
+}
+
+fn world(ranks: usize) -> WorldSize {
+    WorldSize::new(ranks as u32).unwrap()
+}
+
+/// Ranks that are connected as those of several machines.
+fn over_connections(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
+    let open = |(rank, peers)| {
+        let tcp = Tcp::open(Rank(rank), world(ranks), peers, timeout).unwrap();
+        Arc::new(tcp) as Arc<dyn Control>
+    };
+    (0..).zip(peers(ranks as u32)).map(open).collect()
+}
+
+/// Ranks of one machine.
+fn over_memory(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
+    let size = Mapping::new(world(ranks), []).total();
+    let fd = rustix::fs::memfd_create("pair", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, size.0).unwrap();
+    let open = |rank| {
+        let shm = Shm::open(&fd, size, Rank(rank), world(ranks), timeout).unwrap();
+        Arc::new(shm) as Arc<dyn Control>
+    };
+    (0..ranks as u32).map(open).collect()
+}
+
+/// Makes the control of each of so many ranks, with this patience.
+type Way = fn(usize, Duration) -> Vec<Arc<dyn Control>>;
+
+const WAYS: [Way; 2] = [over_connections, over_memory];
+
+/// The rank's part in a group that rank 0 names `name`; `finds` as in [`Made`].
+fn open(
+    library: &Arc<Library>,
+    control: Arc<dyn Control>,
+    timeout: Duration,
+    finds: Option<&'static str>,
+) -> Result<Pair<Made>, Error> {
+    let library = Arc::clone(library);
+    let joined = move |group, rank, world| Ok((group, rank, world));
+    Pair::open(
+        control,
+        timeout,
+        || Ok([7; ID_BYTES]),
+        joined,
+        |(group, rank, world)| {
+            let (enqueued, aborted) = (Mutex::new(0), Mutex::new(false));
+            Ok(Made { library, group, rank, world, enqueued, aborted, finds })
+        },
+    )
+}
+
+/// Runs `each` with the control of each of `ranks` ranks as threads, and returns what they return in rank order.
+fn spawn<T: Send>(
+    controls: Vec<Arc<dyn Control>>,
+    each: impl Fn(Arc<dyn Control>) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let each = &each;
+        let start = |control| scope.spawn(move || each(control));
+        let threads: Vec<_> = controls.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn values(rank: Rank, step: usize) -> Tensor {
+    let value = (1 + rank.0) as f32 * 10_f32.powi(step as i32);
+    Tensor::from_slice(&[value], 1, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn the_name_of_rank_0_reaches_all_and_gradients_and_votes_go_their_own_ways() {
+    for way in WAYS {
+        let library = Arc::new(Library::default());
+        let found = spawn(way(3, LONG), |control| {
+            let pair = open(&library, control, LONG, None).unwrap();
+            let rank = pair.rank();
+            for step in 0..4 {
+                let sums = pair.on_gpu().unwrap();
+                sums.enqueue_all_reduce(&values(rank, step)).unwrap();
+                sums.finish().unwrap();
+                // One rank is ahead, and has said so, while another still asks how its sum stands.
+                let votes = pair.all_gather(&[rank.0 as u8, step as u8]).unwrap();
+                assert_eq!(votes, [0, 1, 2].map(|rank| vec![rank, step as u8]));
+            }
+            pair.barrier().unwrap();
+            (pair.sums.group, pair.sums.results(), pair.describe())
+        });
+        let right = ([7; ID_BYTES], vec![6.0, 60.0, 600.0, 6000.0], Some("made up".to_owned()));
+        assert!(found.iter().all(|found| *found == right), "{found:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_go_on_frees_those_who_wait_in_the_library_and_says_why() {
+    for way in WAYS {
+        let (library, here) = (Arc::new(Library::default()), Barrier::new(3));
+        let errors = spawn(way(3, LONG), |control| {
+            let pair = open(&library, control, LONG, None).unwrap();
+            here.wait();
+            if pair.rank() == Rank(1) {
+                pair.abort("`a.png` is truncated");
+            } else {
+                pair.enqueue_all_reduce(&values(pair.rank(), 0)).unwrap();
+            }
+            let error = pair.finish().and_then(|()| pair.barrier()).unwrap_err().to_string();
+            (error, *pair.sums.aborted.lock().unwrap())
+        });
+        for (error, aborted) in errors {
+            assert_eq!(error, "rank 1 ended the group: `a.png` is truncated");
+            assert!(aborted, "its kernels would stay on the device");
+        }
+    }
+}
+
+#[test]
+fn a_rank_of_another_machine_that_is_gone_is_named_while_the_library_still_waits() {
+    let library = Arc::new(Library::default());
+    let errors = spawn(over_connections(3, LONG), |control| {
+        let pair = open(&library, control, LONG, None).unwrap();
+        pair.barrier().unwrap();
+        if pair.rank() == Rank(2) {
+            return None;
+        }
+        pair.enqueue_all_reduce(&values(pair.rank(), 0)).unwrap();
+        let error = pair.finish().unwrap_err();
+        assert_eq!(pair.barrier().unwrap_err().to_string(), error.to_string());
+        Some(error.to_string())
+    });
+    for error in errors.into_iter().flatten() {
+        let is_gone =
+            error.contains("the connection to rank 2 on machine 0 ended in `sum on devices`");
+        // Who was slower hears it from who was faster.
+        assert!(is_gone, "{error}");
+    }
+}
+
+#[test]
+fn a_sum_to_which_a_rank_does_not_come_has_a_deadline() {
+    for way in WAYS {
+        let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
+        let errors = spawn(way(2, LONG), |control| {
+            let mut pair = open(&library, control, LONG, None).unwrap();
+            over.wait();
+            if pair.rank() == Rank(1) {
+                over.wait();
+                return String::new();
+            }
+            pair.timeout = SHORT;
+            pair.enqueue_all_reduce(&values(Rank(0), 0)).unwrap();
+            let error = pair.finish().unwrap_err().to_string();
+            over.wait();
+            error
+        });
+        let told = &errors[0];
+        assert!(told.contains("a sum of gradients did not end within 0.3 s"), "{told}");
+    }
+}
+
+#[test]
+fn a_library_that_does_not_return_from_a_meeting_is_left_behind_at_the_deadline() {
+    for way in WAYS {
+        let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
+        let errors = spawn(way(2, LONG), |control| {
+            if control.rank().is_first() {
+                let pair = open(&library, control, LONG, None);
+                over.wait();
+                return pair.err().map_or(String::new(), |error| error.to_string());
+            }
+            let (leave, told) = channel::<()>();
+            // A call of the library that does not return while somebody holds the other end.
+            let joined = move |_, _, _| told.recv().map_err(|_| nccl("left behind"));
+            let enter = |()| Err::<Made, _>(nccl("nobody gets here"));
+            let error = Pair::open(control, SHORT, || Ok([1; ID_BYTES]), joined, enter).err();
+            over.wait();
+            drop(leave);
+            error.unwrap().to_string()
+        });
+        assert!(errors[1].contains("not all ranks joined the group within 0.3 s"), "{errors:?}");
+    }
+}
+
+#[test]
+fn who_is_told_to_give_up_does_not_wait_for_the_deadline() {
+    for way in WAYS {
+        let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
+        let errors = spawn(way(2, LONG), |control| {
+            let pair = open(&library, control, LONG, None).unwrap();
+            over.wait();
+            if pair.rank() == Rank(1) {
+                over.wait();
+                return String::new();
+            }
+            pair.enqueue_all_reduce(&values(Rank(0), 0)).unwrap();
+            pair.give_up();
+            let error = pair.finish().unwrap_err().to_string();
+            over.wait();
+            error
+        });
+        assert!(errors[0].contains("a rank did not come to it"), "{errors:?}");
+    }
+}
+
+#[test]
+fn what_the_library_finds_on_one_rank_or_cannot_even_begin_is_told_to_all() {
+    for way in WAYS {
+        let (library, here) = (Arc::new(Library::default()), Barrier::new(2));
+        let errors = spawn(way(2, LONG), |control| {
+            let finds = (control.rank() == Rank(1)).then_some("unhandled system error");
+            let pair = open(&library, control, LONG, finds).unwrap();
+            here.wait();
+            if pair.rank() == Rank(1) {
+                // Rank 0 never brings the second.
+                pair.enqueue_all_reduce(&values(Rank(1), 0)).unwrap();
+            }
+            pair.enqueue_all_reduce(&values(pair.rank(), 0)).unwrap();
+            pair.finish().and_then(|()| pair.barrier()).unwrap_err().to_string()
+        });
+        assert_eq!(errors[1], "NCCL: unhandled system error");
+        assert_eq!(errors[0], "rank 1 ended the group: NCCL: unhandled system error");
+
+        let errors = spawn(way(2, LONG), |control| {
+            let joined = |_, _, _| Ok(());
+            let name = || Err(nccl("no socket interface found"));
+            let enter = |()| Err::<Made, _>(nccl("nobody gets here"));
+            Pair::open(control, LONG, name, joined, enter).err().unwrap().to_string()
+        });
+        assert_eq!(errors[0], "NCCL: no socket interface found");
+        assert_eq!(errors[1], "rank 0 ended the group: NCCL: no socket interface found");
+    }
+}
