@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::launch::elastic::Sizes;
 use crate::launch::restart::{Budget, may_pass};
 use crate::launch::{Failure, Note};
+use crate::plan::capture::obstacle_to_wish;
 use crate::plan::{OnOom, Plan};
 use crate::units::WorldSize;
 
@@ -110,10 +111,11 @@ impl Course {
     }
 
     fn shrink_passes(&mut self, smaller: Vec<Plan>, cause: Box<Failure>) -> Note {
+        let had_graph = obstacle_to_wish(self.plan()).is_none();
         self.plans = smaller;
-        let size = self.plan().batch.size;
+        let (size, no_graph) = (self.plan().batch.size, obstacle_to_wish(self.plan()));
         self.budget.renew(format!("passes of {size}: {cause}"));
-        Note::Shrunk { size, cause }
+        Note::Shrunk { size, no_graph: no_graph.filter(|_| had_graph), cause }
     }
 
     fn shrink_group(&mut self, cause: Box<Failure>) -> Result<Note, Box<Failure>> {

@@ -90,6 +90,8 @@ pub enum Note {
     Shrunk {
         /// Samples of a pass from now on.
         size: BatchSize,
+        /// Why passes of this size go without the CUDA graph that was asked for; absent if they do not.
+        no_graph: Option<&'static str>,
         /// Who ran out of memory.
         cause: Box<Failure>,
     },

@@ -105,8 +105,7 @@ impl Plan {
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         };
-        let asked = plan.cuda_graph == Some(true);
-        match capture::obstacle(&plan).filter(|_| asked) {
+        match capture::obstacle_to_wish(&plan) {
             Some(why) => Err(Problems::new(vec![capture::refused(loaded, why)])),
             None => Ok(plan),
         }

@@ -42,6 +42,11 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
     obstacles.into_iter().find_map(|(stands, why)| stands.then_some(why))
 }
 
+/// Why a graph that was asked for (`train.cuda_graph = true`) cannot be had.
+pub(crate) fn obstacle_to_wish(plan: &Plan) -> Option<&'static str> {
+    obstacle(plan).filter(|_| plan.cuda_graph == Some(true))
+}
+
 /// `train.cuda_graph = true` where passes cannot be recorded.
 pub(crate) fn refused(loaded: &Loaded, why: &str) -> Problem {
     let what = format!("cannot be: {why}");

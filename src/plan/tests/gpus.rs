@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::GpuFacts;
-use crate::plan::capture::obstacle;
+use crate::plan::capture::{obstacle, obstacle_to_wish};
 use crate::units::Rank;
 
 fn with_gpus(count: usize) -> Facts {
@@ -175,7 +175,13 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
         refused(&["distributed.find_unused_parameters=true"], &one),
         why("which parameters are used may differ")
     );
-    let mut dropping = good(&auto(), &on_gpu, &one);
+    let recorded = good(&auto(), &on_gpu, &one);
+    assert_eq!(obstacle_to_wish(&recorded), None);
+    let shrunk = recorded.in_smaller_passes().unwrap();
+    assert_eq!(obstacle_to_wish(&shrunk), Some("a step of several passes is not recorded"));
+    let unasked = Plan { cuda_graph: None, ..shrunk };
+    assert_eq!(obstacle_to_wish(&unasked), None);
+    let mut dropping = recorded;
     dropping.model.dropout = 0.1;
     assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
     let mut drawing = good(&auto(), &on_gpu, &one);
