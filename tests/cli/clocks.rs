@@ -39,6 +39,8 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 }
 "#;
 
+const SKIPPED: &str = "SKIPPED: no C compiler `cc`, so nobody's time of day can be set";
+
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
 
@@ -46,18 +48,14 @@ const YEAR: i64 = 365 * 24 * HOUR;
 struct Clock<'a>(&'a Lab);
 
 impl<'a> Clock<'a> {
-    /// Shows the machine's time; `None` where nothing can be compiled or loaded into a process.
+    /// Shows the machine's time; `None` where nothing can be compiled.
     fn new(lab: &'a Lab) -> Option<Self> {
         let clock = Self(lab);
         clock.set(0);
         let source = lab.write("clock.c", SHIM);
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-o"]).args([lab.path("clock.so"), source]);
-        let made = cc.status().is_ok_and(|status| status.success());
-        if !made {
-            eprintln!("SKIPPED: no C compiler `cc`, so nobody's time of day can be set");
-        }
-        made.then_some(clock)
+        cc.status().is_ok_and(|status| status.success()).then_some(clock)
     }
 
     /// Sets it to so many seconds after the machine's, for all of its processes at once.
@@ -92,7 +90,10 @@ fn a_time_of_day_that_is_set_in_the_middle_of_a_run_changes_nothing() {
         "fault.max_restarts=1",
     ];
     let lab = Lab::new();
-    let Some(clock) = Clock::new(&lab) else { return };
+    let Some(clock) = Clock::new(&lab) else {
+        eprintln!("{SKIPPED}");
+        return;
+    };
     let endless = [&changes[..], &["train.epochs=1000000"]].concat();
     let mut running = spawn(clock.on(lab.ddprun(&endless)));
     lab.wait_for_step_and_save(&mut running, 20);
@@ -126,7 +127,10 @@ fn a_time_of_day_that_is_set_in_the_middle_of_a_run_changes_nothing() {
 #[test]
 fn a_time_of_day_that_is_set_in_the_middle_of_a_sweep_changes_nothing() {
     let lab = sweeps::lab(BASE, sweeps::GRID);
-    let Some(clock) = Clock::new(&lab) else { return };
+    let Some(clock) = Clock::new(&lab) else {
+        eprintln!("{SKIPPED}");
+        return;
+    };
     let command = || clock.on(lab.ddprun(&["sweep", "tune.toml"]));
     let mut running = spawn(command());
     for (trials, shift) in [(1, HOUR), (2, -YEAR)] {
@@ -165,7 +169,10 @@ fn on_the_second(machines: &Machines) -> Command {
 #[test]
 fn machines_whose_times_of_day_differ_by_a_year_have_the_bits_of_one() {
     let machines = Machines::new(2);
-    let Some(clock) = Clock::new(&machines.labs[1]) else { return };
+    let Some(clock) = Clock::new(&machines.labs[1]) else {
+        eprintln!("{SKIPPED}");
+        return;
+    };
     clock.set(-YEAR);
     let first = machines.start(0, &[]);
     let second = spawn(clock.on(on_the_second(&machines)));
