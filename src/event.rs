@@ -264,6 +264,8 @@ pub enum Reason {
     OutOfTime,
     /// A signal asked for it; the state is saved.
     Stopped,
+    /// Ctrl-C twice: nothing is saved since the last checkpoint.
+    Abandoned,
 }
 
 /// Where the time of training went, in seconds.

@@ -9,7 +9,9 @@ use crate::cli::args::{Launch, Run};
 use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare};
 use crate::cli::{Refusal, machines, sample, to_stderr};
 use crate::files;
-use crate::launch::{self, Console, JoinError, Membership, Nodes, Note, Program, Role, Start};
+use crate::launch::{
+    self, Console, JoinError, Membership, Nodes, Note, Program, Role, Start, Stop,
+};
 use crate::model::Registry;
 use crate::plan::{Plan, RunFolders, Sink};
 use crate::report;
@@ -134,6 +136,9 @@ fn announce(note: &Note) {
             ));
         }
         Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} runs again")),
+        Note::Stopping { stop: Stop::Abandon } => {
+            to_stderr("stopping at the end of this step, without saving ...");
+        }
         Note::Stopping { .. } => to_stderr("stopping at the end of this step ..."),
         Note::Restarting { attempt, of, wait, cause } => {
             let wait = match wait.as_secs() {

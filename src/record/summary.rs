@@ -31,6 +31,7 @@ fn ending(finished: &Finished) -> String {
         Reason::EarlyStopped => "stopped early, no more improvement,",
         Reason::OutOfTime => "out of time",
         Reason::Stopped => "stopped by request, the state is saved,",
+        Reason::Abandoned => "stopped by request, the state is not saved,",
     };
     let (time, rate) = (duration(finished.seconds), rate(finished.samples_per_second));
     format!("{why} after step {} in {time}, {rate}", finished.step)

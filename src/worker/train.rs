@@ -311,6 +311,7 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
         Ending::Done(reason) => reason,
         // The run is not over: these would not be its last words.
         Ending::Left(Wish::Resize) => return Ok(()),
+        Ending::Left(Wish::Abandon) => Reason::Abandoned,
         Ending::Left(_) => Reason::Stopped,
     };
     let time = run.engine.time();

@@ -348,6 +348,40 @@ fn every_page_links_to_files_that_exist() {
     }
 }
 
+/// All Rust sources below these folders, in one text.
+fn sources(folders: &[&str]) -> String {
+    let mut open: Vec<PathBuf> = folders.iter().map(|folder| project(folder)).collect();
+    let mut text = String::new();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(children(&path));
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            text += &fs::read_to_string(path).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn every_test_that_the_page_about_reliability_names_exists() {
+    let page = read("docs/reliability.md");
+    let sources = sources(&["src", "tests"]);
+    let quoted = page.split('`').skip(1).step_by(2);
+    let names: BTreeSet<&str> =
+        quoted.filter(|words| words.contains("::") && !words.contains(' ')).collect();
+    assert!(names.len() > 50, "{names:?}");
+    for name in names {
+        let last = name.rsplit("::").next().unwrap();
+        let kinds = [format!("fn {last}("), format!("mod {last};"), format!("mod {last} {{")];
+        assert!(kinds.iter().any(|kind| sources.contains(kind)), "`{name}` is nowhere");
+    }
+    let commands = page.lines().filter_map(|line| line.strip_prefix("cargo test --test cli "));
+    for command in commands {
+        let module = command.split_whitespace().next().unwrap();
+        assert!(project(&format!("tests/cli/{module}.rs")).exists(), "{command}");
+    }
+}
+
 #[test]
 fn every_key_is_documented_by_the_schema_verb() {
     let lab = Lab::new();

@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
+use crate::running::spawn;
 
 /// The fingerprints that were printed, one for each world size.
 fn fingerprints(page: &str) -> Vec<&str> {
@@ -42,6 +43,22 @@ fn doctor_takes_half_precision_and_a_network_with_batch_norm() {
     assert!(page.contains(", bf16\n"), "{page}");
     let hashes = fingerprints(&page);
     assert_eq!((hashes.len(), hashes[0]), (2, hashes[1]), "{page}");
+    lab.is_clean();
+}
+
+#[test]
+fn world_sizes_that_give_other_bits_are_told_with_the_first_parameter_that_differs() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["doctor", "small.toml", "--steps=2"]);
+    // A gradient that is wrong before it is summed is wrong on all ranks alike, but one rank alone has no rank 1.
+    command.env("DDPRUN_FP", "gradient=flip@1,2");
+    let page = spawn(command).wait();
+    page.has_code(9);
+    page.says(&["error: 1 rank and 2 ranks give other bits, first in `", "why: ", "do: "]);
+    let hashes = fingerprints(&page.stdout);
+    assert!(hashes.len() == 2 && hashes[0] != hashes[1], "{}", page.stdout);
+    let named = page.stderr.split("first in `").nth(1).unwrap().split('`').next().unwrap();
+    assert_eq!(named, "layers.1.bias", "the first of its bucket, and no other moved differently");
     lab.is_clean();
 }
 

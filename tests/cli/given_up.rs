@@ -1,4 +1,4 @@
-//! Who was given up, or comes too late, or cannot be ended; and machines whose clocks differ.
+//! Who was given up, or comes too late, or cannot be ended.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -7,9 +7,8 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab, children};
-use crate::machines::{Machines, end, state};
+use crate::machines::{Machines, end};
 use crate::running::{Running, pid_of, spawn, until};
 
 /// Runs the program beside a disk that is made for it, in a view of the file system that ends with it.
@@ -110,28 +109,5 @@ fn a_machine_that_comes_while_the_others_train_finds_no_door_and_they_do_not_not
         ended.has_code(75);
         assert!(!ended.stderr.contains("refused"), "{}", ended.stderr);
     }
-    machines.are_clean();
-}
-
-#[test]
-fn clocks_that_differ_by_an_hour_change_nothing() {
-    let machines = Machines::new(2);
-    let clocks = ["-UrT", "--monotonic=3600", "--boottime=3600", "--fork"];
-    let can = Command::new("unshare").args(clocks).arg("true").status();
-    if !can.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: no clocks of one's own here (`unshare -UrT`)");
-        return;
-    }
-    let first = machines.start(0, &[]);
-    let verb = ["small.toml", "--nproc-per-node", "1"];
-    let ours = machines.command(&machines.labs[1], 1, &verb, &[]);
-    let mut command = machines.labs[1].command("unshare", &clocks);
-    command.arg(ours.get_program()).args(ours.get_args());
-    for ended in end(vec![first, spawn(command)]) {
-        ended.has_code(0);
-    }
-    let one = Lab::with(BASE);
-    one.run_to(0, &["small.toml"]);
-    assert!(state(&machines.labs[0]) == state(&one));
     machines.are_clean();
 }

@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod chaos;
+mod clocks;
 mod control_group;
 mod docs;
 mod doctor;

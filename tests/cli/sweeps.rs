@@ -11,29 +11,29 @@ use crate::lab::{Lab, children};
 use crate::running::{Ended, Running, pid_of, until};
 
 /// A lab with `small.toml` and a sweep of it.
-fn lab(experiment: &str, sweep: &str) -> Lab {
+pub(crate) fn lab(experiment: &str, sweep: &str) -> Lab {
     let lab = Lab::with(experiment);
     lab.write("tune.toml", format!("schema = 1\nbase = \"small.toml\"\n[sweep]\n{sweep}"));
     lab
 }
 
-const GRID: &str = "metric = \"val/loss\"\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
+pub(crate) const GRID: &str = "metric = \"val/loss\"\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
     [sweep.parameters]\n\"optimizer.lr\" = [1e-3, 1e-2]\n\"model.hidden\" = [[8], [16, 8]]\n";
 
 const RANDOM: &str = "method = \"tpe\"\ntrials = 3\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
     [sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 1e-3\nmax = 0.1\n";
 
-fn journal(lab: &Lab) -> Vec<Value> {
+pub(crate) fn journal(lab: &Lab) -> Vec<Value> {
     let text = fs::read_to_string(lab.path("logs/tune/journal.jsonl")).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-fn ended(lab: &Lab) -> Vec<Value> {
+pub(crate) fn ended(lab: &Lab) -> Vec<Value> {
     journal(lab).into_iter().filter(|line| line["record"] == "ended").collect()
 }
 
 /// What each trial was and reported, without times.
-fn told(lab: &Lab) -> Vec<(Value, Value, Value, Value)> {
+pub(crate) fn told(lab: &Lab) -> Vec<(Value, Value, Value, Value)> {
     let values = |trial: &Value| {
         let lines = journal(lab);
         let is_it = |line: &&Value| line["record"] == "started" && line["trial"] == *trial;

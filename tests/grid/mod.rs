@@ -1,6 +1,7 @@
 //! One hash of weights, moments, losses and gradient norms over everything that must not change it: world size,
 //! compute threads, loader threads, size of buckets, overlap.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ddprun::collective::Collective;
@@ -14,7 +15,30 @@ use ddprun::units::Bytes;
 
 use crate::support::{N_TRAIN, batch, engine, fingerprint, on_ranks, plan};
 
-const STEPS: usize = 3;
+const PRECISIONS: [Precision; 2] = [Precision::Fp32, Precision::Bf16];
+const WORLDS: [u32; 3] = [1, 2, 4];
+const WORKERS: [usize; 3] = [0, 1, 4];
+const THREADS: [usize; 2] = [1, 2];
+const CAPS: [Bytes; 2] = [Bytes(2048), Bytes(25 << 20)];
+const OVERLAPS: [bool; 2] = [true, false];
+
+/// One way to run the same steps: an index into each of the arrays above.
+type Choice = [usize; 6];
+const N_CHOICES: Choice =
+    [PRECISIONS.len(), WORLDS.len(), WORKERS.len(), THREADS.len(), CAPS.len(), OVERLAPS.len()];
+
+/// Nine ways in which any two values of any two of the six meet.
+const PAIRWISE: [Choice; 9] = [
+    [0, 0, 0, 1, 0, 0],
+    [1, 0, 1, 0, 1, 0],
+    [1, 0, 2, 0, 0, 1],
+    [1, 1, 0, 1, 1, 0],
+    [0, 1, 1, 0, 1, 1],
+    [1, 1, 2, 1, 0, 0],
+    [1, 2, 0, 0, 0, 1],
+    [0, 2, 1, 1, 0, 1],
+    [0, 2, 2, 1, 1, 0],
+];
 
 /// The samples of [`batch`], with noise as their augmentation.
 struct Samples(Plan);
@@ -51,11 +75,11 @@ impl Dataset for Samples {
 }
 
 /// What one rank has after some steps whose samples came through a loader.
-fn steps(plan: &Plan, collective: Arc<dyn Collective>) -> String {
+fn steps(plan: &Plan, n_steps: usize, collective: Arc<dyn Collective>) -> String {
     let rank = collective.rank();
     let world = plan.distributed.world_size;
     let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
-    let passes = (0..STEPS).flat_map(|step| order.passes(step, rank));
+    let passes = (0..n_steps).flat_map(|step| order.passes(step, rank));
     let request = |samples| Request { samples, epoch: Some(0) };
     let requests: Vec<Request> = passes.map(|pass| request(pass.samples)).collect();
     let settings = Settings::new(&plan.data, plan.seed);
@@ -63,7 +87,7 @@ fn steps(plan: &Plan, collective: Arc<dyn Collective>) -> String {
     let mut loader = Loader::start(samples, requests.into_iter(), settings).unwrap();
     let mut engine = engine(plan, collective);
     let mut told = Vec::new();
-    for step in 0..STEPS {
+    for step in 0..n_steps {
         let passes = order.passes(step, rank);
         let mut next = || loader.next().unwrap().map(|loaded| loaded.batch);
         let report = engine.step(&passes, &mut next, Wish::Continue).unwrap();
@@ -74,64 +98,86 @@ fn steps(plan: &Plan, collective: Arc<dyn Collective>) -> String {
 }
 
 /// As [`steps`], on every rank with so many compute threads; all ranks agree.
-fn trained(plan: &Plan, threads: usize) -> String {
+fn trained(plan: &Plan, n_steps: usize, threads: usize) -> String {
     let outcomes = on_ranks(plan, |collective| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(16 << 20);
-        pool.build().unwrap().install(|| steps(plan, collective))
+        pool.build().unwrap().install(|| steps(plan, n_steps, collective))
     });
     assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "ranks differ: {outcomes:#?}");
     outcomes[0].clone()
 }
 
-/// All 72 ways to run the same steps.
-#[track_caller]
-fn one_hash(model: &str, input: &[usize], precision: Precision) {
-    let mut first = None;
-    for world in [1, 2, 4] {
-        for (threads, workers, cap, overlap) in ways() {
-            let mut plan = plan(model, input, world);
-            plan.precision = precision;
-            plan.data.num_workers = workers;
-            plan.distributed.bucket_cap = cap;
-            plan.distributed.overlap = overlap;
-            let found = trained(&plan, threads);
-            let expected = first.get_or_insert_with(|| found.clone());
-            let way =
-                format!("{world} ranks, {threads} threads, {workers} workers, {cap}, {overlap}");
-            assert_eq!(found, *expected, "{way}");
-        }
-    }
+/// What a model becomes in one way, and the way in words.
+fn one_way(model: &str, n_steps: usize, input: &[usize], way: Choice) -> (String, String) {
+    let [precision, world, workers, threads, cap, overlap] = way;
+    let (world, workers, threads) = (WORLDS[world], WORKERS[workers], THREADS[threads]);
+    let (cap, overlap) = (CAPS[cap], OVERLAPS[overlap]);
+    let mut plan = plan(model, input, world);
+    plan.precision = PRECISIONS[precision];
+    plan.data.num_workers = workers;
+    plan.distributed.bucket_cap = cap;
+    plan.distributed.overlap = overlap;
+    let words = format!("{world} ranks, {threads} threads, {workers} workers, {cap}, {overlap}");
+    (trained(&plan, n_steps, threads), words)
 }
 
-/// Compute threads, loader threads, size of buckets and overlap.
-fn ways() -> Vec<(usize, usize, Bytes, bool)> {
-    let mut ways = Vec::new();
-    for threads in [1, 2] {
-        for workers in [0, 1, 4] {
-            for cap in [Bytes(2048), Bytes(25 << 20)] {
-                ways.extend([true, false].map(|overlap| (threads, workers, cap, overlap)));
-            }
+/// The ways of one precision have one hash.
+#[track_caller]
+fn one_hash(model: &str, n_steps: usize, input: &[usize], ways: impl Iterator<Item = Choice>) {
+    let mut first = [const { None }; PRECISIONS.len()];
+    for way in ways {
+        let (found, words) = one_way(model, n_steps, input, way);
+        let expected = first[way[0]].get_or_insert_with(|| found.clone());
+        assert_eq!(found, *expected, "{words}");
+    }
+    assert!(first.iter().flatten().count() > 0);
+}
+
+/// All 72 ways of one precision.
+fn all_of(precision: usize) -> impl Iterator<Item = Choice> {
+    let n: usize = N_CHOICES[1..].iter().product();
+    (0..n).map(move |mut number| {
+        let mut way = [precision; 6];
+        for (index, choices) in way.iter_mut().zip(N_CHOICES).skip(1) {
+            *index = number % choices;
+            number /= choices;
+        }
+        way
+    })
+}
+
+#[test]
+fn in_nine_ways_any_two_values_meet() {
+    for a in 0..6 {
+        for b in 0..a {
+            let met: BTreeSet<_> = PAIRWISE.iter().map(|way| (way[a], way[b])).collect();
+            assert_eq!(met.len(), N_CHOICES[a] * N_CHOICES[b], "{a} and {b}");
         }
     }
-    ways
+    assert_eq!(all_of(0).collect::<BTreeSet<_>>().len(), 72);
+}
+
+#[test]
+fn a_resnet18_has_one_hash_in_nine_ways() {
+    one_hash("resnet18", 2, &[3, 8, 8], PAIRWISE.into_iter());
 }
 
 #[test]
 fn an_mlp_with_dropout_has_one_hash() {
-    one_hash("mlp", &[10], Precision::Fp32);
+    one_hash("mlp", 3, &[10], all_of(0));
 }
 
 #[test]
 fn an_mlp_with_dropout_has_one_hash_in_half_precision() {
-    one_hash("mlp", &[10], Precision::Bf16);
+    one_hash("mlp", 3, &[10], all_of(1));
 }
 
 #[test]
 fn a_resnet_with_batch_norm_has_one_hash() {
-    one_hash("resnet8", &[3, 8, 8], Precision::Fp32);
+    one_hash("resnet8", 3, &[3, 8, 8], all_of(0));
 }
 
 #[test]
 fn a_resnet_with_batch_norm_has_one_hash_in_half_precision() {
-    one_hash("resnet8", &[3, 8, 8], Precision::Bf16);
+    one_hash("resnet8", 3, &[3, 8, 8], all_of(1));
 }

@@ -221,6 +221,17 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
+/// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs again.
+fn is_killed(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let pends = |name: &&str| {
+        field(name).is_some_and(|mask| u64::from_str_radix(mask, 16).unwrap() & (1 << 8) != 0)
+    };
+    let is_over = field("State:").is_none_or(|state| state.starts_with(['Z', 'X']));
+    is_over || ["SigPnd:", "ShdPnd:"].iter().any(pends)
+}
+
 fn signal_to(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }

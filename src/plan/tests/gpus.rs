@@ -237,7 +237,9 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
         refused(&["distributed.find_unused_parameters=true"], &one),
         why("which parameters are used may differ")
     );
-    let mut dropping = good(&auto(), &on_gpu, &one);
+    let recorded = good(&auto(), &on_gpu, &one);
+    assert_eq!(obstacle(&recorded.in_smaller_passes().unwrap()), None);
+    let mut dropping = recorded;
     dropping.model.dropout = 0.1;
     assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
     let mut drawing = good(&auto(), &on_gpu, &one);
