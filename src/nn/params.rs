@@ -9,71 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};
-use rayon::prelude::*;
 
 use super::checkpoint::{self, Stage};
-use crate::ops::{GradientSink, Place, Uses, Weight, vectorised};
+use super::init::Init;
+use crate::ops::{GradientSink, Place, Uses, Weight};
 use crate::rng::{Key, Purpose, name_hash};
-
-/// Initial values that a thread draws at a time.
-const TOGETHER: usize = 1 << 14;
-
-/// Distribution of a parameter's initial values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Init {
-    /// All the same.
-    Constant(f64),
-    /// Uniform in [-bound, bound].
-    Uniform(f64),
-    /// Normal with mean 0 and this standard deviation.
-    Normal(f64),
-}
-
-impl Init {
-    /// He normal with fan-out, for a convolution (out, in, kh, kw): N(0, sqrt(2 / (out kh kw))).
-    pub fn he_fan_out(shape: &[usize]) -> Self {
-        let fan_out: usize = shape.iter().product::<usize>() / shape.get(1).copied().unwrap_or(1);
-        Self::Normal((2.0 / fan_out as f64).sqrt())
-    }
-
-    /// PyTorch's default of `Linear` and `Conv`, weight and bias: U(+-1/sqrt(`fan_in`)).
-    pub fn torch_default(fan_in: usize) -> Self {
-        Self::Uniform(1.0 / (fan_in as f64).sqrt())
-    }
-
-    fn values(self, key: Key, n: usize) -> Vec<f32> {
-        match self {
-            Self::Constant(value) => vec![value as f32; n],
-            Self::Uniform(bound) => drawn(
-                n,
-                #[inline(always)]
-                |i| 2.0 * bound * key.uniform(i) - bound,
-            ),
-            Self::Normal(std) => drawn(
-                n,
-                #[inline(always)]
-                |i| std * key.normal(2 * i),
-            ),
-        }
-    }
-}
-
-/// `n` values, each of its own place, by all threads.
-fn drawn(n: usize, draw: impl Fn(u64) -> f64 + Sync) -> Vec<f32> {
-    let mut values = vec![0.0; n];
-    values.par_chunks_mut(TOGETHER).enumerate().for_each(|(chunk, values)| {
-        let first = (chunk * TOGETHER) as u64;
-        vectorised(
-            #[inline(always)]
-            || {
-                for (i, value) in values.iter_mut().enumerate() {
-                    *value = draw(first + i as u64) as f32;
-                }
-            },
-        );
-    });
-    values
-}
 
 /// All parameters and buffers of a model, in registration order.
 #[derive(Default)]
