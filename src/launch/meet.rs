@@ -301,7 +301,7 @@ fn other_devices(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<Str
     let (our_ranks, their_ranks) = (ours.local_world(), theirs.local_world());
     if our_ranks != their_ranks {
         return Some(format!(
-            "it has {their_ranks} ranks, and node 0 has {our_ranks}: say how many with `--nproc-per-node`"
+            "its number of ranks is {their_ranks}, and node 0's is {our_ranks}: say how many with `--nproc-per-node`"
         ));
     }
     let shares = |plan: &DistributedPlan| {
@@ -453,7 +453,7 @@ mod tests {
         let cpus = told(&["cpu", "cpu"]).unwrap();
         assert!(cpus.starts_with("it computes on the CPU, and node 0 on GPUs"), "{cpus}");
         let fewer = told(&["cuda:0"]).unwrap();
-        assert!(fewer.starts_with("it has 1 ranks, and node 0 has 2"), "{fewer}");
+        assert!(fewer.starts_with("its number of ranks is 1, and node 0's is 2"), "{fewer}");
         let shared = told(&["cuda:0", "cuda:0"]).unwrap();
         assert_eq!(shared, "its ranks share a GPU, and those of node 0 have a GPU each");
     }

@@ -133,7 +133,8 @@ fn data_plan() -> DataPlan {
 }
 
 fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
-    let shm = BackendPlan::Shm { mapping: Bytes(64 << 20) };
+    // Enough for four ranks of a ResNet-18; only what is touched takes memory.
+    let shm = BackendPlan::Shm { mapping: Bytes(512 << 20) };
     DistributedPlan {
         nodes: 1,
         world_size,
