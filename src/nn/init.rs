@@ -31,6 +31,7 @@ impl Init {
         Self::Uniform(1.0 / (fan_in as f64).sqrt())
     }
 
+    /// `n` values, of which each is drawn from its own place in the stream.
     pub(super) fn values(self, key: Key, n: usize) -> Vec<f32> {
         match self {
             Self::Constant(value) => vec![value as f32; n],
@@ -48,7 +49,7 @@ impl Init {
     }
 }
 
-/// `n` values, each of its own place, by all threads.
+/// `draw(i)` for `i` below `n`, by all threads.
 fn drawn(n: usize, draw: impl Fn(u64) -> f64 + Sync) -> Vec<f32> {
     let mut values = vec![0.0; n];
     values.par_chunks_mut(TOGETHER).enumerate().for_each(|(chunk, values)| {

@@ -61,7 +61,8 @@ pub(super) fn write_whole_rows<S: Simd, const M: usize, const V: usize>(
     start: impl Fn(usize) -> usize,
     add: bool,
 ) {
-    // Written out: a loop over the rows would have the compiler put the sums into memory to count through them.
+    const { assert!(M <= 6, "all rows are written out") };
+    // A loop over the rows would have the compiler put the sums into memory to count through them.
     macro_rules! rows {
         ($($i:literal)*) => {$(
             if $i < M {
