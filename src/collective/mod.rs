@@ -200,15 +200,14 @@ fn are_apart(gpus: &[Vec<u8>]) -> Result<(), String> {
             "rank {rank} has no NCCL, or its driver does not tell which GPU it has"
         ));
     }
-    let mut earlier = (0..)
-        .zip(gpus)
-        .map(|(rank, gpu)| (gpus[..rank].iter().position(|other| other == gpu), rank));
-    earlier.find_map(|(first, second)| first.map(|first| (first, second))).map_or(
-        Ok(()),
-        |(first, second)| {
-            Err(format!("ranks {first} and {second} compute on the same GPU, which it refuses"))
-        },
-    )
+    for (rank, gpu) in gpus.iter().enumerate() {
+        if let Some(earlier) = gpus[..rank].iter().position(|other| other == gpu) {
+            return Err(format!(
+                "ranks {earlier} and {rank} compute on the same GPU, which it refuses"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.

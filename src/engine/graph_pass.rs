@@ -6,7 +6,7 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::data::{Batch, sampler};
-use crate::engine::capture::{Capture, Kind, News, Recorder};
+use crate::engine::capture::{Capture, News, Recorder};
 use crate::engine::error::Error;
 use crate::engine::on_gpu::Marks;
 use crate::engine::vote::PassReport;
@@ -24,7 +24,7 @@ pub(super) struct GraphPass {
     gpu: Gpu,
     /// Whether the run ends if passes cannot be replayed.
     must: bool,
-    /// Of the first pass of a step, and of those after it.
+    /// Of each kind of pass.
     captures: [Capture<Recording>; 2],
     fixed: Option<Fixed>,
 }
@@ -87,10 +87,7 @@ impl GraphPass {
         let Some(kind) = engine.reducer.marks().and_then(|marks| marks.kind()) else {
             return Ok(None);
         };
-        let capture = match kind {
-            Kind::First => 0,
-            Kind::Later => 1,
-        };
+        let capture = kind as usize;
         if !full || matches!(self.captures[capture], Capture::Off) {
             return Ok(None);
         }

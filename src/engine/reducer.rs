@@ -191,7 +191,7 @@ impl Reduce for Reducer {
         if failpoint::flips("reduced")
             && let Some(segment) = &mut self.store.state().segments[0]
         {
-            segment[0] = f32::from_bits(segment[0].to_bits() ^ 1 << 22);
+            turn_bit(&mut segment[0], 22);
         }
         Ok(started.elapsed())
     }
@@ -230,11 +230,16 @@ impl Reduce for Reducer {
                     dimensions: param.shape().len(),
                 }));
                 if failpoint::flips("weights") {
-                    values[0][0] = f32::from_bits(values[0][0].to_bits() ^ 1);
+                    turn_bit(&mut values[0][0], 0);
                 }
             })
         })
     }
+}
+
+/// What memory that fails does to a number.
+fn turn_bit(value: &mut f32, bit: u32) {
+    *value = f32::from_bits(value.to_bits() ^ 1 << bit);
 }
 
 impl Drop for Reducer {
@@ -311,7 +316,7 @@ impl Store {
             add(&mut segment, &earlier[bucket]);
         }
         if failpoint::flips("gradient") {
-            segment[0] = f32::from_bits(segment[0].to_bits() ^ 1 << 22);
+            turn_bit(&mut segment[0], 22);
         }
         Some(segment)
     }

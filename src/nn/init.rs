@@ -1,12 +1,7 @@
 //! Initial values of parameters.
 
-use rayon::prelude::*;
-
-use crate::ops::vectorised;
+use crate::ops::{build, vectorised};
 use crate::rng::Key;
-
-/// Initial values that a thread draws at a time.
-const TOGETHER: usize = 1 << 14;
 
 /// Distribution of a parameter's initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,17 +46,14 @@ impl Init {
 
 /// `draw(i)` for `i` below `n`, by all threads.
 fn drawn(n: usize, draw: impl Fn(u64) -> f64 + Sync) -> Vec<f32> {
-    let mut values = vec![0.0; n];
-    values.par_chunks_mut(TOGETHER).enumerate().for_each(|(chunk, values)| {
-        let first = (chunk * TOGETHER) as u64;
+    build(n, |start, values| {
         vectorised(
             #[inline(always)]
             || {
                 for (i, value) in values.iter_mut().enumerate() {
-                    *value = draw(first + i as u64) as f32;
+                    *value = draw((start + i) as u64) as f32;
                 }
             },
         );
-    });
-    values
+    })
 }

@@ -44,7 +44,7 @@ impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
 
 /// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed, and is finished in
 /// the first-level cache.
-pub(super) fn build(n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+pub(crate) fn build(n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     filled(n, BLOCK, fill)
 }
 

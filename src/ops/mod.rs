@@ -54,7 +54,7 @@ pub use embedding::embedding;
 pub use flops::count_flops;
 pub use fourier::time_frequency;
 pub use group_norm::group_norm;
-pub(crate) use lanes::vectorised;
+pub(crate) use lanes::{build, vectorised};
 pub use layout::{nchw_to_nhwc, nhwc_to_nchw};
 pub use linear::{LinearActivation, linear, linear_activated};
 #[cfg(feature = "cuda")]

@@ -2,7 +2,6 @@
 
 use crate::config::{Loaded, Problem};
 use crate::plan::{LayerOp, LayerPlan, Plan, Precision, SourcePlan};
-use crate::units::Rank;
 
 /// Why passes cannot be recorded; `None` = nothing that the plan knows of speaks against it.
 ///
@@ -15,7 +14,7 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
         _ => false,
     };
     let obstacles = [
-        (plan.distributed.gpu(Rank(0)).is_none(), "ranks compute on the CPU"),
+        (!plan.distributed.is_on_gpus(), "ranks compute on the CPU"),
         // Sums are not recorded, so they could not begin before the whole pass is over.
         (
             plan.distributed.world_size.count() > 1 && plan.cuda_graph != Some(true),
