@@ -3,10 +3,12 @@
 use rayon::prelude::*;
 
 use super::columns::Columns;
-use super::level::TILE_ROWS;
+use super::level::{TILE_ROWS, best};
 use super::panels::{Panels, Source};
 use super::product::{Epilogue, Output, Sums, Write, product};
 use super::rows::Rows;
+use super::transpose::transpose;
+use crate::ops::lanes::vectorised_for;
 use crate::ops::scratch::filled;
 
 /// Rows per block at most: their values of A and of the result stay in the second-level cache, and a core that is
@@ -82,16 +84,63 @@ pub(in crate::ops) fn multiply(
 }
 
 /// a b, row-major, on all threads.
-pub(in crate::ops) fn multiplied(a: Matrix<'_>, b: &Panels, sums: Sums) -> Vec<f32> {
-    let block = rows_per_block(a.rows) * b.columns;
-    filled(a.rows * b.columns, block, |start, out| {
-        multiply_block(out, a, start / b.columns, b, (Write::Replace, sums), &mut ());
+pub(in crate::ops) fn multiplied(a: Matrix<'_>, b: Matrix<'_>, sums: Sums) -> Vec<f32> {
+    let (rows, columns, product) = (a.rows, b.cols, Rowwise::new(a, b, sums));
+    filled(rows * columns, rows_per_block(rows) * columns, |start, out| {
+        product.write(out, start / columns, &mut ());
     })
+}
+
+/// a b, of which any thread may ask for some rows.
+pub(in crate::ops) enum Rowwise<'a> {
+    /// Rows are multiplied when they are asked for.
+    Packed { a: Matrix<'a>, b: Panels, sums: Sums },
+    /// The columns of the product, each a row here: of few rows of a, packing b would take longer than they do. The
+    /// same bits, since each element is the same sum.
+    Turned { columns: Vec<f32>, rows: usize },
+}
+
+impl<'a> Rowwise<'a> {
+    pub(in crate::ops) fn new(a: Matrix<'a>, b: Matrix<'_>, sums: Sums) -> Self {
+        // Values that are packed or transposed in either way.
+        let (packed, turned) = (b.rows * b.cols, a.rows * (a.cols + b.cols));
+        if packed <= turned {
+            return Self::Packed { a, b: b.panels(), sums };
+        }
+        let (rows, a, b) = (a.rows, a.transposed().panels(), b.transposed());
+        let block = rows_per_block(b.rows) * rows;
+        let columns = filled(b.rows * rows, block, |start, out| {
+            multiply_block(out, b, start / rows, &a, (Write::Replace, sums), &mut ());
+        });
+        Self::Turned { columns, rows }
+    }
+
+    /// `out` become whole rows of the product from row `first` on; `epilogue` is given rows counted from there.
+    pub(in crate::ops) fn write(&self, out: &mut [f32], first: usize, epilogue: &mut dyn Epilogue) {
+        match self {
+            Self::Packed { a, b, sums } => {
+                multiply_block(out, *a, first, b, (Write::Replace, *sums), epilogue);
+            }
+            Self::Turned { columns, rows } => {
+                let width = columns.len() / rows;
+                let (from, block) = ((&columns[first..], *rows), (out.len() / width, width));
+                let level = best();
+                vectorised_for(
+                    level,
+                    #[inline(always)]
+                    || transpose(level, from, (&mut *out, width), block),
+                );
+                if epilogue.is_wanted() {
+                    epilogue.finish(level, 0, out);
+                }
+            }
+        }
+    }
 }
 
 /// One block of [`multiply`], on the calling thread: `out` are whole rows of the product from row `first` on;
 /// `epilogue` is given rows counted from there.
-pub(in crate::ops) fn multiply_block(
+fn multiply_block(
     out: &mut [f32],
     a: Matrix<'_>,
     first: usize,

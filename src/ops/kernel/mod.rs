@@ -15,14 +15,15 @@ mod matrix;
 mod panels;
 mod product;
 mod rows;
-mod square;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod transpose;
 
 pub(in crate::ops) use columns::Columns;
 pub(in crate::ops) use level::{best, run};
-pub(in crate::ops) use matrix::{Matrix, multiplied, multiply, multiply_block, rows_per_block};
+pub(in crate::ops) use matrix::{Matrix, Rowwise, multiplied, multiply, rows_per_block};
 pub(in crate::ops) use panels::{Block, Panels, Source};
 pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};
 pub(in crate::ops) use rows::Rows;
+pub(in crate::ops) use transpose::transpose;

@@ -7,7 +7,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::level::{Width, best};
-use super::square::{SQUARE, transpose};
+use super::transpose::transpose;
 use crate::ops::lanes::vectorised_for;
 use crate::ops::scratch::Scratch;
 
@@ -218,18 +218,11 @@ fn copy_block(level: Arch, source: Source<'_>, at: usize, block: &Block, piece: 
         }
         return;
     }
-    let mut column = 0;
-    if source.row == 1 && block.rows.len() == ROWS {
-        while column + SQUARE <= columns {
-            for row in (0..ROWS).step_by(SQUARE) {
-                let at = at + column * source.column + row;
-                let to = &mut piece[row * block.width + column..];
-                transpose(level, (&values[at..], source.column), (to, block.width));
-            }
-            column += SQUARE;
-        }
+    if source.row == 1 {
+        let from = (&values[at..], source.column);
+        return transpose(level, from, (piece, block.width), (block.rows.len(), columns));
     }
-    for column in column..columns {
+    for column in 0..columns {
         let at = at + column * source.column;
         for (i, row) in piece.chunks_exact_mut(block.width).enumerate() {
             row[column] = values[at + i * source.row];

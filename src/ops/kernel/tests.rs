@@ -84,6 +84,37 @@ fn levels_with_fused_multiply_add_agree_bit_for_bit() {
     }
 }
 
+/// Doubles values.
+struct Double;
+
+impl Epilogue for Double {
+    fn finish(&mut self, _: Arch, _: usize, values: &mut [f32]) {
+        for value in values {
+            *value *= 2.0;
+        }
+    }
+}
+
+#[test]
+fn a_product_of_few_rows_has_the_bits_of_one_of_many() {
+    for (m, k, n) in [(1, 5, 9), (2, 64, 40), (7, 130, 300), (37, 257, 211), (40, 3, 2)] {
+        let (a, b) = (values("a", 8, m * k), values("b", 9, k * n));
+        let (a, b_turned) = (Matrix::new(&a, m, k), transposed(&b, k, n));
+        let straight = Matrix::new(&b, k, n);
+        let mut expected = vec![0.0; m * n];
+        multiply(&mut expected, a, &straight.panels(), Write::Replace, Sums::Long);
+        for right in [straight, Matrix::new(&b_turned, n, k).transposed()] {
+            assert!(multiplied(a, right, Sums::Long) == expected, "({m}, {k}, {n})");
+            let product = Rowwise::new(a, right, Sums::Long);
+            assert_eq!(matches!(product, Rowwise::Turned { .. }), m < 40);
+            let mut rows = vec![f32::NAN; (m - m / 2) * n];
+            product.write(&mut rows, m / 2, &mut Double);
+            let expected = expected[m / 2 * n..].iter().map(|value| 2.0 * value);
+            assert!(rows.into_iter().eq(expected), "({m}, {k}, {n})");
+        }
+    }
+}
+
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
     let (m, k, n) = (301, 513, 67);

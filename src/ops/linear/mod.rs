@@ -16,7 +16,7 @@ use activation::{Finish, activate, pull_back};
 use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
-use super::kernel::{Matrix, Sums, Write, multiplied, multiply, multiply_block, rows_per_block};
+use super::kernel::{Matrix, Rowwise, Sums, Write, multiplied, multiply, rows_per_block};
 use super::precision::{round, rounded};
 use super::scratch::{filled, filled_together, zeros};
 use super::storage::{output, overwrite, read, slice, tensor};
@@ -116,11 +116,11 @@ impl Linear {
     fn fused(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let (rows, width) = (rows_per_block(self.n), self.outputs);
         let x = Matrix::new(x, self.n, self.inputs);
-        let weight = Matrix::new(weight, self.outputs, self.inputs).transposed().panels();
+        let weight = Matrix::new(weight, self.outputs, self.inputs).transposed();
+        let product = Rowwise::new(x, weight, Sums::Long);
         let fill = |start: usize, y: &mut [f32], before: Option<&mut [f32]>| {
-            let how = (Write::Replace, Sums::Long);
             let mut finish = Finish { bias, activation: self.activation, width, before };
-            multiply_block(y, x, start / width, &weight, how, &mut finish);
+            product.write(y, start / width, &mut finish);
         };
         let Some(kept) = &self.before else {
             return filled(self.n * width, rows * width, |start, y| fill(start, y, None));
@@ -187,7 +187,7 @@ impl Linear {
             let dx = if x.track_op() {
                 let weight_values = rounded(weight_values, self.precision);
                 let weight = Matrix::new(&weight_values, self.outputs, self.inputs);
-                let mut dx = multiplied(dy, &weight.panels(), Sums::Long);
+                let mut dx = multiplied(dy, weight, Sums::Long);
                 round(&mut dx, self.precision);
                 Some(tensor(dx, x.shape())?)
             } else {

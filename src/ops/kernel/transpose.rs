@@ -1,16 +1,39 @@
-//! Squares of numbers that are transposed in registers.
+//! Matrices that are transposed, square by square in registers.
 
 use pulp::Arch;
 
 /// Rows and columns of a square.
-pub(super) const SQUARE: usize = 8;
+const SQUARE: usize = 8;
 
 type Square = [[f32; SQUARE]; SQUARE];
 
-/// `to[r][c] = from[c][r]` for one square; both come with the distance of their rows. To be called from code of the
-/// instruction set `level`.
+/// `to[r][c] = from[c][r]` for all `rows` and `columns` of `to`; both come with the distance of their rows. To be
+/// called from code of the instruction set `level`.
 #[inline(always)]
-pub(super) fn transpose(
+pub(in crate::ops) fn transpose(
+    level: Arch,
+    (from, from_stride): (&[f32], usize),
+    (to, to_stride): (&mut [f32], usize),
+    (rows, columns): (usize, usize),
+) {
+    let whole = |n: usize| n / SQUARE * SQUARE;
+    for column in (0..whole(columns)).step_by(SQUARE) {
+        for row in (0..whole(rows)).step_by(SQUARE) {
+            let from = (&from[column * from_stride + row..], from_stride);
+            transpose_square(level, from, (&mut to[row * to_stride + column..], to_stride));
+        }
+    }
+    for row in 0..rows {
+        let first = if row < whole(rows) { whole(columns) } else { 0 };
+        for column in first..columns {
+            to[row * to_stride + column] = from[column * from_stride + row];
+        }
+    }
+}
+
+/// [`transpose`] of one square.
+#[inline(always)]
+fn transpose_square(
     level: Arch,
     (from, from_stride): (&[f32], usize),
     (to, to_stride): (&mut [f32], usize),
@@ -73,19 +96,24 @@ mod tests {
 
     #[test]
     fn every_number_finds_its_place_on_every_instruction_set() {
-        let (rows, columns) = (11, 9);
-        let from: Vec<f32> = (0..SQUARE * rows).map(|i| i as f32).collect();
-        for level in level::all() {
-            let mut to = vec![-1.0; SQUARE * columns];
-            vectorised_for(
-                level,
-                #[inline(always)]
-                || transpose(level, (&from, rows), (&mut to, columns)),
-            );
-            for (r, row) in to.chunks(columns).enumerate() {
-                for (c, value) in row.iter().enumerate() {
-                    let expected = if c < SQUARE { from[c * rows + r] } else { -1.0 };
-                    assert_eq!(*value, expected, "{r}, {c}");
+        for (rows, columns) in [(1, 1), (8, 8), (7, 9), (19, 16), (24, 13)] {
+            let (from_stride, to_stride) = (rows + 3, columns + 1);
+            let from: Vec<f32> = (0..from_stride * columns).map(|i| i as f32).collect();
+            for level in level::all() {
+                let mut to = vec![-1.0; to_stride * rows];
+                vectorised_for(
+                    level,
+                    #[inline(always)]
+                    || {
+                        let (from, to) = ((&from[..], from_stride), (&mut to[..], to_stride));
+                        transpose(level, from, to, (rows, columns));
+                    },
+                );
+                for (r, row) in to.chunks(to_stride).enumerate() {
+                    for (c, value) in row.iter().enumerate() {
+                        let place = if c < columns { from[c * from_stride + r] } else { -1.0 };
+                        assert_eq!(*value, place, "({r}, {c}) of ({rows}, {columns})");
+                    }
                 }
             }
         }
