@@ -3,7 +3,7 @@
 use candle_core::{D, Result, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, Embedding, LayerNorm, Linear, Pass};
-use ddprun::ops::{self, Attention, LinearActivation};
+use ddprun::ops::{self, Attention, Deviation, InstanceNorm, LinearActivation};
 use ddprun::plan::ModelPlan;
 
 /// The models that come with ddprun, and these.
@@ -142,19 +142,15 @@ fn itransformer(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
 impl Model for ITransformer {
     /// (b, time, series) -> a forecast as long, (b, time series).
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let mean = input.mean_keepdim(1)?;
-        let centred = input.broadcast_sub(&mean)?;
-        let std = (centred.sqr()?.mean_keepdim(1)? + 1e-5)?.sqrt()?;
-        let series = centred.broadcast_div(&std)?.transpose(1, 2)?.contiguous()?;
-        let forecast = ops::chain(&series, |series| {
+        let windows = InstanceNorm::new(input, input.dim(2)?, Deviation::Population)?;
+        let forecast = ops::chain(&windows.rows, |series| {
             let mut x = self.embed.forward(series, pass)?;
             for Layer { norms: [first, second], attention, feed_forward } in &self.layers {
                 x = first.forward_sum(&x, &attention.forward(&x, pass)?)?;
                 x = second.forward_sum(&x, &feed_forward.forward(&x, pass)?)?;
             }
-            self.head.forward(&self.norm.forward(&x)?, pass)
+            windows.undo(&self.head.forward(&self.norm.forward(&x)?, pass)?)
         })?;
-        let forecast = forecast.transpose(1, 2)?;
-        forecast.broadcast_mul(&std)?.broadcast_add(&mean)?.flatten(1, D::Minus1)
+        forecast.flatten(1, D::Minus1)
     }
 }

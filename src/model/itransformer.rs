@@ -7,8 +7,9 @@ use candle_core::{Result, Tensor};
 
 use super::Model;
 use super::encoder::Encoder;
-use super::series::{Deviation, Normalised, Window};
+use super::series::Window;
 use crate::nn::{Builder, Dropout, LayerNorm, Linear, Pass};
+use crate::ops::{Deviation, InstanceNorm};
 use crate::plan::ModelPlan;
 
 pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
@@ -36,12 +37,11 @@ struct ITransformer {
 
 impl Model for ITransformer {
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let x = Normalised::new(&self.window.series(input)?, Deviation::Population)?;
-        let rows = Tensor::cat(&[&x.values, &self.window.marks(input)?], 2)?;
-        let tokens = self.embedding.forward(&rows.transpose(1, 2)?.contiguous()?, pass)?;
+        let x = InstanceNorm::new(input, self.window.series, Deviation::Population)?;
+        let tokens = self.embedding.forward(&x.rows, pass)?;
         let tokens = self.encoder.forward(&self.dropout.forward(&tokens, pass)?, pass)?;
         // What came of the dates has done its work.
         let tokens = self.norm.forward(&tokens)?.narrow(1, 0, self.window.series)?.contiguous()?;
-        x.undo(&self.projector.forward(&tokens, pass)?.transpose(1, 2)?)
+        x.undo(&self.projector.forward(&tokens, pass)?)
     }
 }

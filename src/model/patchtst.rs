@@ -9,9 +9,9 @@ use candle_core::{Result, Tensor, bail};
 
 use super::Model;
 use super::encoder::Encoder;
-use super::series::{Deviation, Normalised, Window};
+use super::series::Window;
 use crate::nn::{BatchNorm2d, Buffer, Builder, Dropout, Linear, Pass};
-use crate::ops::Activation;
+use crate::ops::{Activation, Deviation, InstanceNorm};
 use crate::plan::ModelPlan;
 
 /// Positions in the original's table.
@@ -87,8 +87,8 @@ struct PatchTst {
 impl Model for PatchTst {
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
         let (n, series) = (input.dim(0)?, self.window.series);
-        let x = Normalised::new(&self.window.series(input)?, Deviation::Population)?;
-        let rows = x.values.transpose(1, 2)?.reshape((n * series, self.window.seen))?;
+        let x = InstanceNorm::new(&self.window.series(input)?, series, Deviation::Population)?;
+        let rows = x.rows.reshape((n * series, self.window.seen))?;
         let tokens = self.value_embedding.forward(&self.patches.cut(&rows)?, pass)?;
         let positions = self.positions.var()?.narrow(1, 0, self.patches.count)?.detach();
         let tokens = self.dropout.forward(&tokens.broadcast_add(&positions)?, pass)?;
@@ -97,6 +97,6 @@ impl Model for PatchTst {
         // The original's features come before the patches.
         let flat = tokens.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
         let y = self.head_dropout.forward(&self.head.forward(&flat, pass)?, pass)?;
-        x.undo(&y.reshape((n, series, self.window.next))?.transpose(1, 2)?)
+        x.undo(&y.reshape((n, series, self.window.next))?)
     }
 }

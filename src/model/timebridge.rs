@@ -16,9 +16,9 @@ use candle_core::{Result, Tensor, bail};
 
 use super::Model;
 use super::attention::MultiHead;
-use super::series::{Deviation, Normalised, Window};
+use super::series::Window;
 use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, LayerNorm, Linear, Pass};
-use crate::ops::{self, Average, LinearActivation};
+use crate::ops::{self, Average, Deviation, InstanceNorm, LinearActivation};
 use crate::plan::ModelPlan;
 
 const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out"];
@@ -88,16 +88,15 @@ impl Model for TimeBridge {
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
         let Window { seen, next, series, marks } = self.window;
         let n = input.dim(0)?;
-        let x = Normalised::new(&self.window.series(input)?, Deviation::Sample)?;
-        let rows = Tensor::cat(&[&x.values, &self.window.marks(input)?], 2)?.transpose(1, 2)?;
+        let x = InstanceNorm::new(input, series, Deviation::Sample)?;
         let patches = (n, series + marks, self.patches, seen / self.patches);
-        let tokens = self.embed.forward(&rows.contiguous()?.reshape(patches)?, pass)?;
+        let tokens = self.embed.forward(&x.rows.reshape(patches)?, pass)?;
         let tokens = self.dropout.forward(&tokens, pass)?;
         let tokens =
             self.layers.iter().try_fold(tokens, |x, layer| nn::run_block(layer, &x, pass))?;
         let flat = tokens.narrow(1, 0, series)?.contiguous()?.flatten_from(2)?;
         let y = self.head.forward(&flat, pass)?.reshape((n, series, next))?;
-        x.undo(&y.transpose(1, 2)?)
+        x.undo(&y)
     }
 }
 

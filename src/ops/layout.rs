@@ -3,15 +3,14 @@
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
 
 use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::kernel;
+use super::lanes::vectorised_for;
+use super::scratch::filled;
 use super::storage::{output, read, slice, tensor};
-
-/// Pixels transposed together, so that both sides stay in the first-level cache.
-const TILE: usize = 64;
 
 /// (n, c, h, w) -> (n, h, w, c), f32.
 ///
@@ -48,7 +47,7 @@ impl CustomOp1 for Transpose {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok(output(transpose(slice(x, layout)?, self.rows, self.cols), &self.shape))
+        Ok(output(transposed(slice(x, layout)?, self.rows, self.cols), &self.shape))
     }
 
     #[cfg(feature = "cuda")]
@@ -66,23 +65,20 @@ impl CustomOp1 for Transpose {
             let dx = cuda::transpose(&gpu, at, self.shape[0], (self.cols, self.rows))?;
             return Ok(Some(cuda::wrap(dx, x.shape())));
         }
-        read([dy], |[dy]| Ok(Some(tensor(transpose(dy, self.cols, self.rows), x.shape())?)))
+        read([dy], |[dy]| Ok(Some(tensor(transposed(dy, self.cols, self.rows), x.shape())?)))
     }
 }
 
-fn transpose(x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    let mut y = vec![0.0; x.len()];
-    let image = (rows * cols).max(1);
-    y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
-        for first in (0..cols).step_by(TILE) {
-            for (row, x) in x.chunks_exact(cols).enumerate() {
-                for (col, &value) in x.iter().enumerate().skip(first).take(TILE) {
-                    y[col * rows + row] = value;
-                }
-            }
-        }
-    });
-    y
+/// The transposed of each (rows, cols) matrix of x, matrix by matrix in parallel.
+pub(super) fn transposed(x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    filled(x.len(), rows * cols, |start, y| {
+        let level = kernel::best();
+        vectorised_for(
+            level,
+            #[inline(always)]
+            || kernel::transpose(level, (&x[start..], cols), (&mut *y, rows), (cols, rows)),
+        );
+    })
 }
 
 #[cfg(test)]

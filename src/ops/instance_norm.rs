@@ -1,0 +1,274 @@
+//! Series in time that are each standardised by their own mean and deviation, and forecasts on their scales again
+//! (Kim et al., ICLR 2022, without its weights).
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+use super::chain;
+use super::lanes::{sum, vectorised};
+use super::layout::transposed;
+use super::storage::{output, read, slice, tensor};
+
+const EPS: f64 = 1e-5;
+
+/// Series per task.
+const SERIES: usize = 16;
+
+/// How the deviation of a series of n values is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deviation {
+    /// sqrt(sum of squares / n + 1e-5)
+    Population,
+    /// sqrt(sum of squares / (n - 1)), by which forecasts are scaled; values are divided by 1e-5 more.
+    Sample,
+}
+
+impl Deviation {
+    /// What forecasts are multiplied by, and what values are divided by.
+    fn of(self, squares: f64, n: usize) -> [f32; 2] {
+        match self {
+            Self::Population => [(squares / n as f64 + EPS).sqrt() as f32; 2],
+            Self::Sample => {
+                let scale = (squares / (n as f64 - 1.0)).sqrt();
+                [scale as f32, (scale + EPS) as f32]
+            }
+        }
+    }
+}
+
+/// Windows of series, each standardised without a gradient, and what brings forecasts back to their scales.
+pub struct InstanceNorm {
+    /// (n, rows, time steps)
+    pub rows: Tensor,
+    /// (n, series, 1)
+    mean: Tensor,
+    /// (n, series, 1)
+    scale: Tensor,
+}
+
+impl InstanceNorm {
+    /// Windows x (n, time steps, rows) f32, of whose rows the first `series` are standardised. Others stay as they
+    /// are, such as features of the date.
+    ///
+    /// # Errors
+    ///
+    /// Not three dimensions, no series, or fewer rows than series.
+    pub fn new(x: &Tensor, series: usize, deviation: Deviation) -> Result<Self> {
+        let (n, steps, rows) = x.dims3()?;
+        if series == 0 || series > rows {
+            bail!("{series} series among {rows} rows");
+        }
+        let x = x.detach();
+        if !x.device().is_cpu() {
+            return Self::composed(&x, series, deviation);
+        }
+        read([&x], |[x]| {
+            let mut values = transposed(x, steps, rows);
+            let of_series = values
+                .par_chunks_mut(steps.max(1))
+                .enumerate()
+                .with_min_len(SERIES)
+                .filter(|(i, _)| i % rows < series);
+            let moments = of_series.map(|(_, row)| {
+                vectorised(
+                    #[inline(always)]
+                    || standardise(row, deviation),
+                )
+            });
+            let (mean, scale) = moments.unzip();
+            let per_series = |values: Vec<f32>| tensor(values, (n, series, 1));
+            let rows = tensor(values, (n, rows, steps))?;
+            Ok(Self { rows, mean: per_series(mean)?, scale: per_series(scale)? })
+        })
+    }
+
+    /// By operations of Candle.
+    fn composed(x: &Tensor, series: usize, deviation: Deviation) -> Result<Self> {
+        let rows = x.transpose(1, 2)?.contiguous()?;
+        let (values, others) =
+            (rows.narrow(1, 0, series)?, rows.narrow(1, series, rows.dim(1)? - series)?);
+        let steps = values.dim(2)? as f64;
+        let mean = values.mean_keepdim(2)?;
+        let centred = values.broadcast_sub(&mean)?;
+        let squares = centred.sqr()?.sum_keepdim(2)?;
+        let (scale, divisor) = match deviation {
+            Deviation::Population => {
+                let scale = ((squares / steps)? + EPS)?.sqrt()?;
+                (scale.clone(), scale)
+            }
+            Deviation::Sample => {
+                let scale = (squares / (steps - 1.0))?.sqrt()?;
+                let divisor = (&scale + EPS)?;
+                (scale, divisor)
+            }
+        };
+        let rows = Tensor::cat(&[&centred.broadcast_div(&divisor)?, &others.contiguous()?], 1)?;
+        Ok(Self { rows, mean, scale })
+    }
+
+    /// A forecast of the series, (n, series, time steps), on the scales of their windows: (n, time steps, series).
+    ///
+    /// # Errors
+    ///
+    /// Another number of windows or series.
+    pub fn undo(&self, forecast: &Tensor) -> Result<Tensor> {
+        let (n, series, steps) = forecast.dims3()?;
+        if [n, series] != self.scale.dims()[..2] {
+            bail!(
+                "a forecast {:?} for windows and series {:?}",
+                forecast.dims(),
+                self.scale.dims()
+            );
+        }
+        if !forecast.device().is_cpu() {
+            let scaled = forecast.broadcast_mul(&self.scale)?.broadcast_add(&self.mean)?;
+            return scaled.transpose(1, 2);
+        }
+        let (mean, scale) = (self.mean.clone(), self.scale.clone());
+        chain::apply1(&forecast.contiguous()?, Undo { mean, scale, sizes: [n, steps, series] })
+    }
+}
+
+/// Standardises a series where it is; its mean and what its forecast is multiplied by.
+#[inline(always)]
+fn standardise(row: &mut [f32], deviation: Deviation) -> (f32, f32) {
+    let whole = sum(
+        row,
+        #[inline(always)]
+        |x| x,
+    );
+    let mean = (whole / row.len() as f64) as f32;
+    let squares = sum(
+        row,
+        #[inline(always)]
+        |x| (x - mean) * (x - mean),
+    );
+    let [scale, divisor] = deviation.of(squares, row.len());
+    for x in row {
+        *x = (*x - mean) / divisor;
+    }
+    (mean, scale)
+}
+
+/// (n, series, time steps) -> (n, time steps, series), scaled and shifted.
+struct Undo {
+    mean: Tensor,
+    scale: Tensor,
+    sizes: [usize; 3],
+}
+
+impl CustomOp1 for Undo {
+    fn name(&self) -> &'static str {
+        "instance-norm-undo"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let [_, steps, series] = self.sizes;
+        let mut y = transposed(slice(x, layout)?, series, steps);
+        read([&self.mean, &self.scale], |[mean, scale]| {
+            let windows = mean.par_chunks(series).zip(scale.par_chunks(series));
+            y.par_chunks_mut(steps * series).zip(windows).for_each(|(y, (mean, scale))| {
+                for y in y.chunks_exact_mut(series) {
+                    for ((y, mean), scale) in y.iter_mut().zip(mean).zip(scale) {
+                        *y = *y * scale + mean;
+                    }
+                }
+            });
+            Ok(())
+        })?;
+        Ok(output(y, &self.sizes))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+        let [_, steps, series] = self.sizes;
+        read([dy, &self.scale], |[dy, scale]| {
+            let mut dx = transposed(dy, steps, series);
+            let rows = dx.par_chunks_mut(steps.max(1)).with_min_len(SERIES).zip(scale);
+            rows.for_each(|(row, scale)| row.iter_mut().for_each(|value| *value *= scale));
+            Ok(Some(tensor(dx, x.shape())?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{check_gradients, values};
+    use super::*;
+
+    /// Windows, time steps, rows, and how many of those are series.
+    const SIZES: [(usize, usize, usize, usize); 5] =
+        [(1, 2, 1, 1), (2, 7, 3, 2), (3, 96, 11, 7), (1, 33, 40, 40), (5, 5, 9, 1)];
+
+    fn windows(n: usize, steps: usize, rows: usize) -> Result<Tensor> {
+        let x = values("x", 0, n * steps * rows).into_iter().map(|x| 30.0 + 4.0 * x);
+        tensor(x.collect(), (n, steps, rows))
+    }
+
+    #[track_caller]
+    fn assert_close(found: &Tensor, expected: &Tensor) -> Result<()> {
+        assert_eq!(found.dims(), expected.dims());
+        let largest = (found - expected)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!(largest < 2e-5, "{largest}");
+        Ok(())
+    }
+
+    #[test]
+    fn windows_and_forecasts_equal_those_of_candles_operations() -> Result<()> {
+        for deviation in [Deviation::Population, Deviation::Sample] {
+            for (n, steps, rows, series) in SIZES {
+                let x = windows(n, steps, rows)?;
+                let fused = InstanceNorm::new(&x, series, deviation)?;
+                let plain = InstanceNorm::composed(&x, series, deviation)?;
+                assert_close(&fused.rows, &plain.rows)?;
+                let y = tensor(values("y", 1, n * series * 13), (n, series, 13))?;
+                let expected = y.broadcast_mul(&plain.scale)?.broadcast_add(&plain.mean)?;
+                assert_close(&fused.undo(&y)?, &expected.transpose(1, 2)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_window_that_is_undone_is_what_it_was() -> Result<()> {
+        for (n, steps, rows, series) in SIZES {
+            let x = windows(n, steps, rows)?;
+            let norm = InstanceNorm::new(&x, series, Deviation::Population)?;
+            let back = norm.undo(&norm.rows.narrow(1, 0, series)?)?;
+            assert_close(&back, &x.narrow(2, 0, series)?)?;
+            let others = norm.rows.narrow(1, series, rows - series)?;
+            let kept = x.narrow(2, series, rows - series)?.transpose(1, 2)?;
+            assert_eq!(others.to_vec3::<f32>()?, kept.to_vec3::<f32>()?);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn gradients_of_forecasts_equal_the_slow_ones() -> Result<()> {
+        for (n, steps, rows, series) in SIZES {
+            let norm = InstanceNorm::new(&windows(n, steps, rows)?, series, Deviation::Sample)?;
+            let of_series = |statistic: &Tensor| statistic.flatten_all()?.to_vec1::<f32>();
+            let (mean, scale) = (of_series(&norm.mean)?, of_series(&norm.scale)?);
+            let next = 5;
+            let slow = |v: &[Vec<f64>]| {
+                let value = |i: usize| {
+                    let (window, step, s) = (i / (next * series), i / series % next, i % series);
+                    let row = window * series + s;
+                    v[0][row * next + step] * f64::from(scale[row]) + f64::from(mean[row])
+                };
+                (0..v[0].len()).map(value).collect()
+            };
+            check_gradients(&[&[n, series, next]], |t| norm.undo(&t[0]), slow, 1e-6);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() -> Result<()> {
+        let x = windows(2, 4, 3)?;
+        assert!(InstanceNorm::new(&x, 4, Deviation::Sample).is_err());
+        assert!(InstanceNorm::new(&x, 0, Deviation::Sample).is_err());
+        let norm = InstanceNorm::new(&x, 3, Deviation::Sample)?;
+        assert!(norm.undo(&tensor(vec![0.0; 8], (2, 2, 2))?).is_err());
+        Ok(())
+    }
+}
