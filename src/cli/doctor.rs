@@ -20,7 +20,7 @@ pub(crate) fn doctor(args: &DoctorArgs, registry: &Registry) -> Result<u8, Refus
     let prepared = at_most(args, registry)?;
     generate(&prepared)?;
     let plans = plans(args, &prepared, registry)?;
-    let room = Room::make(&prepared.plan)?;
+    let mut room = Room::make(&prepared.plan)?;
     let shards = prepared.plan.batch.shards;
     let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
     to_stdout(&format!(
@@ -32,7 +32,7 @@ pub(crate) fn doctor(args: &DoctorArgs, registry: &Registry) -> Result<u8, Refus
     let mut first: Option<(WorldSize, Manifest)> = None;
     for plan in &plans {
         let world = plan.world_size();
-        let (manifest, time) = train(plan, &room.folders(world))?;
+        let (manifest, time) = train(plan, &mut room)?;
         to_stdout(&line(world, &manifest, time))?;
         match &first {
             None => first = Some((world, manifest)),
@@ -103,7 +103,8 @@ fn shortened(mut plan: Plan, steps: u64) -> Plan {
 }
 
 /// Trains to the end, and returns what the last checkpoint consists of.
-fn train(plan: &Plan, folders: &RunFolders) -> Result<(Manifest, Duration), Refusal> {
+fn train(plan: &Plan, room: &mut Room) -> Result<(Manifest, Duration), Refusal> {
+    let folders = room.folders(plan.world_size());
     for folder in [&folders.logs, &folders.checkpoints] {
         files::create_folder(folder).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     }
@@ -111,10 +112,10 @@ fn train(plan: &Plan, folders: &RunFolders) -> Result<(Manifest, Duration), Refu
     let start =
         Start { resume: false, program, console: Console::File, smaller: vec![], bell: None };
     let began = Instant::now();
-    let ended = launch::run(plan, folders, &start, &mut |_| ()).map_err(|mut failure| {
-        // Its folders go with us: there is nothing to resume.
+    let ended = launch::run(plan, &folders, &start, &mut |_| ()).map_err(|mut failure| {
+        room.is_kept = true;
         failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
-        Refusal::new(failure.exit_code(), failure.block("nothing, as doctor keeps nothing"))
+        Refusal::new(failure.exit_code(), failure.block("nothing but this log"))
     })?;
     if ended.exit_code() != 0 {
         return Err(Refusal::new(
@@ -157,8 +158,11 @@ fn counted(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// A folder for the runs, gone with this value.
-struct Room(PathBuf);
+/// A folder for the runs, gone with this value unless a failure names a log in it.
+struct Room {
+    path: PathBuf,
+    is_kept: bool,
+}
 
 impl Room {
     /// Beside the checkpoints, where there is room for some.
@@ -167,21 +171,24 @@ impl Room {
         let path = plan.checkpoint.dir.join(&plan.name).join(name);
         files::create_writable_folder(&path)
             .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-        Ok(Self(path))
+        Ok(Self { path, is_kept: false })
     }
 
     fn folders(&self, world: WorldSize) -> RunFolders {
         let id = format!("world-{world}");
-        let of = |kind: &Path| self.0.join(&id).join(kind);
+        let of = |kind: &Path| self.path.join(&id).join(kind);
         RunFolders { logs: of(Path::new("logs")), checkpoints: of(Path::new("checkpoints")), id }
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
         // What cannot be removed is in nobody's way, and has its name.
-        drop(files::remove_folder(&self.0));
+        drop(files::remove_folder(&self.path));
         // The experiment's folder goes only if no run is in it.
-        drop(self.0.parent().map(std::fs::remove_dir));
+        drop(self.path.parent().map(std::fs::remove_dir));
     }
 }

@@ -15,12 +15,14 @@ mod train;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{CommandFactory, Parser};
+use clap::{Command, CommandFactory, Parser};
 
+use crate::config::closest;
 use crate::event::escape;
 use crate::failpoint;
 use crate::model::Registry;
@@ -104,8 +106,24 @@ fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
         Some(Verb::Token { file }) => machines::token(file.as_deref()),
         Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
-        None => train::train(&args.run, registry),
+        None => {
+            refuse_misspelt_verb(args.run.experiment.as_deref())?;
+            train::train(&args.run, registry)
+        }
     }
+}
+
+/// Refuses an experiment that is no file, but almost a verb.
+fn refuse_misspelt_verb(experiment: Option<&Path>) -> Result<(), Refusal> {
+    let command = Args::command();
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let missing = experiment.filter(|path| !path.exists()).and_then(Path::to_str);
+    let meant = missing.and_then(|word| closest(word, verbs.map(Command::get_name)));
+    let (Some(word), Some(verb)) = (missing, meant) else { return Ok(()) };
+    let page = format!(
+        "error: `{word}` is neither a file nor a command\n  do: did you mean `ddprun {verb}`?"
+    );
+    Err(Refusal::new(exit::REFUSED, page))
 }
 
 fn usage(error: &clap::Error) -> ExitCode {

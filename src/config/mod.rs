@@ -36,6 +36,7 @@ pub use problem::{Problem, Problems};
 pub(crate) use resolved::leaves;
 pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, refuse_unsafe, resolved};
 pub use schema::Experiment;
+pub(crate) use suggest::closest;
 
 #[cfg(test)]
 mod damaged;

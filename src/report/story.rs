@@ -63,7 +63,9 @@ fn warning(event: &Event) -> Option<String> {
 /// The last word, or what its absence means.
 fn ending(events: &[&Stamped]) -> String {
     let last_step = events.iter().map(|stamped| stamped.step).max().unwrap_or(0);
-    match events.last().map(|stamped| &stamped.event) {
+    let mut last_words = events.iter().rev().map(|stamped| &stamped.event);
+    // A run that is over may still warn of what it missed.
+    match last_words.find(|event| !matches!(event, Event::Warned { .. })) {
         Some(Event::Finished(finished)) => summary(finished, &Vec::new()),
         Some(event @ Event::Failed { .. }) => line(event, &Context::default()).unwrap_or_default(),
         _ => format!("no end is recorded: the run goes on, or was killed after step {last_step}"),
@@ -93,6 +95,7 @@ mod tests {
             Event::Started(Started { restarts: vec!["rank 1".into()], ..examples::started(20) }),
             Event::Warned { message: "the disk is slow".into() },
             Event::Finished(examples::finished()),
+            Event::Warned { message: "the run missed what it should reach".into() },
         ];
         assert_snapshot!(story(&log(events)), @r"
         shapes  20261120-132556-3fa2
@@ -102,6 +105,7 @@ mod tests {
         resumed after step 20 at 2026-11-20T13:25:56Z: restart 1, because of rank 1
         step 3 skipped: a gradient is not finite; loss scale 32768 from here
         warning: the disk is slow
+        warning: the run missed what it should reach
         completed after step 50 in 2m 31s, 1234 samples/s
         best val/accuracy 72.50 % at step 40
         time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %,

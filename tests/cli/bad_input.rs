@@ -46,6 +46,18 @@ fn a_name_that_leaves_the_runs_folder_is_refused_and_nothing_is_made() {
 }
 
 #[test]
+fn a_misspelt_command_is_not_taken_for_an_experiment() {
+    let lab = Lab::new();
+    let says =
+        "error: `resum` is neither a file nor a command\n  do: did you mean `ddprun resume`?";
+    refuses(&lab, &["resum"]).says(&[says]);
+    refuses(&lab, &["sweeep", "small.toml"]).says(&["did you mean `ddprun sweep`?"]);
+    refuses(&lab, &["work"]).says(&["`work` cannot be read"]);
+    fs::write(lab.path("plam"), BASE).unwrap();
+    lab.run_to(0, &["plam", "train.epochs=1"]);
+}
+
+#[test]
 fn nothing_that_an_experiment_or_a_path_says_acts_on_the_terminal() {
     let lab = Lab::new();
     lab.write("raw.toml", "[experiment]\nname = \"a\x1b[31mb\" # \x1b[2J\u{202e}\n");

@@ -63,6 +63,21 @@ fn world_sizes_that_give_other_bits_are_told_with_the_first_parameter_that_diffe
 }
 
 #[test]
+fn the_log_that_a_failure_names_stays_and_nothing_else() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["doctor", "small.toml", "--steps=3"]);
+    command.env("DDPRUN_FP", "backward=exit(3)@1,2");
+    let page = spawn(command).wait();
+    page.has_code(5);
+    page.says(&["rank 1", "saved: nothing but this log"]);
+    let named = page.stderr.lines().find_map(|line| line.strip_prefix("log:")).unwrap().trim();
+    let log = fs::read_to_string(lab.path(named)).unwrap();
+    assert!(log.contains("rank 1/2"), "{log}");
+    assert!(children(&lab.path("logs")).is_empty());
+    lab.is_clean();
+}
+
+#[test]
 fn what_cannot_be_compared_is_refused_before_anything_is_started() {
     let lab = Lab::new();
     let refused = lab.run_to(2, &["doctor", "small.toml", "data.sampler=torch"]);
