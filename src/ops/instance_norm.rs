@@ -192,6 +192,9 @@ impl CustomOp1 for Undo {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::DType;
+    use proptest::prelude::*;
+
     use super::super::testing::{check_gradients, values};
     use super::*;
 
@@ -260,6 +263,30 @@ mod tests {
             check_gradients(&[&[n, series, next]], |t| norm.undo(&t[0]), slow, 1e-6);
         }
         Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn windows_are_close_to_f64_and_alike_on_any_number_of_threads(
+            n in 1usize..5, steps in 24usize..400, series in 1usize..60
+        ) {
+            let x = windows(n, steps, series).unwrap();
+            let run = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let norm = pool.install(|| InstanceNorm::new(&x, series, Deviation::Population));
+                norm.unwrap().rows.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            };
+            let rows = run(1);
+            prop_assert!(rows == run(2) && rows == run(3));
+            let plain = InstanceNorm::composed(&x.to_dtype(DType::F64).unwrap(), series, Deviation::Population);
+            let plain = plain.unwrap().rows.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+            let error = rows.iter().zip(plain).map(|(row, exact)| (f64::from(*row) - exact).abs());
+            let error = error.fold(0.0, f64::max);
+            println!("{n} windows of {steps} steps of {series}: error against f64 {error:.1e}");
+            prop_assert!(error < 1e-5);
+        }
     }
 
     #[test]

@@ -307,6 +307,7 @@ impl CustomOp3 for Linear {
 #[cfg(test)]
 mod tests {
     use candle_core::Var;
+    use proptest::prelude::*;
 
     use super::super::testing::{check_gradients, values};
     use super::*;
@@ -373,28 +374,49 @@ mod tests {
         }
     }
 
+    /// The result with a GELU, and the gradients of x and weight, on so many threads.
+    fn results(threads: usize, [n, inputs, outputs]: [usize; 3]) -> [Vec<f32>; 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let var = |name, r, c| {
+                Var::from_tensor(&tensor(values(name, 0, r * c), (r, c)).unwrap()).unwrap()
+            };
+            let (x, w) = (var("x", n, inputs), var("w", outputs, inputs));
+            let weight = Weight::from(w.as_tensor());
+            let gelu = LinearActivation::Gelu;
+            let y = linear_activated(&x, &weight, None, gelu, Precision::Fp32).unwrap();
+            let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            [&y, grads.get(&x).unwrap(), grads.get(&w).unwrap()]
+                .map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+        })
+    }
+
     #[test]
     fn bits_do_not_depend_on_the_number_of_threads() {
-        let bits = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let var = |name, r, c| {
-                    Var::from_tensor(&tensor(values(name, 0, r * c), (r, c)).unwrap()).unwrap()
-                };
-                let (x, w) = (var("x", 300, 67), var("w", 131, 67));
-                let weight = Weight::from(w.as_tensor());
-                let gelu = LinearActivation::Gelu;
-                let y = linear_activated(&x, &weight, None, gelu, Precision::Fp32).unwrap();
-                let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-                [&y, grads.get(&x).unwrap(), grads.get(&w).unwrap()]
-                    .iter()
-                    .flat_map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap())
-                    .map(f32::to_bits)
-                    .collect::<Vec<_>>()
-            })
-        };
-        let one = bits(1);
-        assert!(one == bits(2) && one == bits(3));
+        for shape in [[300, 67, 131], [17, 130, 301]] {
+            let one = results(1, shape);
+            assert!(one == results(2, shape) && one == results(3, shape), "{shape:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn outputs_are_close_to_f64_for_any_shape(
+            n in 1usize..80, inputs in 1usize..300, outputs in 1usize..200
+        ) {
+            let (x, w) = (values("x", 1, n * inputs), values("w", 1, outputs * inputs));
+            let exact = |values: &[f32]| values.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
+            let slow = slow(&exact(&x), &exact(&w), None, inputs, outputs);
+            let (x, w) = (tensor(x, (n, inputs)).unwrap(), tensor(w, (outputs, inputs)).unwrap());
+            let y = linear(&x, &Weight::from(&w), None, Precision::Fp32).unwrap();
+            let y = y.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let error = y.iter().zip(slow).map(|(y, exact)| (f64::from(*y) - exact).abs());
+            let error = error.fold(0.0, f64::max) / inputs as f64;
+            println!("{inputs} to {outputs} features, {n} rows: error against f64 {error:.1e} of the sum's size");
+            prop_assert!(error < 2e-7);
+        }
     }
 
     #[test]
