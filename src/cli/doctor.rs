@@ -125,7 +125,10 @@ fn train(plan: &Plan, room: &mut Room) -> Result<(Manifest, Duration), Refusal> 
     }
     let newest = checkpoint::newest(&folders.checkpoints)
         .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
-    Ok((newest.manifest, began.elapsed()))
+    let time = began.elapsed();
+    // All that is compared is in the manifest.
+    drop(folders.logs.parent().map(files::remove_folder));
+    Ok((newest.manifest, time))
 }
 
 fn line(world: WorldSize, manifest: &Manifest, time: Duration) -> String {

@@ -71,8 +71,11 @@ fn the_log_that_a_failure_names_stays_and_nothing_else() {
     page.has_code(5);
     page.says(&["rank 1", "saved: nothing but this log"]);
     let named = page.stderr.lines().find_map(|line| line.strip_prefix("log:")).unwrap().trim();
-    let log = fs::read_to_string(lab.path(named)).unwrap();
-    assert!(log.contains("rank 1/2"), "{log}");
+    let log = lab.path(named);
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("rank 1/2"), "{text}");
+    let kept = log.ancestors().nth(3).unwrap();
+    assert_eq!(children(kept), [kept.join("world-2")], "one rank left nothing");
     assert!(children(&lab.path("logs")).is_empty());
     lab.is_clean();
 }
