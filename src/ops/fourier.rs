@@ -12,8 +12,8 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::kernel::{Matrix, Sums, Write, multiply};
-use super::scratch::zeros;
+use super::kernel::{Matrix, Sums, Write, multiplied, multiply};
+use super::layout::transposed;
 use super::storage::{output, read, slice, tensor};
 
 /// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences' absolute
@@ -58,25 +58,14 @@ impl TimeFrequency {
 
     /// The differences of each series in a row of its own: (n series, time steps).
     fn differences(&self, p: &[f32], t: &[f32]) -> Vec<f32> {
-        let (steps, series) = (self.steps, self.series);
-        let mut rows = zeros(p.len());
-        for (i, (p, t)) in p.iter().zip(t).enumerate() {
-            let (sample, step, s) = (i / (steps * series), i / series % steps, i % series);
-            rows[(sample * series + s) * steps + step] = p - t;
-        }
-        rows
+        let differences: Vec<f32> = p.iter().zip(t).map(|(p, t)| p - t).collect();
+        transposed(&differences, self.steps, self.series)
     }
 
     /// (n series, width)
     fn spectrum(&self, differences: &[f32], basis: &[f32]) -> Vec<f32> {
-        let rows = self.n * self.series;
-        let mut spectrum = zeros(rows * self.width());
-        let (left, right) = (
-            Matrix::new(differences, rows, self.steps),
-            Matrix::new(basis, self.steps, self.width()).panels(),
-        );
-        multiply(&mut spectrum, left, &right, Write::Replace, Sums::Long);
-        spectrum
+        let differences = Matrix::new(differences, self.n * self.series, self.steps);
+        multiplied(differences, Matrix::new(basis, self.steps, self.width()), Sums::Long)
     }
 
     /// Weight of one difference and of one coefficient.
@@ -133,12 +122,7 @@ impl TimeFrequency {
         let back = Matrix::new(&basis, self.steps, self.width()).transposed().panels();
         let slopes = Matrix::new(&slopes, rows, self.width());
         multiply(&mut by_series, slopes, &back, Write::Add, Sums::Long);
-        let (steps, series) = (self.steps, self.series);
-        let place = |i: usize| {
-            let (sample, step, s) = (i / (steps * series), i / series % steps, i % series);
-            by_series[(sample * series + s) * steps + step]
-        };
-        (0..by_series.len()).map(place).collect()
+        transposed(&by_series, self.series, self.steps)
     }
 }
 

@@ -66,7 +66,7 @@ fn world_sizes_that_give_other_bits_are_told_with_the_first_parameter_that_diffe
 fn the_log_that_a_failure_names_stays_and_nothing_else() {
     let lab = Lab::new();
     let mut command = lab.ddprun(&["doctor", "small.toml", "--steps=3"]);
-    command.env("DDPRUN_FP", "backward=exit(3)@1,2");
+    command.env("DDPRUN_FP", "backward=kill@1,2");
     let page = spawn(command).wait();
     page.has_code(5);
     page.says(&["rank 1", "saved: nothing but this log"]);
