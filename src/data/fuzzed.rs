@@ -9,6 +9,10 @@ use crate::data::{control, csv, speech};
 use crate::plan::{Behaviour, Calendar, ChunkPlan, SplitRule};
 
 /// An image as a whole, or half of it where the number of bytes is odd.
+///
+/// # Panics
+///
+/// Some of what was needed was not decoded.
 pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
     let is_half = !bytes.len().is_multiple_of(2);
     let needed = |(height, width): (usize, usize)| {
@@ -16,7 +20,9 @@ pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
         let half = Area { top, left, height: height.div_ceil(2), width: width.div_ceil(2) };
         if is_half { half } else { Area::whole((height, width)) }
     };
-    decode(bytes.to_vec(), needed).map(|decoded| decoded.pixels.data.len())
+    let decoded = decode(bytes.to_vec(), needed)?;
+    assert!(decoded.holds(needed(decoded.size)));
+    Ok(decoded.pixels.data.len())
 }
 
 /// A table as training and validation, with numbers and with classes, and as a series.

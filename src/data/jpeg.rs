@@ -127,10 +127,15 @@ pub(super) fn decode(mut bytes: Vec<u8>, header: &Header, area: Area) -> Result<
     }
     let mut data = spare::take(decoder.output_buffer_size().map_err(failed)?);
     let found = decoder.decode_image_into(&mut data).map_err(failed)?;
-    // The decoder begins at a unit, at or left of what was asked.
-    let left = right - found.width;
     let pixels = Pixels { channels: 3, height: found.height, width: found.width, data };
-    Ok(Decoded { pixels, top: 0, left, size: header.size })
+    // The decoder begins at a unit, at or left of what was asked.
+    let decoded = right.checked_sub(found.width).map(|left| Decoded {
+        pixels,
+        top: 0,
+        left,
+        size: header.size,
+    });
+    decoded.filter(|decoded| decoded.holds(area)).ok_or_else(|| "its frames differ in size".into())
 }
 
 /// The next `FF xx` at or after `at` that begins a segment: `xx`, and the place after it.
@@ -174,6 +179,30 @@ mod tests {
     fn kept(image: &Decoded, area: Area) -> Vec<u8> {
         let row = |row| image.pixels.row(row - image.top, area.left - image.left, area.width);
         (area.top..area.top + area.height).flat_map(row).copied().collect()
+    }
+
+    #[test]
+    fn of_frames_that_differ_in_size_no_other_pixels_are_given_than_those_asked_for() {
+        let pixels = picture(3, 40, 50).data;
+        let bytes = Encoder::new(&pixels, 50, 40, PixelFormat::Rgb).encode().unwrap();
+        let at = bytes.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+        let mut refused = 0;
+        for size in [(8, 9), (80, 90), (8, 90), (80, 9)] {
+            // Another frame behind the first.
+            let mut frame = bytes[at..at + 19].to_vec();
+            frame[5..9].copy_from_slice(&[0, size.0 as u8, 0, size.1 as u8]);
+            let bytes = [&bytes[..at + 19], &frame, &bytes[at + 19..]].concat();
+            let header = Header::read(&bytes).unwrap();
+            assert_eq!(header.size, size);
+            for (top, left) in [(0, 0), (2, 3)] {
+                let area = Area { top, left, height: size.0 - 2 * top, width: size.1 - 2 * left };
+                match decode(bytes.clone(), &header, area) {
+                    Ok(decoded) => assert!(decoded.holds(area), "{size:?}"),
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+        assert!(refused > 0);
     }
 
     #[test]

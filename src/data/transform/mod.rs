@@ -51,6 +51,15 @@ pub(crate) struct Decoded {
     pub(crate) size: (usize, usize),
 }
 
+impl Decoded {
+    /// Whether the pixels of `area` are among those that were decoded.
+    pub(crate) fn holds(&self, area: Area) -> bool {
+        let (bottom, right) = (self.top + self.pixels.height, self.left + self.pixels.width);
+        let rows = self.top <= area.top && area.top + area.height <= bottom;
+        rows && self.left <= area.left && area.left + area.width <= right
+    }
+}
+
 /// The transforms of one split, checked, with the size that they all lead to.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
