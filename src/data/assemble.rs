@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_core::{Device, Tensor};
 
+use crate::data::caught::panic_message;
 use crate::data::error::{Error, SampleError};
 use crate::data::loader::{Loaded, Request, Settings};
 use crate::data::{Batch, Dataset, IGNORED, IGNORED_LABEL, Target};
@@ -158,11 +159,4 @@ fn labels(labels: Vec<u32>, shape: Vec<usize>) -> candle_core::Result<Tensor> {
     }
     let label = |label| if label == IGNORED { IGNORED_LABEL } else { i64::from(label) };
     Tensor::from_vec(labels.into_iter().map(label).collect::<Vec<_>>(), shape, &Device::Cpu)
-}
-
-/// What a caught panic said.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
 }

@@ -9,6 +9,7 @@ use std::io::Cursor;
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
+use crate::data::caught::caught;
 use crate::data::jpeg;
 use crate::data::transform::{Area, Decoded, Pixels};
 
@@ -59,8 +60,8 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
     reader.limits(limits);
     let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
     check_size(decoder.dimensions(), decoder.total_bytes())?;
-    let image = DynamicImage::from_decoder(decoder).map_err(|error| error.to_string())?;
-    Ok(to_rgb(image))
+    let image = || DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
+    caught(image).map(to_rgb)
 }
 
 fn check_size((width, height): (u32, u32), bytes: u64) -> Result<(), String> {

@@ -9,7 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::data::assemble::{load, panic_message};
+use crate::data::assemble::load;
+use crate::data::caught::panic_message;
 use crate::data::error::Error;
 use crate::data::{Batch, Dataset};
 use crate::failpoint;

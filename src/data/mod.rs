@@ -10,6 +10,7 @@
 
 mod assemble;
 pub mod audit;
+mod caught;
 mod control;
 mod csv;
 #[cfg(test)]

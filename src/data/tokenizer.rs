@@ -1,11 +1,10 @@
 //! Text <-> tokens by a `tokenizer.json`, as the `HuggingFace` hub has one beside each language model.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use tokenizers::Tokenizer as Inner;
 
-use crate::data::assemble::panic_message;
+use crate::data::caught::caught;
 use crate::data::error::Error;
 use crate::data::read;
 
@@ -89,11 +88,6 @@ impl Tokenizer {
             None => ENDS.iter().find_map(|name| self.0.token_to_id(name)),
         }
     }
-}
-
-/// What `work` gives; a panic of the tokenizer, as some damaged files cause, is an error of its own.
-fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_message(&*panic)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! One parquet file: numbers, or lists of numbers, by the name of their column.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::pages::Pages;
 use super::{EXPECTED, footer};
-use crate::data::assemble::panic_message;
+use crate::data::caught::caught;
 use crate::data::control::opened;
 use crate::data::error::Error;
 
@@ -37,8 +36,9 @@ impl<'a> Table<'a> {
     /// The file is absent, or no parquet file.
     pub(super) fn open(path: &'a Path) -> Result<Self, Error> {
         let (mut file, bytes) = opened(path, EXPECTED)?;
-        let metadata = footer::check(&mut file)
-            .and_then(|()| caught(|| ParquetMetaDataReader::new().parse_and_finish(&file)));
+        let metadata = footer::check(&mut file).and_then(|()| {
+            caught(|| ParquetMetaDataReader::new().parse_and_finish(&file).map_err(words))
+        });
         let metadata = metadata.map_err(|error| Error::Format {
             path: path.into(),
             what: format!("it is no parquet file: {error}"),
@@ -72,7 +72,7 @@ impl<'a> Table<'a> {
                 "has parts, where numbers or lists of numbers are expected".to_owned(),
             ));
         };
-        caught(|| self.read(leaf)).map(|rows| Some((*name, rows))).map_err(fails)
+        caught(|| self.read(leaf).map_err(words)).map(|rows| Some((*name, rows))).map_err(fails)
     }
 
     fn read(&self, leaf: usize) -> Result<Rows, ParquetError> {
@@ -142,13 +142,10 @@ fn append<T: DataType>(
     }
 }
 
-/// What `work` gives; a panic of the library, as some damaged files cause, is an error of its own.
-fn caught<T>(work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
-    let words = |error| match error {
+/// What is wrong, without the library's word for its kind.
+fn words(error: ParquetError) -> String {
+    match error {
         ParquetError::General(what) => what,
         other => other.to_string(),
-    };
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(ParquetError::General(panic_message(&*panic))))
-        .map_err(words)
+    }
 }
