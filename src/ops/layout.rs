@@ -7,8 +7,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::kernel;
-use super::lanes::vectorised_for;
+use super::kernel::transpose_best;
 use super::scratch::filled;
 use super::storage::{output, read, slice, tensor};
 
@@ -72,12 +71,7 @@ impl CustomOp1 for Transpose {
 /// The transposed of each (rows, cols) matrix of x, matrix by matrix in parallel.
 pub(super) fn transposed(x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     filled(x.len(), rows * cols, |start, y| {
-        let level = kernel::best();
-        vectorised_for(
-            level,
-            #[inline(always)]
-            || kernel::transpose(level, (&x[start..], cols), (&mut *y, rows), (cols, rows)),
-        );
+        transpose_best((&x[start..], cols), (y, rows), (cols, rows));
     })
 }
 

@@ -7,8 +7,7 @@ use super::level::{TILE_ROWS, best};
 use super::panels::{Panels, Source};
 use super::product::{Epilogue, Output, Sums, Write, product};
 use super::rows::Rows;
-use super::transpose::transpose;
-use crate::ops::lanes::vectorised_for;
+use super::transpose::transpose_best;
 use crate::ops::scratch::filled;
 
 /// Rows per block at most: their values of A and of the result stay in the second-level cache, and a core that is
@@ -124,14 +123,9 @@ impl<'a> Rowwise<'a> {
             Self::Turned { columns, rows } => {
                 let width = columns.len() / rows;
                 let (from, block) = ((&columns[first..], *rows), (out.len() / width, width));
-                let level = best();
-                vectorised_for(
-                    level,
-                    #[inline(always)]
-                    || transpose(level, from, (&mut *out, width), block),
-                );
+                transpose_best(from, (&mut *out, width), block);
                 if epilogue.is_wanted() {
-                    epilogue.finish(level, 0, out);
+                    epilogue.finish(best(), 0, out);
                 }
             }
         }

@@ -26,4 +26,4 @@ pub(in crate::ops) use matrix::{Matrix, Rowwise, multiplied, multiply, rows_per_
 pub(in crate::ops) use panels::{Block, Panels, Source};
 pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};
 pub(in crate::ops) use rows::Rows;
-pub(in crate::ops) use transpose::transpose;
+pub(in crate::ops) use transpose::transpose_best;

@@ -2,6 +2,9 @@
 
 use pulp::Arch;
 
+use super::level::best;
+use crate::ops::lanes::vectorised_for;
+
 /// Rows and columns of a square.
 const SQUARE: usize = 8;
 
@@ -10,7 +13,7 @@ type Square = [[f32; SQUARE]; SQUARE];
 /// `to[r][c] = from[c][r]` for all `rows` and `columns` of `to`; both come with the distance of their rows. To be
 /// called from code of the instruction set `level`.
 #[inline(always)]
-pub(in crate::ops) fn transpose(
+pub(super) fn transpose(
     level: Arch,
     (from, from_stride): (&[f32], usize),
     (to, to_stride): (&mut [f32], usize),
@@ -29,6 +32,20 @@ pub(in crate::ops) fn transpose(
             to[row * to_stride + column] = from[column * from_stride + row];
         }
     }
+}
+
+/// [`transpose`] from code of any instruction set, by the processor's best.
+pub(in crate::ops) fn transpose_best(
+    from: (&[f32], usize),
+    (to, to_stride): (&mut [f32], usize),
+    block: (usize, usize),
+) {
+    let level = best();
+    vectorised_for(
+        level,
+        #[inline(always)]
+        || transpose(level, from, (&mut *to, to_stride), block),
+    );
 }
 
 /// [`transpose`] of one square.
@@ -92,7 +109,6 @@ fn in_registers(simd: pulp::x86::V3, square: Square) -> Square {
 mod tests {
     use super::*;
     use crate::ops::kernel::level;
-    use crate::ops::lanes::vectorised_for;
 
     #[test]
     fn every_number_finds_its_place_on_every_instruction_set() {
