@@ -2,9 +2,11 @@
 //!
 //! A file or folder is made under a temporary name beside its final one, written, synced, renamed, and
 //! the folder that holds it is synced. A crash at any point leaves the old content or the new one, and
-//! at worst a temporary that [`remove_stale_temporaries`] finds by its name. Logs grow by whole lines
-//! ([`Lines`]). A run folder belongs to one process at a time ([`RunLock`]).
+//! at worst a temporary that [`remove_stale_temporaries`] finds by its name. Logs grow at their end
+//! ([`Appended`]), most of them by whole lines ([`Lines`]). A run folder belongs to one process at a time
+//! ([`RunLock`]).
 
+mod appended;
 mod calls;
 mod lines;
 mod new_file;
@@ -18,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failpoint;
 
+pub use appended::Appended;
 pub use lines::Lines;
 pub use new_file::{NewFile, sync_together};
 pub use run_lock::{RunLock, lock_holder};

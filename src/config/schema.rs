@@ -549,6 +549,8 @@ pub enum Sink {
     Jsonl,
     /// `metrics.csv`
     Csv,
+    /// `events.out.tfevents.*`
+    Tensorboard,
     /// `curves.png` and `curves.svg`
     Curves,
 }

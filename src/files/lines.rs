@@ -3,15 +3,14 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{Error, calls, sync_parent};
+use super::{Appended, Error};
 
 /// An append-only text file.
 #[derive(Debug)]
 pub struct Lines {
-    file: File,
-    path: PathBuf,
+    appended: Appended,
     /// The last write broke off, so that the next line must begin with a line end.
     is_torn: bool,
 }
@@ -24,13 +23,9 @@ impl Lines {
     ///
     /// The file cannot be opened or read.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let (mut file, is_new) = calls::open_to_append(path).map_err(Error::io("open", path))?;
-        if is_new {
-            // Lines that are on disk are lost if the file's name is not.
-            sync_parent(path)?;
-        }
-        let is_torn = ends_inside_a_line(&mut file).map_err(Error::io("read", path))?;
-        Ok(Self { file, path: path.to_owned(), is_torn })
+        let mut appended = Appended::open(path)?;
+        let is_torn = ends_inside_a_line(&mut appended.file).map_err(Error::io("read", path))?;
+        Ok(Self { appended, is_torn })
     }
 
     /// Appends `line` and a line end in one write.
@@ -41,8 +36,7 @@ impl Lines {
     pub fn push(&mut self, line: &str) -> Result<(), Error> {
         let start = if self.is_torn { "\n" } else { "" };
         self.is_torn = true;
-        calls::write(&self.file, &self.path, format!("{start}{line}\n").as_bytes())
-            .map_err(Error::io("write", &self.path))?;
+        self.appended.append(format!("{start}{line}\n").as_bytes())?;
         self.is_torn = false;
         Ok(())
     }
@@ -53,12 +47,12 @@ impl Lines {
     ///
     /// The operating system could not write them.
     pub fn sync(&self) -> Result<(), Error> {
-        calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
+        self.appended.sync()
     }
 
     /// Where the file is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.appended.path()
     }
 }
 

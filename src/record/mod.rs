@@ -5,6 +5,7 @@
 //!            ├─▶ rank-0.log              the same lines with their time
 //! Event ─────┼─▶ events.jsonl            everything
 //!            ├─▶ metrics.csv             one row per recorded step and evaluation
+//!            ├─▶ events.out.tfevents.*   the same for TensorBoard, if asked for
 //!            └─▶ training_history.json   one number per epoch
 //! ```
 //!
@@ -20,10 +21,11 @@ mod metrics;
 mod rank_log;
 mod stderr;
 mod summary;
+mod tensorboard;
 mod terminal;
 pub(crate) mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
@@ -38,7 +40,7 @@ pub(crate) use stderr::say;
 pub use terminal::Screen;
 
 use crate::event::{Event, Finished, History};
-use crate::files::{self, Lines};
+use crate::files::{self, Appended, Lines};
 use crate::plan::{RunFolders, Sink};
 use crate::units::Rank;
 pub(crate) use summary::summary;
@@ -117,6 +119,7 @@ pub struct Recorder {
     log: RankLog,
     events: Option<Lines>,
     metrics: Option<Lines>,
+    board: Option<Appended>,
 }
 
 impl Recorder {
@@ -133,10 +136,14 @@ impl Recorder {
         let metrics = wanted(Sink::Csv, METRICS)
             .map(|path| metrics::open(&path, resumed_from))
             .transpose()?;
+        let board = sinks
+            .contains(&Sink::Tensorboard)
+            .then(|| tensorboard::open(&run.logs, resumed_from, Timestamp::now()))
+            .transpose()?;
         history_file::write(&run.logs.join(HISTORY), &history)?;
         let log = RankLog::open(&run.logs, Rank(0))?;
-        let terminal = Terminal::new(screen);
-        Ok(Self { run, sinks, history, last_step: resumed_from, terminal, log, events, metrics })
+        let (last_step, terminal) = (resumed_from, Terminal::new(screen));
+        Ok(Self { run, sinks, history, last_step, terminal, log, events, metrics, board })
     }
 
     /// Writes an event to everything that shows or keeps it.
@@ -147,7 +154,12 @@ impl Recorder {
     pub fn record(&mut self, event: &Event) -> Result<(), Error> {
         // A checkpoint is said when it is on disk, some steps after its own.
         self.last_step = event.step().unwrap_or(0).max(self.last_step);
-        let kept = [self.keep_history(event), self.keep_event(event), self.keep_row(event)];
+        let kept = [
+            self.keep_history(event),
+            self.keep_event(event),
+            self.keep_row(event),
+            self.keep_points(event),
+        ];
         let shown = self.show(event);
         let synced = self.sync_after(event);
         kept.into_iter().chain([shown, synced]).collect()
@@ -166,7 +178,8 @@ impl Recorder {
     /// The files that grow with every event: they must be on disk before a checkpoint is, since a resumed run
     /// does not say again what was said up to it.
     pub fn growing(&self) -> Vec<PathBuf> {
-        self.events.iter().chain(&self.metrics).map(|lines| lines.path().to_owned()).collect()
+        let lines = self.events.iter().chain(&self.metrics).map(Lines::path);
+        lines.chain(self.board.iter().map(Appended::path)).map(Path::to_owned).collect()
     }
 
     fn keep_history(&mut self, event: &Event) -> Result<(), Error> {
@@ -189,6 +202,15 @@ impl Recorder {
         Ok(metrics.push(&row)?)
     }
 
+    fn keep_points(&self, event: &Event) -> Result<(), Error> {
+        let (Some(board), Some(record)) =
+            (&self.board, tensorboard::record(event, Timestamp::now()))
+        else {
+            return Ok(());
+        };
+        Ok(board.append(&record)?)
+    }
+
     fn show(&mut self, event: &Event) -> Result<(), Error> {
         if let Some(text) = self.terminal.show(event) {
             self.log.say(&text)?;
@@ -209,7 +231,9 @@ impl Recorder {
         if !matches!(event, Event::Finished(_)) {
             return Ok(());
         }
-        self.events.iter().chain(&self.metrics).try_for_each(|lines| Ok(lines.sync()?))
+        let mut lines = self.events.iter().chain(&self.metrics);
+        lines.try_for_each(Lines::sync)?;
+        Ok(self.board.iter().try_for_each(Appended::sync)?)
     }
 
     /// What the run leaves behind. The curves are drawn after the last event.
@@ -228,6 +252,7 @@ impl Recorder {
         }
         places.extend(self.metrics.iter().map(|_| ("metrics", logs(METRICS))));
         places.extend(self.events.iter().map(|_| ("events", logs(EVENTS))));
+        places.extend(self.board.iter().map(|board| ("tensorboard", board.path().to_owned())));
         places
     }
 }
@@ -235,7 +260,6 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
 

@@ -34,4 +34,5 @@ mod stops;
 mod strace;
 mod surroundings;
 mod sweeps;
+mod tensorboard;
 mod watched;

@@ -1,0 +1,196 @@
+//! `events.out.tfevents.*`: the numbers of a run for TensorBoard (`tensorboard --logdir logs`).
+//!
+//! A record is the length of what follows, its masked CRC-32C, the bytes, and theirs, little-endian; the bytes
+//! are an `Event` of TensorFlow's `event.proto`. Each start of a run makes a file of its own, since readers give
+//! up a file at a record that a killed process left unfinished; its second record, `SessionLog.START`, has them
+//! forget the points of steps that are done again, as `SummaryWriter(purge_step=...)` does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crc::{CRC_32_ISCSI, Crc};
+use jiff::Timestamp;
+
+use super::Error;
+use crate::event::{Evaluated, Event, StepDone};
+use crate::files::{self, Appended};
+
+/// What the name of such a file begins with; seconds since 1970 and the machine follow.
+const PREFIX: &str = "events.out.tfevents.";
+
+/// `SessionLog.START`
+const START: u64 = 1;
+
+/// Opens the file of a start of the run that continues from step `resumed_from`; 0 at a fresh one.
+pub(crate) fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<Appended, Error> {
+    let file = Appended::open(&free_name(folder, now)?)?;
+    let version = Message::at(now, 0).bytes(3, b"brain.Event:2");
+    let again = Message::at(now, resumed_from + 1).message(7, &Message::default().int(1, START));
+    file.append(&[version.record(), again.record()].concat())?;
+    Ok(file)
+}
+
+/// The record of an event; `None` for events without numbers.
+pub(crate) fn record(event: &Event, now: Timestamp) -> Option<Vec<u8>> {
+    let (step, points) = match event {
+        Event::StepDone(done) => (done.step, of_step(done)),
+        Event::Evaluated(at) | Event::Tested(at) => (at.step, of_evaluation(at)),
+        _ => return None,
+    };
+    let summary = points.iter().fold(Message::default(), |summary, (tag, value)| {
+        let point = Message::default().bytes(1, tag.as_bytes()).float(2, *value as f32);
+        summary.message(1, &point)
+    });
+    Some(Message::at(now, step).message(5, &summary).record())
+}
+
+/// Files are read in the order of their names, whatever the clock said meanwhile.
+fn free_name(folder: &Path, now: Timestamp) -> Result<PathBuf, Error> {
+    let entries = fs::read_dir(folder).map_err(files::Error::io("read", folder))?;
+    let newest =
+        entries.flatten().filter_map(|entry| second_of(&entry.file_name().to_string_lossy())).max();
+    let second = newest.map_or(0, |newest| newest + 1).max(now.as_second());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Ok(folder.join(format!("{PREFIX}{second:010}.{host}")))
+}
+
+fn second_of(name: &str) -> Option<i64> {
+    name.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
+}
+
+/// Named as the columns of `metrics.csv`; what stands before a `/` is a group.
+fn of_step(done: &StepDone) -> Vec<(&str, f64)> {
+    let always = [
+        ("train/loss", Some(done.loss)),
+        ("train/accuracy", done.accuracy),
+        ("lr", Some(done.lr)),
+        ("grad_norm", Some(done.grad_norm)),
+        ("loss_scale", done.loss_scale),
+        ("samples_per_second", Some(done.samples_per_second)),
+    ];
+    always.into_iter().filter_map(|(tag, value)| Some((tag, value?))).collect()
+}
+
+/// Without the means of an epoch's steps, which are there already, each for itself.
+fn of_evaluation(evaluated: &Evaluated) -> Vec<(&str, f64)> {
+    let own = evaluated.metrics.iter().filter(|(tag, _)| !tag.starts_with("train/"));
+    own.map(|(tag, value)| (tag.as_str(), *value)).collect()
+}
+
+/// The fields of a protocol buffer, written one after the other; numbers of fields are below 16.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    /// An `Event` of this time and step.
+    fn at(now: Timestamp, step: u64) -> Self {
+        let seconds = now.as_millisecond() as f64 / 1000.0;
+        let event = Self::default().field(1, 1, &seconds.to_le_bytes());
+        if step == 0 { event } else { event.int(2, step) }
+    }
+
+    fn field(mut self, number: u8, wire_type: u8, bytes: &[u8]) -> Self {
+        self.0.push(number << 3 | wire_type);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn int(self, number: u8, value: u64) -> Self {
+        self.field(number, 0, &varint(value))
+    }
+
+    fn float(self, number: u8, value: f32) -> Self {
+        self.field(number, 5, &value.to_le_bytes())
+    }
+
+    fn bytes(self, number: u8, bytes: &[u8]) -> Self {
+        let mut field = self.field(number, 2, &varint(bytes.len() as u64));
+        field.0.extend_from_slice(bytes);
+        field
+    }
+
+    fn message(self, number: u8, message: &Self) -> Self {
+        self.bytes(number, &message.0)
+    }
+
+    fn record(&self) -> Vec<u8> {
+        let length = (self.0.len() as u64).to_le_bytes();
+        let parts = [&length[..], &masked(&length), &self.0, &masked(&self.0)];
+        parts.concat()
+    }
+}
+
+/// Seven bits a byte, the lowest first, all but the last marked.
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 128 {
+        bytes.push(value as u8 | 128);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// TensorFlow's `MaskedCrc`: a sum of bytes that hold sums is no good otherwise.
+fn masked(bytes: &[u8]) -> [u8; 4] {
+    static CRC_32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+    CRC_32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::examples;
+
+    fn now() -> Timestamp {
+        Timestamp::from_millisecond(1_763_847_523_125).unwrap()
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn records_are_those_of_tensorboards_own_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = open(folder.path(), 20, now()).unwrap();
+        let summary = Message::default()
+            .message(1, &Message::default().bytes(1, b"train/loss").float(2, 0.5))
+            .message(1, &Message::default().bytes(1, b"lr").float(2, 0.05));
+        file.append(&Message::at(now(), 300).message(5, &summary).record()).unwrap();
+        // `RecordWriter` of tensorboard 2.21.0, with the same three events.
+        insta::assert_snapshot!(hex(&fs::read(file.path()).unwrap()), @"1800000000000000a37f4b22090000c8588b48da411a0d627261696e2e4576656e743a32e71f04bb0f000000000000006d532b09090000c8588b48da4110153a0208011cf0c8042c00000000000000f4aecc45090000c8588b48da4110ac022a1e0a110a0a747261696e2f6c6f7373150000003f0a090a026c7215cdcc4c3df9b66fe2");
+    }
+
+    #[test]
+    fn steps_and_evaluations_have_all_their_numbers_and_other_events_none() {
+        let text = |event: &Event| {
+            record(event, now()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let step = StepDone { loss_scale: Some(65536.0), ..examples::step_done(3) };
+        let step = text(&Event::StepDone(step)).unwrap();
+        for tag in
+            ["train/loss", "train/accuracy", "lr", "grad_norm", "loss_scale", "samples_per_second"]
+        {
+            assert!(step.contains(tag), "{tag}: {step}");
+        }
+        let mut evaluated = examples::evaluated(20);
+        evaluated.metrics.insert("train/loss".into(), 0.5);
+        let tested = text(&Event::Tested(evaluated)).unwrap();
+        assert!(tested.contains("val/loss") && tested.contains("val/accuracy"), "{tested}");
+        assert!(!tested.contains("train/loss"), "{tested}");
+        assert_eq!(text(&Event::EpochDone(examples::epoch_done(1))), None);
+    }
+
+    #[test]
+    fn files_are_named_in_the_order_of_their_starts_though_the_clock_went_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let earlier = Timestamp::from_second(1_700_000_000).unwrap();
+        let names = [now(), now(), earlier].map(|now| {
+            let file = open(folder.path(), 0, now).unwrap();
+            file.path().file_name().unwrap().to_string_lossy().into_owned()
+        });
+        assert!(names.is_sorted(), "{names:?}");
+        assert!(names[2].starts_with("events.out.tfevents.1763847525."), "{names:?}");
+    }
+}
