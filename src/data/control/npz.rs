@@ -1,5 +1,7 @@
 //! Trajectories in an npz file: `obs`, `actions`, and where episodes begin or end.
 
+use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use candle_core::npy::NpzTensors;
@@ -13,6 +15,9 @@ const OBSERVATIONS: [&str; 4] = ["obs", "observations", "state", "states"];
 const ACTIONS: [&str; 2] = ["actions", "action"];
 const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers), and `episode_starts` (steps) or \
                         `episode_ends` (episodes)";
+
+/// Longest header of an array, for which memory is taken before it is read; `NumPy` reads none beyond 10,000.
+const LONGEST_HEADER: u32 = 1 << 16;
 
 /// Reads all episodes of `path`. What is not a number is 0.
 ///
@@ -40,11 +45,14 @@ struct Arrays<'a> {
 
 impl<'a> Arrays<'a> {
     fn open(path: &'a Path) -> Result<Self, Error> {
-        let (_, bytes) = opened(path, EXPECTED)?;
-        let file = NpzTensors::new(path).map_err(|error| Error::Format {
-            path: path.into(),
-            what: format!("it is no npz file: {error}"),
-        })?;
+        let (file, bytes) = opened(path, EXPECTED)?;
+        let format = |what: String| Error::Format { path: path.into(), what };
+        let no_npz = |error: &dyn std::fmt::Display| format(format!("it is no npz file: {error}"));
+        let long = long_header(file).map_err(|error| no_npz(&error))?;
+        if let Some((name, length)) = long {
+            return Err(format(format!("`{name}` claims a header of {length} bytes")));
+        }
+        let file = NpzTensors::new(path).map_err(|error| no_npz(&error))?;
         Ok(Self { path, bytes, file })
     }
 
@@ -60,8 +68,13 @@ impl<'a> Arrays<'a> {
         };
         let fails = |error: candle_core::Error| self.format(format!("array `{name}`: {error}"));
         let (shape, dtype) = self.file.get_shape_and_dtype(name).map_err(fails)?;
-        // A damaged header must not ask for all memory there is; no array shrinks a thousandfold in a file.
-        let size = shape.elem_count().saturating_mul(dtype.size_in_bytes()) as u64;
+        // A damaged header must not ask for all memory there is, be it for rows of nothing; no array shrinks a
+        // thousandfold in a file.
+        if shape.dims().contains(&0) {
+            return Err(self.format(format!("array `{name}` is empty: its shape is {shape:?}")));
+        }
+        let size = shape.dims().iter().fold(dtype.size_in_bytes(), |n, dim| n.saturating_mul(*dim));
+        let size = size as u64;
         if size > self.bytes.saturating_mul(1024) {
             let what = format!("array `{name}` claims {size} bytes in a file of {}", self.bytes);
             return Err(self.format(what));
@@ -111,4 +124,23 @@ impl<'a> Arrays<'a> {
         }
         Ok(ends)
     }
+}
+
+/// The first array that claims a header longer than any is, and its claim. What is no array is left to the reader.
+fn long_header(file: File) -> zip::result::ZipResult<Option<(String, u32)>> {
+    let mut archive = zip::ZipArchive::new(BufReader::new(file))?;
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index)?;
+        // The format's name, its version, and the length in two bytes or four.
+        let mut start = [0; 12];
+        if entry.read_exact(&mut start).is_err() {
+            continue;
+        }
+        let [.., major, _, a, b, c, d] = start;
+        let length = u32::from_le_bytes(if major == 1 { [a, b, 0, 0] } else { [a, b, c, d] });
+        if length > LONGEST_HEADER {
+            return Ok(Some((entry.name()?.into_owned(), length)));
+        }
+    }
+    Ok(None)
 }

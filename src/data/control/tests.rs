@@ -105,6 +105,54 @@ fn what_cannot_be_used_is_named() {
     }
 }
 
+/// As `NumPy`'s `savez_compressed`: the files of an archive, packed anew.
+fn packed(path: &Path) -> PathBuf {
+    let mut from = zip::ZipArchive::new(File::open(path).unwrap()).unwrap();
+    let into = path.with_extension("packed.npz");
+    let mut writer = zip::ZipWriter::new(File::create(&into).unwrap());
+    let options = zip::write::SimpleFileOptions::default();
+    for index in 0..from.len() {
+        let mut entry = from.by_index(index).unwrap();
+        let packing = options.compression_method(zip::CompressionMethod::Deflated);
+        writer.start_file(entry.name().unwrap(), packing).unwrap();
+        io::copy(&mut entry, &mut writer).unwrap();
+    }
+    writer.finish().unwrap();
+    into
+}
+
+#[test]
+fn packed_arrays_are_those_that_are_not_packed() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = file(dir.path(), &arrays());
+    let packed = packed(&plain);
+    assert!(packed.metadata().unwrap().len() < plain.metadata().unwrap().len());
+    let [plain, packed] = [plain, packed].map(|file| Behaviour::Recorded { file });
+    assert_eq!(samples(&packed, CHUNK), samples(&plain, CHUNK));
+}
+
+#[test]
+fn an_array_that_claims_more_than_there_is_gets_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.npz");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/npz");
+    let whole = std::fs::read(corpus.join("starts.npz")).unwrap();
+    let damaged = |from: &[u8], to: &[u8]| {
+        let at = whole.windows(from.len()).position(|bytes| bytes == from).unwrap();
+        let mut bytes = whole.clone();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        crate::files::write_atomic(&path, &bytes).unwrap();
+        refusal(path.clone(), CHUNK)
+    };
+    // Version 2 has four bytes for the length of the header, here 0x7f7f7f7f.
+    let long = damaged(b"\x93NUMPY\x01\x00", b"\x93NUMPY\x02\x00\x7f\x7f\x7f\x7f");
+    assert!(long.contains("`obs.npy` claims a header of 2139062143 bytes"), "{long}");
+    let rows = damaged(b"(9,2,), }          ", b"(99999999999,0,), }");
+    assert!(rows.contains("array `obs` is empty: its shape is [99999999999, 0]"), "{rows}");
+    let many = damaged(b"(9,2,), }                     ", b"(9999999999999,8888888888,), }");
+    assert!(many.contains("array `obs` claims 18446744073709551615 bytes"), "{many}");
+}
+
 #[test]
 fn generated_episodes_are_the_same_each_time() {
     let from = |seed| Behaviour::PushTLike { episodes: 4, seed };

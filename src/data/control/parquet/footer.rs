@@ -1,21 +1,20 @@
 //! The end of a parquet file, looked at before the library trusts it: it allocates what a schema claims, and descends
-//! as deep as one is nested. The format is Thrift's compact protocol.
+//! as deep as one is nested.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
+use super::thrift::{Input, LIST, STRUCT};
+
 /// Longest footer that is read: 64 MiB.
 const LONGEST: u64 = 1 << 26;
-/// Deepest nesting, of the schema as of what is skipped; a list of lists of numbers takes five.
+/// Deepest nesting of the schema; a list of lists of numbers takes five.
 const DEEPEST: usize = 32;
 /// Length of the footer (4 bytes) and the word that ends a file.
 const TAIL: u64 = 8;
 /// Fields of Thrift's `FileMetaData` and `SchemaElement`.
 const SCHEMA: i64 = 2;
 const NUM_CHILDREN: i64 = 5;
-/// Kinds of values.
-const LIST: u8 = 9;
-const STRUCT: u8 = 12;
 
 /// Checks the nesting of the schema of `file`.
 ///
@@ -57,14 +56,14 @@ fn children(footer: &[u8]) -> Option<Vec<i64>> {
     let mut found = Vec::new();
     input.fields(&mut |input, id, kind| {
         if (id, kind) != (SCHEMA, LIST) {
-            return input.skip(kind, DEEPEST);
+            return input.skip(kind);
         }
         let (n, STRUCT) = input.list()? else { return None };
         for _ in 0..n {
             let mut children = 0;
             input.fields(&mut |input, id, kind| {
                 if id != NUM_CHILDREN {
-                    return input.skip(kind, DEEPEST);
+                    return input.skip(kind);
                 }
                 children = input.signed()?;
                 Some(())
@@ -92,84 +91,6 @@ fn nests(children: &[i64]) -> bool {
         open.push(n);
     }
     open.iter().all(|&left| left == 0)
-}
-
-/// What is left to read.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
-    }
-
-    fn pass(&mut self, n: u64) -> Option<()> {
-        self.0 = self.0.get(usize::try_from(n).ok()?..)?;
-        Some(())
-    }
-
-    /// Seven bits a byte, the lowest first.
-    fn unsigned(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    /// 0, -1, 1, -2 ... as 0, 1, 2, 3 ...
-    fn signed(&mut self) -> Option<i64> {
-        let value = self.unsigned()?;
-        Some((value >> 1) as i64 ^ -((value & 1) as i64))
-    }
-
-    /// Number and kind of the values of a list.
-    fn list(&mut self) -> Option<(u64, u8)> {
-        let head = self.byte()?;
-        let n = if head >> 4 == 15 { self.unsigned()? } else { u64::from(head >> 4) };
-        Some((n, head & 15))
-    }
-
-    /// Calls `field` at the value of each field of a struct, with its number and kind.
-    fn fields(&mut self, field: &mut dyn FnMut(&mut Self, i64, u8) -> Option<()>) -> Option<()> {
-        let mut id = 0i64;
-        loop {
-            let head = self.byte()?;
-            if head == 0 {
-                return Some(());
-            }
-            id = match head >> 4 {
-                0 => self.signed()?,
-                further => id.checked_add(i64::from(further))?,
-            };
-            field(self, id, head & 15)?;
-        }
-    }
-
-    /// Passes over a value of a field.
-    fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
-        let depth = depth.checked_sub(1)?;
-        match kind {
-            // The kind of a truth is its value.
-            1 | 2 => Some(()),
-            3 => self.pass(1),
-            4..=6 => self.unsigned().map(drop),
-            7 => self.pass(8),
-            8 => self.unsigned().and_then(|length| self.pass(length)),
-            LIST | 10 => {
-                let (n, kind) = self.list()?;
-                // In a list a truth takes a byte.
-                (0..n).try_for_each(|_| self.skip(if kind <= 2 { 3 } else { kind }, depth))
-            }
-            STRUCT => self.fields(&mut |input, _, kind| input.skip(kind, depth)),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //! was seen and done, and the number of its episode.
 
 mod footer;
+mod header;
 mod pages;
 mod table;
+mod thrift;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -2,13 +2,16 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use parquet::basic::Compression;
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
-use parquet::file::serialized_reader::SerializedPageReader;
+
+use super::header::{Header, Kind};
 
 /// Largest page, unpacked: 256 MiB. Writers make pages of one.
 const LARGEST: u64 = 1 << 28;
@@ -25,24 +28,23 @@ enum Packing {
 
 /// The pages of one part of a column.
 pub(super) struct Pages {
-    packed: SerializedPageReader<File>,
+    file: Arc<File>,
     packing: Packing,
+    /// Where those are that were not read yet.
+    place: Range<u64>,
+    /// The first of them, if it was looked at.
+    next: Option<Header>,
     /// How many more numbers there may be.
     left: u64,
 }
 
 impl Pages {
-    /// The pages that `part` of `file`, of so many bytes, describes, for `rows` rows.
+    /// The pages that `part` of `file`, of so many bytes, describes.
     ///
     /// # Errors
     ///
     /// They lie outside of the file, or are packed in another way.
-    pub(super) fn open(
-        file: &Arc<File>,
-        bytes: u64,
-        part: &ColumnChunkMetaData,
-        rows: usize,
-    ) -> Result<Self> {
+    pub(super) fn open(file: &Arc<File>, bytes: u64, part: &ColumnChunkMetaData) -> Result<Self> {
         let packing = match part.compression() {
             Compression::UNCOMPRESSED => Packing::Plain,
             Compression::SNAPPY => Packing::Snappy,
@@ -50,51 +52,97 @@ impl Pages {
             other => return Err(wrong(format!("is packed by {other}, not by snappy or zstd"))),
         };
         let start = part.dictionary_page_offset().unwrap_or(part.data_page_offset());
-        let end = u64::try_from(start).ok().zip(u64::try_from(part.compressed_size()).ok());
-        if end.and_then(|(start, length)| start.checked_add(length)).is_none_or(|end| end > bytes) {
-            return Err(wrong("lies outside of the file".to_owned()));
-        }
-        // The library hands out pages as they are stored where it believes that they are not packed.
-        let plain = part.clone().into_builder().set_compression(Compression::UNCOMPRESSED);
-        let packed = SerializedPageReader::new(file.clone(), &plain.build()?, rows, None)?;
-        Ok(Self { packed, packing, left: bytes.saturating_mul(PER_BYTE) })
+        let place = u64::try_from(start).ok().zip(u64::try_from(part.compressed_size()).ok());
+        let place = place
+            .and_then(|(start, length)| Some(start..start.checked_add(length)?))
+            .filter(|place| place.end <= bytes)
+            .ok_or_else(|| wrong("lies outside of the file".to_owned()))?;
+        let left = bytes.saturating_mul(PER_BYTE);
+        Ok(Self { file: file.clone(), packing, place, next: None, left })
     }
 
-    /// `page`, unpacked, if it claims no more than it may.
-    fn usable(&mut self, mut page: Page) -> Result<Page> {
-        let numbers = u64::from(page.num_values());
-        self.left = self.left.checked_sub(numbers).ok_or_else(|| {
-            wrong(format!("claims {numbers} numbers in a page, too many for the file"))
-        })?;
-        match &mut page {
-            Page::DataPage { buf, .. } => *buf = self.unpack(buf)?.into(),
-            Page::DataPageV2 {
-                buf,
-                def_levels_byte_len,
-                rep_levels_byte_len,
-                is_compressed,
-                ..
-            } => {
-                // Where numbers begin and end is never packed.
-                let levels = *def_levels_byte_len as usize + *rep_levels_byte_len as usize;
-                if levels > buf.len() {
-                    return Err(wrong("has a damaged page".to_owned()));
-                }
-                if *is_compressed {
-                    let numbers = self.unpack(&buf[levels..])?;
-                    *buf = [&buf[..levels], &numbers].concat().into();
-                }
-            }
-            Page::DictionaryPage { buf, num_values, .. } => {
-                *buf = self.unpack(buf)?.into();
-                if u64::from(*num_values) > buf.len() as u64 {
-                    let what =
-                        format!("claims {num_values} different numbers in {} bytes", buf.len());
-                    return Err(wrong(what));
-                }
+    /// The next page that holds something, of which nothing but its header is read.
+    fn header(&mut self) -> Result<Option<Header>> {
+        while self.next.is_none() && !self.place.is_empty() {
+            let header = Header::read(&self.file, self.place.clone())?
+                .ok_or_else(|| wrong("has a damaged page".to_owned()))?;
+            self.place.start += header.length;
+            match header.kind {
+                Kind::Index => self.place.start += header.size,
+                _ => self.next = Some(header),
             }
         }
-        Ok(page)
+        Ok(self.next)
+    }
+
+    /// The bytes of a page whose header was read.
+    fn bytes(&mut self, header: &Header) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(header.size)?];
+        self.file.read_exact_at(&mut bytes, self.place.start)?;
+        self.pass(header);
+        Ok(bytes)
+    }
+
+    fn pass(&mut self, header: &Header) {
+        (self.place.start, self.next) = (self.place.start + header.size, None);
+    }
+
+    /// The page, unpacked, if it claims no more than it may.
+    fn page(&mut self, kind: Kind, bytes: &[u8]) -> Result<Page> {
+        self.count(kind.values())?;
+        Ok(match kind {
+            Kind::Data { values, encoding, definitions, repetitions } => Page::DataPage {
+                buf: self.unpack(bytes)?.into(),
+                num_values: values,
+                encoding,
+                def_level_encoding: definitions,
+                rep_level_encoding: repetitions,
+                statistics: None,
+            },
+            Kind::DataV2 {
+                values,
+                nulls,
+                rows,
+                encoding,
+                definition_bytes,
+                repetition_bytes,
+                is_packed,
+            } => {
+                // Where numbers begin and end is never packed.
+                let levels = definition_bytes as usize + repetition_bytes as usize;
+                let (levels, numbers) = bytes
+                    .split_at_checked(levels)
+                    .ok_or_else(|| wrong("has a damaged page".to_owned()))?;
+                let numbers = if is_packed { self.unpack(numbers)? } else { numbers.to_vec() };
+                Page::DataPageV2 {
+                    buf: [levels, &numbers].concat().into(),
+                    num_values: values,
+                    encoding,
+                    num_nulls: nulls,
+                    num_rows: rows,
+                    def_levels_byte_len: definition_bytes,
+                    rep_levels_byte_len: repetition_bytes,
+                    is_compressed: false,
+                    statistics: None,
+                }
+            }
+            Kind::Dictionary { values, encoding, is_sorted } => {
+                let buf = self.unpack(bytes)?;
+                if u64::from(values) > buf.len() as u64 {
+                    let what = format!("claims {values} different numbers in {} bytes", buf.len());
+                    return Err(wrong(what));
+                }
+                Page::DictionaryPage { buf: buf.into(), num_values: values, encoding, is_sorted }
+            }
+            Kind::Index => return Err(wrong("has a damaged page".to_owned())),
+        })
+    }
+
+    fn count(&mut self, numbers: u32) -> Result<()> {
+        self.left = self.left.checked_sub(u64::from(numbers)).ok_or_else(|| {
+            wrong(format!("claims {numbers} numbers in a page, too many for the file"))
+        })?;
+        Ok(())
     }
 
     fn unpack(&self, packed: &[u8]) -> Result<Vec<u8>> {
@@ -134,16 +182,29 @@ fn wrong(what: String) -> ParquetError {
 
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
-        let page = self.packed.get_next_page()?;
-        page.map(|page| self.usable(page)).transpose()
+        let Some(header) = self.header()? else { return Ok(None) };
+        let bytes = self.bytes(&header)?;
+        self.page(header.kind, &bytes).map(Some)
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
-        self.packed.peek_next_page()
+        let described = |header: Header| {
+            let (rows, levels, is_dict) = match header.kind {
+                Kind::Data { values, .. } => (None, Some(values), false),
+                Kind::DataV2 { values, rows, .. } => (Some(rows), Some(values), false),
+                Kind::Dictionary { .. } | Kind::Index => (None, None, true),
+            };
+            let [num_rows, num_levels] = [rows, levels].map(|n| n.map(|n| n as usize));
+            PageMetadata { num_rows, num_levels, is_dict }
+        };
+        Ok(self.header()?.map(described))
     }
 
     fn skip_next_page(&mut self) -> Result<()> {
-        self.packed.skip_next_page()
+        if let Some(header) = self.header()? {
+            self.pass(&header);
+        }
+        Ok(())
     }
 }
 

@@ -80,7 +80,7 @@ impl<'a> Table<'a> {
         for group in self.metadata.row_groups() {
             let n = usize::try_from(group.num_rows())?;
             let part = group.column(leaf);
-            let pages = Pages::open(&self.file, self.bytes, part, n)?;
+            let pages = Pages::open(&self.file, self.bytes, part)?;
             let column = part.column_descr_ptr();
             let before = rows.len();
             match get_column_reader(column.clone(), Box::new(pages)) {
