@@ -203,12 +203,11 @@ impl Recorder {
     }
 
     fn keep_points(&self, event: &Event) -> Result<(), Error> {
-        let (Some(board), Some(record)) =
-            (&self.board, tensorboard::record(event, Timestamp::now()))
-        else {
-            return Ok(());
-        };
-        Ok(board.append(&record)?)
+        let Some(board) = &self.board else { return Ok(()) };
+        match tensorboard::record(event, Timestamp::now()) {
+            Some(record) => Ok(board.append(&record)?),
+            None => Ok(()),
+        }
     }
 
     fn show(&mut self, event: &Event) -> Result<(), Error> {

@@ -146,10 +146,6 @@ mod tests {
         Timestamp::from_millisecond(1_763_847_523_125).unwrap()
     }
 
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
     #[test]
     fn records_are_those_of_tensorboards_own_writer() {
         let folder = tempfile::tempdir().unwrap();
@@ -159,7 +155,8 @@ mod tests {
             .message(1, &Message::default().bytes(1, b"lr").float(2, 0.05));
         file.append(&Message::at(now(), 300).message(5, &summary).record()).unwrap();
         // `RecordWriter` of tensorboard 2.21.0, with the same three events.
-        insta::assert_snapshot!(hex(&fs::read(file.path()).unwrap()), @"1800000000000000a37f4b22090000c8588b48da411a0d627261696e2e4576656e743a32e71f04bb0f000000000000006d532b09090000c8588b48da4110153a0208011cf0c8042c00000000000000f4aecc45090000c8588b48da4110ac022a1e0a110a0a747261696e2f6c6f7373150000003f0a090a026c7215cdcc4c3df9b66fe2");
+        let bytes = fs::read(file.path()).unwrap();
+        insta::assert_snapshot!(bytes.escape_ascii(), @r#"\x18\x00\x00\x00\x00\x00\x00\x00\xa3\x7fK\"\t\x00\x00\xc8X\x8bH\xdaA\x1a\rbrain.Event:2\xe7\x1f\x04\xbb\x0f\x00\x00\x00\x00\x00\x00\x00mS+\t\t\x00\x00\xc8X\x8bH\xdaA\x10\x15:\x02\x08\x01\x1c\xf0\xc8\x04,\x00\x00\x00\x00\x00\x00\x00\xf4\xae\xccE\t\x00\x00\xc8X\x8bH\xdaA\x10\xac\x02*\x1e\n\x11\n\ntrain/loss\x15\x00\x00\x00?\n\t\n\x02lr\x15\xcd\xccL=\xf9\xb6o\xe2"#);
     }
 
     #[test]

@@ -136,9 +136,9 @@ fn long_header(file: File) -> zip::result::ZipResult<Option<(String, u32)>> {
         if entry.read_exact(&mut start).is_err() {
             continue;
         }
-        let [.., major, _, a, b, c, d] = start;
+        let [name @ .., major, _, a, b, c, d] = start;
         let length = u32::from_le_bytes(if major == 1 { [a, b, 0, 0] } else { [a, b, c, d] });
-        if length > LONGEST_HEADER {
+        if &name == b"\x93NUMPY" && length > LONGEST_HEADER {
             return Ok(Some((entry.name()?.into_owned(), length)));
         }
     }

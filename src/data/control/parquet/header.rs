@@ -198,7 +198,7 @@ mod tests {
     fn a_page_that_does_not_fit_has_no_header() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
-        std::fs::write(&path, [PAGE, &[0; 10]].concat()).unwrap();
+        crate::files::write_atomic(&path, &[PAGE, &[0; 10]].concat()).unwrap();
         let file = File::open(&path).unwrap();
         let all = PAGE.len() as u64 + 10;
         assert!(Header::read(&file, 0..all).unwrap().is_some());
