@@ -67,6 +67,8 @@ pub(super) enum Event {
     Saved,
     /// The system denied a rank so much memory.
     Denied(Rank, Bytes),
+    /// The kernel has killed a rank because memory ran out.
+    KilledForMemory(Rank),
     /// A process is gone.
     Exited(Rank, Exit),
     /// A process was found stopped (or running again).
@@ -106,8 +108,6 @@ pub(super) struct Group {
     /// Who held up the group, if that is how it ended.
     stall: Option<Stall>,
     asked: Option<Stop>,
-    /// Whether the kernel killed processes meanwhile because memory ran out.
-    memory_ran_out: bool,
     /// Checkpoints that have reached the disk.
     saved: u32,
     /// Checkpoints after which the group shall come back with more ranks.
@@ -134,6 +134,8 @@ pub(super) struct Member {
     pub(super) exit: Option<(Duration, Exit)>,
     /// Memory that it asked for last and was denied.
     pub(super) denied: Bytes,
+    /// Whether the kernel killed it because memory ran out.
+    pub(super) killed_for_memory: bool,
     /// Whether it still ran when we killed the group.
     pub(super) was_killed: bool,
 }
@@ -154,7 +156,6 @@ impl Group {
             stage: Stage::Running,
             stall: None,
             asked: None,
-            memory_ran_out: false,
             saved: 0,
             grows_after: None,
             abandon_at: None,
@@ -193,11 +194,6 @@ impl Group {
         Self { grows_after: checkpoints, ..self }
     }
 
-    /// The same, of which the kernel has killed processes because memory ran out.
-    pub(super) fn short_of_memory(self, memory_ran_out: bool) -> Self {
-        Self { memory_ran_out, ..self }
-    }
-
     /// Why `rank` had no memory, if that is how it ended.
     pub(super) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
         let member = self.member(rank);
@@ -205,7 +201,7 @@ impl Group {
             Exit::Signal(libc::SIGABRT) if member.denied.0 > 0 => {
                 Some(format!("it asked for {} more, which the system denied", member.denied))
             }
-            Exit::Signal(libc::SIGKILL) if self.memory_ran_out && !member.was_killed => {
+            Exit::Signal(libc::SIGKILL) if member.killed_for_memory && !member.was_killed => {
                 Some("the kernel killed it, because memory ran out".to_owned())
             }
             _ => None,
@@ -267,6 +263,10 @@ impl Group {
             Event::Saved => self.saved_one(),
             Event::Denied(rank, bytes) => {
                 self.member_mut(rank).denied = bytes;
+                vec![]
+            }
+            Event::KilledForMemory(rank) => {
+                self.member_mut(rank).killed_for_memory = true;
                 vec![]
             }
             Event::Exited(rank, exit) => self.exited(now, rank, exit),
@@ -447,6 +447,7 @@ impl Member {
             is_stopped: false,
             exit: None,
             denied: Bytes(0),
+            killed_for_memory: false,
             was_killed: false,
         }
     }
@@ -487,7 +488,7 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Resize | Self::Preempt | Self::Interrupt => "finish the step, save and leave",
-            Self::Unwatched => "save and leave, as nobody watches",
+            Self::Unwatched => "save and leave, as the parent shows no sign of life",
             Self::Abandon => "leave without saving",
         })
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
+use crate::launch::kills::Kills;
 use crate::launch::report::clock;
 use crate::launch::signals::Signals;
 use crate::launch::stall::Vigil;
@@ -16,7 +17,7 @@ use crate::launch::start::Process;
 use crate::launch::supervise::{Action, Event, Exit, Group};
 use crate::launch::whereabouts::Sign;
 use crate::launch::wire::{FromRank, ToRank, poll};
-use crate::launch::{Bell, Nodes, Note, kills, report};
+use crate::launch::{Bell, Nodes, Note, report};
 use crate::plan::Patience;
 use crate::units::Rank;
 
@@ -75,7 +76,7 @@ pub(super) fn watch(
     mut nodes: Option<&mut Nodes>,
     on_note: &mut dyn FnMut(Note),
 ) -> Group {
-    let kills = kills::by_kernel();
+    let mut kills = Kills::from_now_on();
     let mut group =
         Group::new(processes.iter().map(|process| process.child.id())).growing_after(grows_after);
     let first = processes.first().map_or(Rank(0), |process| process.rank);
@@ -91,7 +92,7 @@ pub(super) fn watch(
         let mut events = ears.events();
         for process in &mut processes {
             if group.member(process.rank).exit.is_none() {
-                listen(process, &mut events);
+                listen(process, &mut kills, &mut events);
             }
         }
         if nodes.as_deref_mut().is_some_and(Nodes::look) {
@@ -100,6 +101,7 @@ pub(super) fn watch(
         if group.is_failing() || clock() >= looked + LOOK {
             looked = clock();
             looks += 1;
+            kills.look(looked);
             processes.iter().take(1).for_each(|process| process.status.look(looks));
             look(&group, &processes, &mut vigil, &mut events);
         }
@@ -111,7 +113,7 @@ pub(super) fn watch(
             }
         }
     }
-    group.short_of_memory(kills::by_kernel() > kills)
+    group
 }
 
 /// Until something happens, at most until the next look or deadline.
@@ -134,7 +136,7 @@ fn wait(processes: &[Process], ears: &Ears, nodes: Option<&Nodes>, group: &Group
 }
 
 /// What a rank has said, and whether it is gone; in this order, so that its last words count.
-fn listen(process: &mut Process, events: &mut Vec<Event>) {
+fn listen(process: &mut Process, kills: &mut Kills, events: &mut Vec<Event>) {
     let rank = process.rank;
     let status = process.child.try_wait().ok().flatten();
     let _ = process.channel.flush();
@@ -151,6 +153,9 @@ fn listen(process: &mut Process, events: &mut Vec<Event>) {
     if let Some(status) = status {
         events.push(whereabouts(rank, process));
         events.push(Event::Denied(rank, process.status.denied(rank)));
+        if exit(status) == Exit::Signal(libc::SIGKILL) && kills.explain_death(clock()) {
+            events.push(Event::KilledForMemory(rank));
+        }
         events.push(Event::Exited(rank, exit(status)));
     }
 }

@@ -3,10 +3,12 @@
 use std::fmt::Write;
 use std::process::Command;
 
+use rustix::process::{Signal, kill_process};
+
 use crate::control_group::ControlGroup;
 use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab};
-use crate::running::{Ended, spawn};
+use crate::running::{Ended, pid_of, spawn};
 
 /// A step of 512 rows; each of a few activations of a pass of 256 is 64 MiB, and everything else is small.
 const WIDE: &str = r#"
@@ -116,6 +118,27 @@ fn a_rank_that_the_kernel_kills_for_memory_is_named_and_comes_back_with_smaller_
             assert!(lab.processes().is_empty());
         }
     }
+}
+
+#[test]
+fn a_rank_that_is_killed_by_hand_did_not_run_out_of_memory_because_a_process_elsewhere_did() {
+    let files = ["memory.limit_in_bytes", "memory.max"];
+    let Some(group) = ControlGroup::new("memory", files, 16 << 20) else {
+        eprintln!("SKIPPED: no control group can be made here, so the kernel kills nobody");
+        return;
+    };
+    let lab = Lab::with(BASE);
+    let mut running =
+        lab.start(&["small.toml", "train.epochs=100000", "fault.on_oom=shrink_batch"]);
+    lab.wait_for_step(&mut running, 3);
+    let greedy = shell(&lab, &group.script("tail /dev/zero"));
+    greedy.has_code(-libc::SIGKILL);
+    kill_process(pid_of(running.ranks()[1]), Signal::KILL).unwrap();
+    let ended = running.wait();
+    ended.has_code(5);
+    ended.says(&["rank 1 was killed by SIGKILL"]);
+    assert!(!ended.stderr.contains("ran out of memory"), "{}", ended.stderr);
+    lab.is_clean();
 }
 
 #[test]
