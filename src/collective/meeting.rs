@@ -21,10 +21,11 @@ use rustix::time::Timespec;
 
 use crate::collective::mapping::Mapping;
 use crate::collective::{Call, Error, Missing, Op};
+use crate::plan::mapping::MOST_RANKS;
 use crate::units::{Bytes, Rank, WorldSize};
 
-/// Most ranks whose slots fit the header.
-pub(super) const MAX_WORLD: usize = 64;
+/// Most ranks, whose slots fit the header.
+pub(super) const MAX_WORLD: usize = MOST_RANKS as usize;
 
 /// Word: arrivals of all ranks at all meetings, and the ended bit.
 const ARRIVALS: usize = 0;

@@ -69,7 +69,8 @@ impl Shm {
         timeout: Duration,
     ) -> Result<Self, Error> {
         if world.count() > MAX_WORLD || rank.0 >= world.get() {
-            let what = format!("rank {rank} of {world} has no place among {MAX_WORLD}");
+            let what =
+                format!("rank {rank} of {world} does not fit: there is room for {MAX_WORLD} ranks");
             return Err(Error::mapping(what));
         }
         let mapping = Arc::new(Mapping::open(fd, size, world)?);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::launch::Peer;
 use crate::launch::door::Door;
-use crate::launch::greet::{Unmet, greet};
+use crate::launch::greet::{PATIENCE, Unmet, greet};
 use crate::launch::meet::{MeetError, io_error};
 use crate::launch::nodes::Place;
 use crate::launch::seal::{Key, Purpose, Session};
@@ -26,7 +26,7 @@ pub(super) fn reach(
     until: Instant,
 ) -> Result<(TcpStream, Session), Unmet> {
     loop {
-        let met = TcpStream::connect(&address).map_err(Unmet::Io).and_then(|mut stream| {
+        let met = connect(&address, until).map_err(Unmet::Io).and_then(|mut stream| {
             let session = greet(&mut stream, key, purpose)?;
             Ok((stream, session))
         });
@@ -36,6 +36,20 @@ pub(super) fn reach(
             met => return met,
         }
     }
+}
+
+/// Connects to one of the addresses. One that answers nothing, as behind a firewall, keeps neither the others nor the
+/// deadline waiting.
+fn connect(address: &impl ToSocketAddrs, until: Instant) -> io::Result<TcpStream> {
+    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in address.to_socket_addrs()? {
+        let left = until.saturating_duration_since(Instant::now());
+        match TcpStream::connect_timeout(&address, left.clamp(RETRY, PATIENCE)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
 }
 
 /// The connections between the ranks of all nodes.
@@ -75,7 +89,10 @@ impl Mesh<'_> {
         while !expected.is_empty() {
             let Some(guest) = door.wait(until, say) else {
                 let (_, rank) = expected[0];
-                let missing = format!("rank {rank} and {} others", expected.len() - 1);
+                let missing = match expected.len() - 1 {
+                    0 => format!("rank {rank}"),
+                    more => format!("rank {rank} and {more} more"),
+                };
                 return Err(MeetError::Missing { node, missing, waited: CONNECT_PATIENCE });
             };
             let Purpose::Ranks { from, to } = guest.purpose else { continue };
@@ -131,5 +148,26 @@ fn unreached<E>(node: u32, address: SocketAddr, unmet: Unmet) -> MeetError<E> {
     match unmet {
         Unmet::Unproved => MeetError::Stranger { address: address.to_string() },
         Unmet::Io(source) => MeetError::Io { node, what: format!("reach {address}"), source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_does_not_answer_is_given_up_at_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queue = Vec::new();
+        // Nobody accepts: once the queue is full, the system lets those who knock wait.
+        let error = loop {
+            match connect(&address, Instant::now()) {
+                Ok(stream) => queue.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::schema::Backend;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
-use crate::plan::mapping::Mapping;
+use crate::plan::batch::counted;
+use crate::plan::mapping::{MOST_RANKS, Mapping};
 use crate::plan::{CommHook, Facts, ModelFacts, OnOom, admitted_worlds};
 use crate::units::{Bytes, Rank, Shards, WorldSize};
 
@@ -144,15 +145,20 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     let asked = &loaded.experiment.distributed.devices;
     let problem = |what: String| loaded.problem("distributed.devices", what);
     let visible = facts.gpus.as_ref().map_or(0, Vec::len) as u32;
-    let count = match (facts.launched_world, asked.count()) {
-        (Some(world), Some(asked)) if asked != world.get() => {
-            let what = format!("is {asked}, but the launcher started {world} ranks");
-            return Err(problem(what).help("leave it away under a launcher"));
+    let count = match (facts.launched_world, asked) {
+        (Some(world), Devices::List(list)) if list.len() != world.count() => {
+            return Err(problem(other_list(list.len(), world, facts.nodes))
+                .help("list as many GPUs as the launcher starts ranks, or leave it out"));
         }
+        // The launcher's number of ranks overrides the experiment's, as that of `--nproc-per-node` does.
         (Some(world), _) => world.get(),
-        (None, asked) => largest(loaded, asked.unwrap_or(visible.max(1))),
+        (None, asked) => largest(loaded, asked.count().unwrap_or(visible.max(1))),
     };
     let world = WorldSize::new(count).ok_or_else(|| problem("must be at least 1".to_owned()))?;
+    if count > MOST_RANKS {
+        let what = format!("gives {count} ranks, but a machine can have at most {MOST_RANKS}");
+        return Err(problem(what).help("use fewer ranks, with more threads each"));
+    }
     let gpus = match asked {
         Devices::List(_) if facts.gpus.is_none() => {
             let what = "lists GPUs, but this ddprun was built without `cuda`";
@@ -184,44 +190,53 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     }
 }
 
+/// How a list of so many GPUs does not fit the ranks of a launcher.
+fn other_list(gpus: usize, world: WorldSize, nodes: u32) -> String {
+    let listed = format!("lists {}", counted(gpus as u64, "GPU", "GPUs"));
+    if nodes > 1 {
+        return format!("{listed}, but each rank of a launcher on several machines has one");
+    }
+    let ranks = counted(world.get().into(), "rank", "ranks");
+    format!("{listed}, but the launcher started {ranks}")
+}
+
 /// What cannot be had on several machines, or only there.
 fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
     let experiment = &loaded.experiment;
     let backend = experiment.distributed.backend;
     if ranks.nodes == 1 {
         let what = "is \"tcp\", which connects several machines, but there is one";
-        let help = "leave it away: ranks of one machine share memory; or see `--nnodes` in docs/machines.md";
+        let help = "leave it out: ranks of one machine share memory; or see `--nnodes` in docs/machines.md";
         let problem = || loaded.problem("distributed.backend", what.to_owned()).help(help);
         return (backend == Backend::Tcp).then(problem);
     }
     let problem = |key: &str, what: String, help: &str| Some(loaded.problem(key, what).help(help));
     if !matches!(backend, Backend::Auto | Backend::Tcp | Backend::Nccl) {
         let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
-        return problem("distributed.backend", what, "leave it away, or use backend = \"tcp\"");
+        return problem("distributed.backend", what, "leave it out, or use backend = \"tcp\"");
     }
     if ranks.world.get() > MOST_OVER_MACHINES {
         let what = format!(
-            "gives {} ranks, and all machines together have {MOST_OVER_MACHINES} at most",
+            "gives {} ranks, but all machines together can have at most {MOST_OVER_MACHINES}",
             ranks.world
         );
         return problem(
             "distributed.devices",
             what,
-            "take fewer ranks on each machine, with more threads",
+            "use fewer ranks on each machine, with more threads each",
         );
     }
     if experiment.distributed.min_world_size.given().is_some() {
         let what =
-            "is not available over several machines: a run that loses a rank ends there".to_owned();
+            "is not available over several machines: a run that loses a rank ends".to_owned();
         return problem(
             "distributed.min_world_size",
             what,
-            "leave it away; `ddprun resume` goes on with any number",
+            "leave it out; `ddprun resume` continues with any number of ranks",
         );
     }
     if experiment.fault.max_restarts > 0 {
-        let what =
-            "is not available over several machines: a group that fails ends there".to_owned();
+        let what = "is not available over several machines: a group that fails ends".to_owned();
         return problem(
             "fault.max_restarts",
             what,
@@ -261,7 +276,7 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions admit that.
     let gpu = ranks.share_a_gpu().filter(|_| ranks.launched)?;
     let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
-    let help = "leave it away: ranks of a launcher find out whether their GPUs differ";
+    let help = "leave it out: ranks of a launcher find out whether their GPUs differ";
     Some(problem(what).help(help))
 }
 
@@ -289,7 +304,10 @@ pub(crate) fn smaller_worlds(
         return Ok(Vec::new());
     };
     if least > world.get() {
-        return Err(loaded.problem(KEY, format!("is {least}, but the run has {world} ranks")));
+        return Err(loaded.problem(
+            KEY,
+            format!("is {least}, but the run has {}", counted(world.get().into(), "rank", "ranks")),
+        ));
     }
     let admitted = admitted_worlds(shards.get());
     let smaller = admitted.iter().rev().filter(|size| (least..world.get()).contains(size));
@@ -297,9 +315,10 @@ pub(crate) fn smaller_worlds(
     if smaller.is_empty() && least < world.get() {
         let admitted: Vec<String> = admitted.iter().map(u32::to_string).collect();
         let admitted = admitted.join(", ");
-        let what =
-            format!("{shards} shards admit {admitted} ranks: none from {least} below {world}");
-        return Err(loaded.problem(KEY, what).help("take 2, 4, 8 ... ranks, or fewer at least"));
+        let what = format!(
+            "{shards} shards admit {admitted} ranks, none of them from {least} to below {world}"
+        );
+        return Err(loaded.problem(KEY, what).help("use 2, 4, 8 ... ranks, or a smaller minimum"));
     }
     Ok(smaller)
 }

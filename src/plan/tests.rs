@@ -333,12 +333,17 @@ fn a_foreign_launcher_decides_the_ranks() {
     let launched = Facts { launched_world: WorldSize::new(2), ..animals() };
     let text = ANIMALS.replace("devices = 4", "");
     assert_eq!(good(&text, &[], &launched).world_size().get(), 2);
-    assert_eq!(
-        told(ANIMALS, &[], &launched),
-        [
-            "`distributed.devices`: is 4, but the launcher started 2 ranks (leave it away under a launcher)",
-        ]
-    );
+    let overridden = good(ANIMALS, &[], &launched);
+    assert_eq!((overridden.world_size().get(), overridden.distributed.devices.len()), (2, 2));
+}
+
+#[test]
+fn more_ranks_than_a_machine_can_have_are_refused() {
+    let too_many = "`distributed.devices`: gives 65 ranks, but a machine can have at most 64 \
+        (use fewer ranks, with more threads each)";
+    assert_eq!(told(ANIMALS, &["distributed.devices=65"], &animals()), [too_many]);
+    let launched = Facts { launched_world: WorldSize::new(65), ..animals() };
+    assert_eq!(told(ANIMALS, &[], &launched), [too_many]);
 }
 
 #[test]

@@ -159,18 +159,13 @@ fn a_backend_that_was_not_built_in_is_named_with_the_one_that_works() {
 }
 
 #[test]
-fn ranks_of_a_foreign_launcher_must_be_as_many_as_the_experiment_says() {
+fn more_ranks_than_a_machine_can_have_are_refused_before_anything_starts() {
     let lab = Lab::new();
-    let mut command = lab.ddprun(&["--nproc-per-node", "2", "small.toml"]);
-    for (name, value) in [("RANK", "0"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "0")] {
-        command.env(name, value);
+    lab.write("small.toml", BASE.replace("devices = 2", "devices = 65"));
+    for args in [&["small.toml"][..], &["plan", "small.toml"]] {
+        let ended = refuses(&lab, args);
+        ended.says(&["`distributed.devices`", "gives 65 ranks", "small.toml:", "devices = 65"]);
     }
-    command.env("LOCAL_WORLD_SIZE", "3").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "1");
-    let ended = spawn(command).wait();
-    ended.has_code(2);
-    ended.says(&["`distributed.devices`", "is 2, but the launcher started 3 ranks"]);
-    assert!(!lab.path("logs").exists());
-    lab.is_clean();
 }
 
 #[test]

@@ -42,9 +42,16 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
     assert!(matches!(shared.distributed.backend, BackendPlan::Shm { .. }));
     let staged = good(ANIMALS, &["distributed.backend=shm"], &with_gpus(4));
     assert!(matches!(staged.distributed.backend, BackendPlan::Shm { .. }));
-    let launched = Facts { launched_world: WorldSize::new(4), ..with_gpus(2) };
-    let launched = good(&auto(), &[], &launched);
+    let by_launcher = Facts { launched_world: WorldSize::new(4), ..with_gpus(2) };
+    let launched = good(&auto(), &[], &by_launcher);
     assert_eq!(launched.distributed.devices, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]);
+    assert_eq!(
+        told(&auto(), &["distributed.devices=[1, 0]"], &by_launcher),
+        [
+            "`distributed.devices`: lists 2 GPUs, but the launcher started 4 ranks (list as many GPUs as the launcher \
+             starts ranks, or leave it out)",
+        ]
+    );
 }
 
 #[test]
