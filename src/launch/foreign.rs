@@ -24,6 +24,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::launch::fellows::{Fellow, Fellows};
 use crate::launch::identity::identity;
 use crate::launch::join::Made;
 use crate::launch::rank_env::Foreign;
@@ -54,8 +55,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Somebody did not come.
-    #[error("rank {rank} waited {:.0} s for {} of {world} ranks in vain", waited.as_secs_f64(), names(missing))]
+    /// A rank did not come.
+    #[error("rank {rank} waited {:.0} s, but {} of {world} ranks did not come", waited.as_secs_f64(), names(missing))]
     Missing {
         /// This rank.
         rank: Rank,
@@ -66,8 +67,8 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
-    /// Somebody came who does not belong here.
-    #[error("a process came as {came}, which does not fit this group: {why}")]
+    /// A process came that does not belong here.
+    #[error("a process that says it is {came} does not fit this group: {why}")]
     Stranger {
         /// As whom.
         came: String,
@@ -112,25 +113,25 @@ impl<'a> Host<'a> {
         let listener = open().map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => Error::Stranger {
                 came: "rank 0".to_owned(),
-                why: format!("there is one already, for the launch `{}`", place.group),
+                why: format!("another process already is, in the launch `{}`", place.group),
             },
             _ => io_error(place.rank, "open the meeting place")(source),
         })?;
         Ok(Self { place, listener })
     }
 
-    /// Hands the run, and new shared memory if there is more than one rank, to all.
-    pub(super) fn welcome(&self, made: &Made) -> Result<Option<OwnedFd>, Error> {
+    /// Hands the run, and new shared memory if there is more than one rank, to all, and keeps the connections.
+    pub(super) fn welcome(&self, made: &Made) -> Result<(Option<OwnedFd>, Fellows), Error> {
         let memory = made.0.distributed.backend.mapping().map(shared_memory);
         let memory = memory.transpose().map_err(io_error(self.place.rank, "make shared memory"))?;
         let answer = Answer::Welcome(Box::new(made.clone()));
-        self.answer_all(&answer, memory.as_ref(), PATIENCE)?;
-        Ok(memory)
+        let fellows = self.answer_all(&answer, memory.as_ref(), PATIENCE)?;
+        Ok((memory, fellows))
     }
 
     /// Tells all who come soon that there is no run.
     pub(super) fn refuse(&self, reason: &str) {
-        // Whoever does not come in time waits for us in vain, and says so.
+        // A rank that does not come in time waits for us until its own deadline, and says so.
         let _ = self.answer_all(&Answer::Refused(reason.to_owned()), None, REFUSAL_PATIENCE);
     }
 
@@ -139,9 +140,10 @@ impl<'a> Host<'a> {
         answer: &Answer,
         memory: Option<&OwnedFd>,
         patience: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<Fellows, Error> {
         let Foreign { rank, world, .. } = *self.place;
         let began = Instant::now();
+        let mut here = Vec::new();
         let mut missing: Vec<Rank> = (1..world.get()).map(Rank).collect();
         while !missing.is_empty() {
             let left = patience.checked_sub(began.elapsed());
@@ -153,10 +155,13 @@ impl<'a> Host<'a> {
             })?;
             let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(left));
             let Ok((stream, _)) = self.listener.accept() else { continue };
-            let came = self.answer(stream, answer, memory, &missing)?;
-            missing.retain(|rank| Some(*rank) != came);
+            let Some((came, channel)) = self.answer(stream, answer, memory, &missing)? else {
+                continue;
+            };
+            missing.retain(|rank| *rank != came);
+            here.push(Fellow::new(came, channel).map_err(io_error(rank, "tell who has come"))?);
         }
-        Ok(())
+        Ok(here.into_iter().collect())
     }
 
     /// Answers one process; `None` if it is of another user or left again.
@@ -166,14 +171,14 @@ impl<'a> Host<'a> {
         answer: &Answer,
         memory: Option<&OwnedFd>,
         missing: &[Rank],
-    ) -> Result<Option<Rank>, Error> {
+    ) -> Result<Option<(Rank, Channel)>, Error> {
         if !is_same_user(&stream) {
             return Ok(None);
         }
         let Ok(mut channel) = Channel::new(stream) else { return Ok(None) };
         let Ok(hello) = channel.receive_one::<Hello>(REFUSAL_PATIENCE) else { return Ok(None) };
         let refuse = |mut channel: Channel, why: &str| {
-            // Whoever left meanwhile needs no answer.
+            // A process that left meanwhile needs no answer.
             let _ = send_memory(&channel, None);
             let _ = channel.send_all(&Answer::Refused(why.to_owned()), REFUSAL_PATIENCE);
         };
@@ -183,20 +188,20 @@ impl<'a> Host<'a> {
         }
         if !missing.contains(&hello.rank) {
             // The one that came first is good: the group goes on without this one.
-            refuse(channel, "this rank is here already");
+            refuse(channel, "this rank has already joined");
             return Ok(None);
         }
         let sent = send_memory(&channel, memory).and_then(|()| channel.send_all(answer, PATIENCE));
         sent.map_err(io_error(self.place.rank, "hand over the plan"))?;
-        Ok(Some(hello.rank))
+        Ok(Some((hello.rank, channel)))
     }
 
     fn objection(&self, hello: &Hello) -> Option<String> {
         let world = self.place.world;
         if hello.version != identity() {
-            Some(format!("it is ddprun {}, and rank 0 is {}", hello.version, identity()))
+            Some(format!("it is ddprun {}, but rank 0 is {}", hello.version, identity()))
         } else if hello.world != world {
-            Some(format!("its world has {} ranks, and that of rank 0 has {world}", hello.world))
+            Some(format!("its world size is {}, but that of rank 0 is {world}", hello.world))
         } else {
             None
         }
@@ -204,7 +209,7 @@ impl<'a> Host<'a> {
 }
 
 /// Another rank: goes to rank 0, and waits there for the run.
-pub(super) fn receive(place: &Foreign) -> Result<(Made, Option<OwnedFd>), Error> {
+pub(super) fn receive(place: &Foreign) -> Result<(Made, Option<OwnedFd>, Fellows), Error> {
     let Foreign { rank, world, .. } = *place;
     let stream = reach(place)?;
     if !is_same_user(&stream) {
@@ -222,7 +227,10 @@ pub(super) fn receive(place: &Foreign) -> Result<(Made, Option<OwnedFd>), Error>
     channel.send_all(&hello, PATIENCE).map_err(lost)?;
     let memory = receive_memory(&channel).map_err(lost)?;
     match channel.receive_one(PATIENCE).map_err(lost)? {
-        Answer::Welcome(made) => Ok((*made, memory)),
+        Answer::Welcome(made) => {
+            let first = Fellow::new(Rank(0), channel).map_err(lost)?;
+            Ok((*made, memory, std::iter::once(first).collect()))
+        }
         Answer::Refused(reason) => Err(Error::Refused { reason }),
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::failpoint;
+use crate::launch::fellows::Fellows;
 use crate::launch::link::Link;
 use crate::launch::rank_env::{Child, Foreign, Role};
 use crate::launch::whereabouts::Whereabouts;
@@ -39,11 +40,13 @@ pub enum JoinError<E> {
     #[error(transparent)]
     Make(E),
     /// This process is no rank.
-    #[error("a worker is started by `ddprun`, torchrun, srun or mpirun, and none of them did")]
+    #[error(
+        "this process was not started as a rank: `ddprun`, torchrun, srun and mpirun start ranks"
+    )]
     NotARank,
     /// The launcher has ranks on several machines.
     #[error(
-        "the launcher started {world} ranks, {local_world} of them on this machine: for several machines say by `DDPRUN_TOKEN_FILE` how they know each other, or start `ddprun --nnodes` on each without a launcher (docs/machines.md)"
+        "the launcher started {world} ranks, {local_world} of them on this machine: for several machines, set `DDPRUN_TOKEN_FILE` to the run's token file, or start `ddprun --nnodes` on each machine without a launcher (docs/machines.md)"
     )]
     SeveralMachines {
         /// All ranks.
@@ -52,7 +55,7 @@ pub enum JoinError<E> {
         local_world: WorldSize,
     },
     /// The plan is for another number of ranks.
-    #[error("the plan is for {planned} ranks, but the launcher started {launched}")]
+    #[error("the world size of the plan is {planned}, but the launcher started {launched}")]
     OtherWorld {
         /// `plan.distributed.world_size`
         planned: WorldSize,
@@ -108,7 +111,8 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     let peers = peers(&mut channel, &child.peer_fds).map_err(fail("use its connections"))?;
     failpoint::reach("join");
     let status = status.map(|status| (status, rank_plan.plan.distributed.timeout));
-    let link = Link::open(Some(channel), status, rank, rank_plan.run.logs.clone());
+    let logs = rank_plan.run.logs.clone();
+    let link = Link::open(Some(channel), status, Fellows::default(), rank, logs);
     let link = link.map_err(fail("listen to its parent"))?;
     Ok(Membership { rank_plan: *rank_plan, shm, peers, link })
 }
@@ -133,10 +137,11 @@ fn join_foreign<E: std::fmt::Display>(
     if world != local_world {
         return Err(JoinError::SeveralMachines { world, local_world });
     }
-    let (made, shm) = if rank.is_first() { serve(place, make)? } else { foreign::receive(place)? };
+    let (made, shm, fellows) =
+        if rank.is_first() { serve(place, make)? } else { foreign::receive(place)? };
     let (plan, run, resume) = made;
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
-    let link = Link::open(None, None, rank, run.logs.clone()).map_err(fail)?;
+    let link = Link::open(None, None, fellows, rank, run.logs.clone()).map_err(fail)?;
     // The launcher keeps to itself why it started the group again.
     let causes = vec![];
     let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes };
@@ -147,7 +152,7 @@ fn join_foreign<E: std::fmt::Display>(
 fn serve<E: std::fmt::Display>(
     place: &Foreign,
     make: impl FnOnce() -> Result<Made, E>,
-) -> Result<(Made, Option<OwnedFd>), JoinError<E>> {
+) -> Result<(Made, Option<OwnedFd>, Fellows), JoinError<E>> {
     let host = foreign::Host::open(place)?;
     let made = match make() {
         Ok(made) => made,
@@ -162,6 +167,6 @@ fn serve<E: std::fmt::Display>(
         host.refuse(&error.to_string());
         return Err(error);
     }
-    let shm = host.welcome(&made)?;
-    Ok((made, shm))
+    let (shm, fellows) = host.welcome(&made)?;
+    Ok((made, shm, fellows))
 }

@@ -15,6 +15,7 @@ use rustix::process::Signal;
 use crate::failpoint;
 use crate::files;
 use crate::launch::Phase;
+use crate::launch::fellows::Fellows;
 use crate::launch::report::{Blame, ErrorReport, FORMAT, chain, clock, host};
 use crate::launch::signals::Signals;
 use crate::launch::silence::Silence;
@@ -25,6 +26,9 @@ use crate::units::Rank;
 
 /// Longest time for last words to a parent that does not listen.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which a second SIGTERM means it. One signal may come twice at once: to all processes of a job, and through
+/// the launcher.
+const INSISTENCE: Duration = Duration::from_secs(5);
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_millis(500);
 
@@ -50,13 +54,18 @@ struct Shared {
     is_ending: AtomicBool,
     /// To our own parent; absent under a foreign launcher.
     channel: Option<Mutex<Channel>>,
-    /// What to do when the parent says that waiting is in vain.
+    /// To the other ranks of a foreign launcher.
+    voices: Mutex<Vec<Channel>>,
+    /// What to do when waiting is in vain.
     give_up: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Why the group cannot go on, and what to do then.
+    lost: OnceLock<String>,
+    end_group: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
 }
 
 impl Link {
     /// Starts listening: to our parent through `channel` (Ctrl-C then reaches us through it), or to
-    /// signals alone. Reports are written into the folder `logs`. `status` is where to show oneself, and how long the
+    /// signals and `fellows`. Reports are written into the folder `logs`. `status` is where to show oneself, and how long the
     /// parent may show nothing there: then this rank wishes to save and leave.
     ///
     /// # Errors
@@ -65,6 +74,7 @@ impl Link {
     pub(super) fn open(
         channel: Option<Channel>,
         status: Option<(Whereabouts, Duration)>,
+        fellows: Fellows,
         rank: Rank,
         logs: PathBuf,
     ) -> io::Result<Self> {
@@ -81,16 +91,21 @@ impl Link {
             stop: AtomicU8::new(0),
             is_ending: AtomicBool::new(false),
             channel: channel.map(Mutex::new),
+            voices: Mutex::new(fellows.voices()?),
             give_up: OnceLock::new(),
+            lost: OnceLock::new(),
+            end_group: OnceLock::new(),
         });
         let pulse = status.clone().map(|status| (status, rank));
         let silence = patience.map(|patience| Silence::new(patience, 2 * BEAT, clock()));
         let mut ears = Listener {
             shared: Arc::clone(&shared),
             preemption,
+            preempted: None,
             interruption,
             sleeper,
             control,
+            fellows,
             pulse,
             beats: 0,
             silence,
@@ -135,10 +150,17 @@ impl Link {
         }
     }
 
-    /// Has `give_up` done, once at most and on another thread, when the parent says that waiting for other
-    /// ranks is in vain. Only the first call counts.
+    /// Has `give_up` done on another thread when the parent says that waiting for other ranks is in vain, or, where
+    /// there is no parent, a second SIGTERM does. Only the first call counts.
     pub fn when_told_to_give_up(&self, give_up: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.give_up.set(Box::new(give_up));
+    }
+
+    /// Has `end_group` done, with the reason, when another rank of a foreign launcher died or failed, also if it did so
+    /// before this call. Only the first call counts.
+    pub fn when_a_rank_is_lost(&self, end_group: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.shared.end_group.set(Box::new(end_group));
+        self.shared.pass_on_loss();
     }
 
     /// The strongest request to stop so far, by the parent or by a signal to this process. Ranks may learn of it at
@@ -212,6 +234,10 @@ impl Link {
             // A parent that is gone, or does not listen, cannot be told; our exit tells the rest.
             let _ = channel.send_all(message, PATIENCE);
         }
+        let mut voices = self.shared.voices.lock().unwrap_or_else(PoisonError::into_inner);
+        for voice in &mut *voices {
+            let _ = voice.send_all(message, PATIENCE);
+        }
     }
 }
 
@@ -247,16 +273,30 @@ impl Shared {
     fn ask(&self, stop: Stop) {
         self.stop.fetch_max(stop as u8, Ordering::Relaxed);
     }
+
+    fn give_up(&self) {
+        self.give_up.get().into_iter().for_each(|give_up| give_up());
+    }
+
+    /// Ends the group of a rank that was lost, as soon as both are known.
+    fn pass_on_loss(&self) {
+        if let (Some(why), Some(end_group)) = (self.lost.get(), self.end_group.get()) {
+            end_group(why);
+        }
+    }
 }
 
 /// What the link's thread owns.
 struct Listener {
     shared: Arc<Shared>,
     preemption: Signals,
+    /// When the first of them came.
+    preempted: Option<Duration>,
     interruption: Option<Signals>,
     sleeper: UnixStream,
     /// The channel's socket once more, to wait for it without its lock.
     control: Option<OwnedFd>,
+    fellows: Fellows,
     /// Where to show that this process lives.
     pulse: Option<(Arc<Whereabouts>, Rank)>,
     beats: u64,
@@ -274,6 +314,7 @@ impl Listener {
             self.look_after_parent();
             self.hear_signals();
             self.hear_parent();
+            self.hear_fellows();
         }
     }
 
@@ -299,12 +340,19 @@ impl Listener {
         ];
         fds.extend(self.interruption.iter().map(|signals| PollFd::new(signals, PollFlags::IN)));
         fds.extend(self.control.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        fds.extend(self.fellows.fds());
         poll(&mut fds, self.pulse.is_some().then_some(BEAT))
     }
 
     fn hear_signals(&mut self) {
         if self.preemption.take() > 0 {
             self.shared.ask(Stop::Preempt);
+            let now = clock();
+            let first = *self.preempted.get_or_insert(now);
+            // A parent would end a group that does not come to the edge of a step.
+            if self.control.is_none() && now >= first + INSISTENCE {
+                self.shared.give_up();
+            }
         }
         let interrupts = self.interruption.as_mut().map_or(0, Signals::take);
         for _ in 0..interrupts {
@@ -321,9 +369,7 @@ impl Listener {
         for message in channel.receive().unwrap_or_default() {
             match message {
                 ToRank::Stop(stop) => self.shared.ask(stop),
-                ToRank::GiveUp => {
-                    self.shared.give_up.get().into_iter().for_each(|give_up| give_up());
-                }
+                ToRank::GiveUp => self.shared.give_up(),
                 ToRank::Plan(_) | ToRank::Peers(_) => {}
             }
         }
@@ -332,6 +378,13 @@ impl Listener {
             die();
         }
         let _ = channel.flush();
+    }
+
+    fn hear_fellows(&mut self) {
+        if let Some(why) = self.fellows.hear() {
+            let _ = self.shared.lost.set(why);
+            self.shared.pass_on_loss();
+        }
     }
 }
 

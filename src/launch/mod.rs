@@ -28,6 +28,7 @@ mod damaged;
 mod door;
 mod elastic;
 mod failure;
+mod fellows;
 mod foreign;
 mod greet;
 mod identity;

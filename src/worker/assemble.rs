@@ -36,6 +36,10 @@ pub(crate) fn assemble(
         let collective = collective.clone();
         move || collective.give_up()
     });
+    link.when_a_rank_is_lost({
+        let collective = collective.clone();
+        move |why| collective.abort(why)
+    });
     link.progress(0, Phase::LoadingData);
     let splits = data::open(&plan.data)?;
     link.progress(0, Phase::Joining);

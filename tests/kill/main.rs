@@ -73,10 +73,17 @@ fn train(scenario: &str, membership: Membership) -> i32 {
         let group = group.clone();
         move || group.give_up()
     });
+    link.when_a_rank_is_lost({
+        let group = group.clone();
+        move |why| group.abort(why)
+    });
     let last = if scenario == "work" || scenario == "foreign_stop" { u64::MAX } else { 20 };
     for step in 1..=last {
         link.progress(step, Phase::Forward);
         if scenario == "die_together" && step == 3 && rank != Rank(2) && rank_plan.restarts == 0 {
+            misbehave("die", 0, false, &link);
+        }
+        if scenario == "die_first" && rank == Rank(0) && step == 3 {
             misbehave("die", 0, false, &link);
         }
         if rank == Rank(1) && step == 3 {
@@ -89,6 +96,7 @@ fn train(scenario: &str, membership: Membership) -> i32 {
             Err(error) => {
                 let mut report = link.describe(&error, 5, Blame::Peer);
                 report.suspects = error.missing().iter().map(|missing| missing.rank).collect();
+                println!("ERROR {rank}: {error}");
                 link.report(&report).unwrap();
                 return 5;
             }
@@ -219,6 +227,12 @@ fn fails(scenario: &str, timeout: Duration) -> (Failure, tempfile::TempDir) {
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Whether a signal stopped a process.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs again.
