@@ -26,6 +26,7 @@ use crate::config::closest;
 use crate::event::escape;
 use crate::failpoint;
 use crate::model::Registry;
+use crate::launch::{self, Role, rank_env};
 use crate::record;
 use crate::worker::exit;
 use args::{Args, Verb};
@@ -68,6 +69,7 @@ impl Refusal {
 /// Runs the command line `arguments` (the first is the program's name) with the models of `registry`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -> ExitCode {
     outlive_file_limits();
+    launch::limit_threads();
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(error) => return usage(&error),

@@ -1,8 +1,8 @@
 #![expect(
     unsafe_code,
-    reason = "what happens between fork and exec, and descriptors known by number"
+    reason = "what happens between fork and exec, descriptors known by number, and the environment"
 )]
-//! What a rank inherits from its parent: descriptors, and the end.
+//! What a rank inherits from its parent: descriptors, the environment, and the end.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -53,4 +53,13 @@ pub(super) fn take(fd: RawFd) -> io::Result<OwnedFd> {
     taken.push(fd);
     // SAFETY: open, as just seen; our parent passed it to us for this purpose, and it is taken once.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets a variable of this process's environment, unless it is set or the process has other threads.
+pub(super) fn set_if_absent(name: &str, value: &str) {
+    let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
+    if is_alone && std::env::var_os(name).is_none() {
+        // SAFETY: this thread is the only one, as just seen, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
 }

@@ -54,6 +54,7 @@ mod stall;
 mod start;
 mod supervise;
 mod token;
+mod threads;
 mod verdict;
 mod watch;
 mod whereabouts;
@@ -80,5 +81,6 @@ pub use start::Program;
 pub use supervise::{Exit, RESIZED, Stop};
 pub use token::{TokenError, new_token, read_token};
 pub use verdict::Ended;
+pub use threads::limit_threads;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use wire::receive_both;

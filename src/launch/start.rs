@@ -18,7 +18,7 @@ use crate::launch::peer::PeerWord;
 use crate::launch::rank_env::{CONTROL_FD, PEER_FDS, SHM_FD, STATUS_FD};
 use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, ToRank, poll};
-use crate::launch::{Console, Failure, Nodes, Peer, Start, inherit, shared_memory};
+use crate::launch::{Console, Failure, Nodes, Peer, Start, inherit, shared_memory, threads};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 
@@ -203,10 +203,8 @@ fn contract(command: &mut Command, rank_plan: &RankPlan, place: LocalPlace) {
         ("TORCHELASTIC_RUN_ID", run.id.clone()),
         ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", plan.max_restarts.to_string()),
-        ("RAYON_NUM_THREADS", plan.distributed.threads_per_rank.to_string()),
-        // Candle's own pool, for sums of tensors, waits actively beside ours: on busy cores a step took four times
-        // as long.
-        ("CANDLE_NUM_THREADS", "1".to_owned()),
+        (threads::RAYON, plan.distributed.threads_per_rank.to_string()),
+        (threads::CANDLE.0, threads::CANDLE.1.to_owned()),
     ] {
         command.env(name, value);
     }
