@@ -44,9 +44,9 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<Place>, Refusal> {
         return refuse("needs the address where the machines meet", help);
     };
     let Some(file) = &flags.token_file else {
-        let help = "make a token with `ddprun token run.token`, copy it to all machines, and add \
+        let help = "generate one with `ddprun token run.token`, copy it to all machines, and add \
             `--token-file run.token`";
-        return refuse("needs a token, by which the machines know each other", help);
+        return refuse("needs the token that authenticates the run's machines", help);
     };
     Ok(Some(Place { node, nodes, master, port, token: read_token(file)? }))
 }
@@ -61,7 +61,7 @@ pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<Place>, Refusal
 
 fn read_token(file: &Path) -> Result<Key, Refusal> {
     launch::read_token(file).map_err(|error| {
-        let help = "`ddprun token FILE` makes one; copies need `chmod 600`";
+        let help = "`ddprun token FILE` generates one; copies need `chmod 600`";
         Refusal::of(exit::REFUSED, &error, Some(help.into()))
     })
 }
@@ -80,10 +80,10 @@ fn master(launch: &Launch) -> Option<(String, u16)> {
 }
 
 /// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's folders.
-pub(crate) fn train(place: &Place, asked: &Asked, resume: bool) -> Result<u8, Refusal> {
+pub(crate) fn train(place: &Place, asked: &Asked, registry: &Registry) -> Result<u8, Refusal> {
     let plan = &asked.prepared.plan;
     let mut owned = None;
-    let make = make(asked, resume, &mut owned);
+    let make = make(asked, registry, &mut owned);
     let met = launch::meet(place, plan, make, &mut |line| to_stderr(line));
     let ((plan, folders, resume), mut nodes) = met.map_err(apart)?;
     let mut run = owned_or_joined(owned, &folders, asked)?;
@@ -92,7 +92,7 @@ pub(crate) fn train(place: &Place, asked: &Asked, resume: bool) -> Result<u8, Re
         let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
         let (names, logs) = (names.join(", "), run.folders.logs.display());
         to_stderr(&format!(
-            "node {} of {}: rank {names}; node 0 tells how it goes, the logs of these ranks are here in {logs}",
+            "node {} of {}: rank {names}; node 0 shows the progress; the logs of these ranks are in {logs}",
             place.node, place.nodes
         ));
     }
@@ -104,12 +104,11 @@ pub(crate) fn train_launched(
     foreign: &Foreign,
     place: &Place,
     asked: &Asked,
-    resume: bool,
     registry: &Registry,
 ) -> Result<u8, Refusal> {
     let plan = &asked.prepared.plan;
     let mut owned = None;
-    let make = make(asked, resume, &mut owned);
+    let make = make(asked, registry, &mut owned);
     let met = launch::join_machines(foreign, place, plan, make, &mut |line| to_stderr(line));
     let membership = met.map_err(apart)?;
     // Rank 0 holds the run's lock as long as it lives.
@@ -120,11 +119,12 @@ pub(crate) fn train_launched(
 /// Makes the run where this process is the first of all, and leaves it in `owned`.
 fn make<'a>(
     asked: &'a Asked,
-    resume: bool,
+    registry: &'a Registry,
     owned: &'a mut Option<OwnedRun>,
 ) -> impl FnOnce() -> Result<Made, Refusal> + 'a {
     move || {
-        let run = owned.insert(asked.open()?);
+        let (run, resume) = asked.open(registry)?;
+        let run = owned.insert(run);
         Ok((asked.prepared.plan.clone(), run.folders.clone(), resume))
     }
 }
@@ -147,11 +147,11 @@ fn apart(error: MeetError<Refusal>) -> Refusal {
         ),
         MeetError::Stranger { .. } => (
             exit::PEER,
-            "copy node 0's token file to this machine, and see that nothing else uses the port",
+            "copy node 0's token file to this machine, and make sure that nothing else uses the port",
         ),
         MeetError::Missing { .. } | MeetError::Io { .. } => (
             exit::PEER,
-            "see that all machines were started and reach each other, and that no firewall is between",
+            "make sure that all machines were started and can reach each other, with no firewall between them",
         ),
     };
     Refusal::of(code, &error, Some(help.to_owned()))

@@ -8,6 +8,7 @@ mod evaluate;
 mod inspect;
 mod machines;
 mod prepare;
+mod relaunch;
 mod resume;
 mod sample;
 mod sweep;
@@ -25,8 +26,8 @@ use clap::{Command, CommandFactory, Parser};
 use crate::config::closest;
 use crate::event::escape;
 use crate::failpoint;
-use crate::model::Registry;
 use crate::launch::{self, Role, rank_env};
+use crate::model::Registry;
 use crate::record;
 use crate::worker::exit;
 use args::{Args, Verb};
@@ -68,8 +69,8 @@ impl Refusal {
 
 /// Runs the command line `arguments` (the first is the program's name) with the models of `registry`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -> ExitCode {
-    outlive_file_limits();
     launch::limit_threads();
+    outlive_file_limits();
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(error) => return usage(&error),
@@ -81,10 +82,20 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -
     match dispatch(args, registry) {
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {
-            last_words(&refusal.page);
+            if !is_said_by_another(refusal.code) {
+                last_words(&refusal.page);
+            }
             ExitCode::from(refusal.code)
         }
     }
+}
+
+/// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher have one command line, and
+/// read the same files.
+fn is_said_by_another(code: u8) -> bool {
+    let is_common = matches!(code, exit::REFUSED | exit::DATA | exit::CHECKPOINT);
+    let role = rank_env::from_environment();
+    is_common && matches!(role, Ok(Role::Foreign(place)) if !place.local_rank.is_first())
 }
 
 /// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it would say nothing.
@@ -129,8 +140,10 @@ fn refuse_misspelt_verb(experiment: Option<&Path>) -> Result<(), Refusal> {
 }
 
 fn usage(error: &clap::Error) -> ExitCode {
-    // A closed terminal is no reason to fail.
-    drop(error.print());
+    if !(error.use_stderr() && is_said_by_another(exit::REFUSED)) {
+        // A closed terminal is no reason to fail.
+        drop(error.print());
+    }
     ExitCode::from(if error.use_stderr() { exit::REFUSED } else { 0 })
 }
 

@@ -230,7 +230,7 @@ fn describe_environment(logs: PathBuf) -> Option<JoinHandle<()>> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
-fn unwritable(error: files::Error) -> Refusal {
+pub(crate) fn unwritable(error: files::Error) -> Refusal {
     let help = match error {
         files::Error::InUse { .. } => "wait for that process, or stop it",
         files::Error::Io { operation: "lock", .. } => {
@@ -244,7 +244,7 @@ fn unwritable(error: files::Error) -> Refusal {
 }
 
 /// The experiment with everything filled in.
-fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
+pub(crate) fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
     config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))
 }
@@ -283,6 +283,11 @@ pub(crate) fn find_run(word: Option<&str>) -> Result<Description, Refusal> {
         let help = "name a run folder, `logs/<name>/<time>-<id>`";
         Refusal::of(exit::REFUSED, &error, Some(help.into()))
     })?;
+    describe_run(&folder)
+}
+
+/// The run whose logs are in `folder`.
+pub(crate) fn describe_run(folder: &Path) -> Result<Description, Refusal> {
     let path = folder.join(DESCRIPTION);
     let unusable = |why: String| {
         let page = format!("error: `{}` cannot be used: {why}", path.display());

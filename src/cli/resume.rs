@@ -11,7 +11,7 @@ use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refusal> {
-    start(&args.launch, |origin| prepare(args, origin, registry), true, registry)
+    start(&args.launch, |origin| prepare(args, origin, registry), registry)
 }
 
 fn prepare(args: &ResumeArgs, origin: Origin<'_>, registry: &Registry) -> Result<Asked, Refusal> {

@@ -7,10 +7,11 @@ use std::path::Path;
 use crate::checkpoint;
 use crate::cli::args::{Launch, Run};
 use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare};
-use crate::cli::{Refusal, machines, sample, to_stderr};
+use crate::cli::{Refusal, machines, relaunch, sample, to_stderr};
 use crate::files;
+use crate::launch::rank_env::Foreign;
 use crate::launch::{
-    self, Console, JoinError, Membership, Nodes, Note, Program, Role, Start, Stop,
+    self, Console, JoinError, Membership, Nodes, Note, Program, RendezvousError, Role, Start, Stop,
 };
 use crate::model::Registry;
 use crate::plan::{Plan, RunFolders, Sink};
@@ -25,7 +26,7 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
         let prepared = prepare(&path, &args.all_changes(), origin, registry)?;
         Ok(Asked { prepared, folders: None })
     };
-    start(&args.launch, make, false, registry)
+    start(&args.launch, make, registry)
 }
 
 /// What is to be run.
@@ -36,12 +37,21 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Makes the run's folders, or takes possession of them.
-    pub(crate) fn open(&self) -> Result<OwnedRun, Refusal> {
-        match &self.folders {
-            Some(folders) => own_run(folders.clone(), &self.prepared),
-            None => open_run(&self.prepared),
-        }
+    /// Makes the run's folders, or takes possession of those of the run that goes on: as was asked, or because a launcher
+    /// has started its ranks again. Says whether it goes on.
+    pub(crate) fn open(&self, registry: &Registry) -> Result<(OwnedRun, bool), Refusal> {
+        let (prepared, launches) = (&self.prepared, launch::launch_ids());
+        let folders = match &self.folders {
+            Some(folders) => Some(folders.clone()),
+            None => relaunch::begun(prepared, &launches, registry)?,
+        };
+        let goes_on = folders.is_some();
+        let run = match folders {
+            Some(folders) => own_run(folders, prepared)?,
+            None => open_run(prepared)?,
+        };
+        relaunch::note(&run.folders, &launches, prepared)?;
+        Ok((run, goes_on))
     }
 }
 
@@ -50,7 +60,6 @@ impl Asked {
 pub(crate) fn start(
     launch: &Launch,
     make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
-    resume: bool,
     registry: &Registry,
 ) -> Result<u8, Refusal> {
     let role = role()?;
@@ -59,19 +68,19 @@ pub(crate) fn start(
         (Role::Foreign(launched), None) => match machines::launched_place(launched)? {
             Some(place) => {
                 let asked = make((&role, place.nodes))?;
-                machines::train_launched(launched, &place, &asked, resume, registry)
+                machines::train_launched(launched, &place, &asked, registry)
             }
-            None => foreign(make, resume, &role, registry),
+            None => foreign(make, (&role, launched), registry),
         },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for several machines\n  \
                 do: start `ddprun --nnodes` on each machine by itself, without a launcher";
             Err(Refusal::new(exit::REFUSED, page))
         }
-        (_, Some(place)) => machines::train(&place, &make((&role, place.nodes))?, resume),
+        (_, Some(place)) => machines::train(&place, &make((&role, place.nodes))?, registry),
         (_, None) => {
             let asked = make((&role, 1))?;
-            let mut run = asked.open()?;
+            let (mut run, resume) = asked.open(registry)?;
             let smaller = asked.prepared.smaller(registry)?;
             let plan = &asked.prepared.plan;
             let code = supervise(plan, smaller, &mut run, resume, None)?;
@@ -135,7 +144,7 @@ fn announce(note: &Note) {
                 "warning: rank {rank} (pid {pid}) is stopped; the others wait for it"
             ));
         }
-        Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} runs again")),
+        Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} is running again")),
         Note::Stopping { stop: Stop::Abandon } => {
             to_stderr("stopping at the end of this step, without saving ...");
         }
@@ -215,15 +224,15 @@ impl fmt::Display for Never {
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, nobody watches but the launcher.
 fn foreign(
     make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
-    resume: bool,
-    role: &Role,
+    (role, place): (&Role, &Foreign),
     registry: &Registry,
 ) -> Result<u8, Refusal> {
     // Rank 0 holds the run's lock as long as it lives.
     let mut owned = None;
     let joined = launch::join(role, || {
         let asked = make((role, 1))?;
-        let run = asked.open()?;
+        say_overridden(place, &asked.prepared);
+        let (run, resume) = asked.open(registry)?;
         let told = (asked.prepared.plan, run.folders.clone(), resume);
         owned = Some(run);
         Ok::<_, Refusal>(told)
@@ -233,6 +242,17 @@ fn foreign(
         joined => joined.map_err(|error| no_place(&error))?,
     };
     Ok(take_part(membership, registry))
+}
+
+/// Says that the launcher's number of ranks counts, and not the experiment's.
+fn say_overridden(place: &Foreign, prepared: &Prepared) {
+    let (devices, world) = (&prepared.loaded.experiment.distributed.devices, place.world.get());
+    if let Some(devices) = devices.count().filter(|devices| *devices != world) {
+        let ranks = if world == 1 { "rank" } else { "ranks" };
+        to_stderr(&format!(
+            "the launcher started {world} {ranks}, which overrides `distributed.devices = {devices}`"
+        ));
+    }
 }
 
 /// Trains as one rank, which nobody watches but its launcher.
@@ -255,7 +275,9 @@ fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
         JoinError::Make(_)
         | JoinError::NotARank
         | JoinError::SeveralMachines { .. }
-        | JoinError::OtherWorld { .. } => exit::REFUSED,
+        | JoinError::OtherWorld { .. }
+        // Rank 0 says why.
+        | JoinError::Rendezvous(RendezvousError::Refused { .. }) => exit::REFUSED,
         JoinError::Inherited { source, .. } if is_lack(source) => exit::RESOURCE,
         JoinError::Inherited { .. } | JoinError::Rendezvous(_) => exit::PEER,
     };

@@ -188,7 +188,7 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
 fn peer_fds(get: &impl Fn(&str) -> Option<String>) -> Result<Vec<RawFd>, EnvError> {
     let Some(value) = get(PEER_FDS) else { return Ok(Vec::new()) };
     let numbers: Result<_, _> = value.split(',').map(str::parse).collect();
-    let expected = "numbers between commas".to_owned();
+    let expected = "a comma-separated list of numbers".to_owned();
     numbers.map_err(|_| EnvError::Bad { name: PEER_FDS, value: value.clone(), expected })
 }
 
@@ -210,10 +210,11 @@ fn foreign(
         None => number(get, names.local_world)?.and_then(WorldSize::new),
     };
     let guess = if one_machine { world } else { WorldSize::ONE };
-    let local_rank = number(get, names.local_rank)?.map_or(rank, Rank);
     let identity = names.identity.iter().map(|name| get(name).unwrap_or_default());
     let group = identity.collect::<Vec<_>>().join("/");
     let local_world = local_world.unwrap_or(guess);
+    let local_guess = if local_world == WorldSize::ONE { Rank(0) } else { rank };
+    let local_rank = number(get, names.local_rank)?.map_or(local_guess, Rank);
     let restarts = number(get, names.restarts)?.unwrap_or(0);
     let meeting = if world == local_world { None } else { meeting(get)? };
     Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts, meeting }))
@@ -259,7 +260,7 @@ fn number(
     name: &'static str,
 ) -> Result<Option<u32>, EnvError> {
     let Some(value) = get(name) else { return Ok(None) };
-    let expected = || "a number from 0 on".to_owned();
+    let expected = || "a non-negative integer".to_owned();
     match value.trim().parse::<u32>() {
         Ok(number) if i32::try_from(number).is_ok() => Ok(Some(number)),
         _ => Err(EnvError::Bad { name, value, expected: expected() }),
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_pytorch_job_has_one_rank_per_pod_unless_its_master_is_this_machine() {
-        check("RANK=2 WORLD_SIZE=4 MASTER_ADDR=job-0", "rank 2 of 4, local 2 of 1, in /job-0//");
+        check("RANK=2 WORLD_SIZE=4 MASTER_ADDR=job-0", "rank 2 of 4, local 0 of 1, in /job-0//");
         check(
             "RANK=2 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1",
             "rank 2 of 4, local 2 of 4, in /127.0.0.1//",
@@ -381,12 +382,12 @@ mod tests {
     fn contradictions_name_the_variable() {
         check("RANK=1", "the environment has `RANK`, but not `WORLD_SIZE`");
         check("WORLD_SIZE=2", "the environment has `WORLD_SIZE`, but not `RANK`");
-        check("RANK=x WORLD_SIZE=2", "`RANK=x` in the environment is not a number from 0 on");
+        check("RANK=x WORLD_SIZE=2", "`RANK=x` in the environment is not a non-negative integer");
         check("RANK=2 WORLD_SIZE=2", "`RANK=2` in the environment is not below `WORLD_SIZE=2`");
         check("RANK=0 WORLD_SIZE=0", "`WORLD_SIZE=0` in the environment is not at least 1");
         check(
             "RANK=0 WORLD_SIZE=9999999999",
-            "`WORLD_SIZE=9999999999` in the environment is not a number from 0 on",
+            "`WORLD_SIZE=9999999999` in the environment is not a non-negative integer",
         );
     }
 }

@@ -56,7 +56,8 @@ impl Lab {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.folder.path()).env(MARK, self.folder.path());
         let foreign = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID"];
-        for name in foreign.into_iter().chain(["OMPI_COMM_WORLD_RANK"]) {
+        let launches = ["OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"];
+        for name in foreign.into_iter().chain(launches) {
             command.env_remove(name);
         }
         command

@@ -20,6 +20,7 @@ mod failpoints;
 mod given_up;
 mod instructions;
 mod lab;
+mod launchers;
 mod limits;
 mod machines;
 mod memory;

@@ -59,7 +59,7 @@ impl Bits {
 }
 
 /// The run of [`SLOW`] that nobody disturbs, made once.
-fn undisturbed() -> &'static Bits {
+pub(crate) fn undisturbed() -> &'static Bits {
     static BITS: OnceLock<Bits> = OnceLock::new();
     BITS.get_or_init(|| {
         let lab = Lab::with(SLOW);

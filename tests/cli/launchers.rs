@@ -1,0 +1,144 @@
+//! Ranks that another program starts on this machine, and starts again: torchrun, or a job of Slurm. None of them is needed:
+//! what they do is to start processes with some variables.
+
+use std::net::TcpListener;
+
+use rustix::process::Signal;
+
+use crate::experiments::{BASE, SLOW};
+use crate::lab::{Lab, children};
+use crate::machines::end;
+use crate::resume::{bits, undisturbed};
+use crate::running::{Running, spawn};
+
+/// A launch of torchrun, whose run id is "none" as long as its user gives no other.
+struct Torchrun {
+    /// The folder that it makes for itself; its name is random.
+    folder: Option<&'static str>,
+    port: String,
+}
+
+impl Torchrun {
+    fn new(folder: Option<&'static str>) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { folder, port: free.to_string() }
+    }
+
+    /// Two ranks, after so many restarts.
+    fn start(&self, lab: &Lab, restarts: u32, args: &[&str]) -> Vec<Running> {
+        let start = |rank: u32| {
+            let mut command = lab.ddprun(args);
+            let (rank, restarts) = (rank.to_string(), restarts.to_string());
+            let file = self.folder.map_or(String::new(), |folder| {
+                format!("/tmp/torchelastic_0/{folder}/attempt_{restarts}/{rank}/error.json")
+            });
+            command.envs([("RANK", rank.as_str()), ("LOCAL_RANK", &rank)]);
+            command.envs([("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]);
+            command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.port)]);
+            command.envs([("TORCHELASTIC_RUN_ID", "none"), ("TORCHELASTIC_ERROR_FILE", &file)]);
+            command.env("TORCHELASTIC_RESTART_COUNT", &restarts);
+            spawn(command)
+        };
+        (0..2).map(start).collect()
+    }
+}
+
+/// `ddprun small.toml` in the script of a job that was started again so often.
+fn in_a_job(lab: &Lab, restarts: &str) -> Running {
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.envs([("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", restarts)]);
+    spawn(command)
+}
+
+fn runs(lab: &Lab) -> usize {
+    children(&lab.path("logs/small")).len()
+}
+
+#[test]
+fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
+    let lab = Lab::with(SLOW);
+    let launch = Torchrun::new(Some("none_a1"));
+    let mut all = launch.start(&lab, 0, &["small.toml"]);
+    lab.wait_for_step_and_save(&mut all[0], 17);
+    all[1].signal(Signal::KILL);
+    let ended = end(all);
+    assert_eq!((ended[0].code, ended[1].code), (5, -9), "{}", ended[0].stderr);
+    // At once, and not at the deadline: that would say "no sign of rank 1".
+    ended[0].says(&["error: rank 0: rank 0 ended the group: rank 1 (pid ", ") died"]);
+    let again = end(launch.start(&lab, 1, &["small.toml"]));
+    again.iter().for_each(|ended| ended.has_code(0));
+    again[0].says(&["torchrun has started the ranks again (restart 1): continuing run "]);
+    assert_eq!(runs(&lab), 1);
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
+fn another_launch_of_torchrun_with_the_same_run_id_begins_a_run_of_its_own() {
+    let lab = Lab::with(BASE);
+    let first = Torchrun::new(Some("none_a1"));
+    for restarts in [0, 0] {
+        end(first.start(&lab, restarts, &["small.toml"])).iter().for_each(|e| e.has_code(0));
+    }
+    assert_eq!(runs(&lab), 2, "its first attempt never continues a run");
+    // Its first attempt died before it had a run.
+    let ended = end(Torchrun::new(Some("none_b2")).start(&lab, 1, &["small.toml"]));
+    ended.iter().for_each(|ended| ended.has_code(0));
+    ended[0].says(&["(restart 1): it had begun no run in `logs/small`, so this is a new one"]);
+    assert_eq!(runs(&lab), 3);
+    // Without its folder nobody can tell; rank 0 says so for all.
+    let ended = end(Torchrun::new(None).start(&lab, 1, &["small.toml"]));
+    ended.iter().for_each(|ended| ended.has_code(2));
+    ended[0].says(&[
+        "it is unclear which run of `none` it had begun:",
+        "do: ",
+        "`ddprun resume RUN`",
+    ]);
+    assert_eq!(ended[1].stderr, "");
+    assert_eq!(runs(&lab), 3);
+    lab.is_clean();
+}
+
+#[test]
+fn a_job_that_slurm_starts_again_continues_its_run_to_the_same_bits() {
+    let lab = Lab::with(SLOW);
+    let mut running = in_a_job(&lab, "0");
+    lab.wait_for_step_and_save(&mut running, 17);
+    running.signal(Signal::KILL);
+    running.wait().has_code(-9);
+    let again = in_a_job(&lab, "1").wait();
+    again.has_code(0);
+    again.says(&["Slurm has started the ranks again (restart 1): continuing run "]);
+    assert_eq!(runs(&lab), 1);
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
+fn the_number_of_ranks_is_the_launchers_and_rank_0_says_so() {
+    let lab = Lab::with(BASE);
+    let launch = Torchrun::new(Some("none_a1"));
+    let ended = end(launch.start(&lab, 0, &["small.toml", "distributed.devices=1"]));
+    ended.iter().for_each(|ended| ended.has_code(0));
+    let line = "the launcher started 2 ranks, which overrides `distributed.devices = 1`";
+    ended[0].says(&[line]);
+    assert!(!ended[1].stderr.contains("overrides"), "{}", ended[1].stderr);
+    lab.is_clean();
+}
+
+#[test]
+fn what_all_ranks_refuse_is_said_once() {
+    let lab = Lab::with(BASE);
+    for (args, words) in [
+        (&["small.toml", "train.batch_size=0"][..], "`train.batch_size`"),
+        (&["small.toml", "--no-such-flag"], "--no-such-flag"),
+        (&["missing.toml"], "missing.toml"),
+    ] {
+        let ended = end(Torchrun::new(Some("none_a1")).start(&lab, 0, args));
+        ended.iter().for_each(|ended| ended.has_code(2));
+        ended[0].says(&[words]);
+        assert_eq!(ended[1].stderr, "", "{words}");
+    }
+    assert!(!lab.path("logs").exists());
+    lab.is_clean();
+}
