@@ -41,9 +41,9 @@ pub(crate) enum Verb {
     /// Look at checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointVerb),
-    /// Make a token, by which the machines of a run know each other.
+    /// Generate the token that authenticates a run's machines.
     Token {
-        /// New file, which only you can read; without it the token is printed.
+        /// File to create, readable only by you; without it the token is printed.
         file: Option<PathBuf>,
     },
     /// Print every key of an experiment file with its default and meaning.
@@ -74,18 +74,18 @@ pub(crate) struct Run {
 /// torchrun's flags.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct Launch {
-    /// Ranks on this machine (`distributed.devices`); MIN:MAX goes on with fewer when some stay lost
+    /// Ranks on this machine (`distributed.devices`); with MIN:MAX the run continues with fewer if some stay lost
     /// (`distributed.min_world_size`).
     #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX")]
     pub(crate) nproc_per_node: Option<String>,
     /// Restarts of the group after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
-    /// Machines, with as many ranks each; ddprun is started on all of them.
+    /// Number of machines; start ddprun on each of them.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nnodes: u32,
-    /// Accepted as torchrun's; one machine is always standalone.
+    /// Ignored; accepted for compatibility with torchrun.
     #[arg(long)]
     pub(crate) standalone: bool,
     #[command(flatten)]
@@ -95,21 +95,21 @@ pub(crate) struct Launch {
 /// torchrun's flags of the rendezvous; on one machine they are accepted, so that a command line can be kept, and
 /// without effect, because ranks of one machine meet without a port.
 #[derive(Clone, Debug, Default, ClapArgs)]
-#[command(next_help_heading = "Several machines (without effect on one)")]
+#[command(next_help_heading = "Several machines (no effect on one)")]
 pub(crate) struct Rendezvous {
     /// Number of this machine, from 0.
     #[arg(long, alias = "node_rank", value_name = "N")]
     pub(crate) node_rank: Option<u32>,
-    /// Address of machine 0, where all meet.
+    /// Address of machine 0.
     #[arg(long, alias = "master_addr", value_name = "HOST")]
     pub(crate) master_addr: Option<String>,
-    /// Port there; 29500 if absent.
+    /// Port on machine 0; 29500 by default.
     #[arg(long, alias = "master_port", value_name = "PORT")]
     pub(crate) master_port: Option<u16>,
-    /// The last two in one.
+    /// Combines --master-addr and --master-port.
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
     pub(crate) rdzv_endpoint: Option<String>,
-    /// The token, equal on all machines (`ddprun token`).
+    /// Token file, the same on all machines (see `ddprun token`).
     #[arg(long, alias = "token_file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }

@@ -200,7 +200,7 @@ impl<'a> Incoming<'a> {
             if self.here == len + tag_len {
                 let part = self.at_hand();
                 if seal.as_deref_mut().is_some_and(|seal| !seal.holds(part, &tag)) {
-                    let text = "what came was changed, repeated or put in on its way";
+                    let text = "a message was altered, replayed or inserted on its way";
                     return Err(io::Error::new(ErrorKind::InvalidData, text));
                 }
                 (self.part, self.here) = (self.part + 1, 0);

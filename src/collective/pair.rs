@@ -140,7 +140,7 @@ fn wait_for<T>(
         let waited = began.elapsed();
         if waited >= timeout || control.gives_up() {
             let seconds = waited.as_secs_f64();
-            let what = format!("{what} within {seconds:.1} s: a rank did not come to it");
+            let what = format!("{what} within {seconds:.1} s: a rank did not join it");
             return Err(Error::Nccl { what });
         }
         // CUDA has no wait with a deadline.

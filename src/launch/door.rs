@@ -103,7 +103,8 @@ fn keep(listener: &TcpListener, sleeper: &UnixStream, key: &Key, sender: &SyncSe
         };
         let address = address.ip();
         let Some(place) = Hall::enter(&hall, address) else {
-            let _ = sender.try_send(Knock::Refused(address, "too many are introducing themselves"));
+            let _ = sender
+                .try_send(Knock::Refused(address, "too many connections are being authenticated"));
             continue;
         };
         let (key, sender) = (key.clone(), sender.clone());

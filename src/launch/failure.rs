@@ -79,8 +79,8 @@ pub struct Secondary {
 }
 
 /// What to do when memory runs out.
-const LESS_MEMORY: &str = "make `train.batch_size` or `data.num_workers` smaller, or let `fault.on_oom = \
-    \"shrink_batch\"` do the first; `ddprun plan` says what a rank needs";
+const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set `fault.on_oom = \
+    \"shrink_batch\"`; `ddprun plan` shows how much memory a rank needs";
 
 impl Failure {
     /// The code that the program exits with: that of the rank, where it is one of ours.
@@ -128,7 +128,7 @@ impl Failure {
                 "this is a bug in ddprun: report it with `{log}`; then `ddprun resume {}`",
                 self.run
             ),
-            _ => format!("`ddprun resume {}`, after the cause is gone", self.run),
+            _ => format!("`ddprun resume {}`, once the cause is fixed", self.run),
         }
     }
 
@@ -159,8 +159,8 @@ impl Failure {
                 (format!("rank {rank} {}", Exit::Signal(signal)), vec![sender(signal)], 5)
             }
             (Fault::Left(code), _) => (
-                format!("rank {rank} left before the run ended"),
-                vec![format!("its process exited with code {code} while work was left")],
+                format!("rank {rank} exited before the run ended"),
+                vec![format!("its process exited with code {code} with work left to do")],
                 5,
             ),
             (Fault::Code(code), _) => (
@@ -179,7 +179,7 @@ impl Failure {
     pub(super) fn of_frozen(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
         let member = group.member(rank);
         let message = format!("rank {rank} (pid {}) is stopped (SIGSTOP)", member.pid);
-        let why = "somebody or something stopped its process, and the others waited for it in vain";
+        let why = "its process was stopped, and the other ranks could not go on without it";
         Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
     }
 
@@ -189,10 +189,10 @@ impl Failure {
         let member = group.member(rank);
         let (what, why) = match kind {
             Kind::Lifeless => {
-                ("given a sign of life", "its process is frozen, or starved of cores")
+                ("shown a sign of life", "its process is frozen, or starved of cores")
             }
-            Kind::Silent => ("moved", hindrance(member.phase)),
-            Kind::Together => ("moved", hindrance(Phase::Reducing)),
+            Kind::Silent => ("made progress", hindrance(member.phase)),
+            Kind::Together => ("made progress", hindrance(Phase::Reducing)),
         };
         let (pid, seconds) = (member.pid, time.as_secs_f64());
         let message = format!("rank {rank} (pid {pid}) has not {what} for {seconds:.1} s");
@@ -203,7 +203,7 @@ impl Failure {
     pub(super) fn of_missed(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
         let member = group.member(rank);
         let message =
-            format!("rank {rank} (pid {}) did not come to the others in time", member.pid);
+            format!("rank {rank} (pid {}) did not join the other ranks in time", member.pid);
         let why = vec![hindrance(member.phase).to_owned()];
         Box::new(Self::new(run, rank, message, why, 5).with_member(member, group))
     }
@@ -291,14 +291,14 @@ fn hindrance(phase: Phase) -> &'static str {
     match phase {
         Phase::Starting | Phase::Joining => "it does not get ready: a slow disk, or too few cores",
         Phase::LoadingData => {
-            "its loader gives no batch: a file system that does not answer, or a file without end"
+            "its loader delivers no batch: a file system that does not respond, or a file without end"
         }
         Phase::Forward | Phase::Backward => {
             "its computation does not end: too few cores, or an operation of the model that hangs"
         }
         Phase::Reducing => "all ranks wait for each other in collectives that none completes",
         Phase::Optimizer | Phase::Evaluating | Phase::Saving | Phase::Finishing => {
-            "its work between two steps does not end: a disk that does not answer, or too few cores"
+            "its work between two steps does not end: a disk that does not respond, or too few cores"
         }
     }
 }
@@ -307,7 +307,7 @@ fn hindrance(phase: Phase) -> &'static str {
 fn sender(signal: i32) -> String {
     match signal {
         libc::SIGKILL => {
-            "not by ddprun: the kernel sends it when memory runs out (see `dmesg`), or a person did"
+            "not by ddprun: the kernel sends it when memory runs out (see `dmesg`), or it was killed manually"
         }
         libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGABRT => {
             "a crash in native code; a core dump may exist (see `coredumpctl`)"

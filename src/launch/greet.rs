@@ -38,7 +38,7 @@ pub(super) fn admit(stream: &mut TcpStream, key: &Key) -> Result<(Purpose, Sessi
     receive(stream, &mut opening, until).map_err(|error| silence(&error))?;
     let nonce = Key::random().map_err(|_| "the system gives no randomness")?;
     let answer = seal::answer(key, &opening, &nonce)
-        .ok_or("it does not speak this version of ddprun's language")?;
+        .ok_or("it does not speak this version of ddprun's protocol")?;
     send(stream, &answer).map_err(|error| silence(&error))?;
     let mut proof = [0; TAG];
     receive(stream, &mut proof, until).map_err(|error| silence(&error))?;
@@ -48,8 +48,8 @@ pub(super) fn admit(stream: &mut TcpStream, key: &Key) -> Result<(Purpose, Sessi
 
 fn silence(error: &io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::TimedOut => "it did not introduce itself within 5 seconds",
-        _ => "it left before it had introduced itself",
+        ErrorKind::TimedOut => "it did not authenticate within 5 seconds",
+        _ => "it left before it had authenticated",
     }
 }
 

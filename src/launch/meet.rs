@@ -37,8 +37,8 @@ pub enum MeetError<E> {
         /// Why not.
         source: io::Error,
     },
-    /// Somebody did not come.
-    #[error("node {node} waited {:.0} s for {missing} in vain", waited.as_secs_f64())]
+    /// A node did not come.
+    #[error("node {node} waited {:.0} s, but {missing} did not come", waited.as_secs_f64())]
     Missing {
         /// This node.
         node: u32,
@@ -48,7 +48,7 @@ pub enum MeetError<E> {
         waited: Duration,
     },
     /// What listens at the address does not hold the token.
-    #[error("what listens at {address} does not prove that it has the token of this run")]
+    #[error("whatever listens at {address} does not prove that it has the token of this run")]
     Stranger {
         /// Where node 0 should be.
         address: String,
@@ -201,7 +201,7 @@ impl<'a> Host<'a> {
         let place = &mut here[hello.node as usize - 1];
         match place {
             Some(earlier) if !earlier.has_left() => {
-                let why = format!("node {} is here already: {}", hello.node, earlier.name());
+                let why = format!("node {} has already joined: {}", hello.node, earlier.name());
                 say(&format!("warning: {} was refused: {why}", came.name()));
                 refuse([&mut came], &why);
             }
@@ -270,13 +270,13 @@ impl Arrived {
 /// Why a node does not belong to this run.
 fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
     if hello.version != identity() {
-        return Some(format!("it is ddprun {}, and node 0 is {}", hello.version, identity()));
+        return Some(format!("it is ddprun {}, but node 0 is {}", hello.version, identity()));
     }
     if hello.nodes != nodes {
-        return Some(format!("it counts {} nodes, and node 0 counts {nodes}", hello.nodes));
+        return Some(format!("it was told of {} nodes, but node 0 of {nodes}", hello.nodes));
     }
     if hello.node == 0 || hello.node >= nodes {
-        return Some(format!("there is no such node among {nodes}"));
+        return Some(format!("the nodes are numbered from 0 to {}", nodes.saturating_sub(1)));
     }
     let Ok(theirs) = serde_json::from_value::<Plan>(hello.plan.clone()) else {
         return Some("its plan cannot be read".to_owned());
@@ -295,20 +295,20 @@ fn other_devices(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<Str
     let (our_kind, their_kind) = (kind(ours), kind(theirs));
     if our_kind != their_kind {
         return Some(format!(
-            "it computes {their_kind}, and node 0 {our_kind}; CUDA_VISIBLE_DEVICES= on all machines hides all GPUs"
+            "it computes {their_kind}, but node 0 {our_kind}; CUDA_VISIBLE_DEVICES= on all machines hides all GPUs"
         ));
     }
     let (our_ranks, their_ranks) = (ours.local_world(), theirs.local_world());
     if our_ranks != their_ranks {
         return Some(format!(
-            "its number of ranks is {their_ranks}, and node 0's is {our_ranks}: say how many with `--nproc-per-node`"
+            "its number of ranks is {their_ranks}, but node 0's is {our_ranks}: set it with `--nproc-per-node`"
         ));
     }
     let shares = |plan: &DistributedPlan| {
         if plan.nccl_shares_a_gpu() { "share a GPU" } else { "have a GPU each" }
     };
     (shares(ours) != shares(theirs))
-        .then(|| format!("its ranks {}, and those of node 0 {}", shares(theirs), shares(ours)))
+        .then(|| format!("its ranks {}, but those of node 0 {}", shares(theirs), shares(ours)))
 }
 
 /// `plan` with what may differ between machines as `theirs` has it: nothing that changes a bit. Which of its GPUs a machine
@@ -340,7 +340,7 @@ fn difference(at: &str, ours: &serde_json::Value, theirs: &serde_json::Value) ->
             .zip(a.iter().zip(b))
             .find_map(|(n, (a, b)): (usize, _)| difference(&inside(&n.to_string()), a, b)),
         _ => (ours != theirs)
-            .then(|| format!("in its plan `{at}` is {theirs}, and in that of node 0 it is {ours}")),
+            .then(|| format!("in its plan `{at}` is {theirs}, but in that of node 0 it is {ours}")),
     }
 }
 
@@ -390,7 +390,7 @@ fn reach_first<E>(
 ) -> Result<(TcpStream, Session), MeetError<E>> {
     let node = place.node;
     let address = format!("{}:{}", place.master, place.port);
-    say(&format!("node {node} goes to node 0 at {address} ..."));
+    say(&format!("node {node} connects to node 0 at {address} ..."));
     let at = (place.master.as_str(), place.port);
     let met = reach(at, &place.token, Purpose::Node(node), Instant::now() + waited);
     met.map_err(|unmet| match unmet {
@@ -451,11 +451,11 @@ mod tests {
         assert_eq!(told(&["cuda:0", "cuda:1"]), None);
         assert_eq!(told(&["cuda:3", "cuda:2"]), None, "which of its GPUs is its own affair");
         let cpus = told(&["cpu", "cpu"]).unwrap();
-        assert!(cpus.starts_with("it computes on the CPU, and node 0 on GPUs"), "{cpus}");
+        assert!(cpus.starts_with("it computes on the CPU, but node 0 on GPUs"), "{cpus}");
         let fewer = told(&["cuda:0"]).unwrap();
-        assert!(fewer.starts_with("its number of ranks is 1, and node 0's is 2"), "{fewer}");
+        assert!(fewer.starts_with("its number of ranks is 1, but node 0's is 2"), "{fewer}");
         let shared = told(&["cuda:0", "cuda:0"]).unwrap();
-        assert_eq!(shared, "its ranks share a GPU, and those of node 0 have a GPU each");
+        assert_eq!(shared, "its ranks share a GPU, but those of node 0 have a GPU each");
     }
 
     #[test]
@@ -465,14 +465,14 @@ mod tests {
         assert_eq!(told(ours.clone()), None);
         assert_eq!(
             told(json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.95] } })).unwrap(),
-            "in its plan `optimizer.betas.1` is 0.95, and in that of node 0 it is 0.999"
+            "in its plan `optimizer.betas.1` is 0.95, but in that of node 0 it is 0.999"
         );
         assert_eq!(
             told(json!({ "name": "a", "optimizer": { "betas": [0.9, 0.999] } })).unwrap(),
-            "in its plan `optimizer.lr` is null, and in that of node 0 it is 0.1"
+            "in its plan `optimizer.lr` is null, but in that of node 0 it is 0.1"
         );
         let more =
             json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.999] }, "x": 1 });
-        assert_eq!(told(more).unwrap(), "in its plan `x` is 1, and in that of node 0 it is null");
+        assert_eq!(told(more).unwrap(), "in its plan `x` is 1, but in that of node 0 it is null");
     }
 }

@@ -291,5 +291,5 @@ fn hear(neighbour: &mut Neighbour, watched: Duration, silence: Duration) -> Opti
     }
     let silent = watched.saturating_sub(neighbour.heard);
     (silent >= silence)
-        .then(|| format!("nothing was heard of it for {:.0} s", silent.as_secs_f64()))
+        .then(|| format!("nothing was heard from it for {:.0} s", silent.as_secs_f64()))
 }

@@ -174,7 +174,7 @@ impl Channel {
         if let Some([_, seal]) = &mut self.seals
             && !tag.try_into().is_ok_and(|tag| seal.holds(body, tag))
         {
-            let text = "a message was changed, repeated or put in on its way";
+            let text = "a message was altered, replayed or inserted on its way";
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
         let message = serde_json::from_slice(body)?;
@@ -296,7 +296,7 @@ mod tests {
             spoil(&mut from.outbox);
             from.flush().unwrap();
             let error = to.receive::<String>().unwrap_err();
-            assert!(error.to_string().contains("changed, repeated or put in"), "{error}");
+            assert!(error.to_string().contains("altered, replayed or inserted"), "{error}");
         }
     }
 

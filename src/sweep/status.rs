@@ -56,7 +56,7 @@ impl Status {
             .collect();
         let holder = match &self.holder {
             Some(holder) => format!("run by {holder}"),
-            None => "nobody runs it".to_owned(),
+            None => "not running".to_owned(),
         };
         let mut text = format!(
             "sweep `{}` of `{}`, begun {opened:.0}; {holder}\n{} of {} trials: {}\n",

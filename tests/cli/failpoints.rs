@@ -9,7 +9,7 @@ use crate::resume::{Bits, bits};
 use crate::running::{Ended, spawn};
 
 /// Phases that every rank goes through in a step or before the first one.
-const OF_EVERY_RANK: [&str; 11] = [
+const OF_EVERY_RANK: [&str; 12] = [
     "join=kill@{},*",
     "joining=kill@{},0",
     "sample=kill@{},*,0,30",
@@ -21,6 +21,7 @@ const OF_EVERY_RANK: [&str; 11] = [
     "optimizer=kill@{},6",
     "evaluating=kill@{},6",
     "finishing=kill@{},12",
+    "exit=kill@{},12",
 ];
 
 /// Phases of rank 0 alone: it writes checkpoints and records.
@@ -154,7 +155,9 @@ fn a_rank_that_hangs_in_any_phase_of_a_step_is_named_with_its_phase() {
         let lab = Lab::with(&experiment());
         let ended = run(&lab, point, &patience);
         assert_eq!(ended.code, 5, "{point}: {}", ended.stderr);
-        for words in ["error: rank 1 (pid ", " has not moved for ", "where: rank 1 on ", phase] {
+        for words in
+            ["error: rank 1 (pid ", " has not made progress for ", "where: rank 1 on ", phase]
+        {
             assert!(ended.stderr.contains(words), "{point}: `{words}` is not in {}", ended.stderr);
         }
         let place = format!(", {phase}, step ");

@@ -98,7 +98,7 @@ fn a_machine_that_comes_while_the_others_train_finds_no_door_and_they_do_not_not
         let late = machines.command(&lab, node, &verb, &["distributed.timeout=1s"]);
         let late = spawn(late).wait();
         late.has_code(5);
-        late.says(&["in vain", "do: "]);
+        late.says(&["did not come", "do: "]);
         lab.is_clean();
     }
     assert!(all.iter_mut().all(|running| !running.is_over()));

@@ -56,7 +56,7 @@ fn a_network_that_is_cut_ends_both_machines_with_the_name_of_the_other() {
         let (code, stderr) = said(&lab, machine);
         assert_eq!(code, "5", "{machine}: {stderr}");
         assert!(stderr.contains(&format!("error: {other}")), "{machine}: {stderr}");
-        assert!(stderr.contains("nothing was heard of it for "), "{machine}: {stderr}");
+        assert!(stderr.contains("nothing was heard from it for "), "{machine}: {stderr}");
     }
     lab.is_clean();
 }

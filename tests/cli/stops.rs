@@ -114,7 +114,7 @@ fn a_rank_that_is_stopped_for_less_than_the_deadline_goes_on() {
     let step = lab.last_step();
     kill_process(rank, Signal::CONT).unwrap();
     lab.wait_for_step(&mut running, step + 20);
-    until("the news", || running.stderr().contains("rank 1 runs again"));
+    until("the news", || running.stderr().contains("rank 1 is running again"));
     running.signal(Signal::TERM);
     running.wait().has_code(75);
     lab.is_clean();

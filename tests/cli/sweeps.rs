@@ -199,7 +199,7 @@ fn trials_run_side_by_side_and_status_tells_how_it_stands() {
     second.says(&["is in use by", "do: "]);
     running.wait().has_code(0);
     let after = lab.run_to(0, &["sweep", "--status", "tune"]);
-    assert!(after.stdout.contains("nobody runs it\n3 of 3 trials: 3 finished"), "{}", after.stdout);
+    assert!(after.stdout.contains("not running\n3 of 3 trials: 3 finished"), "{}", after.stdout);
     lab.is_clean();
 }
 

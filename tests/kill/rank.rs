@@ -58,7 +58,7 @@ fn a_rank_that_leaves_early_with_code_0_is_a_failure() {
         (failure.rank, failure.exit, failure.exit_code()),
         (Rank(1), Some(Exit::Code(0)), 5)
     );
-    assert_eq!(failure.message, "rank 1 left before the run ended");
+    assert_eq!(failure.message, "rank 1 exited before the run ended");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn stalls(scenario: &str) -> Failure {
 fn a_rank_that_loads_for_ever_is_named_long_before_the_deadline_of_the_collective() {
     let failure = stalls("hang");
     assert_eq!((failure.step, failure.phase), (3, Phase::LoadingData));
-    let start = format!("rank 1 (pid {}) has not moved for 0.", failure.pid.unwrap());
+    let start = format!("rank 1 (pid {}) has not made progress for 0.", failure.pid.unwrap());
     assert!(failure.message.starts_with(&start), "{}", failure.message);
     assert!(failure.causes[0].contains("its loader gives no batch"), "{:?}", failure.causes);
 }
@@ -47,7 +47,7 @@ fn a_rank_that_loads_for_ever_is_named_long_before_the_deadline_of_the_collectiv
 fn a_rank_that_never_enters_a_collective_is_named_by_those_who_are_in_it() {
     let failure = stalls("never_enter");
     assert_eq!((failure.step, failure.phase), (3, Phase::Reducing));
-    assert!(failure.message.contains("has not moved for "), "{}", failure.message);
+    assert!(failure.message.contains("has not made progress for "), "{}", failure.message);
 }
 
 #[test]

@@ -294,7 +294,7 @@ fn who_is_told_to_give_up_does_not_wait_for_the_deadline() {
             over.wait();
             error
         });
-        assert!(errors[0].contains("a rank did not come to it"), "{errors:?}");
+        assert!(errors[0].contains("a rank did not join it"), "{errors:?}");
     }
 }
 

@@ -231,7 +231,7 @@ fn bytes_that_were_put_in_between_end_the_group() {
     rustix::net::send(&wire, &[barrier, vec![7; 32]].concat(), rustix::net::SendFlags::empty())
         .unwrap();
     let error = group.barrier().unwrap_err().to_string();
-    assert!(error.contains("changed, repeated or put in"), "{error}");
+    assert!(error.contains("altered, replayed or inserted"), "{error}");
 }
 
 #[test]
