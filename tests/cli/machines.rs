@@ -268,7 +268,7 @@ fn another_experiment_on_another_machine_is_refused_on_both_by_its_key() {
     let second = machines.start(1, &["optimizer.lr=0.25"]);
     for ended in end(vec![first, second]) {
         ended.has_code(2);
-        ended.says(&["node 1 (", "`optimizer.lr` is 0.25, and in that of node 0 it is 0.001"]);
+        ended.says(&["node 1 (", "`optimizer.lr` is 0.25, but in that of node 0 it is 0.001"]);
     }
     assert!(!machines.labs[0].path("logs").exists());
     machines.are_clean();

@@ -40,7 +40,7 @@ fn a_rank_that_loads_for_ever_is_named_long_before_the_deadline_of_the_collectiv
     assert_eq!((failure.step, failure.phase), (3, Phase::LoadingData));
     let start = format!("rank 1 (pid {}) has not made progress for 0.", failure.pid.unwrap());
     assert!(failure.message.starts_with(&start), "{}", failure.message);
-    assert!(failure.causes[0].contains("its loader gives no batch"), "{:?}", failure.causes);
+    assert!(failure.causes[0].contains("its loader delivers no batch"), "{:?}", failure.causes);
 }
 
 #[test]
