@@ -193,6 +193,13 @@ pub struct EpochDone {
     pub val_loss: Option<f64>,
     /// Of the last evaluation in this epoch, 0 to 1.
     pub val_accuracy: Option<f64>,
+    /// What else that evaluation measured: `val/mse`, `val/mae`.
+    #[serde(
+        default,
+        deserialize_with = "nulls_are_nan",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub metrics: BTreeMap<String, f64>,
     /// Learning rate used in the epoch's last step.
     pub lr: f64,
     /// Wall-clock time.

@@ -27,6 +27,9 @@ pub use run_lock::{RunLock, lock_holder};
 
 /// What marks a temporary: `.<final name>.<pid>-<counter>` and this.
 const TEMPORARY: &str = ".ddprun-tmp";
+/// What marks a folder that makes way for its successor, on a file system that cannot exchange two: `.<final name>` and
+/// this.
+const ASIDE: &str = ".ddprun-old";
 
 /// Why something could not be written. The operating system's reason is the source.
 #[derive(Debug, thiserror::Error)]
@@ -206,8 +209,8 @@ pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Removes the temporaries that a killed process left in `folder`, and says how many. Call it while holding
-/// the run's lock, before anything is written.
+/// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that had made way for one
+/// that never came has its name again. Call it while holding the run's lock, before anything is written.
 ///
 /// # Errors
 ///
@@ -217,12 +220,17 @@ pub fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
     for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
         let entry = entry.map_err(Error::io("read the folder", folder))?;
         let path = entry.path();
-        if is_temporary(&entry.file_name().to_string_lossy()) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(first) = name.strip_prefix('.').and_then(|name| name.strip_suffix(ASIDE)) {
+            come_back(&path, &folder.join(first))?;
+        } else if is_temporary(&name) {
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let remove = if is_folder { calls::remove_folder } else { calls::remove_file };
             remove(&path).map_err(Error::io("remove", &path))?;
-            removed += 1;
+        } else {
+            continue;
         }
+        removed += 1;
     }
     Ok(removed)
 }
@@ -264,17 +272,66 @@ fn parent_of(path: &Path) -> &Path {
 fn replace_folder(new: &Path, path: &Path) -> Result<(), Error> {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
     let is_filled = |reason: &io::Error| matches!(reason.kind(), DirectoryNotEmpty | AlreadyExists);
-    let renamed = match calls::rename(new, path) {
-        Err(reason) if is_filled(&reason) => calls::exchange(new, path),
-        renamed => renamed,
-    };
-    if let Err(reason) = renamed {
-        let _ = calls::remove_folder(new);
-        return Err(Error::io("rename to", path)(reason));
+    match calls::rename(new, path) {
+        Err(reason) if is_filled(&reason) => replace_filled(new, path, calls::exchange),
+        renamed => renamed.map_err(Error::io("rename to", path)),
     }
+    .inspect_err(|_| drop(calls::remove_folder(new)))?;
     sync_parent(path)?;
     // After an exchange it is the old one.
-    if new.exists() { calls::remove_folder(new).map_err(Error::io("remove", new)) } else { Ok(()) }
+    for old in [new.to_owned(), aside(path)?] {
+        if old.exists() {
+            calls::remove_folder(&old).map_err(Error::io("remove", &old))?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives `new` the name of the filled folder `path`: in one step, or, where the file system has none (NFS, many FUSE ones),
+/// in two. Between them the name is missing, and [`remove_stale_temporaries`] gives it back.
+fn replace_filled(
+    new: &Path,
+    path: &Path,
+    exchange: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> Result<(), Error> {
+    let lacks = |reason: &io::Error| {
+        let known = [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP];
+        reason.raw_os_error().is_some_and(|errno| known.contains(&errno))
+    };
+    match exchange(new, path) {
+        Err(reason) if lacks(&reason) => {}
+        exchanged => return exchanged.map_err(Error::io("rename to", path)),
+    }
+    let old = aside(path)?;
+    if old.exists() {
+        // Of a process that was killed after the new one had its name.
+        calls::remove_folder(&old).map_err(Error::io("remove", &old))?;
+    }
+    calls::rename(path, &old).map_err(Error::io("rename", path))?;
+    sync_parent(path)?;
+    failpoint::reach("replace.aside");
+    calls::rename(new, path).map_err(Error::io("rename to", path)).inspect_err(|_| {
+        // The old content is better than none.
+        drop(calls::rename(&old, path));
+    })
+}
+
+/// Gives a folder that made way its name again, or removes it where its successor has it.
+fn come_back(old: &Path, path: &Path) -> Result<(), Error> {
+    if path.exists() {
+        return calls::remove_folder(old).map_err(Error::io("remove", old));
+    }
+    calls::rename(old, path).map_err(Error::io("rename to", path))?;
+    sync_parent(path)
+}
+
+/// The name under which the folder `path` makes way.
+fn aside(path: &Path) -> Result<PathBuf, Error> {
+    let name = path.file_name().ok_or_else(|| Error::NoName { path: path.to_owned() })?;
+    let mut old = std::ffi::OsString::from(".");
+    old.push(name);
+    old.push(ASIDE);
+    Ok(path.with_file_name(old))
 }
 
 fn resolved_parent(path: &Path) -> Result<PathBuf, Error> {
@@ -423,6 +480,60 @@ mod tests {
         swap_link(&run.join("up"), &folder.path().join("name")).unwrap();
         assert_eq!(fs::read_link(run.join("up")).unwrap(), Path::new("../../name"));
         assert_eq!(names(&run), ["latest", "step-1", "step-2", "up"]);
+    }
+
+    /// A folder with the file `content` in it.
+    fn filled(path: &Path, content: &[u8]) -> PathBuf {
+        create_folder(path).unwrap();
+        write_atomic(&path.join("file"), content).unwrap();
+        path.to_owned()
+    }
+
+    #[test]
+    fn a_folder_is_replaced_where_two_cannot_be_exchanged() {
+        for errno in [libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = filled(&folder.path().join("step-00000010"), b"damaged");
+            let new = filled(&folder.path().join(".step-00000010.1-0.ddprun-tmp"), b"whole");
+            let refuse = |_: &Path, _: &Path| Err(io::Error::from_raw_os_error(errno));
+            replace_filled(&new, &path, refuse).unwrap();
+            assert_eq!(fs::read(path.join("file")).unwrap(), b"whole");
+            assert_eq!(names(folder.path()), [".step-00000010.ddprun-old", "step-00000010"]);
+            assert_eq!(remove_stale_temporaries(folder.path()).unwrap(), 1);
+            assert_eq!(names(folder.path()), ["step-00000010"]);
+        }
+    }
+
+    #[test]
+    fn another_error_of_an_exchange_is_told_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = filled(&folder.path().join("step-00000010"), b"old");
+        let new = filled(&folder.path().join("new"), b"new");
+        let fail = |_: &Path, _: &Path| Err(io::Error::from_raw_os_error(libc::EIO));
+        let error = replace_filled(&new, &path, fail).unwrap_err().to_string();
+        assert_eq!(error, format!("cannot rename to `{}`", path.display()));
+        assert_eq!(fs::read(path.join("file")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_folder_that_made_way_for_one_that_never_came_has_its_name_again() {
+        let folder = tempfile::tempdir().unwrap();
+        filled(&folder.path().join(".step-00000010.ddprun-old"), b"old");
+        filled(&folder.path().join(".step-00000010.1-0.ddprun-tmp"), b"new");
+        assert_eq!(remove_stale_temporaries(folder.path()).unwrap(), 2);
+        assert_eq!(names(folder.path()), ["step-00000010"]);
+        assert_eq!(fs::read(folder.path().join("step-00000010/file")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn what_once_made_way_is_no_obstacle_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = filled(&folder.path().join("step-00000010"), b"old");
+        filled(&folder.path().join(".step-00000010.ddprun-old"), b"older");
+        let new = filled(&folder.path().join("new"), b"new");
+        let refuse = |_: &Path, _: &Path| Err(io::Error::from_raw_os_error(libc::EINVAL));
+        replace_filled(&new, &path, refuse).unwrap();
+        assert_eq!(fs::read(path.join("file")).unwrap(), b"new");
     }
 
     #[test]

@@ -120,13 +120,13 @@ impl fmt::Display for Damage {
                 write!(f, "`{file}` has {found} bytes instead of {expected}")
             }
             Self::NotFinite { file, part } => {
-                write!(f, "`{file}` holds values that are not finite, first in `{part}`")
+                write!(f, "`{file}` holds NaN or infinity, first in `{part}`")
             }
             Self::Contents { file, part: None } => {
-                write!(f, "`{file}` has other contents than were written")
+                write!(f, "`{file}` differs from what was written")
             }
             Self::Contents { file, part: Some(part) } => {
-                write!(f, "`{file}` has other contents than were written, first in `{part}`")
+                write!(f, "`{file}` differs from what was written, first in `{part}`")
             }
         }
     }

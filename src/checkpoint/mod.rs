@@ -107,7 +107,7 @@ pub enum Error {
         why: String,
     },
     /// The weights have no meaning any more.
-    #[error("`{name}` is not finite after step {step}: no checkpoint is made of it")]
+    #[error("`{name}` is not finite after step {step}: refusing to save it")]
     NotFinite {
         /// The step.
         step: u64,

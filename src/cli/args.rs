@@ -38,7 +38,7 @@ pub(crate) enum Verb {
         /// Run folder, or its name; the newest run if absent.
         run: Option<String>,
     },
-    /// Look at checkpoints.
+    /// Inspect, verify or export checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointVerb),
     /// Generate the token that authenticates a run's machines.
@@ -218,7 +218,7 @@ pub(crate) enum CheckpointVerb {
         #[arg(value_name = "RUN | FOLDER")]
         checkpoints: Option<String>,
     },
-    /// Say what is in checkpoints, and in one that is named, each tensor's type and shape.
+    /// Say what is in checkpoints, and for a single one each tensor's type and shape.
     Show {
         /// Run, folder of checkpoints, or checkpoint; the newest run if absent.
         #[arg(value_name = "RUN | FOLDER")]
@@ -226,15 +226,19 @@ pub(crate) enum CheckpointVerb {
     },
     /// Write the weights as a safetensors file that PyTorch loads with `strict=True`.
     Export {
-        /// Checkpoint folder.
-        checkpoint: PathBuf,
-        /// File to write; with `--peft` a folder.
+        /// Run, of which the best checkpoint is meant, or checkpoint.
+        #[arg(value_name = "RUN | FOLDER")]
+        checkpoint: String,
+        /// File to write, such as `model.safetensors`; with `--peft` a folder.
         to: PathBuf,
+        /// Export the newest checkpoint of a run instead of the best.
+        #[arg(long)]
+        latest: bool,
         /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and `adapter_config.json`, as PEFT
         /// reads them.
         #[arg(long, conflicts_with = "merge")]
         peft: bool,
-        /// Add what the adapters of `[model.lora]` add to the weights, and leave the adapters away.
+        /// Add what the adapters of `[model.lora]` add to the weights, and write no adapters.
         #[arg(long)]
         merge: bool,
     },

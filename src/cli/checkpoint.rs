@@ -5,22 +5,47 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
-use crate::cli::prepare::find_run;
+use crate::cli::evaluate::checkpoint_of;
+use crate::cli::prepare::{Description, find_run};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::model::peft;
 use crate::plan::LoraPlan;
+use crate::record::text::metric;
 use crate::units::Bytes;
 use crate::worker::exit;
+
+/// Names of files that PyTorch users expect to be pickled.
+const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
 
 /// Does what the verb says.
 pub(crate) fn dispatch(verb: &CheckpointVerb) -> Result<u8, Refusal> {
     match verb {
         CheckpointVerb::Verify { checkpoints } => verify(checkpoints.as_deref()),
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
-        CheckpointVerb::Export { checkpoint, to, peft: true, .. } => export_peft(checkpoint, to),
-        CheckpointVerb::Export { checkpoint, to, merge, .. } => export(checkpoint, to, *merge),
+        CheckpointVerb::Export { checkpoint, to, latest, peft: true, .. } => {
+            export_peft(&one_meant(checkpoint, *latest)?, to)
+        }
+        CheckpointVerb::Export { checkpoint, to, latest, merge, .. } => {
+            refuse_pickle(to)?;
+            export(&one_meant(checkpoint, *latest)?, to, *merge)
+        }
     }
+}
+
+/// Refuses a name by which a reader would take the file for a pickled one.
+fn refuse_pickle(to: &Path) -> Result<(), Refusal> {
+    let extension = to.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    if !PICKLES.contains(&extension) {
+        return Ok(());
+    }
+    let page = format!(
+        "error: `{}` would hold safetensors, not what `torch.load` reads\n  do: write `{}`, and load it with \
+         `safetensors.torch.load_file`",
+        to.display(),
+        to.with_extension("safetensors").display()
+    );
+    Err(Refusal::new(exit::REFUSED, page))
 }
 
 /// A line for each checkpoint; exit 7 if one is damaged.
@@ -28,7 +53,7 @@ fn verify(word: Option<&str>) -> Result<u8, Refusal> {
     let mut code = 0;
     for path in meant(word)? {
         match checkpoint::verify(&path) {
-            Ok(_) => drop(to_stdout(&format!("{}: whole\n", path.display()))?),
+            Ok(_) => drop(to_stdout(&format!("{}: intact\n", path.display()))?),
             Err(error) => {
                 to_stderr(&format!("error: {error}"));
                 code = exit::CHECKPOINT;
@@ -68,8 +93,9 @@ fn describe(
     let _ = writeln!(page, "{}", path.display());
     let _ = writeln!(page, "  step {}, {} updates, {}", state.step, state.updates, Bytes(size));
     let _ = writeln!(page, "  ddprun {}, format {}", manifest.version, manifest.format);
-    for (metric, value) in &state.metrics {
-        let _ = writeln!(page, "  {metric} {value:.6} at step {}", state.evaluated_at);
+    for (name, value) in &state.metrics {
+        let value = metric(name, *value);
+        let _ = writeln!(page, "  {name} {value} at step {}", state.evaluated_at);
     }
     for (name, file) in &manifest.files {
         let _ = writeln!(page, "  {name}  {}", Bytes(file.bytes));
@@ -83,10 +109,10 @@ fn describe(
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
-fn export(checkpoint: &Path, to: &Path, merge: bool) -> Result<u8, Refusal> {
-    let mut model = weights(checkpoint)?;
+fn export(opened: &Opened, to: &Path, merge: bool) -> Result<u8, Refusal> {
+    let mut model = checkpoint::averaged_model(opened).map_err(|error| unusable(&error))?;
     if merge {
-        let (lora, _) = adapters(checkpoint)?;
+        let (lora, _) = adapters(opened)?;
         model = checkpoint::merged(&model, &lora).map_err(|error| unusable(&error))?;
     }
     write(to, &model)?;
@@ -94,9 +120,9 @@ fn export(checkpoint: &Path, to: &Path, merge: bool) -> Result<u8, Refusal> {
 }
 
 /// The adapters alone, and what PEFT must know of them.
-fn export_peft(checkpoint: &Path, to: &Path) -> Result<u8, Refusal> {
-    let (lora, base) = adapters(checkpoint)?;
-    let model = weights(checkpoint)?;
+fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
+    let (lora, base) = adapters(opened)?;
+    let model = checkpoint::averaged_model(opened).map_err(|error| unusable(&error))?;
     let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
     files::create_writable_folder(to).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     write(&to.join(peft::ADAPTERS), &adapters)?;
@@ -105,18 +131,13 @@ fn export_peft(checkpoint: &Path, to: &Path) -> Result<u8, Refusal> {
     Ok(0)
 }
 
-fn weights(checkpoint: &Path) -> Result<Vec<u8>, Refusal> {
-    let opened = checkpoint::open(checkpoint).map_err(|error| unusable(&error))?;
-    checkpoint::averaged_model(&opened).map_err(|error| unusable(&error))
-}
-
 /// The adapters of the checkpoint's run, as its description says, and the folder of the weights that it started from.
-fn adapters(checkpoint: &Path) -> Result<(LoraPlan, Option<PathBuf>), Refusal> {
-    let real = std::fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
+fn adapters(opened: &Opened) -> Result<(LoraPlan, Option<PathBuf>), Refusal> {
+    let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
     let run = real.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let model = find_run(run)?.plan.model;
     let without = || {
-        let page = format!("error: `{}` has no adapters", checkpoint.display());
+        let page = format!("error: `{}` has no adapters", opened.path.display());
         Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
     };
     let base = model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
@@ -129,6 +150,21 @@ fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of a folder of them or of
+/// a run.
+fn one_meant(word: &str, latest: bool) -> Result<Opened, Refusal> {
+    let path = Path::new(word);
+    if checkpoint::is_checkpoint(path) {
+        return checkpoint::open(path).map_err(|error| unusable(&error));
+    }
+    let folder = if in_folder(path)?.is_empty() {
+        run_of(Some(word))?.run.checkpoints
+    } else {
+        path.to_owned()
+    };
+    checkpoint_of(&folder, latest)
+}
+
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those of the
 /// newest run.
 fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, Refusal> {
@@ -136,14 +172,10 @@ fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, Refusal> {
     if let Some(path) = path.as_ref().filter(|path| checkpoint::is_checkpoint(path)) {
         return Ok(vec![path.clone()]);
     }
-    let in_folder = |folder: &Path| -> Result<Vec<PathBuf>, Refusal> {
-        let all = checkpoint::all(folder).map_err(|error| unusable(&error))?;
-        Ok(all.into_iter().map(|found| found.path).collect())
-    };
     let mut found = path.as_ref().map_or(Ok(Vec::new()), |folder| in_folder(folder))?;
     let mut looked_in = path.clone().unwrap_or_default();
     if found.is_empty() {
-        match find_run(word) {
+        match run_of(word) {
             Ok(description) => looked_in = description.run.checkpoints,
             // A folder that is there was meant as one.
             Err(_) if path.is_some_and(|path| path.is_dir()) => {}
@@ -156,6 +188,30 @@ fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, Refusal> {
         return Err(Refusal::new(exit::CHECKPOINT, page));
     }
     Ok(found)
+}
+
+/// The checkpoints of a folder; none where there is no such folder.
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Refusal> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let all = checkpoint::all(folder).map_err(|error| unusable(&error))?;
+    Ok(all.into_iter().map(|found| found.path).collect())
+}
+
+/// The run that `word` names, or what else it could have named.
+fn run_of(word: Option<&str>) -> Result<Description, Refusal> {
+    let Some(word) = word else { return find_run(None) };
+    find_run(Some(word)).map_err(|refusal| {
+        if refusal.code != exit::REFUSED {
+            return refusal;
+        }
+        let page = format!(
+            "error: there is no run or checkpoint `{word}`\n  do: name a run (`<name>` or `<time>-<id>`), or a checkpoint \
+             (`checkpoints/<name>/<time>-<id>/best`)"
+        );
+        Refusal::new(exit::REFUSED, page)
+    })
 }
 
 fn unusable(error: &checkpoint::Error) -> Refusal {

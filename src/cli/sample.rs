@@ -20,7 +20,7 @@ pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refus
     let description = find_run(args.run.as_deref())?;
     let plan = &description.plan;
     if let SourcePlan::Trajectories { .. } = plan.data.source {
-        let opened = checkpoint_of(&description.run, args.latest)?;
+        let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
         return policy::sample(args, plan, &opened, registry);
     }
     let words = Words::of(plan)?;
@@ -30,7 +30,7 @@ pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refus
             format!("error: `--temperature` must be greater than 0, not {}", args.temperature);
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    let opened = checkpoint_of(&description.run, args.latest)?;
+    let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
     let asked = Sampling {
         tokens: args.tokens,
         temperature: args.temperature,

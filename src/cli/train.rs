@@ -179,21 +179,18 @@ fn announce(note: &Note) {
     }
 }
 
-/// Draws the curves of whatever the run has recorded. A run without a finished epoch has none, and a
-/// picture that cannot be drawn must not hide how the run ended.
+/// Completes what the run has recorded: the history, which a killed rank leaves some seconds old, and the curves. A run
+/// without a finished epoch or step has none, and a file that cannot be written must not hide how the run ended.
 pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
-    if !plan.logging.sinks.contains(&Sink::Curves) {
-        return;
+    let Ok(records) = report::read(&folders.logs) else { return };
+    let progress = records.progress();
+    let mut done = report::settle(&folders.logs, &records);
+    if plan.logging.sinks.contains(&Sink::Curves) && !progress.is_empty() {
+        let best = progress.best(&plan.checkpoint);
+        done = done.and(report::curves::write(&progress, best, &folders.logs, &plan.name));
     }
-    match report::read(&folders.logs) {
-        Ok(records) if !records.history.is_empty() => {
-            let best = report::best_epoch(&records.history, &plan.checkpoint);
-            let drawn = report::curves::write(&records.history, best, &folders.logs, &plan.name);
-            if let Err(error) = drawn {
-                to_stderr(&format!("warning: {error}"));
-            }
-        }
-        _ => {}
+    if let Err(error) = done {
+        to_stderr(&format!("warning: {error}"));
     }
 }
 

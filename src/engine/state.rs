@@ -30,7 +30,8 @@ pub struct TrainState {
     pub best: Option<Best>,
     /// Progress of early stopping.
     pub early_stopping: EarlyStopping,
-    /// The finished epochs.
+    /// Empty: the finished epochs are in the run's records. Checkpoints of ddprun 0.1 have them here.
+    #[serde(default)]
     pub history: History,
 }
 

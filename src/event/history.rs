@@ -1,5 +1,6 @@
-//! `EpochDone` -> the numbers of all epochs so far. Part of the training state, so that a resumed run
-//! ends with the history of an undisturbed one.
+//! `EpochDone` -> the numbers of all epochs so far.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,13 +27,44 @@ pub struct History {
 }
 
 impl History {
-    /// Adds an epoch.
+    /// The history of these epochs.
+    pub fn of<'a>(epochs: impl IntoIterator<Item = &'a EpochDone>) -> Self {
+        let mut history = Self::default();
+        epochs.into_iter().for_each(|epoch| history.push(epoch));
+        history
+    }
+
+    /// Adds an epoch at its place. One that was cut short by the end of a run, and went on when the run did, has only its
+    /// newest numbers.
     pub fn push(&mut self, epoch: &EpochDone) {
-        self.train_loss.push(finite(Some(epoch.train_loss)));
-        self.train_acc.push(percent(epoch.train_accuracy));
-        self.val_loss.push(finite(epoch.val_loss));
-        self.val_acc.push(percent(epoch.val_accuracy));
-        self.learning_rate.push(finite(Some(epoch.lr)));
+        let before = epoch.epoch.saturating_sub(1) as usize;
+        let add = |column: &mut Vec<Option<f64>>, value| {
+            column.resize(before, None);
+            column.push(value);
+        };
+        add(&mut self.train_loss, finite(Some(epoch.train_loss)));
+        add(&mut self.train_acc, percent(epoch.train_accuracy));
+        add(&mut self.val_loss, finite(epoch.val_loss));
+        add(&mut self.val_acc, percent(epoch.val_accuracy));
+        add(&mut self.learning_rate, finite(Some(epoch.lr)));
+    }
+
+    /// The epochs of a history that was kept without them; all of them are over at `step`.
+    pub(crate) fn epochs(&self, step: u64) -> Vec<EpochDone> {
+        let at = |column: &[Option<f64>], index: usize| column.get(index).copied().flatten();
+        let share = |percent: Option<f64>| percent.map(|percent| percent / 100.0);
+        let epoch = |index: usize| EpochDone {
+            epoch: index as u64 + 1,
+            step,
+            train_loss: at(&self.train_loss, index).unwrap_or(f64::NAN),
+            train_accuracy: share(at(&self.train_acc, index)),
+            val_loss: at(&self.val_loss, index),
+            val_accuracy: share(at(&self.val_acc, index)),
+            metrics: BTreeMap::new(),
+            lr: at(&self.learning_rate, index).unwrap_or(f64::NAN),
+            seconds: 0.0,
+        };
+        (0..self.len()).map(epoch).collect()
     }
 
     /// Number of epochs.
@@ -43,11 +75,6 @@ impl History {
     /// Whether no epoch is over yet.
     pub fn is_empty(&self) -> bool {
         self.train_loss.is_empty()
-    }
-
-    /// Whether the model is a classifier, so that accuracies exist.
-    pub fn has_accuracy(&self) -> bool {
-        self.train_acc.iter().chain(&self.val_acc).any(Option::is_some)
     }
 }
 
@@ -74,6 +101,7 @@ mod tests {
             train_accuracy: Some(0.25),
             val_loss: Some(1.5),
             val_accuracy: None,
+            metrics: BTreeMap::new(),
             lr: 0.1,
             seconds: 3.0,
         });
@@ -81,6 +109,37 @@ mod tests {
         assert_eq!(history.train_acc, [Some(25.0)]);
         assert_eq!(history.val_loss, [Some(1.5)]);
         assert_eq!(history.val_acc, [None]);
-        assert_eq!((history.len(), history.has_accuracy()), (1, true));
+        assert_eq!(history.len(), 1);
+    }
+    fn epoch(epoch: u64, train_loss: f64) -> EpochDone {
+        let (step, lr, seconds) = (10 * epoch, 0.1, 1.0);
+        let (train_accuracy, val_loss, val_accuracy) = (None, None, Some(0.5));
+        let metrics = BTreeMap::new();
+        EpochDone {
+            epoch,
+            step,
+            train_loss,
+            train_accuracy,
+            val_loss,
+            val_accuracy,
+            metrics,
+            lr,
+            seconds,
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_went_on_after_its_first_end_is_there_once() {
+        let history = History::of(&[epoch(1, 3.0), epoch(2, 2.0), epoch(2, 1.5), epoch(4, 1.0)]);
+        assert_eq!(history.train_loss, [Some(3.0), Some(1.5), None, Some(1.0)]);
+        assert_eq!(history.val_acc.len(), 4);
+    }
+
+    #[test]
+    fn the_epochs_of_a_history_give_the_history() {
+        let history = History::of(&[epoch(1, 3.0), epoch(2, f64::NAN)]);
+        let epochs = history.epochs(25);
+        assert_eq!((epochs.len(), epochs[1].epoch, epochs[1].step), (2, 2, 25));
+        assert_eq!(History::of(&epochs), history);
     }
 }

@@ -116,9 +116,13 @@ impl Failure {
                 let _ = writeln!(text, "       | {line}");
             }
         }
-        let help = self.help.clone().unwrap_or_else(|| self.usual_help());
-        let _ = write!(text, "saved: {saved}\ndo:    {help}");
+        let _ = write!(text, "saved: {saved}\ndo:    {}", self.remedy());
         text
+    }
+
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> String {
+        self.help.clone().unwrap_or_else(|| self.usual_help())
     }
 
     fn usual_help(&self) -> String {

@@ -56,6 +56,9 @@ impl Plan {
         let steps = self.length.is_bounded().then(|| {
             let total = self.length.total_steps;
             let epochs = total as f64 / self.length.steps_per_epoch as f64;
+            if epochs < 1.0 {
+                return format!("{}, less than one epoch", counted(total, "step", "steps"));
+            }
             format!(
                 "{} = {} epochs",
                 counted(total, "step", "steps"),

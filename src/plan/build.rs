@@ -95,7 +95,7 @@ impl Plan {
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
-            checkpoint: keep::checkpoint(experiment),
+            checkpoint: keep::checkpoint(loaded),
             early_stopping: keep::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,
@@ -128,6 +128,7 @@ impl Plan {
         // What ranks checkpoints where nothing is evaluated; the default would be refused when it is given.
         experiment.checkpoint.monitor.clone_from(&self.checkpoint.monitor);
         experiment.checkpoint.mode = self.checkpoint.mode;
+        experiment.checkpoint.keep_best = self.checkpoint.keep_best as u32;
         experiment
     }
 

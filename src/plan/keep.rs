@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Experiment;
 use crate::config::values::Every;
+use crate::config::{Experiment, Loaded};
 use crate::plan::{Mode, Sink};
 
 /// Something that happens every n steps, at the end of every n-th epoch, or never.
@@ -89,8 +89,11 @@ pub(crate) fn better(metric: &str) -> Mode {
 }
 
 /// Checkpoints as asked. Without evaluations the training loss ranks them.
-pub(crate) fn checkpoint(experiment: &Experiment) -> CheckpointPlan {
+pub(crate) fn checkpoint(loaded: &Loaded) -> CheckpointPlan {
+    let experiment = &loaded.experiment;
     let asked = &experiment.checkpoint;
+    // Without regular checkpoints, best ones are kept only if they were asked for.
+    let keeps_best = asked.every != Every::Never || loaded.is_given("checkpoint.keep_best");
     let unmeasured =
         experiment.validation.every == Every::Never && asked.monitor.starts_with("val/");
     let monitor = if unmeasured { "train/loss".to_owned() } else { asked.monitor.clone() };
@@ -98,7 +101,7 @@ pub(crate) fn checkpoint(experiment: &Experiment) -> CheckpointPlan {
         dir: asked.dir.clone(),
         every: asked.every.into(),
         keep_last: asked.keep_last as usize,
-        keep_best: asked.keep_best as usize,
+        keep_best: if keeps_best { asked.keep_best as usize } else { 0 },
         mode: better(&monitor),
         monitor,
     }

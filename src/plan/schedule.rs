@@ -97,8 +97,8 @@ pub(crate) fn decide(
     let asked = &loaded.experiment.scheduler;
     let warmup_steps = warmup_steps(asked.warmup, length.steps_per_epoch);
     if length.is_bounded() && warmup_steps > 0 && warmup_steps >= length.total_steps {
-        let what =
-            format!("lasts {warmup_steps} steps, but the run has only {}", length.total_steps);
+        let total = length.total_steps;
+        let what = format!("{warmup_steps} steps must be shorter than the run, which has {total}");
         return Err(loaded.problem("scheduler.warmup", what));
     }
     if asked.eta_min.is_some_and(|eta_min| eta_min >= lr) {

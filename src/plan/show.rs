@@ -359,14 +359,24 @@ fn cadence(cadence: Cadence) -> String {
     }
 }
 
+/// When, and which of them stay: "after every epoch and at each new lowest val/loss; kept: newest 1, lowest val/loss 1"
 fn checkpoints(plan: &Plan) -> String {
     let asked = &plan.checkpoint;
     let best = match asked.mode {
         Mode::Min => "lowest",
         Mode::Max => "highest",
     };
-    let (newest, kept) = (asked.keep_last, asked.keep_best);
-    format!("{}; kept: newest {newest}, {best} {} {kept}", cadence(asked.every), asked.monitor)
+    let best = format!("{best} {}", asked.monitor);
+    let mut when = match asked.every {
+        Cadence::Never => "only when the run is stopped early".to_owned(),
+        every => cadence(every),
+    };
+    let mut kept = format!("newest {}", asked.keep_last.max(1));
+    if asked.keep_best > 0 && plan.validate_every != Cadence::Never {
+        when += &format!(" and at each new {best}");
+        kept += &format!(", {best} {}", asked.keep_best);
+    }
+    format!("{when}; kept: {kept}")
 }
 
 fn early_stopping(plan: &Plan) -> Option<String> {

@@ -399,7 +399,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     );
     check(
         &["scheduler.warmup=60 epochs"],
-        &["`scheduler.warmup`: lasts 720 steps, but the run has only 600"],
+        &["`scheduler.warmup`: 720 steps must be shorter than the run, which has 600"],
     );
     check(
         &["scheduler.eta_min=0.1"],

@@ -37,20 +37,24 @@ pub struct Log {
 
 impl Log {
     /// The events that made the present state: those after the step from which a later start continued
-    /// are left out, since they were done again.
+    /// are left out, since they were done again, and the end before it, unless nothing was left to do.
     pub fn effective(&self) -> Vec<&Stamped> {
         let mut kept: Vec<&Stamped> = Vec::new();
         for stamped in &self.events {
             if let Event::Started(started) = &stamped.event {
                 kept.retain(|earlier| earlier.step <= started.resumed_from);
-                kept.retain(|earlier| {
-                    !matches!(earlier.event, Event::Finished(_) | Event::Failed { .. })
-                });
+                let goes_on = started.resumed_from < started.total_steps;
+                kept.retain(|earlier| !(goes_on && is_end(&earlier.event)));
             }
             kept.push(stamped);
         }
         kept
     }
+}
+
+/// What is said once, at the end.
+fn is_end(event: &Event) -> bool {
+    matches!(event, Event::Tested(_) | Event::Finished(_) | Event::Failed { .. })
 }
 
 /// Reads the events of a run.

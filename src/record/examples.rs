@@ -49,6 +49,7 @@ pub(crate) fn epoch_done(epoch: u64) -> EpochDone {
         train_accuracy: Some(0.5 + 0.1 * epoch as f64),
         val_loss: Some(0.55),
         val_accuracy: Some(0.725),
+        metrics: [].into(),
         lr: 0.05,
         seconds: 12.34,
     }

@@ -1,14 +1,20 @@
 //! `training_history.json`: [`History`] in the shape, order and indentation of Python's
 //! `json.dump(history, file, indent=4)`, which plotting scripts read.
+//!
+//! The file holds all epochs, so each write costs more than the one before. A thread of its own writes it, seldom enough
+//! to be cheap however long the run is; what must not be lost is in `epochs.jsonl`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
 use super::Error;
-use crate::event::History;
+use crate::event::{EpochDone, History};
 use crate::files;
 
 /// Name of the file in the run's folder.
@@ -33,6 +39,85 @@ pub fn read(path: &Path) -> Result<History, Error> {
 pub fn write(path: &Path, history: &History) -> Result<(), Error> {
     let bytes = encode(history).map_err(|reason| Error::Encode { what: NAME, reason })?;
     Ok(files::write_atomic(path, &bytes)?)
+}
+
+/// The shortest pause between two writes.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Pauses are this many times as long as a write took.
+const RESTRAINT: u32 = 50;
+
+/// Keeps the file up to date. What it was given is in the file when it is dropped.
+pub(crate) struct Keeper {
+    epochs: Option<Sender<EpochDone>>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Keeper {
+    /// Writes `history` and starts the thread.
+    pub(crate) fn start(path: PathBuf, history: History) -> Result<Self, Error> {
+        write(&path, &history)?;
+        let (epochs, told) = channel();
+        let thread = std::thread::Builder::new().name("history".into());
+        let thread = thread
+            .spawn(move || keep(&path, history, &told))
+            .map_err(|reason| Error::Thread { what: NAME, reason })?;
+        Ok(Self { epochs: Some(epochs), thread: Some(thread) })
+    }
+
+    /// Adds an epoch, which will be in the file some seconds later.
+    pub(crate) fn push(&mut self, epoch: &EpochDone) -> Result<(), Error> {
+        match &self.epochs {
+            Some(epochs) if epochs.send(epoch.clone()).is_ok() => Ok(()),
+            // The thread has failed, and says how.
+            _ => self.finish(),
+        }
+    }
+
+    /// Waits until all epochs are in the file, on disk.
+    pub(crate) fn finish(&mut self) -> Result<(), Error> {
+        self.epochs = None;
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.epochs = None;
+        // A run that ends without a last word has a greater problem than this file, which `report` makes again.
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+/// Writes what it is told, not too often, until there is nobody left to tell it anything.
+fn keep(path: &Path, mut history: History, told: &Receiver<EpochDone>) -> Result<(), Error> {
+    let (mut due, mut is_behind) = (Instant::now(), false);
+    loop {
+        let heard = if is_behind {
+            told.recv_timeout(due.saturating_duration_since(Instant::now()))
+        } else {
+            told.recv().map_err(RecvTimeoutError::from)
+        };
+        match heard {
+            Ok(epoch) => {
+                history.push(&epoch);
+                is_behind = true;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let begun = Instant::now();
+                write(path, &history)?;
+                due = Instant::now() + pause_after(begun.elapsed());
+                is_behind = false;
+            }
+            Err(RecvTimeoutError::Disconnected) if is_behind => return write(path, &history),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+/// The pause after a write that took this long.
+fn pause_after(write: Duration) -> Duration {
+    (RESTRAINT * write).max(PAUSE)
 }
 
 fn encode(history: &History) -> Result<Vec<u8>, serde_json::Error> {
@@ -80,6 +165,36 @@ mod tests {
         }
         "#);
         assert_eq!(read(&path).unwrap(), history);
+    }
+
+    #[test]
+    fn epochs_are_written_seldom_and_all_of_them_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let mut keeper = Keeper::start(path.clone(), History::default()).unwrap();
+        for epoch in 1..=1000 {
+            keeper.push(&examples::epoch_done(epoch)).unwrap();
+        }
+        keeper.finish().unwrap();
+        assert_eq!(read(&path).unwrap().len(), 1000);
+        keeper.finish().unwrap();
+        let dropped = Keeper::start(path.clone(), History::default());
+        dropped.unwrap().push(&examples::epoch_done(1)).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 1);
+        assert_eq!(pause_after(Duration::from_millis(3)), PAUSE);
+        assert_eq!(pause_after(Duration::from_secs(1)), Duration::from_secs(50));
+    }
+
+    #[test]
+    fn a_write_that_fails_is_told_at_the_latest_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run").join(NAME);
+        files::create_folder(path.parent().unwrap()).unwrap();
+        let mut keeper = Keeper::start(path.clone(), History::default()).unwrap();
+        files::remove_folder(path.parent().unwrap()).unwrap();
+        keeper.push(&examples::epoch_done(1)).unwrap();
+        let message = keeper.finish().unwrap_err().to_string();
+        assert!(message.starts_with("cannot create `"), "{message}");
     }
 
     #[test]

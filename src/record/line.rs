@@ -1,10 +1,12 @@
 //! `Event` -> one or more lines of plain text, without colour or escape codes. Pure.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::text::{self, duration, escape, loss, percent, rate, short};
 use crate::event::{EpochDone, Evaluated, Event, Partitioned, Saved, Started, StepDone, Straggler};
+use crate::plan::NO_STEP_LIMIT;
 
 /// What the words about a step need to know of the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,6 +40,29 @@ impl Context {
         self.total_steps.saturating_sub(before).min(self.steps_per_epoch)
     }
 
+    /// Whether a number of steps ends the run, and not only time.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.total_steps < NO_STEP_LIMIT
+    }
+
+    /// `epoch 2/3`
+    pub(crate) fn epoch(&self, epoch: u64) -> String {
+        let last = if self.is_bounded() { format!("/{}", self.epochs()) } else { String::new() };
+        format!("epoch {epoch}{last}")
+    }
+
+    /// `step 30/50`
+    fn step(&self, step: u64) -> String {
+        let last = if self.is_bounded() { format!("/{}", self.total_steps) } else { String::new() };
+        format!("step {step}{last}")
+    }
+
+    /// The epoch of a step, and its place there; all from 1.
+    pub fn place_of(&self, step: u64) -> (u64, u64) {
+        let (before, per_epoch) = (step.saturating_sub(1), self.steps_per_epoch.max(1));
+        (before / per_epoch + 1, before % per_epoch + 1)
+    }
+
     fn ends_an_epoch(&self, step: u64) -> bool {
         self.steps_per_epoch > 0 && step.is_multiple_of(self.steps_per_epoch)
     }
@@ -51,8 +76,8 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
         Event::StepSkipped { step, loss_scale } => skipped(*step, *loss_scale),
         // At the end of an epoch, `EpochDone` carries these numbers.
         Event::Evaluated(at) if context.ends_an_epoch(at.step) => return None,
-        Event::Evaluated(evaluated) => evaluation("val", evaluated),
-        Event::Tested(tested) => evaluation("test", tested),
+        Event::Evaluated(evaluated) => evaluation(evaluated, context),
+        Event::Tested(tested) => test_line(tested),
         Event::EpochDone(epoch) => epoch_line(epoch, context),
         Event::Saved(saved) => saved_line(saved),
         Event::Straggler(straggler) => straggler_line(straggler),
@@ -85,7 +110,9 @@ fn straggler_line(straggler: &Straggler) -> String {
     let Straggler { rank, step, lag_seconds, data_seconds, step_seconds } = straggler;
     let (lag, data, whole) = (1e3 * lag_seconds, 1e3 * data_seconds, 1e3 * step_seconds);
     let why = if 2.0 * data_seconds >= *lag_seconds {
-        format!("it waits {data:.1} ms for its data (more `data.num_workers`, or a faster disk)")
+        format!(
+            "it waits {data:.1} ms for its data (raise `data.num_workers`, or use a faster disk)"
+        )
     } else {
         "its cores or its device are slower, its data are not".to_owned()
     };
@@ -132,8 +159,7 @@ pub(crate) fn restart(number: usize, cause: &str) -> String {
 }
 
 fn step_line(done: &StepDone, context: &Context) -> String {
-    let (epochs, steps) = (context.epochs(), context.total_steps);
-    let mut line = format!("epoch {}/{epochs}  step {}/{steps}  ", done.epoch, done.step);
+    let mut line = format!("{}  {}  ", context.epoch(done.epoch), context.step(done.step));
     line += &step_numbers(done);
     if let Some(left) = context.time_left {
         let _ = write!(line, "  ETA {}", duration(left.as_secs_f64()));
@@ -142,48 +168,70 @@ fn step_line(done: &StepDone, context: &Context) -> String {
 }
 
 fn skipped(step: u64, loss_scale: Option<f64>) -> String {
-    let scale = loss_scale.map(|scale| format!("; loss scale {scale} from here"));
+    let scale = loss_scale.map(|scale| format!("; loss scale now {scale}"));
     format!("step {step} skipped: a gradient is not finite{}", scale.unwrap_or_default())
 }
 
-fn evaluation(split: &str, evaluated: &Evaluated) -> String {
-    let mut line = format!("step {}  {split}", evaluated.step);
-    let mut metrics: Vec<_> = evaluated.metrics.iter().collect();
-    let own = |name: &str| name.strip_prefix(split)?.strip_prefix('/').map(str::to_owned);
-    metrics.sort_by_key(|(name, _)| own(name).as_deref() != Some("loss"));
-    for (name, value) in metrics {
-        let short_name = own(name).unwrap_or_else(|| name.clone());
-        let _ = write!(line, "  {short_name} {}", text::metric(name, *value));
+/// `step 30/50  train loss 0.3000  val loss 0.5500 acc 72.50 %  (1000 samples)`
+fn evaluation(evaluated: &Evaluated, context: &Context) -> String {
+    let Evaluated { step, metrics, samples, .. } = evaluated;
+    let mut line = context.step(*step);
+    for split in ["train", "val"] {
+        push_split(&mut line, split, metrics);
     }
-    let _ = write!(line, "  ({} samples)", evaluated.samples);
-    line
+    format!("{line}  ({samples} samples)")
+}
+
+/// `test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)`
+fn test_line(tested: &Evaluated) -> String {
+    let Evaluated { step, metrics, samples, .. } = tested;
+    let mut line = String::new();
+    push_split(&mut line, "test", metrics);
+    format!("{}  (weights of step {step}, {samples} samples)", line.trim_start())
 }
 
 /// Fits into 80 columns; the learning rate stands with the steps.
 fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
-    let mut line = format!("epoch {}/{}", epoch.epoch, context.epochs());
-    let parts = [
-        ("train", Some(epoch.train_loss), epoch.train_accuracy),
-        ("val", epoch.val_loss, epoch.val_accuracy),
+    let mut line = context.epoch(epoch.epoch);
+    let mut metrics = epoch.metrics.clone();
+    let usual = [
+        ("train/loss", Some(epoch.train_loss)),
+        ("train/accuracy", epoch.train_accuracy),
+        ("val/loss", epoch.val_loss),
+        ("val/accuracy", epoch.val_accuracy),
     ];
-    for (split, value, accuracy) in parts {
-        let Some(value) = value else { continue };
-        let _ = write!(line, "  {split} loss {}", loss(value));
-        if let Some(accuracy) = accuracy {
-            let _ = write!(line, " acc {}", percent(accuracy));
-        }
+    metrics.extend(usual.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    for split in ["train", "val"] {
+        push_split(&mut line, split, &metrics);
     }
     line + "  " + &duration(epoch.seconds)
 }
 
+/// What was measured on a part of the data: the loss, then the others by name.
+fn push_split(line: &mut String, split: &str, metrics: &BTreeMap<String, f64>) {
+    let own = |name: &str| name.strip_prefix(split)?.strip_prefix('/').map(str::to_owned);
+    let mut of_split: Vec<(String, &String, f64)> =
+        metrics.iter().filter_map(|(name, value)| Some((own(name)?, name, *value))).collect();
+    of_split.sort_by_key(|(short_name, ..)| short_name != "loss");
+    if of_split.is_empty() {
+        return;
+    }
+    let _ = write!(line, "  {split}");
+    for (short_name, name, value) in of_split {
+        let short_name = if short_name == "accuracy" { "acc" } else { &short_name };
+        let _ = write!(line, " {short_name} {}", text::metric(name, value));
+    }
+}
+
 /// Without the path, which is long: the last lines name it, and `resume` finds it.
 fn saved_line(saved: &Saved) -> String {
-    let best = if saved.best { ", the best so far" } else { "" };
+    let best = if saved.best { ", best so far" } else { "" };
     let (took, stall) = (duration(saved.seconds), 1e3 * saved.stall_seconds);
     let mut line = format!("saved step {}{best} ({} in {took}", saved.step, saved.size);
-    let _ = write!(line, ", training waited {stall:.1} ms)");
+    let _ = write!(line, ", training blocked for {stall:.1} ms)");
     if saved.replaced > 0 {
-        let _ = write!(line, "; in place of {} before it: the disk is busy", saved.replaced);
+        let saves = if saved.replaced == 1 { "save" } else { "saves" };
+        let _ = write!(line, " (skipped {} earlier {saves}: disk busy)", saved.replaced);
     }
     line
 }
@@ -239,6 +287,13 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_only_time_ends_has_no_last_step() {
+        let context = Context { total_steps: NO_STEP_LIMIT, steps_per_epoch: 20, time_left: None };
+        let text = line(&Event::StepDone(examples::step_done(30)), &context).unwrap();
+        assert!(text.starts_with("epoch 2  step 30  loss 0.5000"), "{text}");
+    }
+
+    #[test]
     fn an_epoch_shows_train_and_val_in_one_line() {
         assert_snapshot!(check(&Event::EpochDone(examples::epoch_done(2))),
             @"epoch 2/3  train loss 0.6000 acc 70.00 %  val loss 0.5500 acc 72.50 %  12.3 s");
@@ -248,28 +303,32 @@ mod tests {
             train_accuracy: None,
             ..examples::epoch_done(1)
         };
-        assert_snapshot!(check(&Event::EpochDone(without)), @"epoch 1/3  train loss 0.8000  12.3 s");
+        assert_snapshot!(check(&Event::EpochDone(without.clone())), @"epoch 1/3  train loss 0.8000  12.3 s");
+        let metrics = [("val/mae".to_owned(), 0.25), ("val/mse".to_owned(), 0.125)].into();
+        let regression = EpochDone { val_loss: Some(0.5), metrics, ..without };
+        assert_snapshot!(check(&Event::EpochDone(regression)),
+            @"epoch 1/3  train loss 0.8000  val loss 0.5000 mae 0.2500 mse 0.1250  12.3 s");
     }
 
     #[test]
     fn an_evaluation_is_shown_unless_the_epochs_line_shows_it() {
         assert_snapshot!(check(&Event::Evaluated(examples::evaluated(30))),
-            @"step 30  val  loss 0.5500  accuracy 72.50 %  (1000 samples)");
+            @"step 30/50  val loss 0.5500 acc 72.50 %  (1000 samples)");
         let context = Context { steps_per_epoch: 20, total_steps: 50, time_left: None };
         assert_eq!(line(&Event::Evaluated(examples::evaluated(40)), &context), None);
     }
 
     #[test]
-    fn metrics_of_another_part_keep_its_name() {
+    fn metrics_stand_with_their_part_of_the_data() {
         let metrics = [("train/loss", 0.3), ("val/loss", 0.2), ("val/mse", 0.1)];
         let metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
         let evaluated = Evaluated { metrics, ..examples::evaluated(30) };
         assert_snapshot!(check(&Event::Evaluated(evaluated)),
-            @"step 30  val  loss 0.2000  train/loss 0.3000  mse 0.1000  (1000 samples)");
+            @"step 30/50  train loss 0.3000  val loss 0.2000 mse 0.1000  (1000 samples)");
         let metrics = [("test/mae".to_owned(), 0.4), ("test/loss".to_owned(), 0.5)].into();
         let tested = Evaluated { metrics, ..examples::evaluated(20) };
         assert_snapshot!(check(&Event::Tested(tested)),
-            @"step 20  test  loss 0.5000  mae 0.4000  (1000 samples)");
+            @"test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)");
     }
 
     #[test]
@@ -284,11 +343,11 @@ mod tests {
             replaced: 0,
         };
         assert_snapshot!(check(&Event::Saved(saved.clone())),
-            @"saved step 20, the best so far (44.59 MiB in 0.12 s, training waited 4.2 ms)");
+            @"saved step 20, best so far (44.59 MiB in 0.12 s, training blocked for 4.2 ms)");
         assert_snapshot!(check(&Event::Saved(Saved { replaced: 2, best: false, ..saved })),
-            @"saved step 20 (44.59 MiB in 0.12 s, training waited 4.2 ms); in place of 2 before it: the disk is busy");
+            @"saved step 20 (44.59 MiB in 0.12 s, training blocked for 4.2 ms) (skipped 2 earlier saves: disk busy)");
         assert_snapshot!(check(&Event::StepSkipped { step: 7, loss_scale: Some(32768.0) }),
-            @"step 7 skipped: a gradient is not finite; loss scale 32768 from here");
+            @"step 7 skipped: a gradient is not finite; loss scale now 32768");
         assert_snapshot!(check(&Event::Warned { message: "`a\x1b[2J.png` is \nempty".into() }), @r"
         warning: `a\u{1b}[2J.png` is 
         empty

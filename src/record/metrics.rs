@@ -1,5 +1,6 @@
-//! `metrics.csv`: one row per recorded step and per evaluation. After a resume the rows of the steps that
-//! are done again are cut, so that the file ends equal to that of an undisturbed run, except for speed.
+//! `metrics.csv`: one row per recorded step and per evaluation, and one of the test. Accuracies are shares, 0 to 1. After
+//! a resume the rows of what is done again are cut, so that the file ends equal to that of an undisturbed run, except for
+//! speed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,18 +13,33 @@ use crate::files::{self, Lines};
 /// Name of the file in the run's folder.
 pub const NAME: &str = "metrics.csv";
 
-const HEADER: &str = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,\
-                      val/loss,val/accuracy";
+/// The columns of a step, which every row has.
+const STEP: [&str; 8] = [
+    "step",
+    "epoch",
+    "train/loss",
+    "train/accuracy",
+    "lr",
+    "grad_norm",
+    "loss_scale",
+    "samples_per_second",
+];
+/// The columns of an evaluation.
+const VAL: [&str; 4] = ["val/loss", "val/accuracy", "val/mse", "val/mae"];
+/// The columns of the test.
+const TEST: [&str; 5] = ["test/loss", "test/accuracy", "test/mse", "test/mae", "test/success"];
 
-/// Opens the file with the rows up to `resumed_from`; none at a fresh start.
-pub(crate) fn open(path: &Path, resumed_from: u64) -> Result<Lines, Error> {
+/// Opens the file with the rows up to `resumed_from`; none at a fresh start. The row of the test stays where nothing is
+/// left to do until `total_steps`.
+pub(crate) fn open(path: &Path, resumed_from: u64, total_steps: u64) -> Result<Lines, Error> {
     let old = match fs::read(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
         other => other.map_err(files::Error::io("read", path))?,
     };
     // Behind the rows that were synced, a power loss leaves whatever the disk held there.
     let old = String::from_utf8_lossy(&old);
-    files::write_atomic(path, cut(&old, resumed_from).as_bytes())?;
+    let kept = cut(&old, resumed_from, resumed_from >= total_steps);
+    files::write_atomic(path, kept.as_bytes())?;
     Ok(Lines::open(path)?)
 }
 
@@ -31,31 +47,49 @@ pub(crate) fn open(path: &Path, resumed_from: u64) -> Result<Lines, Error> {
 pub(crate) fn row(event: &Event) -> Option<String> {
     match event {
         Event::StepDone(done) => Some(step_row(done)),
-        Event::Evaluated(evaluated) => Some(evaluation_row(evaluated)),
+        Event::Evaluated(evaluated) | Event::Tested(evaluated) => Some(evaluation_row(evaluated)),
         _ => None,
     }
 }
 
-/// The header and the whole rows of `old` up to a step.
-fn cut(old: &str, last_step: u64) -> String {
-    let whole = old.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    let is_kept = |line: &&str| {
-        let step = line.split(',').next().and_then(|step| step.parse::<u64>().ok());
-        step.is_some_and(|step| step <= last_step)
-    };
-    std::iter::once(HEADER).chain(["\n"]).chain(whole.filter(is_kept)).collect()
+fn header() -> String {
+    [&STEP[..], &VAL, &TEST].concat().join(",")
+}
+
+/// The header and the whole rows of `old` up to a step, that of the test only from a run that is over. Rows of an older
+/// ddprun, which had fewer columns, are filled up.
+fn cut(old: &str, last_step: u64, is_over: bool) -> String {
+    let columns = STEP.len() + VAL.len() + TEST.len();
+    let mut kept = header() + "\n";
+    for line in old.split_inclusive('\n') {
+        let Some(line) = line.strip_suffix('\n') else { continue };
+        let fields: Vec<&str> = line.split(',').collect();
+        let is_test = fields.iter().skip(STEP.len() + VAL.len()).any(|field| !field.is_empty());
+        let step = fields[0].parse::<u64>().ok();
+        if step.is_some_and(|step| step <= last_step) && (is_over || !is_test) {
+            kept += line;
+            kept.extend(std::iter::repeat_n(',', columns.saturating_sub(fields.len())));
+            kept.push('\n');
+        }
+    }
+    kept
 }
 
 fn step_row(done: &StepDone) -> String {
     let StepDone { step, epoch, loss, lr, grad_norm, samples_per_second, .. } = done;
     let (accuracy, scale) = (or_empty(done.accuracy), or_empty(done.loss_scale));
-    format!("{step},{epoch},{loss},{accuracy},{lr},{grad_norm},{scale},{samples_per_second:.1},,")
+    let rest = ",".repeat(VAL.len() + TEST.len());
+    format!(
+        "{step},{epoch},{loss},{accuracy},{lr},{grad_norm},{scale},{samples_per_second:.1}{rest}"
+    )
 }
 
+/// What the step measured has a row of its own.
 fn evaluation_row(evaluated: &Evaluated) -> String {
-    let metric = |name: &str| or_empty(evaluated.metrics.get(name).copied());
-    let (loss, accuracy) = (metric("val/loss"), metric("val/accuracy"));
-    format!("{},{},,,,,,,{loss},{accuracy}", evaluated.step, evaluated.epoch)
+    let gap = ",".repeat(STEP.len() - 2);
+    let value = |name: &&str| or_empty(evaluated.metrics.get(*name).copied());
+    let values: Vec<String> = VAL.iter().chain(&TEST).map(value).collect();
+    format!("{},{}{gap},{}", evaluated.step, evaluated.epoch, values.join(","))
 }
 
 /// Rust writes the shortest decimal that reads back as the same number.
@@ -80,16 +114,57 @@ mod tests {
     fn each_row_has_as_many_fields_as_the_header() {
         let regression =
             StepDone { accuracy: None, loss_scale: Some(65536.0), ..examples::step_done(2) };
-        let events =
-            [step(1), Event::StepDone(regression), Event::Evaluated(examples::evaluated(20))];
-        insta::assert_snapshot!(format!("{HEADER}\n{}", rows(&events)), @r"
-        step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,val/loss,val/accuracy
-        1,1,0.5,0.75,0.05,1.25,,1234.4,,
-        2,1,0.5,,0.05,1.25,65536,1234.4,,
-        20,1,,,,,,,0.55,0.725
+        let of_numbers = [("val/loss", 0.25), ("val/mae", 0.5), ("val/mse", 0.25)];
+        let metrics = of_numbers.map(|(name, value)| (name.to_owned(), value)).into();
+        let numbers = Evaluated { metrics, ..examples::evaluated(40) };
+        let events = [
+            step(1),
+            Event::StepDone(regression),
+            Event::Evaluated(examples::evaluated(20)),
+            Event::Evaluated(numbers),
+            tested(40),
+        ];
+        let text = format!("{}\n{}", header(), rows(&events));
+        insta::assert_snapshot!(text, @r"
+        step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,val/loss,val/accuracy,val/mse,val/mae,test/loss,test/accuracy,test/mse,test/mae,test/success
+        1,1,0.5,0.75,0.05,1.25,,1234.4,,,,,,,,,
+        2,1,0.5,,0.05,1.25,65536,1234.4,,,,,,,,,
+        20,1,,,,,,,0.55,0.725,,,,,,,
+        40,2,,,,,,,0.25,,0.25,0.5,,,,,
+        40,2,,,,,,,,,,,0.375,,,0.125,
         ");
-        let mut reader = csv::Reader::from_reader(HEADER.as_bytes());
-        assert_eq!(reader.headers().unwrap().len(), 10);
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        assert_eq!(reader.headers().unwrap().len(), 17);
+        assert!(reader.records().all(|row| row.is_ok()), "rows of one length");
+    }
+
+    fn tested(step: u64) -> Event {
+        let metrics = [("test/loss".to_owned(), 0.375), ("test/mae".to_owned(), 0.125)].into();
+        Event::Tested(Evaluated { metrics, ..examples::evaluated(step) })
+    }
+
+    #[test]
+    fn the_test_of_a_run_that_goes_on_is_cut_and_that_of_one_that_is_over_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let all = rows(&[step(40), step(50), tested(40)]);
+        for (total_steps, rest) in [(50, all.clone()), (60, rows(&[step(40), step(50)]))] {
+            files::write_atomic(&path, format!("{}\n{all}", header()).as_bytes()).unwrap();
+            open(&path, 50, total_steps).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{rest}", header()));
+        }
+    }
+
+    #[test]
+    fn rows_of_an_older_file_are_filled_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let old = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,\
+            val/loss,val/accuracy\n1,1,0.5,0.75,0.05,1.25,,1234.4,,\n20,1,,,,,,,0.55,0.725\n";
+        files::write_atomic(&path, old.as_bytes()).unwrap();
+        open(&path, 20, 50).unwrap();
+        let expected = rows(&[step(1), Event::Evaluated(examples::evaluated(20))]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{expected}", header()));
     }
 
     #[test]
@@ -98,15 +173,18 @@ mod tests {
         let path = folder.path().join(NAME);
         let undisturbed: Vec<Event> = (1..=50).map(step).collect();
 
-        let mut first = open(&path, 0).unwrap();
+        let mut first = open(&path, 0, 50).unwrap();
         undisturbed[..37].iter().filter_map(row).for_each(|row| first.push(&row).unwrap());
         drop(first);
         let torn = [fs::read(&path).unwrap(), b"38,2,0.\0\0\xff".to_vec()].concat();
         files::write_atomic(&path, &torn).unwrap();
 
-        let mut second = open(&path, 20).unwrap();
+        let mut second = open(&path, 20, 50).unwrap();
         undisturbed[20..].iter().filter_map(row).for_each(|row| second.push(&row).unwrap());
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{HEADER}\n{}", rows(&undisturbed)));
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            format!("{}\n{}", header(), rows(&undisturbed))
+        );
     }
 
     #[test]
@@ -114,7 +192,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         files::write_atomic(&path, b"1,1,left from before\n").unwrap();
-        open(&path, 0).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{HEADER}\n"));
+        open(&path, 0, 50).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), header() + "\n");
     }
 }

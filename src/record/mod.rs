@@ -6,12 +6,17 @@
 //! Event ─────┼─▶ events.jsonl            everything
 //!            ├─▶ metrics.csv             one row per recorded step and evaluation
 //!            ├─▶ events.out.tfevents.*   the same for TensorBoard, if asked for
-//!            └─▶ training_history.json   one number per epoch
+//!            ├─▶ epochs.jsonl            one line per epoch
+//!            └─▶ training_history.json   the same by columns, some seconds later
 //! ```
+//!
+//! Files that grow are written as events come, and synced by what must not be there without them: a checkpoint, and the
+//! end of the run. What a resumed run does again is cut from them.
 //!
 //! The [`Recorder`] lives in the process of rank 0. The other ranks have a [`RankLog`] each.
 
 mod environment;
+mod epochs_file;
 mod events_file;
 #[cfg(test)]
 pub(crate) mod examples;
@@ -30,6 +35,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 pub use environment::{Environment, NAME as ENVIRONMENT};
+pub use epochs_file::{NAME as EPOCHS, read as read_epochs};
 pub use events_file::{Log, NAME as EVENTS, Stamped, read as read_events};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
 pub use line::{Context, device_line, line};
@@ -39,7 +45,7 @@ pub use rank_log::RankLog;
 pub(crate) use stderr::say;
 pub use terminal::Screen;
 
-use crate::event::{Event, Finished, History};
+use crate::event::{EpochDone, Event, Finished, History};
 use crate::files::{self, Appended, Lines};
 use crate::plan::{RunFolders, Sink};
 use crate::units::Rank;
@@ -76,6 +82,15 @@ pub enum Error {
         #[source]
         reason: serde_json::Error,
     },
+    /// The system has no thread left.
+    #[error("cannot start the thread that writes `{what}`")]
+    Thread {
+        /// Name of the file.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        reason: std::io::Error,
+    },
     /// A value that has no written form.
     #[error("cannot write `{what}` as JSON")]
     Encode {
@@ -103,20 +118,23 @@ pub struct Settings {
     pub sinks: Vec<Sink>,
     /// How to write to the terminal.
     pub screen: Screen,
-    /// Epochs before `resumed_from`, from the checkpoint.
-    pub history: History,
+    /// Epochs before `resumed_from`, where an older ddprun kept them in the checkpoint and not in the records.
+    pub inherited: History,
     /// Step that the run continues from; 0 at a fresh start.
     pub resumed_from: u64,
+    /// Last step of the run.
+    pub total_steps: u64,
 }
 
 /// Writes down what a run says.
 pub struct Recorder {
     run: RunFolders,
     sinks: Vec<Sink>,
-    history: History,
     last_step: u64,
     terminal: Terminal,
     log: RankLog,
+    epochs: Lines,
+    history: history_file::Keeper,
     events: Option<Lines>,
     metrics: Option<Lines>,
     board: Option<Appended>,
@@ -130,20 +148,22 @@ impl Recorder {
     ///
     /// A file cannot be opened or written.
     pub fn open(settings: Settings) -> Result<Self, Error> {
-        let Settings { run, sinks, screen, history, resumed_from } = settings;
+        let Settings { run, sinks, screen, inherited, resumed_from, total_steps } = settings;
         let wanted = |sink: Sink, name: &str| sinks.contains(&sink).then(|| run.logs.join(name));
         let events = wanted(Sink::Jsonl, EVENTS).map(|path| Lines::open(&path)).transpose()?;
         let metrics = wanted(Sink::Csv, METRICS)
-            .map(|path| metrics::open(&path, resumed_from))
+            .map(|path| metrics::open(&path, resumed_from, total_steps))
             .transpose()?;
         let board = sinks
             .contains(&Sink::Tensorboard)
             .then(|| tensorboard::open(&run.logs, resumed_from, Timestamp::now()))
             .transpose()?;
-        history_file::write(&run.logs.join(HISTORY), &history)?;
+        let done = epochs_until(&run.logs.join(EPOCHS), resumed_from, &inherited)?;
+        let epochs = epochs_file::open(&run.logs.join(EPOCHS), &done)?;
+        let history = history_file::Keeper::start(run.logs.join(HISTORY), History::of(&done))?;
         let log = RankLog::open(&run.logs, Rank(0))?;
         let (last_step, terminal) = (resumed_from, Terminal::new(screen));
-        Ok(Self { run, sinks, history, last_step, terminal, log, events, metrics, board })
+        Ok(Self { run, sinks, last_step, terminal, log, epochs, history, events, metrics, board })
     }
 
     /// Writes an event to everything that shows or keeps it.
@@ -155,7 +175,7 @@ impl Recorder {
         // A checkpoint is said when it is on disk, some steps after its own.
         self.last_step = event.step().unwrap_or(0).max(self.last_step);
         let kept = [
-            self.keep_history(event),
+            self.keep_epoch(event),
             self.keep_event(event),
             self.keep_row(event),
             self.keep_points(event),
@@ -165,27 +185,23 @@ impl Recorder {
         kept.into_iter().chain([shown, synced]).collect()
     }
 
-    /// Moves the bar to a step that is not recorded. Costs next to nothing.
-    pub fn advance(&self, step_in_epoch: u64) {
-        self.terminal.advance(step_in_epoch);
-    }
-
-    /// All epochs so far.
-    pub fn history(&self) -> &History {
-        &self.history
+    /// Moves the bar to a step that is not recorded, of this loss. Costs next to nothing.
+    pub fn advance(&mut self, step: u64, loss: f64) {
+        self.terminal.advance(step, loss);
     }
 
     /// The files that grow with every event: they must be on disk before a checkpoint is, since a resumed run
     /// does not say again what was said up to it.
     pub fn growing(&self) -> Vec<PathBuf> {
-        let lines = self.events.iter().chain(&self.metrics).map(Lines::path);
+        let lines = [&self.epochs].into_iter().chain(&self.events).chain(&self.metrics);
+        let lines = lines.map(Lines::path);
         lines.chain(self.board.iter().map(Appended::path)).map(Path::to_owned).collect()
     }
 
-    fn keep_history(&mut self, event: &Event) -> Result<(), Error> {
+    fn keep_epoch(&mut self, event: &Event) -> Result<(), Error> {
         let Event::EpochDone(epoch) = event else { return Ok(()) };
-        self.history.push(epoch);
-        history_file::write(&self.run.logs.join(HISTORY), &self.history)
+        epochs_file::write(&mut self.epochs, epoch)?;
+        self.history.push(epoch)
     }
 
     fn keep_event(&mut self, event: &Event) -> Result<(), Error> {
@@ -218,7 +234,7 @@ impl Recorder {
             self.log.say(&text)?;
         }
         if let Event::Finished(finished) = event {
-            let text = summary(finished, &self.places(finished));
+            let text = summary(finished, &self.run.id, &self.places(finished));
             self.terminal.print(&text);
             self.log.say(&text)?;
         }
@@ -226,11 +242,12 @@ impl Recorder {
     }
 
     /// The run is over: what was said of it must be on disk. During the run a checkpoint takes care of it.
-    fn sync_after(&self, event: &Event) -> Result<(), Error> {
+    fn sync_after(&mut self, event: &Event) -> Result<(), Error> {
         if !matches!(event, Event::Finished(_)) {
             return Ok(());
         }
-        let mut lines = self.events.iter().chain(&self.metrics);
+        self.history.finish()?;
+        let mut lines = [&self.epochs].into_iter().chain(&self.events).chain(&self.metrics);
         lines.try_for_each(Lines::sync)?;
         Ok(self.board.iter().try_for_each(Appended::sync)?)
     }
@@ -256,13 +273,23 @@ impl Recorder {
     }
 }
 
+/// The epochs that are over at `step`: those of the file, unless an older ddprun kept them in the checkpoint.
+fn epochs_until(path: &Path, step: u64, inherited: &History) -> Result<Vec<EpochDone>, Error> {
+    if !inherited.is_empty() {
+        return Ok(inherited.epochs(step));
+    }
+    let mut epochs = epochs_file::read(path)?.unwrap_or_default();
+    epochs.retain(|epoch| epoch.step <= step);
+    Ok(epochs)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
 
-    fn settings(folder: &Path, resumed_from: u64, history: History) -> Settings {
+    fn settings(folder: &Path, resumed_from: u64) -> Settings {
         let run = RunFolders {
             id: "r".into(),
             logs: folder.join("logs"),
@@ -270,7 +297,8 @@ mod tests {
         };
         files::create_folder(&run.logs).unwrap();
         let sinks = vec![Sink::Jsonl, Sink::Csv, Sink::Curves];
-        Settings { run, sinks, screen: Screen::Silent, history, resumed_from }
+        let (screen, inherited) = (Screen::Silent, History::default());
+        Settings { run, sinks, screen, inherited, resumed_from, total_steps: 50 }
     }
 
     fn say_epoch(recorder: &mut Recorder, epoch: u64) {
@@ -285,32 +313,58 @@ mod tests {
     #[test]
     fn a_resumed_run_leaves_the_history_and_metrics_of_an_undisturbed_one() {
         let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mut undisturbed =
-            Recorder::open(settings(whole.path(), 0, History::default())).unwrap();
+        let mut undisturbed = Recorder::open(settings(whole.path(), 0)).unwrap();
         (1..=3).for_each(|epoch| say_epoch(&mut undisturbed, epoch));
 
-        let mut first = Recorder::open(settings(parts.path(), 0, History::default())).unwrap();
+        let mut first = Recorder::open(settings(parts.path(), 0)).unwrap();
         say_epoch(&mut first, 1);
-        let saved = first.history().clone();
         say_epoch(&mut first, 2);
         drop(first);
-        let mut second = Recorder::open(settings(parts.path(), 20, saved)).unwrap();
+        let mut second = Recorder::open(settings(parts.path(), 20)).unwrap();
         second.record(&Event::Started(examples::started(20))).unwrap();
         (2..=3).for_each(|epoch| say_epoch(&mut second, epoch));
+        drop((undisturbed, second));
 
-        for name in [HISTORY, METRICS] {
+        for name in [HISTORY, EPOCHS, METRICS] {
             let read = |folder: &Path| fs::read_to_string(folder.join("logs").join(name)).unwrap();
             assert_eq!(read(parts.path()), read(whole.path()), "{name}");
         }
-        assert_eq!(second.history().len(), 3);
+        assert_eq!(read_history(&parts.path().join("logs").join(HISTORY)).unwrap().len(), 3);
         let log = read_events(&parts.path().join("logs").join(EVENTS)).unwrap();
         assert_eq!((log.events.len(), log.n_unreadable), (44 + 1 + 34, 0));
     }
 
     #[test]
+    fn a_history_that_an_older_ddprun_kept_in_its_checkpoint_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let inherited = History::of(&[examples::epoch_done(1), examples::epoch_done(2)]);
+        let old = Settings { inherited: inherited.clone(), ..settings(folder.path(), 40) };
+        let mut recorder = Recorder::open(old).unwrap();
+        say_epoch(&mut recorder, 3);
+        drop(recorder);
+        let epochs = read_epochs(&folder.path().join("logs").join(EPOCHS)).unwrap().unwrap();
+        let steps: Vec<u64> = epochs.iter().map(|epoch| epoch.step).collect();
+        assert_eq!(steps, [40, 40, 50]);
+        let history = read_history(&folder.path().join("logs").join(HISTORY)).unwrap();
+        assert_eq!((history.len(), &history.train_loss[..2]), (3, &inherited.train_loss[..]));
+    }
+
+    #[test]
+    fn what_a_checkpoint_must_not_be_without_has_every_epoch() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
+        say_epoch(&mut recorder, 1);
+        let logs = folder.path().join("logs");
+        let growing = [EPOCHS, EVENTS, METRICS].map(|name| logs.join(name));
+        assert_eq!(recorder.growing(), growing);
+        // As a killed process leaves it.
+        assert_eq!(read_epochs(&growing[0]).unwrap().unwrap(), [examples::epoch_done(1)]);
+    }
+
+    #[test]
     fn the_log_of_rank_0_holds_the_summary() {
         let folder = tempfile::tempdir().unwrap();
-        let mut recorder = Recorder::open(settings(folder.path(), 0, History::default())).unwrap();
+        let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
         recorder.record(&Event::Started(examples::started(0))).unwrap();
         recorder.record(&Event::Finished(examples::finished())).unwrap();
         let log = fs::read_to_string(folder.path().join("logs/rank-0.log")).unwrap();
@@ -327,7 +381,7 @@ mod tests {
     #[test]
     fn a_sink_that_fails_is_named_and_the_others_have_the_event() {
         let folder = tempfile::tempdir().unwrap();
-        let mut recorder = Recorder::open(settings(folder.path(), 0, History::default())).unwrap();
+        let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
         recorder.metrics = Some(Lines::open(Path::new("/dev/full")).unwrap());
         let error = recorder.record(&Event::StepDone(examples::step_done(1))).unwrap_err();
         assert!(error.is_out_of_space(), "{error}");

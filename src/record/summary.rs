@@ -9,8 +9,8 @@ use crate::event::{Finished, Reason, TimeShares};
 /// Files and folders that the last lines name: what for, and where.
 pub(crate) type Places = Vec<(&'static str, PathBuf)>;
 
-/// The last lines of a run.
-pub(crate) fn summary(finished: &Finished, places: &Places) -> String {
+/// The last lines of the run `run`; if it can go on, the very last is the command that does it.
+pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String {
     let mut lines = vec![ending(finished)];
     if let Some(best) = &finished.best {
         let value = metric(&best.metric, best.value);
@@ -18,20 +18,23 @@ pub(crate) fn summary(finished: &Finished, places: &Places) -> String {
     }
     lines.push(format!("time: {}", shares(&finished.time, finished.seconds)));
     if let Some(peak) = finished.peak_memory {
-        lines.push(format!("memory: {peak} at most on rank 0"));
+        lines.push(format!("memory: peak {peak} (rank 0)"));
     }
     let width = places.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     lines.extend(places.iter().map(|(what, path)| format!("{what:<width$}  {}", path.display())));
+    if matches!(finished.reason, Reason::OutOfTime | Reason::Stopped | Reason::Abandoned) {
+        lines.push(format!("continue with: ddprun resume {run}"));
+    }
     escape(&lines.join("\n")).into_owned()
 }
 
 fn ending(finished: &Finished) -> String {
     let why = match finished.reason {
         Reason::Completed => "completed",
-        Reason::EarlyStopped => "stopped early, no more improvement,",
-        Reason::OutOfTime => "out of time",
-        Reason::Stopped => "stopped by request, the state is saved,",
-        Reason::Abandoned => "stopped by request, the state is not saved,",
+        Reason::EarlyStopped => "stopped early (no improvement)",
+        Reason::OutOfTime => "time limit reached",
+        Reason::Stopped => "stopped by request (state saved)",
+        Reason::Abandoned => "stopped by request (state not saved)",
     };
     let (time, rate) = (duration(finished.seconds), rate(finished.samples_per_second));
     format!("{why} after step {} in {time}, {rate}", finished.step)
@@ -67,7 +70,7 @@ mod tests {
             ("best", "checkpoints/shapes/r/best".into()),
             ("history", "logs/shapes/r/training_history.json".into()),
         ];
-        assert_snapshot!(summary(&examples::finished(), &places), @r"
+        assert_snapshot!(summary(&examples::finished(), "r", &places), @r"
         completed after step 50 in 2m 31s, 1234 samples/s
         best val/accuracy 72.50 % at step 40
         time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %,
@@ -89,7 +92,18 @@ mod tests {
     #[test]
     fn the_largest_memory_is_named_where_it_is_known() {
         let finished = Finished { peak_memory: Some(Bytes(400 << 20)), ..examples::finished() };
-        let text = summary(&finished, &Vec::new());
-        assert!(text.ends_with("\nmemory: 400.00 MiB at most on rank 0"), "{text}");
+        let text = summary(&finished, "r", &Vec::new());
+        assert!(text.ends_with("\nmemory: peak 400.00 MiB (rank 0)"), "{text}");
+    }
+
+    #[test]
+    fn the_last_line_of_a_run_that_was_stopped_continues_it() {
+        let places = vec![("best", "checkpoints/shapes/r/best".into())];
+        for reason in [Reason::OutOfTime, Reason::Stopped, Reason::Abandoned] {
+            let text = summary(&Finished { reason, ..examples::finished() }, "r-1", &places);
+            assert_eq!(text.lines().last(), Some("continue with: ddprun resume r-1"));
+        }
+        let over = Finished { reason: Reason::EarlyStopped, ..examples::finished() };
+        assert!(!summary(&over, "r-1", &places).contains("resume"));
     }
 }

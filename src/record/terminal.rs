@@ -2,13 +2,13 @@
 //! Nothing that happens to the terminal, not even its end, disturbs the training.
 
 use std::io::IsTerminal;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::line::{Context, line, step_numbers};
 use super::stderr::{say, takes_words};
-use super::text::{duration, time_left};
+use super::text::{self, duration, time_left};
 use crate::event::{Event, Started, StepDone};
 
 /// Two lines, so that neither is cut at 80 columns.
@@ -41,14 +41,16 @@ pub(crate) struct Terminal {
     screen: Screen,
     bar: ProgressBar,
     context: Context,
-    /// When this process's part of the run began, and after which step.
-    start: (Instant, u64),
+    pace: Pace,
+    /// Whether a recorded step has put its numbers beside the bar.
+    has_numbers: bool,
 }
 
 impl Terminal {
     pub(crate) fn new(screen: Screen) -> Self {
         let bar = ProgressBar::hidden();
-        Self { screen, bar, context: Context::default(), start: (Instant::now(), 0) }
+        let pace = Pace::from(0, Instant::now());
+        Self { screen, bar, context: Context::default(), pace, has_numbers: false }
     }
 
     /// Shows what an event says, and gives it back as text for the log of rank 0.
@@ -62,6 +64,9 @@ impl Terminal {
         }
         if let (Event::Started(started), Screen::Bar) = (event, self.screen) {
             self.bar = new_bar(started, &self.context);
+            if takes_words() {
+                self.bar.tick();
+            }
         }
         text
     }
@@ -76,10 +81,14 @@ impl Terminal {
         }
     }
 
-    /// Moves the bar to a step that is not recorded.
-    pub(crate) fn advance(&self, step_in_epoch: u64) {
-        if takes_words() {
-            self.bar.set_position(step_in_epoch);
+    /// Moves the bar to a step that is not recorded, of this loss.
+    pub(crate) fn advance(&mut self, step: u64, loss: f64) {
+        self.count(step);
+        if self.screen == Screen::Bar && takes_words() {
+            if !self.has_numbers && loss.is_finite() {
+                self.bar.set_message(format!("loss {}", text::loss(loss)));
+            }
+            self.move_bar(step);
         }
     }
 
@@ -95,44 +104,84 @@ impl Terminal {
         match event {
             Event::Started(started) => {
                 self.context = Context::of(started);
-                self.start = (Instant::now(), started.resumed_from);
+                self.pace = Pace::from(started.resumed_from, Instant::now());
             }
-            Event::StepDone(done) => {
-                let finished = done.step.saturating_sub(self.start.1);
-                let remaining = self.context.total_steps.saturating_sub(done.step);
-                self.context.time_left = time_left(self.start.0.elapsed(), finished, remaining);
-            }
+            Event::StepDone(done) => self.count(done.step),
+            Event::StepSkipped { step, .. } => self.advance(*step, f64::NAN),
             Event::Finished(_) | Event::Failed { .. } => self.close(),
             _ => {}
         }
     }
 
-    fn update(&self, done: &StepDone) {
-        if !takes_words() {
-            return;
+    /// Takes note that `step` is done.
+    fn count(&mut self, step: u64) {
+        self.pace.count(step, Instant::now());
+        let remaining = self.context.total_steps.saturating_sub(step);
+        let pace = self.pace.seconds_per_step().filter(|_| self.context.is_bounded());
+        self.context.time_left = time_left(pace, remaining);
+    }
+
+    fn update(&mut self, done: &StepDone) {
+        self.has_numbers = true;
+        if takes_words() {
+            self.bar.set_message(step_numbers(done));
+            self.move_bar(done.step);
         }
-        self.bar.set_prefix(prefix(done.epoch, &self.context));
-        self.bar.set_length(self.context.steps_of(done.epoch));
-        self.bar.set_message(step_numbers(done));
-        self.bar.set_position(done.step_in_epoch);
+    }
+
+    fn move_bar(&self, step: u64) {
+        let (epoch, position) = self.context.place_of(step);
+        self.bar.set_length(self.context.steps_of(epoch));
+        self.bar.set_prefix(prefix(epoch, &self.context));
+        self.bar.set_position(position);
+    }
+}
+
+/// How fast steps follow each other, with what happens between them: a mean that forgets.
+struct Pace {
+    /// The newest step, and when it was done.
+    last: (u64, Instant),
+    /// Both with weights that fade.
+    seconds: f64,
+    steps: f64,
+}
+
+impl Pace {
+    /// Time after which a step weighs a third of what it did.
+    const MEMORY: Duration = Duration::from_secs(120);
+
+    fn from(step: u64, now: Instant) -> Self {
+        Self { last: (step, now), seconds: 0.0, steps: 0.0 }
+    }
+
+    fn count(&mut self, step: u64, now: Instant) {
+        let passed = now.saturating_duration_since(self.last.1).as_secs_f64();
+        let fade = (-passed / Self::MEMORY.as_secs_f64()).exp();
+        self.seconds = self.seconds * fade + passed;
+        self.steps = self.steps * fade + step.saturating_sub(self.last.0) as f64;
+        self.last = (step, now);
+    }
+
+    /// `None` before the first step.
+    fn seconds_per_step(&self) -> Option<f64> {
+        (self.steps > 0.0).then(|| self.seconds / self.steps)
     }
 }
 
 /// The epoch, and the time that the whole run still takes.
 fn prefix(epoch: u64, context: &Context) -> String {
     let left = context.time_left.map(|left| format!("  ETA {}", duration(left.as_secs_f64())));
-    format!("epoch {epoch}/{}{}", context.epochs(), left.unwrap_or_default())
+    context.epoch(epoch) + &left.unwrap_or_default()
 }
 
 fn new_bar(started: &Started, context: &Context) -> ProgressBar {
     let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let per_epoch = started.steps_per_epoch.max(1);
-    let epoch = started.resumed_from / per_epoch + 1;
+    let (epoch, position) = context.place_of(started.resumed_from + 1);
     let bar =
         ProgressBar::with_draw_target(Some(context.steps_of(epoch)), ProgressDrawTarget::stderr());
     bar.set_style(style.progress_chars("━╸ "));
     bar.set_prefix(prefix(epoch, context));
-    bar.set_position(started.resumed_from % per_epoch);
+    bar.set_position(position - 1);
     bar
 }
 
@@ -161,5 +210,38 @@ mod tests {
         assert!(line.ends_with("  ETA 0.00 s"), "{line}");
         terminal.show(&Event::StepDone(examples::step_done(50)));
         assert_eq!(prefix(3, &terminal.context), "epoch 3/3");
+    }
+
+    #[test]
+    fn the_bar_and_the_time_left_move_with_each_step() {
+        let mut terminal = Terminal::new(Screen::Bar);
+        terminal.show(&Event::Started(examples::started(0)));
+        terminal.bar.set_draw_target(ProgressDrawTarget::hidden());
+        terminal.advance(1, 2.5);
+        assert_eq!((terminal.bar.position(), terminal.bar.message()), (1, "loss 2.5000".into()));
+        assert!(terminal.bar.prefix().starts_with("epoch 1/3  ETA "), "{}", terminal.bar.prefix());
+        terminal.show(&Event::StepDone(examples::step_done(2)));
+        terminal.advance(21, 2.5);
+        assert_eq!((terminal.bar.position(), terminal.bar.length()), (1, Some(20)));
+        assert!(terminal.bar.prefix().starts_with("epoch 2/3"), "{}", terminal.bar.prefix());
+        assert!(terminal.bar.message().starts_with("loss 0.5000  accuracy"), "the recorded step's");
+        terminal.advance(45, 2.5);
+        assert_eq!((terminal.bar.position(), terminal.bar.length()), (5, Some(10)));
+    }
+
+    #[test]
+    fn the_pace_follows_the_newest_steps() {
+        let start = Instant::now();
+        let mut pace = Pace::from(100, start);
+        assert_eq!(pace.seconds_per_step(), None);
+        let slow = |step: u64| start + Duration::from_secs(10 * (step - 100));
+        (101..=110).for_each(|step| pace.count(step, slow(step)));
+        assert!((pace.seconds_per_step().unwrap() - 10.0).abs() < 1e-9);
+        let fast = |step: u64| slow(110) + Duration::from_secs(step - 110);
+        (111..=700).for_each(|step| pace.count(step, fast(step)));
+        assert!(
+            (pace.seconds_per_step().unwrap() - 1.0).abs() < 0.1,
+            "the slow ones are forgotten"
+        );
     }
 }

@@ -51,19 +51,21 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// Time that `remaining` steps take if they take as long as the `done` ones; `None` before the first
-/// and after the last.
-pub(crate) fn time_left(elapsed: Duration, done: u64, remaining: u64) -> Option<Duration> {
+/// Time that `remaining` steps take at this pace; `None` before the first and after the last.
+pub(crate) fn time_left(seconds_per_step: Option<f64>, remaining: u64) -> Option<Duration> {
     if remaining == 0 {
         return None;
     }
-    let left = elapsed.as_secs_f64() * remaining as f64 / done as f64;
-    Duration::try_from_secs_f64(left).ok()
+    Duration::try_from_secs_f64(seconds_per_step? * remaining as f64).ok()
 }
 
-/// The value of a metric by its name: accuracies in percent, everything else like a loss.
+/// The value of a metric by its name: shares in percent, everything else like a loss.
 pub(crate) fn metric(name: &str, value: f64) -> String {
-    if name.ends_with("accuracy") { percent(value) } else { loss(value) }
+    if name.ends_with("accuracy") || name.ends_with("success") {
+        percent(value)
+    } else {
+        loss(value)
+    }
 }
 
 #[cfg(test)]
@@ -91,10 +93,9 @@ mod tests {
 
     #[test]
     fn time_left_is_proportional_and_unknown_at_first_and_untold_at_last() {
-        let minute = Duration::from_mins(1);
-        assert_eq!(time_left(minute, 30, 90), Some(Duration::from_mins(3)));
-        assert_eq!(time_left(minute, 0, 90), None);
-        assert_eq!(time_left(minute, 120, 0), None);
+        assert_eq!(time_left(Some(2.0), 90), Some(Duration::from_mins(3)));
+        assert_eq!(time_left(None, 90), None);
+        assert_eq!(time_left(Some(2.0), 0), None);
     }
 
     #[test]

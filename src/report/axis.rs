@@ -29,6 +29,14 @@ impl Axis {
         Self { range: 1.0 - margin..last + margin, ticks }
     }
 
+    /// Steps up to `last` with round numbers as ticks, and room for the markers of the first and last.
+    pub(crate) fn of_steps(last: f64) -> Self {
+        let last = last.max(1.0);
+        let margin = 0.02 * last;
+        let step = round_step(last / 6.0).max(1.0);
+        Self { range: -margin..last + margin, ticks: multiples(step, &(0.0..last + margin)) }
+    }
+
     /// All of `values` with some room, but not beyond `top`, nor below zero for the sake of room alone.
     pub(crate) fn of_values(values: impl Iterator<Item = f64>, top: f64) -> Self {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -106,6 +114,14 @@ mod tests {
         assert_eq!(ticks(5), [1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(ticks(100), [1.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0]);
         assert_eq!(ticks(43), [1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 43.0]);
+    }
+
+    #[test]
+    fn steps_begin_at_zero_and_have_round_ticks() {
+        let axis = Axis::of_steps(620.0);
+        assert_eq!(axis.ticks, [0.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0]);
+        assert!(axis.range.start < 0.0 && axis.range.end > 620.0);
+        assert_eq!(Axis::of_steps(1.0).ticks, [0.0, 1.0]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `History -> curves.png, curves.svg`: loss and accuracy over epochs, train and val, side by side. Without
-//! accuracies (regression) the second panel shows the learning rate.
+//! `Progress -> curves.png, curves.svg`: loss and accuracy over epochs, or over steps where there are too few epochs, train
+//! and val, side by side. Without accuracies (regression) the second panel shows the learning rate.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::Error;
 use super::panel::{Canvas, INK, Panel, Series};
 use super::picture::{self, Area, Drawn, Picture};
-use crate::event::History;
+use super::progress::{Progress, Unit};
 use crate::record::text::{self, escape};
 
 /// Name of the bitmap in the run's folder.
@@ -24,23 +24,26 @@ const RATE: RGBColor = RGBColor(26, 138, 122);
 /// Logical pixels.
 const SIZE: (u32, u32) = (1200, 480);
 
-/// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch `best` (from 1).
+/// Most points of a line by steps; of more, neighbours are averaged.
+const MOST: usize = 600;
+
+/// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch or step `best`.
 ///
 /// # Errors
 ///
 /// A picture cannot be drawn or written.
 pub fn write(
-    history: &History,
-    best: Option<usize>,
+    progress: &Progress,
+    best: Option<u64>,
     folder: &Path,
     title: &str,
 ) -> Result<(), Error> {
-    picture::write(&Curves { history, best, title: &escape(title) }, folder, [PNG, SVG])
+    picture::write(&Curves { progress, best, title: &escape(title) }, folder, [PNG, SVG])
 }
 
 struct Curves<'a> {
-    history: &'a History,
-    best: Option<usize>,
+    progress: &'a Progress,
+    best: Option<u64>,
     title: &'a str,
 }
 
@@ -50,85 +53,126 @@ impl Picture for Curves<'_> {
     }
 
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
-        let Self { history, best, title } = *self;
         let (head, body) = area.split_vertically((46.0 * canvas.scale) as u32);
         let (width, _) = head.dim_in_pixel();
         let style = canvas.text(22.0, INK).pos(Pos::new(HPos::Center, VPos::Center));
         let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
-        head.draw(&Text::new(title, middle, style))?;
-        let second = if history.has_accuracy() { accuracy(history, best) } else { rate(history) };
-        for (panel, half) in [loss(history, best), second].iter().zip(body.split_evenly((1, 2))) {
+        head.draw(&Text::new(self.title, middle, style))?;
+        for (panel, half) in [self.loss(), self.second()].iter().zip(body.split_evenly((1, 2))) {
             panel.draw(&half, canvas)?;
         }
         Ok(())
     }
 }
 
-fn loss(history: &History, best: Option<usize>) -> Panel<'_> {
-    Panel {
-        quantity: "loss",
-        series: train_and_val(&history.train_loss, &history.val_loss),
-        top: f64::INFINITY,
-        value: text::loss,
-        best,
+impl Curves<'_> {
+    fn loss(&self) -> Panel {
+        let unit = self.progress.unit;
+        let series = self.train_and_val("loss");
+        let (top, value, best) = (f64::INFINITY, text::loss as fn(f64) -> String, self.best);
+        Panel { unit, quantity: "loss", series, top, value, best }
+    }
+
+    fn second(&self) -> Panel {
+        let accuracy = self.train_and_val("accuracy");
+        if accuracy.iter().all(|series| series.points.is_empty()) {
+            self.rate()
+        } else {
+            self.accuracy(accuracy)
+        }
+    }
+
+    fn accuracy(&self, mut series: Vec<Series>) -> Panel {
+        let points = series.iter_mut().flat_map(|series| &mut series.points);
+        points.for_each(|(_, share)| *share *= 100.0);
+        Panel {
+            unit: self.progress.unit,
+            quantity: "accuracy (%)",
+            series,
+            top: 100.0,
+            value: |percent| text::percent(percent / 100.0),
+            best: self.best,
+        }
+    }
+
+    fn rate(&self) -> Panel {
+        let rows = self.progress.rows.iter();
+        let points = rows.filter_map(|row| Some((row.at as f64, row.lr?))).collect();
+        let series = vec![Series { label: "learning rate", color: RATE, points }];
+        let unit = self.progress.unit;
+        let (top, value) = (f64::INFINITY, text::short as fn(f64) -> String);
+        Panel { unit, quantity: "learning rate", series, top, value, best: None }
+    }
+
+    /// The validation is drawn above the training, which is noisier.
+    fn train_and_val(&self, metric: &str) -> Vec<Series> {
+        let points = |split: &str| self.progress.points(&format!("{split}/{metric}"));
+        let (label, train) = match self.progress.unit {
+            Unit::Epoch => ("train", points("train")),
+            Unit::Step => ("train (per step)", thinned(points("train"))),
+        };
+        vec![
+            Series { label, color: TRAIN, points: train },
+            Series { label: "val", color: VAL, points: points("val") },
+        ]
     }
 }
 
-fn accuracy(history: &History, best: Option<usize>) -> Panel<'_> {
-    Panel {
-        quantity: "accuracy (%)",
-        series: train_and_val(&history.train_acc, &history.val_acc),
-        top: 100.0,
-        value: |percent| text::percent(percent / 100.0),
-        best,
+/// At most [`MOST`] points: the means of neighbours, as many in each.
+fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    if points.len() <= MOST {
+        return points;
     }
-}
-
-fn rate(history: &History) -> Panel<'_> {
-    let values = &history.learning_rate;
-    Panel {
-        quantity: "learning rate",
-        series: vec![Series { label: "learning rate", color: RATE, values }],
-        top: f64::INFINITY,
-        value: text::short,
-        best: None,
-    }
-}
-
-fn train_and_val<'a>(train: &'a [Option<f64>], val: &'a [Option<f64>]) -> Vec<Series<'a>> {
-    vec![
-        Series { label: "train", color: TRAIN, values: train },
-        Series { label: "val", color: VAL, values: val },
-    ]
+    let mean = |some: &[(f64, f64)]| {
+        let (x, y) = some.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
+        (x / some.len() as f64, y / some.len() as f64)
+    };
+    points.chunks(points.len().div_ceil(MOST)).map(mean).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::progress::Row;
 
     /// A run of a classifier as they usually look.
-    fn classifier(n: usize) -> History {
-        let share = |epoch: usize| (epoch as f64 / n as f64).powf(0.35);
-        let each = |f: &dyn Fn(f64) -> f64| -> Vec<Option<f64>> {
-            (1..=n).map(|epoch| Some(f(share(epoch)))).collect()
+    fn classifier(n: u64) -> Progress {
+        let row = |at: u64| {
+            let x = (at as f64 / n as f64).powf(0.35);
+            let metrics = [
+                ("train/loss", 2.4 - 2.3 * x),
+                ("train/accuracy", 0.1 + 0.88 * x),
+                ("val/loss", 2.3 - 2.6 * x + 0.9 * x.powi(6)),
+                ("val/accuracy", 0.15 + 0.95 * x - 0.2 * x.powi(8)),
+            ];
+            let metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
+            Row { at, metrics, lr: Some(0.1 * (1.0 - x)) }
         };
-        History {
-            train_loss: each(&|x| 2.4 - 2.3 * x),
-            train_acc: each(&|x| 100.0 * (0.1 + 0.88 * x)),
-            val_loss: each(&|x| 2.3 - 2.6 * x + 0.9 * x.powi(6)),
-            val_acc: each(&|x| 100.0 * (0.15 + 0.95 * x - 0.2 * x.powi(8))),
-            learning_rate: each(&|x| 0.1 * (1.0 - x)),
+        Progress { unit: Unit::Epoch, rows: (1..=n).map(row).collect() }
+    }
+
+    fn regression(n: u64) -> Progress {
+        let mut progress = classifier(n);
+        progress
+            .rows
+            .iter_mut()
+            .for_each(|row| row.metrics.retain(|name, _| name.ends_with("loss")));
+        progress
+    }
+
+    /// Thousands of steps of which every twentieth is validated.
+    fn by_steps(n: u64) -> Progress {
+        let mut progress = Progress { unit: Unit::Step, ..classifier(n) };
+        for row in &mut progress.rows {
+            let is_validated = row.at.is_multiple_of(n / 8);
+            row.metrics.retain(|name, _| is_validated || name.starts_with("train"));
         }
+        progress
     }
 
-    fn regression(n: usize) -> History {
-        let none = vec![None; n];
-        History { train_acc: none.clone(), val_acc: none, ..classifier(n) }
-    }
-
-    fn svg(history: &History) -> String {
-        let best = Some(history.len());
-        picture::draw_svg(&Curves { history, best, title: "a <title> & more" }, SVG).unwrap()
+    fn svg(progress: &Progress) -> String {
+        let best = progress.rows.last().map(|row| row.at);
+        picture::draw_svg(&Curves { progress, best, title: "a <title> & more" }, SVG).unwrap()
     }
 
     #[test]
@@ -150,12 +194,28 @@ mod tests {
     #[test]
     fn one_epoch_gaps_and_nothing_at_all_can_be_drawn() {
         let mut gaps = classifier(6);
-        gaps.val_loss = vec![None, Some(1.0), None, Some(0.5), None, None];
-        gaps.val_acc = vec![None; 6];
-        for history in [classifier(1), gaps, regression(1), History::default(), classifier(300)] {
-            let text = svg(&history);
+        for row in &mut gaps.rows {
+            row.metrics.retain(|name, _| {
+                name != "val/accuracy" && (row.at.is_multiple_of(2) || name != "val/loss")
+            });
+        }
+        let nothing = Progress { rows: vec![], ..classifier(1) };
+        for progress in [classifier(1), gaps, regression(1), nothing, classifier(300)] {
+            let text = svg(&progress);
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_picture_by_steps_says_so() {
+        let text = svg(&by_steps(4000));
+        for words in ["step", "train (per step)", "best step 4000", "2000", "3000"] {
+            assert!(text.contains(&format!("\n{words}")), "`{words}` is missing");
+        }
+        assert!(!text.contains("epoch"));
+        let points: Vec<(f64, f64)> = (1..=4000).map(|x| (f64::from(x), 2.0)).collect();
+        let thin = thinned(points);
+        assert_eq!((thin.len(), thin[0]), (572, (4.0, 2.0)));
     }
 
     #[test]

@@ -2,22 +2,25 @@
 
 pub(crate) mod axis;
 pub mod curves;
+mod ending;
 mod find;
 pub(crate) mod panel;
 pub(crate) mod picture;
+mod progress;
 mod story;
 mod table;
 
 use std::path::{Path, PathBuf};
 
+pub use ending::Traces;
 pub use find::find_run;
+pub use progress::Progress;
 pub use story::story;
-pub use table::table;
 
-use crate::event::History;
+use crate::event::{EpochDone, Event, History};
 use crate::files;
-use crate::plan::{CheckpointPlan, Mode};
-use crate::record::{self, EVENTS, HISTORY, Log};
+use crate::plan::CheckpointPlan;
+use crate::record::{self, EPOCHS, EVENTS, HISTORY, Log};
 
 /// Why a report could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -57,81 +60,92 @@ pub enum Error {
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     /// Its finished epochs.
-    pub history: History,
+    pub epochs: Vec<EpochDone>,
     /// Its events; empty without the sink `jsonl`.
     pub log: Log,
+    /// What tells how it ended, beside its events.
+    pub traces: Traces,
 }
 
-/// Reads the records of the run in `folder`.
+impl Records {
+    /// The numbers of table and curves.
+    pub fn progress(&self) -> Progress {
+        Progress::of(&self.epochs, &self.log.effective())
+    }
+}
+
+/// Reads the records of the run in `folder`. What a run that failed at its start has not written is empty.
 ///
 /// # Errors
 ///
-/// There is no history, or a file cannot be understood.
+/// A file cannot be read or understood.
 pub fn read(folder: &Path) -> Result<Records, Error> {
-    let history = record::read_history(&folder.join(HISTORY))?;
     let events = folder.join(EVENTS);
     let log = if events.exists() { record::read_events(&events)? } else { Log::default() };
-    Ok(Records { history, log })
+    let epochs = match record::read_epochs(&folder.join(EPOCHS))? {
+        Some(epochs) => epochs,
+        None => older_epochs(folder, &log)?,
+    };
+    let traces = Traces::read(folder, &log.events);
+    Ok(Records { epochs, log, traces })
 }
 
-/// Draws the curves of the run in `folder` anew and gives its table and story as text. `plan` says which
-/// metric ranks its checkpoints.
+/// The epochs of a run by a ddprun that did not yet write them down one by one.
+fn older_epochs(folder: &Path, log: &Log) -> Result<Vec<EpochDone>, Error> {
+    let path = folder.join(HISTORY);
+    let history = if path.exists() { record::read_history(&path)? } else { History::default() };
+    let told: Vec<EpochDone> = log.effective().iter().filter_map(|at| epoch(&at.event)).collect();
+    Ok(if told.is_empty() { history.epochs(0) } else { told })
+}
+
+fn epoch(event: &Event) -> Option<EpochDone> {
+    match event {
+        Event::EpochDone(epoch) => Some(epoch.clone()),
+        _ => None,
+    }
+}
+
+/// Draws the curves of the run in `folder` anew, brings `training_history.json` up to date, which a killed run leaves some
+/// seconds old, and gives the run's table and story as text. `plan` says which metric ranks its checkpoints.
 ///
 /// # Errors
 ///
-/// The records cannot be read, or the pictures cannot be written.
+/// The records cannot be read, or the files cannot be written.
 pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
     let records = read(folder)?;
     let title = story::title(&records.log).unwrap_or_else(|| folder.display().to_string());
-    let best = best_epoch(&records.history, plan);
-    curves::write(&records.history, best, folder, &title)?;
-    let parts = [story(&records.log), table(&records.history, best)];
+    let progress = records.progress();
+    let best = progress.best(plan);
+    if records.traces.holder.is_none() {
+        settle(folder, &records)?;
+    }
+    if !progress.is_empty() {
+        curves::write(&progress, best, folder, &title)?;
+    }
+    let parts = [story(&records), table::table(&progress, best)];
     Ok(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n"))
 }
 
-/// The epoch, counted from 1, with the best value of the metric that ranks checkpoints; the first of
-/// equals. `None` if it was never measured at the end of an epoch.
-pub fn best_epoch(history: &History, plan: &CheckpointPlan) -> Option<usize> {
-    let values = match plan.monitor.as_str() {
-        "val/accuracy" => &history.val_acc,
-        "train/accuracy" => &history.train_acc,
-        "train/loss" => &history.train_loss,
-        _ => &history.val_loss,
-    };
-    let sign = if plan.mode == Mode::Min { 1.0 } else { -1.0 };
-    let known = values.iter().enumerate().filter_map(|(i, value)| Some((i, sign * (*value)?)));
-    known.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index + 1)
+/// Brings `training_history.json` up to date, of a run that does not do it itself any more.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
+    let history = History::of(&records.epochs);
+    let path = folder.join(HISTORY);
+    if folder.join(EPOCHS).exists() && record::read_history(&path).ok().as_ref() != Some(&history) {
+        record::write_history(&path, &history)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Event;
-    use crate::plan::{Cadence, RunFolders, Sink};
+    use crate::plan::{Mode, RunFolders, Sink};
     use crate::record::{Recorder, Screen, Settings, examples};
-
-    fn ranked_by(monitor: &str, mode: Mode) -> CheckpointPlan {
-        CheckpointPlan {
-            dir: "checkpoints".into(),
-            every: Cadence::Epochs(1),
-            keep_last: 1,
-            keep_best: 1,
-            monitor: monitor.into(),
-            mode,
-        }
-    }
-
-    #[test]
-    fn the_best_epoch_is_that_of_the_monitored_metric_and_the_first_of_equals() {
-        let history = History {
-            val_acc: vec![Some(50.0), None, Some(70.0), Some(70.0)],
-            val_loss: vec![Some(0.4), Some(0.1), Some(0.3), Some(0.2)],
-            ..History::default()
-        };
-        assert_eq!(best_epoch(&history, &ranked_by("val/accuracy", Mode::Max)), Some(3));
-        assert_eq!(best_epoch(&history, &ranked_by("val/loss", Mode::Min)), Some(2));
-        assert_eq!(best_epoch(&history, &ranked_by("train/loss", Mode::Min)), None);
-    }
+    use crate::report::progress::tests::ranked_by;
 
     #[test]
     fn a_recorded_run_is_reported_from_its_folder_alone() {
@@ -145,8 +159,9 @@ mod tests {
             run,
             sinks: vec![Sink::Jsonl],
             screen: Screen::Silent,
-            history: History::default(),
+            inherited: History::default(),
             resumed_from: 0,
+            total_steps: 50,
         };
         let mut recorder = Recorder::open(settings).unwrap();
         recorder.record(&Event::Started(examples::started(0))).unwrap();
@@ -155,6 +170,10 @@ mod tests {
         }
         recorder.record(&Event::Finished(examples::finished())).unwrap();
         drop(recorder);
+        let history = folder.path().join(HISTORY);
+        let whole = std::fs::read(&history).unwrap();
+        // As a killed run leaves it.
+        record::write_history(&history, &History::default()).unwrap();
 
         let text = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
         assert!(text.starts_with("shapes  20261120-132556-3fa2"), "{text}");
@@ -163,14 +182,26 @@ mod tests {
         for name in ["curves.png", "curves.svg"] {
             assert!(folder.path().join(name).metadata().unwrap().len() > 5_000, "{name}");
         }
+        assert!(std::fs::read(&history).unwrap() == whole, "the history is up to date");
     }
 
     #[test]
-    fn a_folder_without_a_run_is_named() {
+    fn a_run_that_failed_at_its_start_has_a_report() {
         let folder = tempfile::tempdir().unwrap();
-        let plan = ranked_by("val/loss", Mode::Min);
-        let message = write(folder.path(), &plan).unwrap_err().to_string();
-        assert!(message.starts_with("cannot read `"), "{message}");
-        assert!(message.contains(HISTORY), "{message}");
+        let text = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
+        assert!(text.ends_with("\nkilled before its first step, or its events are not recorded\n"));
+        assert!(
+            !folder.path().join("curves.png").exists() && !folder.path().join(HISTORY).exists()
+        );
+    }
+
+    #[test]
+    fn the_epochs_of_an_older_run_are_in_its_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let epochs: Vec<EpochDone> = (1..=3).map(examples::epoch_done).collect();
+        let path = folder.path().join(HISTORY);
+        record::write_history(&path, &History::of(&epochs)).unwrap();
+        let records = read(folder.path()).unwrap();
+        assert_eq!(History::of(&records.epochs), History::of(&epochs));
     }
 }

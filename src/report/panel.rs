@@ -6,6 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::axis::Axis;
+use super::progress::Unit;
 
 /// The family that is registered for measuring and for bitmaps; viewers of SVG pick their own.
 pub(crate) const FONT: &str = "sans-serif";
@@ -21,24 +22,26 @@ const MARGIN: f64 = 18.0;
 const LABEL_WIDTH: f64 = 66.0;
 
 /// One line.
-pub(crate) struct Series<'a> {
+pub(crate) struct Series {
     pub(crate) label: &'static str,
     pub(crate) color: RGBColor,
-    /// One per epoch; gaps are bridged.
-    pub(crate) values: &'a [Option<f64>],
+    /// Epoch or step, and value, in order.
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// One panel.
-pub(crate) struct Panel<'a> {
+pub(crate) struct Panel {
+    /// What the horizontal axis counts.
+    pub(crate) unit: Unit,
     /// Words at the vertical axis.
     pub(crate) quantity: &'static str,
-    pub(crate) series: Vec<Series<'a>>,
+    pub(crate) series: Vec<Series>,
     /// What no value exceeds.
     pub(crate) top: f64,
-    /// How the value at the best epoch is written.
+    /// How the value at the best place is written.
     pub(crate) value: fn(f64) -> String,
-    /// Epoch to mark, counted from 1, on the last series.
-    pub(crate) best: Option<usize>,
+    /// Epoch or step to mark on the last series.
+    pub(crate) best: Option<u64>,
 }
 
 /// How to draw on a backend.
@@ -71,14 +74,18 @@ type Area<DB> = DrawingArea<DB, Shift>;
 type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 type Chart<'a, DB> = ChartContext<'a, DB, Cartesian2d<Axis, Axis>>;
 
-impl Panel<'_> {
+impl Panel {
     /// Draws the panel into `area`.
     pub(crate) fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let (legend, plot) = area.split_vertically(canvas.px(LEGEND_HEIGHT));
         self.draw_legend(&legend, canvas)?;
-        let n = self.series.iter().map(|series| series.values.len()).max().unwrap_or(0);
-        let known = self.series.iter().flat_map(|series| series.values).filter_map(|value| *value);
-        let y = Axis::of_values(known, self.top);
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let last = points().map(|point| point.0).fold(0.0, f64::max);
+        let x = match self.unit {
+            Unit::Epoch => Axis::of_epochs(last as usize),
+            Unit::Step => Axis::of_steps(last),
+        };
+        let y = Axis::of_values(points().map(|point| point.1), self.top);
 
         let mut chart = ChartBuilder::on(&plot)
             .margin_left(canvas.px(MARGIN))
@@ -86,9 +93,9 @@ impl Panel<'_> {
             .margin_top(canvas.px(8.0))
             .x_label_area_size(canvas.px(52.0))
             .y_label_area_size(canvas.px(LABEL_WIDTH))
-            .build_cartesian_2d(Axis::of_epochs(n), y.clone())?;
+            .build_cartesian_2d(x, y.clone())?;
         self.draw_mesh(&mut chart, &y, canvas)?;
-        self.draw_best_epoch(&mut chart, &y, canvas)?;
+        self.draw_best_place(&mut chart, &y, canvas)?;
         for series in &self.series {
             draw_series(&mut chart, series, canvas)?;
         }
@@ -108,30 +115,30 @@ impl Panel<'_> {
             .axis_style(canvas.line(FRAME, 1.0))
             .set_all_tick_mark_size(canvas.px(4.0))
             .y_label_offset(canvas.px(canvas.lift))
-            .x_label_formatter(&|epoch| format!("{epoch:.0}"))
+            .x_label_formatter(&|at| format!("{at:.0}"))
             .y_label_formatter(&|value| y.tick(*value))
             .label_style(canvas.text(16.0, FAINT_INK))
             .axis_desc_style(canvas.text(18.0, INK))
-            .x_desc("epoch")
+            .x_desc(self.unit.word())
             .y_desc(self.quantity)
             .draw()
     }
 
-    /// A dashed line at the best epoch.
-    fn draw_best_epoch<DB: DrawingBackend>(
+    /// A dashed line at the best epoch or step.
+    fn draw_best_place<DB: DrawingBackend>(
         &self,
         chart: &mut Chart<'_, DB>,
         y: &Axis,
         canvas: Canvas,
     ) -> Drawn<DB> {
-        let Some(epoch) = self.best else { return Ok(()) };
-        let ends = [(epoch as f64, y.range.start), (epoch as f64, y.range.end)];
+        let Some(at) = self.best else { return Ok(()) };
+        let ends = [(at as f64, y.range.start), (at as f64, y.range.end)];
         let (dash, gap) = (canvas.px(5.0) as u32, canvas.px(4.0) as u32);
         let dashes = DashedLineSeries::new(ends, dash, gap, canvas.line(FRAME, 1.2));
         chart.draw_series(dashes).map(|_| ())
     }
 
-    /// A ring on the last series at the best epoch.
+    /// A ring on the last series at the best epoch or step.
     fn draw_best_ring<DB: DrawingBackend>(
         &self,
         chart: &mut Chart<'_, DB>,
@@ -139,7 +146,7 @@ impl Panel<'_> {
     ) -> Drawn<DB> {
         let Some(best) = self.best_point() else { return Ok(()) };
         let disc = |(size, color): (f64, RGBColor)| {
-            Circle::new((best.epoch as f64, best.value), canvas.px(size), color.filled())
+            Circle::new((best.at as f64, best.value), canvas.px(size), color.filled())
         };
         chart.draw_series(ring(best.color).map(disc)).map(|_| ())
     }
@@ -154,7 +161,7 @@ impl Panel<'_> {
             area.estimate_text_size(words, &style).map(|(width, _)| f64::from(width) / canvas.scale)
         };
         let mut x = MARGIN + LABEL_WIDTH;
-        for series in self.series.iter().filter(|series| has_values(series)) {
+        for series in self.series.iter().filter(|series| !series.points.is_empty()) {
             let ends = [x, x + 24.0].map(|x| (canvas.px(x), canvas.px(middle)));
             area.draw(&PathElement::new(ends, canvas.line(series.color, 3.0)))?;
             x += 32.0 + write(series.label, x + 32.0)? + 26.0;
@@ -164,19 +171,20 @@ impl Panel<'_> {
             let center = (canvas.px(x + 6.0), canvas.px(middle));
             area.draw(&Circle::new(center, canvas.px(size), color.filled()))?;
         }
-        write(&format!("best epoch {}: {}", best.epoch, (self.value)(best.value)), x + 20.0)?;
+        let unit = self.unit.word();
+        write(&format!("best {unit} {}: {}", best.at, (self.value)(best.value)), x + 20.0)?;
         Ok(())
     }
 
     fn best_point(&self) -> Option<Best> {
-        let (epoch, series) = (self.best?, self.series.last()?);
-        let value = series.values.get(epoch.checked_sub(1)?).copied().flatten()?;
-        Some(Best { epoch, value, color: series.color })
+        let (at, series) = (self.best?, self.series.last()?);
+        let (_, value) = series.points.iter().find(|point| point.0 == at as f64)?;
+        Some(Best { at, value: *value, color: series.color })
     }
 }
 
 struct Best {
-    epoch: usize,
+    at: u64,
     value: f64,
     color: RGBColor,
 }
@@ -186,22 +194,15 @@ fn ring(color: RGBColor) -> [(f64, RGBColor); 2] {
     [(6.5, color), (4.0, WHITE)]
 }
 
-fn has_values(series: &Series<'_>) -> bool {
-    series.values.iter().any(Option::is_some)
-}
-
 fn draw_series<DB: DrawingBackend>(
     chart: &mut Chart<'_, DB>,
-    series: &Series<'_>,
+    series: &Series,
     canvas: Canvas,
 ) -> Drawn<DB> {
-    let points: Vec<(f64, f64)> = (1u32..)
-        .zip(series.values)
-        .filter_map(|(epoch, value)| Some((f64::from(epoch), (*value)?)))
-        .collect();
+    let points = &series.points;
     let line = LineSeries::new(points.iter().copied(), canvas.line(series.color, 2.4));
     chart.draw_series(line)?;
-    // Markers of many epochs would run into each other.
+    // Markers of many points would run into each other.
     let radius = if points.len() == 1 { 5.0 } else { 3.2 };
     let marked = if points.len() <= 40 { &points[..] } else { &[] };
     let dot = |point: &(f64, f64)| Circle::new(*point, canvas.px(radius), series.color.filled());

@@ -1,33 +1,44 @@
-//! Events -> what happened in a run, in a few lines. Pure.
+//! Records -> what happened in a run, in a few lines. Pure.
 
+use super::Records;
+use super::ending::ending;
 use crate::event::{Event, Started};
 use crate::record::text::escape;
-use crate::record::{Context, Log, Stamped, line, restart, summary};
+use crate::record::{Context, Log, Stamped, line, restart};
 
 /// Name and run, for titles; `None` if the log does not say.
 pub(crate) fn title(log: &Log) -> Option<String> {
-    first_start(log).map(|started| format!("{} · {}", started.name, started.run))
+    starts(log).next_back().map(|started| format!("{} · {}", started.name, started.run))
 }
 
-/// What the run was, how often it was continued, what it warned of, and how it ended. Empty without
-/// events.
-pub fn story(log: &Log) -> String {
-    let Some(started) = first_start(log) else { return String::new() };
-    let mut lines = vec![format!("{}  {}", started.name, started.run)];
-    lines.extend(started.arithmetic.iter().cloned());
-    lines.push(ranks(started));
+/// What the run is, how often it was continued, what it warned of, how its test went, and how it ended.
+pub fn story(records: &Records) -> String {
+    let Records { log, traces, .. } = records;
+    let mut lines = Vec::new();
+    match starts(log).next_back() {
+        // Of a run that was given more epochs, the newest numbers hold.
+        Some(started) => lines.extend(description(started)),
+        None => lines.push(traces.run.clone()),
+    }
     lines.extend(log.events.iter().filter_map(later_start));
     let events = log.effective();
-    lines.extend(events.iter().filter_map(|stamped| warning(&stamped.event)));
-    lines.push(ending(&events));
+    lines.extend(events.iter().filter_map(|stamped| told(&stamped.event)));
+    lines.push(ending(&events, traces));
     if log.n_unreadable > 0 {
         lines.push(format!("{} lines of the log are unreadable", log.n_unreadable));
     }
     escape(&lines.join("\n")).into_owned() + "\n"
 }
 
-fn first_start(log: &Log) -> Option<&Started> {
-    log.events.iter().find_map(|stamped| match &stamped.event {
+fn description(started: &Started) -> Vec<String> {
+    let mut lines = vec![format!("{}  {}", started.name, started.run)];
+    lines.extend(started.arithmetic.iter().cloned());
+    lines.push(ranks(started));
+    lines
+}
+
+fn starts(log: &Log) -> impl DoubleEndedIterator<Item = &Started> {
+    log.events.iter().filter_map(|stamped| match &stamped.event {
         Event::Started(started) => Some(started),
         _ => None,
     })
@@ -39,7 +50,12 @@ fn ranks(started: &Started) -> String {
     let mut kinds = devices.clone();
     kinds.dedup();
     let (kinds, ranks) = (kinds.join(", "), if n == 1 { "rank" } else { "ranks" });
-    format!("{n} {ranks} on {kinds}, {total_steps} steps in epochs of {steps_per_epoch}")
+    let steps = if Context::of(started).is_bounded() {
+        format!("{total_steps} steps in epochs of {steps_per_epoch}")
+    } else {
+        format!("epochs of {steps_per_epoch} steps")
+    };
+    format!("{n} {ranks} on {kinds}, {steps}")
 }
 
 fn later_start(stamped: &Stamped) -> Option<String> {
@@ -54,22 +70,13 @@ fn later_start(stamped: &Stamped) -> Option<String> {
     }
 }
 
-fn warning(event: &Event) -> Option<String> {
-    let is_told =
-        matches!(event, Event::Warned { .. } | Event::Straggler(_) | Event::StepSkipped { .. });
+/// Warnings, and the result of the test.
+fn told(event: &Event) -> Option<String> {
+    let is_told = matches!(
+        event,
+        Event::Warned { .. } | Event::Straggler(_) | Event::StepSkipped { .. } | Event::Tested(_)
+    );
     is_told.then(|| line(event, &Context::default())).flatten()
-}
-
-/// The last word, or what its absence means.
-fn ending(events: &[&Stamped]) -> String {
-    let last_step = events.iter().map(|stamped| stamped.step).max().unwrap_or(0);
-    let mut last_words = events.iter().rev().map(|stamped| &stamped.event);
-    // A run that is over may still warn of what it missed.
-    match last_words.find(|event| !matches!(event, Event::Warned { .. })) {
-        Some(Event::Finished(finished)) => summary(finished, &Vec::new()),
-        Some(event @ Event::Failed { .. }) => line(event, &Context::default()).unwrap_or_default(),
-        _ => format!("no end is recorded: the run goes on, or was killed after step {last_step}"),
-    }
 }
 
 #[cfg(test)]
@@ -77,13 +84,18 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
+    use crate::event::Evaluated;
     use crate::record::examples;
-    use crate::units::Rank;
+    use crate::report::ending::Traces;
 
     fn log(events: Vec<Event>) -> Log {
         let time = "2026-11-20T13:25:56Z".parse().unwrap();
         let stamp = |event: Event| Stamped { time, step: event.step().unwrap_or(7), event };
         Log { events: events.into_iter().map(stamp).collect(), n_unreadable: 0 }
+    }
+
+    fn told_of(events: Vec<Event>) -> String {
+        story(&Records { log: log(events), ..Records::default() })
     }
 
     #[test]
@@ -94,17 +106,22 @@ mod tests {
             Event::StepDone(examples::step_done(30)),
             Event::Started(Started { restarts: vec!["rank 1".into()], ..examples::started(20) }),
             Event::Warned { message: "the disk is slow".into() },
+            Event::Tested(Evaluated {
+                metrics: [("test/loss".to_owned(), 0.5)].into(),
+                ..examples::evaluated(40)
+            }),
             Event::Finished(examples::finished()),
             Event::Warned { message: "the run missed what it should reach".into() },
         ];
-        assert_snapshot!(story(&log(events)), @r"
+        assert_snapshot!(told_of(events), @r"
         shapes  20261120-132556-3fa2
         128 = 32 x 2 ranks x 2 passes
         lr 0.05 = 0.1 x 128/256 (linear)
         2 ranks on cpu, 50 steps in epochs of 20
         resumed after step 20 at 2026-11-20T13:25:56Z: restart 1, because of rank 1
-        step 3 skipped: a gradient is not finite; loss scale 32768 from here
+        step 3 skipped: a gradient is not finite; loss scale now 32768
         warning: the disk is slow
+        test loss 0.5000  (weights of step 40, 1000 samples)
         warning: the run missed what it should reach
         completed after step 50 in 2m 31s, 1234 samples/s
         best val/accuracy 72.50 % at step 40
@@ -114,20 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_an_end_and_a_failed_one_say_so() {
-        let running =
-            vec![Event::Started(examples::started(0)), Event::StepDone(examples::step_done(30))];
-        let last = |events| story(&log(events)).lines().last().unwrap().to_owned();
-        assert_snapshot!(last(running.clone()),
-            @"no end is recorded: the run goes on, or was killed after step 30");
-        let failed = Event::Failed { rank: Rank(1), step: 31, message: "the disk is full".into() };
-        let failed = running.into_iter().chain([failed]).collect();
-        assert_snapshot!(last(failed), @"rank 1 failed at step 31: the disk is full");
+    fn a_run_that_was_given_more_epochs_is_told_by_its_newest_numbers() {
+        let arithmetic = vec!["80 steps = 4 epochs".to_owned()];
+        let longer = Started { arithmetic, total_steps: 80, ..examples::started(50) };
+        let text = told_of(vec![Event::Started(examples::started(0)), Event::Started(longer)]);
+        assert!(text.contains("80 steps = 4 epochs\n2 ranks on cpu, 80 steps"), "{text}");
+        assert!(!text.contains("50 steps"), "{text}");
     }
 
     #[test]
-    fn no_events_make_no_story() {
-        assert_eq!(story(&Log::default()), "");
+    fn a_run_without_events_has_its_end_at_least() {
+        let failure = Some("failed at step 0 (loading the data, exit 3): no files".to_owned());
+        let traces = Traces { run: "r-1".into(), failure, ..Traces::default() };
+        let text = story(&Records { traces, ..Records::default() });
+        assert_eq!(text, "r-1\nfailed at step 0 (loading the data, exit 3): no files\n");
         assert_eq!(title(&Log::default()), None);
     }
 }

@@ -63,7 +63,9 @@ pub(crate) fn assemble(
         let link = link.clone();
         move |step, phase| link.progress(step, phase)
     }));
-    let voice = Voice::open(&plan, rank, &folders, engine.state())?;
+    let state = engine.state_mut();
+    let from = (state.step, std::mem::take(&mut state.history));
+    let voice = Voice::open(&plan, rank, &folders, from)?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, voice.growing())?)
     } else {
@@ -89,7 +91,7 @@ pub(crate) fn assemble(
     let started = started(&run, rank_plan.causes);
     run.record(&started)?;
     for damage in passed_over {
-        let message = format!("a newer checkpoint was passed over: {damage}");
+        let message = format!("skipped a newer checkpoint: {damage}");
         run.record(&Event::Warned { message })?;
     }
     Ok(run)

@@ -104,6 +104,7 @@ impl Error {
             Self::Checkpoint(error) if error.is_storage() => exit::STORAGE,
             Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => exit::NUMERIC,
             Self::Checkpoint(checkpoint::Error::Thread(_)) | Self::Thread { .. } => exit::RESOURCE,
+            Self::Record(record::Error::Thread { .. }) => exit::RESOURCE,
             Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
             Self::Files(_) | Self::Record(_) => exit::STORAGE,
             Self::Partition { .. } | Self::Panic(_) => exit::BUG,
@@ -152,6 +153,7 @@ impl Error {
         match self {
             Self::Data(error) => error.help(),
             Self::Engine(error) => error.help(),
+            Self::Record(record::Error::Thread { .. }) => None,
             Self::Files(_) | Self::Record(_) => Some(
                 "make room or choose another folder with `logging.dir` and `checkpoint.dir`, then \
                  `ddprun resume`"

@@ -1,5 +1,7 @@
 //! The training loop of one rank: steps, and what happens at their edges.
 
+use std::collections::BTreeMap;
+
 use crate::checkpoint::Importance;
 use crate::data::audit::{Partition, Taken, audit};
 use crate::data::loader::{Loader, Request, Settings};
@@ -29,7 +31,9 @@ pub(crate) enum Ending {
 pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
     let total = run.plan.length.total_steps;
     if run.engine.state().step >= total {
-        let message = format!("nothing is left to do: all {total} steps are done and saved");
+        let message = format!(
+            "already complete: all {total} steps are done; raise `train.epochs` or `train.steps` to continue"
+        );
         run.record(&Event::Warned { message })?;
         return Ok(Ending::Done(Reason::Completed));
     }
@@ -157,7 +161,7 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
         return run.record(&Event::StepSkipped { step, loss_scale });
     }
     if !edge.is_due(run.plan.logging.every) && !edge.ends_epoch {
-        run.voice.advance(edge.step_in_epoch);
+        run.voice.advance(report.step, report.loss);
         return Ok(());
     }
     let samples_per_second = run.pace();
@@ -209,7 +213,7 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
 }
 
 /// Metrics over the validation set with the parameters as they are.
-pub(crate) fn measure(run: &mut RankRun) -> Result<std::collections::BTreeMap<String, f64>, Error> {
+pub(crate) fn measure(run: &mut RankRun) -> Result<BTreeMap<String, f64>, Error> {
     let data = run.splits.val.clone();
     let (chunks, feed) = Feed::of_split(&run.plan, Split::Val, data, run.rank)?;
     let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
@@ -232,15 +236,24 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
         train_accuracy: report.accuracy.map(|_| sums.correct as f64 / sums.answers.max(1) as f64),
         val_loss: metric("val/loss"),
         val_accuracy: metric("val/accuracy"),
+        metrics: if evaluated { other_metrics(&state.metrics) } else { BTreeMap::new() },
         lr: report.lr,
         seconds,
     };
-    state.sums = crate::engine::EpochSums::default();
-    state.history.push(&done);
-    // The records of an epoch are synced: how long a disk takes for that says nothing about the step.
-    run.link.progress(edge.step, Phase::Saving);
+    if edge.ends_epoch {
+        // The last epoch of a run may be cut short; it goes on if the run is given more steps.
+        state.sums = crate::engine::EpochSums::default();
+    }
     failpoint::reach("epoch");
     run.record(&Event::EpochDone(done))
+}
+
+/// What the validation measured beside loss and accuracy.
+fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let is_other =
+        |name: &str| name.starts_with("val/") && name != "val/loss" && name != "val/accuracy";
+    let others = metrics.iter().filter(|(name, _)| is_other(name));
+    others.map(|(name, value)| (name.clone(), *value)).collect()
 }
 
 /// Whether the run ends at this edge, and why.

@@ -3,8 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::engine::TrainState;
-use crate::event::Event;
+use crate::event::{Event, History};
 use crate::plan::{Plan, RunFolders};
 use crate::record::{Context, Error, RankLog, Recorder, Screen, Settings, device_line, line};
 use crate::units::Rank;
@@ -23,20 +22,21 @@ pub(crate) enum Voice {
 }
 
 impl Voice {
-    /// The voice of `rank`, in a run that continues from `state`.
+    /// The voice of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds.
     pub(crate) fn open(
         plan: &Plan,
         rank: Rank,
         run: &RunFolders,
-        state: &TrainState,
+        (step, inherited): (u64, History),
     ) -> Result<Self, Error> {
         if rank.is_first() {
             let settings = Settings {
                 run: run.clone(),
                 sinks: plan.logging.sinks.clone(),
                 screen: Screen::detect(no_color().as_deref()),
-                history: state.history.clone(),
-                resumed_from: state.step,
+                inherited,
+                resumed_from: step,
+                total_steps: plan.length.total_steps,
             };
             return Ok(Self::First(Box::new(Recorder::open(settings)?)));
         }
@@ -55,10 +55,10 @@ impl Voice {
         }
     }
 
-    /// Moves the bar to a step that is not recorded.
-    pub(crate) fn advance(&self, step_in_epoch: u64) {
+    /// Moves the bar to a step that is not recorded, of this loss.
+    pub(crate) fn advance(&mut self, step: u64, loss: f64) {
         if let Self::First(recorder) = self {
-            recorder.advance(step_in_epoch);
+            recorder.advance(step, loss);
         }
     }
 

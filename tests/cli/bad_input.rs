@@ -330,6 +330,6 @@ fn a_disk_that_fills_up_leaves_the_checkpoints_before_it_untouched() {
     let newest = left.split_whitespace().rfind(|name| name.starts_with("step-")).unwrap();
     assert!(ended.stderr.contains(&format!("/{newest}`")), "{newest}: {}", ended.stderr);
     let verified = fs::read_to_string(lab.path("verified.txt")).unwrap();
-    assert_eq!(verified.matches(": whole").count(), 2, "{verified}");
+    assert_eq!(verified.matches(": intact").count(), 2, "{verified}");
     lab.is_clean();
 }

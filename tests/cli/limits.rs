@@ -158,7 +158,7 @@ fn weights_that_are_not_finite_reach_no_checkpoint() {
     let huge = ["optimizer.lr=1e6", "optimizer.weight_decay=1e36", "validation.every=never"];
     let ended = lab.run(&[&["small.toml"], &huge[..]].concat());
     ended.has_code(4);
-    ended.says(&["is not finite after step 1: no checkpoint is made of it", "`optimizer.lr`"]);
+    ended.says(&["is not finite after step 1: refusing to save it", "`optimizer.lr`"]);
     assert!(lab.steps().is_empty());
     lab.is_clean();
 }

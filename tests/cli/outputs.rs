@@ -31,7 +31,7 @@ fn a_run_leaves_exactly_the_documented_files() {
     let lab = Lab::with(&small_resnet());
     lab.run_to(0, &["small.toml"]);
     let logs = ["experiment.toml", "resolved.toml", "environment.json", "run.json", ".lock"];
-    let records = ["events.jsonl", "metrics.csv", "training_history.json"];
+    let records = ["events.jsonl", "metrics.csv", "epochs.jsonl", "training_history.json"];
     let rest = ["curves.png", "curves.svg", "rank-0.log", "rank-1.log"];
     assert_eq!(names(&lab.run_folder()), set(&[&logs[..], &records, &rest].concat()));
     let links = ["latest", "best", "checkpoint_latest", "checkpoint_best"];
@@ -236,4 +236,140 @@ fn a_run_on_one_machine_owns_no_internet_socket() {
     running.signal(Signal::TERM);
     running.wait().has_code(75);
     lab.is_clean();
+}
+
+/// Runs the binary to its end with this fail point.
+fn run_with(lab: &Lab, args: &[&str], point: &str) -> crate::running::Ended {
+    let mut command = lab.ddprun(args);
+    command.env("DDPRUN_FP", point).env("RUST_BACKTRACE", "0");
+    crate::running::spawn(command).wait()
+}
+
+#[test]
+fn a_report_says_how_the_run_ended() {
+    let lab = Lab::new();
+    let ending = || lab.run_to(0, &["report"]).stdout;
+    let failed = run_with(&lab, &["small.toml"], "forward=kill@1,3");
+    failed.has_code(5);
+    assert!(
+        ending().contains("\nfailed at step 3 (forward, exit 5): rank 1 was killed"),
+        "{}",
+        ending()
+    );
+    lab.run_to(0, &["resume"]);
+    assert!(ending().contains("\ncompleted after step 12 in "), "{}", ending());
+    lab.run_to(0, &["resume"]).says(&["already complete: all 12 steps are done"]);
+    assert!(ending().contains("\ncompleted after step 12 in "), "{}", ending());
+    lab.run_to(0, &["resume", "train.epochs=3"]);
+    let page = ending();
+    assert!(page.contains("18 steps = 3 epochs") && !page.contains("= 2 epochs"), "{page}");
+    assert!(page.contains("\ncompleted after step 18 in "), "{page}");
+    let diverged = Lab::new();
+    diverged.run_to(4, &["small.toml", "optimizer.lr=1e30"]);
+    let page = diverged.run_to(0, &["report"]).stdout;
+    assert!(page.contains("\nfailed at step ") && page.contains(", exit 4): "), "{page}");
+    let early = Lab::new();
+    run_with(&early, &["small.toml"], "joining=kill@1,0").has_code(5);
+    let page = early.run_to(0, &["report"]).stdout;
+    assert!(page.contains("\nfailed at step 0 (joining, exit 5): "), "{page}");
+}
+
+#[test]
+fn the_history_of_a_run_that_was_killed_is_completed_by_its_report() {
+    let lab = Lab::with(SLOW);
+    let mut running = lab.start(&["small.toml"]);
+    lab.wait_for_step(&mut running, 40);
+    rustix::process::kill_process_group(crate::running::pid_of(running.pid()), Signal::KILL)
+        .unwrap();
+    running.wait();
+    let read = |name: &str| fs::read_to_string(lab.run_folder().join(name)).unwrap();
+    let epochs = read("epochs.jsonl").lines().count();
+    assert!(epochs >= 3, "{epochs}");
+    let page = lab.run_to(0, &["report"]).stdout;
+    assert!(page.contains("\nkilled after step ") && page.contains("`ddprun resume 2"), "{page}");
+    let history: Value = serde_json::from_str(&read("training_history.json")).unwrap();
+    assert_eq!(history["train_loss"].as_array().unwrap().len(), epochs);
+}
+
+#[test]
+fn a_run_by_steps_has_curves_and_a_table_by_steps() {
+    let text = BASE.replace("epochs = 2", "steps = 5").replace("\"csv\"]", "\"csv\", \"curves\"]");
+    let lab = Lab::with(&(text + "\n[validation]\nevery = \"1 step\"\n"));
+    let ended = lab.run_to(0, &["small.toml"]);
+    ended.says(&["5 steps, less than one epoch\n", "step 2/5  train loss ", "  val loss "]);
+    let svg = fs::read_to_string(lab.run_folder().join("curves.svg")).unwrap();
+    assert!(svg.contains("\nstep") && !svg.contains("\nepoch"), "by steps");
+    let page = lab.run_to(0, &["report"]).stdout;
+    assert!(
+        page.contains("\nstep  train loss  train acc  val loss  val acc  learning rate\n"),
+        "{page}"
+    );
+    let rows = page.lines().skip_while(|line| !line.starts_with("step  ")).count();
+    assert_eq!(rows, 1 + 5, "{page}");
+    let history = fs::read_to_string(lab.run_folder().join("training_history.json")).unwrap();
+    let history: Value = serde_json::from_str(&history).unwrap();
+    assert_eq!(history["val_loss"].as_array().unwrap().len(), 1, "one epoch, cut short");
+}
+
+#[test]
+fn the_last_line_of_a_run_that_can_go_on_is_the_command() {
+    let lab = Lab::with(SLOW);
+    let mut running = lab.start(&["small.toml"]);
+    lab.wait_for_step(&mut running, 3);
+    running.signal(Signal::TERM);
+    let command = |stderr: &str| {
+        let last = stderr.trim_end().lines().last().unwrap().to_owned();
+        last.strip_prefix("continue with: ddprun ").unwrap_or_else(|| panic!("{stderr}")).to_owned()
+    };
+    let ended = running.wait();
+    ended.has_code(75);
+    let resume = command(&ended.stderr);
+    let words: Vec<&str> = resume.split(' ').chain(["train.time=1ms"]).collect();
+    let out_of_time = lab.run_to(0, &words);
+    out_of_time.says(&["time limit reached after step "]);
+    assert_eq!(command(&out_of_time.stderr), resume);
+}
+
+#[test]
+fn an_export_takes_a_run_and_refuses_what_is_none() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    let id = lab.run_folder().file_name().unwrap().to_str().unwrap().to_owned();
+    let latest = lab.checkpoints().join("latest/model.safetensors");
+    for run in ["small", &id, lab.checkpoints().to_str().unwrap()] {
+        lab.run_to(0, &["checkpoint", "export", run, "w.safetensors", "--latest"]);
+        let (exported, saved) =
+            (fs::read(lab.path("w.safetensors")).unwrap(), fs::read(&latest).unwrap());
+        let names = |bytes: &[u8]| -> Vec<String> {
+            let tensors = SafeTensors::deserialize(bytes).unwrap();
+            tensors.names().into_iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(names(&exported), names(&saved), "{run}");
+        fs::remove_file(lab.path("w.safetensors")).unwrap();
+        lab.run_to(0, &["checkpoint", "verify", run]);
+        lab.run_to(0, &["checkpoint", "show", run]);
+    }
+    let refused = lab.run_to(2, &["checkpoint", "export", "small", "model.pt"]);
+    refused.says(&["`model.pt` would hold safetensors", "do: write `model.safetensors`"]);
+    assert!(!lab.path("model.pt").exists());
+    for verb in [&["export", "nosuch", "x"][..], &["show", "nosuch"], &["verify", "nosuch"]] {
+        let ended = lab.run_to(2, &[&["checkpoint"], verb].concat());
+        ended.says(&["error: there is no run or checkpoint `nosuch`", "do: name a run"]);
+    }
+}
+
+#[test]
+fn never_is_never_unless_the_run_is_stopped_or_the_best_are_asked_for() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "checkpoint.every=never"]);
+    assert!(lab.steps().is_empty());
+    let page = lab.run_to(0, &["plan", "small.toml", "checkpoint.every=never"]).stdout;
+    assert!(page.contains("only when the run is stopped early; kept: newest 1\n"), "{page}");
+    let best = ["small.toml", "checkpoint.every=never", "checkpoint.keep_best=1"];
+    let page = lab.run_to(0, &[&["plan"][..], &best].concat()).stdout;
+    let line = "only when the run is stopped early and at each new lowest val/loss; kept: newest 1, lowest val/loss 1\n";
+    assert!(page.contains(line), "{page}");
+    let other = Lab::new();
+    other.run_to(0, &best);
+    assert!(!other.steps().is_empty());
 }

@@ -26,7 +26,8 @@ const FEW: usize = 9;
 /// Subsets that are drawn where there are more.
 const DRAWN: u64 = 40;
 /// What of a run's folder decides whether it can go on.
-const RECORDS: [&str; 4] = ["run.json", "resolved.toml", "events.jsonl", "metrics.csv"];
+const RECORDS: [&str; 5] =
+    ["run.json", "resolved.toml", "events.jsonl", "metrics.csv", "epochs.jsonl"];
 
 /// A run whose calls were noted, and what it wrote.
 struct Noted {
@@ -222,11 +223,21 @@ impl Noted {
 
     /// The records hold what was said up to the checkpoint of `step`, which a resumed run does not say again.
     fn must_say(&self, tree: &Tree, step: u64) -> Result<(), String> {
-        for name in &RECORDS[2..] {
-            let Some(Content::File(bytes)) = tree.get(&self.logs.join(name)) else {
-                return Err(format!("`{name}` is gone"));
-            };
-            let text = String::from_utf8_lossy(bytes);
+        let text_of = |tree: &Tree, name: &str| match tree.get(&self.logs.join(name)) {
+            Some(Content::File(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+            _ => Err(format!("`{name}` is gone")),
+        };
+        let epochs = text_of(tree, RECORDS[4])?;
+        let whole = text_of(&self.disk.seen(self.disk.calls.len()), RECORDS[4])?;
+        let is_over = |line: &&str| {
+            let epoch: serde_json::Value = serde_json::from_str(line).unwrap();
+            epoch["step"].as_u64().unwrap() <= step
+        };
+        if let Some(missing) = whole.lines().filter(is_over).find(|line| !epochs.contains(line)) {
+            return Err(format!("`{}` does not have {missing}", RECORDS[4]));
+        }
+        for name in &RECORDS[2..4] {
+            let text = text_of(tree, name)?;
             let said: BTreeSet<u64> = text.lines().filter_map(step_in).collect();
             if let Some(missing) = (1..=step).find(|step| !said.contains(step)) {
                 return Err(format!("`{name}` does not have step {missing} of {step}"));

@@ -206,7 +206,7 @@ fn resuming_a_finished_run_changes_nothing_and_says_so() {
     lab.run_to(0, &["small.toml"]);
     let before = bits(&lab);
     let again = lab.run_to(0, &["resume"]);
-    again.says(&["resumed after step 12", "nothing is left to do: all 12 steps are done"]);
+    again.says(&["resumed after step 12", "already complete: all 12 steps are done"]);
     bits(&lab).must_be(&before);
     lab.is_clean();
 }
@@ -273,7 +273,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     let before = bits(&lab);
     flip_a_bit(&newer.join("model.safetensors"));
     let resumed = lab.run_to(0, &["resume"]);
-    resumed.says(&["warning: ", "a newer checkpoint was passed over", "step-00000012"]);
+    resumed.says(&["warning: ", "skipped a newer checkpoint", "step-00000012"]);
     resumed.says(&["is damaged: `model.safetensors`", "resumed after step 6\n"]);
     bits(&lab).must_be(&before);
     lab.is_clean();
@@ -296,7 +296,7 @@ fn verify_finds_a_bit_that_was_turned_in_any_file() {
     let folder = lab.checkpoints();
     let folder = folder.to_str().unwrap();
     let whole = lab.run_to(0, &["checkpoint", "verify", folder]);
-    assert_eq!(whole.stdout.matches(": whole\n").count(), 2, "{}", whole.stdout);
+    assert_eq!(whole.stdout.matches(": intact\n").count(), 2, "{}", whole.stdout);
     let files = ["model.safetensors", "optimizer.safetensors", "state.json"];
     // A manifest that is not what it was cannot be read, or has another seal.
     for (name, named) in files.map(|name| (name, name)).into_iter().chain([("MANIFEST.json", "")]) {
@@ -305,12 +305,12 @@ fn verify_finds_a_bit_that_was_turned_in_any_file() {
         flip_a_bit(&path);
         let damaged = lab.run_to(7, &["checkpoint", "verify", folder]);
         damaged.says(&["step-00000006` is damaged", named]);
-        assert_eq!(damaged.stdout.matches(": whole\n").count(), 1, "{name}: {}", damaged.stdout);
+        assert_eq!(damaged.stdout.matches(": intact\n").count(), 1, "{name}: {}", damaged.stdout);
         fs::write(&path, intact).unwrap();
     }
     for words in [&["small"][..], &[]] {
         let again = lab.run_to(0, &[&["checkpoint", "verify"], words].concat());
-        assert_eq!(again.stdout.matches(": whole\n").count(), 2, "{}", again.stdout);
+        assert_eq!(again.stdout.matches(": intact\n").count(), 2, "{}", again.stdout);
     }
     lab.is_clean();
 }

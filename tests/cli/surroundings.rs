@@ -225,7 +225,7 @@ fn a_checkpoint_that_ends_at_any_byte_or_page_leaves_those_before_it() {
         let left = fs::read_to_string(lab.path("left.txt")).unwrap();
         let verified = fs::read_to_string(lab.path("verified.txt")).unwrap();
         assert!(!left.contains("tmp"), "{pages}: {left}");
-        assert_eq!(verified.matches(": whole").count(), left.matches("step-").count(), "{pages}");
+        assert_eq!(verified.matches(": intact").count(), left.matches("step-").count(), "{pages}");
         full += u32::from(ended.code == 6);
         lab.is_clean();
     }
