@@ -32,8 +32,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    Calendar, CommHook, Convolutions, Expectation, Interval, LossKind, Mode, NoiseScheduler,
-    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem, TransformKind,
+    BackboneMode, Calendar, CommHook, Convolutions, Expectation, Interval, LossKind, Mode,
+    NoiseScheduler, OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem,
+    TransformKind,
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
@@ -53,7 +54,7 @@ pub use model::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan};
 pub use optimizer::{EmaPlan, OptimizerPlan, UpdateRule, scale_lr};
 pub use precision::{ClipPlan, Precision, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
-pub use schedule::{SchedulePlan, ScheduleRule};
+pub use schedule::{CYCLED_MOMENTUM, SchedulePlan, ScheduleRule};
 pub use shapes::Shapes;
 pub use show::{Costs, json, page};
 pub use transforms::TransformPlan;

@@ -8,6 +8,9 @@ use crate::config::{Loaded, Problem};
 use crate::plan::keep::better;
 use crate::plan::{Interval, LengthPlan, Mode};
 
+/// Lowest and highest momentum of `one_cycle`: `OneCycleLR`'s defaults.
+pub const CYCLED_MOMENTUM: [f64; 2] = [0.85, 0.95];
+
 /// Learning rate over time: a linear warm-up, then a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SchedulePlan {
@@ -62,7 +65,7 @@ pub enum ScheduleRule {
         /// Floor.
         min_lr: f64,
     },
-    /// `OneCycleLR` with cosine annealing, by steps.
+    /// `OneCycleLR` with cosine annealing, by steps; it moves the momentum, or Adam's first beta, too.
     OneCycle {
         /// Steps of the cycle.
         total: u64,
@@ -101,8 +104,8 @@ pub(crate) fn decide(
         let what = format!("{warmup_steps} steps must be shorter than the run, which has {total}");
         return Err(loaded.problem("scheduler.warmup", what));
     }
-    if asked.eta_min.is_some_and(|eta_min| eta_min >= lr) {
-        let what = format!("must be less than the learning rate, {lr}");
+    if asked.eta_min.is_some_and(|eta_min| eta_min > lr) {
+        let what = format!("must be at most the learning rate, {lr}");
         return Err(loaded.problem("scheduler.eta_min", what));
     }
     let interval = match (asked.name, asked.interval) {
@@ -114,12 +117,46 @@ pub(crate) fn decide(
     }
     let after_warmup = length.total_steps.saturating_sub(warmup_steps);
     let intervals = after_warmup.div_ceil(interval).max(1);
-    Ok(SchedulePlan {
-        warmup_steps,
-        warmup_start_factor: asked.warmup_start_factor,
-        interval,
-        rule: rule(asked, intervals),
-    })
+    let rule = rule(asked, intervals);
+    if let Some((key, what, help)) = impossible(&rule, lr, length.is_bounded().then_some(intervals))
+    {
+        return Err(loaded.problem_at(key, given_or_name(loaded, key), what).help(help));
+    }
+    let warmup_start_factor = asked.warmup_start_factor;
+    Ok(SchedulePlan { warmup_steps, warmup_start_factor, interval, rule })
+}
+
+/// Where a problem with `key` is drawn: under it, or under the rule that brings its default.
+fn given_or_name<'a>(loaded: &Loaded, key: &'a str) -> &'a str {
+    if loaded.is_given(key) { key } else { "scheduler.name" }
+}
+
+/// The key of a rule that gives no rates, why, and what to do; `intervals` = those of the run, if they are known.
+fn impossible(
+    rule: &ScheduleRule,
+    lr: f64,
+    intervals: Option<u64>,
+) -> Option<(&'static str, String, &'static str)> {
+    match *rule {
+        // The rate is that of the peak before the second step: PyTorch divides by zero, or leaves the rise out.
+        ScheduleRule::OneCycle { total, pct_start, .. }
+            if pct_start > 0.0 && pct_start * total as f64 <= 1.0 =>
+        {
+            let what =
+                format!("leaves no step in which the rate rises: {pct_start} of {total} steps");
+            let help = "train for longer, or give a larger share; 0 begins at the peak";
+            Some(("scheduler.pct_start", what, help))
+        }
+        ScheduleRule::Exponential { gamma } => {
+            let moves = i32::try_from(intervals?.saturating_sub(1)).unwrap_or(i32::MAX);
+            let last = lr * gamma.powi(moves).min(f64::MAX);
+            (last > f64::from(f32::MAX)).then(|| {
+                let what = format!("takes the learning rate past the largest number of 32 bits: {lr} x {gamma}^{moves}");
+                ("scheduler.gamma", what, "train for fewer steps, or give a factor nearer to 1")
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Noam's rule, whose warm-up is a part of it.

@@ -6,8 +6,8 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Behaviour, Cadence, ChunkPlan, Facts, InstructionSource, Memory, Mode, Plan,
-    Precision, ScheduleRule, SourcePlan, UpdateRule, graph,
+    BackendPlan, Behaviour, CYCLED_MOMENTUM, Cadence, ChunkPlan, Facts, InstructionSource, Memory,
+    Mode, Plan, Precision, ScheduleRule, SourcePlan, UpdateRule, graph,
 };
 
 /// Widest value in the table of keys.
@@ -189,7 +189,8 @@ fn schedule(plan: &Plan) -> String {
             format!("noam: up for {warmup} steps, then down with their root")
         }
         ScheduleRule::OneCycle { total, pct_start, .. } => {
-            format!("one_cycle over {total} steps, rising for {} %", shown(pct_start * 100.0))
+            let rise = shown(pct_start * 100.0);
+            format!("one_cycle over {total} steps, rising for {rise} %{}", cycled(plan))
         }
         ScheduleRule::Plateau { monitor, factor, patience, .. } => {
             format!("plateau: x {} when {monitor} rests for more than {patience}", shown(*factor))
@@ -200,6 +201,18 @@ fn schedule(plan: &Plan) -> String {
         steps => {
             let from = shown(schedule.warmup_start_factor * 100.0);
             format!("{rule}, after {steps} steps of warm-up from {from} %")
+        }
+    }
+}
+
+/// What `one_cycle` moves beside the rate.
+fn cycled(plan: &Plan) -> String {
+    let [low, high] = CYCLED_MOMENTUM.map(shown);
+    match plan.optimizer.rule {
+        UpdateRule::Sgd { momentum: 0.0, .. } => String::new(),
+        UpdateRule::Sgd { .. } => format!(", momentum from {high} to {low} and back"),
+        UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => {
+            format!(", beta1 from {high} to {low} and back")
         }
     }
 }
@@ -217,7 +230,8 @@ fn optimizer(plan: &Plan) -> String {
         plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
     let ema = plan.ema.map_or(String::new(), |ema| {
         let power = ema.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
-        format!(", averaged: {}{power}", shown(ema.decay))
+        let buffers = if ema.use_buffers { ", with buffers" } else { "" };
+        format!(", averaged: {}{power}{buffers}", shown(ema.decay))
     });
     format!("{rule}, weight decay {}{clip}{ema}", shown(plan.optimizer.weight_decay))
 }
