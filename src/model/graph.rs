@@ -104,6 +104,8 @@ impl Node {
         let builder = root.pp(&layer.path);
         let inputs = layer.input.features().unwrap_or(0);
         let outputs = layer.output.features().unwrap_or(0);
+        let draws = layer.draws.as_ref().unwrap_or(&layer.path);
+        let dropout = |p: &f64| Dropout::new(&root.pp(draws), *p);
         Ok(match &layer.op {
             LayerOp::Conv2d { window, groups, bias, init } => {
                 let shape = conv_shape(inputs, outputs, *window, *groups);
@@ -133,19 +135,19 @@ impl Node {
                 let init = Init::Normal(POSITION_STD);
                 Self::Positions(Embedding::with_init(&builder, steps, outputs, init)?, steps)
             }
-            LayerOp::Attention { heads, causal, dropout } => Self::Attention(SelfAttention {
+            LayerOp::Attention { heads, causal, dropout: p } => Self::Attention(SelfAttention {
                 qkv: Linear::new(&builder.pp("qkv"), inputs, 3 * inputs)?,
                 proj: Linear::new(&builder.pp("proj"), inputs, inputs)?,
                 heads: *heads,
                 causal: *causal,
-                dropout: Dropout::new(&builder, *dropout),
+                dropout: dropout(p),
             }),
             LayerOp::Relu => Self::Nonlinearity(Nonlinearity::Relu),
             LayerOp::Gelu => Self::Nonlinearity(Nonlinearity::Gelu),
             LayerOp::Silu => Self::Nonlinearity(Nonlinearity::Silu),
             LayerOp::Sigmoid => Self::Nonlinearity(Nonlinearity::Sigmoid),
             LayerOp::Tanh => Self::Nonlinearity(Nonlinearity::Tanh),
-            LayerOp::Dropout { p } => Self::Dropout(Dropout::new(&builder, *p)),
+            LayerOp::Dropout { p } => Self::Dropout(dropout(p)),
             LayerOp::MaxPool2d { window } => Self::MaxPool(*window),
             LayerOp::AvgPool2d { window } => Self::AvgPool(*window),
             LayerOp::GlobalAvgPool => Self::GlobalAvgPool,

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::config::{Vocabulary, load, load_text};
 use crate::model::Registry;
-use crate::nn::{Buffer, Param, Params, Pass};
+use crate::nn::{Buffer, Builder, Dropout, Param, Params, Pass};
 use crate::ops::{GradientSink, count_flops};
 use crate::plan::{DataFacts, Facts, LayerPlan, ModelPlan, Plan, Precision, SourcePlan, Stem};
 use crate::rng::{Key, Purpose};
@@ -102,6 +102,49 @@ fn every_parameter_of_a_transformer_in_layers_learns() {
     assert_eq!(still.map(|(_, name)| *name).collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
+/// The plan of a graph with these layers for images of 28x28 pixels.
+fn of_layers(layers: &str) -> ModelPlan {
+    let text = format!(
+        "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
+    );
+    let vocabulary = Vocabulary { models: vec!["graph".to_owned()] };
+    let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
+    let facts = facts(SourcePlan::Mnist { dir: "d".into() }, Some(vec![1, 28, 28]));
+    let registry = Registry::default();
+    Plan::new(&loaded, &facts, &|model| registry.describe(model)).unwrap().model
+}
+
+#[test]
+fn every_dropout_has_a_mask_of_its_own_with_and_without_keys() {
+    let half = r#"{ name = "dropout", p = 0.5 }"#;
+    let plan = of_layers(&format!(
+        r#"{{ name = "concat", layers = [
+            {half},
+            {{ name = "sequential", layers = [{half}] }},
+            {{ name = "sequential", layers = [{{ name = "sequential", layers = [{half}] }}] }},
+            {{ name = "sequential", key = "a", layers = [{half}] }},
+            {{ name = "residual", layers = [{half}] }} ] }},
+           {{ name = "flatten" }}, {{ name = "linear" }}"#
+    ));
+    let nodes = super::nodes(&plan.layers[..1], &Builder::new(1)).unwrap();
+    let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+    let x = Tensor::ones((1, 28, 28, 1), DType::F32, &Device::Cpu).unwrap();
+    let y = super::run(&nodes, x.clone(), &pass).unwrap();
+    let branch = |i: usize| -> Vec<f32> {
+        y.narrow(3, i, 1).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    };
+    let mut masks: Vec<Vec<f32>> = (0..5).map(branch).collect();
+    masks[4].iter_mut().for_each(|sum| *sum -= 1.0);
+    for (i, mask) in masks.iter().enumerate() {
+        assert!(masks[..i].iter().all(|other| other != mask), "branch {i}");
+    }
+    // Those whose path is theirs alone draw by it, as ever.
+    for (path, mask) in [("0", &masks[0]), ("a.0", &masks[3])] {
+        let alone = Dropout::new(&Builder::new(1).pp(path), 0.5).forward(&x, &pass).unwrap();
+        assert_eq!(alone.flatten_all().unwrap().to_vec1::<f32>().unwrap(), *mask);
+    }
+}
+
 #[test]
 fn layers_of_every_kind_run_in_both_modes() {
     let layers = r#"
@@ -116,17 +159,10 @@ fn layers_of_every_kind_run_in_both_modes() {
         { name = "residual", layers = [{ name = "layer_norm", key = "n" }, { name = "attention", key = "t", n_heads = 3, p = 0.1 }, { name = "tanh" }] },
         { name = "batch_norm", key = "m" }, { name = "dropout", p = 0.2 }, { name = "sigmoid" },
         { name = "flatten" }, { name = "linear", key = "fc", out_features = 6 }, { name = "gelu" }, { name = "linear", key = "head" }"#;
-    let text = format!(
-        "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
-    );
-    let vocabulary = Vocabulary { models: vec!["graph".to_owned()] };
-    let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
-    let facts = facts(SourcePlan::Mnist { dir: "d".into() }, Some(vec![1, 28, 28]));
-    let registry = Registry::default();
-    let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).unwrap().model;
+    let plan = of_layers(layers);
     let sum: usize = plan.layers.iter().map(LayerPlan::parameters).sum();
     assert_eq!(sum, plan.n_parameters);
-    let (model, _) = registry.build(&plan, 1).unwrap();
+    let (model, _) = Registry::default().build(&plan, 1).unwrap();
     let x = Tensor::ones((3, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
     let key = Key::new(1, Purpose::Dropout, 0, 0);
     for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {

@@ -21,6 +21,8 @@ pub(super) struct Inference<'a> {
     outputs: usize,
     /// Names that have parameters already.
     taken: BTreeSet<String>,
+    /// Names that random numbers are drawn by already.
+    drawn: BTreeSet<String>,
     layers: usize,
     depth: usize,
 }
@@ -36,7 +38,14 @@ struct Place<'a> {
 
 impl<'a> Inference<'a> {
     pub(super) fn new(loaded: &'a Loaded, outputs: usize) -> Self {
-        Self { loaded, outputs, taken: BTreeSet::new(), layers: 0, depth: 0 }
+        Self {
+            loaded,
+            outputs,
+            taken: BTreeSet::new(),
+            drawn: BTreeSet::new(),
+            layers: 0,
+            depth: 0,
+        }
     }
 
     /// Layers one after another; their parameters are called by `prefix` and their own keys.
@@ -84,7 +93,8 @@ impl<'a> Inference<'a> {
             let path = format!("{}.{time}", place.path);
             let layers = self.sequence(&list, layers, input, &path)?;
             let output = layers.last().map_or(input, |last| last.output);
-            plans.push(LayerPlan { path, op: LayerOp::Sequential { layers }, input, output });
+            let op = LayerOp::Sequential { layers };
+            plans.push(LayerPlan { path, draws: None, op, input, output });
             input = output;
         }
         Ok(plans)
@@ -92,7 +102,8 @@ impl<'a> Inference<'a> {
 
     fn one(&mut self, place: &Place<'_>, layer: &Layer) -> Result<LayerPlan, Problem> {
         let (op, output) = self.decide(place, layer)?;
-        let plan = LayerPlan { path: place.path.to_owned(), op, input: place.input, output };
+        let (path, draws) = (place.path.to_owned(), self.draws(place, &op));
+        let plan = LayerPlan { path, draws, op, input: place.input, output };
         let is_leaf = inner(layer).0.is_empty();
         if is_leaf && plan.parameters() > 0 && !self.taken.insert(plan.path.clone()) {
             let what =
@@ -100,6 +111,14 @@ impl<'a> Inference<'a> {
             return Err(self.refused(place, what).help("give one of them another `key`"));
         }
         Ok(plan)
+    }
+
+    /// A name of its own for the random numbers of a layer whose path another one has: containers without a key add
+    /// nothing to the paths of their layers.
+    fn draws(&mut self, place: &Place<'_>, op: &LayerOp) -> Option<String> {
+        let draws = matches!(op, LayerOp::Dropout { .. } | LayerOp::Attention { .. });
+        let is_twin = draws && !self.drawn.insert(place.path.to_owned());
+        is_twin.then(|| format!("{} at {}", place.path, place.at))
     }
 
     fn decide(&mut self, place: &Place<'_>, layer: &Layer) -> Result<(LayerOp, Flow), Problem> {

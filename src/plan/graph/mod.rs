@@ -20,6 +20,9 @@ pub(crate) use table::rows;
 pub struct LayerPlan {
     /// What its parameters are called by: `layer1.0.conv1`.
     pub path: String,
+    /// What its random numbers are called by, where `path` is that of an earlier layer that draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draws: Option<String>,
     /// What it does.
     pub op: LayerOp,
     /// What it takes.
