@@ -45,7 +45,7 @@ impl Split {
 }
 
 impl Engine {
-    /// Metrics over all samples of `split`: `val/loss`, and `val/accuracy` for classifiers, `val/mse` and
+    /// Metrics over all samples of `split`: `val/loss` (without label smoothing), and `val/accuracy` for classifiers, `val/mse` and
     /// `val/mae` for numbers, of the averaged parameters where there are averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
     /// ranks.
     ///
@@ -60,8 +60,14 @@ impl Engine {
     ) -> Result<BTreeMap<String, f64>, Error> {
         self.broadcast_buffers()?;
         let step = self.state.step;
-        self.averaged(|engine| engine.evaluate_parameters(split, chunks, next))
-            .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
+        self.averaged(|engine| {
+            // Now these are their averages, if they have some, which are rank 0's too.
+            if engine.plan.ema.is_some_and(|ema| ema.use_buffers) {
+                engine.broadcast_buffers()?;
+            }
+            engine.evaluate_parameters(split, chunks, next)
+        })
+        .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
     }
 
     fn evaluate_parameters(
@@ -99,7 +105,7 @@ impl Engine {
     }
 
     fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {
-        let plan = &self.plan.loss;
+        let plan = &self.plan.loss.measured();
         let convolutions = self.plan.convolutions;
         let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use crate::ops::{
-    IGNORED_LABEL, cross_entropy, cross_entropy_sum, mae, mse, score_classes, score_mae, score_mse,
+    IGNORED_LABEL, count_correct, cross_entropy, cross_entropy_sum, mae, mse, score_mae, score_mse,
     time_frequency,
 };
 use crate::plan::{LossKind, LossPlan};
@@ -29,7 +29,7 @@ pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Re
     match plan.kind {
         LossKind::CrossEntropy => {
             let (outputs, targets) = rows(outputs, targets)?;
-            let right = score_classes(&outputs, &targets, 0.0)?.n_correct;
+            let right = count_correct(&outputs, &targets)?;
             Ok([right as u64, counted(&targets)? as u64])
         }
         LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency => Ok([0, 0]),

@@ -16,6 +16,8 @@ use super::storage::{output, read, slice, tensor};
 
 /// The label of a sample that does not count, as `ignore_index` of PyTorch; possible in i64 labels only.
 pub const IGNORED_LABEL: i64 = -100;
+/// Rows that one thread is done with sooner than others are woken.
+const FEW_ROWS: usize = 16;
 
 /// Mean over the samples that count of -sum target log softmax(logits), with target = (1 - smoothing)
 /// one-hot + smoothing / classes, as `torch.nn.CrossEntropyLoss(label_smoothing=...)`.
@@ -108,6 +110,30 @@ pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
     })
 }
 
+/// Number of samples that count and whose largest logit (the first, if several) is that of their label.
+///
+/// # Errors
+///
+/// As [`cross_entropy`], but no sample need count.
+pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
+    let labels = checked_labels(logits, labels)?;
+    #[cfg(feature = "cuda")]
+    if logits.device().is_cuda() {
+        let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
+        let (gpu, at) = (cuda::Gpu::of_tensor(&logits)?, cuda::of_tensor(&logits)?);
+        let best = cuda::CrossEntropy::best(&gpu, at, &cuda::Targets::Labels(&labels), sizes)?;
+        let best = best.to_vec1::<u32>()?;
+        let is_right = |(label, best): &(&Option<usize>, u32)| **label == Some(*best as usize);
+        return Ok(labels.iter().zip(best).filter(is_right).count());
+    }
+    read([logits], |[values]| {
+        let rows = values.par_chunks_exact(values.len() / labels.len()).with_min_len(FEW_ROWS);
+        let is_right =
+            |(row, label): &(&[f32], &Option<usize>)| **label == Some(first_maximum(row));
+        Ok(rows.zip(&labels).filter(is_right).count())
+    })
+}
+
 /// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: nobody waits for it. `labels` as
 /// [`cross_entropy`]'s on a GPU.
 #[cfg(feature = "cuda")]
@@ -189,7 +215,7 @@ fn apply(logits: &Tensor, targets: Targets, smoothing: f64, divisor: f64) -> Res
 impl CrossEntropy {
     /// Loss of each row, 0 where it does not count.
     fn losses(&self, logits: &[f32], classes: usize) -> Result<Vec<(f64, Option<Row>)>> {
-        let rows = logits.par_chunks_exact(classes).with_min_len(16);
+        let rows = logits.par_chunks_exact(classes).with_min_len(FEW_ROWS);
         let counted = |(loss, row)| (loss, Some(row));
         match &self.targets {
             Targets::Labels(labels) => {

@@ -62,7 +62,8 @@ pub use linear::{LinearActivation, linear, linear_activated};
 #[cfg(feature = "cuda")]
 pub(crate) use loss::best_classes;
 pub use loss::{
-    ClassScores, IGNORED_LABEL, cross_entropy, cross_entropy_soft, cross_entropy_sum, score_classes,
+    ClassScores, IGNORED_LABEL, count_correct, cross_entropy, cross_entropy_soft,
+    cross_entropy_sum, score_classes,
 };
 pub use moving_average::{Average, moving_average};
 pub use norm::{Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running};

@@ -17,6 +17,14 @@ pub struct LossPlan {
     pub alpha: f64,
 }
 
+impl LossPlan {
+    /// What an evaluation measures: the loss without label smoothing, so that it says the same whatever a run smooths.
+    #[must_use]
+    pub fn measured(self) -> Self {
+        Self { label_smoothing: 0.0, ..self }
+    }
+}
+
 /// Cross-entropy needs classes; the losses of numbers need data without.
 pub(crate) fn decide(loaded: &Loaded, data: &DataFacts) -> Result<LossPlan, Problem> {
     let asked = &loaded.experiment.loss;

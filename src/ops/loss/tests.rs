@@ -197,6 +197,21 @@ fn scores_sum_to_the_loss_and_count_the_hits() -> Result<()> {
 }
 
 #[test]
+fn hits_are_counted_alike_alone_and_in_parallel() -> Result<()> {
+    for (n, classes) in [(1usize, 1usize), (7, 3), (1000, 5)] {
+        // Few values, so that many rows have several largest ones.
+        let rounded = |v: &f32| (2.0 * v).round();
+        let logits: Vec<f32> = values("logits", 0, n * classes).iter().map(rounded).collect();
+        let logits = tensor(logits, (n, classes))?;
+        let given: Vec<i64> =
+            (0..n).map(|i| if i % 5 == 4 { IGNORED_LABEL } else { (i % classes) as i64 }).collect();
+        let given = Tensor::from_vec(given, n, &Device::Cpu)?;
+        assert_eq!(count_correct(&logits, &given)?, score_classes(&logits, &given, 0.0)?.n_correct);
+    }
+    Ok(())
+}
+
+#[test]
 fn extreme_logits_stay_finite_and_nan_stays_visible() -> Result<()> {
     let loss = |row: [f32; 2]| -> Result<f32> {
         cross_entropy(&tensor(row.to_vec(), (1, 2))?, &labels(&[1]), 0.0)?.to_scalar()
