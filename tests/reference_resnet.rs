@@ -15,7 +15,7 @@ use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{self, Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{Params, Pass};
 use ddprun::ops::{self, GradientSink};
-use ddprun::plan::{Convolutions, ModelPlan, Precision};
+use ddprun::plan::{BackboneMode, Convolutions, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use golden::{
     Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, weight,
@@ -338,6 +338,29 @@ fn a_frozen_backbone_trains_the_head_only_and_is_saved_with_it() {
     assert_eq!(order(&collected), [1, 0]);
     let bytes = save_state_dict(&params).unwrap();
     assert_eq!(safetensors::SafeTensors::deserialize(&bytes).unwrap().len(), 122);
+}
+
+#[test]
+fn a_frozen_backbone_tracks_statistics_unless_it_is_in_eval_mode() {
+    for in_eval in [false, true] {
+        let backbone_mode = if in_eval { BackboneMode::Eval } else { BackboneMode::Train };
+        let frozen = ModelPlan { freeze_backbone: true, backbone_mode, ..plan("resnet18", 10) };
+        let (model, params) = filled(&frozen);
+        let statistics = || -> Vec<Vec<f32>> {
+            let buffers = params.buffers().iter().filter(|buffer| !buffer.is_frozen());
+            buffers.map(|buffer| buffer.var().unwrap().to_vec1().unwrap()).collect()
+        };
+        let x = input("input.x", &[4, 3, 64, 64]);
+        let (before, evaluated) =
+            (statistics(), flat(&model.forward(&x, &Pass::eval(Precision::Fp32)).unwrap()));
+        let trained = flat(&model.forward(&x, &training()).unwrap());
+        assert_eq!(statistics() == before, in_eval);
+        assert_eq!(trained == evaluated, in_eval);
+        assert_eq!(params.counters()[0].get(), i64::from(!in_eval));
+        // The head learns in both modes.
+        let (_, collected, _) = pass(&*model, &params, &x, &labels("input.y", 4, 10));
+        assert_eq!(order(&collected), [1, 0]);
+    }
 }
 
 #[test]

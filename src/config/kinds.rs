@@ -23,6 +23,7 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("stem", &["resnet*"]),
             ("zero_init_residual", &["resnet*"]),
             ("freeze_backbone", &["resnet*", "fastconformer"]),
+            ("backbone_mode", &["resnet*", "fastconformer"]),
             ("hidden", &["mlp"]),
             (
                 "dropout",

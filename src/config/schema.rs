@@ -90,6 +90,8 @@ pub struct Model {
     pub zero_init_residual: Option<bool>,
     /// Train the head only.
     pub freeze_backbone: Option<bool>,
+    /// In which mode a frozen backbone runs while the head trains.
+    pub backbone_mode: Option<BackboneMode>,
     /// MLP: widths of the hidden layers.
     pub hidden: Option<Vec<u32>>,
     /// Dropout where the model's paper has it: after each hidden layer of an MLP, after each sublayer of a transformer.
@@ -188,6 +190,17 @@ pub enum Stem {
     Cifar,
 }
 
+/// In which mode a frozen backbone runs while the head trains, as after `backbone.train()` or `backbone.eval()`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackboneMode {
+    /// Norms use and track the statistics of the batch; dropout drops.
+    #[default]
+    Train,
+    /// Norms use their running statistics and leave them as they are; nothing is dropped.
+    Eval,
+}
+
 /// How a diffusion model takes the noise off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -268,6 +281,8 @@ pub struct Ema {
     pub decay: Option<f64>,
     /// How fast the share grows up to `decay`; absent = at once.
     pub power: Option<f64>,
+    /// Whether buffers are averaged as well.
+    pub use_buffers: Option<bool>,
 }
 
 /// `[lr_scaling]`

@@ -261,6 +261,42 @@ fn check(overrides: &[&str], expected: &[&str]) {
 }
 
 #[test]
+fn what_pytorch_takes_at_the_end_of_a_range_is_taken() {
+    for word in [
+        "optimizer.lr=0",
+        "optimizer.momentum=0",
+        "optimizer.momentum=1",
+        "optimizer.dampening=1",
+        "optimizer.weight_decay=0",
+        "loss.label_smoothing=0",
+        "loss.label_smoothing=1",
+        "ema.decay=0",
+        "ema.decay=1",
+    ] {
+        check(&[word], &[]);
+    }
+    check(&["optimizer.name=adam", "optimizer.eps=0", "optimizer.betas=[0,0]"], &[]);
+    check(
+        &["optimizer.name=adam", "optimizer.betas=[0.9,1]"],
+        &["`optimizer.betas[1]`: must be at least 0 and less than 1, not 1.0"],
+    );
+    // Elsewhere 0 means no clipping, in PyTorch no gradient.
+    check(
+        &["train.clip_grad_norm=0"],
+        &["`train.clip_grad_norm`: must be greater than 0 and finite, not 0.0"],
+    );
+}
+
+#[test]
+fn the_mode_of_a_backbone_needs_a_frozen_one() {
+    check(&["model.freeze_backbone=true", "model.backbone_mode=eval"], &[]);
+    check(
+        &["model.backbone_mode=eval"],
+        &["`model.backbone_mode`: is for a frozen backbone, but this one learns"],
+    );
+}
+
+#[test]
 fn every_number_has_its_range() {
     check(&["train.epochs=0"], &["`train.epochs`: must be at least 1, not 0"]);
     check(&["~train.batch_size"], &["`train.batch_size`: nothing says how large a batch is"]);
@@ -269,27 +305,15 @@ fn every_number_has_its_range() {
         &["train.batch_size=1000000000000"],
         &["`train.batch_size`: must be `\"auto\"` or a whole number, not 1000000000000"],
     );
-    check(
-        &["optimizer.lr=nan"],
-        &["`optimizer.lr`: must be greater than 0 and at most 1e6, not nan"],
-    );
-    check(
-        &["optimizer.lr=inf"],
-        &["`optimizer.lr`: must be greater than 0 and at most 1e6, not inf"],
-    );
-    check(
-        &["optimizer.lr=1e308"],
-        &["`optimizer.lr`: must be greater than 0 and at most 1e6, not 1e308"],
-    );
-    check(
-        &["optimizer.momentum=1"],
-        &["`optimizer.momentum`: must be at least 0 and less than 1, not 1.0"],
-    );
+    check(&["optimizer.lr=nan"], &["`optimizer.lr`: must be from 0 to 1e6, not nan"]);
+    check(&["optimizer.lr=inf"], &["`optimizer.lr`: must be from 0 to 1e6, not inf"]);
+    check(&["optimizer.lr=1e308"], &["`optimizer.lr`: must be from 0 to 1e6, not 1e308"]);
+    check(&["optimizer.momentum=1.5"], &["`optimizer.momentum`: must be from 0 to 1, not 1.5"]);
     check(
         &["experiment.seed=-1"],
         &["`experiment.seed`: must be a whole number of at least 0, not -1"],
     );
-    check(&["ema.decay=1"], &["`ema.decay`: must be between 0 and 1, not 1.0"]);
+    check(&["ema.decay=1.1"], &["`ema.decay`: must be from 0 to 1, not 1.1"]);
     check(&["ema.power=0.75"], &["`ema.power`: needs `ema.decay`, up to which the share grows"]);
     check(
         &["distributed.devices=2000"],

@@ -32,7 +32,7 @@ pub(super) fn build_classifier(plan: &ModelPlan, builder: &Builder) -> Result<Bo
     Ok(Box::new(Classifier {
         encoder: FastConformer::new(plan, &encoder.pp("encoder"), mels)?,
         head: Linear::new(&builder.pp("head"), plan.sequence.d_model, plan.outputs)?,
-        frozen: plan.freeze_backbone,
+        in_eval: plan.backbone_in_eval(),
     }))
 }
 
@@ -217,16 +217,15 @@ impl Model for Nest {
 struct Classifier {
     encoder: FastConformer,
     head: Linear,
-    frozen: bool,
+    /// Whether the encoder is not in training: no dropout, and its own statistics.
+    in_eval: bool,
 }
 
 impl Model for Classifier {
     /// (n, 2, frames + 1, mels) -> (n, classes)
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
         let (speech, lengths) = heard(input, 1)?;
-        // A frozen encoder is not in training: no dropout, and its own statistics.
-        let inside =
-            if self.frozen { Pass { mode: crate::nn::Mode::Eval, ..*pass } } else { *pass };
+        let inside = if self.in_eval { pass.evaluating() } else { *pass };
         let (encoded, lengths) = self.encoder.forward(&speech, &lengths, &inside)?;
         let frames = encoded.dim(1)?;
         let share = |&length: &usize| {

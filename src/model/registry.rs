@@ -189,7 +189,9 @@ pub(super) mod tests {
 
     use super::*;
     use crate::nn::Pass;
-    use crate::plan::{LlamaPlan, PolicyPlan, Precision, SequencePlan, SpeechPlan, Stem};
+    use crate::plan::{
+        BackboneMode, LlamaPlan, PolicyPlan, Precision, SequencePlan, SpeechPlan, Stem,
+    };
     use crate::rng::{Key, Purpose};
 
     pub(in super::super) fn plan(name: &str, input: &[usize], outputs: usize) -> ModelPlan {
@@ -201,6 +203,7 @@ pub(super) mod tests {
             stem: Stem::Imagenet,
             zero_init_residual: false,
             freeze_backbone: false,
+            backbone_mode: BackboneMode::Train,
             hidden: vec![16, 8],
             dropout: 0.1,
             sequence: SequencePlan::default(),

@@ -8,7 +8,7 @@
 //!   rectifier, dropout, linear. `options.head_dropout = [0.5, 0.3]` are its defaults.
 //!
 //! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still use and
-//! track batch statistics while training.
+//! track batch statistics while training, unless `backbone_mode = "eval"`.
 
 use std::sync::Arc;
 
@@ -143,6 +143,8 @@ struct Trunk {
     stem: Stem,
     first: ConvNorm,
     blocks: Vec<Arc<Residual>>,
+    /// Whether norms keep to their running statistics while the head trains.
+    in_eval: bool,
 }
 
 impl Trunk {
@@ -171,10 +173,12 @@ impl Trunk {
                 inputs = width * shape.block.expansion();
             }
         }
-        Ok((Self { stem: shape.stem, first, blocks }, inputs))
+        let in_eval = plan.backbone_in_eval();
+        Ok((Self { stem: shape.stem, first, blocks, in_eval }, inputs))
     }
 
     fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let pass = &if self.in_eval { pass.evaluating() } else { *pass };
         let x = ops::nchw_to_nhwc(input)?;
         let mut x = self.first.forward(&x, None, Activation::Relu, pass)?;
         if self.stem == Stem::Imagenet {

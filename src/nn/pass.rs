@@ -46,6 +46,12 @@ impl Pass {
         Self { mode, precision, convolutions: Convolutions::Fast, activation_checkpointing: false }
     }
 
+    /// The same for a part of a model that is not in training.
+    #[must_use]
+    pub fn evaluating(self) -> Self {
+        Self { mode: Mode::Eval, ..self }
+    }
+
     /// The same with convolutions as plain sums, as exact as f32 allows.
     #[must_use]
     pub fn direct(self) -> Self {

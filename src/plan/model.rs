@@ -9,7 +9,8 @@ use crate::config::schema::Model;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
 use crate::plan::{
-    DataFacts, LayerPlan, LlamaPlan, LoraPlan, ModelFacts, NoiseScheduler, Stem, graph, llama,
+    BackboneMode, DataFacts, LayerPlan, LlamaPlan, LoraPlan, ModelFacts, NoiseScheduler, Stem,
+    graph, llama,
 };
 
 /// What is trained.
@@ -31,6 +32,9 @@ pub struct ModelPlan {
     pub zero_init_residual: bool,
     /// Train the head only.
     pub freeze_backbone: bool,
+    /// In which mode it then is.
+    #[serde(default)]
+    pub backbone_mode: BackboneMode,
     /// MLP: hidden widths.
     pub hidden: Vec<usize>,
     /// Dropout probability.
@@ -182,6 +186,7 @@ pub(crate) fn decide(
         stem: asked.stem.unwrap_or(Stem::Imagenet),
         zero_init_residual: asked.zero_init_residual.unwrap_or(false),
         freeze_backbone: asked.freeze_backbone.unwrap_or(false),
+        backbone_mode: asked.backbone_mode.unwrap_or(backbone_mode(&asked.name)),
         hidden: hidden.iter().map(|&width| width as usize).collect(),
         dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
         llama: llama::decide(asked, sequence.n_heads),
@@ -197,6 +202,11 @@ pub(crate) fn decide(
         n_tensors: 0,
         n_buffer_elements: 0,
     })
+}
+
+/// Frozen encoders of speech are taken out of training, torchvision's networks only if it is asked for.
+fn backbone_mode(model: &str) -> BackboneMode {
+    if model == "fastconformer" { BackboneMode::Eval } else { BackboneMode::Train }
 }
 
 /// The dropout of the authors' scripts.
@@ -292,6 +302,11 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
 }
 
 impl ModelPlan {
+    /// Whether the backbone keeps its running statistics while the head trains, and drops nothing.
+    pub fn backbone_in_eval(&self) -> bool {
+        self.freeze_backbone && self.backbone_mode == BackboneMode::Eval
+    }
+
     /// The same model with the counts of what was built from it.
     pub(crate) fn counted(mut self, facts: &ModelFacts) -> Self {
         self.n_parameters = facts.lengths().sum();

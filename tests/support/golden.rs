@@ -9,7 +9,9 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
-use ddprun::plan::{LlamaPlan, ModelPlan, PolicyPlan, SequencePlan, SpeechPlan, Stem};
+use ddprun::plan::{
+    BackboneMode, LlamaPlan, ModelPlan, PolicyPlan, SequencePlan, SpeechPlan, Stem,
+};
 use ddprun::rng::name_hash;
 use serde_json::Value;
 
@@ -53,6 +55,7 @@ pub(crate) fn model_plan(
         stem: Stem::Imagenet,
         zero_init_residual: false,
         freeze_backbone: false,
+        backbone_mode: BackboneMode::Train,
         hidden: vec![],
         dropout: 0.0,
         sequence: SequencePlan::default(),

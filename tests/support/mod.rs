@@ -11,10 +11,11 @@ use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StepReport, Wish};
 use ddprun::model::Registry;
 use ddprun::plan::{
-    BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
-    DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, LossKind, LossPlan, Mode, ModelPlan,
-    OnBadSample, OnNonFinite, OptimizerPlan, Plan, PolicyPlan, Precision, Sampler, ScalingRule,
-    SchedulePlan, ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem, UpdateRule,
+    BackboneMode, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
+    DataPlan, DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, LossKind, LossPlan, Mode,
+    ModelPlan, OnBadSample, OnNonFinite, OptimizerPlan, Plan, PolicyPlan, Precision, Sampler,
+    ScalingRule, SchedulePlan, ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem,
+    UpdateRule,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -97,6 +98,7 @@ fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
         stem: Stem::Cifar,
         zero_init_residual: false,
         freeze_backbone: false,
+        backbone_mode: BackboneMode::Train,
         hidden: vec![32, 16],
         dropout: 0.25,
         sequence: SequencePlan::default(),

@@ -40,7 +40,7 @@ const BELOW_ONE: Range = range(0.0, true, 1.0, false, "at least 0 and less than 
 const SHARE: Range = range(0.0, true, 1.0, true, "from 0 to 1");
 const PROPER_SHARE: Range = range(0.0, false, 1.0, false, "between 0 and 1");
 const FACTOR: Range = range(0.0, false, 1.0, true, "greater than 0 and at most 1");
-const RATE: Range = range(0.0, false, 1e6, true, "greater than 0 and at most 1e6");
+const RATE: Range = range(0.0, true, 1e6, true, "from 0 to 1e6");
 const ABOVE_ONE: Range = range(1.0, true, f64::MAX, true, "at least 1 and finite");
 const HALF: Range = range(0.0, true, 0.5, true, "from 0 to 0.5");
 const ANGLE: Range = range(0.0, true, 180.0, true, "from 0 to 180 degrees");
@@ -71,20 +71,20 @@ const REALS: &[Real] = &[
     ("data.val_ratio", |e| e.data.val_ratio, PROPER_SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
-    ("loss.label_smoothing", |e| e.loss.label_smoothing, BELOW_ONE),
+    ("loss.label_smoothing", |e| e.loss.label_smoothing, SHARE),
     ("loss.alpha", |e| e.loss.alpha, SHARE),
     ("optimizer.lr", |e| Some(e.optimizer.lr), RATE),
     ("optimizer.weight_decay", |e| e.optimizer.weight_decay, NOT_NEGATIVE),
-    ("optimizer.momentum", |e| e.optimizer.momentum, BELOW_ONE),
+    ("optimizer.momentum", |e| e.optimizer.momentum, SHARE),
     ("optimizer.dampening", |e| e.optimizer.dampening, SHARE),
-    ("optimizer.eps", |e| e.optimizer.eps, POSITIVE),
-    ("ema.decay", |e| e.ema.decay, PROPER_SHARE),
+    ("optimizer.eps", |e| e.optimizer.eps, NOT_NEGATIVE),
+    ("ema.decay", |e| e.ema.decay, SHARE),
     ("ema.power", |e| e.ema.power, POSITIVE),
     ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
     ("scheduler.gamma", |e| e.scheduler.gamma, POSITIVE),
     ("scheduler.eta_min", |e| e.scheduler.eta_min, NOT_NEGATIVE),
     ("scheduler.min_lr", |e| e.scheduler.min_lr, NOT_NEGATIVE),
-    ("scheduler.pct_start", |e| e.scheduler.pct_start, PROPER_SHARE),
+    ("scheduler.pct_start", |e| e.scheduler.pct_start, SHARE),
     ("scheduler.div_factor", |e| e.scheduler.div_factor, ABOVE_ONE),
     ("scheduler.final_div_factor", |e| e.scheduler.final_div_factor, ABOVE_ONE),
     ("scheduler.factor", |e| e.scheduler.factor, PROPER_SHARE),
@@ -194,12 +194,26 @@ fn count(every: Every) -> Option<u64> {
 /// Every number that stands alone.
 pub(crate) fn numbers(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
-    let reals = REALS.iter().filter_map(|(key, read, range)| range.check(key, read(experiment)?));
+    let reals = REALS.iter().filter_map(|(key, read, range)| {
+        let value = read(experiment)?;
+        range.check(key, value).map(|finding| real(key, value, finding))
+    });
     let wholes = WHOLES.iter().filter_map(|&(key, read, low, high)| {
         let value = read(experiment)?;
         (value < low || value > high).then(|| whole(key, value, low, high))
     });
     reals.chain(wholes).chain(times(experiment)).collect()
+}
+
+/// The remedy where a number is one that elsewhere means something else.
+fn real(key: &str, value: f64, finding: Finding) -> Finding {
+    match key {
+        // Lightning and transformers do not clip then; PyTorch's function leaves nothing of the gradients.
+        "train.clip_grad_norm" | "train.clip_grad_value" if value == 0.0 => {
+            finding.help(format!("for no clipping, take it out, or `~{key}` on the command line"))
+        }
+        _ => finding,
+    }
 }
 
 fn whole(key: &str, value: u64, low: u64, high: u64) -> Finding {

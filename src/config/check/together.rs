@@ -37,8 +37,24 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
         let finding = Finding::new("ema.power", "needs `ema.decay`, up to which the share grows");
         found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
     }
+    if ema.use_buffers.is_some() && ema.decay.is_none() {
+        let finding = Finding::new("ema.use_buffers", "needs `ema.decay`, the average's own");
+        found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
+    }
     found.extend(rising(loaded));
+    found.extend(backbone(loaded));
     found
+}
+
+/// A backbone that learns is in training.
+fn backbone(loaded: &Loaded) -> Option<Finding> {
+    let model = &loaded.experiment.model;
+    let learns = model.freeze_backbone != Some(true);
+    (model.backbone_mode.is_some() && learns).then(|| {
+        let what = "is for a frozen backbone, but this one learns";
+        let finding = Finding::new("model.backbone_mode", what).about("model.freeze_backbone");
+        finding.help("add `freeze_backbone = true`, or take it out")
+    })
 }
 
 /// A rate that rises without end is a slip, but for a test of learning rates, which rises with every step.
