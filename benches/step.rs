@@ -100,8 +100,9 @@ fn update(c: &mut Criterion) {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 let (values, gradient) = (&mut values[..], &gradient[..]);
-                let part = Part { values, gradient, moments: &mut moments, dimensions: 2 };
-                Update::new(&plan, plan.lr, None, 2).apply([part]);
+                let (moments, count) = (&mut moments, Some(2));
+                let part = Part { values, gradient, moments, dimensions: 2, count };
+                Update::new(&plan, plan.lr, None).apply([part]);
             });
         });
     }

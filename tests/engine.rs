@@ -8,6 +8,7 @@ mod sequences;
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Tensor};
 
@@ -17,6 +18,7 @@ use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::engine::buckets::Layout;
 use ddprun::engine::{Engine, Error, Split, Wish};
 use ddprun::model::{Model, Registry};
+use ddprun::nn::state_dict::{Strict, load_state_dict};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
 use ddprun::plan::{
     EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision,
@@ -99,7 +101,7 @@ fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
     let layers: Vec<LayerPlan> = steps
         .into_iter()
         .map(|(path, op, output)| {
-            let layer = LayerPlan { path: path.into(), op, input, output };
+            let layer = LayerPlan { path: path.into(), draws: None, op, input, output };
             input = output;
             layer
         })
@@ -237,7 +239,7 @@ fn encoders_of_speech_have_the_same_bits_at_any_world_size() {
 #[test]
 fn an_average_follows_the_weights_and_is_what_is_evaluated() {
     let mut plan = plan("mlp", &[10], 2);
-    plan.ema = Some(EmaPlan { decay: 0.5, power: None });
+    plan.ema = Some(EmaPlan { decay: 0.5, power: None, use_buffers: false });
     on_ranks(&plan, |collective| {
         let rank = collective.rank();
         let mut engine = engine(&plan, collective);
@@ -248,27 +250,98 @@ fn an_average_follows_the_weights_and_is_what_is_evaluated() {
         for _ in 0..3 {
             step(&mut engine, &plan, rank).unwrap();
             let halves = expected.iter().zip(bias(&engine));
-            expected = halves.map(|(average, value)| 0.5 * average + 0.5 * value).collect();
+            expected = halves.map(|(average, value)| value - (value - average) * 0.5).collect();
         }
         assert_eq!(engine.moments()[1].average, expected);
         let before = fingerprint(&engine);
-        let loss = |engine: &mut Engine| {
-            let world = plan.distributed.world_size;
-            let chunks: Vec<_> =
-                evaluation_chunks(N_VAL, plan.val_batch_size, world, rank).collect();
-            let mut next = chunks.iter();
-            let mut batches = || Ok(batch(&plan, &next.next().unwrap().samples));
-            engine.evaluate(Split::Val, &chunks, &mut batches).unwrap()["val/loss"]
-        };
-        let of_average = loss(&mut engine);
+        let of_average = val_loss(&mut engine, &plan, rank);
         assert_eq!(fingerprint(&engine), before, "an evaluation changed something");
         for (param, moments) in engine.params().parameters().iter().zip(engine.moments()) {
             let average = Tensor::new(moments.average.as_slice(), &candle_core::Device::Cpu);
             let average = average.unwrap().reshape(param.shape()).unwrap();
             param.var().unwrap().set(&average).unwrap();
         }
-        assert_eq!(loss(&mut engine), of_average);
+        assert_eq!(val_loss(&mut engine, &plan, rank), of_average);
     });
+}
+
+/// `val/loss` over all validation samples.
+fn val_loss(engine: &mut Engine, plan: &Plan, rank: Rank) -> f64 {
+    let world = plan.distributed.world_size;
+    let chunks: Vec<_> = evaluation_chunks(N_VAL, plan.val_batch_size, world, rank).collect();
+    let mut next = chunks.iter();
+    let mut batches = || Ok(batch(plan, &next.next().unwrap().samples));
+    engine.evaluate(Split::Val, &chunks, &mut batches).unwrap()["val/loss"]
+}
+
+#[test]
+fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
+    let make = |world, use_buffers| {
+        let mut plan = plan("resnet8", &IMAGE, world);
+        plan.ema = Some(EmaPlan { decay: 0.5, power: None, use_buffers });
+        plan
+    };
+    let alone = [false, true].map(|use_buffers| train(&make(1, use_buffers)));
+    assert_ne!(alone[0], alone[1]);
+    for world in [2, 4] {
+        assert_eq!(train(&make(world, true)), alone[1], "world size {world}");
+    }
+    // The first running mean: 0, then as training left it after each of three steps, on rank 0.
+    let (plan, folder) = (make(2, true), tempfile::tempdir().unwrap());
+    let losses = on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        let mean = |engine: &Engine| -> Vec<f32> {
+            let mut buffers = engine.params().buffers().iter();
+            let first = buffers.find(|buffer| buffer.name().ends_with("running_mean")).unwrap();
+            first.var().unwrap().to_vec1().unwrap()
+        };
+        let mut expected = mean(&engine);
+        for _ in 0..3 {
+            step(&mut engine, &plan, rank).unwrap();
+            let both = expected.iter().zip(mean(&engine));
+            expected = both.map(|(average, now)| now - (now - average) * 0.5).collect();
+        }
+        let found = &engine.moments()[engine.params().parameters().len()].average;
+        if rank.is_first() {
+            assert_eq!(*found, expected);
+            let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
+            let snapshot = Snapshot { plan: &plan, params, moments, state };
+            checkpoint::save(folder.path(), &snapshot).unwrap();
+        }
+        val_loss(&mut engine, &plan, rank)
+    });
+    // What is restored, and what is exported, measures the same.
+    let plan = make(1, true);
+    let collective = || support::group(&plan).remove(0);
+    let (model, params) = Registry::default().build(&plan.model, 1).unwrap();
+    let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
+    let restored = Some((restored.state, restored.moments));
+    let mut engine =
+        Engine::new(Arc::new(plan.clone()), model, params, collective(), restored).unwrap();
+    assert_eq!(losses, [val_loss(&mut engine, &plan, Rank(0)); 2]);
+    let opened = checkpoint::newest(folder.path()).unwrap();
+    let exported = folder.path().join("exported.safetensors");
+    let bytes = checkpoint::averaged_model(&opened).unwrap();
+    ddprun::files::write_atomic(&exported, &bytes).unwrap();
+    let plan = Plan { ema: None, ..plan.clone() };
+    let (model, params) = Registry::default().build(&plan.model, 1).unwrap();
+    load_state_dict(&params, &exported, Strict::All).unwrap();
+    let mut engine =
+        Engine::new(Arc::new(plan.clone()), model, params, collective(), None).unwrap();
+    assert_eq!(losses, [val_loss(&mut engine, &plan, Rank(0)); 2]);
+}
+
+#[test]
+fn label_smoothing_is_for_training_and_not_for_evaluations() {
+    let losses = [0.0, 0.3].map(|label_smoothing| {
+        let mut plan = plan("mlp", &[10], 1);
+        plan.loss.label_smoothing = label_smoothing;
+        let mut engine = engine(&plan, support::group(&plan).remove(0));
+        (val_loss(&mut engine, &plan, Rank(0)), step(&mut engine, &plan, Rank(0)).unwrap().loss)
+    });
+    assert_eq!(losses[0].0, losses[1].0);
+    assert_ne!(losses[0].1, losses[1].1);
 }
 
 /// The published `TimeBridge` has a norm that it never uses.
@@ -357,7 +430,7 @@ fn accumulation_adds_up_to_the_large_batch() {
 #[test]
 fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
     let mut plan = plan("resnet8", &IMAGE, 2);
-    plan.ema = Some(EmaPlan { decay: 0.99, power: None });
+    plan.ema = Some(EmaPlan { decay: 0.99, power: None, use_buffers: false });
     let folder = tempfile::tempdir().unwrap();
     let undisturbed = on_ranks(&plan, |collective| {
         let rank = collective.rank();
@@ -506,6 +579,98 @@ fn a_parameter_that_the_loss_does_not_reach_is_named_or_left_as_it_is() {
             }
         });
     }
+}
+
+/// A linear layer whose outputs are scaled by `gain` once so many passes are over as the options say.
+struct LateUsed {
+    linear: Linear,
+    gain: Param,
+    after: u64,
+    passes: AtomicU64,
+}
+
+impl Model for LateUsed {
+    fn forward(&self, input: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
+        let y = self.linear.forward(input, pass)?;
+        if self.passes.fetch_add(1, Ordering::Relaxed) < self.after {
+            return Ok(y);
+        }
+        y.broadcast_mul(&self.gain.tensor()?)
+    }
+}
+
+fn late_used(plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
+    let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
+    let gain = builder.param("gain", &[plan.outputs], Init::Constant(1.0))?;
+    let after = plan.options["after"].as_u64().unwrap();
+    Ok(Box::new(LateUsed { linear, gain, after, passes: AtomicU64::new(0) }))
+}
+
+/// A plan for `late_used` whose gain is first used in step `first`, from 1.
+fn late_plan(world: u32, first: u64) -> Plan {
+    let mut plan = plan("late_used", &[10], world);
+    let passes = u64::from(plan.batch.accumulation.get());
+    plan.model.options.insert("after".into(), ((first - 1) * passes).into());
+    plan.distributed.find_unused_parameters = true;
+    plan.optimizer.rule = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    plan.optimizer.weight_decay = 0.0;
+    (plan.schedule.warmup_steps, plan.schedule.rule) = (0, ScheduleRule::Constant);
+    plan
+}
+
+/// A model of `late_used` with its parameters.
+fn late_model(plan: &Plan) -> (Box<dyn Model>, ddprun::nn::Params) {
+    let mut registry = Registry::default();
+    registry.register("late_used", late_used);
+    registry.build(&plan.model, plan.seed).unwrap()
+}
+
+#[test]
+fn a_parameter_that_is_used_late_begins_at_its_own_first_update() {
+    let runs = [1, 2, 4].map(|world| {
+        let plan = late_plan(world, 4);
+        let all = on_ranks(&plan, |collective| {
+            let rank = collective.rank();
+            let (model, params) = late_model(&plan);
+            let mut engine =
+                Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap();
+            let gain = |engine: &Engine| -> Vec<f32> {
+                engine.params().parameters()[2].var().unwrap().to_vec1().unwrap()
+            };
+            (0..3).for_each(|_| drop(step(&mut engine, &plan, rank).unwrap()));
+            assert_eq!(gain(&engine), [1.0; CLASSES]);
+            step(&mut engine, &plan, rank).unwrap();
+            // Adam's first update goes as far as the learning rate, whatever the gradient.
+            let moved: Vec<f32> = gain(&engine).iter().map(|gain| (gain - 1.0).abs()).collect();
+            assert!(moved.iter().all(|moved| (moved - 0.05).abs() < 1e-5), "{moved:?}");
+            step(&mut engine, &plan, rank).unwrap();
+            let missed = engine.state().missed.clone();
+            assert_eq!(missed, [("gain".to_owned(), 3)].into());
+            fingerprint(&engine)
+        });
+        assert!(all.iter().all(|print| *print == all[0]));
+        all[0].clone()
+    });
+    assert!(runs.iter().all(|print| *print == runs[0]), "the world size changed bits");
+
+    // A resume goes on with the same counts.
+    let (plan, folder) = (late_plan(1, 4), tempfile::tempdir().unwrap());
+    let (model, params) = late_model(&plan);
+    let collective = || support::group(&plan).remove(0);
+    let mut engine =
+        Engine::new(Arc::new(plan.clone()), model, params, collective(), None).unwrap();
+    (0..4).for_each(|_| drop(step(&mut engine, &plan, Rank(0)).unwrap()));
+    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
+    let snapshot = Snapshot { plan: &plan, params, moments, state };
+    checkpoint::save(folder.path(), &snapshot).unwrap();
+    let plan = late_plan(1, 1);
+    let (model, params) = late_model(&plan);
+    let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
+    let restored = Some((restored.state, restored.moments));
+    let mut engine =
+        Engine::new(Arc::new(plan.clone()), model, params, collective(), restored).unwrap();
+    step(&mut engine, &plan, Rank(0)).unwrap();
+    assert_eq!(fingerprint(&engine), runs[0]);
 }
 
 #[test]

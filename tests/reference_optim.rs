@@ -35,9 +35,14 @@ fn check_rule(name: &str, plan: &OptimizerPlan) {
     for step in 0..5 {
         let gradient: Vec<f32> =
             numbers(&golden["grads"][step]).iter().map(|&v| v as f32).collect();
-        let update = Update::new(plan, plan.lr, None, step as u64 + 1);
-        let part =
-            Part { values: &mut values, gradient: &gradient, moments: &mut moments, dimensions: 1 };
+        let update = Update::new(plan, plan.lr, None);
+        let part = Part {
+            values: &mut values,
+            gradient: &gradient,
+            moments: &mut moments,
+            dimensions: 1,
+            count: Some(step as u64 + 1),
+        };
         update.apply([part]);
         for (value, expected) in values.iter().zip(numbers(&golden[name][step])) {
             let error = (f64::from(*value) - expected).abs();
@@ -67,6 +72,107 @@ fn adam_and_adamw_move_as_pytorchs() {
     check_rule("adamw_lr.01_wd.1", &plan(adam_w, 0.01, 0.1));
     let other = UpdateRule::AdamW { beta1: 0.95, beta2: 0.999, eps: 1e-8 };
     check_rule("adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4", &plan(other, 1e-4, 1e-6));
+}
+
+/// The formulas of PyTorch's documentation in f64, for one element: its value after each step. In steps without a
+/// gradient it does not take part.
+fn in_f64(plan: &OptimizerPlan, start: f64, gradients: &[Option<f64>]) -> Vec<f64> {
+    let (mut value, mut m, mut v, mut t) = (start, 0.0, 0.0, 0);
+    let mut step = |g: f64| {
+        t += 1;
+        match plan.rule {
+            UpdateRule::Sgd { momentum, dampening, nesterov } => {
+                let g = g + plan.weight_decay * value;
+                m = if t == 1 { g } else { momentum * m + (1.0 - dampening) * g };
+                value -= plan.lr * if nesterov { g + momentum * m } else { m };
+            }
+            UpdateRule::Adam { beta1, beta2, eps } | UpdateRule::AdamW { beta1, beta2, eps } => {
+                let penalty = if let UpdateRule::Adam { .. } = plan.rule {
+                    plan.weight_decay
+                } else {
+                    value *= 1.0 - plan.lr * plan.weight_decay;
+                    0.0
+                };
+                let g = g + penalty * value;
+                m = beta1 * m + (1.0 - beta1) * g;
+                v = beta2 * v + (1.0 - beta2) * g * g;
+                let (m, v) = (m / (1.0 - beta1.powi(t)), v / (1.0 - beta2.powi(t)));
+                value -= plan.lr * m / (v.sqrt() + eps);
+            }
+        }
+        value
+    };
+    let mut last = start;
+    let after = gradients.iter().map(|gradient| {
+        last = gradient.map_or(last, &mut step);
+        last
+    });
+    after.collect()
+}
+
+/// A hundred updates of a parameter that is first used in step `first`, and now and then not used later, are those of
+/// `in_f64`.
+#[track_caller]
+fn check_late(plan: &OptimizerPlan, first: usize) {
+    const N: usize = 40;
+    const STEPS: usize = 100;
+    let wave = |i: usize, step: usize| 1.0 + ((i * 7 + step * 13) as f32 * 0.37).sin();
+    let used = |step: usize| step >= first && step % 17 != 16;
+    let start: Vec<f32> = (0..N).map(|i| wave(i, 1000)).collect();
+    let (mut values, mut moments, mut count) = (start.clone(), Moments::new(&plan.rule, N), 0);
+    for step in 0..STEPS {
+        let gradient: Vec<f32> = (0..N).map(|i| wave(i, step)).collect();
+        count += u64::from(used(step));
+        let part = Part {
+            values: &mut values,
+            gradient: &gradient,
+            moments: &mut moments,
+            dimensions: 2,
+            count: used(step).then_some(count),
+        };
+        Update::new(plan, plan.lr, None).apply([part]);
+    }
+    for (i, (value, start)) in values.iter().zip(start).enumerate() {
+        let gradient = |step| used(step).then(|| f64::from(wave(i, step)));
+        let gradients: Vec<_> = (0..STEPS).map(gradient).collect();
+        let expected = in_f64(plan, start.into(), &gradients)[STEPS - 1];
+        let error = (f64::from(*value) - expected).abs();
+        assert!(error < 4e-6, "{:?} from step {first}: {value}, not {expected}", plan.rule);
+    }
+}
+
+#[test]
+fn updates_are_those_of_f64_for_every_beta_and_from_the_first_use_on() {
+    for first in [0, 30] {
+        for betas in [[0.9, 0.999], [0.95, 0.9999], [0.9, 0.99999], [0.4, 0.9], [0.0, 0.5]] {
+            let ([beta1, beta2], eps) = (betas, 1e-8);
+            check_late(&plan(UpdateRule::Adam { beta1, beta2, eps }, 0.01, 0.01), first);
+            check_late(&plan(UpdateRule::AdamW { beta1, beta2, eps }, 0.01, 0.1), first);
+        }
+        check_late(&plan(sgd(0.9, 0.7, false), 0.01, 0.01), first);
+        check_late(&plan(sgd(0.9, 0.0, true), 0.01, 0.01), first);
+        check_late(&plan(sgd(0.0, 0.0, false), 0.01, 0.01), first);
+    }
+}
+
+#[test]
+fn an_average_follows_the_weights_as_exactly_as_f32_can() {
+    let plan = plan(sgd(0.0, 0.0, false), 0.01, 0.0);
+    for decay in [0.0, 0.4, 0.999, 0.99999, 1.0] {
+        let (mut values, mut moments) = (vec![1f32], Moments::new(&plan.rule, 1).averaged(1));
+        let mut expected = 0.0;
+        for step in 0..2000 {
+            let gradient = [(step as f32).sin()];
+            // The weight is not used any more in the end; its average follows.
+            let count = (step < 1500).then_some(step + 1);
+            let (values, moments) = (&mut values, &mut moments);
+            let part = Part { values, gradient: &gradient, moments, dimensions: 1, count };
+            Update::new(&plan, plan.lr, None).averaging(decay).apply([part]);
+            expected = decay * expected + (1.0 - decay) * f64::from(values[0]);
+        }
+        let error = (f64::from(moments.average[0]) - expected).abs();
+        assert!(error < 2e-6, "{decay}: {} instead of {expected}", moments.average[0]);
+    }
 }
 
 fn schedule(rule: ScheduleRule) -> SchedulePlan {

@@ -123,7 +123,10 @@ fn twenty_steps_equal_the_original() {
     let (policy, params) = small(|_| ());
     let adamw = UpdateRule::AdamW { beta1: 0.95, beta2: 0.999, eps: 1e-8 };
     let mut steps = Steps::new(&params, adamw, 1e-4, (1e-6, f64::INFINITY));
-    steps.keep = |count| ema_decay(&EmaPlan { decay: 0.9999, power: Some(0.75) }, count);
+    steps.keep = |count| {
+        let plan = EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false };
+        ema_decay(&plan, count)
+    };
     for (param, moments) in params.parameters().iter().zip(&mut steps.moments) {
         moments.average = param.var().unwrap().flatten_all().unwrap().to_vec1().unwrap();
     }

@@ -110,7 +110,7 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'
 }
 
 /// The optimizer's moments under PyTorch's names, `exp_avg.layer1.0.conv1.weight`, and the averages of the weights,
-/// `ema.layer1.0.conv1.weight`.
+/// `ema.layer1.0.conv1.weight`, and buffers.
 pub(crate) fn of_moments<'a>(
     params: &Params,
     rule: &UpdateRule,
@@ -142,11 +142,12 @@ fn named<V>(
     is_empty: impl Fn(&V) -> bool,
 ) -> Vec<Entry<V>> {
     let mut entries = Vec::new();
-    for (param, state) in params.parameters().iter().zip(all) {
+    let parameters = params.parameters().iter().map(|param| (param.name(), param.shape()));
+    let buffers = params.moving_buffers().map(|buffer| (buffer.name(), buffer.shape()));
+    for ((of, shape), state) in parameters.chain(buffers).zip(all) {
         for (kind, values) in Moments::names(rule).into_iter().zip(state) {
             if !is_empty(&values) {
-                let name = format!("{kind}.{}", param.name());
-                let shape = param.shape().to_vec();
+                let (name, shape) = (format!("{kind}.{of}"), shape.to_vec());
                 entries.push(Entry { name, dtype: Dtype::F32, shape, values });
             }
         }

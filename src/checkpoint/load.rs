@@ -12,7 +12,7 @@ use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{self, contents, open_whole};
 use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE};
 use crate::engine::TrainState;
-use crate::nn::{Param, Params};
+use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::Plan;
 
@@ -178,7 +178,9 @@ pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     // Another name of a weight has the weight's bytes, but no average of its own.
     let meant = |name: &str, tensor: &TensorView<'_>| {
         let twin = |(other, view): &&(String, TensorView<'_>)| {
-            average(other).is_some() && view.data() == tensor.data()
+            average(other).is_some()
+                && view.shape() == tensor.shape()
+                && view.data() == tensor.data()
         };
         average(name).or_else(|| all.iter().find(twin).and_then(|(other, _)| average(other)))
     };
@@ -202,12 +204,7 @@ pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Mome
     let tensors = entries::of_model(params)
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
-    let parameters = params.parameters().iter();
-    let room = |param: &Param| {
-        let (n, moments) = (param.elem_count(), Moments::new(rule, param.elem_count()));
-        if plan.ema.is_some() { moments.averaged(n) } else { moments }
-    };
-    let mut moments: Vec<Moments> = parameters.map(room).collect();
+    let mut moments = Moments::of_all(rule, plan.ema.as_ref(), params);
     read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, rule, &mut moments))?;
     Ok(moments)
 }

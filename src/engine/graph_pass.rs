@@ -178,7 +178,7 @@ impl AtHand<'_> {
     /// Where gradients and running statistics lie.
     fn numbers(&self) -> Result<Vec<Tensor>> {
         let mut all = self.engine.reducer.buckets();
-        for buffer in self.engine.params.buffers().iter().filter(|buffer| !buffer.is_frozen()) {
+        for buffer in self.engine.params.moving_buffers() {
             all.push(buffer.var()?.as_tensor().clone());
         }
         Ok(all)

@@ -4,12 +4,14 @@
 //! The order is that of the CPU's [`super::reducer`]: buckets leave in a fixed order, shards are added in the lower part of
 //! the fixed tree. How ranks are added is NCCL's affair; through the `shm` backend it is the tree again.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::collective::{self, Collective, Segment};
+use crate::engine::average::averaged_vars;
 use crate::engine::buckets::Layout;
 use crate::engine::capture::{Kind, kind_of_pass};
 use crate::engine::courier::{Carry, Courier, Sum};
@@ -29,6 +31,8 @@ pub(crate) struct GpuReducer {
     /// Two moments and the average of each parameter, where there are such.
     moments: Vec<[Option<Tensor>; 3]>,
     updater: Updater,
+    /// Moves the averages of buffers, where there are some.
+    follower: Option<Updater>,
 }
 
 /// What operations write to.
@@ -85,9 +89,10 @@ impl GpuReducer {
         gpu: &Gpu,
         collective: &Arc<dyn Collective>,
         (layout, overlap): (Layout, bool),
-        (plan, params): (&OptimizerPlan, &[Param]),
+        (plan, all): (&OptimizerPlan, &Params),
         moments: &[Moments],
     ) -> std::result::Result<Self, Error> {
+        let params = all.parameters();
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
         let device = gpu.device();
         let bucket = |&length: &usize| Tensor::zeros(length, DType::F32, &device);
@@ -96,6 +101,7 @@ impl GpuReducer {
         let moments: Vec<_> =
             moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
         let updater = updater(gpu, &layout, &buckets, (plan, params), &moments).map_err(failed)?;
+        let follower = follower(gpu, all, &moments).map_err(failed)?;
         let (mut courier, mut way) = (None, None);
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
@@ -118,7 +124,7 @@ impl GpuReducer {
         };
         let (gpu, collective, state) = (gpu.clone(), collective.clone(), Mutex::new(state));
         let store = Arc::new(Store { gpu, layout, overlap, collective, state });
-        Ok(Self { store, way, moments, updater })
+        Ok(Self { store, way, moments, updater, follower })
     }
 
     fn reduce_rest(&self) -> std::result::Result<(), Error> {
@@ -167,6 +173,27 @@ fn updater(
         });
     }
     Updater::new(gpu, &parameters)
+}
+
+/// What moves the averages of buffers, which are kept behind those of the parameters.
+fn follower(
+    gpu: &Gpu,
+    params: &Params,
+    moments: &[[Option<Tensor>; 3]],
+) -> Result<Option<Updater>> {
+    let behind = moments.iter().skip(params.parameters().len());
+    let mut followed = Vec::new();
+    for (buffer, moments) in params.moving_buffers().zip(behind) {
+        let values = buffer.var()?;
+        followed.push(Parameter {
+            values,
+            // None is looked at; the buffer stands for it.
+            gradient: (values.as_tensor(), 0),
+            moments: moments.each_ref().map(Option::as_ref),
+            decays: false,
+        });
+    }
+    if followed.is_empty() { Ok(None) } else { Updater::new(gpu, &followed).map(Some) }
 }
 
 /// Buckets of the GPU, and their way through the memory that the ranks share.
@@ -267,24 +294,39 @@ impl Reduce for GpuReducer {
         update: &Update,
         _params: &[Param],
         _moments: &mut [Moments],
-        idle: &[usize],
+        counts: &[Option<u64>],
     ) -> Result<()> {
-        self.updater.update(update.on_gpu(), idle)
+        // A launch for the parameters of each count: most often, one for all.
+        let groups: BTreeSet<Option<u64>> = counts.iter().copied().collect();
+        for group in groups {
+            let Some(rule) = update.on_gpu(group) else { continue };
+            self.updater.update(rule, |parameter| counts[parameter] == group)?;
+        }
+        Ok(())
     }
 
-    fn begin_averages(&mut self, params: &[Param], _moments: &mut [Moments]) -> Result<()> {
-        for (param, [.., average]) in params.iter().zip(&self.moments) {
+    fn begin_averages(&mut self, params: &Params, _moments: &mut [Moments]) -> Result<()> {
+        let vars = averaged_vars(params, self.moments.len())?;
+        for (var, [.., average]) in vars.into_iter().zip(&self.moments) {
             if let Some(average) = average {
-                put(average, 0, param.var()?, false)?;
+                put(average, 0, var, false)?;
             }
         }
         Ok(())
     }
 
+    fn average_buffers(&mut self, update: &Update, _: &Params, _: &mut [Moments]) -> Result<()> {
+        match (&mut self.follower, update.on_gpu(None)) {
+            (Some(follower), Some(rule)) => follower.update(rule, |_| true),
+            _ => Ok(()),
+        }
+    }
+
     fn swap_averages(&mut self, params: &Params, _moments: &mut [Moments]) -> Result<()> {
-        for (param, [.., average]) in params.parameters().iter().zip(&self.moments) {
+        let vars = averaged_vars(params, self.moments.len())?;
+        for (var, [.., average]) in vars.into_iter().zip(&self.moments) {
             if let Some(average) = average {
-                exchange(param.var()?, average)?;
+                exchange(var, average)?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::average::swap_averages;
+use crate::engine::average::{average_buffers, averaged_vars, swap_averages};
 use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
 use crate::engine::on_gpu::Marks;
@@ -67,7 +67,7 @@ pub(crate) trait Reduce: Send {
     /// The first parameter whose reduced gradient is not finite.
     fn first_not_finite(&self) -> Option<usize>;
 
-    /// Moves all parameters but the `idle` ones along their reduced gradients.
+    /// Moves the parameters along their reduced gradients; `counts` says which update of each this is (`Part::count`).
     ///
     /// # Errors
     ///
@@ -77,26 +77,40 @@ pub(crate) trait Reduce: Send {
         update: &Update,
         params: &[Param],
         moments: &mut [Moments],
-        idle: &[usize],
+        counts: &[Option<u64>],
     ) -> candle_core::Result<()>;
 
-    /// Begins the averages at the parameters as they are.
+    /// Begins the averages at what they are of, as it is.
     ///
     /// # Errors
     ///
     /// A parameter has no values, or the device's.
     fn begin_averages(
         &mut self,
-        params: &[Param],
+        params: &Params,
         moments: &mut [Moments],
     ) -> candle_core::Result<()> {
-        for (param, moments) in params.iter().zip(moments) {
-            moments.average = param.var()?.flatten_all()?.to_vec1()?;
+        for (var, moments) in averaged_vars(params, moments.len())?.into_iter().zip(moments) {
+            moments.average = var.flatten_all()?.to_vec1()?;
         }
         Ok(())
     }
 
-    /// Puts the averages in the place of the parameters, and the parameters in theirs. Without averages nothing happens.
+    /// Moves the averages of the buffers, where there are some.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reduce::begin_averages`].
+    fn average_buffers(
+        &mut self,
+        update: &Update,
+        params: &Params,
+        moments: &mut [Moments],
+    ) -> candle_core::Result<()> {
+        average_buffers(update, params, moments)
+    }
+
+    /// Puts the averages in the place of what they are of, and that in theirs. Without averages nothing happens.
     ///
     /// # Errors
     ///

@@ -216,18 +216,18 @@ impl Reduce for Reducer {
         update: &Update,
         params: &[Param],
         moments: &mut [Moments],
-        idle: &[usize],
+        counts: &[Option<u64>],
     ) -> candle_core::Result<()> {
         let vars: Vec<_> = params.iter().map(Param::var).collect::<Result<_, _>>()?;
         self.gradients(|gradients| {
             change_all(&vars, |values| {
-                let all = values.iter_mut().zip(gradients).zip(moments).zip(params).enumerate();
-                let used = all.filter(|(parameter, _)| !idle.contains(parameter));
-                update.apply(used.map(|(_, (((values, gradient), moments), param))| Part {
+                let all = values.iter_mut().zip(gradients).zip(moments).zip(params).zip(counts);
+                update.apply(all.map(|((((values, gradient), moments), param), &count)| Part {
                     values,
                     gradient,
                     moments,
                     dimensions: param.shape().len(),
+                    count,
                 }));
                 if failpoint::flips("weights") {
                     turn_bit(&mut values[0][0], 0);

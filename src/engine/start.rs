@@ -70,11 +70,11 @@ impl Engine {
             notice: None,
         };
         engine.broadcast_parameters()?;
+        engine.broadcast_buffers()?;
         if is_new {
             let tensor_error = |source| Error::Tensor { phase: "averaged", step: 0, source };
             engine.begin_averages().map_err(tensor_error)?;
         }
-        engine.broadcast_buffers()?;
         engine.broadcast_frozen()?;
         Ok(engine)
     }
@@ -94,8 +94,7 @@ impl Engine {
     ///
     /// A collective failed.
     pub fn broadcast_buffers(&self) -> Result<(), Error> {
-        let mut moving = self.params.buffers().iter().filter(|buffer| !buffer.is_frozen());
-        moving.try_for_each(|buffer| self.broadcast(buffer.var()))
+        self.params.moving_buffers().try_for_each(|buffer| self.broadcast(buffer.var()))
     }
 
     /// Gives every rank the frozen parameters of rank 0, once.
@@ -136,7 +135,7 @@ fn reducer(
     {
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
         let gpu = crate::ops::cuda::Gpu::of_tensor(var).map_err(failed)?;
-        let optimizer = (&plan.optimizer, params.parameters());
+        let optimizer = (&plan.optimizer, params);
         // Alone there is nothing to overlap with, and a pass that is recorded must not depend on its place in the step.
         let overlap = overlap
             && collective.world_size() > WorldSize::ONE
@@ -150,12 +149,7 @@ fn reducer(
 
 /// Zeroed optimizer state.
 fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
-    let rule = &plan.optimizer.rule;
-    let fresh = |param: &Param| {
-        let moments = Moments::new(rule, param.elem_count());
-        if plan.ema.is_some() { moments.averaged(param.elem_count()) } else { moments }
-    };
-    params.parameters().iter().map(fresh).collect()
+    Moments::of_all(&plan.optimizer.rule, plan.ema.as_ref(), params)
 }
 
 /// Buckets in reverse registration order: the order in which backward finishes parameters.

@@ -16,6 +16,9 @@ pub struct TrainState {
     pub step: u64,
     /// Updates of the parameters: steps less the skipped ones.
     pub updates: u64,
+    /// How many of `updates` a parameter had no part in, because no pass used it; by its name, where there are any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub missed: BTreeMap<String, u64>,
     /// fp16 gradient scaler.
     pub scaler: Option<Scaler>,
     /// State of `ReduceLROnPlateau`.
@@ -66,6 +69,7 @@ impl TrainState {
         Self {
             step: 0,
             updates: 0,
+            missed: BTreeMap::new(),
             scaler: plan.scaler.as_ref().map(Scaler::new),
             plateau: Plateau::default(),
             sums: EpochSums::default(),

@@ -2,6 +2,7 @@
 
 use crate::engine::vote::{Totals, Vote};
 use crate::engine::{Engine, Error};
+use crate::nn::Param;
 use crate::optim::{GradientNorm, Preparation, Rates, Update, clip_coefficient, ema_decay};
 use crate::plan::OnNonFinite;
 use crate::units::Rank;
@@ -62,7 +63,7 @@ impl Engine {
         rank.unwrap_or_default() + &name.unwrap_or_default()
     }
 
-    /// Takes the mean, clips and moves every parameter but the `idle` ones, in one pass over memory.
+    /// Takes the mean, clips and moves every parameter but the `idle` ones, and all averages, in one pass over memory.
     pub(super) fn update(
         &mut self,
         step: u64,
@@ -73,13 +74,31 @@ impl Engine {
         let (plan, count) = (&self.plan, self.state.updates + 1);
         let clip = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
         let limit = plan.clip.value.map_or(f32::INFINITY, |limit| limit as f32);
-        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum, count)
+        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum)
             .prepared(Preparation { mean, clip: clip as f32, limit })
             .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)));
-        let params = self.params.parameters();
-        let moved = self.reducer.update(&update, params, &mut self.moments, idle);
+        let counts = self.counts(idle);
+        let (params, moments) = (self.params.parameters(), &mut self.moments);
+        let moved = self.reducer.update(&update, params, moments, &counts);
+        let moved =
+            moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments));
         self.state.updates = count;
+        for &parameter in idle {
+            let name = params[parameter].name().to_owned();
+            *self.state.missed.entry(name).or_default() += 1;
+        }
         moved.map_err(|source| Error::Tensor { phase: "optimizer", step, source })
+    }
+
+    /// Which update of each parameter comes next, as PyTorch counts: those that it had no part in do not count. `None`
+    /// for the `idle` ones.
+    fn counts(&self, idle: &[usize]) -> Vec<Option<u64>> {
+        let count = |(index, param): (usize, &Param)| {
+            let missed = self.state.missed.get(param.name()).copied().unwrap_or(0);
+            let next = (self.state.updates + 1).saturating_sub(missed).max(1);
+            (!idle.contains(&index)).then_some(next)
+        };
+        self.params.parameters().iter().enumerate().map(count).collect()
     }
 
     /// Every parameter needs a gradient on every rank, unless unused ones are tolerated.

@@ -209,6 +209,11 @@ impl Params {
         &self.buffers
     }
 
+    /// Buffers that training changes: those without the frozen parameters.
+    pub fn moving_buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.buffers.iter().filter(|buffer| !buffer.is_frozen())
+    }
+
     /// Counters in registration order.
     pub fn counters(&self) -> &[Counter] {
         &self.counters

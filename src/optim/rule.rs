@@ -2,12 +2,13 @@
 
 use rayon::prelude::*;
 
+use crate::nn::{Buffer, Param, Params};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
 use crate::ops::vectorised;
 use crate::optim::Preparation;
-use crate::optim::kernel::{AdamFactors, Block, SgdFactors};
-use crate::plan::{OptimizerPlan, UpdateRule};
+use crate::optim::kernel::{AdamFactors, Block, Factors, SgdFactors, follow_values};
+use crate::plan::{EmaPlan, OptimizerPlan, UpdateRule};
 
 /// Elements that one thread updates at a time: 64 KiB of each vector.
 const BLOCK: usize = 1 << 14;
@@ -15,7 +16,7 @@ const BLOCK: usize = 1 << 14;
 const WORTH_SHARING: usize = 1 << 16;
 
 /// State of one parameter: SGD's momentum buffer, or Adam's two moments, and the average of its values. As long as
-/// the parameter, or empty where there is none.
+/// the parameter, or empty where there is none. A buffer whose values are averaged has the average alone.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moments {
     /// `momentum_buffer` or `exp_avg`.
@@ -27,6 +28,18 @@ pub struct Moments {
 }
 
 impl Moments {
+    /// Zeroed state of all parameters under `rule` in registration order; with `ema`, averages too, and after them those
+    /// of the moving buffers if it wants them.
+    pub fn of_all(rule: &UpdateRule, ema: Option<&EmaPlan>, params: &Params) -> Vec<Self> {
+        let of_param = |param: &Param| {
+            let (n, moments) = (param.elem_count(), Self::new(rule, param.elem_count()));
+            if ema.is_some() { moments.averaged(n) } else { moments }
+        };
+        let of_buffer = |buffer: &Buffer| Self::default().averaged(buffer.shape().iter().product());
+        let buffers = params.moving_buffers().filter(|_| ema.is_some_and(|ema| ema.use_buffers));
+        params.parameters().iter().map(of_param).chain(buffers.map(of_buffer)).collect()
+    }
+
     /// Zeroed state of a parameter with `n` elements under `rule`.
     pub fn new(rule: &UpdateRule, n: usize) -> Self {
         match rule {
@@ -63,6 +76,9 @@ pub struct Part<'a> {
     pub moments: &'a mut Moments,
     /// Rank of the parameter's shape.
     pub dimensions: usize,
+    /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no pass used it: it stays
+    /// where it is, and its average comes nearer.
+    pub count: Option<u64>,
 }
 
 /// One optimizer step with all its numbers decided.
@@ -72,26 +88,23 @@ pub struct Update {
     lr: f64,
     weight_decay: f64,
     no_decay_on_1d: bool,
-    /// Updates made so far, this one included: `t` of Adam's bias correction.
-    count: u64,
     preparation: Preparation,
-    /// Share of the averages that stays.
-    keep: f32,
+    /// Share of their way to the parameters that averages go.
+    follow: f32,
 }
 
 impl Update {
-    /// The `count`-th update (from 1) at learning rate `lr`. `momentum` replaces SGD's momentum or
-    /// Adam's first beta where a schedule moves it.
-    pub fn new(plan: &OptimizerPlan, lr: f64, momentum: Option<f64>, count: u64) -> Self {
+    /// An update at learning rate `lr`. `momentum` replaces SGD's momentum or Adam's first beta where a schedule moves
+    /// it.
+    pub fn new(plan: &OptimizerPlan, lr: f64, momentum: Option<f64>) -> Self {
         let rule = momentum.map_or(plan.rule, |value| with_momentum(plan.rule, value));
         Self {
             rule,
             lr,
             weight_decay: plan.weight_decay,
             no_decay_on_1d: plan.no_decay_on_1d,
-            count,
             preparation: Preparation::default(),
-            keep: 1.0,
+            follow: 0.0,
         }
     }
 
@@ -105,19 +118,24 @@ impl Update {
     /// parameters. Without averages it changes nothing.
     #[must_use]
     pub fn averaging(self, keep: f64) -> Self {
-        Self { keep: keep as f32, ..self }
+        Self { follow: (1.0 - keep) as f32, ..self }
+    }
+
+    /// Moves the average of values that have no gradient.
+    pub fn follow(&self, average: &mut [f32], values: &[f32]) {
+        follow_values(average, values, self.follow);
     }
 
     /// Moves all parameters along their gradients in one pass over memory. Blocks are independent of
     /// each other: the number of threads changes no bit.
     pub fn apply<'a>(&self, parts: impl IntoIterator<Item = Part<'a>>) {
-        let blocks: Vec<(Block<'a>, f64)> =
+        let blocks: Vec<(Block<'a>, Factors)> =
             parts.into_iter().flat_map(|part| self.blocks(part)).collect();
         let elements: usize = blocks.iter().map(|(block, _)| block.values.len()).sum();
-        let apply = |(mut block, decay)| {
+        let apply = |(mut block, factors): (Block<'a>, Factors)| {
             vectorised(
                 #[inline(always)]
-                || self.apply_to(&mut block, decay),
+                || block.update(self.preparation, factors, self.follow),
             );
         };
         if elements < WORTH_SHARING {
@@ -127,36 +145,19 @@ impl Update {
         }
     }
 
-    /// The same update for a GPU.
+    /// The same update for a GPU and the parameters whose `count`-th it is; `None` if it changes nothing.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on_gpu(&self) -> Rule {
-        let (lr, decay) = (self.lr as f32, self.weight_decay as f32);
-        let adam = |beta1, beta2, eps| AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
-        let rule = match self.rule {
-            UpdateRule::Sgd { momentum: 0.0, .. } => {
-                Rule { kind: Rule::SGD, lr, decay, ..Rule::default() }
-            }
-            UpdateRule::Sgd { momentum, dampening, nesterov } => {
-                let kind = if nesterov { Rule::SGD_NESTEROV } else { Rule::SGD_MOMENTUM };
-                let damp = if self.count == 1 { 1.0 } else { 1.0 - dampening as f32 };
-                Rule { kind, lr, decay, momentum: momentum as f32, damp, ..Rule::default() }
-            }
-            UpdateRule::Adam { beta1, beta2, eps } => {
-                adam(beta1, beta2, eps).with_penalty(self.weight_decay).on_gpu(Rule::ADAM)
-            }
-            UpdateRule::AdamW { beta1, beta2, eps } => {
-                let share = self.lr * self.weight_decay;
-                adam(beta1, beta2, eps).with_shrinking(share).on_gpu(Rule::ADAMW)
-            }
-        };
+    pub(crate) fn on_gpu(&self, count: Option<u64>) -> Option<Rule> {
         let Preparation { mean, clip, limit } = self.preparation;
-        Rule { mean, clip, limit, keep: self.keep, ..rule }
+        let rule = self.factors(count, self.weight_decay).on_gpu();
+        let changes = count.is_some() || self.follow > 0.0;
+        changes.then_some(Rule { mean, clip, limit, follow: self.follow, ..rule })
     }
 
-    /// The blocks of one parameter, and its weight decay.
-    fn blocks<'a>(&self, part: Part<'a>) -> impl Iterator<Item = (Block<'a>, f64)> {
+    /// The blocks of one parameter, and what becomes of them.
+    fn blocks<'a>(&self, part: Part<'a>) -> impl Iterator<Item = (Block<'a>, Factors)> {
         let exempt = self.no_decay_on_1d && part.dimensions <= 1;
-        let decay = if exempt { 0.0 } else { self.weight_decay };
+        let factors = self.factors(part.count, if exempt { 0.0 } else { self.weight_decay });
         let Part { mut values, mut gradient, moments, .. } = part;
         let Moments { first, second, average } = moments;
         let (mut first, mut second, mut average) =
@@ -170,38 +171,35 @@ impl Update {
                 second: second.split_off_mut(..n.min(second.len()))?,
                 average: average.split_off_mut(..n.min(average.len()))?,
             };
-            (n > 0).then_some((block, decay))
+            (n > 0).then_some((block, factors))
         })
     }
 
-    #[inline(always)]
-    fn apply_to(&self, block: &mut Block<'_>, decay: f64) {
-        let preparation = self.preparation;
+    /// What the `count`-th update of a parameter with this weight decay does to it.
+    fn factors(&self, count: Option<u64>, decay: f64) -> Factors {
+        let Some(count) = count else { return Factors::Still };
+        let lr = self.lr as f32;
         match self.rule {
-            UpdateRule::Sgd { momentum: 0.0, .. } => {
-                block.sgd(preparation, self.lr as f32, decay as f32);
-            }
             UpdateRule::Sgd { momentum, dampening, nesterov } => {
                 // PyTorch's buffer starts as the first gradient, undamped.
-                let damp = if self.count == 1 { 1.0 } else { 1.0 - dampening as f32 };
-                let (lr, decay) = (self.lr as f32, decay as f32);
-                let factors = SgdFactors { lr, decay, momentum: momentum as f32, damp };
-                if nesterov {
-                    block.sgd_momentum::<true>(preparation, factors);
-                } else {
-                    block.sgd_momentum::<false>(preparation, factors);
+                let damp = if count == 1 { 1.0 } else { (1.0 - dampening) as f32 };
+                let (penalty, momentum) = (decay as f32, momentum as f32);
+                let factors = SgdFactors { lr, penalty, momentum, damp };
+                match momentum {
+                    0.0 => Factors::Sgd(factors),
+                    _ if nesterov => Factors::Nesterov(factors),
+                    _ => Factors::Momentum(factors),
                 }
             }
             UpdateRule::Adam { beta1, beta2, eps } => {
-                let factors = AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
-                block.adam(preparation, factors.with_penalty(decay));
+                let factors = AdamFactors::new(self.lr, beta1, beta2, eps, count);
+                Factors::Adam(factors.with_penalty(decay))
             }
             UpdateRule::AdamW { beta1, beta2, eps } => {
-                let factors = AdamFactors::new(self.lr, beta1, beta2, eps, self.count);
-                block.adam(preparation, factors.with_shrinking(self.lr * decay));
+                let factors = AdamFactors::new(self.lr, beta1, beta2, eps, count);
+                Factors::Adam(factors.with_shrinking(self.lr * decay))
             }
         }
-        block.average(self.keep);
     }
 }
 
@@ -253,10 +251,10 @@ mod tests {
         (0..n).map(|i| ((i * 7 + salt) as f32 * 0.37).sin()).collect()
     }
 
-    /// Three updates of three parameters by `apply`; all values and moments.
+    /// Three updates of three parameters by `apply`, of which the second is not used at first; all values and moments.
     fn train(
         rule: UpdateRule,
-        apply: impl Fn(Update, &mut [Vec<f32>], &[Vec<f32>], &mut [Moments]),
+        apply: impl Fn(Update, &mut [Vec<f32>], &[Vec<f32>], &mut [Moments], [Option<u64>; 3]),
     ) -> (Vec<Vec<f32>>, Vec<Moments>) {
         let sizes = [70_001, 3, BLOCK];
         let mut values: Vec<_> = sizes.iter().map(|&n| wave(n, n)).collect();
@@ -264,9 +262,9 @@ mod tests {
             sizes.iter().map(|&n| Moments::new(&rule, n).averaged(n)).collect();
         for step in 1..=3 {
             let gradients: Vec<_> = sizes.iter().map(|&n| wave(n, step as usize)).collect();
-            let update =
-                Update::new(&plan(rule), 0.1, None, step).prepared(PREPARATION).averaging(0.9);
-            apply(update, &mut values, &gradients, &mut moments);
+            let update = Update::new(&plan(rule), 0.1, None).prepared(PREPARATION).averaging(0.9);
+            let late = (step > 1).then_some(step - 1);
+            apply(update, &mut values, &gradients, &mut moments, [Some(step), late, Some(step)]);
         }
         (values, moments)
     }
@@ -275,13 +273,15 @@ mod tests {
         values: &'a mut [Vec<f32>],
         gradients: &'a [Vec<f32>],
         moments: &'a mut [Moments],
+        counts: [Option<u64>; 3],
     ) -> impl Iterator<Item = Part<'a>> {
         let all = values.iter_mut().zip(gradients).zip(moments).enumerate();
-        all.map(|(i, ((values, gradient), moments))| Part {
+        all.map(move |(i, ((values, gradient), moments))| Part {
             values,
             gradient,
             moments,
             dimensions: 1 + i,
+            count: counts[i],
         })
     }
 
@@ -290,12 +290,12 @@ mod tests {
         for rule in rules() {
             let together = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                train(rule, |update, values, gradients, moments| {
-                    pool.install(|| update.apply(parts(values, gradients, moments)));
+                train(rule, |update, values, gradients, moments, counts| {
+                    pool.install(|| update.apply(parts(values, gradients, moments, counts)));
                 })
             };
-            let alone = train(rule, |update, values, gradients, moments| {
-                parts(values, gradients, moments).for_each(|part| update.apply([part]));
+            let alone = train(rule, |update, values, gradients, moments, counts| {
+                parts(values, gradients, moments, counts).for_each(|part| update.apply([part]));
             });
             assert!(together(1) == alone && together(3) == alone, "{rule:?}");
         }
@@ -304,12 +304,15 @@ mod tests {
     #[test]
     fn the_instruction_set_changes_no_bit() {
         for rule in rules() {
-            let dispatched = train(rule, |update, values, gradients, moments| {
-                update.apply(parts(values, gradients, moments));
+            let dispatched = train(rule, |update, values, gradients, moments, counts| {
+                update.apply(parts(values, gradients, moments, counts));
             });
-            let plain = train(rule, |update, values, gradients, moments| {
-                let blocks = parts(values, gradients, moments).flat_map(|part| update.blocks(part));
-                blocks.for_each(|(mut block, decay)| update.apply_to(&mut block, decay));
+            let plain = train(rule, |update, values, gradients, moments, counts| {
+                let blocks =
+                    parts(values, gradients, moments, counts).flat_map(|part| update.blocks(part));
+                blocks.for_each(|(mut block, factors)| {
+                    block.update(update.preparation, factors, update.follow);
+                });
             });
             assert!(dispatched == plain, "{rule:?}");
         }
@@ -318,17 +321,17 @@ mod tests {
     #[test]
     fn the_preparation_is_that_of_separate_passes() {
         for rule in rules() {
-            let fused = train(rule, |update, values, gradients, moments| {
-                update.apply(parts(values, gradients, moments));
+            let fused = train(rule, |update, values, gradients, moments, counts| {
+                update.apply(parts(values, gradients, moments, counts));
             });
-            let separate = train(rule, |update, values, gradients, moments| {
+            let separate = train(rule, |update, values, gradients, moments, counts| {
                 let Preparation { mean, clip, limit } = PREPARATION;
                 let mut gradients = gradients.to_vec();
                 gradients.iter_mut().flatten().for_each(|g| *g *= mean);
                 gradients.iter_mut().flatten().for_each(|g| *g *= clip);
                 gradients.iter_mut().flatten().for_each(|g| *g = g.clamp(-limit, limit));
                 let update = update.prepared(Preparation::default());
-                update.apply(parts(values, &gradients, moments));
+                update.apply(parts(values, &gradients, moments, counts));
             });
             assert!(fused == separate, "{rule:?}");
         }

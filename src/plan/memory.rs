@@ -44,8 +44,9 @@ impl Memory {
     pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
         let weights = Bytes::of_f32(plan.model.n_parameters);
         let kept = moments(&plan.optimizer.rule) + u64::from(plan.ema.is_some());
-        let optimizer = Bytes(kept * weights.0);
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
+        let averaged = u64::from(plan.ema.is_some_and(|ema| ema.use_buffers));
+        let optimizer = Bytes(kept * weights.0 + averaged * buffers.0);
         let mut memory = Self {
             weights,
             gradients: gradients(plan, weights),

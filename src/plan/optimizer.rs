@@ -66,6 +66,9 @@ pub struct EmaPlan {
     pub decay: f64,
     /// How fast the share grows up to `decay`; absent = it is `decay` from the first update on.
     pub power: Option<f64>,
+    /// Whether running statistics are averaged as well; else those of the training go with the averages.
+    #[serde(default)]
+    pub use_buffers: bool,
 }
 
 /// `base_lr (global / base)^e`, e = 0, 1/2 or 1 (Goyal et al. 2017: linear for SGD; square root suits Adam).
@@ -104,7 +107,8 @@ pub(crate) fn decide(loaded: &Loaded, batch: &BatchPlan) -> Result<OptimizerPlan
 
 /// The average as asked, if one is.
 pub(crate) fn ema(asked: &Ema) -> Option<EmaPlan> {
-    asked.decay.map(|decay| EmaPlan { decay, power: asked.power })
+    let (power, use_buffers) = (asked.power, asked.use_buffers.unwrap_or(false));
+    asked.decay.map(|decay| EmaPlan { decay, power, use_buffers })
 }
 
 fn default_decay(kind: OptimizerKind) -> f64 {

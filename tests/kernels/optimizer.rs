@@ -37,9 +37,10 @@ fn plan(rule: UpdateRule) -> OptimizerPlan {
 }
 
 /// The rule as words: kind, then f32 in the order of `Rule` in optimizer.cu.
-fn words(kind: u32, numbers: [f64; 9]) -> Vec<u32> {
+fn words(kind: u32, numbers: [f64; 11]) -> Vec<u32> {
     let numbers = numbers.map(|v| (v as f32).to_bits());
-    let prepared = [PREPARATION.mean, PREPARATION.clip, PREPARATION.limit, KEEP].map(f32::to_bits);
+    let Preparation { mean, clip, limit } = PREPARATION;
+    let prepared = [mean, clip, limit, 1.0 - KEEP].map(f32::to_bits);
     [&[kind][..], &numbers, &prepared].concat()
 }
 
@@ -47,10 +48,13 @@ fn words(kind: u32, numbers: [f64; 9]) -> Vec<u32> {
 fn every_rule_moves_parameters_as_on_the_cpu() {
     let Some(gpu) = emulator() else { return };
     let (lr, decay, count) = (0.1f64, 0.02f64, 3);
-    let [beta1, beta2, eps] = [0.9f64, 0.99, 1e-8];
+    let [beta1, beta2, eps] = [0.9f64, 0.99999, 1e-8];
     let [c1, c2] = [beta1, beta2].map(|beta| 1.0 - beta.powi(count));
-    let adam = |left| [0.0, 0.0, 0.0, beta1, beta2, eps, lr / c1, c2.sqrt(), left];
-    let sgd = |momentum, damp| [lr, momentum, damp, 0.0, 0.0, 0.0, 0.0, 0.0, decay];
+    let adam = |[penalty, shrink]: [f64; 2]| {
+        let (moments, steps) = ([1.0 - beta1, beta2, 1.0 - beta2], [eps, lr / c1, c2.sqrt()]);
+        [&[0.0; 3][..], &moments, &steps, &[penalty, shrink]].concat().try_into().unwrap()
+    };
+    let sgd = |momentum, damp| [lr, momentum, damp, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, decay, 0.0];
     let with = |nesterov, dampening| UpdateRule::Sgd { momentum: 0.8, dampening, nesterov };
     let rules = [
         (
@@ -59,8 +63,8 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
         ),
         (with(false, 0.1), words(1, sgd(0.8, 0.9))),
         (with(true, 0.0), words(2, sgd(0.8, 1.0))),
-        (UpdateRule::Adam { beta1, beta2, eps }, words(3, adam(decay))),
-        (UpdateRule::AdamW { beta1, beta2, eps }, words(4, adam(1.0 - lr * decay))),
+        (UpdateRule::Adam { beta1, beta2, eps }, words(3, adam([decay, 1.0]))),
+        (UpdateRule::AdamW { beta1, beta2, eps }, words(3, adam([0.0, 1.0 - lr * decay]))),
     ];
     // A matrix of several blocks, a vector without weight decay, and one that nobody uses.
     let sizes = [(700usize, 2usize), (50, 1), (10, 2)];
@@ -81,7 +85,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             state.first.copy_from_slice(&first[..a]);
             state.second.copy_from_slice(&second[..b]);
         }
-        let update = Update::new(&plan(rule), lr, None, count as u64);
+        let update = Update::new(&plan(rule), lr, None);
         let update = update.prepared(PREPARATION).averaging(KEEP.into());
         let all = expected.iter_mut().zip(&gradients).zip(&mut states).zip(sizes).take(2);
         update.apply(all.map(|(((values, gradient), moments), (_, dimensions))| Part {
@@ -89,6 +93,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             gradient,
             moments,
             dimensions,
+            count: Some(count as u64),
         }));
 
         let (mut found, mut states_found) = (start, moments);
@@ -128,6 +133,30 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
         let squares: f64 = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum();
         assert!((total[0] - squares).abs() < 1e-9 * squares);
     }
+}
+
+#[test]
+fn an_average_follows_a_parameter_that_no_pass_used() {
+    let Some(gpu) = emulator() else { return };
+    let (mut found, gradient, mut average) = (values(1, 500), values(2, 500), values(3, 500));
+    let (start, before) = (found.clone(), average.clone());
+    let mut place = Place {
+        values: found.as_mut_ptr(),
+        gradient: gradient.as_ptr(),
+        first: std::ptr::null_mut(),
+        second: std::ptr::null_mut(),
+        average: average.as_mut_ptr(),
+        n: 500,
+        decays: 1,
+        idle: 0,
+    };
+    let (mut parts, still) = ([[0u32, 0], [0, 1]], words(4, [0.0; 11]));
+    let (table, order) = (std::ptr::from_mut(&mut place).cast(), parts.as_mut_ptr().cast());
+    let arguments = &mut [Bytes(table), Bytes(order), Whole(&still), Count(PER_BLOCK as u64)];
+    gpu.run("update", rows(parts.len()), arguments);
+    let nearer = before.iter().zip(&start).map(|(a, v)| a + (1.0 - KEEP) * (v - a));
+    agree("average", &average, &nearer.collect::<Vec<_>>(), 1e-6);
+    assert_eq!(found, start);
 }
 
 #[test]

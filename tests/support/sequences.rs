@@ -71,7 +71,7 @@ pub(crate) fn policy_plan(world: u32) -> Plan {
     };
     plan.loss = LossPlan { kind: LossKind::Mse, label_smoothing: 0.0, alpha: 0.0 };
     plan.data.classes = vec![];
-    plan.ema = Some(EmaPlan { decay: 0.9999, power: Some(0.75) });
+    plan.ema = Some(EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false });
     plan
 }
 

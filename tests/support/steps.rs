@@ -49,14 +49,15 @@ impl Steps {
         let squares: f64 = gradients.values().flatten().map(|&g| f64::from(g).powi(2)).sum();
         let clip = clip_coefficient(squares.sqrt(), self.clip) as f32;
         let clipped = Preparation { clip, ..Preparation::default() };
-        let update = Update::new(&self.plan, self.plan.lr, None, self.count)
+        let update = Update::new(&self.plan, self.plan.lr, None)
             .prepared(clipped)
             .averaging((self.keep)(self.count));
         for (&index, gradient) in gradients {
             let param = &params.parameters()[index];
             let (moments, dimensions) = (&mut self.moments[index], param.shape().len());
+            let count = Some(self.count);
             let apply = |values: &mut [f32]| {
-                update.apply([Part { values, gradient, moments, dimensions }]);
+                update.apply([Part { values, gradient, moments, dimensions, count }]);
             };
             change_values(param.var().unwrap(), apply).unwrap();
         }

@@ -15,19 +15,25 @@ pub(crate) struct Rule {
     pub(crate) kind: i32,
     pub(crate) lr: f32,
     pub(crate) momentum: f32,
+    /// Share of the gradient that goes into the momentum buffer.
     pub(crate) damp: f32,
-    pub(crate) beta1: f32,
+    /// 1 - beta1
+    pub(crate) rest1: f32,
     pub(crate) beta2: f32,
+    /// 1 - beta2
+    pub(crate) rest2: f32,
     pub(crate) eps: f32,
     pub(crate) step_size: f32,
     pub(crate) root_correction: f32,
-    /// What weight decay adds to a gradient, or, for `AdamW`, leaves of a value.
-    pub(crate) decay: f32,
+    /// What weight decay adds of a value to its gradient.
+    pub(crate) penalty: f32,
+    /// What weight decay leaves of a value.
+    pub(crate) shrink: f32,
     pub(crate) mean: f32,
     pub(crate) clip: f32,
     pub(crate) limit: f32,
-    /// Share of the averages that stays.
-    pub(crate) keep: f32,
+    /// Share of their way to the values that averages go.
+    pub(crate) follow: f32,
 }
 
 impl Rule {
@@ -35,7 +41,8 @@ impl Rule {
     pub(crate) const SGD_MOMENTUM: i32 = 1;
     pub(crate) const SGD_NESTEROV: i32 = 2;
     pub(crate) const ADAM: i32 = 3;
-    pub(crate) const ADAMW: i32 = 4;
+    /// Values stay; only averages move.
+    pub(crate) const STILL: i32 = 4;
 }
 
 /// A parameter, f32, and what belongs to it. All stay where they are for the whole run.
@@ -99,15 +106,15 @@ impl Updater {
         self.gpu.device()
     }
 
-    /// Enqueues the update of every parameter but the `idle` ones.
+    /// Enqueues the update of the parameters that `takes_part` names by their index.
     ///
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn update(&mut self, rule: Rule, idle: &[usize]) -> Result<()> {
+    pub(crate) fn update(&mut self, rule: Rule, takes_part: impl Fn(usize) -> bool) -> Result<()> {
         let mut places = self.places.clone();
         for (parameter, place) in places.iter_mut().enumerate() {
-            place.idle = u32::from(idle.contains(&parameter));
+            place.idle = u32::from(!takes_part(parameter));
         }
         let differs = |(new, old): (&Place, &Place)| new.idle != old.idle;
         if places.iter().zip(&self.places).any(differs) {

@@ -16,12 +16,18 @@ struct Place {
 struct Rule {
     int kind;
     float lr, momentum, damp;
-    float beta1, beta2, eps, step_size, root_correction, decay;
+    float rest1, beta2, rest2, eps, step_size, root_correction;
+    float penalty, shrink;
     float mean, clip, limit;
-    float keep;
+    float follow;
 };
 
-enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, ADAMW };
+enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, STILL };
+
+// As `lerp` in src/optim/kernel.rs.
+__device__ inline float lerp_as_torch(float start, float end, float weight) {
+    return weight < 0.5f ? start + weight * (end - start) : end - (end - start) * (1.0f - weight);
+}
 
 // One block for `per_block` elements of one parameter: parts[block] says which parameter and which of its blocks.
 KERNEL update(const Place* places, const uint2* parts, Rule rule, u64 per_block) {
@@ -34,26 +40,24 @@ KERNEL update(const Place* places, const uint2* parts, Rule rule, u64 per_block)
         float g = place.gradient[i] * rule.mean * rule.clip;
         g = g < -rule.limit ? -rule.limit : g;
         g = g > rule.limit ? rule.limit : g;
-        // AdamW takes its weight decay off the value, the others add theirs to the gradient.
-        float penalty = place.decays && rule.kind != ADAMW ? rule.decay : 0.0f;
-        float shrink = place.decays && rule.kind == ADAMW ? rule.decay : 1.0f;
-        g += penalty * value;
-        if (rule.kind == SGD) {
+        g += (place.decays ? rule.penalty : 0.0f) * value;
+        if (rule.kind == STILL) {
+            // Only the average moves.
+        } else if (rule.kind == SGD) {
             value -= rule.lr * g;
         } else if (rule.kind <= SGD_NESTEROV) {
             float v = rule.momentum * place.first[i] + rule.damp * g;
             place.first[i] = v;
             value -= rule.lr * (rule.kind == SGD_NESTEROV ? g + rule.momentum * v : v);
         } else {
-            float m = place.first[i], v = place.second[i];
-            m += (1.0f - rule.beta1) * (g - m);
-            v = rule.beta2 * v + (1.0f - rule.beta2) * (g * g);
+            float m = lerp_as_torch(place.first[i], g, rule.rest1);
+            float v = rule.beta2 * place.second[i] + rule.rest2 * (g * g);
             place.first[i] = m;
             place.second[i] = v;
-            value = value * shrink - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
+            value = value * (place.decays ? rule.shrink : 1.0f) - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
         }
         place.values[i] = value;
-        if (place.average) place.average[i] = rule.keep * place.average[i] + (1.0f - rule.keep) * value;
+        if (place.average) place.average[i] = lerp_as_torch(place.average[i], value, rule.follow);
     }
 }
 
