@@ -403,7 +403,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     );
     check(
         &["scheduler.eta_min=0.1"],
-        &["`scheduler.eta_min`: must be less than the learning rate, 0.05"],
+        &["`scheduler.eta_min`: must be at most the learning rate, 0.05"],
     );
     check(
         &["model.num_classes=3"],

@@ -27,11 +27,11 @@ const PREPARATION: Preparation = Preparation { mean: 0.5, clip: 0.9, limit: 0.6 
 fn plan(rule: UpdateRule) -> OptimizerPlan {
     OptimizerPlan {
         rule,
-        lr: 0.1,
-        base_lr: 0.1,
+        lr: LR,
+        base_lr: LR,
         scaling: ScalingRule::None,
         base_batch_size: GlobalBatchSize::new(1).unwrap(),
-        weight_decay: 0.02,
+        weight_decay: DECAY,
         no_decay_on_1d: true,
     }
 }
@@ -44,10 +44,14 @@ fn words(kind: u32, numbers: [f64; 11]) -> Vec<u32> {
     [&[kind][..], &numbers, &prepared].concat()
 }
 
-#[test]
-fn every_rule_moves_parameters_as_on_the_cpu() {
-    let Some(gpu) = emulator() else { return };
-    let (lr, decay, count) = (0.1f64, 0.02f64, 3);
+/// Rate and weight decay of `plan`, and the update that is made.
+const LR: f64 = 0.1;
+const DECAY: f64 = 0.02;
+const COUNT: i32 = 3;
+
+/// Every rule, and as words.
+fn rules() -> [(UpdateRule, Vec<u32>); 5] {
+    let (lr, decay, count) = (LR, DECAY, COUNT);
     let [beta1, beta2, eps] = [0.9f64, 0.99999, 1e-8];
     let [c1, c2] = [beta1, beta2].map(|beta| 1.0 - beta.powi(count));
     let adam = |[penalty, shrink]: [f64; 2]| {
@@ -56,19 +60,22 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
     };
     let sgd = |momentum, damp| [lr, momentum, damp, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, decay, 0.0];
     let with = |nesterov, dampening| UpdateRule::Sgd { momentum: 0.8, dampening, nesterov };
-    let rules = [
-        (
-            UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false },
-            words(0, sgd(0.0, 1.0)),
-        ),
+    let plain = UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false };
+    [
+        (plain, words(0, sgd(0.0, 1.0))),
         (with(false, 0.1), words(1, sgd(0.8, 0.9))),
         (with(true, 0.0), words(2, sgd(0.8, 1.0))),
         (UpdateRule::Adam { beta1, beta2, eps }, words(3, adam([decay, 1.0]))),
         (UpdateRule::AdamW { beta1, beta2, eps }, words(3, adam([0.0, 1.0 - lr * decay]))),
-    ];
+    ]
+}
+
+#[test]
+fn every_rule_moves_parameters_as_on_the_cpu() {
+    let Some(gpu) = emulator() else { return };
     // A matrix of several blocks, a vector without weight decay, and one that nobody uses.
     let sizes = [(700usize, 2usize), (50, 1), (10, 2)];
-    for (rule, words) in rules {
+    for (rule, words) in rules() {
         let start: Vec<Vec<f32>> = (0..3).map(|i| values(i, sizes[i as usize].0)).collect();
         let gradients: Vec<Vec<f32>> = (3..6).map(|i| values(i, sizes[i as usize - 3].0)).collect();
         let seconds = |i: u64| values(i, 700).iter().map(|v| v * v).collect::<Vec<f32>>();
@@ -85,7 +92,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             state.first.copy_from_slice(&first[..a]);
             state.second.copy_from_slice(&second[..b]);
         }
-        let update = Update::new(&plan(rule), lr, None);
+        let update = Update::new(&plan(rule), LR, None);
         let update = update.prepared(PREPARATION).averaging(KEEP.into());
         let all = expected.iter_mut().zip(&gradients).zip(&mut states).zip(sizes).take(2);
         update.apply(all.map(|(((values, gradient), moments), (_, dimensions))| Part {
@@ -93,7 +100,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             gradient,
             moments,
             dimensions,
-            count: Some(count as u64),
+            count: Some(COUNT as u64),
         }));
 
         let (mut found, mut states_found) = (start, moments);

@@ -161,7 +161,7 @@ fn a_parameter_that_is_no_key_of_an_experiment_is_refused_with_the_right_name() 
 
 #[test]
 fn a_value_that_the_experiment_cannot_have_is_refused_where_it_stands() {
-    refused(&file("", "\"optimizer.lr\" = { values = [0.1, -1.0] }"), &[], 6, &["greater than 0"]);
+    refused(&file("", "\"optimizer.lr\" = { values = [0.1, -1.0] }"), &[], 6, &["from 0 to 1e6"]);
     refused(&file("", "\"optimizer.name\" = [\"sgd\", \"sgdd\"]"), &[], 6, &["sgd"]);
     let both = "\"optimizer.name\" = [\"sgd\", \"adamw\"]\n\"optimizer.momentum\" = [0.9]";
     let help = "when = { \"optimizer.name\" = \"sgd\" }";
