@@ -1,7 +1,9 @@
 //! Ranks that another program starts on this machine, and starts again: torchrun, or a job of Slurm. None of them is needed:
 //! what they do is to start processes with some variables.
 
+use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 
 use rustix::process::Signal;
 
@@ -49,6 +51,34 @@ fn in_a_job(lab: &Lab, restarts: &str) -> Running {
     command.envs([("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", restarts)]);
     spawn(command)
 }
+
+/// A network whose first sum of two tensors is large enough for Candle to use threads of its own.
+const LARGE: &str = r#"
+[experiment]
+name = "small"
+[model]
+name = "gpt"
+n_layers = 1
+n_heads = 1
+d_model = 64
+[data]
+name = "tokens"
+file = "text.txt"
+seq_len = 64
+num_workers = 0
+[train]
+steps = 100000
+batch_size = 16
+[optimizer]
+lr = 1e-3
+[distributed]
+threads_per_rank = 1
+[validation]
+every = "never"
+[logging]
+every = "1 step"
+sinks = ["jsonl"]
+"#;
 
 fn runs(lab: &Lab) -> usize {
     children(&lab.path("logs/small")).len()
@@ -124,6 +154,26 @@ fn the_number_of_ranks_is_the_launchers_and_rank_0_says_so() {
     ended[0].says(&[line]);
     assert!(!ended[1].stderr.contains("overrides"), "{}", ended[1].stderr);
     lab.is_clean();
+}
+
+#[test]
+fn ranks_of_a_launcher_start_no_threads_that_wait_actively_beside_those_that_compute() {
+    let lab = Lab::with(LARGE);
+    lab.write("text.txt", "the quick brown fox jumps over the lazy dog\n".repeat(200));
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")]);
+    // As many as a machine with four cores has; Candle starts one less.
+    command.env_remove("CANDLE_NUM_THREADS").env("RAYON_NUM_THREADS", "4");
+    let mut running = spawn(command);
+    lab.wait_for_step(&mut running, 1);
+    let names: Vec<String> = children(Path::new(&format!("/proc/{}/task", running.pid())))
+        .iter()
+        .filter_map(|thread| fs::read_to_string(thread.join("comm")).ok())
+        .collect();
+    running.signal(Signal::KILL);
+    running.wait().has_code(-9);
+    assert!(names.iter().any(|name| name.starts_with("training")), "{names:?}");
+    assert!(!names.iter().any(|name| name.starts_with("candle")), "{names:?}");
 }
 
 #[test]
