@@ -48,6 +48,9 @@ pub struct Link {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Ends the group of ranks for this reason.
+type EndGroup = dyn Fn(&str) + Send + Sync;
+
 struct Shared {
     /// Strongest request to stop: 0, or a [`Stop`].
     stop: AtomicU8,
@@ -60,7 +63,7 @@ struct Shared {
     give_up: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Why the group cannot go on, and what to do then.
     lost: OnceLock<String>,
-    end_group: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
+    end_group: OnceLock<Box<EndGroup>>,
 }
 
 impl Link {

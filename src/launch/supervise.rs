@@ -132,12 +132,19 @@ pub(super) struct Member {
     pub(super) has_finished: bool,
     pub(super) is_stopped: bool,
     pub(super) exit: Option<(Duration, Exit)>,
-    /// Memory that it asked for last and was denied.
-    pub(super) denied: Bytes,
-    /// Whether the kernel killed it because memory ran out.
-    pub(super) killed_for_memory: bool,
+    /// How it last had too little memory.
+    lack: Option<Lack>,
     /// Whether it still ran when we killed the group.
     pub(super) was_killed: bool,
+}
+
+/// How a rank had too little memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lack {
+    /// The system denied it so much.
+    Denied(Bytes),
+    /// The kernel killed it.
+    Killed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,11 +204,11 @@ impl Group {
     /// Why `rank` had no memory, if that is how it ended.
     pub(super) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
         let member = self.member(rank);
-        match member.exit?.1 {
-            Exit::Signal(libc::SIGABRT) if member.denied.0 > 0 => {
-                Some(format!("it asked for {} more, which the system denied", member.denied))
+        match (member.exit?.1, member.lack?) {
+            (Exit::Signal(libc::SIGABRT), Lack::Denied(bytes)) => {
+                Some(format!("it asked for {bytes} more, which the system denied"))
             }
-            Exit::Signal(libc::SIGKILL) if member.killed_for_memory && !member.was_killed => {
+            (Exit::Signal(libc::SIGKILL), Lack::Killed) if !member.was_killed => {
                 Some("the kernel killed it, because memory ran out".to_owned())
             }
             _ => None,
@@ -262,11 +269,11 @@ impl Group {
             Event::Finished(rank) => self.finished(now, rank),
             Event::Saved => self.saved_one(),
             Event::Denied(rank, bytes) => {
-                self.member_mut(rank).denied = bytes;
+                self.member_mut(rank).lack = (bytes.0 > 0).then_some(Lack::Denied(bytes));
                 vec![]
             }
             Event::KilledForMemory(rank) => {
-                self.member_mut(rank).killed_for_memory = true;
+                self.member_mut(rank).lack = Some(Lack::Killed);
                 vec![]
             }
             Event::Exited(rank, exit) => self.exited(now, rank, exit),
@@ -446,8 +453,7 @@ impl Member {
             has_finished: false,
             is_stopped: false,
             exit: None,
-            denied: Bytes(0),
-            killed_for_memory: false,
+            lack: None,
             was_killed: false,
         }
     }

@@ -313,3 +313,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_death_is_put_down_to_memory_only_if_it_was_denied_or_the_kernel_killed_for_it() {
+    let why = |event: Event, signal: i32| {
+        let mut group = Group::new([100]);
+        group.step(at(1), event);
+        group.step(at(1), Event::Exited(Rank(0), Exit::Signal(signal)));
+        group.lack_of_memory(Rank(0)).unwrap_or_default()
+    };
+    let denied = |bytes| Event::Denied(Rank(0), Bytes(bytes));
+    assert_eq!(why(denied(0), libc::SIGKILL), "");
+    assert_eq!(why(denied(0), libc::SIGABRT), "");
+    assert_eq!(why(denied(8), libc::SIGKILL), "");
+    assert!(why(denied(8), libc::SIGABRT).contains("which the system denied"));
+    let by_kernel = Event::KilledForMemory(Rank(0));
+    assert!(why(by_kernel, libc::SIGKILL).starts_with("the kernel killed it"));
+}
