@@ -192,21 +192,20 @@ pub fn create_folder(path: &Path) -> Result<(), Error> {
     made.into_iter().try_for_each(sync_parent)
 }
 
-/// Makes the folder if needed and writes a small file into it, synced, and removes it again: a folder that is
-/// read-only or full is found before training, not after the first epoch.
+/// Makes the folder if needed and writes a small file without a name into it, synced: a folder that is read-only or
+/// full is found before training, not after the first epoch.
 ///
 /// # Errors
 ///
 /// The folder cannot be made or written.
 pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
     create_folder(path)?;
-    let probe = temporary_beside(&path.join("probe"))?;
-    let written = write_synced(&probe, &vec![0; 64 * 1024]);
-    let _ = calls::remove_file(&probe);
-    written.map_err(|error| match error {
-        Error::Io { reason, .. } => Error::io("write into the folder", path)(reason),
-        other => other,
-    })
+    let name = temporary_beside(&path.join("probe"))?;
+    let written = calls::make_nameless(path, &name).and_then(|mut probe| {
+        probe.write_all(&[0; 64 * 1024])?;
+        probe.sync_all()
+    });
+    written.map_err(Error::io("write into the folder", path))
 }
 
 /// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that had made way for one

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 
 use crate::failpoint::note;
 
@@ -24,6 +24,22 @@ pub(super) fn make_file(path: &Path) -> io::Result<File> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
     note("make file", &[path], b"");
     Ok(made)
+}
+
+/// Makes a file in `folder` that has no name, so that nothing of it is left however this process ends. Where file systems
+/// need a name it has `name` for a moment.
+pub(super) fn make_nameless(folder: &Path, name: &Path) -> io::Result<File> {
+    use rustix::io::Errno;
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags, Mode::from_raw_mode(0o644)) {
+        Ok(file) => Ok(File::from(file)),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(name)?;
+            fs::remove_file(name)?;
+            Ok(file)
+        }
+        Err(reason) => Err(reason.into()),
+    }
 }
 
 /// Opens a file for reading and appending, and makes it if needed, mode 0644 less the umask. Says whether it was made.

@@ -42,7 +42,7 @@ pub use line::{Context, device_line, line};
 pub(crate) use line::{quiet_line, restart};
 pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;
-pub(crate) use stderr::say;
+pub(crate) use stderr::{canvas, say, takes_words};
 pub use terminal::Screen;
 
 use crate::event::{EpochDone, Event, Finished, History};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::line::{Context, line, step_numbers};
-use super::stderr::{say, takes_words};
+use super::stderr::{canvas, say, takes_words};
 use super::text::{self, duration, time_left};
 use crate::event::{Event, Started, StepDone};
 
@@ -177,8 +177,7 @@ fn prefix(epoch: u64, context: &Context) -> String {
 fn new_bar(started: &Started, context: &Context) -> ProgressBar {
     let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
     let (epoch, position) = context.place_of(started.resumed_from + 1);
-    let bar =
-        ProgressBar::with_draw_target(Some(context.steps_of(epoch)), ProgressDrawTarget::stderr());
+    let bar = ProgressBar::with_draw_target(Some(context.steps_of(epoch)), canvas());
     bar.set_style(style.progress_chars("━╸ "));
     bar.set_prefix(prefix(epoch, context));
     bar.set_position(position - 1);
