@@ -29,13 +29,13 @@ pub(crate) enum Verb {
     Eval(EvalArgs),
     /// Write text with a run's best checkpoint.
     Sample(SampleArgs),
-    /// Search for good values: trials that are runs of their own.
+    /// Run a hyperparameter sweep.
     Sweep(SweepArgs),
     /// Train a few steps at several world sizes, and say whether they give the same bits.
     Doctor(DoctorArgs),
-    /// Print a run's table and draw its curves again.
+    /// Print a run's table and draw its curves again, or the results of a sweep.
     Report {
-        /// Run folder, or its name; the newest run if absent.
+        /// Run or sweep folder, or its name; the newest run if absent.
         run: Option<String>,
     },
     /// Inspect, verify or export checkpoints.
@@ -128,18 +128,21 @@ pub(crate) struct PlanArgs {
     ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01 train.batch_size='choice(16,32)'\n  \
     ddprun sweep --status logs/sweep_quickstart")]
 pub(crate) struct SweepArgs {
-    /// Sweep file, or an experiment whose spaces follow.
+    /// Sweep file, or an experiment followed by spaces.
     #[arg(required_unless_present = "status")]
     pub(crate) file: Option<PathBuf>,
-    /// Spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), changes that all trials have
-    /// in common, and keys of the sweep (`sweep.trials=24`).
+    /// Spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), changes for all trials, and keys of the
+    /// sweep (`sweep.trials=24`).
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) words: Vec<String>,
-    /// Go on with another space, and keep the trials.
+    /// Continue with another space or method, and keep the trials.
     #[arg(long)]
     pub(crate) extend: bool,
-    /// Say how the sweep in this folder stands, and do nothing.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["file", "extend"])]
+    /// Try failed trials again, from their newest checkpoints.
+    #[arg(long)]
+    pub(crate) retry_failed: bool,
+    /// Show the state of the sweep in this folder, and do nothing.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["file", "extend", "retry_failed"])]
     pub(crate) status: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]
@@ -172,7 +175,7 @@ pub(crate) struct ResumeArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct EvalArgs {
-    /// Run folder, or its name; the newest run if absent.
+    /// Run folder, or its name; of a sweep the best trial; the newest run if absent.
     pub(crate) run: Option<String>,
     /// Evaluate the newest checkpoint instead of the best.
     #[arg(long)]
@@ -184,7 +187,7 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SampleArgs {
-    /// Run folder, or its name; the newest run if absent.
+    /// Run folder, or its name; of a sweep the best trial; the newest run if absent.
     pub(crate) run: Option<String>,
     /// What the text begins with: characters, or numbers of tokens. Of a policy: the last observations, oldest first,
     /// as numbers; without them it acts in the simulation of its data.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
 use crate::cli::evaluate::checkpoint_of;
-use crate::cli::prepare::{Description, find_run};
+use crate::cli::prepare::{Description, find_best_run};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::model::peft;
@@ -135,7 +135,7 @@ fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
 fn adapters(opened: &Opened) -> Result<(LoraPlan, Option<PathBuf>), Refusal> {
     let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
     let run = real.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-    let model = find_run(run)?.plan.model;
+    let model = find_best_run(run)?.plan.model;
     let without = || {
         let page = format!("error: `{}` has no adapters", opened.path.display());
         Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
@@ -201,8 +201,8 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Refusal> {
 
 /// The run that `word` names, or what else it could have named.
 fn run_of(word: Option<&str>) -> Result<Description, Refusal> {
-    let Some(word) = word else { return find_run(None) };
-    find_run(Some(word)).map_err(|refusal| {
+    let Some(word) = word else { return find_best_run(None) };
+    find_best_run(Some(word)).map_err(|refusal| {
         if refusal.code != exit::REFUSED {
             return refusal;
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
-use crate::cli::prepare::find_run;
+use crate::cli::prepare::find_best_run;
 use crate::cli::{Refusal, to_stdout};
 use crate::model::Registry;
 use crate::record::text::metric;
@@ -20,7 +20,7 @@ pub(crate) fn checkpoint_of(folder: &Path, latest: bool) -> Result<Opened, Refus
 
 /// Evaluates in this process alone; prints one metric a line, or JSON.
 pub(crate) fn evaluate(args: &EvalArgs, registry: &Registry) -> Result<u8, Refusal> {
-    let description = find_run(args.run.as_deref())?;
+    let description = find_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
     let metrics = worker::evaluate(&description.plan, &opened, registry)
         .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;

@@ -1,8 +1,10 @@
 //! Verbs that look and change nothing: `plan`, `report`.
 
+use std::path::Path;
+
 use crate::cli::args::PlanArgs;
-use crate::cli::prepare::{find_run, prepare};
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::prepare::{find_run, find_sweep, prepare};
+use crate::cli::{Refusal, sweep, to_stdout};
 use crate::engine::{self, Needs};
 use crate::launch::Role;
 use crate::model::Registry;
@@ -32,8 +34,11 @@ fn rehearsed(plan: &Plan, registry: &Registry) -> Option<Needs> {
     engine::rehearse(plan, model.as_ref(), &params).ok()
 }
 
-/// `ddprun report [RUN]`
+/// `ddprun report [RUN]`; of a sweep its results.
 pub(crate) fn report(run: Option<&str>) -> Result<u8, Refusal> {
+    if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
+        return sweep::show_status(&folder, false);
+    }
     let description = find_run(run)?;
     let page = report::write(&description.run.logs, &description.plan.checkpoint)
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;

@@ -49,6 +49,11 @@ impl Refusal {
         Self { page, code }
     }
 
+    /// The exit code.
+    fn code(&self) -> u8 {
+        self.code
+    }
+
     /// One block: what happened, why, and what to do.
     fn of(code: u8, error: &dyn std::error::Error, help: Option<String>) -> Self {
         let mut page = format!("error: {error}");

@@ -15,7 +15,7 @@ use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
 use crate::record::{DESCRIPTION, Environment, RESOLVED};
 use crate::units::WorldSize;
 use crate::worker::exit;
-use crate::{collective, data, failpoint, files, ops, report, worker};
+use crate::{collective, data, failpoint, files, ops, record, report, sweep, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -276,12 +276,67 @@ pub(crate) struct Description {
     pub(crate) plan: Plan,
 }
 
+/// Where runs are looked for by their names.
+const LOGS: &str = "logs";
+
+/// The folder of the sweep that `word` names: its folder, or its name.
+pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {
+    let is_sweep = |folder: &PathBuf| folder.join(sweep::JOURNAL).is_file();
+    [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_sweep)
+}
+
+/// All sweeps, the one that was last written to at the end.
+fn sweeps() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(LOGS).into_iter().flatten().flatten();
+    let written = |folder: PathBuf| {
+        let journal = std::fs::metadata(folder.join(sweep::JOURNAL)).ok()?;
+        Some((journal.modified().ok()?, folder))
+    };
+    let mut found: Vec<_> = entries.filter_map(|entry| written(entry.path())).collect();
+    found.sort();
+    found.into_iter().map(|(_, folder)| folder).collect()
+}
+
+/// The run that `word` names; of a sweep its best trial, which is said.
+pub(crate) fn find_best_run(word: Option<&str>) -> Result<Description, Refusal> {
+    let Some(folder) = word.and_then(|word| find_sweep(Path::new(word))) else {
+        return find_run(word);
+    };
+    let story = sweep::status(&folder)
+        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, error.help()))?
+        .story;
+    let metric = &story.subject.metric;
+    let Some((best, value)) = sweep::best(&story.trials, story.subject.goal)
+        .and_then(|best| Some((best, best.value(story.subject.goal)?)))
+    else {
+        let page = format!(
+            "error: no trial of the sweep `{0}` has finished\n  do: name a trial, such as `{0}/{1}`",
+            folder.display(),
+            sweep::id(1)
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    };
+    let run = folder.join(best.id());
+    to_stderr(&format!(
+        "the best of {} trials: `{}`, {metric} {}",
+        story.trials.len(),
+        run.display(),
+        record::text::metric(metric, value)
+    ));
+    find_run(run.to_str())
+}
+
 /// The run that `word` names: a run folder, an experiment's name (its newest run) or a run's id; without
 /// a word the newest run of all below `logs/`.
 pub(crate) fn find_run(word: Option<&str>) -> Result<Description, Refusal> {
-    let folder = report::find_run(Path::new("logs"), word).map_err(|error| {
-        let help = "name a run folder, `logs/<name>/<time>-<id>`";
-        Refusal::of(exit::REFUSED, &error, Some(help.into()))
+    let folder = report::find_run(Path::new(LOGS), word).map_err(|error| {
+        let help = match sweeps().last() {
+            Some(sweep) if word.is_none() => {
+                format!("`ddprun report {}` shows the newest sweep", sweep.display())
+            }
+            _ => "name a run folder, `logs/<name>/<time>-<id>`".to_owned(),
+        };
+        Refusal::of(exit::REFUSED, &error, Some(help))
     })?;
     describe_run(&folder)
 }

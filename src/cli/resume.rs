@@ -1,7 +1,9 @@
 //! `ddprun resume [RUN] [key=value ...]`: the stored experiment goes on from its newest checkpoint.
 
+use std::path::Path;
+
 use crate::cli::args::ResumeArgs;
-use crate::cli::prepare::{Description, Origin, decide, find_run, refused, vocabulary};
+use crate::cli::prepare::{Description, Origin, decide, find_run, find_sweep, refused, vocabulary};
 use crate::cli::train::{Asked, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::{self, Change, Loaded};
@@ -16,6 +18,14 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
 
 fn prepare(args: &ResumeArgs, origin: Origin<'_>, registry: &Registry) -> Result<Asked, Refusal> {
     let (run, changes) = split(&args.words);
+    if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
+        let page = format!(
+            "error: `{}` is a sweep\n  do: start it again with the `ddprun sweep` command that began it, \
+             or name one of its trials",
+            folder.display()
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
     let description = find_run(run)?;
     let before = load(&description, &[], registry)?;
     let changes: Vec<String> = changes.into_iter().chain(args.launch.changes()).collect();

@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
 use crate::cli::prepare::{
-    ALONE, Prepared, complete, data_section, gpus, measure, own_run, refused, vocabulary,
+    ALONE, Prepared, complete, data_section, find_sweep, gpus, measure, own_run, refused,
+    vocabulary,
 };
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
@@ -15,14 +16,16 @@ use crate::launch::{self, Console, Note, Program, Start};
 use crate::model::Registry;
 use crate::plan::{Facts, LossKind, Plan};
 use crate::record::Screen;
-use crate::sweep::{self, Ended, Job, Length, Machine, Order, Outcome, Story, Trainer};
+use crate::sweep::{
+    self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
+};
 use crate::units::Rank;
 use crate::worker::exit;
 
 /// Runs a sweep or goes on with it; `--status` only looks.
 pub(crate) fn sweep(args: &SweepArgs, registry: &Registry) -> Result<u8, Refusal> {
     if let Some(folder) = &args.status {
-        return status(folder, args.json);
+        return show_status(folder, args.json);
     }
     let path = args.file.clone().unwrap_or_default();
     let (sweep, base) =
@@ -33,6 +36,7 @@ pub(crate) fn sweep(args: &SweepArgs, registry: &Registry) -> Result<u8, Refusal
         base: &base,
         machine: Machine { cores, gpus: gpus().map_or(0, |gpus| gpus.len()) },
         extend: args.extend,
+        retry_failed: args.retry_failed,
         screen: Screen::detect(
             std::env::var_os("NO_COLOR").and_then(|v| v.into_string().ok()).as_deref(),
         ),
@@ -89,22 +93,35 @@ fn say_end(ended: Ended, folder: &Path, story: &Story) {
         to_stderr(&format!("{names} and pictures are in `{}`", folder.display()));
     }
     match ended {
-        Ended::Stopped { .. } => to_stderr("stopped and saved; the same command goes on"),
+        Ended::Stopped { .. } => to_stderr("stopped and saved; run the same command to continue"),
         Ended::TooManyFailures => to_stderr(
             "error: more trials failed than `sweep.max_failures` allows\n  \
              do: look at `console.log` and `failure.json` of a failed trial, or raise the limit",
         ),
         Ended::Done { .. } => {}
     }
+    if let Some(advice) = advice(&story.trials) {
+        to_stderr(&advice);
+    }
+}
+
+/// How failed trials are tried again.
+fn advice(trials: &[Trial]) -> Option<String> {
+    let failed = trials.iter().filter(|trial| trial.state == State::Failed);
+    let (full, others): (Vec<&Trial>, Vec<&Trial>) = failed.partition(|trial| trial.lacked_storage);
+    match (full.len(), others.len()) {
+        (0, 0) => None,
+        (0, _) => Some("the same command with `--retry-failed` retries failed trials".to_owned()),
+        (n, _) => Some(format!(
+            "{n} of the trials could not write: make room, and the same command retries them"
+        )),
+    }
 }
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
-fn status(folder: &Path, as_json: bool) -> Result<u8, Refusal> {
-    let in_logs = Path::new("logs").join(folder);
-    let is_elsewhere =
-        !folder.join(sweep::JOURNAL).exists() && in_logs.join(sweep::JOURNAL).exists();
-    let folder = if is_elsewhere { &in_logs } else { folder };
-    let status = sweep::status(folder).map_err(|error| refusal(&error))?;
+pub(crate) fn show_status(folder: &Path, as_json: bool) -> Result<u8, Refusal> {
+    let found = find_sweep(folder).unwrap_or_else(|| folder.to_owned());
+    let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     show(as_json, || sweep::summary(subject, trials), || status.page())
 }
@@ -130,6 +147,16 @@ struct Ddp<'a> {
 fn in_words(problems: Problems) -> String {
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     lines.join("; ")
+}
+
+/// A failure, of which the exit code says what it means.
+fn failed(error: String, code: u8) -> Outcome {
+    let cause = match code {
+        exit::NUMERIC => Cause::Diverged,
+        exit::STORAGE => Cause::Storage,
+        _ => Cause::Other,
+    };
+    Outcome::Failed { error, cause }
 }
 
 /// What the facts about data depend on.
@@ -185,7 +212,10 @@ impl Ddp<'_> {
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            own_run(job.folders.clone(), &prepared).map_err(|refusal| refusal.to_string())?
+            match own_run(job.folders.clone(), &prepared) {
+                Ok(run) => run,
+                Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),
+            }
         };
         let start = Start {
             resume: job.resume,
@@ -199,13 +229,12 @@ impl Ddp<'_> {
                 on_step(step);
             }
         };
-        Ok(match launch::run(&prepared.plan, &run.folders, &start, &mut hear) {
+        let ended = launch::run(&prepared.plan, &run.folders, &start, &mut hear);
+        crate::cli::train::clear(&run.folders);
+        Ok(match ended {
             Ok(launch::Ended::Completed | launch::Ended::Missed) => Outcome::Done,
             Ok(launch::Ended::Stopped | launch::Ended::Interrupted { .. }) => Outcome::Stopped,
-            Err(failure) => Outcome::Failed {
-                error: failure.to_string(),
-                diverged: failure.exit_code() == exit::NUMERIC,
-            },
+            Err(failure) => failed(failure.to_string(), failure.exit_code()),
         })
     }
 }
@@ -217,8 +246,7 @@ impl Trainer for Ddp<'_> {
     }
 
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
-        let failed = |error| Outcome::Failed { error, diverged: false };
-        self.run(job, on_step).unwrap_or_else(failed)
+        self.run(job, on_step).unwrap_or_else(|error| failed(error, exit::REFUSED))
     }
 
     fn report(&self, job: &Job) {

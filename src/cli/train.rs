@@ -122,10 +122,7 @@ pub(crate) fn supervise(
         };
         return ended.map(launch::Ended::exit_code).map_err(blocked);
     }
-    for folder in [&run.folders.checkpoints, &run.folders.logs] {
-        // Of ranks that were killed while they wrote; what cannot be removed now is in nobody's way.
-        drop(files::remove_stale_temporaries(folder));
-    }
+    clear(&run.folders);
     draw(plan, &run.folders);
     match ended {
         Ok(ended) => Ok(ended.exit_code()),
@@ -133,6 +130,13 @@ pub(crate) fn supervise(
             let saved = saved(&run.folders.checkpoints);
             Err(Refusal::new(failure.exit_code(), failure.block(&saved)))
         }
+    }
+}
+
+/// Removes what ranks that were killed left half-written; what cannot be removed now is in nobody's way.
+pub(crate) fn clear(folders: &RunFolders) {
+    for folder in [&folders.checkpoints, &folders.logs] {
+        drop(files::remove_stale_temporaries(folder));
     }
 }
 

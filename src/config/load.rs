@@ -12,7 +12,7 @@ use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
 use crate::config::problem::{Problem, Problems};
-use crate::config::{text, unknown};
+use crate::config::{sweep, text, unknown};
 
 /// Files that extend files that extend files ... end here.
 const DEEPEST: usize = 16;
@@ -86,7 +86,7 @@ impl Stack {
             // What could not be read cannot be checked; its consequences would only hide it.
             return Err(Problems::new(self.problems));
         }
-        self.finish(path, vocabulary)
+        self.finish(path, vocabulary).map_err(|problems| with_hints(&problems, path))
     }
 
     fn next_group(&self) -> usize {
@@ -210,6 +210,25 @@ impl Stack {
             }
         }
     }
+}
+
+/// Where one word gives a key several values, the remedy names the command that tries them.
+fn with_hints(problems: &Problems, path: &Path) -> Problems {
+    let hinted = |problem: &Problem| {
+        let Some(word) = problem.word().filter(|word| sweep::is_space(word)) else {
+            return problem.clone();
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".,_-+/=".contains(c);
+        let word = if word.chars().all(plain) { word.to_owned() } else { format!("'{word}'") };
+        let try_all =
+            format!("to try several values, run `ddprun sweep {} {word}`", path.display());
+        let help = match problem.remedy() {
+            Some(help) => format!("{help}; {try_all}"),
+            None => try_all,
+        };
+        problem.clone().help(help)
+    };
+    Problems::new(problems.iter().map(hinted).collect())
 }
 
 /// What two names of one file have in common.

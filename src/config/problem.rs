@@ -6,6 +6,7 @@ use std::sync::Arc;
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, NamedSource, SourceSpan};
 use thiserror::Error;
 
+use crate::config::layer::Source;
 use crate::event::{escape, mask};
 
 /// One thing that is wrong: key, reason, place, remedy.
@@ -98,6 +99,13 @@ impl Problem {
         let help = help.as_ref().map(|help| escape(help).into_owned());
         let (file, place, order) = (file.as_ref().map(masked), *place, *order);
         Self(Box::new(Parts { key, what, file, place, label, help, order }))
+    }
+
+    /// The override that is wrong, `key=value`; `None` if it is something else.
+    pub(crate) fn word(&self) -> Option<&str> {
+        let file = self.0.file.as_ref()?;
+        let is_word = file.name() == Source::CommandLine(String::new()).to_string();
+        is_word.then(|| file.inner().as_str())
     }
 
     fn sort_key(&self) -> (usize, usize) {

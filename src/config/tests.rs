@@ -609,3 +609,15 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn several_values_for_one_key_name_the_command_that_tries_them() {
+    let shown = |word: &str| page(GOOD, &[word]).split_whitespace().collect::<Vec<_>>().join(" ");
+    for word in ["optimizer.lr=0.1,0.2", "optimizer.name=sgd,adamw"] {
+        let help = format!("to try several values, run `ddprun sweep exp.toml {word}`");
+        assert!(shown(word).contains(&help), "{}", shown(word));
+    }
+    let spaced = shown("train.batch_size=choice(16,32)");
+    assert!(spaced.contains("exp.toml 'train.batch_size=choice(16,32)'`"), "{spaced}");
+    assert!(!shown("optimizer.lr=-0.1").contains("ddprun sweep"));
+}

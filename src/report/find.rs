@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use crate::record::{HISTORY, RESOLVED};
 
-/// The log folder of a run, given as its folder, its id (`<time>-<id>`) or the name of its experiment,
+/// The log folder of a run, given as its folder, its id (`<time>-<id>`) or the name or folder of its experiment,
 /// of which the newest run is meant; without a word the newest run of all under `logs`.
 ///
 /// # Errors
@@ -20,6 +20,11 @@ pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     if is_run(Path::new(word)) {
         return Ok(PathBuf::from(word));
     }
+    if let Some(inner) =
+        newest(inside(Path::new(word)).into_iter().filter(|run| is_run(run)).collect())
+    {
+        return Ok(inner);
+    }
     let is_meant = |folder: &PathBuf| {
         let name = folder.parent().and_then(Path::file_name);
         [folder.file_name(), name].into_iter().flatten().any(|part| part == word)
@@ -30,11 +35,12 @@ pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
 
 /// All `logs/<name>/<id>` that hold a run. Folders that cannot be read hold none.
 fn runs(logs: &Path) -> Vec<PathBuf> {
-    let inside = |folder: &Path| {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect::<Vec<_>>()
-    };
     inside(logs).iter().flat_map(|name| inside(name)).filter(|folder| is_run(folder)).collect()
+}
+
+fn inside(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
 }
 
 /// A run has a history as soon as its ranks speak; its parent may have died before.
@@ -76,6 +82,7 @@ mod tests {
         assert_eq!(find(Some("20260101-a")), at("resnet/20260101-a"));
         let path = at("mlp/20260201-b");
         assert_eq!(find(path.to_str()), path);
+        assert_eq!(find(at("resnet").to_str()), at("resnet/20260301-c"));
         assert_eq!(find(Some("gpt")), at("gpt/20250101-silent"));
         let error = find_run(logs.path(), Some("vit")).unwrap_err().to_string();
         assert!(error.starts_with("there is no run `vit` under `"), "{error}");

@@ -137,6 +137,37 @@ pub(crate) fn write<DB: DrawingBackend>(
     area.draw(&Text::new(words.to_owned(), (canvas.px(x), canvas.px(y + canvas.lift)), style))
 }
 
+/// Words that end at a place, on paper: the lines that pass there go on behind them.
+pub(crate) fn tag<DB: DrawingBackend>(
+    area: &Area<DB>,
+    canvas: Canvas,
+    words: &str,
+    (x, y): (f64, f64),
+    (size, color): (f64, RGBColor),
+) -> Drawn<DB> {
+    let (width, _) = area.estimate_text_size(words, &canvas.text(size, color))?;
+    let room = canvas.px(3.0);
+    let (right, middle, half) = (canvas.px(x), canvas.px(y), canvas.px(0.6 * size));
+    let corners = [(right - width as i32 - room, middle - half), (right + room, middle + half)];
+    area.draw(&Rectangle::new(corners, WHITE.filled()))?;
+    write(area, canvas, words, (x, y), (size, color, HPos::Right, VPos::Center))
+}
+
+/// What the colours mean, in a row that begins at a place.
+pub(crate) fn legend<DB: DrawingBackend>(
+    area: &Area<DB>,
+    canvas: Canvas,
+    (mut x, y): (f64, f64),
+    entries: &[(String, RGBColor)],
+) -> Drawn<DB> {
+    for (label, color) in entries {
+        dot(area, canvas, (x, y), (*color, 5.0))?;
+        write(area, canvas, label, (x + 12.0, y), (15.0, INK, HPos::Left, VPos::Center))?;
+        x += 36.0 + 8.0 * label.len() as f64;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,3 +27,12 @@ pub(crate) fn trial(number: u32, state: State, reports: &[f64]) -> Trial {
     let reports = (1..).zip(reports).map(report).collect();
     Trial { state, reports, ..Trial::new(number, Vec::new(), length) }
 }
+
+/// The same trial with a batch of which `steps` make an epoch.
+pub(crate) fn of_batch(steps: u64, mut trial: Trial) -> Trial {
+    let before = trial.length.steps_per_epoch;
+    trial.reports.iter_mut().for_each(|report| report.step = report.step * steps / before);
+    trial.length =
+        Length { steps_per_epoch: steps, total_steps: trial.length.total_steps * steps / before };
+    trial
+}

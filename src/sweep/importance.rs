@@ -6,19 +6,20 @@
 //! means that the parameter decides the order, 0 that it does not. Unlike fANOVA it needs no model, takes a diverged
 //! trial as no more than the worst one, and says nothing about parameters that matter only together.
 
-use crate::config::schema::Mode;
-use crate::config::sweep::{Domain, Parameter, value_of};
+use crate::config::sweep::{Domain, Parameter, Search, value_of};
+use crate::sweep::ranking::Ranking;
 use crate::sweep::tpe::place_of;
-use crate::sweep::trial::{State, Trial, ranked};
+use crate::sweep::trial::{State, Trial};
 
 /// Most groups of a parameter that is a number.
 const MOST_GROUPS: usize = 6;
 
 /// The share, 0 to 1, that each parameter explains; `None` where too few trials had it.
-pub fn importance(parameters: &[Parameter], trials: &[Trial], goal: Mode) -> Vec<Option<f64>> {
+pub fn importance(search: &Search, trials: &[Trial]) -> Vec<Option<f64>> {
     let counted = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
-    let order: Vec<&Trial> = ranked(trials, goal).into_iter().filter(counted).collect();
-    parameters.iter().map(|parameter| share(parameter, &order)).collect()
+    let order: Vec<&Trial> =
+        Ranking::of(search).ranked(trials).into_iter().filter(counted).collect();
+    search.parameters.iter().map(|parameter| share(parameter, &order)).collect()
 }
 
 fn share(parameter: &Parameter, order: &[&Trial]) -> Option<f64> {
@@ -51,11 +52,9 @@ fn share(parameter: &Parameter, order: &[&Trial]) -> Option<f64> {
 /// The ranks of each group: by choice, or by equally many neighbours on the axis.
 fn groups(parameter: &Parameter, places: &[f64]) -> Vec<Vec<usize>> {
     if let Domain::Categorical { values } = &parameter.domain {
-        let with = |choice: usize| {
-            let is_it = |rank: &usize| places[*rank] as usize == choice;
-            (0..places.len()).filter(is_it).collect()
-        };
-        return (0..values.len()).map(with).collect();
+        let mut groups = vec![Vec::new(); values.len()];
+        places.iter().enumerate().for_each(|(rank, choice)| groups[*choice as usize].push(rank));
+        return groups;
     }
     let n = ((places.len() as f64).sqrt().round() as usize).clamp(1, MOST_GROUPS);
     let mut ranks: Vec<usize> = (0..places.len()).collect();
@@ -69,12 +68,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::sweep::Method;
     use crate::rng::{Key, Purpose};
-    use crate::sweep::examples::trial;
+    use crate::sweep::examples::{of_batch, search, trial};
 
     #[test]
     fn what_decides_the_order_is_near_one_and_what_does_not_is_near_zero() {
-        let parameters = [
+        let parameters = vec![
             Parameter::new("decides", Domain::LogUniform { min: 1e-4, max: 1.0 }),
             Parameter::new("idle", Domain::Uniform { min: 0.0, max: 1.0 }),
             Parameter::new("word", Domain::Categorical { values: vec![json!("a"), json!("b")] }),
@@ -94,10 +94,29 @@ mod tests {
                 one
             })
             .collect();
-        let shares = importance(&parameters, &trials, Mode::Min);
+        let search = Search { parameters, ..search(Method::Random) };
+        let shares = importance(&search, &trials);
         assert!(shares[0].unwrap() > 0.8, "{shares:?}");
         assert!(shares[1].unwrap() < 0.2 && shares[2].unwrap() < 0.1, "{shares:?}");
         assert_eq!(shares[3], None);
-        assert_eq!(importance(&parameters, &trials[..3], Mode::Min)[2], None, "three say nothing");
+        assert_eq!(importance(&search, &trials[..3])[2], None, "three say nothing");
+    }
+
+    #[test]
+    fn a_batch_size_is_not_important_for_the_number_of_its_steps() {
+        let values = vec![json!(32), json!(64)];
+        let batch = Parameter::new("train.global_batch_size", Domain::Categorical { values });
+        let search = Search { parameters: vec![batch], ..search(Method::Random) };
+        let key = Key::new(2, Purpose::Sweep, 0, 0);
+        let trials: Vec<Trial> = (0..60)
+            .map(|index| {
+                let batch = if index % 2 == 0 { 32 } else { 64 };
+                let mut one = trial(index as u32 + 1, State::Pruned, &[key.uniform(index)]);
+                one.values = vec![("train.global_batch_size".to_owned(), json!(batch))];
+                of_batch(640 / batch, one)
+            })
+            .collect();
+        let share = importance(&search, &trials)[0].unwrap();
+        assert!(share < 0.1, "{share}");
     }
 }

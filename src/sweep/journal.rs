@@ -4,13 +4,15 @@
 //! opened     the search, and the experiment that all trials change
 //! extended   another search for the trials from here on
 //! started    a trial and its values: from here on it is never drawn again
-//! ended      how it ended, and all that it reported
+//! kept       it goes on past a report; the pruner is not asked about that report again
+//! ended      how it ended, or that it is given up, and all that it reported
+//! retried    a failed trial is tried again
 //! ```
 //!
 //! A trial that was started and not ended was interrupted: it is resumed. A line that a killed process left
 //! unfinished says nothing, as if it had not been begun.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,10 +21,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::schema::Mode;
-use crate::config::sweep::{Search, Values};
+use crate::config::sweep::{Pruner, Search};
 use crate::config::{Experiment, leaves};
 use crate::files::{self, Lines};
 use crate::sweep::Error;
+use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{Length, Report, State, Trial};
 
 /// Name of the file in the sweep's folder.
@@ -79,6 +82,15 @@ enum Record {
         #[serde(flatten)]
         length: Length,
     },
+    Kept {
+        trial: u32,
+        step: u64,
+    },
+    Retried {
+        trial: u32,
+        #[serde(flatten)]
+        length: Length,
+    },
     Ended {
         trial: u32,
         state: State,
@@ -87,9 +99,17 @@ enum Record {
         seconds: f64,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         error: Option<String>,
+        /// Whether something could not be written.
+        #[serde(skip_serializing_if = "is_false", default)]
+        lacked_storage: bool,
         /// Step and value.
         reports: Vec<(u64, Option<f64>)>,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Serialize, Deserialize)]
@@ -132,6 +152,13 @@ impl Subject {
             search: serde_json::to_value(search).unwrap_or_default(),
             experiment: leaves(experiment).into_iter().filter(|(key, _)| !is_free(key)).collect(),
         }
+    }
+
+    /// By what its trials are compared.
+    pub fn ranking(&self) -> Ranking {
+        let pruner = self.search.get("pruner").cloned().unwrap_or_default();
+        let pruner = serde_json::from_value(pruner).unwrap_or(Pruner::None);
+        Ranking { goal: self.goal, pruner }
     }
 
     /// What differs from an earlier subject, in words: what may be extended, and what may not.
@@ -178,7 +205,7 @@ pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(files::Error::io("read", &path))?,
     };
-    let mut story: Option<Story> = None;
+    let mut replay = Replay::default();
     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let Ok(value) = serde_json::from_slice::<Value>(line) else { continue };
         let found = value.get("format").and_then(Value::as_u64).unwrap_or(1);
@@ -186,9 +213,9 @@ pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
             return Err(Error::Newer { path, found: found as u32, known: FORMAT });
         }
         let Ok(Line { time, record }) = serde_json::from_value(value) else { continue };
-        replay(&mut story, time, record);
+        replay.record(time, record);
     }
-    match story {
+    match replay.story {
         Some(story) => Ok(Some(story)),
         // A process that was killed before its first line was whole has begun nothing.
         None if !bytes.contains(&b'\n') => Ok(None),
@@ -196,30 +223,64 @@ pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
     }
 }
 
-fn replay(story: &mut Option<Story>, time: Timestamp, record: Record) {
-    match (record, story.as_mut()) {
-        (Record::Opened { subject, .. }, None) => {
-            *story = Some(Story { subject, trials: Vec::new(), opened: time });
-        }
-        (Record::Extended { subject } | Record::Opened { subject, .. }, Some(story)) => {
-            story.subject = subject;
-        }
-        (Record::Started { trial, values, length }, Some(story)) => {
-            let values: Values = values.into_iter().collect();
-            if !story.trials.iter().any(|known| known.number == trial) {
-                story.trials.push(Trial::new(trial, values, length));
+/// A journal as it is read.
+#[derive(Default)]
+struct Replay {
+    story: Option<Story>,
+    /// Where each trial is.
+    places: HashMap<u32, usize>,
+}
+
+impl Replay {
+    fn record(&mut self, time: Timestamp, record: Record) {
+        let Some(story) = &mut self.story else {
+            if let Record::Opened { subject, .. } = record {
+                self.story = Some(Story { subject, trials: Vec::new(), opened: time });
             }
-        }
-        (Record::Ended { trial, state, seconds, error, reports, .. }, Some(story)) => {
-            if let Some(known) = story.trials.iter_mut().find(|known| known.number == trial) {
-                known.state = state;
-                known.seconds = seconds;
-                known.error = error;
-                known.reports =
-                    reports.into_iter().map(|(step, value)| Report { step, value }).collect();
+            return;
+        };
+        match record {
+            Record::Opened { subject, .. } | Record::Extended { subject } => {
+                story.subject = subject;
             }
+            Record::Started { trial, values, length } => {
+                self.places.entry(trial).or_insert_with(|| {
+                    let values = values.into_iter().collect();
+                    story.trials.push(Trial::new(trial, values, length));
+                    story.trials.len() - 1
+                });
+            }
+            record => self.of_trial(record),
         }
-        (_, None) => {}
+    }
+
+    fn of_trial(&mut self, record: Record) {
+        match record {
+            Record::Kept { trial, step } => {
+                if let Some(known) = self.trial(trial) {
+                    known.kept = step;
+                }
+            }
+            Record::Retried { trial, length } => {
+                if let Some(known) = self.trial(trial) {
+                    known.begin_again(length);
+                }
+            }
+            Record::Ended { trial, state, seconds, error, lacked_storage, reports, .. } => {
+                if let Some(known) = self.trial(trial) {
+                    (known.state, known.seconds, known.error) = (state, seconds, error);
+                    known.lacked_storage = lacked_storage;
+                    let report = |(step, value)| Report { step, value };
+                    known.reports = reports.into_iter().map(report).collect();
+                }
+            }
+            Record::Opened { .. } | Record::Extended { .. } | Record::Started { .. } => {}
+        }
+    }
+
+    fn trial(&mut self, number: u32) -> Option<&mut Trial> {
+        let place = *self.places.get(&number)?;
+        self.story.as_mut()?.trials.get_mut(place)
     }
 }
 
@@ -250,7 +311,17 @@ impl Journal {
         self.write(Record::Started { trial: trial.number, values, length: trial.length })
     }
 
-    /// A trial has ended.
+    /// A trial goes on past the report of [`Trial::kept`].
+    pub(crate) fn kept(&mut self, trial: &Trial) -> Result<(), Error> {
+        self.write(Record::Kept { trial: trial.number, step: trial.kept })
+    }
+
+    /// A failed trial is tried again.
+    pub(crate) fn retried(&mut self, trial: &Trial) -> Result<(), Error> {
+        self.write(Record::Retried { trial: trial.number, length: trial.length })
+    }
+
+    /// A trial has ended, or is given up.
     pub(crate) fn ended(&mut self, trial: &Trial, goal: Mode) -> Result<(), Error> {
         self.write(Record::Ended {
             trial: trial.number,
@@ -258,6 +329,7 @@ impl Journal {
             value: trial.value(goal),
             seconds: trial.seconds,
             error: trial.error.clone(),
+            lacked_storage: trial.lacked_storage,
             reports: trial.reports.iter().map(|report| (report.step, report.value)).collect(),
         })
     }
@@ -332,6 +404,41 @@ mod tests {
             Journal::open(folder.path()).unwrap().started(&trial(9, State::Running, &[])).unwrap();
             assert_eq!(read(folder.path()).unwrap().unwrap().trials.last().unwrap().number, 9);
         }
+    }
+
+    #[test]
+    fn what_was_decided_about_a_trial_comes_back_and_a_retried_one_is_open_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(folder.path()).unwrap();
+        journal.opened(&subject()).unwrap();
+        let mut one = trial(1, State::Failed, &[0.5]);
+        (one.kept, one.lacked_storage, one.error) = (10, true, Some("no space".into()));
+        journal.started(&one).unwrap();
+        journal.kept(&one).unwrap();
+        journal.ended(&one, Mode::Min).unwrap();
+        assert_eq!(read(folder.path()).unwrap().unwrap().trials, [one.clone()]);
+        one.begin_again(Length { total_steps: 7, ..one.length });
+        journal.retried(&one).unwrap();
+        let [again] = &read(folder.path()).unwrap().unwrap().trials[..] else { panic!() };
+        assert_eq!(*again, one);
+        assert_eq!((again.state, again.kept, again.length.total_steps), (State::Running, 10, 7));
+    }
+
+    #[test]
+    fn a_journal_of_an_earlier_version_is_read_with_its_pruner() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = [
+            r#"{"time":"2026-01-01T00:00:00Z","record":"opened","format":1,"ddprun":"0.1.0","name":"s","base":"b.toml","metric":"val/accuracy","goal":"max","trials":2,"search":{"pruner":{"name":"asha","min_resource":"500 steps","max_resource":null,"reduction_factor":3}},"experiment":{}}"#,
+            r#"{"time":"2026-01-01T00:00:01Z","record":"started","trial":1,"values":{"optimizer.lr":0.1},"steps_per_epoch":10,"total_steps":40}"#,
+            r#"{"time":"2026-01-01T00:00:02Z","record":"a later kind of line","trial":1}"#,
+            r#"{"time":"2026-01-01T00:00:03Z","record":"ended","trial":1,"state":"failed","value":0.5,"seconds":1.5,"error":"x","reports":[[10,0.5]]}"#,
+        ];
+        files::write_atomic(&folder.path().join(NAME), (lines.join("\n") + "\n").as_bytes())
+            .unwrap();
+        let story = read(folder.path()).unwrap().unwrap();
+        assert_eq!(story.subject.ranking().unit_name(), "steps");
+        let [one] = &story.trials[..] else { panic!("{story:?}") };
+        assert_eq!((one.state, one.lacked_storage, one.kept), (State::Failed, false, 0));
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 use serde::Serialize;
 
 use crate::config::sweep::{LrRange, change_of};
@@ -18,11 +17,11 @@ use crate::launch::Bell;
 use crate::plan::RunFolders;
 use crate::record::text::{loss, short};
 use crate::record::{self, EVENTS};
-use crate::report::panel::{Canvas, FRAME, INK};
+use crate::report::panel::{Canvas, FRAME};
 use crate::report::picture::{self, Area, Drawn, Picture};
-use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, line, write};
+use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, legend, line};
+use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
-use crate::sweep::schedule::{Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::trial::id;
 use crate::sweep::{Error, prepared_folder};
 
@@ -115,11 +114,9 @@ pub fn run(order: &Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Option<Fo
     trainer.report(&job);
     match outcome {
         Outcome::Stopped => return Ok((Ended::Stopped { interrupted: false }, None)),
-        Outcome::Failed { error, diverged: false } => {
-            return Err(Error::Refused { trials: vec![error] });
-        }
         // A rate at which the loss explodes is what the test looks for.
-        Outcome::Done | Outcome::Failed { diverged: true, .. } => {}
+        Outcome::Done | Outcome::Failed { cause: Cause::Diverged, .. } => {}
+        Outcome::Failed { error, .. } => return Err(Error::Refused { trials: vec![error] }),
     }
     let found = find(&steps(&events, &range)?);
     keep(order, &folder, &found)?;
@@ -206,12 +203,12 @@ pub fn words(found: &Found) -> String {
         (Some(lr), Some(tenth)) => {
             text += &format!(
                 "suggested optimizer.lr {}, where the loss falls fastest\n\
-                 a tenth of where it is least: {}\n",
+                 a tenth of the rate of the lowest loss: {}\n",
                 short(lr),
                 short(tenth)
             );
         }
-        _ => text += "the loss never falls: begin at a lower rate, or give more steps\n",
+        _ => text += "the loss never falls: start at a lower rate, or take more steps\n",
     }
     text
 }
@@ -233,7 +230,7 @@ impl Picture for Curve<'_> {
         // Where the loss explodes it says nothing more: four times the first is enough to see it.
         let most = 4.0 * first.smooth.abs().max(1e-9);
         let y = Scale::of(points.iter().map(|point| point.smooth.min(most)), loss);
-        let frame = Frame { left: 90.0, top: 60.0, width: 780.0, height: 340.0, x: &x, y: &y };
+        let frame = Frame { left: 90.0, top: 76.0, width: 780.0, height: 324.0, x: &x, y: &y };
         frame.draw(area, canvas, ("training loss", "optimizer.lr"))?;
         let through = |value: fn(&Point) -> f64| {
             points.iter().map(move |point| (point.lr, value(point))).collect::<Vec<_>>()
@@ -246,14 +243,15 @@ impl Picture for Curve<'_> {
             ("suggested", self.0.suggested, ORANGE),
             ("minimum / 10", self.0.tenth_of_minimum, FRAME),
         ];
-        for (index, (name, lr, color)) in marks.into_iter().enumerate() {
-            let Some(lr) = lr else { continue };
-            let (low, high) = (frame.at(lr.ln(), y.low), frame.at(lr.ln(), y.high));
-            line(area, canvas, [low, high], (color, 2.0))?;
-            let at = (high.0 + 6.0, high.1 + 12.0 + 20.0 * index as f64);
-            let style = (14.0, INK, HPos::Left, VPos::Center);
-            write(area, canvas, &format!("{name} {}", short(lr)), at, style)?;
+        let marks = marks.into_iter().filter_map(|(name, lr, color)| Some((name, lr?, color)));
+        let mut entries = Vec::new();
+        for (name, lr, color) in marks {
+            let ends = [frame.at(lr.ln(), y.low), frame.at(lr.ln(), y.high)];
+            line(area, canvas, ends, (color, 2.0))?;
+            entries.push((format!("{name} {}", short(lr)), color));
         }
+        // Above the frame, where no line passes.
+        legend(area, canvas, (frame.left + 6.0, 28.0), &entries)?;
         Ok(())
     }
 }

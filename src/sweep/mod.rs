@@ -17,13 +17,17 @@ mod examples;
 mod gpus;
 mod importance;
 mod journal;
+mod leftovers;
 mod lr_range;
+mod order;
 mod parzen;
 mod pictures;
 mod prune;
+mod ranking;
 mod results;
 mod schedule;
 mod status;
+mod table;
 mod tail;
 mod tpe;
 mod trial;
@@ -36,11 +40,14 @@ pub use gpus::visible as visible_gpus;
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};
 pub use lr_range::{Found, Point, find, run as run_lr_range, words as lr_range_words};
-pub use results::{BEST, CSV, JSON, summary, table};
-pub use schedule::{Ended, Job, Machine, Order, Outcome, Trainer, run};
+pub use order::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
+pub use ranking::{Ranking, best};
+pub use results::{BEST, CSV, JSON, summary};
+pub use schedule::run;
 pub use status::{Status, status};
+pub use table::table;
 pub use tpe::propose;
-pub use trial::{Length, Report, State, Trial, best, cost, id, ranked};
+pub use trial::{Length, Report, State, Trial, cost, id};
 
 use crate::files::{self, RunLock};
 use crate::{record, report};
@@ -90,13 +97,13 @@ pub enum Error {
         can_extend: bool,
     },
     /// Experiments that cannot be run.
-    #[error("{} of the trials cannot be run:{}", trials.len(), list(trials))]
+    #[error("{} cannot be run:{}", counted(trials), list(trials))]
     Refused {
         /// Each trial with its values and the reason.
         trials: Vec<String>,
     },
     /// The constraints leave nothing.
-    #[error("no values fulfil the constraints")]
+    #[error("no values satisfy the constraints")]
     NothingLeft,
     /// A value that has no written form.
     #[error("cannot write `{what}` as JSON")]
@@ -123,8 +130,8 @@ impl Error {
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Changed { can_extend: true, .. } => Some(
-                "`--extend` goes on with the new search and keeps the trials; \
-                 another `sweep.name` begins anew"
+                "`--extend` continues with the new search and keeps the trials; \
+                 another `sweep.name` starts from scratch"
                     .to_owned(),
             ),
             Self::Changed { .. } => Some(
@@ -132,7 +139,7 @@ impl Error {
                     .to_owned(),
             ),
             Self::Refused { .. } => {
-                Some("change the space, or leave such trials out with `constraints`".to_owned())
+                Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
             }
             Self::NothingLeft => Some("loosen `sweep.constraints`".to_owned()),
             Self::Files(files::Error::InUse { .. }) => {
@@ -166,6 +173,11 @@ fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
     let lock = RunLock::acquire(folder)?;
     files::remove_stale_temporaries(folder)?;
     Ok(lock)
+}
+
+/// `1 trial`, `3 trials`
+fn counted(trials: &[String]) -> String {
+    format!("{} {}", trials.len(), if trials.len() == 1 { "trial" } else { "trials" })
 }
 
 fn list(lines: &[String]) -> String {

@@ -12,10 +12,13 @@ use crate::record::text::{escape, metric, short};
 use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::Error;
-use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, dot, line, write as words};
+use crate::sweep::chart::{
+    BLUE, Frame, GREY, ORANGE, Scale, dot, legend, line, tag, write as words,
+};
 use crate::sweep::importance::importance;
+use crate::sweep::ranking::Ranking;
 use crate::sweep::tpe::place_of;
-use crate::sweep::trial::{State, Trial, cost, ranked};
+use crate::sweep::trial::{State, Trial, cost};
 
 /// What all pictures show: trials with a value, best first.
 struct Shown<'a> {
@@ -47,7 +50,8 @@ pub(crate) fn write(folder: &Path, search: &Search, trials: &[Trial]) -> Result<
 impl<'a> Shown<'a> {
     fn new(search: &'a Search, all: &'a [Trial]) -> Self {
         let goal = search.goal;
-        let trials: Vec<(&Trial, f64)> = ranked(all, goal)
+        let trials: Vec<(&Trial, f64)> = Ranking::of(search)
+            .ranked(all)
             .into_iter()
             .filter_map(|trial| Some((trial, trial.value(goal)?)))
             .collect();
@@ -156,26 +160,10 @@ impl Picture for History<'_> {
         }
         steps.extend(best.map(|best| frame.at(f64::from(last), best)));
         line(area, canvas, steps, (ORANGE, 2.4))?;
-        legend(
-            area,
-            canvas,
-            &[("finished", BLUE), ("pruned or diverged", GREY), ("best so far", ORANGE)],
-        )
+        let entries = [("finished", BLUE), ("pruned or diverged", GREY), ("best so far", ORANGE)];
+        let entries = entries.map(|(label, color)| (label.to_owned(), color));
+        legend(area, canvas, (520.0, 24.0), &entries)
     }
-}
-
-fn legend<DB: DrawingBackend>(
-    area: &Area<DB>,
-    canvas: Canvas,
-    entries: &[(&str, RGBColor)],
-) -> Drawn<DB> {
-    let mut x = 520.0;
-    for (label, color) in entries {
-        dot(area, canvas, (x, 24.0), (*color, 5.0))?;
-        words(area, canvas, label, (x + 12.0, 24.0), (15.0, INK, HPos::Left, VPos::Center))?;
-        x += 36.0 + 8.0 * label.len() as f64;
-    }
-    Ok(())
 }
 
 // ---------------------------------------------------------------------------------------- parallel axes
@@ -213,7 +201,7 @@ impl Picture for Parallel<'_> {
         }
         for (axis, _) in parameters.iter().enumerate().filter(|(_, p)| !p.when.is_empty()) {
             let at = (x(axis) - 8.0, UNUSED);
-            words(area, canvas, "not used", at, (13.0, FAINT_INK, HPos::Right, VPos::Center))?;
+            tag(area, canvas, "not used", at, (13.0, FAINT_INK))?;
         }
         let names = parameters.iter().map(label);
         for (axis, name) in names.chain([shown.search.metric.clone()]).enumerate() {
@@ -222,7 +210,7 @@ impl Picture for Parallel<'_> {
             words(area, canvas, &name, (x(axis), TOP - 24.0), middle)?;
             for (place, label) in &scales[axis].ticks {
                 let at = (x(axis) - 8.0, y(axis, *place));
-                words(area, canvas, label, at, (13.0, FAINT_INK, HPos::Right, VPos::Center))?;
+                tag(area, canvas, label, at, (13.0, FAINT_INK))?;
             }
         }
         let best = shown.trials.first().map(|(trial, value)| {
@@ -251,7 +239,7 @@ impl Picture for Importance<'_> {
         const LEFT: f64 = 250.0;
         const WIDTH: f64 = 450.0;
         let shown = self.0;
-        let shares = importance(&shown.search.parameters, shown.all, shown.goal());
+        let shares = importance(shown.search, shown.all);
         let mut rows: Vec<(String, Option<f64>)> =
             shown.search.parameters.iter().map(label).zip(shares).collect();
         rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));

@@ -32,6 +32,16 @@ pub(crate) fn is_cut(
     }
 }
 
+/// The highest rung that a trial has reached which was trained for so long, 0 before the first; `None` where the
+/// pruner has no rungs.
+pub(crate) fn rung_of(pruner: &Pruner, spent: f64) -> Option<f64> {
+    let Pruner::Asha { min_resource, max_resource, reduction_factor } = *pruner else {
+        return None;
+    };
+    let rungs = Rungs { first: min_resource, last: max_resource, factor: reduction_factor };
+    Some(rungs.up_to(spent).last().unwrap_or(0.0))
+}
+
 /// Asynchronous successive halving (Li et al. 2020, <https://arxiv.org/abs/1810.05934>), in the variant that stops
 /// trials instead of pausing them, as in Optuna's `SuccessiveHalvingPruner` and Ray's `ASHAScheduler`: at the rung
 /// `first x factor^k` a trial goes on if it is among the best `1/factor` of those that have reached the rung so far,
@@ -53,16 +63,15 @@ impl Rungs {
     fn is_cut(&self, goal: Mode, trial: &Trial, index: usize, others: &[&Trial]) -> bool {
         let spent = |at: usize| trial.resource(&trial.reports[at], self.first);
         let before = index.checked_sub(1).map_or(0.0, spent);
-        let here = spent(index);
-        let last = self.last.map_or(f64::INFINITY, count);
-        let mut rung = count(self.first);
-        while rung <= here && rung < last {
-            if rung > before && self.loses_at(rung, goal, trial, index, others) {
-                return true;
-            }
-            rung *= self.factor as f64;
-        }
-        false
+        let mut new = self.up_to(spent(index)).filter(|rung| *rung > before);
+        new.any(|rung| self.loses_at(rung, goal, trial, index, others))
+    }
+
+    /// The rungs that are reached with `spent`, lowest first.
+    fn up_to(&self, spent: f64) -> impl Iterator<Item = f64> {
+        let (factor, last) = (self.factor as f64, self.last.map_or(f64::INFINITY, count));
+        let rungs = std::iter::successors(Some(count(self.first)), move |rung| Some(rung * factor));
+        rungs.take_while(move |rung| *rung <= spent && *rung < last)
     }
 
     fn loses_at(
@@ -117,10 +126,12 @@ fn is_below_median(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::examples::trial;
+    use crate::sweep::examples::{of_batch, trial};
 
     const ASHA: Pruner =
         Pruner::Asha { min_resource: Every::Epochs(1), max_resource: None, reduction_factor: 3 };
+
+    const MEDIAN: Pruner = Pruner::Median { min_resource: Every::Epochs(1), startup_trials: 1 };
 
     /// Runs trials one after another; each is given by its reports, one per epoch of ten steps, and is ten epochs
     /// long. Returns the epoch in which each was cut.
@@ -177,6 +188,23 @@ mod tests {
         };
         let (good, bad): (&[f64], &[f64]) = (&[0.9; 5], &[0.1; 5]);
         assert_eq!(cuts(&steps, Mode::Max, &[good, bad]), [None, Some(2)]);
+    }
+
+    #[test]
+    fn trials_of_different_batches_meet_at_the_same_epochs() {
+        // 0.2 after one epoch is the worse of the two, whoever took more steps for it.
+        for (steps, other) in [(5, 20), (20, 5)] {
+            let good = of_batch(steps, trial(1, State::Finished, &[0.5; 9]));
+            let bad = of_batch(other, trial(2, State::Running, &[0.2; 4]));
+            let better = of_batch(other, trial(3, State::Running, &[0.7; 4]));
+            for pruner in [ASHA, MEDIAN] {
+                assert!(is_cut(&pruner, Mode::Max, &bad, 0, &[&good]), "{steps} {pruner:?}");
+                assert!(!is_cut(&pruner, Mode::Max, &bad, 1, &[]), "{steps} {pruner:?}");
+                assert!(!is_cut(&pruner, Mode::Max, &better, 0, &[&good]), "{steps} {pruner:?}");
+            }
+            // Between two rungs nobody is asked.
+            assert!(!is_cut(&ASHA, Mode::Max, &bad, 1, &[&good]), "{steps}");
+        }
     }
 
     #[test]

@@ -8,10 +8,11 @@ use serde_json::{Map, Value, json};
 use crate::config::sweep::{Search, value_of};
 use crate::files;
 use crate::record::RESOLVED;
-use crate::record::text::{duration, metric, short};
+use crate::record::text::metric;
 use crate::sweep::importance::importance;
 use crate::sweep::journal::Subject;
-use crate::sweep::trial::{State, Trial, best, ranked};
+use crate::sweep::ranking::best;
+use crate::sweep::trial::{State, Trial};
 use crate::sweep::{Error, pictures};
 
 /// Name of the table in the sweep's folder.
@@ -22,8 +23,6 @@ pub const JSON: &str = "sweep.json";
 pub const BEST: &str = "best.toml";
 /// Version of `sweep.json`.
 const FORMAT: u32 = 1;
-/// Rows of the table on the terminal.
-const MOST_ROWS: usize = 30;
 
 /// Writes everything that a sweep leaves beside its journal and trials. Pictures are drawn once a trial is finished.
 ///
@@ -38,7 +37,7 @@ pub(crate) fn write(
 ) -> Result<(), Error> {
     files::write_atomic(&folder.join(CSV), csv(subject, trials).as_bytes())?;
     let mut value = summary(subject, trials);
-    let shares = importance(&search.parameters, trials, search.goal);
+    let shares = importance(search, trials);
     let named = search.parameters.iter().map(|parameter| parameter.key.clone());
     let shares: Map<String, Value> = named.zip(shares.iter().map(|share| json!(share))).collect();
     value["importance"] = Value::Object(shares);
@@ -71,7 +70,7 @@ fn write_best(folder: &Path, subject: &Subject, best: &Trial) -> Result<(), Erro
 }
 
 /// All keys that any trial has changed, in the order in which they first appear.
-fn keys(trials: &[Trial]) -> Vec<String> {
+pub(super) fn keys(trials: &[Trial]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for (key, _) in trials.iter().flat_map(|trial| &trial.values) {
         if !found.contains(key) {
@@ -81,7 +80,7 @@ fn keys(trials: &[Trial]) -> Vec<String> {
     found
 }
 
-fn word(state: State) -> &'static str {
+pub(super) fn word(state: State) -> &'static str {
     match state {
         State::Running => "running",
         State::Finished => "finished",
@@ -94,10 +93,11 @@ fn word(state: State) -> &'static str {
 /// One row per trial, best first; numbers as they are, to be read by programs.
 fn csv(subject: &Subject, trials: &[Trial]) -> String {
     let keys = keys(trials);
-    let head = ["rank", "trial", "state", &subject.metric, "step", "last_step", "seconds"];
+    let head =
+        ["rank", "trial", "state", &subject.metric, "step", "last_step", "epochs", "seconds"];
     let head = head.iter().map(|&name| name.to_owned()).chain(keys.iter().cloned());
     let mut rows = vec![head.chain(["error".to_owned()]).collect::<Vec<_>>()];
-    for (index, trial) in ranked(trials, subject.goal).into_iter().enumerate() {
+    for (index, trial) in subject.ranking().ranked(trials).into_iter().enumerate() {
         let best = trial.best(subject.goal);
         let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
         let mut row = vec![
@@ -107,6 +107,7 @@ fn csv(subject: &Subject, trials: &[Trial]) -> String {
             number(best.and_then(|best| best.value)),
             best.map(|best| best.step.to_string()).unwrap_or_default(),
             trial.reports.last().map(|last| last.step.to_string()).unwrap_or_default(),
+            number(trial.epochs()),
             format!("{:.3}", trial.seconds),
         ];
         row.extend(keys.iter().map(|key| match value_of(&trial.values, key) {
@@ -142,6 +143,7 @@ pub fn summary(subject: &Subject, trials: &[Trial]) -> Value {
             "state": trial.state,
             "value": best.and_then(|best| best.value),
             "step": best.map(|best| best.step),
+            "epochs": trial.epochs(),
             "seconds": trial.seconds,
             "error": trial.error,
             "values": trial.values.iter().cloned().collect::<Map<String, Value>>(),
@@ -157,65 +159,8 @@ pub fn summary(subject: &Subject, trials: &[Trial]) -> Value {
         "goal": subject.goal,
         "planned": (subject.trials < usize::MAX).then_some(subject.trials),
         "best": best(trials, subject.goal).map(one),
-        "trials": ranked(trials, subject.goal).into_iter().map(one).collect::<Vec<_>>(),
+        "trials": subject.ranking().ranked(trials).into_iter().map(one).collect::<Vec<_>>(),
     })
-}
-
-/// The table for the terminal: the best trials, their values with four digits.
-pub fn table(subject: &Subject, trials: &[Trial]) -> String {
-    if trials.is_empty() {
-        return String::new();
-    }
-    let keys = keys(trials);
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    let head = ["rank", "trial", &subject.metric, "step", "time", "state"];
-    rows.push(head.iter().map(|&name| name.to_owned()).chain(keys.iter().cloned()).collect());
-    let order = ranked(trials, subject.goal);
-    for (index, trial) in order.iter().take(MOST_ROWS).enumerate() {
-        let best = trial.best(subject.goal);
-        let value = best.and_then(|best| best.value);
-        let mut row = vec![
-            (index + 1).to_string(),
-            trial.number.to_string(),
-            value.map_or_else(|| "-".to_owned(), |value| metric(&subject.metric, value)),
-            best.map_or_else(|| "-".to_owned(), |best| best.step.to_string()),
-            duration(trial.seconds),
-            word(trial.state).to_owned(),
-        ];
-        row.extend(keys.iter().map(|key| shown(value_of(&trial.values, key))));
-        rows.push(row);
-    }
-    let mut text = align(&rows);
-    if order.len() > MOST_ROWS {
-        text += &format!("... and {} more in `{CSV}`\n", order.len() - MOST_ROWS);
-    }
-    for trial in order.iter().filter(|trial| trial.state == State::Failed) {
-        let error = trial.error.as_deref().unwrap_or("no reason is known");
-        text += &format!("trial {} failed: {error}\n", trial.number);
-    }
-    text
-}
-
-fn shown(value: Option<&Value>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(number)) => number.as_f64().map_or_else(|| number.to_string(), short),
-        Some(other) => other.to_string(),
-    }
-}
-
-fn align(rows: &[Vec<String>]) -> String {
-    let n = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
-    let widths: Vec<usize> = (0..n)
-        .map(|column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0))
-        .collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-        cells.collect::<Vec<_>>().join("  ") + "\n"
-    };
-    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -256,26 +201,15 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_ranked_and_aligned() {
-        insta::assert_snapshot!(table(&subject(), &trials()), @r#"
-        rank  trial  val/accuracy  step    time     state  optimizer.lr    n      m
-           1      1       75.00 %    20  0.00 s  finished           0.1  sgd      -
-           2      2       25.00 %    10  0.00 s    pruned     0.0001235    -  [1,2]
-           3      3             -     -  0.00 s    failed             1    -      -
-        trial 3 failed: a "bad", disk
-        "#);
-        assert_eq!(table(&subject(), &[]), "");
-    }
-
-    #[test]
     fn the_file_of_rows_can_be_read_by_any_reader() {
         let text = csv(&subject(), &trials());
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         assert_eq!(&reader.headers().unwrap()[3], "val/accuracy");
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
         assert_eq!(&rows[0][3], "0.75");
-        assert_eq!(&rows[1][7], "0.000123456");
-        assert_eq!(&rows[1][9], "[1,2]");
-        assert_eq!(&rows[2][10], "a \"bad\", disk");
+        assert_eq!((&rows[0][5], &rows[0][6]), ("20", "2"));
+        assert_eq!(&rows[1][8], "0.000123456");
+        assert_eq!(&rows[1][10], "[1,2]");
+        assert_eq!(&rows[2][11], "a \"bad\", disk");
     }
 }

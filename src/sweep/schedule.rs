@@ -1,7 +1,7 @@
 //! The parent of all trials: draws, starts, listens, prunes, writes down, and starts the next as soon as there is
 //! room. One thread decides; one thread per running trial watches its ranks.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,165 +9,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
-use crate::config::sweep::{Method, Sweep, Values, change_of};
-use crate::config::{Loaded, sweep as config};
+use serde_json::Value;
+
+use crate::config::sweep::{Method, Pruner, Values, change_of};
+use crate::failpoint;
+use crate::files::{self, RunLock};
 use crate::launch::{Bell, Signals};
-use crate::plan::RunFolders;
-use crate::record::Screen;
 use crate::sweep::draw::{self, BaseValues};
 use crate::sweep::journal::{self, Journal, Story, Subject};
+use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::tail::Tail;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::view::View;
-use crate::sweep::{Error, gpus, prepared_folder, prune, results, tpe};
+use crate::sweep::{Error, gpus, leftovers, prepared_folder, prune, results, tpe};
 
 /// How often running trials are listened to when nothing else happens.
 const LOOK: Duration = Duration::from_millis(100);
 /// Trials that are checked before the first is started; those after them when their turn comes.
 const CHECKED: usize = 1000;
-
-/// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
-pub trait Trainer: Sync {
-    /// Decides the experiment with these changes, without touching anything.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be run, in words.
-    fn check(&self, changes: &[String]) -> Result<Length, String>;
-
-    /// Trains a trial to its end, or until its bell is rung; `on_step` hears where it is. What it reports stands
-    /// in `events.jsonl` of its folder.
-    fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
-
-    /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the next one trains.
-    fn report(&self, _job: &Job) {}
-}
-
-/// A trial, as its trainer needs to know it.
-#[derive(Debug)]
-pub struct Job {
-    /// Where it writes.
-    pub folders: RunFolders,
-    /// Changes of the base.
-    pub changes: Vec<String>,
-    /// Cores that it may use.
-    pub cores: usize,
-    /// GPUs that it may use, as CUDA numbers them for this process; empty where trials compute on the CPU.
-    pub gpus: Vec<usize>,
-    /// Whether it was begun before.
-    pub resume: bool,
-    /// Rung to stop it.
-    pub bell: Arc<Bell>,
-}
-
-/// How the training of a trial ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// It is done.
-    Done,
-    /// It was stopped, and saved.
-    Stopped,
-    /// It failed.
-    Failed {
-        /// Why.
-        error: String,
-        /// Whether its numbers were not finite any more.
-        diverged: bool,
-    },
-}
-
-/// What there is to run trials on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// Cores to divide among trials.
-    pub cores: usize,
-    /// GPUs to divide among trials.
-    pub gpus: usize,
-}
-
-impl Machine {
-    /// Devices to divide among trials: without GPUs, the cores.
-    pub fn devices(self) -> usize {
-        if self.gpus > 0 { self.gpus } else { self.cores }
-    }
-}
-
-/// How a sweep is run.
-#[derive(Clone, Copy)]
-pub struct Order<'a> {
-    /// What was asked.
-    pub sweep: &'a Sweep,
-    /// The experiment that all trials change.
-    pub base: &'a Loaded,
-    /// What there is to run it on.
-    pub machine: Machine,
-    /// Whether another search may go on with the trials of the folder.
-    pub extend: bool,
-    /// How to write to the terminal.
-    pub screen: Screen,
-}
-
-/// How a sweep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// All trials are done; so many of them failed.
-    Done {
-        /// Failed trials.
-        failed: usize,
-    },
-    /// More trials failed than `max_failures` allows.
-    TooManyFailures,
-    /// A signal stopped it; the same command goes on.
-    Stopped {
-        /// Whether it was Ctrl-C.
-        interrupted: bool,
-    },
-}
-
-impl Order<'_> {
-    /// The folder of the sweep: journal, table, pictures, and a folder for each trial.
-    pub fn folder(&self) -> PathBuf {
-        self.base.experiment.logging.dir.join(&self.sweep.name)
-    }
-
-    /// Trials that run at the same time.
-    pub fn concurrent(&self) -> usize {
-        let sweep = self.sweep;
-        let room = self.machine.devices() * sweep.trials_per_device as usize;
-        let auto = (room / sweep.search.devices_per_trial as usize).max(1);
-        sweep.concurrent_trials.given().map_or(auto, |count| count as usize)
-    }
-
-    /// What every trial changes, beside its values.
-    pub fn common_changes(&self) -> Vec<String> {
-        let devices = self.sweep.search.devices_per_trial;
-        let mut changes = self.sweep.changes.clone();
-        changes.extend(config::watching(self.sweep));
-        changes.push(format!("distributed.devices={devices}"));
-        let sinks = &self.base.experiment.logging.sinks;
-        if !sinks.contains(&crate::plan::Sink::Jsonl) {
-            // Reports are read from there.
-            let mut names: Vec<serde_json::Value> =
-                sinks.iter().filter_map(|sink| serde_json::to_value(sink).ok()).collect();
-            names.push("jsonl".into());
-            changes.push(change_of("logging.sinks", &names.into()));
-        }
-        changes
-    }
-
-    fn changes(&self, values: &Values) -> Vec<String> {
-        let mut changes = self.common_changes();
-        changes.extend(values.iter().map(|(key, value)| change_of(key, value)));
-        changes
-    }
-
-    fn folders(&self, number: u32) -> RunFolders {
-        let experiment = &self.base.experiment;
-        let at = |dir: &Path| dir.join(&self.sweep.name).join(id(number));
-        let (logs, checkpoints) = (at(&experiment.logging.dir), at(&experiment.checkpoint.dir));
-        RunFolders { id: id(number), logs, checkpoints }
-    }
-}
+/// Refused trials of which those values are looked for that are to blame.
+const NAMED: usize = 8;
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
 ///
@@ -185,6 +46,9 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     }
     let total = order.sweep.trials.unwrap_or(usize::MAX);
     let total = if is_list { total.min(points.len()) } else { total };
+    // A sweep that exists is read by its owner alone: what another process has done since would be done again.
+    let owned =
+        folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
     let story = journal::read(&folder)?;
     let subject = Subject::new(
         &order.sweep.name,
@@ -196,13 +60,11 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     let earlier = story.as_ref().map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
     let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
-    let points =
-        points.into_iter().filter(|point| !trials.iter().any(|known| known.values == *point));
     let mut session = Session {
         order,
         trainer,
         base,
-        points: points.collect(),
+        points: not_tried(points, &trials),
         total: if is_list { total.max(trials.len()) } else { total },
         folder: folder.clone(),
         trials,
@@ -210,18 +72,47 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
         view: View::new(order.screen, order.sweep, total),
     };
     session.check_ahead()?;
-    let _lock = prepared_folder(&folder)?;
+    let _lock = owned.map_or_else(|| new_folder(&folder), Ok)?;
     let mut journal = Journal::open(&folder)?;
     match earlier {
         None => journal.opened(&subject)?,
         Some(earlier) if *earlier != subject => journal.extended(&subject)?,
         Some(_) => {}
     }
+    leftovers::clear(&order, &session.trials);
     let ended = session.live(&mut journal)?;
     let trials = session.trials;
     results::write(&folder, &subject, &order.sweep.search, &trials)?;
     let opened = story.map_or_else(jiff::Timestamp::now, |story| story.opened);
     Ok((ended, Story { subject, trials, opened }))
+}
+
+/// Takes possession of the folder of a sweep that begins.
+fn new_folder(folder: &Path) -> Result<RunLock, Error> {
+    let lock = prepared_folder(folder)?;
+    if folder.join(journal::NAME).exists() {
+        let holder = "another process that began it at the same time".to_owned();
+        return Err(files::Error::InUse { folder: folder.to_owned(), holder }.into());
+    }
+    Ok(lock)
+}
+
+/// The points that no trial has had, in their order. One that a list holds twice is tried twice.
+fn not_tried(mut points: VecDeque<Values>, trials: &[Trial]) -> VecDeque<Values> {
+    let words = |values: &Values| serde_json::to_string(values).unwrap_or_default();
+    let mut tried: HashMap<String, usize> = HashMap::new();
+    for trial in trials {
+        *tried.entry(words(&trial.values)).or_default() += 1;
+    }
+    let is_new = |point: &Values| match tried.get_mut(&words(point)) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            false
+        }
+        _ => true,
+    };
+    points.retain(is_new);
+    points
 }
 
 fn is_same_sweep(
@@ -251,11 +142,18 @@ struct Running {
     number: u32,
     job: Arc<Job>,
     tail: Tail,
-    /// Reports that have been decided on.
-    judged: usize,
-    /// The report at which it was given up.
-    cut: Option<usize>,
+    /// Reports that have been looked at.
+    seen: usize,
+    /// Whether it was given up: its end is written down, and its ranks leave.
+    is_cut: bool,
     began: Instant,
+}
+
+impl Running {
+    /// As the journal keeps it, so that a trial is the same before and after a restart.
+    fn seconds(&self) -> f64 {
+        self.began.elapsed().as_millis() as f64 / 1e3
+    }
 }
 
 /// Signals that stop the sweep itself; each running trial hears them too.
@@ -298,11 +196,22 @@ impl<'a> Session<'a> {
         let mut refused = Vec::new();
         for (number, values) in (first..).zip(ahead).take(CHECKED) {
             if let Err(why) = self.trainer.check(&self.order.changes(&values)) {
+                let named = if refused.len() < NAMED { self.causes(&values) } else { values };
                 let why = why.replace('\n', "\n      ");
-                refused.push(format!("trial {number} ({}): {why}", shown(&values)));
+                refused.push(format!("trial {number} ({}): {why}", shown(&named)));
             }
         }
         if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
+    }
+
+    /// Those of the values of a trial that cannot be run without any one of which it could; all if there is none.
+    fn causes(&self, values: &Values) -> Values {
+        let is_cause = |(key, _): &&(String, Value)| {
+            let rest: Values = values.iter().filter(|(other, _)| other != key).cloned().collect();
+            self.trainer.check(&self.order.changes(&rest)).is_ok()
+        };
+        let causes: Values = values.iter().filter(is_cause).cloned().collect();
+        if causes.is_empty() { values.clone() } else { causes }
     }
 
     fn live(&mut self, journal: &mut Journal) -> Result<Ended, Error> {
@@ -311,7 +220,8 @@ impl<'a> Session<'a> {
             preemption: Signals::of_preemption().map_err(failed("listen to signals"))?,
             interruption: Signals::of_interruption().map_err(failed("listen to signals"))?,
         };
-        self.view.opened(&self.folder, self.order.concurrent(), &self.trials);
+        let retried = self.retry(journal)?;
+        self.view.opened(&self.folder, self.order.concurrent(), &self.trials, retried);
         let (sender, receiver) = channel();
         let ended = std::thread::scope(|scope| {
             let ended = self.serve(scope, journal, &mut ears, (&sender, &receiver));
@@ -353,7 +263,7 @@ impl<'a> Session<'a> {
             if interrupted || ears.preemption.take() > 0 {
                 stopped = Some(Ended::Stopped { interrupted });
             }
-            self.listen()?;
+            self.listen(journal)?;
             match message {
                 Ok(Message::Step(number, step)) => self.view.step(number, step),
                 Ok(Message::Over(number, outcome)) => {
@@ -369,6 +279,24 @@ impl<'a> Session<'a> {
                 self.running.iter().for_each(|running| running.job.bell.ring());
             }
         }
+    }
+
+    /// Has failed trials tried again, if that is asked for, and those that could not write in any case. Says how many.
+    fn retry(&mut self, journal: &mut Journal) -> Result<usize, Error> {
+        let (order, trainer) = (self.order, self.trainer);
+        let is_retried = |trial: &&mut Trial| {
+            trial.state == State::Failed && (order.retry_failed || trial.lacked_storage)
+        };
+        let mut retried = 0;
+        for trial in self.trials.iter_mut().filter(is_retried) {
+            // What cannot be planned now fails again when its turn comes.
+            let length = trainer.check(&order.changes(&trial.values)).unwrap_or(trial.length);
+            trial.begin_again(length);
+            journal.retried(trial)?;
+            failpoint::reach("sweep.retried");
+            retried += 1;
+        }
+        Ok(retried)
     }
 
     fn failures(&self) -> usize {
@@ -401,7 +329,9 @@ impl<'a> Session<'a> {
         let checked = self.trainer.check(&self.order.changes(&values));
         let length = *checked.as_ref().unwrap_or(&Length { steps_per_epoch: 1, total_steps: 0 });
         let mut trial = Trial::new(number, values, length);
+        failpoint::reach("sweep.draw");
         journal.started(&trial)?;
+        failpoint::reach("sweep.started");
         if let Err(error) = checked {
             (trial.state, trial.error) = (State::Failed, Some(error));
             self.trials.push(trial.clone());
@@ -454,13 +384,13 @@ impl<'a> Session<'a> {
         });
         let number = trial.number;
         let (began, running) = (Instant::now(), job.clone());
-        self.running.push(Running { number, job: running, tail, judged: 0, cut: None, began });
+        self.running.push(Running { number, job: running, tail, seen: 0, is_cut: false, began });
         self.view.started(trial, resume);
         if resume {
-            // What it reported before it was interrupted may have decided about it already.
-            self.listen()?;
+            // What it reported before it was interrupted may say all already.
+            self.listen(journal)?;
             let known = self.running.iter().find(|running| running.number == number);
-            if known.is_some_and(|running| running.cut.is_some() || running.tail.is_over) {
+            if known.is_some_and(|running| running.is_cut || running.tail.is_over) {
                 self.over(journal, number, Outcome::Done)?;
                 return Ok(());
             }
@@ -470,7 +400,7 @@ impl<'a> Session<'a> {
             let mut on_step = |step| drop(sender.send(Message::Step(number, step)));
             let trained = catch_unwind(AssertUnwindSafe(|| trainer.train(&job, &mut on_step)));
             let panicked =
-                |_| Outcome::Failed { error: "ddprun panicked".to_owned(), diverged: false };
+                |_| Outcome::Failed { error: "ddprun panicked".to_owned(), cause: Cause::Other };
             // Nobody is left to hear it if the sweep has failed meanwhile.
             drop(sender.send(Message::Over(number, trained.unwrap_or_else(panicked))));
             // A picture that cannot be drawn changes nothing about the trial.
@@ -490,43 +420,68 @@ impl<'a> Session<'a> {
     }
 
     /// Reads what running trials have reported, and gives up those that are not worth it.
-    fn listen(&mut self) -> Result<(), Error> {
-        let search = &self.order.sweep.search;
+    fn listen(&mut self, journal: &mut Journal) -> Result<(), Error> {
         for index in 0..self.running.len() {
             let running = &mut self.running[index];
+            if running.is_cut {
+                continue;
+            }
             running.tail.poll()?;
             let number = running.number;
             let Some(at) = self.trials.iter().position(|trial| trial.number == number) else {
                 continue;
             };
             self.trials[at].reports.clone_from(&running.tail.reports);
-            let trial = &self.trials[at];
-            let others: Vec<&Trial> =
-                self.trials.iter().filter(|other| other.number != number).collect();
-            while running.cut.is_none() && running.judged < trial.reports.len() {
-                let report = running.judged;
-                running.judged += 1;
-                self.view.reported(number, &trial.reports[report]);
-                if prune::is_cut(&search.pruner, search.goal, trial, report, &others) {
-                    running.cut = Some(report);
-                    running.job.bell.ring();
-                }
-            }
-            if let Some(cut) = running.cut {
-                self.trials[at].reports.truncate(cut + 1);
-            }
+            self.judge(journal, index, at)?;
         }
         Ok(())
     }
 
-    /// Writes down how a trial ended. Returns whether it was stopped by somebody else than us.
+    /// Decides about each report of a running trial once. Either decision is written down before anything follows
+    /// from it: one that was kept is not asked again after a restart, when it would be compared with other trials.
+    fn judge(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
+        let search = &self.order.sweep.search;
+        while self.running[index].seen < self.trials[at].reports.len() {
+            let seen = self.running[index].seen;
+            self.running[index].seen += 1;
+            let report = self.trials[at].reports[seen];
+            self.view.reported(self.trials[at].number, &report);
+            if search.pruner == Pruner::None || report.step <= self.trials[at].kept {
+                continue;
+            }
+            let (before, rest) = self.trials.split_at(at);
+            let Some((trial, after)) = rest.split_first() else { return Ok(()) };
+            let others: Vec<&Trial> = before.iter().chain(after).collect();
+            if prune::is_cut(&search.pruner, search.goal, trial, seen, &others) {
+                return self.give_up(journal, index, at);
+            }
+            self.trials[at].kept = report.step;
+            journal.kept(&self.trials[at])?;
+        }
+        Ok(())
+    }
+
+    /// Gives up a running trial at the report that was seen last: it has ended as soon as that is written down.
+    fn give_up(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
+        failpoint::reach("sweep.prune");
+        let (running, trial) = (&mut self.running[index], &mut self.trials[at]);
+        trial.reports.truncate(running.seen);
+        (trial.state, trial.seconds) = (State::Pruned, running.seconds());
+        journal.ended(trial, self.order.sweep.search.goal)?;
+        failpoint::reach("sweep.pruned");
+        running.is_cut = true;
+        running.job.bell.ring();
+        Ok(())
+    }
+
+    /// What follows from the end of a trial's ranks. Returns whether it was stopped by somebody else than us.
     fn over(
         &mut self,
         journal: &mut Journal,
         number: u32,
         outcome: Outcome,
     ) -> Result<bool, Error> {
-        self.listen()?;
+        self.listen(journal)?;
         let Some(index) = self.running.iter().position(|running| running.number == number) else {
             return Ok(false);
         };
@@ -534,11 +489,15 @@ impl<'a> Session<'a> {
         let Some(trial) = self.trials.iter_mut().find(|trial| trial.number == number) else {
             return Ok(false);
         };
-        // As the journal keeps it, so that a trial is the same before and after a restart.
-        trial.seconds = running.began.elapsed().as_millis() as f64 / 1e3;
+        if running.is_cut {
+            if !self.order.sweep.keep_pruned_checkpoints {
+                leftovers::remove_checkpoints(&running.job.folders);
+            }
+            self.view.ended(trial.number, &self.trials);
+            return Ok(false);
+        }
         let metric = &self.order.sweep.search.metric;
-        (trial.state, trial.error) = match outcome {
-            _ if running.cut.is_some() => (State::Pruned, None),
+        let (state, error) = match outcome {
             Outcome::Stopped => {
                 self.view.interrupted(trial);
                 return Ok(true);
@@ -547,17 +506,23 @@ impl<'a> Session<'a> {
                 (State::Failed, Some(format!("the run never reported `{metric}`")))
             }
             Outcome::Done => (State::Finished, None),
-            Outcome::Failed { error, diverged: true } => (State::Diverged, Some(error)),
-            Outcome::Failed { error, diverged: false } => (State::Failed, Some(error)),
+            Outcome::Failed { error, cause: Cause::Diverged } => (State::Diverged, Some(error)),
+            Outcome::Failed { error, cause } => {
+                trial.lacked_storage = cause == Cause::Storage;
+                (State::Failed, Some(error))
+            }
         };
+        (trial.state, trial.error, trial.seconds) = (state, error, running.seconds());
         let trial = trial.clone();
         self.close(journal, &trial)?;
         Ok(false)
     }
 
     fn close(&mut self, journal: &mut Journal, trial: &Trial) -> Result<(), Error> {
+        failpoint::reach("sweep.end");
         journal.ended(trial, self.order.sweep.search.goal)?;
-        self.view.ended(trial, &self.trials);
+        failpoint::reach("sweep.ended");
+        self.view.ended(trial.number, &self.trials);
         Ok(())
     }
 }

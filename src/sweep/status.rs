@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use crate::files::lock_holder;
-use crate::record::text::metric;
+use crate::record::text::{metric, wrapped};
 use crate::sweep::Error;
 use crate::sweep::journal::{self, Story};
-use crate::sweep::results;
+use crate::sweep::ranking::best;
+use crate::sweep::table::{WIDTH, table};
 use crate::sweep::tail::Tail;
-use crate::sweep::trial::{State, best};
+use crate::sweep::trial::State;
 use crate::sweep::view::values_of;
 
 /// A sweep as it stands.
@@ -55,11 +56,11 @@ impl Status {
             .map(|(count, word)| format!("{count} {word}"))
             .collect();
         let holder = match &self.holder {
-            Some(holder) => format!("run by {holder}"),
+            Some(holder) => format!("running as {holder}"),
             None => "not running".to_owned(),
         };
         let mut text = format!(
-            "sweep `{}` of `{}`, begun {opened:.0}; {holder}\n{} of {} trials: {}\n",
+            "sweep `{}` of `{}`, started {opened:.0}; {holder}\n{} of {} trials done: {}\n",
             subject.name,
             subject.base.display(),
             trials.len() - count(State::Running),
@@ -70,8 +71,9 @@ impl Status {
             let value = best.value(subject.goal).unwrap_or(f64::NAN);
             let value = metric(&subject.metric, value);
             let values = values_of(best);
-            text += &format!("best {} {value}, trial {}: {values}\n", subject.metric, best.number);
+            let line = format!("best {} {value}, trial {}: {values}", subject.metric, best.number);
+            text += &(wrapped(&line, WIDTH, 2) + "\n");
         }
-        text + "\n" + &results::table(subject, trials)
+        text + "\n" + &table(subject, trials)
     }
 }

@@ -11,7 +11,8 @@ use crate::config::sweep::{
 use crate::rng::{Key, Purpose};
 use crate::sweep::draw::{self, BaseValues};
 use crate::sweep::parzen::{Axis, suggest};
-use crate::sweep::trial::{State, Trial, ranked};
+use crate::sweep::ranking::Ranking;
+use crate::sweep::trial::{State, Trial};
 
 /// Random trials before the first that is drawn near good ones.
 pub(crate) const STARTUP: usize = 10;
@@ -34,7 +35,7 @@ pub fn propose(
     }
     let n_good = n_done.div_ceil(10).min(25);
     let (mut good, mut others) = (Vec::new(), Vec::new());
-    for trial in ranked(trials, search.goal) {
+    for trial in Ranking::of(search).ranked(trials) {
         match trial.state {
             State::Failed => {}
             State::Running => others.push(trial),
@@ -160,8 +161,8 @@ mod tests {
 
     use super::*;
     use crate::config::schema::Mode;
-    use crate::config::sweep::{Condition, Method};
-    use crate::sweep::examples::search;
+    use crate::config::sweep::{Condition, Method, Pruner};
+    use crate::sweep::examples::{of_batch, search, trial};
     use crate::sweep::trial::{Length, Report, cost};
 
     fn number(values: &Values, key: &str) -> Option<f64> {
@@ -244,6 +245,33 @@ mod tests {
         let away = propose(&search, &base, 60, &trials).unwrap();
         let distance = (number(&away, "z").unwrap() / number(&next, "z").unwrap()).log10().abs();
         assert!(away[0] != next[0] || distance > 0.1, "{next:?} {away:?}");
+    }
+
+    /// Thirty pruned trials of two batch sizes, one epoch each: what is good is the large batch.
+    fn of_two_batches() -> (Search, Vec<Trial>) {
+        let mut search = search(Method::Tpe);
+        (search.goal, search.pruner) = (Mode::Max, Pruner::None);
+        let values = [32, 64, 128, 256].map(Json::from).to_vec();
+        let key = "train.global_batch_size";
+        search.parameters = vec![Parameter::new(key, Domain::Categorical { values })];
+        let one = |number: u32| {
+            let batch = [32, 64, 128, 256][number as usize % 4];
+            let accuracy = f64::from(batch) / 1000.0;
+            let values = vec![(key.to_owned(), json!(batch))];
+            let pruned = trial(number, State::Pruned, &[accuracy]);
+            of_batch(6400 / batch as u64, Trial { values, ..pruned })
+        };
+        (search, (1..=30).map(one).collect())
+    }
+
+    #[test]
+    fn what_is_good_after_an_epoch_is_good_whatever_number_of_steps_that_took() {
+        let (search, trials) = of_two_batches();
+        let base = BaseValues::default();
+        let drawn = (31..131).map(|number| propose(&search, &base, number, &trials).unwrap());
+        let large = drawn.filter(|values| values[0].1 == json!(256)).count();
+        // By steps the batch of 32 would be the good one.
+        assert!(large > 40, "{large} of 100 draws have the best batch");
     }
 
     #[test]

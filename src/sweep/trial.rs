@@ -57,13 +57,25 @@ pub struct Trial {
     pub seconds: f64,
     /// Why it failed.
     pub error: Option<String>,
+    /// Whether it failed because something could not be written: it is tried again when the sweep goes on.
+    pub lacked_storage: bool,
+    /// Step of the last report at which it was decided that it goes on.
+    pub kept: u64,
 }
 
 impl Trial {
     /// A trial that is about to begin.
     pub fn new(number: u32, values: Values, length: Length) -> Self {
         let state = State::Running;
-        Self { number, values, length, state, reports: Vec::new(), seconds: 0.0, error: None }
+        let (reports, seconds, error) = (Vec::new(), 0.0, None);
+        let (lacked_storage, kept) = (false, 0);
+        Self { number, values, length, state, reports, seconds, error, lacked_storage, kept }
+    }
+
+    /// The same trial, to be tried again.
+    pub(crate) fn begin_again(&mut self, length: Length) {
+        let values = std::mem::take(&mut self.values);
+        *self = Self { kept: self.kept, ..Self::new(self.number, values, length) };
     }
 
     /// `trial-0007`: the name of its folders.
@@ -80,6 +92,11 @@ impl Trial {
     /// The best value that it reported.
     pub fn value(&self, goal: Mode) -> Option<f64> {
         self.best(goal).and_then(|report| report.value)
+    }
+
+    /// Epochs that it had at its last report.
+    pub fn epochs(&self) -> Option<f64> {
+        self.reports.last().map(|report| self.resource(report, Every::Epochs(1)))
     }
 
     /// How much was spent at `report`, in the unit of `every`.
@@ -102,56 +119,10 @@ pub fn cost(value: Option<f64>, goal: Mode) -> f64 {
     value.filter(|value| value.is_finite()).map_or(f64::INFINITY, |value| sign * value)
 }
 
-/// Trials that count, best first: finished ones by their value, then pruned ones by how far they came, then
-/// diverged ones; among equals the earlier one.
-pub fn ranked(trials: &[Trial], goal: Mode) -> Vec<&Trial> {
-    let class = |trial: &Trial| match trial.state {
-        State::Finished => 0,
-        State::Pruned => 1,
-        State::Running => 2,
-        State::Diverged => 3,
-        State::Failed => 4,
-    };
-    let far = |trial: &Trial| match trial.state {
-        State::Pruned => trial.reports.last().map_or(0, |report| report.step),
-        _ => 0,
-    };
-    let mut ranked: Vec<&Trial> = trials.iter().collect();
-    ranked.sort_by(|a, b| {
-        let by_cost = cost(a.value(goal), goal).total_cmp(&cost(b.value(goal), goal));
-        let by_class = class(a).cmp(&class(b));
-        by_class.then(far(b).cmp(&far(a))).then(by_cost).then(a.number.cmp(&b.number))
-    });
-    ranked
-}
-
-/// The best finished trial; if none is finished, none is the best.
-pub fn best(trials: &[Trial], goal: Mode) -> Option<&Trial> {
-    let finished = |trial: &&Trial| trial.state == State::Finished && trial.value(goal).is_some();
-    ranked(trials, goal).into_iter().find(finished)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sweep::examples::trial;
-
-    #[test]
-    fn finished_trials_rank_before_pruned_and_those_before_diverged_ones() {
-        let trials = [
-            trial(1, State::Pruned, &[0.99]),
-            trial(2, State::Diverged, &[1.0]),
-            trial(3, State::Finished, &[0.2, 0.5, 0.4]),
-            trial(4, State::Pruned, &[0.1, 0.2]),
-            trial(5, State::Finished, &[0.5]),
-            trial(6, State::Finished, &[0.9]),
-        ];
-        let order = |goal| ranked(&trials, goal).iter().map(|t| t.number).collect::<Vec<_>>();
-        assert_eq!(order(Mode::Max), [6, 3, 5, 4, 1, 2]);
-        assert_eq!(order(Mode::Min), [3, 5, 6, 4, 1, 2]);
-        assert_eq!(best(&trials, Mode::Max).unwrap().number, 6);
-        assert_eq!(best(&trials[..2], Mode::Max), None);
-    }
 
     #[test]
     fn a_value_that_is_not_finite_is_never_the_best() {

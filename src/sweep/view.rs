@@ -1,6 +1,6 @@
-//! What a sweep shows while it runs: a bar for each running trial and one for all of them, or plain lines.
+//! What a sweep shows while it runs: a bar for each running trial and one for all of them, or plain lines. The thread
+//! that decides draws them, so nothing here waits for a terminal: what it does not take now is left out.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::config::schema::Mode;
 use crate::config::sweep::Sweep;
-use crate::record::Screen;
 use crate::record::text::{duration, escape, metric, short};
-use crate::sweep::trial::{Report, State, Trial, best};
+use crate::record::{self, Screen, canvas, takes_words};
+use crate::sweep::ranking::{Ranking, best};
+use crate::sweep::trial::{Report, State, Trial};
 
 const TRIAL: &str = "{prefix} {bar:24} {pos}/{len}  {wide_msg}";
 const TOTAL: &str = "{prefix} {bar:24} {pos}/{len}  {wide_msg}";
@@ -20,6 +21,7 @@ pub(crate) struct View {
     screen: Screen,
     metric: String,
     goal: Mode,
+    ranking: Ranking,
     total: usize,
     concurrent: usize,
     began: Instant,
@@ -33,7 +35,7 @@ pub(crate) struct View {
 impl View {
     pub(crate) fn new(screen: Screen, sweep: &Sweep, total: usize) -> Self {
         let target = match screen {
-            Screen::Bar => ProgressDrawTarget::stderr(),
+            Screen::Bar => canvas(),
             Screen::Plain | Screen::Silent => ProgressDrawTarget::hidden(),
         };
         let bars = MultiProgress::with_draw_target(target);
@@ -42,6 +44,7 @@ impl View {
             screen,
             metric: sweep.search.metric.clone(),
             goal: sweep.search.goal,
+            ranking: Ranking::of(&sweep.search),
             total,
             concurrent: 1,
             began: Instant::now(),
@@ -53,18 +56,28 @@ impl View {
     }
 
     /// First words.
-    pub(crate) fn opened(&mut self, folder: &Path, concurrent: usize, trials: &[Trial]) {
+    pub(crate) fn opened(
+        &mut self,
+        folder: &Path,
+        concurrent: usize,
+        trials: &[Trial],
+        n_retried: usize,
+    ) {
         (self.concurrent, self.before) = (concurrent, n_done(trials));
-        let goal = if self.goal == Mode::Max { "max" } else { "min" };
+        let goal = if self.goal == Mode::Max { "maximizing" } else { "minimizing" };
+        let noun = if self.total == 1 { "trial" } else { "trials" };
         let mut text = format!(
-            "sweep `{}`: {} trials for the {goal} of {}, {concurrent} at a time",
+            "sweep `{}`: {} {noun} {goal} {}, {concurrent} concurrent",
             folder.display(),
             self.total,
             self.metric
         );
         if !trials.is_empty() {
-            let interrupted = trials.len() - self.before;
-            text += &format!("; {} are done, {interrupted} interrupted", self.before);
+            let interrupted = trials.len() - self.before - n_retried;
+            text += &format!("; {} done, {interrupted} interrupted", self.before);
+        }
+        if n_retried > 0 {
+            text += &format!(", {n_retried} failed and retried");
         }
         self.say(&text);
         self.update(trials);
@@ -95,12 +108,14 @@ impl View {
     /// A trial was stopped by a signal.
     pub(crate) fn interrupted(&mut self, trial: &Trial) {
         self.remove(trial.number);
-        self.say(&format!("trial {} is interrupted and saved", trial.number));
+        self.say(&format!("trial {} interrupted and saved", trial.number));
     }
 
-    pub(crate) fn ended(&mut self, trial: &Trial, trials: &[Trial]) {
-        self.remove(trial.number);
-        self.say(&self.line(trial, trials));
+    pub(crate) fn ended(&mut self, number: u32, trials: &[Trial]) {
+        self.remove(number);
+        if let Some(trial) = trials.iter().find(|trial| trial.number == number) {
+            self.say(&self.line(trial, trials));
+        }
         self.update(trials);
     }
 
@@ -116,20 +131,18 @@ impl View {
         let what = match trial.state {
             State::Finished => format!("{} {value} in {time}", self.metric),
             State::Pruned => {
-                let last = trial.reports.last();
-                let step = last.map_or(0, |report| report.step);
-                let value = self.shown(last.and_then(|report| report.value));
-                format!("pruned after step {step} at {value}, in {time}")
+                let value = self.shown(trial.reports.last().and_then(|report| report.value));
+                format!("pruned after {}: {} {value}, in {time}", self.spent(trial), self.metric)
             }
             State::Diverged => format!("diverged after {time}"),
-            State::Running => "runs".to_owned(),
+            State::Running => "is running".to_owned(),
             State::Failed => {
                 let error = trial.error.as_deref().unwrap_or("no reason is known");
                 format!("failed: {error}")
             }
         };
         let best = match best(trials, self.goal) {
-            Some(best) if best.number == trial.number => "  the best so far".to_owned(),
+            Some(best) if best.number == trial.number => "  best so far".to_owned(),
             Some(best) => {
                 format!("  (best {}, trial {})", self.shown(best.value(self.goal)), best.number)
             }
@@ -162,6 +175,13 @@ impl View {
         Some(self.began.elapsed().mul_f64(left as f64 / here as f64))
     }
 
+    /// `1 epoch`, `2.5 epochs`, `500 steps`
+    fn spent(&self, trial: &Trial) -> String {
+        let (spent, unit) = (self.ranking.spent(trial), self.ranking.unit_name());
+        let unit = if spent == 1.0 { unit.trim_end_matches('s') } else { unit };
+        format!("{} {unit}", short(spent))
+    }
+
     fn shown(&self, value: Option<f64>) -> String {
         value.map_or_else(|| "not finite".to_owned(), |value| metric(&self.metric, value))
     }
@@ -180,14 +200,12 @@ impl View {
 
     /// A line above the bars.
     fn say(&self, text: &str) {
-        let write = || {
-            // A terminal that is gone is no reason to stop.
-            let _ = std::io::stderr().lock().write_all(format!("{}\n", escape(text)).as_bytes());
-        };
+        let text = escape(text);
         match self.screen {
-            Screen::Bar => self.bars.suspend(write),
-            Screen::Plain => write(),
-            Screen::Silent => {}
+            // The bars are drawn again below.
+            Screen::Bar if takes_words() => self.bars.suspend(|| record::say(&text)),
+            Screen::Plain => record::say(&text),
+            Screen::Bar | Screen::Silent => {}
         }
     }
 }

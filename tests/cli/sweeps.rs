@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use rustix::process::{Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use crate::experiments::{BASE, SLOW};
 use crate::lab::{Lab, children};
-use crate::running::{Ended, Running, pid_of, until};
+use crate::running::{Ended, Running, pid_of, spawn, until};
 
 /// A lab with `small.toml` and a sweep of it.
 pub(crate) fn lab(experiment: &str, sweep: &str) -> Lab {
@@ -62,7 +63,7 @@ fn stop_when(lab: &Lab, running: &mut Running, what: &str, is_there: impl Fn(&La
 fn a_grid_runs_every_point_as_a_run_of_its_own_and_ranks_them() {
     let lab = lab(BASE, GRID);
     let ended = lab.run_to(0, &["sweep", "tune.toml"]);
-    ended.says(&["sweep `logs/tune`: 4 trials for the min of val/loss, 1 at a time"]);
+    ended.says(&["sweep `logs/tune`: 4 trials minimizing val/loss, 1 concurrent"]);
     ended.says(&[
         "trial 4 started: optimizer.lr=0.01 model.hidden=[16,8]",
         "[4 of 4]",
@@ -94,7 +95,7 @@ fn a_grid_runs_every_point_as_a_run_of_its_own_and_ranks_them() {
     assert!(history(again) == history(trial_folder(&lab, best)));
     // A trial is a run like any other.
     lab.run_to(0, &["report", "logs/tune/trial-0002"]);
-    lab.run_to(0, &["sweep", "tune.toml"]).says(&["4 are done, 0 interrupted"]);
+    lab.run_to(0, &["sweep", "tune.toml"]).says(&["4 done, 0 interrupted"]);
     assert_eq!(self::ended(&lab).len(), 4);
     lab.is_clean();
 }
@@ -138,7 +139,7 @@ fn ctrl_c_saves_every_trial_and_the_same_command_goes_on() {
     let stopped = running.wait();
     if stopped.code != 0 {
         stopped.has_code(130);
-        stopped.says(&["is interrupted and saved", "the same command goes on"]);
+        stopped.says(&["interrupted and saved", "run the same command to continue"]);
     }
     lab.is_clean();
     lab.run_to(0, &["sweep", "tune.toml"]);
@@ -146,23 +147,121 @@ fn ctrl_c_saves_every_trial_and_the_same_command_goes_on() {
     lab.is_clean();
 }
 
-#[test]
-fn bad_trials_are_pruned_with_their_checkpoint_kept() {
+/// Of five short trials, of which some are given up.
+fn pruned_lab() -> Lab {
     let text = RANDOM
         .replace("trials = 3", "trials = 5")
         .replace("method = \"tpe\"", "method = \"random\"\npruner = \"asha\"");
-    let lab = lab(SLOW, &text.replace("min = 1e-3", "min = 1e-7"));
-    let end = lab.run_to(0, &["sweep", "tune.toml"]);
-    let pruned: Vec<u64> = ended(&lab)
-        .iter()
-        .filter(|line| line["state"] == "pruned")
-        .map(|line| line["trial"].as_u64().unwrap())
-        .collect();
-    assert!(!pruned.is_empty(), "{}", end.stderr);
-    for number in pruned {
-        let folder = lab.path(&format!("checkpoints/tune/trial-{number:04}"));
-        lab.run_to(0, &["checkpoint", "verify", folder.to_str().unwrap()]);
+    lab(BASE, &text.replace("min = 1e-3", "min = 1e-7"))
+}
+
+fn pruned(lab: &Lab) -> Vec<u64> {
+    let lines = ended(lab).into_iter().filter(|line| line["state"] == "pruned");
+    lines.map(|line| line["trial"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn bad_trials_are_pruned_and_keep_their_checkpoints_if_that_is_asked_for() {
+    let (plain, keeping) = (pruned_lab(), pruned_lab());
+    let end = plain.run_to(0, &["sweep", "tune.toml"]);
+    keeping.run_to(0, &["sweep", "tune.toml", "sweep.keep_pruned_checkpoints=true"]);
+    assert!(!pruned(&plain).is_empty(), "{}", end.stderr);
+    for number in pruned(&plain) {
+        let folder = format!("checkpoints/tune/trial-{number:04}");
+        assert!(!plain.path(&folder).exists(), "{folder}");
+        keeping.run_to(0, &["checkpoint", "verify", keeping.path(&folder).to_str().unwrap()]);
     }
+    let json: Value =
+        serde_json::from_slice(&fs::read(plain.path("logs/tune/sweep.json")).unwrap()).unwrap();
+    let best = format!("checkpoints/tune/{}/best", json["best"]["run"].as_str().unwrap());
+    plain.run_to(0, &["checkpoint", "verify", plain.path(&best).to_str().unwrap()]);
+    plain.is_clean();
+    keeping.is_clean();
+}
+
+#[test]
+fn a_sweep_killed_before_or_after_any_decision_is_written_ends_as_an_undisturbed_one() {
+    let undisturbed = pruned_lab();
+    undisturbed.run_to(0, &["sweep", "tune.toml"]);
+    let expected = told(&undisturbed);
+    let first = pruned(&undisturbed)[0];
+    for point in ["draw", "started", "prune", "pruned", "end", "ended"] {
+        let lab = pruned_lab();
+        let hit = if ["draw", "started"].contains(&point) { 2 } else { 1 };
+        let mut command = lab.ddprun(&["sweep", "tune.toml"]);
+        command.env("DDPRUN_FP", format!("sweep.{point}=kill@parent,*,*,{hit}"));
+        assert_eq!(spawn(command).wait().code, -9, "{point}");
+        until("the end of the ranks", || lab.processes().is_empty());
+        // What is written down is not done again; what is not has not happened.
+        if point.starts_with("prune") {
+            assert_eq!(pruned(&lab).contains(&first), point == "pruned", "{point}");
+        }
+        let last = lab.run_to(0, &["sweep", "tune.toml"]);
+        let again = format!("trial {first} resumed");
+        assert!(point != "pruned" || !last.stderr.contains(&again), "{}", last.stderr);
+        assert_eq!(told(&lab), expected, "{point}");
+        for number in pruned(&lab) {
+            assert!(!lab.path(&format!("checkpoints/tune/trial-{number:04}")).exists());
+        }
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn a_terminal_that_nobody_reads_does_not_stop_a_sweep_nor_a_run() {
+    for args in [&["sweep", "tune.toml", "sweep.trials=2"][..], &["small.toml"]] {
+        let lab = lab(BASE, GRID);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let room = rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+        std::io::Write::write_all(&mut &writer, &vec![b'.'; room]).unwrap();
+        let mut command = lab.ddprun(args);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
+        let mut child = command.spawn().unwrap();
+        let mut status = None;
+        until("the end, although nobody reads", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(status.unwrap().success(), "{args:?}");
+        drop(reader);
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn a_trial_that_cannot_write_is_tried_again_by_the_same_command() {
+    let lab = lab(BASE, &RANDOM.replace("trials = 3", "trials = 2"));
+    // A file where a folder should be stands for a disk that takes nothing.
+    let file = lab.write("checkpoints/tune/trial-0002", "");
+    let end = lab.run_to(9, &["sweep", "tune.toml"]);
+    end.says(&["trial 2 failed: ", "the same command retries them"]);
+    fs::remove_file(file).unwrap();
+    let again = lab.run_to(0, &["sweep", "tune.toml"]);
+    again.says(&["1 done, 0 interrupted, 1 failed and retried", "[2 of 2]"]);
+    let states: Vec<Value> = ended(&lab).iter().map(|line| line["state"].clone()).collect();
+    assert_eq!(states, ["finished", "failed", "finished"]);
+    lab.is_clean();
+}
+
+#[test]
+fn eval_takes_the_best_trial_of_a_sweep_and_report_shows_all() {
+    let lab = lab(BASE, GRID);
+    lab.run_to(0, &["sweep", "tune.toml"]);
+    let json: Value =
+        serde_json::from_slice(&fs::read(lab.path("logs/tune/sweep.json")).unwrap()).unwrap();
+    let (best, value) = (&json["best"]["run"], json["best"]["value"].as_f64().unwrap());
+    for word in ["tune", "logs/tune"] {
+        let eval = lab.run_to(0, &["eval", word]);
+        eval.says(&[&format!("the best of 4 trials: `logs/tune/{}`", best.as_str().unwrap())]);
+        let line = eval.stdout.lines().find(|line| line.starts_with("val/loss ")).unwrap();
+        let loss: f64 = line["val/loss ".len()..].parse().unwrap();
+        assert!((loss - value).abs() < 1e-4, "{loss} {value}");
+        let report = lab.run_to(0, &["report", word]);
+        assert!(report.stdout.contains("rank  trial  val/loss  epochs"), "{}", report.stdout);
+        assert!(report.stdout.lines().all(|line| line.chars().count() <= 80));
+        lab.run_to(2, &["resume", word]).says(&["is a sweep", "do: "]);
+    }
+    lab.run_to(2, &["report"]).says(&["`ddprun report logs/tune` shows the newest sweep"]);
     lab.is_clean();
 }
 
@@ -193,13 +292,21 @@ fn trials_run_side_by_side_and_status_tells_how_it_stands() {
         |lab: &Lab| [1, 2].iter().all(|&n| trial_folder(lab, n).join("events.jsonl").exists());
     stop_when(&lab, &mut running, "two trials", both);
     let status = lab.run_to(0, &["sweep", "--status", "logs/tune"]);
-    assert!(status.stdout.contains(&format!("run by pid {}", running.pid())), "{}", status.stdout);
+    assert!(
+        status.stdout.contains(&format!("running as pid {}", running.pid())),
+        "{}",
+        status.stdout
+    );
     assert!(status.stdout.contains("2 running"), "{}", status.stdout);
     let second = lab.run_to(6, &["sweep", "tune.toml"]);
     second.says(&["is in use by", "do: "]);
     running.wait().has_code(0);
     let after = lab.run_to(0, &["sweep", "--status", "tune"]);
-    assert!(after.stdout.contains("not running\n3 of 3 trials: 3 finished"), "{}", after.stdout);
+    assert!(
+        after.stdout.contains("not running\n3 of 3 trials done: 3 finished"),
+        "{}",
+        after.stdout
+    );
     lab.is_clean();
 }
 

@@ -1,5 +1,7 @@
 //! Parameters, constraints and lists, read and checked one by one.
 
+use std::collections::HashSet;
+
 use figment::value::Value;
 
 use crate::config::keys::{self, path_of};
@@ -151,9 +153,10 @@ fn values(reader: &mut Reader, path: &[String]) -> Option<Vec<Json>> {
         reader.wrong(path, "is empty: there is nothing to try");
         return None;
     }
-    let twice = (1..values.len()).find(|&index| values[..index].contains(&values[index]));
+    let mut known = HashSet::new();
+    let twice = values.iter().position(|value| !known.insert(value.to_string()));
     if let Some(index) = twice {
-        reader.wrong(&join(path, &index.to_string()), "stands here twice");
+        reader.wrong(&join(path, &index.to_string()), "is listed twice");
         return None;
     }
     Some(values)

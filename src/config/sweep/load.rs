@@ -20,7 +20,7 @@ use crate::config::values::{Auto, Every};
 use crate::config::{self, Vocabulary, text};
 
 /// Keys of `[sweep]`.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "name",
     "method",
     "metric",
@@ -31,6 +31,7 @@ const KEYS: [&str; 15] = [
     "trials_per_device",
     "concurrent_trials",
     "max_failures",
+    "keep_pruned_checkpoints",
     "parameters",
     "constraints",
     "list",
@@ -41,6 +42,11 @@ const KEYS: [&str; 15] = [
 /// Whether a word of the command line belongs to the sweep, not to the experiment.
 pub fn is_sweep_word(word: &str) -> bool {
     word.trim_start_matches(['+', '~']).starts_with("sweep.")
+}
+
+/// Whether a word of the command line gives a key several values: `optimizer.lr=0.1,0.2`.
+pub(crate) fn is_space(word: &str) -> bool {
+    split(word).is_some_and(|(_, _, value, _)| matches!(hydra::table(value), Some(Ok(_))))
 }
 
 /// Reads the sweep file or experiment `path`, and the words after it: `sweep.key=value`, spaces, and changes
@@ -79,6 +85,9 @@ pub fn load(
         trials_per_device: count(&mut reader, "trials_per_device", 1, 1024).unwrap_or(1) as u32,
         concurrent_trials: concurrent(&mut reader),
         max_failures: count(&mut reader, "max_failures", 0, 1_000_000).unwrap_or(3) as u32,
+        keep_pruned_checkpoints: reader
+            .truth(&path_of("sweep.keep_pruned_checkpoints"))
+            .unwrap_or(false),
         search,
     };
     together::check(&mut reader, &sweep);

@@ -18,9 +18,10 @@ mod together;
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use constraint::Constraint;
+pub(crate) use load::is_space;
 pub use load::{is_sweep_word, load};
 pub use space::{Condition, Domain, Parameter, change_of};
 pub(crate) use space::{as_written, in_order, on_grid, ordered, steps_of, value_of};
@@ -53,7 +54,7 @@ pub enum Method {
 }
 
 /// When a trial is given up early.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum Pruner {
     /// Never.
@@ -133,6 +134,8 @@ pub struct Sweep {
     pub concurrent_trials: Auto<u32>,
     /// Failed trials after which the sweep ends.
     pub max_failures: u32,
+    /// Whether trials that were given up keep their checkpoints.
+    pub keep_pruned_checkpoints: bool,
 }
 
 #[cfg(test)]

@@ -72,6 +72,16 @@ impl Reader {
         }
     }
 
+    /// `true` or `false`.
+    pub(super) fn truth(&mut self, path: &[String]) -> Option<bool> {
+        if let Value::Bool(_, truth) = self.get(path)? {
+            Some(*truth)
+        } else {
+            self.wrong(path, "must be true or false");
+            None
+        }
+    }
+
     /// A whole number from `low` to `high`.
     pub(super) fn whole(&mut self, path: &[String], low: u64, high: u64) -> Option<u64> {
         let number = self.get(path)?.to_i128().and_then(|number| u64::try_from(number).ok());
@@ -159,13 +169,15 @@ pub(super) fn json(value: &Value) -> Json {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// Parameters are called by the key that they change.
+/// Parameters are called by the key that they change; which of its values is meant, the caret says.
 fn shown(path: &[String]) -> String {
     match path {
         [sweep, parameters, key, rest @ ..]
             if sweep == "sweep" && parameters == "parameters" && key.contains('.') =>
         {
-            rest.iter().fold(key.clone(), |name, part| format!("{name}: {part}"))
+            let words =
+                rest.iter().filter(|part| *part != "values" && part.parse::<usize>().is_err());
+            words.fold(key.clone(), |name, part| format!("{name}: {part}"))
         }
         _ => dotted(path),
     }

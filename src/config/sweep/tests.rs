@@ -137,12 +137,7 @@ fn an_empty_space_and_an_empty_list_of_values_are_refused() {
         &["is empty: there is nothing to try"],
     );
     refused(&file("", "\"optimizer.lr\" = { values = [] }"), &[], 6, &["is empty"]);
-    refused(
-        &file("", "\"optimizer.lr\" = { values = [1.0, 1.0] }"),
-        &[],
-        6,
-        &["stands here twice"],
-    );
+    refused(&file("", "\"optimizer.lr\" = { values = [1.0, 1.0] }"), &[], 6, &["is listed twice"]);
     refused(&file("", "\"optimizer.lr\" = {}"), &[], 6, &["neither `values` nor `distribution`"]);
 }
 
@@ -166,6 +161,33 @@ fn a_value_that_the_experiment_cannot_have_is_refused_where_it_stands() {
     let both = "\"optimizer.name\" = [\"sgd\", \"adamw\"]\n\"optimizer.momentum\" = [0.9]";
     let help = "when = { \"optimizer.name\" = \"sgd\" }";
     refused(&file("", both), &[], 7, &["belongs to `sgd`", help]);
+}
+
+#[test]
+fn a_value_is_blamed_on_its_own_parameter_however_many_others_there_are() {
+    let lr = "\"optimizer.lr\" = [0.1, 0.2]\n";
+    let momentum = |values: &str| {
+        file("", &format!("{lr}\"optimizer.momentum\" = {values}\n\"train.epochs\" = [1, 2]"))
+    };
+    let (first, second) = ("tune.toml:7:25", "tune.toml:7:30");
+    refused(&momentum("[1.5, 0.9]"), &[], 7, &["`optimizer.momentum`", first, "1 problem;"]);
+    refused(&momentum("[0.9, 1.5]"), &[], 7, &["`optimizer.momentum`", second, "1 problem;"]);
+    let three = momentum("[9.5, 1.5]").replace("[1, 2]", "[0, 1]");
+    refused(&three, &[], 7, &[first, second, "`train.epochs`", "tune.toml:8:", "3 problems;"]);
+    // What only follows from it, too: `nesterov` is wrong, because of a momentum.
+    let words = ["`optimizer.momentum`: with 0.0, `optimizer.nesterov` needs", first, "1 problem;"];
+    let others = ["optimizer.nesterov=true", "optimizer.momentum=0.5"];
+    refused(&momentum("[0.0, 0.9]"), &others, 7, &words);
+}
+
+#[test]
+fn of_two_values_each_of_which_is_enough_neither_a_third_is_blamed() {
+    let parameters =
+        "\"optimizer.lr\" = [0.1]\n\"optimizer.momentum\" = [0.0]\n\"optimizer.dampening\" = [0.5]";
+    let others = ["optimizer.nesterov=true", "optimizer.momentum=0.5"];
+    let words =
+        ["with `optimizer.momentum=0.0` or `optimizer.dampening=0.5`, `optimizer.nesterov`"];
+    refused(&file("", parameters), &others, 7, &words);
 }
 
 #[test]

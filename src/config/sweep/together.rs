@@ -4,7 +4,7 @@ use crate::config::Vocabulary;
 use crate::config::check::METRICS;
 use crate::config::keys::path_of;
 use crate::config::loaded::Loaded;
-use crate::config::problem::Problem;
+use crate::config::problem::{Problem, Problems};
 use crate::config::schema::Mode;
 use crate::config::suggest::{any_of, closest};
 use crate::config::sweep::load::load_base;
@@ -253,68 +253,147 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
 }
 
 /// Loads the base with every end of every parameter, the others at their first value, and blames what is wrong
-/// on the parameter that says it.
+/// on the parameters that cause it.
 fn extremes(reader: &mut Reader, sweep: &Sweep, vocabulary: &Vocabulary) {
     /// More values of one parameter are not tried one by one.
     const MOST: usize = 64;
-    let mut said: Vec<(String, String)> = Vec::new();
+    let mut said: Vec<(Vec<String>, String)> = Vec::new();
     for (index, parameter) in sweep.search.parameters.iter().enumerate() {
         for value in parameter.domain.extremes().into_iter().take(MOST) {
             let values = assignment(&sweep.search.parameters, index, &value);
-            let mut changes = watching(sweep);
-            changes.extend(values.iter().map(|(key, value)| change_of(key, value)));
-            let Err(problems) = load_base(sweep, &changes, vocabulary) else { continue };
+            let Err(problems) = with_values(sweep, &values, vocabulary) else { continue };
             for problem in problems.iter() {
-                let words = (problem.key().to_owned(), problem.what().to_owned());
+                let case = Case { sweep, vocabulary, values: &values, tried: &parameter.key };
+                let (mut place, what) = case.blame(problem);
+                if reader.get(&place).is_none() {
+                    // A list that stands for `{ values = [...] }`.
+                    place.retain(|key| key != "values");
+                }
+                let words = (place.clone(), what.clone());
                 if said.contains(&words) {
                     continue;
                 }
                 said.push(words);
-                let blamed = blamed(reader, sweep, (parameter, &value), problem);
-                reader.problems.push(blamed);
+                let blamed = reader.problem(&place, what);
+                let help = case.remedy(problem);
+                reader.problems.push(match help {
+                    Some(help) => blamed.help(help),
+                    None => blamed,
+                });
             }
         }
     }
 }
 
-fn blamed(
-    reader: &Reader,
+/// The base as a trial with these values has it.
+fn with_values(
     sweep: &Sweep,
-    (parameter, value): (&Parameter, &Json),
-    problem: &Problem,
-) -> Problem {
-    let is_it = |other: &&Parameter| {
-        problem.key() == other.key || problem.key().starts_with(&format!("{}[", other.key))
-    };
-    let own = Some(parameter).filter(is_it);
-    let culprit = own.or_else(|| sweep.search.parameters.iter().find(is_it)).unwrap_or(parameter);
-    let place =
-        if culprit == parameter { place_of(parameter, value) } else { culprit.path.clone() };
-    let what = if is_it(&culprit) {
-        problem.what().to_owned()
-    } else {
-        format!("with {value}, `{}` {}", problem.key(), problem.what())
-    };
-    let blamed = reader.problem(&place, what);
-    match super::checks::remedy_of(&culprit.key, problem.what()) {
-        Some(help) => blamed.help(help),
-        None => match problem.remedy() {
-            Some(help) => blamed.help(help),
-            None => blamed,
-        },
+    values: &Values,
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    let mut changes = watching(sweep);
+    changes.extend(values.iter().map(|(key, value)| change_of(key, value)));
+    load_base(sweep, &changes, vocabulary)
+}
+
+/// Values that the experiment cannot have.
+struct Case<'a> {
+    sweep: &'a Sweep,
+    vocabulary: &'a Vocabulary,
+    values: &'a Values,
+    /// Key of the parameter whose value was to be tried.
+    tried: &'a str,
+}
+
+impl Case<'_> {
+    /// Where the value that causes `problem` was written, and what is wrong, in words.
+    fn blame(&self, problem: &Problem) -> (Vec<String>, String) {
+        if let Some((key, value)) = self.own(problem) {
+            return (self.place(key, value), problem.what().to_owned());
+        }
+        let (mut causes, mut joined) = (self.needed_for(problem), " and ");
+        if causes.is_empty() {
+            (causes, joined) = (self.enough_for(problem), " or ");
+        }
+        if causes.is_empty() {
+            causes = self.values.iter().filter(|(key, _)| key == self.tried).collect();
+        }
+        let place = causes.first().map(|(key, value)| self.place(key, value)).unwrap_or_default();
+        let with = match &causes[..] {
+            [(_, value)] => value.to_string(),
+            all => {
+                let words = all.iter().map(|(key, value)| format!("`{}`", change_of(key, value)));
+                words.collect::<Vec<_>>().join(joined)
+            }
+        };
+        (place, format!("with {with}, `{}` {}", problem.key(), problem.what()))
+    }
+
+    /// The value that the problem itself names.
+    fn own(&self, problem: &Problem) -> Option<&(String, Json)> {
+        let is_it =
+            |key: &str| problem.key() == key || problem.key().starts_with(&format!("{key}["));
+        self.values.iter().find(|(key, _)| is_it(key))
+    }
+
+    /// The values without any one of which the problem would not be there.
+    fn needed_for(&self, problem: &Problem) -> Vec<&(String, Json)> {
+        let is_needed = |(key, _): &&(String, Json)| {
+            let rest: Values =
+                self.values.iter().filter(|(other, _)| other != key).cloned().collect();
+            !self.has(problem, &rest)
+        };
+        self.values.iter().filter(is_needed).collect()
+    }
+
+    /// The values each of which alone makes the problem.
+    fn enough_for(&self, problem: &Problem) -> Vec<&(String, Json)> {
+        let is_enough = |value: &&(String, Json)| self.has(problem, &vec![(*value).clone()]);
+        self.values.iter().filter(is_enough).collect()
+    }
+
+    /// Whether the experiment has this problem with these values, too.
+    fn has(&self, problem: &Problem, values: &Values) -> bool {
+        with_values(self.sweep, values, self.vocabulary)
+            .is_err_and(|problems| problems.iter().any(|other| other.key() == problem.key()))
+    }
+
+    /// Where the value of a key was written, by the entry that counts here.
+    fn place(&self, key: &str, value: &Json) -> Vec<String> {
+        let mut entries = self.sweep.search.parameters.iter().filter(|entry| entry.key == key);
+        let counts = |entry: &&Parameter| {
+            let known = place_in(&entry.domain, value).is_some();
+            entry.is_active(self.values) && known
+        };
+        let entry = entries.clone().find(counts).or_else(|| entries.next());
+        entry.map(|entry| place_of(entry, value)).unwrap_or_default()
+    }
+
+    fn remedy(&self, problem: &Problem) -> Option<String> {
+        let own = self.own(problem);
+        let condition = own.and_then(|(key, _)| super::checks::remedy_of(key, problem.what()));
+        condition.or_else(|| problem.remedy().map(str::to_owned))
     }
 }
 
 /// Where a value of a parameter was written.
 fn place_of(parameter: &Parameter, value: &Json) -> Vec<String> {
-    match &parameter.domain {
+    place_in(&parameter.domain, value).map_or_else(
+        || parameter.path.clone(),
+        |at| at.iter().fold(parameter.path.clone(), |path, key| join(&path, key)),
+    )
+}
+
+/// The same, inside the parameter's table; `None` for a value that it does not name.
+fn place_in(domain: &Domain, value: &Json) -> Option<Vec<String>> {
+    match domain {
         Domain::Categorical { values } => {
-            let index = values.iter().position(|known| known == value).unwrap_or(0);
-            join(&join(&parameter.path, "values"), &index.to_string())
+            let index = values.iter().position(|known| known == value)?;
+            Some(vec!["values".to_owned(), index.to_string()])
         }
         domain => {
-            let is_first = domain.extremes().first() == Some(value);
-            join(&parameter.path, if is_first { "min" } else { "max" })
+            let end = domain.extremes().iter().position(|end| end == value)?;
+            Some(vec![if end == 0 { "min" } else { "max" }.to_owned()])
         }
     }
 }

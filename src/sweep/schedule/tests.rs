@@ -5,13 +5,16 @@ use serde_json::json;
 
 use super::*;
 use crate::config::schema::Mode;
-use crate::config::sweep::{Domain, Parameter, Pruner, Search};
+use crate::config::sweep::{Domain, Parameter, Search, Sweep};
 use crate::config::values::{Auto, Every};
-use crate::config::{Vocabulary, load_text};
+use crate::config::{Loaded, Vocabulary, load_text};
 use crate::files::{self, Lines};
 use crate::record::EVENTS;
+use crate::record::Screen;
 use crate::sweep::examples::search;
-use crate::sweep::trial::best;
+use crate::sweep::order::Machine;
+use crate::sweep::ranking::best;
+use crate::sweep::trial::Report;
 
 /// A folder, and what is searched in it.
 struct Lab {
@@ -43,6 +46,7 @@ impl Lab {
             trials_per_device: 1,
             concurrent_trials: Auto::Given(1),
             max_failures: 3,
+            keep_pruned_checkpoints: false,
         };
         Self { folder, sweep, base }
     }
@@ -53,7 +57,8 @@ impl Lab {
 
     fn order_on(&self, machine: Machine) -> Order<'_> {
         let (sweep, base) = (&self.sweep, &self.base);
-        Order { sweep, base, machine, extend: false, screen: Screen::Silent }
+        let (extend, retry_failed, screen) = (false, false, Screen::Silent);
+        Order { sweep, base, machine, extend, retry_failed, screen }
     }
 
     fn run(&self, trainer: &dyn Trainer) -> (Ended, Vec<Trial>) {
@@ -104,6 +109,7 @@ impl Trainer for Fake {
         let outcome = (self.script)(start, lr);
         if outcome == Outcome::Done || outcome == Outcome::Stopped {
             files::create_folder(&job.folders.logs).unwrap();
+            files::create_folder(&job.folders.checkpoints.join("step-00000010")).unwrap();
             let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
             let epochs = if outcome == Outcome::Done { 1..=4 } else { 1..=2 };
             for epoch in epochs {
@@ -244,13 +250,13 @@ fn trials_run_side_by_side_and_share_the_cores() {
 #[test]
 fn a_failed_trial_is_recorded_and_too_many_end_the_sweep() {
     let lab = Lab::new(Method::Random, 10);
-    let failed = || Outcome::Failed { error: "the disk is full".into(), diverged: false };
+    let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) =
         lab.run(&fake(move |start, _| if start == 2 { failed() } else { Outcome::Done }));
     assert_eq!((ended, trials.len()), (Ended::Done { failed: 1 }, 10));
     assert_eq!(trials[1].error.as_deref(), Some("the disk is full"));
     let lab = Lab::new(Method::Random, 10);
-    let failed = || Outcome::Failed { error: "the disk is full".into(), diverged: false };
+    let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) = lab.run(&fake(move |_, _| failed()));
     assert_eq!((ended, trials.len()), (Ended::TooManyFailures, 4), "three are allowed");
 }
@@ -260,7 +266,7 @@ fn a_diverged_trial_is_a_bad_one_but_no_failure() {
     let lab = Lab::new(Method::Tpe, 12);
     let diverged = |_, lr| {
         let error = "the loss is not finite".to_owned();
-        if lr > 0.5 { Outcome::Failed { error, diverged: true } } else { Outcome::Done }
+        if lr > 0.5 { Outcome::Failed { error, cause: Cause::Diverged } } else { Outcome::Done }
     };
     let (ended, trials) = lab.run(&fake(diverged));
     assert_eq!(ended, Ended::Done { failed: 0 });
@@ -329,7 +335,7 @@ fn a_run_that_reports_nothing_and_a_trainer_that_panics_are_failures() {
     let lab = Lab::new(Method::Random, 2);
     let script = |start: usize, _: f64| {
         assert!(start != 1, "a panic on purpose");
-        Outcome::Failed { error: "x".into(), diverged: false }
+        Outcome::Failed { error: "x".into(), cause: Cause::Other }
     };
     let (ended, trials) = lab.run(&fake(script));
     assert_eq!(ended, Ended::Done { failed: 2 });
@@ -341,10 +347,15 @@ fn a_run_that_reports_nothing_and_a_trainer_that_panics_are_failures() {
 
 #[test]
 fn trials_that_cannot_be_run_are_refused_before_anything_is_touched() {
-    let lab = Lab::new(Method::Random, 300);
+    let mut lab = Lab::new(Method::Random, 300);
     let error = run(lab.order(), &Picky).err().unwrap();
     assert!(error.is_refusal() && error.to_string().contains("too small"), "{error}");
     assert!(!lab.folder.path().join("s").exists());
+    // Of several values those are named that are to blame.
+    let epochs = Domain::IntUniform { min: 1, max: 9 };
+    lab.sweep.search.parameters.push(Parameter::new("train.epochs", epochs));
+    let error = run(lab.order(), &Picky).err().unwrap().to_string();
+    assert!(error.contains("(optimizer.lr=0.0") && !error.contains("train.epochs"), "{error}");
 }
 
 #[test]
@@ -360,4 +371,200 @@ fn trials_side_by_side_have_gpus_of_their_own() {
     seen[..2].sort();
     seen[2..].sort();
     assert_eq!(seen, [[0, 1], [2, 3], [0, 1], [2, 3]]);
+}
+
+/// Reports its rate once, and looks into the journal when it is asked to stop.
+struct Suspicious {
+    journal: std::path::PathBuf,
+    asked: AtomicUsize,
+}
+
+impl Trainer for Suspicious {
+    fn check(&self, _: &[String]) -> Result<Length, String> {
+        Ok(Length { steps_per_epoch: 10, total_steps: 40 })
+    }
+
+    fn train(&self, job: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        files::create_folder(&job.folders.logs).unwrap();
+        let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
+        let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": rate(job)}});
+        lines.push(&event.to_string()).unwrap();
+        let kept = |trial: &Trial| trial.kept == 10;
+        let began = Instant::now();
+        loop {
+            let story = journal::read(&self.journal).unwrap().unwrap();
+            let trial = story.trials.iter().find(|trial| trial.id() == job.folders.id).unwrap();
+            if job.bell.take() {
+                assert_eq!(trial.state, State::Pruned, "it is asked to stop");
+                assert_eq!(trial.reports.len(), 1);
+                self.asked.fetch_add(1, Ordering::SeqCst);
+                return Outcome::Stopped;
+            }
+            if kept(trial) {
+                return Outcome::Done;
+            }
+            assert!(began.elapsed() < Duration::from_mins(1), "nothing is decided");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+const ASHA: Pruner =
+    Pruner::Asha { min_resource: Every::Epochs(1), max_resource: None, reduction_factor: 3 };
+
+#[test]
+fn a_trial_is_asked_to_stop_when_that_is_written_down_and_not_before() {
+    let mut lab = Lab::new(Method::Random, 6);
+    lab.sweep.search.pruner = ASHA;
+    let suspicious =
+        Suspicious { journal: lab.folder.path().join("s"), asked: AtomicUsize::default() };
+    let (_, trials) = lab.run(&suspicious);
+    let pruned = trials.iter().filter(|trial| trial.state == State::Pruned).count();
+    assert!(pruned > 0, "{trials:?}");
+    assert_eq!(suspicious.asked.load(Ordering::SeqCst), pruned);
+    assert_eq!(lab.journal().trials, trials);
+}
+
+/// A journal in which the first trial, worse than the second, was interrupted after its first report.
+fn interrupted(lab: &Lab, was_kept: bool) {
+    let folder = lab.folder.path().join("s");
+    files::create_folder(&folder.join("trial-0001")).unwrap();
+    let search = &lab.sweep.search;
+    let subject = Subject::new("s", &lab.sweep.base, search, 2, &lab.base.experiment);
+    let mut journal = Journal::open(&folder).unwrap();
+    journal.opened(&subject).unwrap();
+    let length = Length { steps_per_epoch: 10, total_steps: 40 };
+    let trial =
+        |number, lr: f64| Trial::new(number, vec![("optimizer.lr".to_owned(), json!(lr))], length);
+    let mut one = trial(1, 0.9);
+    journal.started(&one).unwrap();
+    let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": 0.89}});
+    let mut lines = Lines::open(&folder.join("trial-0001").join(EVENTS)).unwrap();
+    lines.push(&event.to_string()).unwrap();
+    if was_kept {
+        one.kept = 10;
+        journal.kept(&one).unwrap();
+    }
+    let mut two = trial(2, 0.1);
+    journal.started(&two).unwrap();
+    (two.state, two.reports) = (State::Finished, vec![Report { step: 10, value: Some(0.09) }]);
+    journal.ended(&two, Mode::Min).unwrap();
+}
+
+#[test]
+fn what_was_decided_about_a_report_is_not_decided_again_after_a_restart() {
+    for (was_kept, state) in [(true, State::Finished), (false, State::Pruned)] {
+        let mut lab = Lab::new(Method::Random, 2);
+        lab.sweep.search.pruner = ASHA;
+        interrupted(&lab, was_kept);
+        let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
+        assert_eq!(trials[0].state, state, "{was_kept}");
+    }
+}
+
+fn failing_once(cause: Cause) -> Fake {
+    let error = || "the disk is full".to_owned();
+    fake(move |start, _| match start {
+        2 => Outcome::Failed { error: error(), cause },
+        _ => Outcome::Done,
+    })
+}
+
+#[test]
+fn a_trial_that_could_not_write_is_tried_again_when_the_sweep_goes_on() {
+    let lab = Lab::new(Method::Random, 4);
+    let fake = failing_once(Cause::Storage);
+    let (ended, trials) = lab.run(&fake);
+    assert_eq!((ended, trials[1].state), (Ended::Done { failed: 1 }, State::Failed));
+    let (ended, again) = lab.run(&fake);
+    assert_eq!((ended, again[1].state), (Ended::Done { failed: 0 }, State::Finished));
+    assert_eq!(again[1].values, trials[1].values);
+    assert_eq!(fake.seen.lock().unwrap()[4], (true, again[1].values[0].1.as_f64().unwrap()));
+    assert_eq!(lab.journal().trials, again);
+    assert_eq!(lab.run(&fake).1, again, "and then no more");
+}
+
+#[test]
+fn a_trial_that_failed_by_itself_is_tried_again_only_if_that_is_asked_for() {
+    let lab = Lab::new(Method::Random, 4);
+    let fake = failing_once(Cause::Other);
+    let (_, trials) = lab.run(&fake);
+    assert_eq!(lab.run(&fake).1, trials);
+    assert_eq!(fake.starts.load(Ordering::SeqCst), 4);
+    let (ended, story) = run(Order { retry_failed: true, ..lab.order() }, &fake).unwrap();
+    assert_eq!((ended, story.trials[1].state), (Ended::Done { failed: 0 }, State::Finished));
+    assert_eq!(fake.starts.load(Ordering::SeqCst), 5);
+}
+
+#[test]
+fn pruned_trials_keep_their_checkpoints_only_if_that_is_asked_for() {
+    let mut lab = Lab::new(Method::Random, 8);
+    lab.sweep.search.pruner = ASHA;
+    let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
+    let checkpoints = lab.folder.path().join("c/s");
+    let kept = |trial: &Trial| checkpoints.join(trial.id()).exists();
+    assert!(trials.iter().any(|trial| trial.state == State::Pruned));
+    assert!(trials.iter().all(|trial| kept(trial) == (trial.state == State::Finished)));
+    // What a kill between the decision and the removal leaves is removed when the sweep goes on.
+    let pruned = trials.iter().find(|trial| trial.state == State::Pruned).unwrap();
+    let rest = [
+        checkpoints.join(pruned.id()).join("step-00000010"),
+        checkpoints.join(".trial-0001.7-0.ddprun-tmp"),
+        lab.folder.path().join("s").join(pruned.id()).join(".probe.7-1.ddprun-tmp"),
+    ];
+    rest.iter().for_each(|folder| files::create_folder(folder).unwrap());
+    lab.run(&fake(|_, _| Outcome::Done));
+    assert_eq!(rest.map(|folder| folder.exists()), [false; 3]);
+    assert!(!kept(pruned));
+    lab.sweep.keep_pruned_checkpoints = true;
+    files::create_folder(&checkpoints.join(pruned.id())).unwrap();
+    lab.run(&fake(|_, _| Outcome::Done));
+    assert!(kept(pruned));
+}
+
+#[test]
+fn one_folder_for_records_and_checkpoints_keeps_the_records_of_a_pruned_trial() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().to_owned();
+    files::write_atomic(&at.join(EVENTS), b"{}\n").unwrap();
+    let folders = crate::plan::RunFolders { id: id(1), logs: at.clone(), checkpoints: at.clone() };
+    leftovers::remove_checkpoints(&folders);
+    assert!(at.join(EVENTS).exists());
+}
+
+#[test]
+fn a_grid_of_100000_points_goes_on_in_the_time_of_reading_it() {
+    let mut lab = Lab::new(Method::Grid, 1);
+    let line = Domain::IntUniform { min: 1, max: 100_000 };
+    lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", line)];
+    let fake = fake(|_, _| Outcome::Done);
+    lab.run(&fake);
+    let mut journal = Lines::open(&lab.folder.path().join("s").join(journal::NAME)).unwrap();
+    let time = "2026-01-01T00:00:00Z";
+    for trial in 2..100_000 {
+        let values = json!({ "optimizer.lr": trial });
+        let started = json!({"time": time, "record": "started", "trial": trial, "values": values,
+            "steps_per_epoch": 10, "total_steps": 40});
+        let ended = json!({"time": time, "record": "ended", "trial": trial, "state": "diverged",
+            "value": null, "seconds": 0.5, "reports": []});
+        journal.push(&format!("{started}\n{ended}")).unwrap();
+    }
+    lab.sweep.trials = None;
+    let (ended, trials) = lab.run(&fake);
+    assert_eq!((ended, trials.len()), (Ended::Done { failed: 0 }, 100_000));
+    assert_eq!(fake.starts.load(Ordering::SeqCst), 2);
+    assert_eq!(trials[99_999].values[0].1, json!(100_000));
+}
+
+#[test]
+fn a_trial_that_a_list_holds_twice_is_run_twice_however_often_the_sweep_is_started() {
+    let mut lab = Lab::new(Method::List, 3);
+    let values = |lr: f64| vec![("optimizer.lr".to_owned(), json!(lr))];
+    (lab.sweep.search.parameters, lab.sweep.trials) = (Vec::new(), None);
+    lab.sweep.search.list = vec![values(0.5), values(0.5), values(0.25)];
+    let fake = fake(|start, _| if start == 2 { Outcome::Stopped } else { Outcome::Done });
+    lab.run(&fake);
+    let (_, trials) = lab.run(&fake);
+    let rates: Vec<f64> = trials.iter().map(|t| t.values[0].1.as_f64().unwrap()).collect();
+    assert_eq!(rates, [0.5, 0.5, 0.25]);
 }

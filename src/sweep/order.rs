@@ -1,0 +1,167 @@
+//! What is asked of a sweep, and of whoever trains its trials.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::sweep::{Sweep, Values, change_of};
+use crate::config::{Loaded, sweep as config};
+use crate::launch::Bell;
+use crate::plan::RunFolders;
+use crate::record::Screen;
+use crate::sweep::trial::{Length, id};
+
+/// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
+pub trait Trainer: Sync {
+    /// Decides the experiment with these changes, without touching anything.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be run, in words.
+    fn check(&self, changes: &[String]) -> Result<Length, String>;
+
+    /// Trains a trial to its end, or until its bell is rung; `on_step` hears where it is. What it reports stands
+    /// in `events.jsonl` of its folder.
+    fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
+
+    /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the next one trains.
+    fn report(&self, _job: &Job) {}
+}
+
+/// A trial, as its trainer needs to know it.
+#[derive(Debug)]
+pub struct Job {
+    /// Where it writes.
+    pub folders: RunFolders,
+    /// Changes of the base.
+    pub changes: Vec<String>,
+    /// Cores that it may use.
+    pub cores: usize,
+    /// GPUs that it may use, as CUDA numbers them for this process; empty where trials compute on the CPU.
+    pub gpus: Vec<usize>,
+    /// Whether it was begun before.
+    pub resume: bool,
+    /// Rung to stop it.
+    pub bell: Arc<Bell>,
+}
+
+/// How the training of a trial ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It was stopped, and saved.
+    Stopped,
+    /// It failed.
+    Failed {
+        /// Why, in words.
+        error: String,
+        /// What that means for the sweep.
+        cause: Cause,
+    },
+}
+
+/// What kind of failure ended a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its numbers were not finite any more: a result, and a bad one.
+    Diverged,
+    /// Something could not be written: it says nothing about the trial's values.
+    Storage,
+    /// Anything else.
+    Other,
+}
+
+/// What there is to run trials on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Cores to divide among trials.
+    pub cores: usize,
+    /// GPUs to divide among trials.
+    pub gpus: usize,
+}
+
+impl Machine {
+    /// Devices to divide among trials: without GPUs, the cores.
+    pub fn devices(self) -> usize {
+        if self.gpus > 0 { self.gpus } else { self.cores }
+    }
+}
+
+/// How a sweep is run.
+#[derive(Clone, Copy)]
+pub struct Order<'a> {
+    /// What was asked.
+    pub sweep: &'a Sweep,
+    /// The experiment that all trials change.
+    pub base: &'a Loaded,
+    /// What there is to run it on.
+    pub machine: Machine,
+    /// Whether another search may go on with the trials of the folder.
+    pub extend: bool,
+    /// Whether failed trials are tried again; those that could not write are in any case.
+    pub retry_failed: bool,
+    /// How to write to the terminal.
+    pub screen: Screen,
+}
+
+/// How a sweep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All trials are done; so many of them failed.
+    Done {
+        /// Failed trials.
+        failed: usize,
+    },
+    /// More trials failed than `max_failures` allows.
+    TooManyFailures,
+    /// A signal stopped it; the same command goes on.
+    Stopped {
+        /// Whether it was Ctrl-C.
+        interrupted: bool,
+    },
+}
+
+impl Order<'_> {
+    /// The folder of the sweep: journal, table, pictures, and a folder for each trial.
+    pub fn folder(&self) -> PathBuf {
+        self.base.experiment.logging.dir.join(&self.sweep.name)
+    }
+
+    /// Trials that run at the same time.
+    pub fn concurrent(&self) -> usize {
+        let sweep = self.sweep;
+        let room = self.machine.devices() * sweep.trials_per_device as usize;
+        let auto = (room / sweep.search.devices_per_trial as usize).max(1);
+        sweep.concurrent_trials.given().map_or(auto, |count| count as usize)
+    }
+
+    /// What every trial changes, beside its values.
+    pub fn common_changes(&self) -> Vec<String> {
+        let devices = self.sweep.search.devices_per_trial;
+        let mut changes = self.sweep.changes.clone();
+        changes.extend(config::watching(self.sweep));
+        changes.push(format!("distributed.devices={devices}"));
+        let sinks = &self.base.experiment.logging.sinks;
+        if !sinks.contains(&crate::plan::Sink::Jsonl) {
+            // Reports are read from there.
+            let mut names: Vec<serde_json::Value> =
+                sinks.iter().filter_map(|sink| serde_json::to_value(sink).ok()).collect();
+            names.push("jsonl".into());
+            changes.push(change_of("logging.sinks", &names.into()));
+        }
+        changes
+    }
+
+    pub(super) fn changes(&self, values: &Values) -> Vec<String> {
+        let mut changes = self.common_changes();
+        changes.extend(values.iter().map(|(key, value)| change_of(key, value)));
+        changes
+    }
+
+    pub(super) fn folders(&self, number: u32) -> RunFolders {
+        let experiment = &self.base.experiment;
+        let at = |dir: &Path| dir.join(&self.sweep.name).join(id(number));
+        let (logs, checkpoints) = (at(&experiment.logging.dir), at(&experiment.checkpoint.dir));
+        RunFolders { id: id(number), logs, checkpoints }
+    }
+}

@@ -1,0 +1,142 @@
+//! A sweep's trials as a table for people, best first, that no terminal cuts.
+
+use serde_json::Value;
+
+use crate::config::sweep::value_of;
+use crate::record::text::{duration, metric, short, wrapped};
+use crate::sweep::journal::Subject;
+use crate::sweep::results::{CSV, keys, word};
+use crate::sweep::trial::{State, Trial};
+
+/// Rows of the table.
+const MOST_ROWS: usize = 30;
+/// Columns of a terminal that everybody has.
+pub(super) const WIDTH: usize = 80;
+/// Columns that name a row, and begin each part of a table that is too wide.
+const NAMES: usize = 2;
+
+/// The best trials, their values with four digits; below them why others failed.
+pub fn table(subject: &Subject, trials: &[Trial]) -> String {
+    if trials.is_empty() {
+        return String::new();
+    }
+    let (ranking, keys) = (subject.ranking(), keys(trials));
+    let head = ["rank", "trial", &subject.metric, ranking.unit_name(), "time", "state"];
+    let head = head.iter().map(|&name| name.to_owned()).chain(keys.iter().cloned());
+    let mut rows: Vec<Vec<String>> = vec![head.collect()];
+    let order = ranking.ranked(trials);
+    for (index, trial) in order.iter().take(MOST_ROWS).enumerate() {
+        let value = trial.value(subject.goal);
+        let spent = (!trial.reports.is_empty()).then(|| short(ranking.spent(trial)));
+        let dash = || "-".to_owned();
+        let mut row = vec![
+            (index + 1).to_string(),
+            trial.number.to_string(),
+            value.map_or_else(dash, |value| metric(&subject.metric, value)),
+            spent.unwrap_or_else(dash),
+            duration(trial.seconds),
+            word(trial.state).to_owned(),
+        ];
+        row.extend(keys.iter().map(|key| shown(value_of(&trial.values, key))));
+        rows.push(row);
+    }
+    let mut text = align(&rows);
+    if order.len() > MOST_ROWS {
+        text += &format!("... and {} more in `{CSV}`\n", order.len() - MOST_ROWS);
+    }
+    for trial in order.iter().filter(|trial| trial.state == State::Failed) {
+        let error = trial.error.as_deref().unwrap_or("no reason is known");
+        text += &wrapped(&format!("trial {} failed: {error}", trial.number), WIDTH, 2);
+        text.push('\n');
+    }
+    text
+}
+
+fn shown(value: Option<&Value>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(number)) => number.as_f64().map_or_else(|| number.to_string(), short),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// Columns side by side, right-aligned; those for which there is no room go below, under the same names of rows.
+fn align(rows: &[Vec<String>]) -> String {
+    let n = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..n).map(|column| width(column).unwrap_or(0)).collect();
+    let names: usize = widths.iter().take(NAMES).map(|width| width + 2).sum();
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    let mut room = 0;
+    for column in NAMES.min(n)..n {
+        if parts.is_empty() || room < widths[column] + 2 {
+            parts.push((0..NAMES).collect());
+            room = (WIDTH + 2).saturating_sub(names);
+        }
+        room = room.saturating_sub(widths[column] + 2);
+        if let Some(part) = parts.last_mut() {
+            part.push(column);
+        }
+    }
+    let line = |row: &Vec<String>, part: &[usize]| {
+        let cell = |&column: &usize| format!("{:>1$}", row[column], widths[column]);
+        part.iter().map(cell).collect::<Vec<_>>().join("  ") + "\n"
+    };
+    let part = |part: &Vec<usize>| rows.iter().map(|row| line(row, part)).collect::<String>();
+    parts.iter().map(part).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::schema::Mode;
+    use crate::sweep::examples::{of_batch, trial};
+
+    fn subject() -> Subject {
+        Subject {
+            name: "s".into(),
+            base: "b.toml".into(),
+            metric: "val/accuracy".into(),
+            goal: Mode::Max,
+            trials: 4,
+            search: json!({}),
+            experiment: BTreeMap::new(),
+        }
+    }
+
+    fn with(mut trial: Trial, values: Value) -> Trial {
+        trial.values = values.as_object().unwrap().clone().into_iter().collect();
+        trial
+    }
+
+    #[test]
+    fn the_table_is_ranked_and_aligned() {
+        let why = "cannot write `checkpoints/tune/trial-0003/step-00000040`: there is no space left on the device";
+        let failed = Trial { error: Some(why.into()), ..trial(3, State::Failed, &[]) };
+        let trials = [
+            with(trial(1, State::Finished, &[0.5, 0.75]), json!({"optimizer.lr": 0.1, "n": "sgd"})),
+            with(trial(2, State::Pruned, &[0.25]), json!({"optimizer.lr": 0.000_123_456})),
+            with(failed, json!({"optimizer.lr": 1.0})),
+            with(of_batch(5, trial(4, State::Pruned, &[0.5])), json!({"n": "adamw"})),
+        ];
+        insta::assert_snapshot!(table(&subject(), &trials), @"");
+        assert_eq!(table(&subject(), &[]), "");
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_goes_on_below() {
+        let values = json!({"optimizer.lr": 0.1, "optimizer.weight_decay": 0.002_639,
+            "train.global_batch_size": 128, "model.hidden": [512, 512], "scheduler.name": "cosine"});
+        let trials = [with(trial(1, State::Finished, &[0.75]), values)];
+        let text = table(&subject(), &trials);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        insta::assert_snapshot!(text, @"");
+    }
+}
