@@ -323,7 +323,7 @@ pub(crate) fn find_best_run(word: Option<&str>) -> Result<Description, Refusal> 
         run.display(),
         record::text::metric(metric, value)
     ));
-    find_run(run.to_str())
+    describe_run(&run)
 }
 
 /// The run that `word` names: a run folder, an experiment's name (its newest run) or a run's id; without
