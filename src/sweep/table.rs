@@ -126,7 +126,15 @@ mod tests {
             with(failed, json!({"optimizer.lr": 1.0})),
             with(of_batch(5, trial(4, State::Pruned, &[0.5])), json!({"n": "adamw"})),
         ];
-        insta::assert_snapshot!(table(&subject(), &trials), @"");
+        insta::assert_snapshot!(table(&subject(), &trials), @"
+        rank  trial  val/accuracy  epochs    time     state  optimizer.lr      n
+           1      1       75.00 %       2  0.00 s  finished           0.1    sgd
+           2      4       50.00 %       1  0.00 s    pruned             -  adamw
+           3      2       25.00 %       1  0.00 s    pruned     0.0001235      -
+           4      3             -       -  0.00 s    failed             1      -
+        trial 3 failed: cannot write `checkpoints/tune/trial-0003/step-00000040`: there
+          is no space left on the device
+        ");
         assert_eq!(table(&subject(), &[]), "");
     }
 
@@ -137,6 +145,15 @@ mod tests {
         let trials = [with(trial(1, State::Finished, &[0.75]), values)];
         let text = table(&subject(), &trials);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @"
+        rank  trial  val/accuracy  epochs    time     state  optimizer.lr
+           1      1       75.00 %       1  0.00 s  finished           0.1
+
+        rank  trial  optimizer.weight_decay  train.global_batch_size  model.hidden
+           1      1                0.002639                      128     [512,512]
+
+        rank  trial  scheduler.name
+           1      1          cosine
+        ");
     }
 }
