@@ -114,11 +114,11 @@ fn straggler_line(straggler: &Straggler) -> String {
             "it waits {data:.1} ms for its data (raise `data.num_workers`, or use a faster disk)"
         )
     } else {
-        "its cores or its device are slower, its data are not".to_owned()
+        "its cores or its device are slower, not its data loading".to_owned()
     };
     format!(
-        "warning: rank {rank} came {lag:.1} ms after the others to the reductions of the steps up to {step}, which take \
-         {whole:.1} ms: {why}"
+        "warning: rank {rank} reaches the all-reduce {lag:.1} ms after the others (up to step {step}; a step takes \
+         {whole:.1} ms): {why}"
     )
 }
 

@@ -265,7 +265,7 @@ fn a_report_says_how_the_run_ended() {
     assert!(page.contains("18 steps = 3 epochs") && !page.contains("= 2 epochs"), "{page}");
     assert!(page.contains("\ncompleted after step 18 in "), "{page}");
     let diverged = Lab::new();
-    diverged.run_to(4, &["small.toml", "optimizer.lr=1e30"]);
+    diverged.run_to(4, &["small.toml", "fault.divergence_threshold=0.01"]);
     let page = diverged.run_to(0, &["report"]).stdout;
     assert!(page.contains("\nfailed at step ") && page.contains(", exit 4): "), "{page}");
     let early = Lab::new();
@@ -324,8 +324,8 @@ fn the_last_line_of_a_run_that_can_go_on_is_the_command() {
     let ended = running.wait();
     ended.has_code(75);
     let resume = command(&ended.stderr);
-    let words: Vec<&str> = resume.split(' ').chain(["train.time=1ms"]).collect();
-    let out_of_time = lab.run_to(0, &words);
+    let endless = ["train.epochs=100000", "train.time=1s"];
+    let out_of_time = lab.run_to(0, &resume.split(' ').chain(endless).collect::<Vec<_>>());
     out_of_time.says(&["time limit reached after step "]);
     assert_eq!(command(&out_of_time.stderr), resume);
 }
@@ -340,7 +340,7 @@ fn an_export_takes_a_run_and_refuses_what_is_none() {
         lab.run_to(0, &["checkpoint", "export", run, "w.safetensors", "--latest"]);
         let (exported, saved) =
             (fs::read(lab.path("w.safetensors")).unwrap(), fs::read(&latest).unwrap());
-        let names = |bytes: &[u8]| -> Vec<String> {
+        let names = |bytes: &[u8]| -> BTreeSet<String> {
             let tensors = SafeTensors::deserialize(bytes).unwrap();
             tensors.names().into_iter().map(ToString::to_string).collect()
         };

@@ -73,7 +73,7 @@ fn slow(point: &str, why: &str) -> Lab {
     ended.has_code(0);
     ended.says(&[
         "warning: rank 1 came ",
-        " ms after the others to the reductions of the steps up to 20",
+        " ms after the others (up to step 20; a step takes ",
         why,
     ]);
     lab
