@@ -276,7 +276,7 @@ fn a_report_says_how_the_run_ended() {
 
 #[test]
 fn the_history_of_a_run_that_was_killed_is_completed_by_its_report() {
-    let lab = Lab::with(SLOW);
+    let lab = Lab::with(&BASE.replace("epochs = 2", "epochs = 100000"));
     let mut running = lab.start(&["small.toml"]);
     lab.wait_for_step(&mut running, 40);
     rustix::process::kill_process_group(crate::running::pid_of(running.pid()), Signal::KILL)

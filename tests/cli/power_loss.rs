@@ -301,7 +301,7 @@ const RESUMED: usize = 3;
 
 impl Noted {
     /// Calls that make something durable of which each group is needed: those of the second checkpoint one by one, that
-    /// between the new name of a checkpoint and its removal, and for each folder above them all.
+    /// between the new name of a checkpoint and its removal, that of the epochs, and for each folder above them all.
     fn needed(&self) -> Vec<Vec<usize>> {
         let calls = || self.disk.calls.iter().enumerate();
         let syncs = |is: &dyn Fn(usize, &Path) -> bool| -> Vec<usize> {
@@ -311,7 +311,7 @@ impl Noted {
         let (named, promised) = (self.made[1].renamed, self.made[1].promised);
         let begun = calls().rfind(|(n, call)| *n < named && call.name == "make folder").unwrap().0;
         let second = begun..promised;
-        let records: Vec<PathBuf> = RECORDS[2..].iter().map(|name| self.logs.join(name)).collect();
+        let records: Vec<PathBuf> = RECORDS[2..4].iter().map(|name| self.logs.join(name)).collect();
         let is_ours =
             |path: &Path| path.starts_with(&self.checkpoints) || records.contains(&path.into());
         let mut groups: Vec<Vec<usize>> = syncs(&|n, path| second.contains(&n) && is_ours(path))
@@ -325,6 +325,10 @@ impl Noted {
         let removal =
             calls().rfind(|(n, call)| second.end < *n && is_removal(&(*n, *call))).unwrap().0;
         groups.push(vec![removal + 1]);
+        // The epoch ends with the third checkpoint.
+        let epochs = self.logs.join(RECORDS[4]);
+        let third = syncs(&|n, path| n < self.made[2].renamed && path == epochs);
+        groups.push(third.into_iter().rev().take(1).collect());
         let above =
             [&self.checkpoints, &self.logs].into_iter().flat_map(|path| path.ancestors().skip(1));
         let above: BTreeSet<&Path> = above.chain([self.logs.as_path()]).collect();

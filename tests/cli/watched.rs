@@ -72,7 +72,7 @@ fn slow(point: &str, why: &str) -> Lab {
     let ended = run(&lab, point, &["data.num_workers=0"]);
     ended.has_code(0);
     ended.says(&[
-        "warning: rank 1 came ",
+        "warning: rank 1 reaches the all-reduce ",
         " ms after the others (up to step 20; a step takes ",
         why,
     ]);
