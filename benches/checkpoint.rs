@@ -30,7 +30,15 @@ fn plan(registry: &Registry) -> Plan {
     let mut section = loaded.experiment.data.clone();
     section.dir = Some(Shapes::of(&loaded.experiment).dir);
     let data = data::survey(&section, 0, true).expect("data");
-    let facts = Facts { cores: 1, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 };
+    let facts = Facts {
+        cores: 1,
+        memory: None,
+        data,
+        gpus: None,
+        launched_world: None,
+        local_rank: 0,
+        nodes: 1,
+    };
     let mut plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).expect("a plan");
     plan.model.outputs = 1000;
     plan

@@ -202,7 +202,7 @@ impl Work {
             target: if self.is_text() { self.sample.to_vec() } else { vec![] },
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Facts { cores, data, gpus, launched_world: None, local_rank: 0, nodes: 1 }
+        Facts { cores, memory: None, data, gpus, launched_world: None, local_rank: 0, nodes: 1 }
     }
 
     /// Noise or tokens, and their answers.

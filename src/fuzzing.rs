@@ -78,7 +78,15 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
     let classes = if is_table { vec![] } else { ["a", "b", "c"].map(str::to_owned).to_vec() };
     let data =
         DataFacts { source, sample, classes, n_train: 640, n_val: 64, n_test: 0, target: vec![] };
-    Some(Facts { cores: 2, data, gpus: None, nodes: 1, launched_world: None, local_rank: 0 })
+    Some(Facts {
+        cores: 2,
+        memory: None,
+        data,
+        gpus: None,
+        nodes: 1,
+        launched_world: None,
+        local_rank: 0,
+    })
 }
 
 /// The manifest of a checkpoint: as it is, and with a seal that fits.

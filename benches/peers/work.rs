@@ -141,7 +141,15 @@ impl Work {
             target: vec![],
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Facts { cores, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 }
+        Facts {
+            cores,
+            memory: None,
+            data,
+            gpus: None,
+            launched_world: None,
+            local_rank: 0,
+            nodes: 1,
+        }
     }
 
     /// The `index`-th batch of a rank: noise of mean 0 and variance 1 or tokens, and their answers.

@@ -25,9 +25,9 @@ pub(crate) enum Verb {
     Plan(PlanArgs),
     /// Continue a run from its newest checkpoint, bit for bit.
     Resume(ResumeArgs),
-    /// Evaluate a run's best checkpoint on its validation data.
+    /// Evaluate a run's best checkpoint, or given weights, on validation and test data.
     Eval(EvalArgs),
-    /// Write text with a run's best checkpoint.
+    /// Generate text or actions with a run's best checkpoint.
     Sample(SampleArgs),
     /// Run a hyperparameter sweep.
     Sweep(SweepArgs),
@@ -174,11 +174,21 @@ pub(crate) struct ResumeArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun eval\n  ddprun eval quickstart --latest\n  \
+    ddprun eval --weights weights/resnet18.safetensors experiments/resnet.toml data.val_dir=data/other")]
 pub(crate) struct EvalArgs {
-    /// Run folder, or its name; of a sweep the best trial; the newest run if absent.
+    /// Run folder, or its name; of a sweep the best trial; the newest run if absent. With `--weights` an experiment
+    /// file.
+    #[arg(value_name = "RUN | EXPERIMENT")]
     pub(crate) run: Option<String>,
+    /// With `--weights`: changes of the experiment.
+    #[arg(value_name = "KEY=VALUE", requires = "weights")]
+    pub(crate) changes: Vec<String>,
+    /// Evaluate this safetensors file (or index of several) as the model of an experiment, without a run.
+    #[arg(long, value_name = "FILE", requires = "run")]
+    pub(crate) weights: Option<PathBuf>,
     /// Evaluate the newest checkpoint instead of the best.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "weights")]
     pub(crate) latest: bool,
     /// Print the metrics as JSON.
     #[arg(long)]
@@ -189,23 +199,23 @@ pub(crate) struct EvalArgs {
 pub(crate) struct SampleArgs {
     /// Run folder, or its name; of a sweep the best trial; the newest run if absent.
     pub(crate) run: Option<String>,
-    /// What the text begins with: characters, or numbers of tokens. Of a policy: the last observations, oldest first,
-    /// as numbers; without them it acts in the simulation of its data.
+    /// Start of the text: characters, or token ids if the data are tokens. For a policy: the last observations, oldest
+    /// first, as numbers; without them it acts in the simulation of its data.
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) prompt: String,
-    /// Simulated episodes of a policy, all from one start.
+    /// Simulated episodes of a policy, all from the same start.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) episodes: usize,
-    /// Tokens to write after it.
+    /// Tokens to generate after the prompt.
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub(crate) tokens: usize,
-    /// Less is safer, more is bolder.
+    /// Lower is more deterministic.
     #[arg(long, default_value_t = 0.8, value_name = "T")]
     pub(crate) temperature: f64,
-    /// Draw from the likeliest K tokens only.
+    /// Sample from the K most likely tokens only.
     #[arg(long, alias = "top_k", default_value_t = 200, value_name = "K")]
     pub(crate) top_k: usize,
-    /// Another seed, another text, another start.
+    /// Random seed.
     #[arg(long, default_value_t = 1337)]
     pub(crate) seed: u64,
     /// Use the newest checkpoint instead of the best.
@@ -241,7 +251,7 @@ pub(crate) enum CheckpointVerb {
         /// reads them.
         #[arg(long, conflicts_with = "merge")]
         peft: bool,
-        /// Add what the adapters of `[model.lora]` add to the weights, and write no adapters.
+        /// Merge the adapters of `[model.lora]` into the weights, and write the weights without the adapters.
         #[arg(long)]
         merge: bool,
     },

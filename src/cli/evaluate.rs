@@ -1,10 +1,14 @@
-//! `ddprun eval [RUN]`: metrics of a run's best checkpoint, re-evaluated.
+//! `ddprun eval [RUN]`: metrics of a run's best checkpoint, re-evaluated; `ddprun eval --weights FILE EXPERIMENT`:
+//! those of given weights.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+
+use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
-use crate::cli::prepare::find_best_run;
+use crate::cli::prepare::{ALONE, find_best_run, generate, prepare};
 use crate::cli::{Refusal, to_stdout};
 use crate::model::Registry;
 use crate::record::text::metric;
@@ -20,16 +24,44 @@ pub(crate) fn checkpoint_of(folder: &Path, latest: bool) -> Result<Opened, Refus
 
 /// Evaluates in this process alone; prints one metric a line, or JSON.
 pub(crate) fn evaluate(args: &EvalArgs, registry: &Registry) -> Result<u8, Refusal> {
+    if let Some(weights) = &args.weights {
+        let metrics = of_weights(weights, args, registry)?;
+        let head = format!("{}\n", weights.display());
+        return print(args, &metrics, &head, json!({ "weights": weights, "metrics": metrics }));
+    }
     let description = find_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
-    let metrics = worker::evaluate(&description.plan, &opened, registry)
-        .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
+    let metrics = worker::evaluate(&description.plan, Some(&opened), registry).map_err(failed)?;
+    let step = opened.state.step;
+    print(args, &metrics, &format!("step {step}\n"), json!({ "step": step, "metrics": metrics }))
+}
+
+type Metrics = BTreeMap<String, f64>;
+
+/// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left behind but data that
+/// the experiment wants generated.
+fn of_weights(weights: &Path, args: &EvalArgs, registry: &Registry) -> Result<Metrics, Refusal> {
+    let experiment = Path::new(args.run.as_deref().unwrap_or_default());
+    let weights = toml::Value::from(weights.to_string_lossy().into_owned());
+    let ours = [format!("model.pretrained={weights}"), "model.strict=true".to_owned()];
+    let changes: Vec<String> = args.changes.iter().cloned().chain(ours).collect();
+    let mut prepared = prepare(experiment, &changes, ALONE, registry)?;
+    generate(&prepared)?;
+    // Averages are made in training.
+    prepared.plan.ema = None;
+    worker::evaluate(&prepared.plan, None, registry).map_err(failed)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
+fn failed(error: worker::Error) -> Refusal {
+    Refusal::of(error.exit_code(), &error, error.help())
+}
+
+/// One metric a line after `head`, or `value`.
+fn print(args: &EvalArgs, metrics: &Metrics, head: &str, value: Value) -> Result<u8, Refusal> {
     if args.json {
-        let step = opened.state.step;
-        let value = serde_json::json!({ "step": step, "metrics": metrics });
         return to_stdout(&format!("{value}\n"));
     }
-    let lines: Vec<String> =
-        metrics.iter().map(|(name, value)| format!("{name} {}\n", metric(name, *value))).collect();
-    to_stdout(&format!("step {}\n{}", opened.state.step, lines.concat()))
+    let lines = metrics.iter().map(|(name, value)| format!("{name} {}\n", metric(name, *value)));
+    to_stdout(&(head.to_owned() + &lines.collect::<String>()))
 }

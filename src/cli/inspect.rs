@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use crate::cli::args::PlanArgs;
-use crate::cli::prepare::{find_run, find_sweep, prepare};
+use crate::cli::prepare::{Prepared, find_run, find_sweep, prepare};
 use crate::cli::{Refusal, sweep, to_stdout};
 use crate::engine::{self, Needs};
 use crate::launch::Role;
 use crate::model::Registry;
-use crate::plan::{self, Costs, Memory, Plan};
+use crate::plan::{self, Costs, Memory};
 use crate::report;
+use crate::units::Bytes;
 use crate::worker::exit;
 
 /// `ddprun plan x.toml`
@@ -17,7 +18,7 @@ pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> 
     let path = args.run.experiment.clone().unwrap_or_default();
     let origin = (&Role::Parent, args.run.launch.nnodes);
     let prepared = prepare(&path, &args.run.all_changes(), origin, registry)?;
-    let rehearsed = rehearsed(&prepared.plan, registry);
+    let rehearsed = rehearsed(&prepared, registry);
     let memory = Memory::of(&prepared.plan, rehearsed.map(|needs| needs.activations));
     let costs = Costs { memory, flops: rehearsed.map(|needs| needs.flops) };
     if args.json {
@@ -28,8 +29,14 @@ pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> 
     to_stdout(&plan::page(&prepared.plan, &prepared.loaded, &prepared.facts, &costs))
 }
 
-/// What a pass needs; `None` for a model that cannot be built or run here, which training will say.
-fn rehearsed(plan: &Plan, registry: &Registry) -> Option<Needs> {
+/// What a pass needs; `None` for a model that cannot be built or run here, which training will say, or is too large for
+/// this machine even without its activations.
+fn rehearsed(prepared: &Prepared, registry: &Registry) -> Option<Needs> {
+    let plan = &prepared.plan;
+    let least = Memory::of(plan, None).weights;
+    if prepared.facts.memory.is_some_and(|memory| Bytes(2 * least.0) > memory) {
+        return None;
+    }
     let (model, params) = registry.build(&plan.model, plan.seed).ok()?;
     engine::rehearse(plan, model.as_ref(), &params).ok()
 }

@@ -11,9 +11,9 @@ use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::files::RunLock;
 use crate::launch::Role;
 use crate::model::{self, Registry};
-use crate::plan::{Facts, GpuFacts, LossKind, Plan, RunFolders, Shapes};
+use crate::plan::{Facts, GpuFacts, LossKind, Memory, Plan, RunFolders, Shapes};
 use crate::record::{DESCRIPTION, Environment, RESOLVED};
-use crate::units::WorldSize;
+use crate::units::{Bytes, WorldSize};
 use crate::worker::exit;
 use crate::{collective, data, failpoint, files, ops, record, report, sweep, worker};
 
@@ -45,20 +45,23 @@ pub(crate) fn prepare(
     origin: Origin<'_>,
     registry: &Registry,
 ) -> Result<Prepared, Refusal> {
-    let loaded = config::load(path, changes, &vocabulary(registry)).map_err(refused)?;
-    decide(loaded, origin, registry)
+    let mut loaded = config::load(path, changes, &vocabulary(registry)).map_err(refused)?;
+    complete(&mut loaded).map_err(refused)?;
+    let prepared = decide(loaded, origin, registry)?;
+    check_weights(&prepared.loaded, &prepared.plan, registry).map_err(refused)?;
+    Ok(prepared)
 }
 
-/// Decides everything about a loaded experiment.
+/// Decides everything about a loaded experiment whose numbers are all given: that of a run, whose weights are in its
+/// checkpoints, or one that [`complete`] has seen.
 pub(crate) fn decide(
-    mut loaded: Loaded,
+    loaded: Loaded,
     origin: Origin<'_>,
     registry: &Registry,
 ) -> Result<Prepared, Refusal> {
     failpoint::reach("parse");
-    complete(&mut loaded)?;
     let facts = measure(&loaded, origin)?;
-    let plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).map_err(refused)?;
+    let plan = planned(&loaded, &facts, registry).map_err(refused)?;
     collective::check(plan.distributed.backend).map_err(|why| {
         let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
         Refusal::new(exit::REFUSED, page)
@@ -66,14 +69,44 @@ pub(crate) fn decide(
     Ok(Prepared { loaded, plan, facts })
 }
 
+/// The plan of an experiment, whose model must take what its data gives.
+pub(crate) fn planned(
+    loaded: &Loaded,
+    facts: &Facts,
+    registry: &Registry,
+) -> Result<Plan, Problems> {
+    let given = facts.data.source.modality();
+    if let Some(what) = registry.refuses(&loaded.experiment.model.name, given) {
+        let help = format!("models for {}: {}", given.words(), registry.made_for(given).join(", "));
+        return Err(loaded.problem("model.name", what).help(help).into());
+    }
+    Plan::new(loaded, facts, &|model| registry.describe(model))
+}
+
 /// Fills in the sizes that lie beside the weights and the adapters that the experiment names.
-pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Refusal> {
-    let help = || Some("give the model's sizes in [model], or choose other weights".to_owned());
-    model::complete(&mut loaded.experiment.model)
-        .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))?;
-    let help = || Some("give what the adapters have, or leave it away".to_owned());
-    model::complete_adapters(&mut loaded.experiment.model)
-        .map_err(|error| Refusal::of(exit::REFUSED, &error, help()))
+pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Problems> {
+    let seq_len = loaded.experiment.data.seq_len;
+    model::complete(&mut loaded.experiment.model, seq_len).map_err(|error| {
+        let help = "choose weights of a model that is computed in the same way";
+        loaded.problem("model.pretrained", error.to_string()).help(help)
+    })?;
+    model::complete_adapters(&mut loaded.experiment.model).map_err(|error| {
+        let help = "give what the adapters have, or omit the key";
+        loaded.problem("model.lora.adapters", error.to_string()).help(help)
+    })?;
+    Ok(())
+}
+
+/// Compares the weights to start from with the model, by the header of their file.
+pub(crate) fn check_weights(
+    loaded: &Loaded,
+    plan: &Plan,
+    registry: &Registry,
+) -> Result<(), Problems> {
+    registry.check_pretrained(&plan.model).map_err(|unfit| {
+        let problem = loaded.problem(unfit.key, unfit.what);
+        unfit.help.map_or(problem.clone(), |help| problem.help(help)).into()
+    })
 }
 
 /// Names that an experiment may use.
@@ -116,7 +149,26 @@ pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Fact
         Role::Foreign(place) => place.local_rank.0,
         Role::Parent | Role::Child(_) => 0,
     };
-    Ok(Facts { cores, data, gpus: gpus(), launched_world, local_rank, nodes })
+    let (memory, gpus) = (main_memory(), gpus());
+    Ok(Facts { cores, memory, data, gpus, launched_world, local_rank, nodes })
+}
+
+/// Memory of this machine, or of the container that this process is in; `None` if it cannot be found out.
+fn main_memory() -> Option<Bytes> {
+    let system = rustix::system::sysinfo();
+    let machine = (system.totalram as u64).checked_mul(u64::from(system.mem_unit).max(1))?;
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit: Option<u64> = limit.and_then(|text| text.trim().parse().ok());
+    Some(Bytes(machine.min(limit.unwrap_or(u64::MAX)))).filter(|memory| memory.0 > 0)
+}
+
+/// Says what works, but may not be what was meant, once for all ranks of a machine.
+pub(crate) fn warn_about(prepared: &Prepared) {
+    let Prepared { plan, facts, .. } = prepared;
+    let warnings = plan.warnings(facts, &Memory::of(plan, None));
+    for warning in warnings.iter().filter(|_| facts.local_rank == 0) {
+        to_stderr(&format!("warning: {warning}"));
+    }
 }
 
 /// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told, not hidden: the

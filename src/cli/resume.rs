@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use crate::cli::args::ResumeArgs;
-use crate::cli::prepare::{Description, Origin, decide, find_run, find_sweep, refused, vocabulary};
+use crate::cli::prepare::{
+    Description, Origin, decide, find_run, find_sweep, refused, vocabulary, warn_about,
+};
 use crate::cli::train::{Asked, start};
 use crate::cli::{Refusal, to_stderr};
+use crate::config::schema::PrecisionChoice;
 use crate::config::{self, Change, Loaded};
 use crate::model::Registry;
 use crate::record::RESOLVED;
@@ -29,12 +32,17 @@ fn prepare(args: &ResumeArgs, origin: Origin<'_>, registry: &Registry) -> Result
     let description = find_run(run)?;
     let before = load(&description, &[], registry)?;
     let changes: Vec<String> = changes.into_iter().chain(args.launch.changes()).collect();
-    let now = load(&description, &changes, registry)?;
+    let mut now = load(&description, &changes, registry)?;
     let changed = config::refuse_unsafe(&before.experiment, &now.experiment);
     for change in changed.map_err(|changes| refusal(&changes))? {
         to_stderr(&format!("changed: {change}"));
     }
+    if now.experiment.train.precision == PrecisionChoice::Amp {
+        // What it stands for is a matter of the version; the run goes on as it began.
+        now.experiment.train.precision = description.plan.precision.into();
+    }
     let prepared = decide(now, origin, registry)?;
+    warn_about(&prepared);
     Ok(Asked { prepared, folders: Some(description.run) })
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn at_the_end(tokens: u32, logs: &Path, registry: &Registry) {
     let args = Args::try_parse_from(["ddprun", "sample", "--tokens", &tokens, "--", &logs]);
     let Ok(Args { verb: Some(Verb::Sample(args)), .. }) = args else { return };
     if let Err(refusal) = sample(&args, registry) {
-        to_stderr(&format!("warning: nothing could be sampled: {refusal}"));
+        to_stderr(&format!("warning: no text was sampled: {refusal}"));
     }
 }
 
@@ -89,15 +89,19 @@ impl<'a> Words<'a> {
     fn read(&self, text: &str) -> Result<Vec<u32>, Refusal> {
         let tokens = match self {
             Self::Characters(plan) => {
-                let unknown =
-                    || refuse(format!("the model never saw a character of the prompt `{text}`"));
+                let unknown = || {
+                    refuse(format!(
+                        "the prompt `{text}` has a character that is not in the vocabulary"
+                    ))
+                };
                 data::encode(&plan.data.classes, text).ok_or_else(unknown)?
             }
             Self::Numbers(plan) => {
                 let n = plan.data.classes.len();
                 let number =
                     |word: &str| word.parse().ok().filter(|&token: &u32| (token as usize) < n);
-                let why = || refuse(format!("the prompt `{text}` is not a row of token numbers"));
+                let why =
+                    || refuse(format!("the prompt `{text}` is not a list of token ids below {n}"));
                 text.split_whitespace().map(number).collect::<Option<_>>().ok_or_else(why)?
             }
             Self::Text(tokenizer) => tokenizer.encode(text, false).map_err(refuse)?,

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
 use crate::cli::prepare::{
-    ALONE, Prepared, complete, data_section, find_sweep, gpus, measure, own_run, refused,
-    vocabulary,
+    ALONE, Prepared, check_weights, complete, data_section, find_sweep, gpus, measure, own_run,
+    planned, refused, vocabulary,
 };
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
@@ -14,7 +14,7 @@ use crate::config::sweep::Method;
 use crate::config::{self, Loaded, Problems};
 use crate::launch::{self, Console, Note, Program, Start};
 use crate::model::Registry;
-use crate::plan::{Facts, LossKind, Plan};
+use crate::plan::{Facts, LossKind};
 use crate::record::Screen;
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
@@ -172,13 +172,12 @@ impl Ddp<'_> {
     ) -> Result<Prepared, String> {
         let mut loaded =
             config::load(self.base, changes, &vocabulary(self.registry)).map_err(in_words)?;
-        complete(&mut loaded).map_err(|refusal| refusal.to_string())?;
+        complete(&mut loaded).map_err(in_words)?;
         let mut facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
         }
-        let describe = |model: &_| self.registry.describe(model);
-        let plan = Plan::new(&loaded, &facts, &describe).map_err(in_words)?;
+        let plan = planned(&loaded, &facts, self.registry).map_err(in_words)?;
         Ok(Prepared { loaded, plan, facts })
     }
 
@@ -209,6 +208,9 @@ impl Ddp<'_> {
 
     fn run(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Result<Outcome, String> {
         let prepared = self.decide(&job.changes, job.cores, Some(&job.gpus))?;
+        if !job.resume {
+            check_weights(&prepared.loaded, &prepared.plan, self.registry).map_err(in_words)?;
+        }
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,7 +243,9 @@ impl Ddp<'_> {
 
 impl Trainer for Ddp<'_> {
     fn check(&self, changes: &[String]) -> Result<Length, String> {
-        let length = self.decide(changes, 1, None)?.plan.length;
+        let prepared = self.decide(changes, 1, None)?;
+        check_weights(&prepared.loaded, &prepared.plan, self.registry).map_err(in_words)?;
+        let length = prepared.plan.length;
         Ok(Length { steps_per_epoch: length.steps_per_epoch, total_steps: length.total_steps })
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::checkpoint;
 use crate::cli::args::{Launch, Run};
-use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare};
+use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare, warn_about};
 use crate::cli::{Refusal, machines, relaunch, sample, to_stderr};
 use crate::files;
 use crate::launch::rank_env::Foreign;
@@ -24,6 +24,7 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
     let path = args.experiment.clone().unwrap_or_default();
     let make = |origin: Origin<'_>| {
         let prepared = prepare(&path, &args.all_changes(), origin, registry)?;
+        warn_about(&prepared);
         Ok(Asked { prepared, folders: None })
     };
     start(&args.launch, make, registry)

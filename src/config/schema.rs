@@ -108,10 +108,14 @@ pub struct Model {
     pub n_layers: Option<u32>,
     /// GPT: whether linear layers and norms have biases.
     pub bias: Option<bool>,
+    /// GPT: what follows the first linear layer of the feed-forward part.
+    pub activation: Option<Gelu>,
     /// Llama: heads of keys and values.
     pub n_kv_heads: Option<u32>,
     /// Llama: base of the rotary embedding's wavelengths.
     pub rope_theta: Option<f64>,
+    /// Llama: how these wavelengths are stretched.
+    pub rope_scaling: RopeScaling,
     /// Llama: added to the mean square in norms.
     pub norm_eps: Option<f64>,
     /// Llama: whether the output layer is the table of token embeddings.
@@ -164,6 +168,46 @@ pub struct Model {
     pub options: BTreeMap<String, serde_json::Value>,
 }
 
+/// `[model.rope_scaling]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RopeScaling {
+    /// Which scaling; absent = none.
+    pub rope_type: Option<RopeType>,
+    /// How far wavelengths are stretched.
+    pub factor: Option<f64>,
+    /// `llama3`: wavelengths longer than the first context divided by it are stretched.
+    pub low_freq_factor: Option<f64>,
+    /// `llama3`: wavelengths shorter than the first context divided by it stay.
+    pub high_freq_factor: Option<f64>,
+    /// `llama3`: the first context.
+    pub original_max_position_embeddings: Option<u32>,
+}
+
+/// Scalings of a rotary embedding, each exactly that of `transformers`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RopeType {
+    /// None.
+    #[default]
+    Default,
+    /// All wavelengths alike.
+    Linear,
+    /// Long wavelengths only (Llama 3.1).
+    Llama3,
+}
+
+impl RopeType {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Linear => "linear",
+            Self::Llama3 => "llama3",
+        }
+    }
+}
+
 /// `[model.lora]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +222,17 @@ pub struct Lora {
     pub targets: Option<Vec<String>>,
     /// Folder of adapters in PEFT's form to start from.
     pub adapters: Option<PathBuf>,
+}
+
+/// Forms of the GELU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gelu {
+    /// With the normal distribution function, as nanoGPT's.
+    #[default]
+    Gelu,
+    /// Its approximation by the tangent, as GPT-2's.
+    GeluTanh,
 }
 
 /// First layers of a `ResNet`.

@@ -299,7 +299,7 @@ fn the_mode_of_a_backbone_needs_a_frozen_one() {
 #[test]
 fn every_number_has_its_range() {
     check(&["train.epochs=0"], &["`train.epochs`: must be at least 1, not 0"]);
-    check(&["~train.batch_size"], &["`train.batch_size`: nothing says how large a batch is"]);
+    check(&["~train.batch_size"], &["`train.batch_size`: no batch size is given"]);
     check(&["train.batch_size=0"], &["`train.batch_size`: must be at least 1, not 0"]);
     check(
         &["train.batch_size=1000000000000"],

@@ -25,7 +25,8 @@ struct Entry {
     output: String,
 }
 
-/// What stands before the answer.
+/// What stands before the answer: Stanford's prompt, which ends at the colon. (alpaca-lora's template ends with a line
+/// break after it.)
 pub fn prompt(instruction: &str, input: &str) -> String {
     if input.is_empty() {
         return format!(

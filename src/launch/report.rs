@@ -72,5 +72,14 @@ pub(super) fn host() -> String {
 
 /// The messages of an error and of its sources, outermost first.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect()
+    let all = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+    // A message that shows its cause itself needs no second one.
+    let is_news =
+        |told: &[String], cause: &str| told.last().is_none_or(|last| !last.contains(cause));
+    all.fold(Vec::new(), |mut told, cause| {
+        if is_news(&told, &cause) {
+            told.push(cause);
+        }
+        told
+    })
 }

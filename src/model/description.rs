@@ -27,10 +27,12 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A variant that is computed differently.
-    #[error("`{}` has {what}, which `llama` does not compute", path.display())]
+    #[error("`{}` has {what}, which `{model}` does not compute", path.display())]
     Unknown {
         /// The file.
         path: PathBuf,
+        /// Our model.
+        model: &'static str,
         /// The key and its value.
         what: String,
     },

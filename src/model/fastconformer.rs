@@ -67,7 +67,7 @@ impl FastConformer {
     pub(super) fn new(plan: &ModelPlan, builder: &Builder, mels: usize) -> Result<Self> {
         let (sizes, channels) = (&plan.sequence, plan.speech.subsampling_channels);
         if !mels.is_multiple_of(FOLD) {
-            bail!("`n_mels` = {mels} is no multiple of {FOLD}");
+            bail!("`n_mels` = {mels} is not a multiple of {FOLD}");
         }
         let encode = builder.pp("pre_encode");
         let out = Linear::new(&encode.pp("out"), channels * mels / FOLD, sizes.d_model)?;

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use super::Model;
 use crate::nn::{self, Builder, Dropout, Embedding, Init, LayerNorm, Linear, Pass};
 use crate::ops::{self, Attention, LinearActivation};
-use crate::plan::ModelPlan;
+use crate::plan::{Gelu, ModelPlan};
 
 /// Deviation of initial weights; residual projections have it over the root of twice the layers.
 const STD: f64 = 0.02;
@@ -85,6 +85,7 @@ struct Block {
     attn_proj: Linear,
     ln_2: LayerNorm,
     c_fc: Linear,
+    activation: LinearActivation,
     mlp_proj: Linear,
     heads: usize,
     /// Of the probabilities.
@@ -112,6 +113,10 @@ impl Block {
             attn_proj: linear(&attn.pp("c_proj"), width, width, residual)?,
             ln_2: norm(plan, &builder.pp("ln_2"))?,
             c_fc: linear(&mlp.pp("c_fc"), width, 4 * width, STD)?,
+            activation: match sizes.activation {
+                Gelu::Gelu => LinearActivation::Gelu,
+                Gelu::GeluTanh => LinearActivation::GeluTanh,
+            },
             mlp_proj: linear(&mlp.pp("c_proj"), 4 * width, width, residual)?,
             heads,
             dropout: Dropout::new(&attn, plan.dropout),
@@ -133,7 +138,7 @@ impl nn::Block for Block {
         let y = self.after_attention.forward(&self.attn_proj.forward(&y, pass)?, pass)?;
         let x = ops::add(x, &y)?;
         let inner = self.ln_2.forward(&x)?;
-        let inner = self.c_fc.forward_activated(&inner, LinearActivation::Gelu, pass)?;
+        let inner = self.c_fc.forward_activated(&inner, self.activation, pass)?;
         let y = self.after_mlp.forward(&self.mlp_proj.forward(&inner, pass)?, pass)?;
         ops::add(&x, &y)
     }

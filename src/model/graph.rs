@@ -226,7 +226,7 @@ fn slid(window: WindowPlan) -> Window {
 
 /// The plan gives such a layer another shape; only a plan that was edited by hand does not.
 fn unplanned(layer: &LayerPlan) -> candle_core::Error {
-    candle_core::Error::Msg(format!("`{}` cannot give {}", layer.path, layer.output))
+    candle_core::Error::Msg(format!("`{}` cannot output {}", layer.path, layer.output))
 }
 
 /// activation(layers(x) + shortcut(x)).

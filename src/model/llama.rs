@@ -12,7 +12,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::Model;
 use crate::nn::{self, Adapted, Builder, Embedding, Init, Linear, Pass, RmsNorm};
-use crate::ops::{self, Attention};
+use crate::ops::{self, Attention, Rope};
 use crate::plan::{LlamaPlan, ModelPlan};
 
 pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
@@ -110,13 +110,14 @@ struct SelfAttention {
     o: Adapted,
     heads: usize,
     kv_heads: usize,
-    theta: f64,
+    rope: Rope,
 }
 
 impl SelfAttention {
     fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
         let (width, heads) = (plan.sequence.d_model, plan.sequence.n_heads);
-        let LlamaPlan { n_kv_heads: kv_heads, rope_theta: theta, .. } = plan.llama;
+        let LlamaPlan { n_kv_heads: kv_heads, rope_theta: theta, rope_scaling: scaling, .. } =
+            plan.llama;
         if heads == 0 || !width.is_multiple_of(2 * heads) {
             bail!("`d_model` = {width} cannot be divided into even `n_heads` = {heads}");
         }
@@ -132,14 +133,14 @@ impl SelfAttention {
             o: linear("o_proj", width)?,
             heads,
             kv_heads,
-            theta,
+            rope: Rope { theta, scaling },
         })
     }
 
     /// (n, t, width) -> (n, t, width).
     fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let q = ops::rotary(&self.q.forward(x, pass)?, self.heads, self.theta)?;
-        let k = ops::rotary(&self.k.forward(x, pass)?, self.kv_heads, self.theta)?;
+        let q = ops::rotary(&self.q.forward(x, pass)?, self.heads, self.rope)?;
+        let k = ops::rotary(&self.k.forward(x, pass)?, self.kv_heads, self.rope)?;
         let (k, v) = (self.for_each_query(&k)?, self.for_each_query(&self.v.forward(x, pass)?)?);
         let precision = pass.precision;
         let attention = Attention { heads: self.heads, causal: true, dropout: None, precision };

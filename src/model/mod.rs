@@ -21,6 +21,7 @@ mod mlp;
 mod nest;
 mod patchtst;
 pub(crate) mod peft;
+mod pretrained;
 mod registry;
 mod resnet;
 mod series;
@@ -37,6 +38,7 @@ pub use diffusion_policy::DiffusionPolicy;
 pub use hub::complete;
 pub use nest::Nest;
 pub use peft::complete_adapters;
+pub use pretrained::Unfit;
 pub use registry::{Build, Error, Registry};
 
 /// What is trained: a forward function over parameters that were registered when it was built.

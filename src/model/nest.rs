@@ -40,7 +40,7 @@ pub(super) fn build_classifier(plan: &ModelPlan, builder: &Builder) -> Result<Bo
 fn shape(plan: &ModelPlan) -> Result<[usize; 3]> {
     match plan.input[..] {
         [2, frames, mels] if frames % FOLD == 1 => Ok([2, frames - 1, mels]),
-        _ => bail!("it hears speech: use `data.name = \"speech\"`"),
+        _ => bail!("it takes speech: use `data.name = \"speech\"`"),
     }
 }
 

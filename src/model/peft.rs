@@ -56,7 +56,8 @@ pub fn complete_adapters(model: &mut Model) -> Result<(), Error> {
 /// The keys that are absent; those that are given must be the file's.
 fn fill(lora: &mut Lora, config: &Config, path: &Path) -> Result<(), Error> {
     let unknown = |key: &str, value: &Value| {
-        Err(Error::Unknown { path: path.to_owned(), what: format!("`{key}` = {value}") })
+        let what = format!("`{key}` = {value}");
+        Err(Error::Unknown { path: path.to_owned(), model: "llama", what })
     };
     if let Some((key, value)) = foreign(config) {
         return unknown(key, value);

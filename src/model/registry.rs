@@ -2,13 +2,16 @@
 
 use candle_core::{Device, Result as CandleResult};
 
+use super::pretrained::{Unfit, likeliest, misfit_help};
 use super::{
     Model, cnn, diffusion_policy, dlinear, gpt, graph, itransformer, llama, mlp, nest, patchtst,
     peft, resnet, timebridge,
 };
-use crate::nn::state_dict::{self, LoadReport, Strict, load_adapters, load_state_dict};
+use crate::nn::state_dict::{
+    self, LoadReport, Strict, Wanted, fit, header, load_adapters, load_state_dict,
+};
 use crate::nn::{Builder, Params};
-use crate::plan::{ModelFacts, ModelPlan};
+use crate::plan::{Modality, ModelFacts, ModelPlan};
 
 /// Registers a model's parameters through the builder and returns its forward function.
 ///
@@ -22,8 +25,40 @@ pub struct Registry(Vec<Entry>);
 struct Entry {
     name: String,
     build: Build,
-    /// Key prefixes of the layers that depend on the number of outputs.
-    head: Vec<String>,
+    head: Head,
+    /// What samples may be; empty = anything that it can be built for.
+    takes: &'static [Modality],
+}
+
+/// The layers that depend on the number of outputs.
+enum Head {
+    /// Those under these prefixes of keys (`fc.`); none = there is no such layer.
+    Keys(Vec<String>),
+    /// That of the parameter registered last.
+    Last,
+}
+
+impl Head {
+    fn of(keys: &[&str]) -> Self {
+        Self::Keys(keys.iter().map(|&key| key.to_owned()).collect())
+    }
+
+    /// Prefixes of its keys in the model of `wanted`; empty if that has no such layer.
+    fn keys(&self, wanted: &Wanted) -> Vec<String> {
+        let names = || wanted.tensors.iter().map(|(name, _)| name.as_str());
+        match self {
+            Self::Keys(keys)
+                if names().any(|name| keys.iter().any(|key| name.starts_with(key))) =>
+            {
+                keys.clone()
+            }
+            Self::Keys(_) => Vec::new(),
+            Self::Last => {
+                let last = names().next_back().and_then(|name| name.rsplit_once('.'));
+                last.map(|(layer, _)| format!("{layer}.")).into_iter().collect()
+            }
+        }
+    }
 }
 
 /// Why a model was not built.
@@ -50,29 +85,37 @@ pub enum Error {
 impl Default for Registry {
     /// The models that come with ddprun.
     fn default() -> Self {
-        let mut registry = Self(Vec::new());
-        registry.register_with_head("mlp", mlp::build, &[]);
-        registry.register_with_head("simple_cnn", cnn::build, &["fc2."]);
-        registry.register_with_head("resnet8", resnet::build_resnet8, &["fc."]);
-        registry.register_with_head("resnet20", resnet::build_resnet20, &["fc."]);
-        registry.register_with_head("resnet18", resnet::build_resnet18, &["fc."]);
-        registry.register_with_head("resnet34", resnet::build_resnet34, &["fc."]);
-        registry.register_with_head("resnet50", resnet::build_resnet50, &["fc."]);
+        use Modality::{Behaviour, Images, Series, Speech, Table, Text};
+        let mut all = Self(Vec::new());
+        all.add("mlp", mlp::build, Head::Last, &[Images, Table, Series, Behaviour]);
+        all.add("simple_cnn", cnn::build, Head::of(&["fc2."]), &[Images]);
+        for (name, build) in [
+            ("resnet8", resnet::build_resnet8 as Build),
+            ("resnet20", resnet::build_resnet20),
+            ("resnet18", resnet::build_resnet18),
+            ("resnet34", resnet::build_resnet34),
+            ("resnet50", resnet::build_resnet50),
+        ] {
+            all.add(name, build, Head::of(&["fc."]), &[Images]);
+        }
         let animals = resnet::build_animals90;
-        registry.register_with_head("resnet18_animals90", animals, &["resnet18.fc."]);
-        registry.register("dlinear", dlinear::build);
-        registry.register("itransformer", itransformer::build);
-        registry.register("patchtst", patchtst::build);
-        registry.register("timebridge", timebridge::build);
-        registry.register("gpt", gpt::build);
-        registry.register("llama", llama::build);
-        registry.register("graph", graph::build);
-        registry.register("diffusion_policy", diffusion_policy::build);
-        registry.register("nest", nest::build);
+        all.add("resnet18_animals90", animals, Head::of(&["resnet18.fc."]), &[Images]);
+        // Both of its layers depend on what is predicted.
+        all.add("dlinear", dlinear::build, Head::of(&[]), &[Series]);
+        all.add("itransformer", itransformer::build, Head::of(&["projector."]), &[Series]);
+        all.add("patchtst", patchtst::build, Head::of(&["head."]), &[Series]);
+        all.add("timebridge", timebridge::build, Head::of(&["decoder."]), &[Series]);
+        // Its output layer is the table of its tokens.
+        let table = Head::of(&["transformer.wte.", "lm_head."]);
+        all.add("gpt", gpt::build, table, &[Text]);
+        all.add("llama", llama::build, Head::of(&["lm_head."]), &[Text]);
+        all.add("graph", graph::build, Head::Last, &[]);
+        all.add("diffusion_policy", diffusion_policy::build, Head::of(&[]), &[Behaviour]);
+        all.add("nest", nest::build, Head::of(&[]), &[Speech]);
         // A pre-trained encoder comes with what it was trained by.
-        let head = ["head.", "decoder.", "quantizer.", "mask_processor."];
-        registry.register_with_head("fastconformer", nest::build_classifier, &head);
-        registry
+        let head = Head::of(&["head.", "decoder.", "quantizer.", "mask_processor."]);
+        all.add("fastconformer", nest::build_classifier, head, &[Speech]);
+        all
     }
 }
 
@@ -85,8 +128,11 @@ impl Registry {
     /// [`Registry::register`], with the key prefixes (`fc.`) that `except_head` exempts from
     /// pretrained weights.
     pub fn register_with_head(&mut self, name: &str, build: Build, head: &[&str]) {
-        let head = head.iter().map(|&prefix| prefix.to_owned()).collect();
-        let entry = Entry { name: name.to_owned(), build, head };
+        self.add(name, build, Head::of(head), &[]);
+    }
+
+    fn add(&mut self, name: &str, build: Build, head: Head, takes: &'static [Modality]) {
+        let entry = Entry { name: name.to_owned(), build, head, takes };
         match self.0.iter_mut().find(|entry| entry.name == name) {
             Some(existing) => *existing = entry,
             None => self.0.push(entry),
@@ -104,14 +150,34 @@ impl Registry {
     ///
     /// The message of [`Error`].
     pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
-        let builder = Builder::describe();
-        self.run(plan, &builder).map_err(|error| error.to_string())?;
-        let params = builder.finish();
+        let params = self.described(plan).map_err(|error| error.to_string())?;
         let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
         Ok(ModelFacts {
             parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
             buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
         })
+    }
+
+    fn described(&self, plan: &ModelPlan) -> Result<Params, Error> {
+        let builder = Builder::describe();
+        self.run(plan, &builder)?;
+        Ok(builder.finish())
+    }
+
+    /// Why the model `name` cannot learn from such samples; `None` if it can, or if it is not known.
+    pub fn refuses(&self, name: &str, given: Modality) -> Option<String> {
+        let takes = self.0.iter().find(|entry| entry.name == name)?.takes;
+        if takes.is_empty() || takes.contains(&given) {
+            return None;
+        }
+        let wanted: Vec<&str> = takes.iter().map(|kind| kind.words()).collect();
+        Some(format!("`{name}` takes {}, but the data is {}", wanted.join(" or "), given.words()))
+    }
+
+    /// The models that were made for such samples.
+    pub fn made_for(&self, given: Modality) -> Vec<&str> {
+        let fits = self.0.iter().filter(|entry| entry.takes.contains(&given));
+        fits.map(|entry| entry.name.as_str()).collect()
     }
 
     /// The model with initial values for `seed`; equal seeds give equal values.
@@ -139,6 +205,39 @@ impl Registry {
         Ok((model, builder.finish()))
     }
 
+    /// Compares the plan's pretrained weights with the model, by the header of their file alone.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or does not fit.
+    pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), Unfit> {
+        let Some(path) = &plan.pretrained else { return Ok(()) };
+        let params = self.described(plan).map_err(|error| Unfit::of_model(&error))?;
+        let wanted = Wanted::of(&params);
+        let head = self.head(plan, &wanted);
+        if plan.except_head && head.is_empty() {
+            return Err(Unfit::without_head(&plan.name));
+        }
+        let keys: Vec<&str> = head.iter().map(String::as_str).collect();
+        let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
+        let file = header(path).map_err(Unfit::of_file)?;
+        let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
+        let others = self.names().into_iter().filter(|&name| name != plan.name);
+        let others = others.filter_map(|name| {
+            let plan = ModelPlan { name: name.to_owned(), ..plan.clone() };
+            Some((name, Wanted::of(&self.described(&plan).ok()?)))
+        });
+        let other = likeliest(others, &file, &misfit);
+        let help = misfit_help(plan, &keys, &misfit, other);
+        Err(Unfit::of_misfit(path, misfit, help))
+    }
+
+    /// Prefixes of the keys that `except_head` exempts.
+    fn head(&self, plan: &ModelPlan, wanted: &Wanted) -> Vec<String> {
+        let entry = self.0.iter().find(|entry| entry.name == plan.name);
+        entry.map_or_else(Vec::new, |entry| entry.head.keys(wanted))
+    }
+
     /// Loads the plan's pretrained weights; `None` if it names none.
     ///
     /// # Errors
@@ -150,10 +249,9 @@ impl Registry {
         params: &Params,
     ) -> Result<Option<LoadReport>, state_dict::Error> {
         let Some(path) = &plan.pretrained else { return Ok(None) };
-        let entry = self.0.iter().find(|entry| entry.name == plan.name);
-        let head: Vec<&str> =
-            entry.into_iter().flat_map(|entry| &entry.head).map(String::as_str).collect();
-        let strict = if plan.except_head { Strict::ExceptHead(&head) } else { Strict::All };
+        let head = self.head(plan, &Wanted::of(params));
+        let keys: Vec<&str> = head.iter().map(String::as_str).collect();
+        let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
         load_state_dict(params, path, strict).map(Some)
     }
 

@@ -1,12 +1,15 @@
 //! Safetensors file <-> [`Params`], under PyTorch's state-dict keys.
 //!
 //! The file is not trusted: its header is limited before anything is allocated, and no shape in it is
-//! believed. Nothing is changed unless every tensor fits.
+//! believed. Nothing is changed unless every tensor fits; whether it does is decided by names and shapes alone
+//! ([`fit`]), so that it can be known before anything is started.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod adapters;
+mod file;
+mod fit;
+
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use candle_core::{Tensor, Var};
@@ -16,18 +19,10 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::Params;
 
-mod adapters;
-
 pub(crate) use adapters::PREFIX as ADAPTER_PREFIX;
 pub use adapters::load_adapters;
-
-/// Longest header read: a ResNet-50 has 40 kB.
-const MAX_HEADER: u64 = 16 << 20;
-const COUNTER: &str = "num_batches_tracked";
-/// What a file may hold although nothing needs it: counters, and the angles of old Llama files.
-const DERIVED: [&str; 2] = [COUNTER, "rotary_emb.inv_freq"];
-/// End of the name of a file that names others.
-const INDEX: &str = ".index.json";
+pub use file::header;
+pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit};
 
 /// What a file may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +67,12 @@ pub enum Error {
         /// What is wrong.
         source: SafeTensorError,
     },
+    /// A file of `torch.save`.
+    #[error("`{}` is a pickle, as `torch.save` writes it, not a safetensors file", path.display())]
+    Pickle {
+        /// The file.
+        path: PathBuf,
+    },
     /// An index that names no files.
     #[error("`{}` is not an index of safetensors files: {source}", path.display())]
     Index {
@@ -81,7 +82,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// The header claims to be too long.
-    #[error("`{}` claims a header of {header} bytes; at most {MAX_HEADER} are read", path.display())]
+    #[error("`{}` is not a safetensors file: its header would have {header} bytes", path.display())]
     Header {
         /// The file.
         path: PathBuf,
@@ -118,25 +119,46 @@ pub enum Error {
     Write(#[source] SafeTensorError),
 }
 
+impl Error {
+    /// The file at `path` differs from the model.
+    pub fn misfit(path: &Path, misfit: Misfit) -> Self {
+        let Misfit { missing, unexpected, mismatched, typed } = misfit;
+        let path = path.to_owned();
+        let differs = missing.len() + unexpected.len() + mismatched.len() > 0;
+        match typed.into_iter().next() {
+            Some((key, dtype)) if !differs => Self::Dtype { path, key, dtype },
+            _ => Self::Mismatch { path, missing, unexpected, mismatched },
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn help(&self) -> Option<String> {
+        let Self::Pickle { path } = self else { return None };
+        let (from, to) = (path.display(), path.with_extension("safetensors"));
+        let to = to.display();
+        Some(format!(
+            "convert it once, in Python:\n  import torch; from safetensors.torch import save_file\n  save_file({{k: \
+             v.contiguous().clone() for k, v in torch.load(\"{from}\", map_location=\"cpu\", \
+             weights_only=True).items()}}, \"{to}\")"
+        ))
+    }
+}
+
 /// Replaces the model's values by those of a safetensors file, all or none; or of the files that an index
 /// (`model.safetensors.index.json`) names.
 ///
-/// `module.` is stripped from keys; if all of the model's keys share a first component (`resnet18.`)
-/// that none of the file's has, it is put before them. f16, bf16 and f64 become f32. `num_batches_tracked` is
+/// Keys are compared as [`fit`] does. f16, bf16 and f64 become f32. `num_batches_tracked` is
 /// taken if present, and never missed; neither are the adapters of a model that had none.
 ///
 /// # Errors
 ///
-/// A file cannot be read or is damaged, or keys or shapes differ (each is listed).
+/// A file cannot be read or is damaged, or keys or shapes differ.
 pub fn load_state_dict(
     params: &Params,
     path: &Path,
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
-    let files = files_of(path)?;
-    let read = |path: &PathBuf| Ok((path.clone(), read_limited(path)?));
-    let files: Vec<_> = files.iter().map(read).collect::<Result<_, Error>>()?;
-    load_state_dict_bytes(params, path, &files, strict)
+    load_state_dict_bytes(params, path, &file::read_all(path)?, strict)
 }
 
 /// [`load_state_dict`] from files that were read already; `path` is for messages.
@@ -146,34 +168,71 @@ pub(crate) fn load_state_dict_bytes(
     files: &[(PathBuf, Vec<u8>)],
     strict: Strict<'_>,
 ) -> Result<LoadReport, Error> {
-    let parts = files.iter().map(|(path, bytes)| {
-        let format = |source| Error::Format { path: path.clone(), source };
-        SafeTensors::deserialize(bytes).map_err(format)
+    let views = views(files)?;
+    let wanted = Wanted::of(params);
+    let fit = fit(&wanted, &held(&views), strict).map_err(|misfit| Error::misfit(path, misfit))?;
+    same_twins(path, &views, &fit)?;
+    let tensors = tensors(params)?;
+    let values = tensors.into_iter().zip(&fit.origins).filter_map(|((_, _, var), origin)| {
+        let origin = origin.as_ref()?;
+        Some((var, views.get(&origin.key)?.clone(), origin.layout))
     });
-    let parts: Vec<SafeTensors<'_>> = parts.collect::<Result<_, Error>>()?;
-    let mut file = renamed(params, &parts);
-    take_aliases(params, &mut file);
-    let mut loading = Loading::new(path, strict);
-    let mut values = Vec::new();
-    for (name, shape, var) in tensors(params)? {
-        if let Some(view) = loading.take(&mut file, &name, &shape)? {
-            values.push((var, view));
+    set(values)?;
+    for (counter, key) in params.counters().iter().zip(&fit.counters) {
+        let view = key.as_ref().and_then(|key| views.get(key));
+        if let Some(Ok(bytes)) = view.map(|view| <[u8; 8]>::try_from(view.data())) {
+            counter.set(i64::from_le_bytes(bytes));
         }
     }
-    let counts = loading.take_counts(params, &mut file);
-    loading.refuse_rest(&file);
-    let report = loading.finish()?;
-    set(values)?;
-    for (counter, count) in counts {
-        counter.set(count);
+    Ok(fit.report)
+}
+
+type Views<'a> = BTreeMap<String, TensorView<'a>>;
+
+/// The tensors of all files.
+fn views(files: &[(PathBuf, Vec<u8>)]) -> Result<Views<'_>, Error> {
+    let mut all = Views::new();
+    for (path, bytes) in files {
+        let format = |source| Error::Format { path: path.clone(), source };
+        all.extend(SafeTensors::deserialize(bytes).map_err(format)?.tensors());
     }
-    Ok(report)
+    Ok(all)
+}
+
+/// What their headers say.
+fn held(views: &Views<'_>) -> Header {
+    let held = |view: &TensorView<'_>| Held { dtype: view.dtype(), shape: view.shape().to_vec() };
+    views.iter().map(|(key, view)| (key.clone(), held(view))).collect()
+}
+
+/// Refuses another name of a tensor under which the file has other numbers.
+fn same_twins(path: &Path, views: &Views<'_>, fit: &Fit) -> Result<(), Error> {
+    let differs = |(a, b): &&(String, String)| views.get(a) != views.get(b);
+    let unexpected: Vec<KeyShape> = fit
+        .twins
+        .iter()
+        .filter(differs)
+        .filter_map(|(key, _)| Some((key.clone(), views.get(key)?.shape().to_vec())))
+        .collect();
+    if unexpected.is_empty() {
+        return Ok(());
+    }
+    Err(Error::misfit(path, Misfit { unexpected, ..Misfit::default() }))
 }
 
 /// One tensor at a time, so that memory holds the files and the model, and not the model twice.
-fn set(values: Vec<(Var, TensorView<'_>)>) -> candle_core::Result<()> {
-    for (var, view) in values {
-        let values = floats(&view).unwrap_or_default();
+fn set<'a>(
+    values: impl IntoIterator<Item = (Var, TensorView<'a>, Layout)>,
+) -> candle_core::Result<()> {
+    for (var, view, layout) in values {
+        let mut values = floats(&view).unwrap_or_default();
+        match (layout, view.shape()) {
+            (Layout::Transposed, &[rows, columns]) => {
+                let value = |i: usize| values[i % rows * columns + i / rows];
+                values = (0..rows * columns).map(value).collect();
+            }
+            _ => values.truncate(var.elem_count()),
+        }
         var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
     }
     Ok(())
@@ -221,181 +280,6 @@ fn tensors(params: &Params) -> Result<Vec<(String, Vec<usize>, Var)>, Error> {
         .collect()
 }
 
-/// The file itself, or those that the index names, which lie beside it.
-fn files_of(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    /// The part of an index that counts.
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
-    }
-    if !path.to_str().is_some_and(|name| name.ends_with(INDEX)) {
-        return Ok(vec![path.to_owned()]);
-    }
-    let bytes =
-        std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    let index: Index = serde_json::from_slice(&bytes)
-        .map_err(|source| Error::Index { path: path.to_owned(), source })?;
-    let names: BTreeSet<String> = index.weight_map.into_values().collect();
-    Ok(names.iter().map(|name| path.with_file_name(name)).collect())
-}
-
-/// The file's bytes, once its header is known to be of a sane length.
-fn read_limited(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |source| Error::Read { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(failed)?;
-    let mut header = [0; 8];
-    file.read_exact(&mut header).map_err(failed)?;
-    let header = u64::from_le_bytes(header);
-    if header > MAX_HEADER {
-        return Err(Error::Header { path: path.to_owned(), header });
-    }
-    file.seek(SeekFrom::Start(0)).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
-}
-
-/// The files' tensors under the model's keys.
-fn renamed<'a>(params: &Params, files: &[SafeTensors<'a>]) -> BTreeMap<String, TensorView<'a>> {
-    let stripped: BTreeMap<String, TensorView<'a>> = files
-        .iter()
-        .flat_map(SafeTensors::tensors)
-        .map(|(key, view)| (key.strip_prefix("module.").map_or(key.clone(), str::to_owned), view))
-        .collect();
-    match shared_component(params) {
-        Some(prefix) if !stripped.keys().any(|key| key.starts_with(&prefix)) => {
-            stripped.into_iter().map(|(key, view)| (format!("{prefix}{key}"), view)).collect()
-        }
-        _ => stripped,
-    }
-}
-
-/// Another name of a parameter stands for it where the file lacks that; one that says the same goes.
-fn take_aliases(params: &Params, file: &mut BTreeMap<String, TensorView<'_>>) {
-    for (alias, param) in params.aliases() {
-        let Some(view) = file.remove(alias) else { continue };
-        match file.get(param.name()) {
-            None => drop(file.insert(param.name().to_owned(), view)),
-            Some(same) if *same == view => {}
-            Some(_) => drop(file.insert(alias.clone(), view)),
-        }
-    }
-}
-
-/// The first component, with its dot, if all keys of the model have the same.
-fn shared_component(params: &Params) -> Option<String> {
-    let parameters = params.parameters().iter().map(super::Param::name);
-    let names = parameters.chain(params.buffers().iter().map(super::Buffer::name));
-    let components: BTreeSet<Option<&str>> =
-        names.map(|name| name.split_once('.').map(|(first, _)| first)).collect();
-    match components.into_iter().collect::<Vec<_>>()[..] {
-        [Some(only)] => Some(format!("{only}.")),
-        _ => None,
-    }
-}
-
-/// Compares the file with the model, and remembers what differs.
-struct Loading<'a> {
-    path: &'a Path,
-    strict: Strict<'a>,
-    report: LoadReport,
-    missing: Vec<KeyShape>,
-    unexpected: Vec<KeyShape>,
-    mismatched: Vec<(String, Vec<usize>, Vec<usize>)>,
-}
-
-impl<'a> Loading<'a> {
-    fn new(path: &'a Path, strict: Strict<'a>) -> Self {
-        Self {
-            path,
-            strict,
-            report: LoadReport::default(),
-            missing: Vec::new(),
-            unexpected: Vec::new(),
-            mismatched: Vec::new(),
-        }
-    }
-
-    /// The file's values for this tensor, which [`floats`] can read; `None` if it has none that fit.
-    fn take<'t>(
-        &mut self,
-        file: &mut BTreeMap<String, TensorView<'t>>,
-        name: &str,
-        shape: &[usize],
-    ) -> Result<Option<TensorView<'t>>, Error> {
-        let free = self.may_differ(name);
-        match file.remove(name) {
-            Some(view) if view.shape() == shape => {
-                self.report.loaded += 1;
-                return self.checked(name, view).map(Some);
-            }
-            Some(_) if free => self.report.ignored.push(name.to_owned()),
-            Some(view) => {
-                let theirs = view.shape().to_vec();
-                self.mismatched.push((name.to_owned(), shape.to_vec(), theirs));
-            }
-            None if free => {}
-            None if is_adapter(name) => {
-                self.report.kept.push(name.to_owned());
-                return Ok(None);
-            }
-            None => self.missing.push((name.to_owned(), shape.to_vec())),
-        }
-        if free {
-            self.report.kept.push(name.to_owned());
-        }
-        Ok(None)
-    }
-
-    fn take_counts<'p>(
-        &mut self,
-        params: &'p Params,
-        file: &mut BTreeMap<String, TensorView<'_>>,
-    ) -> Vec<(&'p super::Counter, i64)> {
-        let mut counts = Vec::new();
-        for counter in params.counters() {
-            let Some(view) = file.remove(counter.name()) else { continue };
-            match (view.dtype(), <[u8; 8]>::try_from(view.data())) {
-                (Dtype::I64, Ok(bytes)) => counts.push((counter, i64::from_le_bytes(bytes))),
-                _ => self.report.ignored.push(counter.name().to_owned()),
-            }
-        }
-        counts
-    }
-
-    fn refuse_rest(&mut self, file: &BTreeMap<String, TensorView<'_>>) {
-        for (key, view) in file {
-            if self.may_differ(key) || DERIVED.iter().any(|end| key.ends_with(end)) {
-                self.report.ignored.push(key.clone());
-            } else {
-                self.unexpected.push((key.clone(), view.shape().to_vec()));
-            }
-        }
-    }
-
-    fn finish(self) -> Result<LoadReport, Error> {
-        let Self { path, report, missing, unexpected, mismatched, .. } = self;
-        if missing.is_empty() && unexpected.is_empty() && mismatched.is_empty() {
-            return Ok(report);
-        }
-        Err(Error::Mismatch { path: path.to_owned(), missing, unexpected, mismatched })
-    }
-
-    fn may_differ(&self, key: &str) -> bool {
-        match self.strict {
-            Strict::All => false,
-            Strict::ExceptHead(head) => head.iter().any(|prefix| key.starts_with(prefix)),
-        }
-    }
-
-    fn checked<'t>(&self, key: &str, view: TensorView<'t>) -> Result<TensorView<'t>, Error> {
-        match view.dtype() {
-            Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16 => Ok(view),
-            dtype => Err(Error::Dtype { path: self.path.to_owned(), key: key.to_owned(), dtype }),
-        }
-    }
-}
-
 /// Whether the tensor belongs to what is trained beside a model that was trained before.
 fn is_adapter(name: &str) -> bool {
     name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
@@ -417,32 +301,41 @@ fn decode<const N: usize>(data: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f3
     data.as_chunks().0.iter().map(|bytes| value(*bytes)).collect()
 }
 
-/// One line per tensor that does not fit.
+/// Longest list of tensors in a message.
+const MOST_NAMED: usize = 10;
+
+/// One line per tensor that does not fit, for the first of them.
 fn list(
     missing: &[KeyShape],
     unexpected: &[KeyShape],
     mismatched: &[(String, Vec<usize>, Vec<usize>)],
 ) -> String {
+    let missing = missing.iter().map(|(key, shape)| format!("missing `{key}` {shape:?}"));
+    let unexpected = unexpected.iter().map(|(key, shape)| format!("unexpected `{key}` {shape:?}"));
+    let mismatched = mismatched.iter().map(|(key, ours, theirs)| {
+        format!("`{key}` is {theirs:?} in the file and {ours:?} in the model")
+    });
+    let mut all = missing.chain(unexpected).chain(mismatched);
     let mut lines = String::new();
-    for (key, shape) in missing {
-        let _ = write!(lines, "\n  missing `{key}` {shape:?}");
+    for line in all.by_ref().take(MOST_NAMED) {
+        let _ = write!(lines, "\n  {line}");
     }
-    for (key, shape) in unexpected {
-        let _ = write!(lines, "\n  unexpected `{key}` {shape:?}");
-    }
-    for (key, ours, theirs) in mismatched {
-        let _ = write!(lines, "\n  `{key}` is {theirs:?} in the file and {ours:?} in the model");
+    match all.count() {
+        0 => {}
+        more => drop(write!(lines, "\n  and {more} more")),
     }
     lines
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write as _;
 
     use candle_core::Result as CandleResult;
     use tempfile::NamedTempFile;
 
+    use super::fit::COUNTER;
     use super::*;
     use crate::nn::{Builder, Init, Linear};
 
@@ -522,6 +415,60 @@ mod tests {
     }
 
     #[test]
+    fn a_header_alone_tells_what_does_not_fit_and_ten_of_many_are_named() {
+        let key = |i: usize| format!("layers.{i:02}.weight");
+        let bytes = [0; 4];
+        let views =
+            (0..40).map(|i| (key(i), TensorView::new(Dtype::F32, vec![1], &bytes).unwrap()));
+        let file = file(&safetensors::serialize(views, None).unwrap());
+        let header = header(file.path()).unwrap();
+        assert_eq!(header.len(), 40);
+        let misfit = fit(&Wanted::of(&params(0.0)), &header, Strict::All).unwrap_err();
+        assert_eq!((misfit.missing.len(), misfit.unexpected.len()), (3, 40));
+        let error = Error::misfit(file.path(), misfit).to_string();
+        assert_eq!(error.lines().count(), 1 + 10 + 1, "{error}");
+        assert!(error.ends_with("and 33 more"), "{error}");
+    }
+
+    #[test]
+    fn a_pickle_is_told_with_the_lines_that_convert_it() {
+        let error = header(file(b"PK\x03\x04\0\0\x08\x08 archive/data.pkl").path()).unwrap_err();
+        assert!(error.to_string().contains("is a pickle, as `torch.save` writes it"), "{error}");
+        let help = error.help().unwrap();
+        assert!(help.contains("save_file({k:") && help.contains("torch.load(\""), "{help}");
+    }
+
+    #[test]
+    fn numbers_of_gpt2_are_turned_and_its_first_positions_taken() {
+        let builder = Builder::new(1);
+        let table = |name: &str, shape: &[usize]| {
+            drop(builder.pp("transformer").pp(name).param("weight", shape, Init::Constant(9.0)));
+        };
+        table("wpe", &[1, 2]);
+        table("h.0.attn.c_attn", &[3, 2]);
+        table("h.0.attn.c_proj", &[2, 2]);
+        let params = builder.finish();
+        let numbers = |n: u8| (0..n).flat_map(|i| f32::from(i).to_le_bytes()).collect::<Vec<u8>>();
+        let positions = ("wpe.weight", Dtype::F32, &[2usize, 2][..], numbers(4));
+        let huggingface = state_dict(&[
+            positions.clone(),
+            ("h.0.attn.c_attn.weight", Dtype::F32, &[2, 3], numbers(6)),
+            ("h.0.attn.c_proj.weight", Dtype::F32, &[2, 2], numbers(4)),
+        ]);
+        load_state_dict(&params, huggingface.path(), Strict::All).unwrap();
+        let turned = [0.0, 1.0, 0.0, 3.0, 1.0, 4.0, 2.0, 5.0, 0.0, 2.0, 1.0, 3.0];
+        assert_eq!(values(&params), turned);
+        let nanogpt = state_dict(&[
+            positions,
+            ("h.0.attn.c_attn.weight", Dtype::F32, &[3, 2], numbers(6)),
+            ("h.0.attn.c_proj.weight", Dtype::F32, &[2, 2], numbers(4)),
+        ]);
+        load_state_dict(&params, nanogpt.path(), Strict::All).unwrap();
+        let plain = [0.0, 1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 2.0, 3.0];
+        assert_eq!(values(&params), plain);
+    }
+
+    #[test]
     fn a_head_of_another_size_keeps_its_values() {
         let file = state_dict(&[
             ("fc.weight", Dtype::F32, &[5, 3], vec![0; 60]),
@@ -570,7 +517,8 @@ mod tests {
             load_state_dict(&params(1.0), file(bytes).path(), Strict::All).unwrap_err()
         };
         let saved = save_state_dict(&params(1.0)).unwrap();
-        assert!(matches!(load(b""), Error::Read { .. }));
+        assert!(matches!(load(b""), Error::Format { .. }));
+        assert!(matches!(load(b"PK\x03\x04 and so on"), Error::Pickle { .. }));
         assert!(matches!(load(&saved[..saved.len() - 1]), Error::Format { .. }));
         assert!(matches!(load(b"\x02\0\0\0\0\0\0\0{]"), Error::Format { .. }));
         assert!(matches!(load(&u64::MAX.to_le_bytes()), Error::Header { header: u64::MAX, .. }));

@@ -82,7 +82,7 @@ impl TimeFrequency {
         gpu: &cuda::Gpu,
         compute: impl FnOnce(cuda::Spectra<'_>) -> Result<R>,
     ) -> Result<R> {
-        let key = ("frequencies", [self.steps as u64, 0, 0]);
+        let key = ("frequencies", vec![self.steps as u64]);
         let basis = cuda::table(gpu, key, (self.steps, self.width()), || self.basis())?;
         let sizes = [self.n, self.steps, self.series];
         compute(cuda::Spectra { sizes, basis: &basis, weights: self.weights() })

@@ -70,7 +70,7 @@ pub use norm::{Activation, BatchStatistics, RunningStatistics, batch_norm, batch
 pub use pool::{average_pool2d, global_average_pool, max_pool2d};
 pub(crate) use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
 pub use regression::{mae, mse, score_mae, score_mse};
-pub use rotary::rotary;
+pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};
 pub use softmax::softmax;
 pub use storage::with_vector;

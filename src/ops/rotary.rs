@@ -13,14 +13,44 @@ use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::storage::{output, overwrite, slice};
+use crate::plan::RopeScalingPlan;
 
-/// Turns pair i of the d features of each of `heads` heads at position p by p theta^(-2i/d):
+/// The angles by which pairs turn from position to position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the wavelengths.
+    pub theta: f64,
+    /// What stretches them for texts that are longer than those of the first training.
+    pub scaling: RopeScalingPlan,
+}
+
+impl Rope {
+    /// Nothing is stretched.
+    pub fn unscaled(theta: f64) -> Self {
+        Self { theta, scaling: RopeScalingPlan::None }
+    }
+
+    /// Radians per position of each pair of a head of d features: theta^(-2i/d), stretched as `transformers` does
+    /// (`modeling_rope_utils.py`).
+    pub fn frequencies(&self, d: usize) -> Vec<f64> {
+        let plain = |i: usize| self.theta.powf(-2.0 * i as f64 / d as f64);
+        (0..d / 2).map(|i| self.scaling.stretched(plain(i))).collect()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn key(&self, t: usize, d: usize) -> Vec<u64> {
+        let scaling = self.scaling.numbers().map(f64::to_bits);
+        [t as u64, d as u64, self.theta.to_bits()].into_iter().chain(scaling).collect()
+    }
+}
+
+/// Turns pair i of the d features of each of `heads` heads at position p by p times the pair's frequency:
 /// x (b, t, heads d) -> the same shape, f32. Positions count from 0.
 ///
 /// # Errors
 ///
 /// A width that the heads do not divide into even parts.
-pub fn rotary(x: &Tensor, heads: usize, theta: f64) -> Result<Tensor> {
+pub fn rotary(x: &Tensor, heads: usize, rope: Rope) -> Result<Tensor> {
     let (_, t, width) = x.dims3()?;
     if heads == 0 || width == 0 || !width.is_multiple_of(2 * heads) {
         bail!("a width of {width} for {heads} heads that turn pairs of features");
@@ -29,13 +59,13 @@ pub fn rotary(x: &Tensor, heads: usize, theta: f64) -> Result<Tensor> {
     let sizes = [t, width, d];
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let key = ("angles", [t as u64, d as u64, theta.to_bits()]);
-        let make = || angles(t, d, theta).concat();
+        let key = ("angles", rope.key(t, d));
+        let make = || angles(t, d, rope).concat();
         let on_gpu = Some(cuda::table(&cuda::Gpu::of_tensor(x)?, key, (2, t, d / 2), make)?);
         let [cosines, sines] = [Vec::new(), Vec::new()];
         return chain::apply1(&x.contiguous()?, Rotary { sizes, cosines, sines, on_gpu });
     }
-    let [cosines, sines] = angles(t, d, theta);
+    let [cosines, sines] = angles(t, d, rope);
     let on_cpu = Rotary {
         sizes,
         cosines,
@@ -47,9 +77,8 @@ pub fn rotary(x: &Tensor, heads: usize, theta: f64) -> Result<Tensor> {
 }
 
 /// Cosines and sines, (t, d / 2) each.
-fn angles(t: usize, d: usize, theta: f64) -> [Vec<f32>; 2] {
-    let frequency = |i: usize| theta.powf(-2.0 * i as f64 / d as f64);
-    let frequencies: Vec<f64> = (0..d / 2).map(frequency).collect();
+fn angles(t: usize, d: usize, rope: Rope) -> [Vec<f32>; 2] {
+    let frequencies = rope.frequencies(d);
     let places = (0..t).flat_map(|p| frequencies.iter().map(move |f| (p as f64 * f).sin_cos()));
     let (cosines, sines) = places.map(|(sine, cosine)| (cosine as f32, sine as f32)).unzip();
     [cosines, sines]
@@ -131,11 +160,11 @@ mod tests {
     use super::*;
 
     /// Complex numbers of a first and a second half, times e^(i angle).
-    fn slow(x: &[f64], t: usize, width: usize, d: usize, theta: f64) -> Vec<f64> {
+    fn slow(x: &[f64], [t, width, d]: [usize; 3], frequency: &dyn Fn(usize) -> f64) -> Vec<f64> {
         let at = |index: usize| {
             let (token, feature) = (index / width, index % width % d);
             let pair = feature % (d / 2);
-            let angle = (token % t) as f64 * theta.powf(-2.0 * pair as f64 / d as f64);
+            let angle = (token % t) as f64 * frequency(pair);
             let (first, second) =
                 if feature < d / 2 { (index, index + d / 2) } else { (index - d / 2, index) };
             if feature < d / 2 {
@@ -150,26 +179,54 @@ mod tests {
     #[test]
     fn outputs_and_gradients_equal_the_slow_ones() {
         for [b, t, heads, d] in [[1, 1, 1, 2], [2, 3, 1, 4], [2, 5, 3, 6], [1, 7, 2, 8]] {
-            let (theta, shape) = (100.0, [b, t, heads * d]);
-            let reference = |v: &[Vec<f64>]| slow(&v[0], t, heads * d, d, theta);
-            check_gradients(&[&shape], |x| rotary(&x[0], heads, theta), reference, 1e-5);
+            let (theta, shape) = (100f64, [b, t, heads * d]);
+            let plain = |pair: usize| theta.powf(-2.0 * pair as f64 / d as f64);
+            let reference = |v: &[Vec<f64>]| slow(&v[0], [t, heads * d, d], &plain);
+            let rope = Rope::unscaled(theta);
+            check_gradients(&[&shape], |x| rotary(&x[0], heads, rope), reference, 1e-5);
+        }
+    }
+
+    #[test]
+    fn scaled_positions_equal_the_slow_ones() {
+        // Wavelengths 6.3, 20, 63 and 199: short, between, between, long.
+        let (t, d, theta) = (7, 8, 100f64);
+        let llama3 = RopeScalingPlan::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 8.0,
+            original_max_position_embeddings: 100.0,
+        };
+        let plain = |pair: usize| theta.powf(-2.0 * pair as f64 / d as f64);
+        let between = |pair: usize| {
+            let smooth = (100.0 * plain(pair) / std::f64::consts::TAU - 1.0) / 7.0;
+            (1.0 - smooth) * plain(pair) / 8.0 + smooth * plain(pair)
+        };
+        let by_hand = [plain(0), between(1), between(2), plain(3) / 8.0];
+        for (scaling, frequency) in [
+            (llama3, &(|pair: usize| by_hand[pair]) as &dyn Fn(usize) -> f64),
+            (RopeScalingPlan::Linear { factor: 4.0 }, &|pair| plain(pair) / 4.0),
+        ] {
+            let rope = Rope { theta, scaling };
+            let reference = |v: &[Vec<f64>]| slow(&v[0], [t, d, d], frequency);
+            check_gradients(&[&[1, t, d]], |x| rotary(&x[0], 1, rope), reference, 1e-5);
         }
     }
 
     #[test]
     fn the_first_token_stays_and_products_depend_on_the_distance_only() -> Result<()> {
-        let (t, d) = (9, 8);
+        let (t, d, rope) = (9, 8, Rope::unscaled(1e4));
         let row = values("row", 0, d);
         let same = tensor(row.repeat(t), (1, t, d))?;
-        let turned = rotary(&same, 1, 10_000.0)?.reshape((t, d))?.to_vec2::<f32>()?;
+        let turned = rotary(&same, 1, rope)?.reshape((t, d))?.to_vec2::<f32>()?;
         assert_eq!(turned[0], row);
         let product = |i: usize, j: usize| -> f32 {
             turned[i].iter().zip(&turned[j]).map(|(a, b)| a * b).sum()
         };
         assert!((product(1, 4) - product(5, 8)).abs() < 1e-5);
         assert!((product(1, 4) - product(1, 5)).abs() > 1e-3);
-        assert!(rotary(&same, 3, 10_000.0).is_err(), "8 features for 3 heads");
-        assert!(rotary(&same, 8, 10_000.0).is_err(), "one feature is no pair");
+        assert!(rotary(&same, 3, rope).is_err(), "8 features for 3 heads");
+        assert!(rotary(&same, 8, rope).is_err(), "one feature is no pair");
         Ok(())
     }
 }

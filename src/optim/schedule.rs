@@ -178,8 +178,15 @@ mod tests {
             n_test: 0,
             target: vec![],
         };
-        let facts =
-            Facts { cores: 1, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 };
+        let facts = Facts {
+            cores: 1,
+            memory: None,
+            data,
+            gpus: None,
+            launched_world: None,
+            local_rank: 0,
+            nodes: 1,
+        };
         let model = ModelFacts { parameters: vec![("w".to_owned(), vec![1])], buffers: vec![] };
         Plan::new(&loaded, &facts, &|_| Ok(model.clone()))
             .map_err(|problems| problems.page(false, 80))

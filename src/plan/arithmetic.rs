@@ -1,7 +1,8 @@
 //! The numbers of a plan as sentences: first lines of a run, and of `ddprun plan`.
 
 use crate::plan::batch::{admitted_worlds, counted};
-use crate::plan::{Facts, Plan, Sampler, ScalingRule};
+use crate::plan::{Facts, Memory, Plan, Sampler, ScalingRule};
+use crate::units::Bytes;
 
 impl Plan {
     /// First lines of a run: batch and learning rate, steps, shards.
@@ -82,8 +83,8 @@ impl Plan {
         })
     }
 
-    /// What works, but may not be what was meant.
-    pub fn warnings(&self, facts: &Facts) -> Vec<String> {
+    /// What works, but may not be what was meant, if each rank needs `memory`.
+    pub fn warnings(&self, facts: &Facts, memory: &Memory) -> Vec<String> {
         let ranks = self.distributed.world_size.count();
         let threads = ranks * self.distributed.threads_per_rank;
         let mut warnings = Vec::new();
@@ -92,6 +93,13 @@ impl Plan {
         } else if threads > facts.cores {
             warnings.push(format!("{threads} threads share {}", cores(facts.cores)));
         }
+        warnings.extend(self.crowded_memory(facts, memory));
+        let (samples, step) = (self.data.n_train as u64, u64::from(self.batch.global.get()));
+        if step > samples {
+            let what =
+                format!("a step takes {step} samples, but there are only {samples} to train on");
+            warnings.push(format!("{what}: each epoch is one smaller step"));
+        }
         let classes = self.data.classes.len();
         if classes > 0 && self.model.outputs > classes {
             let outputs = self.model.outputs;
@@ -99,6 +107,18 @@ impl Plan {
                 .push(format!("the model has {outputs} outputs, the data only {classes} classes"));
         }
         warnings
+    }
+
+    /// Ranks of this machine that need more than it has, on its cores.
+    fn crowded_memory(&self, facts: &Facts, memory: &Memory) -> Option<String> {
+        let there = facts.memory?;
+        let on_cpu = self.distributed.devices.iter().all(|device| device == "cpu");
+        let ranks = self.distributed.local_world().count() as u64;
+        let needed = Bytes(memory.total().0.saturating_mul(ranks));
+        let least = if memory.activations.is_none() { "at least " } else { "about " };
+        let who = counted(ranks, "rank needs", "ranks need");
+        (on_cpu && needed > there)
+            .then(|| format!("{who} {least}{needed} of memory, but this machine has {there}"))
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn arithmetic(asked: Asked, world: WorldSize) -> Result<BatchPlan, Re
         }
         (None, None, _) => {
             let help = "give `batch_size` or `global_batch_size`".to_owned();
-            return refuse(SIZE, "nothing says how large a batch is".to_owned(), help);
+            return refuse(SIZE, "no batch size is given".to_owned(), help);
         }
     };
     whole_shards(size, passes, ranks, shards)
@@ -117,7 +117,7 @@ fn passes(size: u64, global: u64, ranks: u64) -> Result<u64, Refusal> {
         return Ok(global / unit);
     }
     let what =
-        format!("{global} is no multiple of {size} samples x {} = {unit}", self::ranks(ranks));
+        format!("{global} is not a multiple of {size} samples x {} = {unit}", self::ranks(ranks));
     refuse(GLOBAL, what, format!("nearest: global_batch_size = {}", neighbours(global, unit)))
 }
 
@@ -127,7 +127,7 @@ fn batch_size(global: u64, passes: u64, ranks: u64) -> Result<u64, Refusal> {
         return Ok(global / unit);
     }
     let passes = counted(passes, "pass", "passes");
-    let what = format!("{global} is no multiple of {passes} x {} = {unit}", self::ranks(ranks));
+    let what = format!("{global} is not a multiple of {passes} x {} = {unit}", self::ranks(ranks));
     refuse(GLOBAL, what, format!("nearest: global_batch_size = {}", neighbours(global, unit)))
 }
 
@@ -139,7 +139,7 @@ fn agree(size: u64, global: u64, passes: u64, ranks: u64) -> Result<(), Refusal>
     let passes = counted(passes, "pass", "passes");
     let what =
         format!("{size} samples x {passes} x {} = {product}, not {global}", self::ranks(ranks));
-    refuse(GLOBAL, what, format!("leave one of `{SIZE}`, `{GLOBAL}`, `{PASSES}` to \"auto\""))
+    refuse(GLOBAL, what, format!("set one of `{SIZE}`, `{GLOBAL}`, `{PASSES}` to \"auto\""))
 }
 
 /// The multiples of `unit` on both sides of `value`.
@@ -276,21 +276,21 @@ mod tests {
             (48, 128, 0, 0),
             2,
             GLOBAL,
-            "128 is no multiple of 48 samples x 2 ranks = 96",
+            "128 is not a multiple of 48 samples x 2 ranks = 96",
             "nearest: global_batch_size = 96 or 192",
         );
         check(
             (64, 32, 0, 0),
             1,
             GLOBAL,
-            "32 is no multiple of 64 samples x 1 rank = 64",
+            "32 is not a multiple of 64 samples x 1 rank = 64",
             "nearest: global_batch_size = 64",
         );
         check(
             (0, 100, 1, 0),
             3,
             GLOBAL,
-            "100 is no multiple of 1 pass x 3 ranks = 3",
+            "100 is not a multiple of 1 pass x 3 ranks = 3",
             "nearest: global_batch_size = 99 or 102",
         );
         check(
@@ -298,7 +298,7 @@ mod tests {
             2,
             GLOBAL,
             "32 samples x 2 passes x 2 ranks = 128, not 100",
-            "leave one of `train.batch_size`, `train.global_batch_size`, \
+            "set one of `train.batch_size`, `train.global_batch_size`, \
              `train.gradient_accumulation_steps` to \"auto\"",
         );
         check(

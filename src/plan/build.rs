@@ -82,7 +82,7 @@ impl Plan {
             loss,
             batch,
             length,
-            precision: precision::decide(experiment),
+            precision: precision::decide(experiment, &ranks),
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
             cuda_graph: experiment.train.cuda_graph.given(),
@@ -112,7 +112,7 @@ impl Plan {
         }
     }
 
-    /// `experiment` with the numbers of this plan that depend on the world size written out, so that the same
+    /// `experiment` with the numbers of this plan that depend on the world size or the devices written out, so that the same
     /// file gives the same bits on every world size that its shards admit. What a run stores as `resolved.toml`.
     #[must_use]
     pub fn pin(&self, mut experiment: Experiment) -> Experiment {
@@ -122,6 +122,7 @@ impl Plan {
         if !matches!(experiment.distributed.devices, Devices::List(_)) {
             experiment.distributed.devices = Devices::Count(self.distributed.local_world().get());
         }
+        experiment.train.precision = self.precision.into();
         if experiment.data.sampler == Sampler::Shards {
             experiment.distributed.shards = Auto::Given(self.batch.shards.get());
         }

@@ -152,13 +152,6 @@ pub enum SourcePlan {
     },
 }
 
-impl SourcePlan {
-    /// Whether samples are images, which transforms can change.
-    pub fn holds_images(&self) -> bool {
-        matches!(self, Self::ImageFolder { .. } | Self::Mnist { .. })
-    }
-}
-
 /// Loader threads per rank where none are asked for: no more than this.
 const MOST_LOADERS: usize = 4;
 

@@ -127,6 +127,11 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
+    /// Whether they compute on GPUs.
+    pub(crate) fn on_gpus(&self) -> bool {
+        !self.gpus.is_empty()
+    }
+
     fn share_a_gpu(&self) -> Option<u32> {
         let mut earlier = self.gpus.iter().enumerate();
         earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)
@@ -244,7 +249,7 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         );
     }
     if experiment.fault.on_oom == OnOom::ShrinkBatch {
-        let what = "is \"shrink_batch\", which is not available over several machines".to_owned();
+        let what = "is \"shrink_batch\", which is not available on several machines".to_owned();
         return problem("fault.on_oom", what, "make `train.batch_size` smaller");
     }
     None

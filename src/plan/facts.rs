@@ -10,6 +10,9 @@ use crate::units::{Bytes, WorldSize};
 pub struct Facts {
     /// Cores that this process may use.
     pub cores: usize,
+    /// Main memory that this process may use; `None` = unknown.
+    #[serde(default)]
+    pub memory: Option<Bytes>,
     /// The data, counted.
     pub data: DataFacts,
     /// The GPUs that CUDA shows, in its order; `None` if this program was built without CUDA.

@@ -18,6 +18,7 @@ mod llama;
 mod loss;
 pub mod mapping;
 mod memory;
+mod modality;
 mod model;
 mod optimizer;
 mod precision;
@@ -32,7 +33,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    BackboneMode, Calendar, CommHook, Convolutions, Expectation, Interval, LossKind, Mode,
+    BackboneMode, Calendar, CommHook, Convolutions, Expectation, Gelu, Interval, LossKind, Mode,
     NoiseScheduler, OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem,
     TransformKind,
 };
@@ -46,10 +47,11 @@ pub use facts::{DataFacts, Facts, GpuFacts, ModelFacts};
 pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
-pub use llama::{LlamaPlan, LoraPlan};
+pub use llama::{LlamaPlan, LoraPlan, RopeScalingPlan};
 pub use loss::LossPlan;
 pub use mapping::Mapping;
 pub use memory::Memory;
+pub use modality::Modality;
 pub use model::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan};
 pub use optimizer::{EmaPlan, OptimizerPlan, UpdateRule, scale_lr};
 pub use precision::{ClipPlan, Precision, ScalerPlan};

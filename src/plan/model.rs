@@ -9,8 +9,8 @@ use crate::config::schema::Model;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
 use crate::plan::{
-    BackboneMode, DataFacts, LayerPlan, LlamaPlan, LoraPlan, ModelFacts, NoiseScheduler, Stem,
-    graph, llama,
+    BackboneMode, DataFacts, Gelu, LayerPlan, LlamaPlan, LoraPlan, ModelFacts, NoiseScheduler,
+    Stem, graph, llama,
 };
 
 /// What is trained.
@@ -86,6 +86,9 @@ pub struct SequencePlan {
     pub attn_dropout: f64,
     /// GPT: whether linear layers and norms have biases.
     pub bias: bool,
+    /// GPT: what follows the first linear layer of the feed-forward part.
+    #[serde(default)]
+    pub activation: Gelu,
     /// `PatchTST`: time steps of a patch.
     pub patch_len: usize,
     /// `PatchTST`: time steps from patch to patch.
@@ -189,7 +192,7 @@ pub(crate) fn decide(
         backbone_mode: asked.backbone_mode.unwrap_or(backbone_mode(&asked.name)),
         hidden: hidden.iter().map(|&width| width as usize).collect(),
         dropout: asked.dropout.unwrap_or(dropout(&asked.name)),
-        llama: llama::decide(asked, sequence.n_heads),
+        llama: llama::decide(loaded, sequence.n_heads)?,
         lora: llama::adapters(loaded)?,
         sequence,
         layers: graph::decide(loaded, input, &data.target, outputs)?,
@@ -238,6 +241,7 @@ fn sequence(asked: &Model, input: &[usize]) -> SequencePlan {
         n_layers: or(asked.n_layers, n_layers),
         attn_dropout: asked.attn_dropout.unwrap_or(0.15),
         bias: asked.bias.unwrap_or(false),
+        activation: asked.activation.unwrap_or_default(),
         patch_len: or(asked.patch_len, 16),
         stride: or(asked.stride, 8),
         period,
@@ -294,7 +298,7 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
         None => Ok(data.target.last().copied().unwrap_or(1)),
         Some(given) if (given as usize) < classes => {
             let what = format!("is {given}, but the data has {classes} classes");
-            let help = "leave it away: \"auto\" is the number of classes";
+            let help = "leave it out: \"auto\" is the number of classes";
             Err(loaded.problem("model.num_classes", what).help(help))
         }
         Some(given) => Ok(given as usize),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::schema::PrecisionChoice;
+use crate::plan::distributed::Ranks;
 
 /// Numbers of matrix products and convolutions; everything else is f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,19 +40,30 @@ pub struct ClipPlan {
     pub value: Option<f64>,
 }
 
-/// The precision; "amp" is bf16, the best that a CPU has.
-pub(crate) fn decide(experiment: &Experiment) -> Precision {
+impl From<Precision> for PrecisionChoice {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::Fp32 => Self::Fp32,
+            Precision::Bf16 => Self::Bf16,
+            Precision::Fp16 => Self::Fp16,
+        }
+    }
+}
+
+/// The precision; "amp" is bf16 where it is faster: on GPUs. On a CPU bf16 is f32 that is rounded, and slower.
+pub(crate) fn decide(experiment: &Experiment, ranks: &Ranks) -> Precision {
     match experiment.train.precision {
-        PrecisionChoice::Fp32 => Precision::Fp32,
         PrecisionChoice::Fp16 => Precision::Fp16,
-        PrecisionChoice::Bf16 | PrecisionChoice::Amp => Precision::Bf16,
+        PrecisionChoice::Bf16 => Precision::Bf16,
+        PrecisionChoice::Amp if ranks.on_gpus() => Precision::Bf16,
+        PrecisionChoice::Fp32 | PrecisionChoice::Amp => Precision::Fp32,
     }
 }
 
 /// The scaler, which only fp16 needs.
 pub(crate) fn scaler(experiment: &Experiment) -> Option<ScalerPlan> {
     let asked = &experiment.loss_scale;
-    (decide(experiment) == Precision::Fp16).then_some(ScalerPlan {
+    (experiment.train.precision == PrecisionChoice::Fp16).then_some(ScalerPlan {
         init: asked.init,
         growth_factor: asked.growth_factor,
         backoff_factor: asked.backoff_factor,

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::config::schema::PrecisionChoice;
 use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
@@ -31,7 +32,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("steps", plan.steps_line()),
         ("schedule", schedule(plan)),
         ("optimizer", optimizer(plan)),
-        ("model", model(plan)),
+        ("model", model(plan, loaded)),
         ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
         ("memory", memory(needs)),
         ("", activations(needs)),
@@ -48,7 +49,8 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
     ];
     rows.extend(early_stopping(plan).map(|line| ("early stopping", line)));
     rows.extend(plan.arithmetic().into_iter().skip(2).map(|line| ("shards", line)));
-    rows.extend(plan.warnings(facts).into_iter().map(|line| ("mind", line)));
+    let warnings = plan.warnings(facts, needs);
+    rows.extend(warnings.into_iter().map(|line| ("warning", line)));
     let head = format!("{} ({})\n\n", plan.name, loaded.path.display());
     let rows = rows
         .iter()
@@ -69,7 +71,7 @@ pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Value
     json!({
         "format": 1,
         "arithmetic": plan.arithmetic(),
-        "warnings": plan.warnings(facts),
+        "warnings": plan.warnings(facts, &costs.memory),
         "memory": costs.memory,
         "peak_memory": costs.memory.total(),
         "flops": costs.flops,
@@ -119,7 +121,7 @@ fn keys(plan: &Plan, loaded: &Loaded) -> String {
     let width = |column: fn(&(String, String, String)) -> &String, most: usize| {
         rows.iter().map(|row| column(row).chars().count().min(most)).max().unwrap_or(0)
     };
-    let (first, second) = (width(|row| &row.0, 40), width(|row| &row.1, WIDEST));
+    let (first, second) = (width(|row| &row.0, 52), width(|row| &row.1, WIDEST));
     let line = |(key, value, from): &(String, String, String)| {
         format!("{key:<first$}  {:<second$}  {from}", cut(value))
     };
@@ -186,14 +188,19 @@ fn schedule(plan: &Plan) -> String {
             format!("cosine over {t_max} {unit} to {}", shown(*eta_min))
         }
         ScheduleRule::Noam { warmup, .. } => {
-            format!("noam: up for {warmup} steps, then down with their root")
+            format!(
+                "noam: rises for {warmup} steps, then falls with the inverse square root of the step"
+            )
         }
         ScheduleRule::OneCycle { total, pct_start, .. } => {
             let rise = shown(pct_start * 100.0);
             format!("one_cycle over {total} steps, rising for {rise} %{}", cycled(plan))
         }
         ScheduleRule::Plateau { monitor, factor, patience, .. } => {
-            format!("plateau: x {} when {monitor} rests for more than {patience}", shown(*factor))
+            format!(
+                "plateau: x {} when {monitor} has not improved for more than {patience}",
+                shown(*factor)
+            )
         }
     };
     match schedule.warmup_steps {
@@ -236,9 +243,11 @@ fn optimizer(plan: &Plan) -> String {
     format!("{rule}, weight decay {}{clip}{ema}", shown(plan.optimizer.weight_decay))
 }
 
-fn model(plan: &Plan) -> String {
+fn model(plan: &Plan, loaded: &Loaded) -> String {
     let model = &plan.model;
+    let is_amp = loaded.experiment.train.precision == PrecisionChoice::Amp;
     let precision = match plan.precision {
+        Precision::Fp32 if is_amp => "fp32 (amp on a CPU)",
         Precision::Fp32 => "fp32",
         Precision::Bf16 => "bf16",
         Precision::Fp16 => "fp16",
@@ -318,7 +327,7 @@ fn source(plan: &Plan) -> String {
                 Behaviour::PushTLike { episodes, .. } => format!("{episodes} generated episodes"),
             };
             format!(
-                "{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} done"
+                "{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} executed"
             )
         }
         SourcePlan::Speech(speech) => format!(

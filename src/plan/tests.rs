@@ -102,7 +102,15 @@ fn animals() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 8, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 }
+    Facts {
+        cores: 8,
+        memory: None,
+        data,
+        gpus: None,
+        launched_world: None,
+        local_rank: 0,
+        nodes: 1,
+    }
 }
 
 fn digits() -> Facts {
@@ -117,7 +125,15 @@ fn digits() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 8, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 }
+    Facts {
+        cores: 8,
+        memory: None,
+        data,
+        gpus: None,
+        launched_world: None,
+        local_rank: 0,
+        nodes: 1,
+    }
 }
 
 fn prices() -> Facts {
@@ -136,7 +152,15 @@ fn prices() -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 2, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 }
+    Facts {
+        cores: 2,
+        memory: None,
+        data,
+        gpus: None,
+        launched_world: None,
+        local_rank: 0,
+        nodes: 1,
+    }
 }
 
 /// A model of two linear layers and a norm.
@@ -292,12 +316,13 @@ fn the_first_limit_ends_the_run() {
 }
 
 #[test]
-fn amp_is_bf16_on_a_cpu_and_only_fp16_has_a_scaler() {
+fn amp_is_fp32_on_a_cpu_and_only_fp16_has_a_scaler() {
     let precision = |word: &str| {
         let plan = good(ANIMALS, &[&format!("train.precision={word}")], &animals());
         (plan.precision, plan.scaler.is_some())
     };
-    assert_eq!(precision("amp"), (Precision::Bf16, false));
+    assert_eq!(precision("amp"), (Precision::Fp32, false));
+    assert_eq!(precision("bf16"), (Precision::Bf16, false));
     assert_eq!(precision("fp32"), (Precision::Fp32, false));
     assert_eq!(precision("fp16"), (Precision::Fp16, true));
 }
@@ -313,7 +338,17 @@ fn threads_and_loaders_share_the_cores() {
     assert_eq!(counts(&["distributed.devices=16", "train.batch_size=4"]), (1, 1));
     assert_eq!(counts(&["data.num_workers=0", "distributed.threads_per_rank=3"]), (3, 0));
     let crowded = good(ANIMALS, &["distributed.devices=16", "train.batch_size=4"], &animals());
-    assert_eq!(crowded.warnings(&animals()), ["16 ranks share 8 cores"]);
+    let memory = Memory::of(&crowded, None);
+    assert_eq!(crowded.warnings(&animals(), &memory), ["16 ranks share 8 cores"]);
+    let small = Facts { memory: Some(Bytes(1 << 30)), cores: 16, ..animals() };
+    let warnings = crowded.warnings(&small, &memory);
+    assert!(warnings[0].starts_with("16 ranks need at least "), "{warnings:?}");
+    assert!(warnings[0].ends_with(" of memory, but this machine has 1.00 GiB"), "{warnings:?}");
+    let rare = ["train.batch_size=600", "data.drop_last=false"];
+    let rare = good(ANIMALS, &rare, &animals());
+    let warnings = rare.warnings(&animals(), &memory);
+    let expected = "a step takes 2400 samples, but there are only 1650 to train on: each epoch is one smaller step";
+    assert_eq!(warnings, [expected]);
 }
 
 #[test]
@@ -383,7 +418,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["train.global_batch_size=100"],
         &[
-            "`train.global_batch_size`: 100 is no multiple of 32 samples x 4 ranks = 128 (nearest: global_batch_size = 128)",
+            "`train.global_batch_size`: 100 is not a multiple of 32 samples x 4 ranks = 128 (nearest: global_batch_size = 128)",
         ],
     );
     check(
@@ -408,7 +443,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["model.num_classes=3"],
         &[
-            "`model.num_classes`: is 3, but the data has 4 classes (leave it away: \"auto\" is the number of classes)",
+            "`model.num_classes`: is 3, but the data has 4 classes (leave it out: \"auto\" is the number of classes)",
         ],
     );
     check(

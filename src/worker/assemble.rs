@@ -149,10 +149,10 @@ fn started(run: &RankRun, restarts: Vec<String>) -> Event {
     })
 }
 
-/// Evaluates a checkpoint in a world of one.
+/// Evaluates a checkpoint, or else the weights that the plan starts from, in a world of one.
 pub(crate) fn evaluate(
     plan: &Plan,
-    opened: &Opened,
+    opened: Option<&Opened>,
     registry: &Registry,
 ) -> Result<BTreeMap<String, f64>, Error> {
     let mut plan = plan.clone();
@@ -162,6 +162,7 @@ pub(crate) fn evaluate(
     let place = Place::open(&plan, Rank(0))?;
     let collective = place.join(&plan, (None, vec![]))?;
     let mut engine = open_engine(&plan, registry, &place, collective, |params| {
+        let Some(opened) = opened else { return Ok(None) };
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))
     })?;

@@ -167,6 +167,9 @@ impl Error {
                  checkpoints before it are as they were"
                     .into(),
             ),
+            Self::Pretrained(error) => Some(error.help().unwrap_or_else(|| {
+                "start a new run with weights that fit, or without `model.pretrained`".into()
+            })),
             Self::Panic(_) => Some("report it with this text and the log of the rank".into()),
             _ => None,
         }

@@ -148,14 +148,15 @@ fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
     })
 }
 
-/// Metrics of the checkpoint `opened` over the validation data, in this process alone.
+/// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over validation and test data,
+/// in this process alone.
 ///
 /// # Errors
 ///
-/// Data, model or checkpoint cannot be used.
+/// Data, model, checkpoint or weights cannot be used.
 pub fn evaluate(
     plan: &Plan,
-    opened: &checkpoint::Opened,
+    opened: Option<&checkpoint::Opened>,
     registry: &Registry,
 ) -> Result<BTreeMap<String, f64>, Error> {
     on_large_stack(|| assemble::evaluate(plan, opened, registry))

@@ -21,9 +21,9 @@ const SHOWN: u64 = 2;
 pub struct Sampling {
     /// Tokens to draw.
     pub tokens: usize,
-    /// Logits are divided by it: less is safer, more is bolder.
+    /// Logits are divided by it: lower is more deterministic.
     pub temperature: f64,
-    /// Only the likeliest so many are drawn.
+    /// Only so many of the most likely tokens are drawn.
     pub top_k: usize,
     /// Seed of the draws.
     pub seed: u64,

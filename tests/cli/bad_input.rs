@@ -134,8 +134,10 @@ fn a_batch_larger_than_the_data_set_is_refused_with_both_numbers() {
 #[test]
 fn a_world_that_does_not_divide_the_batch_is_told_the_nearest_batch_that_fits() {
     let ended = refuses(&Lab::new(), &["small.toml", "distributed.devices=3"]);
-    ended
-        .says(&["8 is no multiple of 4 samples x 3 ranks = 12", "nearest: global_batch_size = 12"]);
+    ended.says(&[
+        "8 is not a multiple of 4 samples x 3 ranks = 12",
+        "nearest: global_batch_size = 12",
+    ]);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 use ddprun::config::{self, Vocabulary};
 use ddprun::model::Registry;
+use ddprun::nn::state_dict::save_state_dict;
+use ddprun::plan::ModelPlan;
 use hound::{SampleFormat, WavSpec, WavWriter};
 use serde_json::json;
 
@@ -239,7 +241,7 @@ fn write_trajectories(lab: &Lab) {
     Tensor::write_npz(&arrays, path).unwrap();
 }
 
-/// Instructions, and the sizes and the tokenizer of a tiny Llama, whose weights no plan needs.
+/// Instructions, and the sizes and the tokenizer of a tiny Llama.
 fn write_instructions(lab: &Lab) {
     let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 5000];
     lab.write("data/alpaca_data.json", json!(entries).to_string());
@@ -251,6 +253,16 @@ fn write_instructions(lab: &Lab) {
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
     lab.write("weights/SmolLM2-135M/tokenizer.json", tokenizer.to_string());
+}
+
+/// Weights of the model that the experiment `name` starts from, with these changes, as if it had been trained.
+fn write_weights(lab: &Lab, name: &str, changes: &[&str], path: &str) {
+    let plan =
+        [&["plan", "--json", name, "~model.pretrained", "~model.strict"][..], changes].concat();
+    let page: serde_json::Value = serde_json::from_str(&lab.run_to(0, &plan).stdout).unwrap();
+    let model: ModelPlan = serde_json::from_value(page["plan"]["model"].clone()).unwrap();
+    let (_, params) = Registry::default().build(&model, 1).unwrap();
+    lab.write(path, save_state_dict(&params).unwrap());
 }
 
 /// Half a second of silence for each of ten digits, several times.
@@ -278,6 +290,15 @@ fn copy_of_the_project() -> Lab {
         lab.write(&name, read(&name));
     }
     write_data(&lab);
+    let probe = "experiments/probe_digits.toml";
+    write_weights(&lab, probe, &[], "weights/nest_digits.safetensors");
+    let sizes =
+        ["num_classes=8", "d_model=16", "d_ff=16", "n_layers=1", "n_heads=2", "n_kv_heads=1"];
+    let sizes = sizes.map(|size| format!("model.{size}"));
+    let mut changes: Vec<&str> = sizes.iter().map(String::as_str).collect();
+    changes.push("model.tie_word_embeddings=true");
+    let llama = "experiments/llama_lora.toml";
+    write_weights(&lab, llama, &changes, "weights/SmolLM2-135M/model.safetensors");
     lab
 }
 

@@ -12,7 +12,9 @@ fn rotary_positions_turn_there_and_back_as_on_the_cpu() {
         let n = b * t * width;
         let (x, dy) = (values(1, n), values(2, n));
         let operand = var(&x, &[b, t, width]);
-        let (y, dx) = reference(&[&operand], &dy, || ops::rotary(&operand, heads, theta));
+        let (y, dx) = reference(&[&operand], &dy, || {
+            ops::rotary(&operand, heads, ops::Rope::unscaled(theta))
+        });
         let angle =
             |i: usize| (i / (d / 2)) as f64 * theta.powf(-2.0 * (i % (d / 2)) as f64 / d as f64);
         let of = |f: fn(f64) -> f64| (0..t * d / 2).map(move |i| f(angle(i)) as f32);

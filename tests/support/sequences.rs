@@ -24,6 +24,7 @@ pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
         num_p: 3,
         stable_len: 3,
         layers: [1, 1, 1],
+        ..SequencePlan::default()
     };
     plan.loss = LossPlan { kind: LossKind::TimeFrequency, label_smoothing: 0.0, alpha: 0.35 };
     plan.data.classes = vec![];

@@ -22,8 +22,8 @@ pub(super) fn sample(
             None => Err(refusal("there is no simulation of this data", plan)),
         };
     }
-    let seen =
-        observations(plan, &args.prompt).ok_or_else(|| refusal("the prompt is unusable", plan))?;
+    let seen = observations(plan, &args.prompt)
+        .ok_or_else(|| refusal("the prompt is not a list of observations", plan))?;
     let actions = worker::act(plan, opened, registry, seen, args.seed).map_err(failed)?;
     let lines = actions.unwrap_or_default().into_iter().map(|action| numbers(&action) + "\n");
     to_stdout(&lines.collect::<String>())

@@ -18,7 +18,7 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
         found.push(finding.help("such as `epochs = 50`, `steps = 10000` or `time = \"2h\"`"));
     }
     if train.batch_size == Auto::Auto && train.global_batch_size == Auto::Auto {
-        let finding = Finding::new("train.batch_size", "nothing says how large a batch is")
+        let finding = Finding::new("train.batch_size", "no batch size is given")
             .about("train.global_batch_size");
         found.push(finding.help("give `batch_size` (per rank and pass) or `global_batch_size`"));
     }
@@ -138,7 +138,8 @@ fn scaler(loaded: &Loaded) -> Vec<Finding> {
     let name = match loaded.experiment.train.precision {
         PrecisionChoice::Fp16 => return Vec::new(),
         PrecisionChoice::Fp32 => "fp32",
-        PrecisionChoice::Bf16 | PrecisionChoice::Amp => "bf16",
+        PrecisionChoice::Bf16 => "bf16",
+        PrecisionChoice::Amp => "amp",
     };
     ["init", "growth_factor", "backoff_factor", "growth_interval"]
         .iter()

@@ -32,7 +32,15 @@ fn facts(source: SourcePlan, sample: Option<Vec<usize>>) -> Facts {
         n_test: 0,
         target: vec![],
     };
-    Facts { cores: 2, data, launched_world: None, local_rank: 0, nodes: 1, gpus: None }
+    Facts {
+        cores: 2,
+        memory: None,
+        data,
+        launched_world: None,
+        local_rank: 0,
+        nodes: 1,
+        gpus: None,
+    }
 }
 
 /// Output, loss gradients in registration order, and running statistics after one pass of training.

@@ -1,12 +1,9 @@
 //! Adapters in PEFT's form -> those of a model.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use safetensors::SafeTensors;
-use safetensors::tensor::TensorView;
-
-use super::{Error, Loading, Strict, is_adapter, read_limited, set, tensors};
+use super::file::read_limited;
+use super::{Error, Header, Misfit, Strict, Wanted, fit, held, is_adapter, set, tensors, views};
 use crate::nn::Params;
 
 /// What PEFT puts before the names of a causal language model.
@@ -16,24 +13,35 @@ pub(crate) const PREFIX: &str = "base_model.model.";
 ///
 /// # Errors
 ///
-/// The file cannot be read or is damaged, or keys or shapes differ (each is listed).
+/// The file cannot be read or is damaged, or keys or shapes differ.
 pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
-    let bytes = read_limited(path)?;
-    let format = |source| Error::Format { path: path.to_owned(), source };
-    let file = SafeTensors::deserialize(&bytes).map_err(format)?;
+    let files = [(path.to_owned(), read_limited(path)?)];
     let ours = |name: String| name.strip_prefix(PREFIX).map_or(name.clone(), str::to_owned);
-    let mut file: BTreeMap<String, TensorView<'_>> =
-        file.tensors().into_iter().map(|(name, view)| (ours(name), view)).collect();
-    let mut loading = Loading::new(path, Strict::All);
-    let mut values = Vec::new();
-    for (name, shape, var) in tensors(params)?.into_iter().filter(|(name, ..)| is_adapter(name)) {
-        match loading.take(&mut file, &name, &shape)? {
-            Some(view) => values.push((var, view)),
-            None if loading.report.kept.contains(&name) => loading.missing.push((name, shape)),
-            None => {}
-        }
-    }
-    loading.refuse_rest(&file);
-    loading.finish()?;
+    let views = views(&files)?.into_iter().map(|(name, view)| (ours(name), view)).collect();
+    let found = adapters_of(&Wanted::of(params), &held(&views));
+    let origins = found.map_err(|misfit| Error::misfit(path, misfit))?;
+    let adapters = tensors(params)?.into_iter().filter(|(name, ..)| is_adapter(name));
+    let values = adapters.zip(&origins).filter_map(|((_, _, var), origin)| {
+        Some((var, views.get(&origin.key)?.clone(), origin.layout))
+    });
     Ok(set(values)?)
+}
+
+/// Where each adapter comes from; none may be absent.
+fn adapters_of(wanted: &Wanted, header: &Header) -> Result<Vec<super::Origin>, Misfit> {
+    let all = wanted.tensors.iter().filter(|(name, _)| is_adapter(name)).cloned();
+    let wanted = Wanted { tensors: all.collect(), ..Wanted::default() };
+    let found = fit(&wanted, header, Strict::All)?;
+    let absent = |(_, origin): &(&super::KeyShape, &Option<super::Origin>)| origin.is_none();
+    let missing: Vec<super::KeyShape> = wanted
+        .tensors
+        .iter()
+        .zip(&found.origins)
+        .filter(absent)
+        .map(|(tensor, _)| tensor.clone())
+        .collect();
+    if missing.is_empty() {
+        return Ok(found.origins.into_iter().flatten().collect());
+    }
+    Err(Misfit { missing, ..Misfit::default() })
 }

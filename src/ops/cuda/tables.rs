@@ -9,7 +9,7 @@ use candle_core::{Result, Shape, Tensor};
 use super::gpu::Gpu;
 
 /// What a table holds: its name, and the numbers that it is made of.
-type Key = (&'static str, [u64; 3]);
+type Key = (&'static str, Vec<u64>);
 
 /// The table of this name and these numbers, made once for each GPU of this thread.
 pub(in crate::ops) fn table(

@@ -107,7 +107,7 @@ impl<'a> Inference<'a> {
         let is_leaf = inner(layer).0.is_empty();
         if is_leaf && plan.parameters() > 0 && !self.taken.insert(plan.path.clone()) {
             let what =
-                format!("has the parameters of `{}`, which another layer has too", plan.path);
+                format!("has the parameters of `{}`, which another layer has as well", plan.path);
             return Err(self.refused(place, what).help("give one of them another `key`"));
         }
         Ok(plan)
@@ -278,7 +278,7 @@ impl<'a> Inference<'a> {
             let found =
                 self.repeated(&Place { at: &at, path: &path, input: place.input }, branch)?;
             let [plan] = <[_; 1]>::try_from(found).map_err(|_| {
-                let what = "`repeat` is no branch: put it into `sequential`".to_owned();
+                let what = "`repeat` is not a branch: wrap it in `sequential`".to_owned();
                 self.loaded.problem(&format!("{at}.name"), what)
             })?;
             branches.push(plan);

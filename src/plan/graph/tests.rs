@@ -101,7 +101,7 @@ fn a_layer_that_does_not_fit_says_what_it_gets() {
     refused(
         r#"{ name = "flatten" }, { name = "linear", key = "a", out_features = 4 }, { name = "linear", key = "a" }"#,
         &IMAGE,
-        "`model.layers[2]`: has the parameters of `a`, which another layer has too",
+        "`model.layers[2]`: has the parameters of `a`, which another layer has as well",
     );
 }
 

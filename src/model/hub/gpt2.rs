@@ -1,0 +1,119 @@
+//! GPT-2.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Config, Refused, foreign, is_off};
+use crate::config::schema::{Gelu, Model};
+use crate::config::values::Auto;
+
+/// Sizes.
+#[derive(Deserialize)]
+struct Sizes {
+    vocab_size: u32,
+    n_embd: u32,
+    n_layer: u32,
+    n_head: u32,
+    #[serde(default = "gelu_new")]
+    activation_function: String,
+}
+
+/// What `transformers` takes where the file names none.
+fn gelu_new() -> String {
+    "gelu_new".to_owned()
+}
+
+/// The keys that are absent. Nothing happens for a file that is no description by `transformers`.
+pub(super) fn fill(
+    model: &mut Model,
+    config: &Config,
+    seq_len: Option<u32>,
+) -> Result<(), Refused> {
+    if !config.contains_key("model_type") && !config.contains_key("n_embd") {
+        return Ok(());
+    }
+    let mut wrong = foreign_keys(config, seq_len);
+    if let Some(other) = wrong.iter().find(|wrong| wrong.contains("model_type")) {
+        return Err(Refused::Foreign(vec![other.clone()]));
+    }
+    let sizes: Sizes =
+        serde_json::from_value(Value::Object(config.clone())).map_err(Refused::Format)?;
+    let activation = match sizes.activation_function.as_str() {
+        "gelu" => Gelu::Gelu,
+        "gelu_new" | "gelu_pytorch_tanh" => Gelu::GeluTanh,
+        other => {
+            wrong.push(format!("`activation_function` = {other:?}"));
+            Gelu::Gelu
+        }
+    };
+    if !wrong.is_empty() {
+        return Err(Refused::Foreign(wrong));
+    }
+    if model.num_classes.given().is_none() {
+        model.num_classes = Auto::Given(sizes.vocab_size);
+    }
+    let _ = model.d_model.get_or_insert(sizes.n_embd);
+    let _ = model.n_layers.get_or_insert(sizes.n_layer);
+    let _ = model.n_heads.get_or_insert(sizes.n_head);
+    let _ = model.bias.get_or_insert(true);
+    let _ = model.activation.get_or_insert(activation);
+    Ok(())
+}
+
+fn foreign_keys(config: &Config, seq_len: Option<u32>) -> Vec<String> {
+    let width = config.get("n_embd").and_then(Value::as_u64);
+    let is_gpt2 = |value: &Value| value == "gpt2";
+    let is_four_times = |value: &Value| value.as_u64() == width.map(|width| 4 * width);
+    let is_usual = |value: &Value| value.as_f64() == Some(1e-5);
+    let is_on = |value: &Value| value == true;
+    let is_enough = |value: &Value| {
+        value.as_u64().is_some_and(|n| seq_len.is_none_or(|seq_len| n >= u64::from(seq_len)))
+    };
+    foreign(
+        config,
+        &[
+            ("model_type", &is_gpt2),
+            ("n_positions", &is_enough),
+            ("n_inner", &is_four_times),
+            ("layer_norm_epsilon", &is_usual),
+            ("scale_attn_weights", &is_on),
+            ("scale_attn_by_inverse_layer_idx", &is_off),
+            ("add_cross_attention", &is_off),
+            ("tie_word_embeddings", &is_on),
+            ("quantization_config", &is_off),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::completed;
+    use super::*;
+
+    const SIZES: &str = r#""vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12,
+        "n_positions": 1024, "layer_norm_epsilon": 1e-05"#;
+
+    #[test]
+    fn gpt2s_sizes_come_from_the_file() {
+        let rest = r#""model_type": "gpt2", "activation_function": "gelu_new", "n_inner": null"#;
+        let found = completed("gpt", &format!("{{{SIZES}, {rest}}}")).unwrap();
+        assert_eq!((found.d_model, found.n_layers, found.n_heads), (Some(768), Some(12), Some(12)));
+        assert_eq!((found.bias, found.activation), (Some(true), Some(Gelu::GeluTanh)));
+        assert_eq!(found.num_classes, Auto::Given(50_257));
+        assert_eq!(completed("gpt", r#"{"mine": 1}"#).unwrap().d_model, None);
+    }
+
+    #[test]
+    fn what_is_computed_differently_is_refused_by_its_key() {
+        for (keys, says) in [
+            (r#""model_type": "gpt_neox""#, "`model_type` = \"gpt_neox\", which `gpt`"),
+            (r#""n_inner": 100"#, "`n_inner` = 100"),
+            (r#""activation_function": "relu""#, "`activation_function` = \"relu\""),
+            (r#""n_positions": 4"#, "`n_positions` = 4"),
+        ] {
+            let sizes = SIZES.replace(r#""n_positions": 1024, "#, "");
+            let error = completed("gpt", &format!("{{{sizes}, {keys}}}")).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

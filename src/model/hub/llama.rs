@@ -1,0 +1,280 @@
+//! Llama, and what is computed in the same way.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Config, Refused, foreign, is_off, is_one, rope, short};
+use crate::config::schema::Model;
+use crate::config::values::Auto;
+
+/// Sizes. Numbers that are absent have the values that `transformers` gives them.
+#[derive(Deserialize)]
+struct Sizes {
+    vocab_size: u32,
+    hidden_size: u32,
+    intermediate_size: u32,
+    num_hidden_layers: u32,
+    num_attention_heads: u32,
+    num_key_value_heads: Option<u32>,
+    rms_norm_eps: Option<f64>,
+    tie_word_embeddings: Option<bool>,
+}
+
+/// Mistral's, if its file says nothing of them.
+const MISTRALS_KV_HEADS: u32 = 8;
+const MISTRALS_WINDOW: u32 = 4096;
+
+/// Which of the models that are computed as a Llama.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Llama,
+    /// A Llama whose tokens may see a window only.
+    Mistral,
+}
+
+/// The keys that are absent.
+pub(super) fn fill(
+    model: &mut Model,
+    config: &Config,
+    seq_len: Option<u32>,
+) -> Result<(), Refused> {
+    let sizes: Sizes =
+        serde_json::from_value(Value::Object(config.clone())).map_err(Refused::Format)?;
+    let kind = kind(config);
+    let mut wrong: Vec<String> = kind.as_ref().err().into_iter().cloned().collect();
+    wrong.extend(foreign_keys(config, &sizes));
+    let kind = kind.unwrap_or(Kind::Llama);
+    wrong.extend(window(config, kind, seq_len));
+    let rope = rope::read(config, seq_len);
+    wrong.extend(rope.as_ref().err().cloned());
+    let (Ok(rope), true) = (rope, wrong.is_empty()) else { return Err(Refused::Foreign(wrong)) };
+    if model.num_classes.given().is_none() {
+        model.num_classes = Auto::Given(sizes.vocab_size);
+    }
+    let heads = sizes.num_attention_heads;
+    let usual_kv_heads = if kind == Kind::Mistral { MISTRALS_KV_HEADS } else { heads };
+    // `null` means as many as of queries, in both.
+    let kv_heads = match config.get("num_key_value_heads") {
+        Some(Value::Null) => heads,
+        _ => sizes.num_key_value_heads.unwrap_or(usual_kv_heads),
+    };
+    let _ = model.d_model.get_or_insert(sizes.hidden_size);
+    let _ = model.d_ff.get_or_insert(sizes.intermediate_size);
+    let _ = model.n_layers.get_or_insert(sizes.num_hidden_layers);
+    let _ = model.n_heads.get_or_insert(heads);
+    let _ = model.n_kv_heads.get_or_insert(kv_heads);
+    let _ = model.norm_eps.get_or_insert(sizes.rms_norm_eps.unwrap_or(1e-6));
+    let _ = model.tie_word_embeddings.get_or_insert(sizes.tie_word_embeddings.unwrap_or(false));
+    let _ = model.rope_theta.get_or_insert(rope.theta);
+    if model.rope_scaling.rope_type.is_none() {
+        model.rope_scaling = rope.scaling;
+    }
+    Ok(())
+}
+
+/// What the file calls its model; older ones name only the class.
+fn kind(config: &Config) -> Result<Kind, String> {
+    match config.get("model_type") {
+        None | Some(Value::Null) => match config.get("architectures").and_then(|all| all.get(0)) {
+            None => Ok(Kind::Llama),
+            Some(name) if name == "LlamaForCausalLM" => Ok(Kind::Llama),
+            Some(name) if name == "MistralForCausalLM" => Ok(Kind::Mistral),
+            Some(name) => Err(format!("`architectures` = [{name}]")),
+        },
+        Some(name) if name == "llama" => Ok(Kind::Llama),
+        Some(name) if name == "mistral" => Ok(Kind::Mistral),
+        Some(name) => Err(format!("`model_type` = {name}")),
+    }
+}
+
+/// Keys of Llama's own configuration and of those that were made from it, with values that mean something else.
+fn foreign_keys(config: &Config, sizes: &Sizes) -> Vec<String> {
+    let is_silu = |value: &Value| value == "silu" || value == "swish";
+    let is_width = |value: &Value| {
+        let all = value.as_u64().and_then(|d| d.checked_mul(sizes.num_attention_heads.into()));
+        all == Some(sizes.hidden_size.into())
+    };
+    let is_full = |value: &Value| {
+        value.as_array().is_some_and(|all| all.iter().all(|kind| kind == "full_attention"))
+    };
+    // 1 = this layer turns its queries and keys.
+    let is_rope = |value: &Value| value.as_array().is_some_and(|all| all.iter().all(is_one));
+    let never = |_: &Value| false;
+    foreign(
+        config,
+        &[
+            ("hidden_act", &is_silu),
+            ("head_dim", &is_width),
+            ("attention_bias", &is_off),
+            ("mlp_bias", &is_off),
+            ("qkv_bias", &is_off),
+            ("attention_dropout", &is_off),
+            ("pretraining_tp", &is_one),
+            ("partial_rotary_factor", &is_one),
+            ("rope_interleaved", &is_off),
+            ("no_rope_layers", &is_rope),
+            ("layer_types", &is_full),
+            ("embedding_multiplier", &is_one),
+            ("residual_multiplier", &is_one),
+            ("logits_scaling", &is_one),
+            ("attention_multiplier", &never),
+            ("scale_emb", &is_one),
+            ("scale_depth", &never),
+            ("dim_model_base", &never),
+            ("logit_scale", &is_one),
+            ("attn_logit_softcapping", &is_off),
+            ("final_logit_softcapping", &is_off),
+            ("use_qk_norm", &is_off),
+            ("qk_norm", &is_off),
+            ("qk_layernorm", &is_off),
+            ("clip_qkv", &is_off),
+            ("num_experts", &is_off),
+            ("num_local_experts", &is_off),
+            ("quantization_config", &is_off),
+        ],
+    )
+}
+
+/// A window that is shorter than what the model is shown.
+fn window(config: &Config, kind: Kind, seq_len: Option<u32>) -> Option<String> {
+    let usual = Value::from(MISTRALS_WINDOW);
+    let (window, whence) = match (config.get("sliding_window"), kind) {
+        (None, Kind::Llama) | (Some(Value::Null), _) => return None,
+        (None, Kind::Mistral) => (&usual, " (where the file has none)"),
+        (Some(window), _) => (window, ""),
+    };
+    let is_enough = window.as_u64().is_some_and(|n| seq_len.is_some_and(|t| n >= t.into()));
+    (!is_enough).then(|| {
+        let window = short(window);
+        let than = seq_len.map_or_else(String::new, |t| format!(" = {t}"));
+        format!("`sliding_window` = {window}{whence}, less than `data.seq_len`{than}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::completed;
+    use super::*;
+    use crate::config::schema::{RopeScaling, RopeType};
+
+    const SIZES: &str = r#""vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9"#;
+
+    fn with(keys: &str) -> Result<Model, String> {
+        completed("llama", &format!("{{{SIZES}, {keys}}}"))
+    }
+
+    #[test]
+    fn keys_that_are_not_given_come_from_the_file() {
+        let rest = r#""num_key_value_heads": 3, "rope_theta": 100000, "tie_word_embeddings": true,
+            "rope_scaling": null, "hidden_act": "silu", "model_type": "llama", "rope_interleaved": false,
+            "torch_dtype": "bfloat16", "initializer_range": 0.02, "pretraining_tp": 1, "head_dim": 64"#;
+        let found = with(rest).unwrap();
+        assert_eq!((found.d_model, found.d_ff, found.n_layers), (Some(576), Some(99), Some(30)));
+        assert_eq!((found.n_heads, found.n_kv_heads), (Some(9), Some(3)));
+        assert_eq!((found.rope_theta, found.norm_eps), (Some(1e5), Some(1e-6)));
+        assert_eq!(found.tie_word_embeddings, Some(true));
+        assert_eq!(found.num_classes, Auto::Given(49_152));
+        assert_eq!(found.rope_scaling, RopeScaling::default());
+    }
+
+    #[test]
+    fn positions_are_those_of_either_spelling() {
+        let rope = |keys: &str| {
+            let found = with(keys).unwrap();
+            (found.rope_theta.unwrap(), found.rope_scaling)
+        };
+        let plain = RopeScaling::default();
+        let linear = RopeScaling {
+            rope_type: Some(RopeType::Linear),
+            factor: Some(4.0),
+            ..RopeScaling::default()
+        };
+        let llama3 = RopeScaling {
+            rope_type: Some(RopeType::Llama3),
+            factor: Some(8.0),
+            low_freq_factor: Some(1.0),
+            high_freq_factor: Some(4.0),
+            original_max_position_embeddings: Some(8192),
+        };
+        // transformers 5
+        assert_eq!(
+            rope(r#""rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}"#),
+            (5e5, plain.clone())
+        );
+        assert_eq!(
+            rope(
+                r#""rope_theta": 7.0, "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}"#
+            ),
+            (1e4, linear.clone())
+        );
+        let numbers = r#""factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192"#;
+        assert_eq!(
+            rope(&format!(
+                r#""rope_parameters": {{"rope_type": "llama3", "rope_theta": 5e5, {numbers}}}"#
+            )),
+            (5e5, llama3.clone())
+        );
+        // transformers 4, and before
+        assert_eq!(
+            rope(&format!(
+                r#""rope_theta": 5e5, "rope_scaling": {{"rope_type": "llama3", {numbers}}}"#
+            )),
+            (5e5, llama3)
+        );
+        assert_eq!(rope(r#""rope_scaling": {"type": "linear", "factor": 4.0}"#), (1e4, linear));
+        // Windows of 8 tokens are shorter than what would change anything.
+        let dynamic = r#""max_position_embeddings": 2048, "rope_scaling": {"type": "dynamic", "factor": 2.0}"#;
+        assert_eq!(rope(dynamic), (1e4, plain));
+    }
+
+    #[test]
+    fn mistral_is_a_llama_where_its_window_holds_what_is_shown() {
+        let mistral = |keys: &str| with(&format!(r#""model_type": "mistral", {keys}"#));
+        let kv_heads = |keys: &str| mistral(keys).unwrap().n_kv_heads;
+        assert_eq!(kv_heads(r#""sliding_window": null"#), Some(8));
+        assert_eq!(kv_heads(r#""sliding_window": 8, "num_key_value_heads": 3"#), Some(3));
+        assert_eq!(kv_heads(r#""num_key_value_heads": null"#), Some(9), "a window of 4096");
+        let error = mistral(r#""sliding_window": 7"#).unwrap_err();
+        assert!(error.contains("`sliding_window` = 7, less than `data.seq_len` = 8"), "{error}");
+    }
+
+    #[test]
+    fn what_is_computed_differently_is_refused_by_its_key() {
+        for (key, says) in [
+            (r#""rope_scaling": {"rope_type": "llama3"}"#, "`rope_scaling` without `factor`"),
+            (r#""rope_scaling": {"rope_type": "yarn", "factor": 2.0}"#, "`rope_type` = \"yarn\""),
+            (r#""rope_parameters": {"rope_type": "longrope"}"#, "`rope_type` = \"longrope\""),
+            (r#""rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}"#, "partial"),
+            (r#""rope_parameters": {"full_attention": {"rope_theta": 1e4}}"#, "full_attention"),
+            (
+                r#""max_position_embeddings": 4, "rope_scaling": {"type": "dynamic", "factor": 2.0}"#,
+                "`rope_type` = \"dynamic\"",
+            ),
+            (r#""attention_bias": true"#, "`attention_bias`"),
+            (r#""mlp_bias": true"#, "`mlp_bias`"),
+            (r#""hidden_act": "gelu""#, "`hidden_act` = \"gelu\""),
+            (r#""head_dim": 128"#, "`head_dim` = 128"),
+            (r#""pretraining_tp": 2"#, "`pretraining_tp` = 2"),
+            (r#""model_type": "helium""#, "`model_type` = \"helium\", which `llama`"),
+            (r#""architectures": ["Qwen2ForCausalLM"]"#, "Qwen2ForCausalLM"),
+            (r#""quantization_config": {"quant_method": "gptq"}"#, "`quantization_config`"),
+            (r#""layer_types": ["full_attention", "sliding_attention"]"#, "`layer_types`"),
+        ] {
+            let error = with(key).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        let granite = r#""model_type": "granite", "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+            "attention_multiplier": 0.015625, "logits_scaling": 8.0"#;
+        let error = with(granite).unwrap_err();
+        let names =
+            ["granite", "embedding_", "residual_", "attention_multiplier", "logits_scaling"];
+        assert!(names.iter().all(|name| error.contains(name)), "{error}");
+        let smollm3 = r#""model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0]"#;
+        let error = with(smollm3).unwrap_err();
+        assert!(error.contains("`no_rope_layers` = [1,1,1,0]"), "{error}");
+        let error = completed("llama", r#"{"vocab_size": 5}"#).unwrap_err();
+        assert!(error.contains("missing field `hidden_size`"), "{error}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Why weights cannot be started from, in words, and what to do about it.
+
+use std::path::Path;
+
+use super::registry;
+use crate::nn::state_dict::{self, Header, Misfit, Strict, Wanted, fit};
+use crate::plan::ModelPlan;
+
+/// Weights that do not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Unfit {
+    /// Key of the experiment that is wrong.
+    pub key: &'static str,
+    /// What is wrong with it.
+    pub what: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Unfit {
+    const KEY: &'static str = "model.pretrained";
+
+    pub(super) fn of_model(error: &registry::Error) -> Self {
+        Self { key: "model.name", what: error.to_string(), help: None }
+    }
+
+    pub(super) fn of_file(error: state_dict::Error) -> Self {
+        Self { key: Self::KEY, what: error.to_string(), help: error.help() }
+    }
+
+    pub(super) fn of_misfit(path: &Path, misfit: Misfit, help: Option<String>) -> Self {
+        let what = state_dict::Error::misfit(path, misfit).to_string();
+        Self { key: Self::KEY, what, help }
+    }
+
+    pub(super) fn without_head(model: &str) -> Self {
+        let what = format!("`{model}` has no layer that is its head, so every tensor must fit");
+        let help = "use `strict = true`; a model of your own names its head with `Registry::register_with_head`";
+        Self { key: "model.strict", what, help: Some(help.to_owned()) }
+    }
+}
+
+/// The model among `others` that the tensors of `file` are probably of, by their names: few of the names differ from its
+/// own, and far fewer than in `misfit`.
+pub(super) fn likeliest<'a>(
+    others: impl Iterator<Item = (&'a str, Wanted)>,
+    file: &Header,
+    misfit: &Misfit,
+) -> Option<&'a str> {
+    let here = strangers(misfit);
+    let counted = others.map(|(name, wanted)| {
+        let found = fit(&wanted, file, Strict::All).err();
+        (found.as_ref().map_or(0, strangers), name)
+    });
+    let (differ, name) = counted.min_by_key(|(differ, _)| *differ)?;
+    (differ * 10 <= file.len() && differ * 2 < here).then_some(name)
+}
+
+/// Names that only one of both has.
+fn strangers(misfit: &Misfit) -> usize {
+    misfit.missing.len() + misfit.unexpected.len()
+}
+
+/// What to do about weights that do not fit, where that can be told. The names may be those of an`other` model.
+pub(super) fn misfit_help(
+    plan: &ModelPlan,
+    head: &[&str],
+    misfit: &Misfit,
+    other: Option<&str>,
+) -> Option<String> {
+    let keys = || {
+        let lists = misfit.missing.iter().chain(&misfit.unexpected).map(|(key, _)| key);
+        lists.chain(misfit.mismatched.iter().map(|(key, ..)| key))
+    };
+    if let Some(other) = other {
+        return Some(format!("the names are those of `{other}`: use `model.name = \"{other}\"`"));
+    }
+    let is_head = |key: &String| head.iter().any(|prefix| key.starts_with(prefix));
+    if !plan.except_head && misfit.typed.is_empty() && keys().all(is_head) {
+        let help = "only the head differs: `model.strict = \"except_head\"` loads all the rest";
+        return Some(help.to_owned());
+    }
+    let biases = misfit.unexpected.iter().any(|(key, _)| key.ends_with(".bias"));
+    if plan.name == "gpt" && !plan.sequence.bias && biases {
+        return Some("these weights have biases: use `model.bias = true`".to_owned());
+    }
+    if !misfit.mismatched.is_empty() && strangers(misfit) == 0 {
+        return Some("give the model the sizes of these weights in `[model]`".to_owned());
+    }
+    Some("choose weights of this model, or the model that these weights are of".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::Registry;
+    use super::super::registry::tests::plan;
+    use super::*;
+    use crate::nn::state_dict::save_state_dict;
+
+    /// What is said of weights of `of` with `outputs`, for a `model` of 5 outputs.
+    fn told(model: &str, (of, outputs): (&str, usize), except_head: bool) -> Result<(), Unfit> {
+        let registry = Registry::default();
+        let (_, params) = registry.build(&plan(of, &[3, 8, 8], outputs), 1).unwrap();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&save_state_dict(&params).unwrap()).unwrap();
+        let mut plan = plan(model, &[3, 8, 8], 5);
+        (plan.pretrained, plan.except_head) = (Some(file.path().to_owned()), except_head);
+        registry.check_pretrained(&plan)
+    }
+
+    #[test]
+    fn weights_are_compared_before_anything_starts_and_the_remedy_is_told() {
+        assert_eq!(told("resnet8", ("resnet8", 5), false), Ok(()));
+        let help = |model, of| told(model, of, false).unwrap_err().help.unwrap();
+        assert!(help("resnet8", ("resnet8", 7)).contains("`model.strict = \"except_head\"`"));
+        assert_eq!(told("resnet8", ("resnet8", 7), true), Ok(()));
+        assert!(help("resnet8", ("resnet20", 5)).contains("`model.name = \"resnet20\"`"));
+        assert!(help("mlp", ("resnet8", 5)).contains("`model.name = \"resnet8\"`"));
+        let named = told("mlp", ("resnet20", 5), false).unwrap_err();
+        assert!(named.what.contains("more") && named.what.lines().count() == 12, "{named}");
+    }
+
+    #[test]
+    fn every_head_can_differ_and_a_model_without_one_says_so() {
+        for name in ["mlp", "simple_cnn", "resnet20"] {
+            assert_eq!(told(name, (name, 7), true), Ok(()), "{name}");
+            assert!(told(name, (name, 7), false).is_err(), "{name}");
+        }
+        let mut registry = Registry::default();
+        registry.register("mine", super::super::mlp::build);
+        let mut mine = plan("mine", &[4], 5);
+        (mine.pretrained, mine.except_head) = (Some("absent".into()), true);
+        let unfit = registry.check_pretrained(&mine).unwrap_err();
+        assert_eq!(unfit.key, "model.strict");
+        assert!(unfit.what.starts_with("`mine` has no layer that is its head"), "{unfit}");
+    }
+
+    #[test]
+    fn a_file_that_is_absent_or_a_pickle_is_told_at_its_key() {
+        let mut plan = plan("mlp", &[4], 5);
+        plan.pretrained = Some("absent.safetensors".into());
+        let unfit = Registry::default().check_pretrained(&plan).unwrap_err();
+        assert!(unfit.what.starts_with("`absent.safetensors` cannot be read: No such"), "{unfit}");
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"PK\x03\x04\0\0\0\0").unwrap();
+        plan.pretrained = Some(file.path().to_owned());
+        let unfit = Registry::default().check_pretrained(&plan).unwrap_err();
+        assert!(unfit.help.unwrap().contains("torch.load"));
+    }
+}

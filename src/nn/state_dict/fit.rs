@@ -1,0 +1,329 @@
+//! Names and shapes of a model, and those of a file -> which tensor comes from where, or all that differs. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use safetensors::Dtype;
+
+use super::{KeyShape, LoadReport, Strict, is_adapter};
+use crate::nn::Params;
+
+/// End of the names of counters.
+pub(super) const COUNTER: &str = "num_batches_tracked";
+/// What a file may hold although nothing needs it: counters, the angles of old Llama files, and the causal masks of old
+/// GPT-2 files.
+const DERIVED: [&str; 4] = [COUNTER, "rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"];
+/// Weights of GPT-2 that `transformers` holds as (inputs, outputs). The first, whose sides differ, tells.
+const CONV1D: [&str; 4] =
+    [".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"];
+/// A row for each position, of which a model for shorter texts has the first ones only.
+const POSITIONS: &str = ".wpe.weight";
+/// What wrappers of PyTorch put before the names of a model: `DistributedDataParallel` and `torch.compile`.
+const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
+
+/// What a model wants of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Parameters, then buffers, in registration order.
+    pub tensors: Vec<KeyShape>,
+    /// Another name of a parameter, and the parameter's.
+    pub aliases: Vec<(String, String)>,
+    /// Whole numbers that are taken if they are there.
+    pub counters: Vec<String>,
+}
+
+impl Wanted {
+    /// Those of a built or a described model.
+    pub fn of(params: &Params) -> Self {
+        let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
+        let parameters = params.parameters().iter().map(|p| key(p.name(), p.shape()));
+        let buffers = params.buffers().iter().map(|b| key(b.name(), b.shape()));
+        let alias =
+            |(name, param): &(String, crate::nn::Param)| (name.clone(), param.name().to_owned());
+        Self {
+            tensors: parameters.chain(buffers).collect(),
+            aliases: params.aliases().iter().map(alias).collect(),
+            counters: params.counters().iter().map(|c| c.name().to_owned()).collect(),
+        }
+    }
+
+    /// The first component, with its dot, if all tensors have the same.
+    fn shared_component(&self) -> Option<String> {
+        let components: BTreeSet<Option<&str>> = self
+            .tensors
+            .iter()
+            .map(|(name, _)| name.split_once('.').map(|(first, _)| first))
+            .collect();
+        match components.into_iter().collect::<Vec<_>>()[..] {
+            [Some(only)] => Some(format!("{only}.")),
+            _ => None,
+        }
+    }
+}
+
+/// What a file says of one of its tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Of its numbers.
+    pub dtype: Dtype,
+    /// Of the tensor.
+    pub shape: Vec<usize>,
+}
+
+/// The tensors of a file by their keys.
+pub type Header = BTreeMap<String, Held>;
+
+/// How the numbers of a tensor lie in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As in the model.
+    Same,
+    /// Rows and columns exchanged.
+    Transposed,
+    /// With more rows, of which the first ones are taken.
+    FirstRows,
+}
+
+/// Where a tensor of the model comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The file's key.
+    pub key: String,
+    /// Its layout there.
+    pub layout: Layout,
+}
+
+/// A file that fits.
+#[derive(Debug, Default)]
+pub struct Fit {
+    /// For each tensor that is wanted; `None` = it keeps its values.
+    pub origins: Vec<Option<Origin>>,
+    /// For each counter that is wanted.
+    pub counters: Vec<Option<String>>,
+    /// Keys of two tensors of the file that must hold the same numbers: the first is another name of the second.
+    pub twins: Vec<(String, String)>,
+    /// What is taken and what is not.
+    pub report: LoadReport,
+}
+
+/// All that differs.
+#[derive(Debug, Default)]
+pub struct Misfit {
+    /// The model's tensors that the file lacks.
+    pub missing: Vec<KeyShape>,
+    /// The file's tensors that the model lacks.
+    pub unexpected: Vec<KeyShape>,
+    /// Tensors whose shapes differ: key, the model's, the file's.
+    pub mismatched: Vec<(String, Vec<usize>, Vec<usize>)>,
+    /// Tensors that are not floating-point numbers.
+    pub typed: Vec<(String, Dtype)>,
+}
+
+/// Compares `header` with what is `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped from keys; if all of
+/// the model's keys share a first component (`resnet18.`) that none of the file's has, it is put before them.
+///
+/// # Errors
+///
+/// Keys, shapes or types differ.
+pub fn fit(wanted: &Wanted, header: &Header, strict: Strict<'_>) -> Result<Fit, Misfit> {
+    let mut comparing = Comparing::new(renamed(wanted, header), strict);
+    comparing.take_aliases(wanted);
+    let is_conv1d = comparing.is_conv1d(wanted);
+    for (name, shape) in &wanted.tensors {
+        let origin = comparing.take(name, shape, is_conv1d);
+        comparing.fit.origins.push(origin);
+    }
+    for name in &wanted.counters {
+        let key = comparing.take_counter(name);
+        comparing.fit.counters.push(key);
+    }
+    comparing.finish()
+}
+
+/// The key of a tensor without what wrappers put into it.
+pub(super) fn unwrapped(key: &str) -> String {
+    let mut rest = key;
+    while let Some(inner) = WRAPPERS.iter().find_map(|wrapper| rest.strip_prefix(wrapper)) {
+        rest = inner;
+    }
+    rest.replace("._orig_mod.", ".")
+}
+
+/// The file's tensors under the model's keys, each with its own key.
+fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str, &'a Held)> {
+    let plain: Vec<(String, (&str, &Held))> =
+        header.iter().map(|(key, held)| (unwrapped(key), (key.as_str(), held))).collect();
+    let prefix = wanted
+        .shared_component()
+        .filter(|prefix| !plain.iter().any(|(key, _)| key.starts_with(prefix)))
+        .unwrap_or_default();
+    let is_alias = |key: &str| wanted.aliases.iter().any(|(alias, _)| alias == key);
+    let ours = |key: String| if is_alias(&key) { key } else { format!("{prefix}{key}") };
+    plain.into_iter().map(|(key, held)| (ours(key), held)).collect()
+}
+
+/// What is left of the file, and what was found.
+struct Comparing<'a> {
+    file: BTreeMap<String, (&'a str, &'a Held)>,
+    strict: Strict<'a>,
+    fit: Fit,
+    misfit: Misfit,
+}
+
+impl<'a> Comparing<'a> {
+    fn new(file: BTreeMap<String, (&'a str, &'a Held)>, strict: Strict<'a>) -> Self {
+        Self { file, strict, fit: Fit::default(), misfit: Misfit::default() }
+    }
+
+    /// Another name of a parameter stands for it where the file lacks that; where it has both, they must be equal.
+    fn take_aliases(&mut self, wanted: &Wanted) {
+        for (alias, name) in &wanted.aliases {
+            let Some(found) = self.file.remove(alias) else { continue };
+            match self.file.get(name) {
+                None => drop(self.file.insert(name.clone(), found)),
+                Some(same) if same.1 == found.1 => {
+                    self.fit.twins.push((found.0.to_owned(), same.0.to_owned()));
+                }
+                Some(_) => drop(self.file.insert(alias.clone(), found)),
+            }
+        }
+    }
+
+    /// Whether linear layers stand in the file as `transformers` holds those of GPT-2.
+    fn is_conv1d(&self, wanted: &Wanted) -> bool {
+        let mut telling = wanted.tensors.iter().filter(|(name, _)| name.ends_with(CONV1D[0]));
+        telling.next().is_some_and(|(name, shape)| {
+            let theirs = self.file.get(name).map(|(_, held)| held.shape.as_slice());
+            matches!((&shape[..], theirs), (&[a, b], Some(&[c, d])) if a != b && [a, b] == [d, c])
+        })
+    }
+
+    /// Where the tensor `name` comes from; `None` if from nowhere.
+    fn take(&mut self, name: &str, shape: &[usize], is_conv1d: bool) -> Option<Origin> {
+        let free = self.may_differ(name);
+        match self.file.remove(name) {
+            Some((key, held)) => match layout(name, shape, &held.shape, is_conv1d) {
+                Some(layout) => {
+                    self.fit.report.loaded += 1;
+                    if !matches!(held.dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16) {
+                        self.misfit.typed.push((name.to_owned(), held.dtype));
+                    }
+                    return Some(Origin { key: key.to_owned(), layout });
+                }
+                None if free => self.fit.report.ignored.push(name.to_owned()),
+                None => {
+                    let theirs = held.shape.clone();
+                    self.misfit.mismatched.push((name.to_owned(), shape.to_vec(), theirs));
+                }
+            },
+            None if free || is_adapter(name) => {}
+            None => self.misfit.missing.push((name.to_owned(), shape.to_vec())),
+        }
+        if free || is_adapter(name) {
+            self.fit.report.kept.push(name.to_owned());
+        }
+        None
+    }
+
+    fn take_counter(&mut self, name: &str) -> Option<String> {
+        let (key, held) = self.file.remove(name)?;
+        if held.dtype == Dtype::I64 && held.shape.iter().product::<usize>() == 1 {
+            return Some(key.to_owned());
+        }
+        self.fit.report.ignored.push(name.to_owned());
+        None
+    }
+
+    fn may_differ(&self, key: &str) -> bool {
+        match self.strict {
+            Strict::All => false,
+            Strict::ExceptHead(head) => head.iter().any(|prefix| key.starts_with(prefix)),
+        }
+    }
+
+    /// What is left is not the model's.
+    fn finish(mut self) -> Result<Fit, Misfit> {
+        for (key, (_, held)) in &self.file {
+            if self.may_differ(key) || DERIVED.iter().any(|end| key.ends_with(end)) {
+                self.fit.report.ignored.push(key.clone());
+            } else {
+                self.misfit.unexpected.push((key.clone(), held.shape.clone()));
+            }
+        }
+        let Misfit { missing, unexpected, mismatched, typed } = &self.misfit;
+        let fits = [missing.len(), unexpected.len(), mismatched.len(), typed.len()] == [0; 4];
+        if fits { Ok(self.fit) } else { Err(self.misfit) }
+    }
+}
+
+/// How numbers of shape `theirs` become those of `ours`; `None` if they cannot.
+fn layout(name: &str, ours: &[usize], theirs: &[usize], is_conv1d: bool) -> Option<Layout> {
+    let turned = is_conv1d && CONV1D.iter().any(|end| name.ends_with(end));
+    match (ours, theirs) {
+        (&[a, b], &[c, d]) if turned => ([a, b] == [d, c]).then_some(Layout::Transposed),
+        (ours, theirs) if ours == theirs => Some(Layout::Same),
+        (&[rows, width], &[more, same]) if name.ends_with(POSITIONS) && width == same => {
+            (more > rows).then_some(Layout::FirstRows)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(tensors: &[(&str, &[usize])]) -> Wanted {
+        let key = |(name, shape): &(&str, &[usize])| ((*name).to_owned(), shape.to_vec());
+        Wanted { tensors: tensors.iter().map(key).collect(), ..Wanted::default() }
+    }
+
+    fn header(tensors: &[(&str, &[usize])]) -> Header {
+        let held = |shape: &[usize]| Held { dtype: Dtype::F32, shape: shape.to_vec() };
+        tensors.iter().map(|(key, shape)| ((*key).to_owned(), held(shape))).collect()
+    }
+
+    #[test]
+    fn wrappers_are_stripped_wherever_they_stand() {
+        for key in ["fc.weight", "module.fc.weight", "_orig_mod.fc.weight"] {
+            assert_eq!(unwrapped(key), "fc.weight");
+        }
+        assert_eq!(unwrapped("module._orig_mod.fc.weight"), "fc.weight");
+        assert_eq!(unwrapped("_orig_mod.module.fc.weight"), "fc.weight");
+        assert_eq!(unwrapped("encoder._orig_mod.fc.weight"), "encoder.fc.weight");
+        let model = wanted(&[("resnet18.fc.weight", &[2, 3])]);
+        let file = header(&[("_orig_mod.fc.weight", &[2, 3])]);
+        let found = fit(&model, &file, Strict::All).unwrap();
+        let origin = Origin { key: "_orig_mod.fc.weight".to_owned(), layout: Layout::Same };
+        assert_eq!(found.origins, [Some(origin)]);
+    }
+
+    #[test]
+    fn gpt2s_linear_layers_are_turned_if_the_one_that_is_not_square_says_so() {
+        let model = wanted(&[
+            ("transformer.wpe.weight", &[4, 2]),
+            ("transformer.h.0.attn.c_attn.weight", &[6, 2]),
+            ("transformer.h.0.attn.c_proj.weight", &[2, 2]),
+            ("transformer.h.0.mlp.c_fc.weight", &[8, 2]),
+        ]);
+        let layouts = |c_attn: &[usize], c_fc: &[usize], positions: usize| {
+            let file = header(&[
+                ("wpe.weight", &[positions, 2]),
+                ("h.0.attn.c_attn.weight", c_attn),
+                ("h.0.attn.c_proj.weight", &[2, 2]),
+                ("h.0.mlp.c_fc.weight", c_fc),
+                ("h.0.attn.bias", &[1, 1, 9, 9]),
+            ]);
+            let found =
+                fit(&model, &file, Strict::All).map_err(|misfit| misfit.mismatched.len())?;
+            Ok(found.origins.into_iter().map(|origin| origin.unwrap().layout).collect::<Vec<_>>())
+        };
+        use Layout::{FirstRows, Same, Transposed};
+        assert_eq!(
+            layouts(&[2, 6], &[2, 8], 9),
+            Ok(vec![FirstRows, Transposed, Transposed, Transposed])
+        );
+        assert_eq!(layouts(&[6, 2], &[8, 2], 4), Ok(vec![Same; 4]));
+        assert_eq!(layouts(&[6, 2], &[2, 8], 4), Err(1), "both ways at once");
+        assert_eq!(layouts(&[6, 2], &[8, 2], 3), Err(1), "fewer positions");
+    }
+}

@@ -1,0 +1,169 @@
+//! Every kind of data with every model: a pair takes a step, or is refused before anything starts, with what the model
+//! takes and what the data is.
+
+use candle_core::{Device, Tensor};
+use ddprun::model::Registry;
+use hound::{SampleFormat, WavSpec, WavWriter};
+use serde_json::json;
+
+use crate::lab::Lab;
+
+/// A name, its `[data]`, and the loss for which its targets are.
+const DATA: [(&str, &str, &str); 11] = [
+    (
+        "shapes",
+        "name = \"shapes\"\ndir = \"shapes\"\nclasses = 2\ntrain_per_class = 2\nval_per_class = 1\nimage_size = 32",
+        "cross_entropy",
+    ),
+    (
+        "image_folder",
+        "name = \"image_folder\"\ntrain_dir = \"shapes/train\"\nval_dir = \"shapes/val\"\n\
+         transforms.train = [{ name = \"resize\", size = [32, 32] }]\n\
+         transforms.val = [{ name = \"resize\", size = [32, 32] }]",
+        "cross_entropy",
+    ),
+    ("mnist", "name = \"mnist\"\ndir = \"mnist\"", "cross_entropy"),
+    (
+        "classes",
+        "name = \"csv\"\ntrain_file = \"table.csv\"\nval_file = \"table.csv\"\ntarget = \"y\"",
+        "cross_entropy",
+    ),
+    (
+        "numbers",
+        "name = \"csv\"\ntrain_file = \"table.csv\"\nval_file = \"table.csv\"\ntarget = \"y\"",
+        "mse",
+    ),
+    (
+        "series",
+        "name = \"csv_forecast\"\nfile = \"series.csv\"\nseq_len = 48\npred_len = 24",
+        "mse",
+    ),
+    ("text", "name = \"tokens\"\nfile = \"text.txt\"\nseq_len = 8", "cross_entropy"),
+    (
+        "instructions",
+        "name = \"instructions\"\nfile = \"alpaca.json\"\ntokenizer = \"tokenizer.json\"\nseq_len = 16\nval_ratio = 0.5",
+        "cross_entropy",
+    ),
+    ("trajectories", "name = \"trajectories\"\nfile = \"runs.npz\"\nval_ratio = 0.5", "mse"),
+    ("push_t_like", "name = \"push_t_like\"\nepisodes = 4\nval_ratio = 0.5", "mse"),
+    ("speech", "name = \"speech\"\ntrain_dir = \"speech\"\nval_dir = \"speech\"", "cross_entropy"),
+];
+
+/// Small sizes of a model.
+fn sizes(model: &str) -> &'static str {
+    match model {
+        "mlp" => "hidden = [4]",
+        "gpt" => "d_model = 8\nn_heads = 2\nn_layers = 1",
+        "llama" | "itransformer" | "patchtst" => "d_model = 8\nn_heads = 2\nn_layers = 1\nd_ff = 8",
+        "timebridge" => "d_model = 8\nn_heads = 2\nd_ff = 8",
+        "diffusion_policy" => {
+            "down_dims = [8, 16]\ndiffusion_step_embed_dim = 8\nn_groups = 4\nnum_inference_steps = 2"
+        }
+        "nest" => {
+            "d_model = 8\nn_heads = 2\nn_layers = 1\nsubsampling_channels = 4\ncodebook_size = 8"
+        }
+        "fastconformer" => "d_model = 8\nn_heads = 2\nn_layers = 1\nsubsampling_channels = 4",
+        "graph" => "layers = [{ name = \"flatten\" }, { name = \"linear\" }]",
+        _ => "",
+    }
+}
+
+/// All data but what is generated.
+fn lab() -> Lab {
+    let lab = Lab::new();
+    for split in ["train", "t10k"] {
+        let head =
+            |numbers: &[u32]| numbers.iter().flat_map(|n| n.to_be_bytes()).collect::<Vec<_>>();
+        let images = [head(&[0x803, 4, 28, 28]), vec![9; 4 * 28 * 28]].concat();
+        lab.write(&format!("mnist/{split}-images-idx3-ubyte"), images);
+        let labels = [head(&[0x801, 4]), vec![0, 1, 0, 1]].concat();
+        lab.write(&format!("mnist/{split}-labels-idx1-ubyte"), labels);
+    }
+    lab.write("table.csv", format!("a,b,y\n{}", "1,2,0\n2,1,1\n".repeat(4)));
+    let row = |i: usize| format!("2020-01-01,{},{}\n", i % 7, i % 5);
+    lab.write("series.csv", format!("date,a,b\n{}", (0..400).map(row).collect::<String>()));
+    lab.write("text.txt", "to be, or not to be\n".repeat(20));
+    let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 8];
+    lab.write("alpaca.json", json!(entries).to_string());
+    let vocabulary = json!({"<|endoftext|>": 0, "a": 1, "b": 2});
+    let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
+    lab.write("tokenizer.json", tokenizer.to_string());
+    write_runs(&lab);
+    write_speech(&lab);
+    lab
+}
+
+/// Four episodes of 30 steps.
+fn write_runs(lab: &Lab) {
+    let cpu = &Device::Cpu;
+    let numbers = |n: usize| (0..120 * n).map(|i| (i % 11) as f32).collect::<Vec<_>>();
+    let starts: Vec<u8> = (0..120).map(|step| u8::from(step % 30 == 0)).collect();
+    let arrays = [
+        ("obs", Tensor::from_vec(numbers(3), (120, 3), cpu).unwrap()),
+        ("actions", Tensor::from_vec(numbers(2), (120, 2), cpu).unwrap()),
+        ("episode_starts", Tensor::from_vec(starts, 120, cpu).unwrap()),
+    ];
+    Tensor::write_npz(&arrays, lab.write("runs.npz", "")).unwrap();
+}
+
+/// Half a second of silence for each of two digits, twice.
+fn write_speech(lab: &Lab) {
+    let spec = WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: SampleFormat::Int,
+    };
+    for (digit, take) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let path = lab.write(&format!("speech/{digit}_voice_{take}.wav"), "");
+        let mut file = WavWriter::create(path, spec).unwrap();
+        (0..4000).for_each(|_| file.write_sample(0i16).unwrap());
+        file.finalize().unwrap();
+    }
+}
+
+#[test]
+fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
+    let lab = lab();
+    let registry = Registry::default();
+    let (mut trained, mut refused) = (Vec::new(), 0);
+    for (kind, data, loss) in DATA {
+        for model in registry.names() {
+            let text = format!(
+                "[experiment]\nname = \"pair\"\n[model]\nname = \"{model}\"\n{}\n[data]\n{data}\nnum_workers = 0\n\
+                 [train]\nsteps = 1\nbatch_size = 2\n[loss]\nname = \"{loss}\"\n[optimizer]\nname = \"sgd\"\nlr = 1e-9\n\
+                 [distributed]\ndevices = 1\nthreads_per_rank = 1\n[logging]\nsinks = [\"jsonl\"]\n",
+                sizes(model)
+            );
+            lab.write("pair.toml", text);
+            // Large ones see images of one kind only.
+            let is_large = ["resnet34", "resnet50", "resnet18_animals90"].contains(&model);
+            let verb = if is_large && kind != "shapes" { &["plan"][..] } else { &[] };
+            let ended = lab.run(&[verb, &["pair.toml"]].concat());
+            match ended.code {
+                0 => trained.push((model, kind)),
+                2 => {
+                    let told = ended.stderr.replace('\n', " ");
+                    assert!(told.contains("nothing was started"), "{model} {kind}: {told}");
+                    let says = told.contains(&format!("`{model}` takes")) || model == "graph";
+                    assert!(says, "{model} {kind}: {told}");
+                    refused += 1;
+                }
+                _ => panic!("{model} on {kind}: {ended:?}"),
+            }
+        }
+    }
+    for pair in [("mlp", "shapes"), ("mlp", "numbers"), ("mlp", "series"), ("mlp", "trajectories")]
+    {
+        assert!(trained.contains(&pair), "{trained:?}");
+    }
+    for pair in [("gpt", "text"), ("llama", "instructions"), ("dlinear", "series")] {
+        assert!(trained.contains(&pair), "{trained:?}");
+    }
+    for pair in [("diffusion_policy", "push_t_like"), ("nest", "speech"), ("graph", "classes")] {
+        assert!(trained.contains(&pair), "{trained:?}");
+    }
+    assert_eq!(trained.len() + refused, DATA.len() * registry.names().len());
+}
