@@ -11,7 +11,7 @@ use crate::experiments::{BASE, SLOW};
 use crate::lab::{Lab, children};
 use crate::machines::end;
 use crate::resume::{bits, undisturbed};
-use crate::running::{Running, spawn};
+use crate::running::{Ended, Running, spawn};
 
 /// A launch of torchrun, whose run id is "none" as long as its user gives no other.
 struct Torchrun {
@@ -80,6 +80,12 @@ every = "1 step"
 sinks = ["jsonl"]
 "#;
 
+fn all_have_code(code: i32, ended: &[Ended]) {
+    for ended in ended {
+        ended.has_code(code);
+    }
+}
+
 fn runs(lab: &Lab) -> usize {
     children(&lab.path("logs/small")).len()
 }
@@ -96,7 +102,7 @@ fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     // At once, and not at the deadline: that would say "no sign of rank 1".
     ended[0].says(&["error: rank 0: rank 0 ended the group: rank 1 (pid ", ") died"]);
     let again = end(launch.start(&lab, 1, &["small.toml"]));
-    again.iter().for_each(|ended| ended.has_code(0));
+    all_have_code(0, &again);
     again[0].says(&["torchrun has started the ranks again (restart 1): continuing run "]);
     assert_eq!(runs(&lab), 1);
     bits(&lab).must_be(undisturbed());
@@ -108,17 +114,17 @@ fn another_launch_of_torchrun_with_the_same_run_id_begins_a_run_of_its_own() {
     let lab = Lab::with(BASE);
     let first = Torchrun::new(Some("none_a1"));
     for restarts in [0, 0] {
-        end(first.start(&lab, restarts, &["small.toml"])).iter().for_each(|e| e.has_code(0));
+        all_have_code(0, &end(first.start(&lab, restarts, &["small.toml"])));
     }
     assert_eq!(runs(&lab), 2, "its first attempt never continues a run");
     // Its first attempt died before it had a run.
     let ended = end(Torchrun::new(Some("none_b2")).start(&lab, 1, &["small.toml"]));
-    ended.iter().for_each(|ended| ended.has_code(0));
+    all_have_code(0, &ended);
     ended[0].says(&["(restart 1): it had begun no run in `logs/small`, so this is a new one"]);
     assert_eq!(runs(&lab), 3);
     // Without its folder nobody can tell; rank 0 says so for all.
     let ended = end(Torchrun::new(None).start(&lab, 1, &["small.toml"]));
-    ended.iter().for_each(|ended| ended.has_code(2));
+    all_have_code(2, &ended);
     ended[0].says(&[
         "it is unclear which run of `none` it had begun:",
         "do: ",
@@ -149,7 +155,7 @@ fn the_number_of_ranks_is_the_launchers_and_rank_0_says_so() {
     let lab = Lab::with(BASE);
     let launch = Torchrun::new(Some("none_a1"));
     let ended = end(launch.start(&lab, 0, &["small.toml", "distributed.devices=1"]));
-    ended.iter().for_each(|ended| ended.has_code(0));
+    all_have_code(0, &ended);
     let line = "the launcher started 2 ranks, which overrides `distributed.devices = 1`";
     ended[0].says(&[line]);
     assert!(!ended[1].stderr.contains("overrides"), "{}", ended[1].stderr);
@@ -185,7 +191,7 @@ fn what_all_ranks_refuse_is_said_once() {
         (&["missing.toml"], "missing.toml"),
     ] {
         let ended = end(Torchrun::new(Some("none_a1")).start(&lab, 0, args));
-        ended.iter().for_each(|ended| ended.has_code(2));
+        all_have_code(2, &ended);
         ended[0].says(&[words]);
         assert_eq!(ended[1].stderr, "", "{words}");
     }
