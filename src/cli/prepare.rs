@@ -105,7 +105,10 @@ pub(crate) fn check_weights(
 ) -> Result<(), Problems> {
     registry.check_pretrained(&plan.model).map_err(|unfit| {
         let problem = loaded.problem(unfit.key, unfit.what);
-        unfit.help.map_or(problem.clone(), |help| problem.help(help)).into()
+        match unfit.help {
+            Some(help) => problem.help(help).into(),
+            None => problem.into(),
+        }
     })
 }
 

@@ -62,7 +62,7 @@ fn strangers(misfit: &Misfit) -> usize {
     misfit.missing.len() + misfit.unexpected.len()
 }
 
-/// What to do about weights that do not fit, where that can be told. The names may be those of an`other` model.
+/// What to do about weights that do not fit, where that can be told. The names may be those of an `other` model.
 pub(super) fn misfit_help(
     plan: &ModelPlan,
     head: &[&str],

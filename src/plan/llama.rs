@@ -249,7 +249,7 @@ mod tests {
                 "{frequency}: {found} {expected}"
             );
             let kind = match found / frequency {
-                ratio if ratio == 1.0 => 0,
+                ratio if (ratio - 1.0).abs() < 1e-12 => 0,
                 ratio if (ratio - 0.125).abs() < 1e-12 => 2,
                 _ => 1,
             };

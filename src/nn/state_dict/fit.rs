@@ -299,6 +299,7 @@ mod tests {
 
     #[test]
     fn gpt2s_linear_layers_are_turned_if_the_one_that_is_not_square_says_so() {
+        use Layout::{FirstRows, Same, Transposed};
         let model = wanted(&[
             ("transformer.wpe.weight", &[4, 2]),
             ("transformer.h.0.attn.c_attn.weight", &[6, 2]),
@@ -317,7 +318,6 @@ mod tests {
                 fit(&model, &file, Strict::All).map_err(|misfit| misfit.mismatched.len())?;
             Ok(found.origins.into_iter().map(|origin| origin.unwrap().layout).collect::<Vec<_>>())
         };
-        use Layout::{FirstRows, Same, Transposed};
         assert_eq!(
             layouts(&[2, 6], &[2, 8], 9),
             Ok(vec![FirstRows, Transposed, Transposed, Transposed])
