@@ -11,6 +11,7 @@
 //!         Evaluated            every `validation.every`
 //!         Saved                when a checkpoint of `checkpoint.every` is on disk, some steps later
 //!         Straggler            when the others waited for one rank in most of 20 steps
+//!         Unreadable           when samples of an evaluation, or of the epoch, cannot be read
 //!         Warned               whenever something is worth a look
 //!     EpochDone
 //! Tested                       once, if the data has a test part or a simulation
@@ -48,7 +49,7 @@ pub enum Event {
         /// Loss scale from here on; `None` without a scaler.
         loss_scale: Option<f64>,
     },
-    /// The validation data was evaluated, each sample exactly once.
+    /// The validation data was evaluated, each sample that can be read exactly once.
     Evaluated(Evaluated),
     /// An epoch is over.
     EpochDone(EpochDone),
@@ -64,6 +65,8 @@ pub enum Event {
     },
     /// The samples of an epoch were dealt out to the ranks.
     Partitioned(Partitioned),
+    /// Samples that cannot be read were replaced in training, or left out of an evaluation.
+    Unreadable(Unreadable),
     /// A rank comes late to the reductions, so that the others wait for it.
     Straggler(Straggler),
     /// The run is over.
@@ -147,6 +150,23 @@ pub struct Partitioned {
     pub repeated: u64,
 }
 
+/// Samples of an epoch or an evaluation that cannot be read, over all ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreadable {
+    /// "training", "validation" or "test".
+    pub split: String,
+    /// Finished steps.
+    pub step: u64,
+    /// Counted from 1.
+    pub epoch: u64,
+    /// Samples of the epoch so far, or of the evaluation.
+    pub samples: u64,
+    /// Those of them that cannot be read.
+    pub unreadable: u64,
+    /// What is wrong with the first of them.
+    pub first: Vec<String>,
+}
+
 /// A rank for which the others wait, step after step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Straggler {
@@ -173,7 +193,7 @@ pub struct Evaluated {
     /// `val/loss`, `val/accuracy`, `test/mse` ...
     #[serde(deserialize_with = "nulls_are_nan")]
     pub metrics: BTreeMap<String, f64>,
-    /// Samples, each counted once.
+    /// Samples that were evaluated, each counted once.
     pub samples: u64,
 }
 
@@ -306,6 +326,7 @@ impl Event {
             Self::Saved(saved) => Some(saved.step),
             Self::Partitioned(partitioned) => Some(partitioned.step),
             Self::Straggler(straggler) => Some(straggler.step),
+            Self::Unreadable(unreadable) => Some(unreadable.step),
             Self::Finished(finished) => Some(finished.step),
             Self::Warned { .. } => None,
         }

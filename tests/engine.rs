@@ -271,7 +271,7 @@ fn val_loss(engine: &mut Engine, plan: &Plan, rank: Rank) -> f64 {
     let chunks: Vec<_> = evaluation_chunks(N_VAL, plan.val_batch_size, world, rank).collect();
     let mut next = chunks.iter();
     let mut batches = || Ok(batch(plan, &next.next().unwrap().samples));
-    engine.evaluate(Split::Val, &chunks, &mut batches).unwrap()["val/loss"]
+    engine.evaluate(Split::Val, &chunks, &mut batches).unwrap().metrics["val/loss"]
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         num_workers: 0,
         prefetch_factor: 1,
         on_bad_sample: OnBadSample::Error,
+        max_bad_fraction: 0.1,
         train_transforms: vec![],
         val_transforms: vec![],
     };

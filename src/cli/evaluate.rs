@@ -10,8 +10,10 @@ use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
 use crate::cli::prepare::{ALONE, find_best_run, generate, prepare};
 use crate::cli::{Refusal, to_stdout};
+use crate::event::Event;
 use crate::model::Registry;
 use crate::record::text::metric;
+use crate::record::{Context, line, say};
 use crate::worker::{self, exit};
 
 /// The best checkpoint in a run's folder of them; the newest if it is asked for or no best one is kept.
@@ -31,7 +33,8 @@ pub(crate) fn evaluate(args: &EvalArgs, registry: &Registry) -> Result<u8, Refus
     }
     let description = find_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
-    let metrics = worker::evaluate(&description.plan, Some(&opened), registry).map_err(failed)?;
+    let measured = worker::evaluate(&description.plan, Some(&opened), registry);
+    let metrics = told(measured.map_err(failed)?);
     let step = opened.state.step;
     print(args, &metrics, &format!("step {step}\n"), json!({ "step": step, "metrics": metrics }))
 }
@@ -49,7 +52,15 @@ fn of_weights(weights: &Path, args: &EvalArgs, registry: &Registry) -> Result<Me
     generate(&prepared)?;
     // Averages are made in training.
     prepared.plan.ema = None;
-    worker::evaluate(&prepared.plan, None, registry).map_err(failed)
+    worker::evaluate(&prepared.plan, None, registry).map(told).map_err(failed)
+}
+
+/// The metrics, after it was said what could not be read.
+fn told(measured: worker::Measured) -> Metrics {
+    for unreadable in measured.unreadable {
+        line(&Event::Unreadable(unreadable), &Context::default()).iter().for_each(|text| say(text));
+    }
+    measured.metrics
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]

@@ -54,12 +54,14 @@ impl std::fmt::Display for Change {
 
 /// Keys that may change when a run is continued, because no number of the finished part depends on them;
 /// a table stands for all of its keys.
-pub const SAFE_ON_RESUME: [&str; 18] = [
+pub const SAFE_ON_RESUME: [&str; 20] = [
     "train.epochs",
     "train.steps",
     "train.time",
     "data.num_workers",
     "data.prefetch_factor",
+    "data.on_bad_sample",
+    "data.max_bad_fraction",
     "distributed.devices",
     "distributed.min_world_size",
     "distributed.threads_per_rank",

@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 
 use crate::data::caught::panic_message;
 use crate::data::error::{Error, SampleError};
-use crate::data::loader::{Loaded, Request, Settings};
+use crate::data::loader::{Loaded, Request, Settings, Unreadable};
 use crate::data::{Batch, Dataset, IGNORED, IGNORED_LABEL, Target};
 use crate::failpoint;
 use crate::plan::OnBadSample;
@@ -27,20 +27,21 @@ pub(crate) fn load(
     let mut values = Vec::with_capacity(size * request.samples.len());
     let mut targets = Vec::with_capacity(request.samples.len());
     let mut samples = Vec::with_capacity(request.samples.len());
-    let mut substituted = Vec::new();
+    let mut unreadable = Vec::new();
     for &sample in &request.samples {
         if cancelled() {
             break;
         }
         let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
-        substituted.extend(found.warning);
+        unreadable.extend(found.warning);
         if let Some((sample, target)) = found.sample {
             samples.push(sample);
             targets.push(target);
         }
     }
-    let batch = to_batch(dataset, values, &targets, samples)?;
-    Ok(Loaded { batch, substituted })
+    let mut batch = to_batch(dataset, values, &targets, samples)?;
+    batch.unreadable = unreadable.len() as u64;
+    Ok(Loaded { batch, unreadable })
 }
 
 /// What a requested sample became.
@@ -48,7 +49,7 @@ struct Found {
     /// The appended sample and its target; `None` if it was left out.
     sample: Option<(u32, Target)>,
     /// What was wrong with the requested one.
-    warning: Option<String>,
+    warning: Option<Unreadable>,
 }
 
 fn load_or_replace(
@@ -69,12 +70,13 @@ fn load_or_replace(
         return Err(Error::Sample { index, source });
     }
     let problem = format!("sample {sample}: {source}");
+    let unreadable = |problem| Some(Unreadable { sample, problem });
     if epoch.is_none() {
         // A stand-in would be counted twice: what cannot be read is left out of the evaluation.
-        return Ok(Found { sample: None, warning: Some(format!("{problem}; left out")) });
+        return Ok(Found { sample: None, warning: unreadable(problem) });
     }
     let (used, target) = substitute(dataset, (index, source), key, values)?;
-    let warning = Some(format!("{problem}; used sample {used} instead"));
+    let warning = unreadable(format!("{problem}; used sample {used} instead"));
     Ok(Found { sample: Some((used, target)), warning })
 }
 
@@ -149,7 +151,7 @@ fn to_batch(
         Ok((inputs, targets?))
     });
     let (inputs, targets) = tensors.map_err(|error| Error::Batch { what: error.to_string() })?;
-    Ok(Batch { inputs, targets, samples })
+    Ok(Batch { inputs, targets, samples, unreadable: 0 })
 }
 
 /// As u32, or as i64 where some do not count.

@@ -190,6 +190,18 @@ pub enum Error {
         /// Why the last one cannot be read.
         source: SampleError,
     },
+    /// More samples of an epoch or an evaluation cannot be read, over all ranks, than are passed over.
+    #[error("{}", too_many(split, *unreadable, *samples, *most))]
+    TooManyUnreadable {
+        /// "training", "validation" or "test".
+        split: &'static str,
+        /// Those that cannot be read.
+        unreadable: u64,
+        /// Samples of the epoch or the evaluation.
+        samples: u64,
+        /// `data.max_bad_fraction`
+        most: f64,
+    },
     /// A loader thread cannot be started: out of a resource.
     #[error("cannot start loader thread {number} of {wanted}: {source}")]
     Spawn {
@@ -266,6 +278,14 @@ impl Error {
             Self::Sample { .. } => {
                 "remove or repair the file, or set `data.on_bad_sample = \"skip\"`".to_owned()
             }
+            Self::ManyBadSamples { .. } => {
+                "check that the data is mounted and complete, and remove or repair these files".to_owned()
+            }
+            Self::TooManyUnreadable { .. } => {
+                "remove or repair the files, whose names are in `events.jsonl` and in the log of rank 0, or raise \
+                 `data.max_bad_fraction`"
+                    .to_owned()
+            }
             Self::Spawn { .. } => "lower `data.num_workers`, or raise `ulimit -u`".to_owned(),
             Self::NoColumn { .. } => "set `data.target` to one of them".to_owned(),
             _ => return None,
@@ -332,6 +352,15 @@ fn named(names: &[String]) -> String {
         names.iter().take(MOST).map(|name| format!("`{}`", shown(Path::new(name)))).collect();
     let more = names.len().saturating_sub(MOST);
     if more == 0 { listed.join(", ") } else { format!("{} and {more} more", listed.join(", ")) }
+}
+
+fn too_many(split: &str, unreadable: u64, samples: u64, most: f64) -> String {
+    if unreadable == samples {
+        return format!("none of the {samples} {split} samples can be read");
+    }
+    format!(
+        "{unreadable} of {samples} {split} samples cannot be read, more than `data.max_bad_fraction` = {most} allows"
+    )
 }
 
 fn plural(count: usize, one: &str, many: &str) -> String {

@@ -9,6 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::data::assemble::load;
 use crate::data::caught::panic_message;
 use crate::data::error::Error;
@@ -30,8 +32,17 @@ pub struct Request {
 pub struct Loaded {
     /// The samples; an empty request gives a batch of no rows.
     pub batch: Batch,
-    /// One message for each unreadable sample: what is wrong with it, and what was done.
-    pub substituted: Vec<String>,
+    /// The samples that cannot be read.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A sample that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unreadable {
+    /// Its index in its data set.
+    pub sample: u32,
+    /// What is wrong with it, and what was used instead.
+    pub problem: String,
 }
 
 /// How to load.
@@ -416,10 +427,11 @@ mod tests {
         let dataset = numbers(9, |i| i >= 7);
         let loaded = load_one(&dataset, request([7, 2], Some(0)), OnBadSample::Skip).unwrap();
         assert_eq!(loaded.batch.samples, [0, 2]);
-        assert_eq!(loaded.substituted.len(), 1);
-        assert!(loaded.substituted[0].ends_with("used sample 0 instead"), "{loaded:?}");
+        assert_eq!((loaded.unreadable.len(), loaded.batch.unreadable), (1, 1));
+        let Unreadable { sample, problem } = &loaded.unreadable[0];
+        assert!(*sample == 7 && problem.ends_with("used sample 0 instead"), "{loaded:?}");
         let loaded = load_one(&dataset, request([7, 2, 8], None), OnBadSample::Skip).unwrap();
-        assert_eq!((loaded.batch.samples.as_slice(), loaded.substituted.len()), (&[2][..], 2));
+        assert_eq!((loaded.batch.samples.as_slice(), loaded.unreadable.len()), (&[2][..], 2));
         assert_eq!(rows(&loaded.batch).0, [[2.0, 0.0]]);
     }
 

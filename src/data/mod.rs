@@ -69,6 +69,8 @@ pub struct Batch {
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
+    /// Samples that were asked for and cannot be read: replaced in training, left out of an evaluation.
+    pub unreadable: u64,
 }
 
 /// What a model should answer for a sample.

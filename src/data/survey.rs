@@ -220,6 +220,7 @@ mod tests {
             shuffle: true,
             sampler: Sampler::Shards,
             on_bad_sample: OnBadSample::Error,
+            max_bad_fraction: 0.1,
             transforms: Transforms::default(),
         }
     }
@@ -237,6 +238,7 @@ mod tests {
             num_workers: 2,
             prefetch_factor: 2,
             on_bad_sample: OnBadSample::Error,
+            max_bad_fraction: 0.1,
             train_transforms: transforms.clone(),
             val_transforms: transforms,
         }

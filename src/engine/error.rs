@@ -94,6 +94,12 @@ pub enum Error {
         /// There.
         expected: u64,
     },
+    /// All labels of an evaluation are ones that do not count.
+    #[error("no label of the {split} samples counts, so there is no loss to measure")]
+    NothingCounts {
+        /// "validation" or "test".
+        split: &'static str,
+    },
     /// The communication thread cannot be started.
     #[error("cannot start the communication thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -137,6 +143,11 @@ impl Error {
             Self::Diverged { .. } => Some(
                 "memory or a core of this machine may be bad: `ddprun resume` goes on from a checkpoint that \
                  was compared; `fault.max_restarts` does so by itself"
+                    .into(),
+            ),
+            Self::NothingCounts { .. } => Some(
+                "with `data.mask_prompt` each answer must begin within `data.seq_len` tokens: raise it, or evaluate on \
+                 other samples"
                     .into(),
             ),
             Self::Data(error) => error.help(),

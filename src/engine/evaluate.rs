@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
-use crate::data::Batch;
 use crate::data::sampler::Chunk;
+use crate::data::{self, Batch};
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, NextBatch, draws, loss};
 use crate::launch::Phase;
@@ -26,7 +26,26 @@ pub enum Split {
     Test,
 }
 
+/// What an evaluation found; equal on all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// `val/loss` ...
+    pub metrics: BTreeMap<String, f64>,
+    /// Samples that were evaluated, each once.
+    pub samples: u64,
+    /// Samples that cannot be read.
+    pub unreadable: u64,
+}
+
 impl Split {
+    /// What messages call its samples.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Val => "validation",
+            Self::Test => "test",
+        }
+    }
+
     /// First part of its metrics' names.
     fn name(self) -> &'static str {
         match self {
@@ -51,13 +70,14 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// A tensor operation, a sample or another rank failed; the loss is not finite.
+    /// A tensor operation, a sample or another rank failed; the loss is not finite; too many samples cannot be read, or
+    /// no label of them counts.
     pub fn evaluate(
         &mut self,
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-    ) -> Result<BTreeMap<String, f64>, Error> {
+    ) -> Result<Evaluation, Error> {
         self.broadcast_buffers()?;
         let step = self.state.step;
         self.averaged(|engine| {
@@ -75,7 +95,7 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
-    ) -> Result<BTreeMap<String, f64>, Error> {
+    ) -> Result<Evaluation, Error> {
         let mut mine = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             // A loader that hangs is found here as in a step.
@@ -89,8 +109,12 @@ impl Engine {
         }
         let all = exchange(self.collective.as_ref(), &mine)?;
         let totals = Totals::over(all.iter().flatten());
-        self.check(split, &totals)?;
-        Ok(self.metrics(split, &totals))
+        let unreadable = self.check(split, &totals)?;
+        Ok(Evaluation {
+            metrics: self.metrics(split, &totals),
+            samples: totals.samples,
+            unreadable,
+        })
     }
 
     /// What the model answers to `inputs`, with the averaged parameters where there are averages. Each sample draws
@@ -133,12 +157,20 @@ impl Engine {
         Ok(report.with_errors(errors))
     }
 
-    /// The audit that makes "exactly once" more than an intention.
-    fn check(&self, split: Split, totals: &Totals) -> Result<(), Error> {
-        let expected = split.samples(&self.plan) as u64;
-        let may_lack = self.plan.data.on_bad_sample == OnBadSample::Skip;
-        if totals.samples > expected || (totals.samples < expected && !may_lack) {
-            return Err(Error::Miscounted { counted: totals.samples, expected });
+    /// The audit that makes "exactly once" more than an intention. Returns how many samples were left out.
+    fn check(&self, split: Split, totals: &Totals) -> Result<u64, Error> {
+        let samples = split.samples(&self.plan) as u64;
+        let (counted, data) = (totals.samples, &self.plan.data);
+        let unreadable = samples.checked_sub(counted);
+        let may_lack = data.on_bad_sample == OnBadSample::Skip;
+        let unreadable = unreadable.filter(|&missing| missing == 0 || may_lack);
+        let unreadable = unreadable.ok_or(Error::Miscounted { counted, expected: samples })?;
+        if !data.tolerates(unreadable, samples) {
+            let (split, most) = (split.words(), data.max_bad_fraction);
+            return Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into());
+        }
+        if totals.weight <= 0.0 {
+            return Err(Error::NothingCounts { split: split.words() });
         }
         if !totals.loss.is_finite() {
             let step = self.state.step;
@@ -149,7 +181,20 @@ impl Engine {
             };
             return Err(Error::NotFinite { what, step, culprit });
         }
-        Ok(())
+        Ok(unreadable)
+    }
+
+    /// The same for training: all ranks find at the same step that too many samples of the epoch cannot be read.
+    pub(super) fn check_readable(&self, totals: &Totals) -> Result<(), Error> {
+        let (plan, sums) = (&self.plan, &self.state.sums);
+        let unreadable = sums.unreadable + totals.unreadable;
+        let whole = plan.length.steps_per_epoch * plan.batch.global.count() as u64;
+        let samples = whole.min(plan.data.n_train as u64);
+        if plan.data.tolerates(unreadable, samples) {
+            return Ok(());
+        }
+        let (split, most) = ("training", plan.data.max_bad_fraction);
+        Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
     }
 
     fn metrics(&self, split: Split, totals: &Totals) -> BTreeMap<String, f64> {

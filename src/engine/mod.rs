@@ -34,11 +34,12 @@ use std::sync::Arc;
 pub(crate) use average::swap_averages;
 pub use clock::Clock;
 pub use error::Error;
-pub use evaluate::Split;
+pub use evaluate::{Evaluation, Split};
 pub use rehearse::{Needs, rehearse};
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
 pub use vote::Wish;
+pub(crate) use vote::exchange;
 
 use candle_core::Device;
 
@@ -139,7 +140,8 @@ impl Engine {
             if !pass.samples.is_empty() {
                 (self.observer)(step, Phase::LoadingData);
                 let batch = self.timed(|time| &mut time.data, |_| next())?;
-                reports.push(self.pass(step, pass, &batch, loss_scale)?);
+                let report = self.pass(step, pass, &batch, loss_scale)?;
+                reports.push(report.missing(batch.unreadable));
             }
             if passes.get(position + 1).is_some_and(|next| next.shard != pass.shard) {
                 self.reducer.end_shard()?;
@@ -154,6 +156,7 @@ impl Engine {
         let votes = self.vote(&Vote { passes: reports, unused, wish, waited })?;
         self.check_unused(step, &votes)?;
         let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
+        self.check_readable(&totals)?;
 
         let mean = self.mean_factor(&totals, loss_scale);
         let norm = GradientNorm::new(self.reducer.squares(), f64::from(mean));
@@ -320,6 +323,7 @@ impl Engine {
         sums.correct += right;
         sums.answers += asked;
         sums.samples += totals.samples;
+        sums.unreadable += totals.unreadable;
         if totals.loss.is_finite() {
             sums.loss += totals.loss;
             sums.steps += 1;

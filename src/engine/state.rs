@@ -52,6 +52,9 @@ pub struct EpochSums {
     pub answers: u64,
     /// Samples.
     pub samples: u64,
+    /// Samples that could not be read, so that others were taken in their place.
+    #[serde(default)]
+    pub unreadable: u64,
 }
 
 /// Progress of early stopping.

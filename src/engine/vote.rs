@@ -55,17 +55,25 @@ pub(crate) struct PassReport {
     pub(crate) correct: [u64; 2],
     /// Mean squared and mean absolute error, as bits; evaluations of numbers only.
     errors: Option<[u64; 2]>,
+    /// Samples that could not be read.
+    unreadable: u64,
 }
 
 impl PassReport {
     pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: [u64; 2]) -> Self {
         let weight = (samples as f64).to_bits();
-        Self { index, samples, weight, loss: loss.to_bits(), correct, errors: None }
+        let (loss, errors, unreadable) = (loss.to_bits(), None, 0);
+        Self { index, samples, weight, loss, correct, errors, unreadable }
     }
 
     /// The same with a loss that counts otherwise than its samples.
     pub(crate) fn weighing(self, weight: f64) -> Self {
         Self { weight: weight.to_bits(), ..self }
+    }
+
+    /// The same of a batch with samples that could not be read.
+    pub(crate) fn missing(self, unreadable: u64) -> Self {
+        Self { unreadable, ..self }
     }
 
     fn weight(&self) -> f64 {
@@ -94,6 +102,8 @@ pub(crate) struct Totals {
     pub(crate) correct: [u64; 2],
     /// Samples.
     pub(crate) samples: u64,
+    /// Samples that could not be read.
+    pub(crate) unreadable: u64,
     /// Mean squared and mean absolute error over all samples, if the passes have them.
     pub(crate) errors: Option<[f64; 2]>,
 }
@@ -117,6 +127,7 @@ impl Totals {
             errors: measured.then(|| [error(0), error(1)]),
             correct: [0, 1].map(|i| passes.iter().map(|pass| pass.correct[i]).sum()),
             samples,
+            unreadable: passes.iter().map(|pass| pass.unreadable).sum(),
         }
     }
 }

@@ -38,10 +38,26 @@ pub struct DataPlan {
     pub prefetch_factor: usize,
     /// Policy for unreadable samples.
     pub on_bad_sample: OnBadSample,
+    /// Largest share of unreadable samples that is passed over, of an epoch as of an evaluation.
+    #[serde(default = "most_unreadable")]
+    pub max_bad_fraction: f64,
     /// Transforms of training images.
     pub train_transforms: Vec<TransformPlan>,
     /// Transforms of validation images.
     pub val_transforms: Vec<TransformPlan>,
+}
+
+/// For plans of before there was the key.
+fn most_unreadable() -> f64 {
+    0.1
+}
+
+impl DataPlan {
+    /// Whether `unreadable` of `samples` may be passed over. Never all of them: nothing would be learnt or measured.
+    pub(crate) fn tolerates(&self, unreadable: u64, samples: u64) -> bool {
+        let most = self.max_bad_fraction * samples as f64;
+        unreadable == 0 || (unreadable < samples && unreadable as f64 <= most)
+    }
 }
 
 /// Speech, and what is made of it.
@@ -177,6 +193,7 @@ pub(crate) fn decide(
         num_workers: asked.num_workers.given().map_or(share.min(MOST_LOADERS), |n| n as usize),
         prefetch_factor: asked.prefetch_factor as usize,
         on_bad_sample: asked.on_bad_sample,
+        max_bad_fraction: asked.max_bad_fraction,
         train_transforms: transformed.train,
         val_transforms: transformed.val,
     }

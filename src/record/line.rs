@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::text::{self, duration, escape, loss, percent, rate, short};
-use crate::event::{EpochDone, Evaluated, Event, Partitioned, Saved, Started, StepDone, Straggler};
+use crate::event::{
+    EpochDone, Evaluated, Event, Partitioned, Saved, Started, StepDone, Straggler, Unreadable,
+};
 use crate::plan::NO_STEP_LIMIT;
 
 /// What the words about a step need to know of the whole run.
@@ -81,6 +83,7 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
         Event::EpochDone(epoch) => epoch_line(epoch, context),
         Event::Saved(saved) => saved_line(saved),
         Event::Straggler(straggler) => straggler_line(straggler),
+        Event::Unreadable(unreadable) => unreadable_lines(unreadable),
         Event::Warned { message } => format!("warning: {message}"),
         Event::Failed { rank, step, message } => {
             format!("rank {rank} failed at step {step}: {message}")
@@ -120,6 +123,25 @@ fn straggler_line(straggler: &Straggler) -> String {
         "warning: rank {rank} reaches the all-reduce {lag:.1} ms after the others (up to step {step}; a step takes \
          {whole:.1} ms): {why}"
     )
+}
+
+/// How many samples cannot be read, then the first of them, one a line.
+fn unreadable_lines(found: &Unreadable) -> String {
+    let Unreadable { split, epoch, samples, unreadable, first, .. } = found;
+    let done = match split.as_str() {
+        "training" => format!("were replaced in epoch {epoch}"),
+        _ => "were left out".to_owned(),
+    };
+    let mut lines =
+        format!("warning: {unreadable} of {samples} {split} samples cannot be read and {done}");
+    for problem in first {
+        let _ = write!(lines, "\n  {problem}");
+    }
+    let more = unreadable.saturating_sub(first.len() as u64);
+    if more > 0 && !first.is_empty() {
+        let _ = write!(lines, "\n  and {more} more");
+    }
+    lines
 }
 
 /// `Use device (DDP): cpu, rank 0/2`
@@ -354,6 +376,27 @@ mod tests {
         ");
         let failed = Event::Failed { rank: Rank(1), step: 7, message: "out of memory".into() };
         assert_snapshot!(check(&failed), @"rank 1 failed at step 7: out of memory");
+    }
+
+    #[test]
+    fn samples_that_cannot_be_read_are_counted_and_the_first_of_them_named() {
+        let first = vec!["sample 3: cannot decode `a\u{1b}.png`: the file is empty".to_owned()];
+        let found = Unreadable {
+            split: "validation".into(),
+            step: 20,
+            epoch: 1,
+            samples: 40,
+            unreadable: 3,
+            first,
+        };
+        assert_snapshot!(check(&Event::Unreadable(found.clone())), @r"
+        warning: 3 of 40 validation samples cannot be read and were left out
+          sample 3: cannot decode `a\u{1b}.png`: the file is empty
+          and 2 more
+        ");
+        let training = Unreadable { split: "training".into(), first: vec![], ..found };
+        assert_snapshot!(check(&Event::Unreadable(training)),
+            @"warning: 3 of 40 training samples cannot be read and were replaced in epoch 1");
     }
 
     #[test]

@@ -74,7 +74,11 @@ fn later_start(stamped: &Stamped) -> Option<String> {
 fn told(event: &Event) -> Option<String> {
     let is_told = matches!(
         event,
-        Event::Warned { .. } | Event::Straggler(_) | Event::StepSkipped { .. } | Event::Tested(_)
+        Event::Warned { .. }
+            | Event::Straggler(_)
+            | Event::StepSkipped { .. }
+            | Event::Tested(_)
+            | Event::Unreadable(_)
     );
     is_told.then(|| line(event, &Context::default())).flatten()
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::data::loader::{Loaded, Loader};
+use crate::data::loader::{Loaded, Loader, Unreadable};
 use crate::data::{Batch, Error};
 use crate::ops::cuda::{Coming, Ferry, Gpu};
 
@@ -24,7 +24,7 @@ struct UnderWay {
     batch: Batch,
     inputs: Option<Coming>,
     targets: Option<Coming>,
-    substituted: Vec<String>,
+    unreadable: Vec<Unreadable>,
 }
 
 impl Ahead {
@@ -67,13 +67,13 @@ impl Drop for Ahead {
 
 impl UnderWay {
     fn arrive(self) -> Result<Loaded, Error> {
-        let Self { mut batch, inputs, targets, substituted } = self;
+        let Self { mut batch, inputs, targets, unreadable } = self;
         for (place, coming) in [(&mut batch.inputs, inputs), (&mut batch.targets, targets)] {
             if let Some(coming) = coming {
                 *place = coming.take().map_err(|error| failed(&error))?;
             }
         }
-        Ok(Loaded { batch, substituted })
+        Ok(Loaded { batch, unreadable })
     }
 }
 
@@ -84,11 +84,11 @@ fn send_all(
     to: &SyncSender<Result<UnderWay, Error>>,
 ) {
     for loaded in loader {
-        let under_way = loaded.and_then(|Loaded { batch, substituted }| {
+        let under_way = loaded.and_then(|Loaded { batch, unreadable }| {
             let mut send = |moves: bool, tensor| moves.then(|| ferry.send(tensor)).transpose();
             let inputs = send(inputs, &batch.inputs).map_err(|error| failed(&error))?;
             let targets = send(targets, &batch.targets).map_err(|error| failed(&error))?;
-            Ok(UnderWay { batch, inputs, targets, substituted })
+            Ok(UnderWay { batch, inputs, targets, unreadable })
         });
         if to.send(under_way).is_err() {
             return;

@@ -1,6 +1,5 @@
 //! The pieces of one rank, put together.
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::units::{Rank, WorldSize};
 use crate::worker::place::Place;
 use crate::worker::share::share;
-use crate::worker::test::measure_all;
+use crate::worker::test::{Measured, measure_all};
 use crate::worker::voice::Voice;
 use crate::worker::{Error, RankRun};
 
@@ -154,18 +153,19 @@ pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&Opened>,
     registry: &Registry,
-) -> Result<BTreeMap<String, f64>, Error> {
+) -> Result<Measured, Error> {
     let mut plan = plan.clone();
     plan.distributed.world_size = WorldSize::ONE;
     plan.distributed.backend = BackendPlan::Solo;
     let plan = Arc::new(plan);
     let place = Place::open(&plan, Rank(0))?;
     let collective = place.join(&plan, (None, vec![]))?;
-    let mut engine = open_engine(&plan, registry, &place, collective, |params| {
+    let group = collective.clone();
+    let mut engine = open_engine(&plan, registry, &place, group, |params| {
         let Some(opened) = opened else { return Ok(None) };
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))
     })?;
     let splits = data::open(&plan.data)?;
-    measure_all(&plan, splits, &mut engine)
+    measure_all(&plan, splits, &mut engine, collective.as_ref())
 }

@@ -192,6 +192,7 @@ fn of_engine(error: &engine::Error) -> u8 {
         | engine::Error::Exploded { .. }
         | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
         engine::Error::Data(error) => of_data(error),
+        engine::Error::NothingCounts { .. } => exit::DATA,
         engine::Error::Unused { .. } => exit::REFUSED,
         engine::Error::Collective(_)
         | engine::Error::ModelDiffers { .. }

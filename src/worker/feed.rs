@@ -1,9 +1,9 @@
-//! A loader as the engine wants it: batch after batch, with what was replaced kept for a warning.
+//! A loader as the engine wants it: batch after batch, with what could not be read kept for a warning.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::loader::{Loader, Request, Settings};
+use crate::data::loader::{Loader, Request, Settings, Unreadable};
 use crate::data::sampler::{Chunk, evaluation_chunks};
 use crate::data::{Batch, Dataset, Error};
 use crate::engine::{Engine, Split};
@@ -13,10 +13,13 @@ use crate::units::Rank;
 #[cfg(feature = "cuda")]
 use crate::worker::ahead::Ahead;
 
+/// Unreadable samples that are named; more are only counted.
+pub(crate) const MOST_NAMED: usize = 10;
+
 /// Batches of the passes that were asked for, in their order.
 pub(crate) struct Feed {
     source: Source,
-    warnings: Vec<String>,
+    unreadable: Vec<Unreadable>,
     /// Whether the training thread waits for a batch.
     waits: Arc<AtomicBool>,
 }
@@ -32,7 +35,7 @@ impl Feed {
     /// The batches of `loader`.
     pub(crate) fn new(loader: Loader) -> Self {
         let waits = Arc::new(AtomicBool::new(true));
-        Self { source: Source::Loader(loader), warnings: Vec::new(), waits }
+        Self { source: Source::Loader(loader), unreadable: Vec::new(), waits }
     }
 
     /// Sends batches to the GPU of `engine` ahead of time, if it computes on one.
@@ -95,12 +98,13 @@ impl Feed {
             Source::Ahead(ahead) => ahead.next(),
         };
         let loaded = next.ok_or_else(ended)??;
-        self.warnings.extend(loaded.substituted);
+        let room = MOST_NAMED.saturating_sub(self.unreadable.len());
+        self.unreadable.extend(loaded.unreadable.into_iter().take(room));
         Ok(loaded.batch)
     }
 
-    /// Messages about unreadable samples so far.
-    pub(crate) fn warnings(self) -> Vec<String> {
-        self.warnings
+    /// The first samples that could not be read, at most [`MOST_NAMED`].
+    pub(crate) fn unreadable(&self) -> &[Unreadable] {
+        &self.unreadable
     }
 }

@@ -13,9 +13,9 @@ mod sample;
 mod share;
 mod test;
 mod train;
+mod unreadable;
 mod voice;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 pub use rollout::{Deed, Episode};
 pub use sample::Sampling;
+pub use test::Measured;
 use train::Ending;
 use voice::Voice;
 
@@ -158,7 +159,7 @@ pub fn evaluate(
     plan: &Plan,
     opened: Option<&checkpoint::Opened>,
     registry: &Registry,
-) -> Result<BTreeMap<String, f64>, Error> {
+) -> Result<Measured, Error> {
     on_large_stack(|| assemble::evaluate(plan, opened, registry))
 }
 
@@ -212,13 +213,6 @@ pub fn act(
 impl RankRun {
     fn record(&mut self, event: &Event) -> Result<(), Error> {
         Ok(self.voice.record(event)?)
-    }
-
-    fn warn_about(&mut self, warnings: Vec<String>) -> Result<(), Error> {
-        for message in warnings {
-            self.record(&Event::Warned { message })?;
-        }
-        Ok(())
     }
 
     /// What this rank's signals, its launcher and (on rank 0) its clock ask for.

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use crate::checkpoint;
 use crate::collective::Collective;
-use crate::engine::{Engine, Split};
-use crate::event::{Evaluated, Event};
+use crate::engine::{Engine, Evaluation, Split};
+use crate::event::{Evaluated, Event, Unreadable};
 use crate::launch::Phase;
 use crate::plan::Plan;
+use crate::units::Rank;
 use crate::worker::feed::Feed;
 use crate::worker::rollout::{EPISODES, simulated, success};
 use crate::worker::share::share;
+use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};
 
 /// Share of the simulated episodes that a policy solves.
@@ -32,18 +34,14 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
     } else {
         take_best(&run.plan, &best, &mut run.engine)?
     };
-    let mut metrics = BTreeMap::new();
+    let (mut metrics, mut samples) = (BTreeMap::new(), EPISODES);
     if let Some(data) = data {
-        let (chunks, mut feed) = Feed::of_split(&run.plan, Split::Test, data, run.rank)?;
-        metrics.extend(run.engine.evaluate(Split::Test, &chunks, &mut || feed.next())?);
-        run.warn_about(feed.warnings())?;
+        let tested = unreadable::evaluate(run, Split::Test, data)?;
+        metrics.extend(tested.metrics);
+        samples = tested.samples;
     }
     metrics.extend(success(&run.plan, &mut run.engine)?.map(|share| (SUCCESS.to_owned(), share)));
     run.engine.state_mut().metrics.extend(metrics.clone());
-    let samples = match run.plan.data.n_test {
-        0 => EPISODES,
-        samples => samples as u64,
-    };
     let step = step.unwrap_or(now);
     run.record(&Event::Tested(Evaluated { step, epoch, metrics, samples }))
 }
@@ -83,18 +81,37 @@ fn share_best(
     Ok(Some(state.step))
 }
 
+/// What an evaluation outside of a run found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// `val/loss`, `test/mse`, `test/success` ...
+    pub metrics: BTreeMap<String, f64>,
+    /// What could not be read.
+    pub unreadable: Vec<Unreadable>,
+}
+
 /// Metrics of the parameters at hand over validation and test data, and in a simulation, in a world of one.
 pub(crate) fn measure_all(
     plan: &Plan,
     splits: crate::data::Splits,
     engine: &mut Engine,
-) -> Result<BTreeMap<String, f64>, Error> {
-    let mut metrics = BTreeMap::new();
+    collective: &dyn Collective,
+) -> Result<Measured, Error> {
+    let mut measured = Measured::default();
     for (split, data) in [(Split::Val, Some(splits.val)), (Split::Test, splits.test)] {
         let Some(data) = data else { continue };
-        let (chunks, mut feed) = Feed::of_split(plan, split, data, crate::units::Rank(0))?;
-        metrics.extend(engine.evaluate(split, &chunks, &mut || feed.next())?);
+        let (chunks, mut feed) = Feed::of_split(plan, split, data, Rank(0))?;
+        let Evaluation { metrics, samples, unreadable } =
+            engine.evaluate(split, &chunks, &mut || feed.next())?;
+        measured.metrics.extend(metrics);
+        if unreadable > 0 {
+            let (step, first) = (engine.state().step, first_of_all(collective, &feed)?);
+            let epoch = step.div_ceil(plan.length.steps_per_epoch.max(1));
+            let (split, samples) = (split.words().to_owned(), samples + unreadable);
+            let found = Unreadable { split, step, epoch, samples, unreadable, first };
+            measured.unreadable.push(found);
+        }
     }
-    metrics.extend(success(plan, engine)?.map(|share| (SUCCESS.to_owned(), share)));
-    Ok(metrics)
+    measured.metrics.extend(success(plan, engine)?.map(|share| (SUCCESS.to_owned(), share)));
+    Ok(measured)
 }

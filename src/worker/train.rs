@@ -6,7 +6,7 @@ use crate::checkpoint::Importance;
 use crate::data::audit::{Partition, Taken, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
-use crate::engine::{Clock, Split, StepReport, Wish};
+use crate::engine::{Clock, Evaluation, Split, StepReport, Wish};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, StepDone};
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
@@ -16,6 +16,7 @@ use crate::worker::assemble::snapshot;
 use crate::worker::due::Edge;
 use crate::worker::feed::Feed;
 use crate::worker::test::test;
+use crate::worker::unreadable::{self, tell_epoch, tell_refused};
 use crate::worker::{Error, RankRun};
 
 /// How a rank's part of the run ended.
@@ -61,12 +62,21 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     for step in first..last {
         let passes = order.passes(step as usize, run.rank);
         let wish = run.wish();
-        let report = run.engine.step(&passes, &mut || feed.next(), wish)?;
+        let report = run.engine.step(&passes, &mut || feed.next(), wish);
+        if let Err(error) = &report {
+            tell_refused(run, error, &feed)?;
+        }
+        let (report, is_last) = (report?, step + 1 == last);
+        if is_last {
+            tell_epoch(run, &feed)?;
+        }
         if let Some(ending) = edge(run, &report)? {
+            if !is_last && ending != Ending::Left(Wish::Abandon) {
+                tell_epoch(run, &feed)?;
+            }
             return Ok(Some(ending));
         }
     }
-    run.warn_about(feed.warnings())?;
     Ok(None)
 }
 
@@ -182,12 +192,12 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
 fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     let clock = Clock::start();
     run.link.progress(edge.step, Phase::Evaluating);
-    let mut metrics = measure(run)?;
+    let data = run.splits.val.clone();
+    let Evaluation { mut metrics, samples, .. } = unreadable::evaluate(run, Split::Val, data)?;
     metrics.extend(running_metrics(run));
     run.engine.time_mut().evaluation += clock.seconds();
     let plan = run.plan.clone();
     let is_best = run.engine.state_mut().evaluated(&plan, metrics.clone());
-    let samples = run.plan.data.n_val as u64;
     run.record(&Event::Evaluated(Evaluated {
         step: edge.step,
         epoch: edge.epoch,
@@ -210,16 +220,6 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
         }
     }
     metrics
-}
-
-/// Metrics over the validation set with the parameters as they are.
-pub(crate) fn measure(run: &mut RankRun) -> Result<BTreeMap<String, f64>, Error> {
-    let data = run.splits.val.clone();
-    let (chunks, feed) = Feed::of_split(&run.plan, Split::Val, data, run.rank)?;
-    let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
-    let metrics = run.engine.evaluate(Split::Val, &chunks, &mut || feed.next())?;
-    run.warn_about(feed.warnings())?;
-    Ok(metrics)
 }
 
 fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<(), Error> {

@@ -249,18 +249,66 @@ fn a_text_file_with_the_name_of_an_image_stops_the_run_and_is_named() {
 }
 
 #[test]
-fn bad_images_are_left_out_and_named_where_that_was_asked() {
+fn bad_images_are_replaced_or_left_out_and_named_whichever_rank_met_them() {
     let lab = photos();
     let whole = fs::read(lab.path("data/train/red/5.png")).unwrap();
     lab.write("data/train/red/3.png", b"");
     lab.write("data/train/red/5.png", &whole[..whole.len() / 2]);
-    let ended = lab.run_to(0, &["photos.toml", "data.on_bad_sample=skip"]);
-    ended.says(&["warning", "completed after step 4"]);
-    let logs = ["rank-0.log", "rank-1.log"].map(|name| lab.run_folder().join(name));
-    let said = logs.map(|log| fs::read_to_string(log).unwrap()).concat();
-    for name in ["data/train/red/3.png", "data/train/red/5.png"] {
-        assert!(said.contains(name), "{name} is not in\n{said}");
+    // Rank 0 evaluates the first chunk of four, the blue ones; rank 1 the other.
+    lab.write("data/val/red/2.png", b"");
+    let args = ["photos.toml", "data.on_bad_sample=skip", "data.max_bad_fraction=0.125"];
+    let ended = lab.run_to(0, &args);
+    ended.says(&["2 of 16 training samples cannot be read and were replaced in epoch 1"]);
+    ended.says(&["data/train/red/3.png", "data/train/red/5.png", "completed after step 4"]);
+    ended.says(&["1 of 8 validation samples cannot be read and were left out", "val/red/2.png"]);
+    let events = lab.events();
+    let of = |name: &str| -> Vec<_> { events.iter().filter(|e| e["event"] == name).collect() };
+    let counts: Vec<_> = of("unreadable")
+        .iter()
+        .map(|e| (e["split"].as_str().unwrap(), e["unreadable"].as_u64().unwrap()))
+        .collect();
+    let epoch = [("training", 2), ("validation", 1)];
+    assert_eq!(counts, [epoch, epoch].concat());
+    assert!(
+        of("unreadable")
+            .iter()
+            .all(|e| e["first"].as_array().unwrap().len() as u64 == e["unreadable"])
+    );
+    assert!(of("evaluated").iter().all(|evaluated| evaluated["samples"] == 7), "{events:#?}");
+    let ended = lab.run_to(0, &["eval"]);
+    ended.says(&["1 of 8 validation samples cannot be read"]);
+    let report = lab.run_to(0, &["report"]);
+    assert!(report.stdout.contains("2 of 16 training samples cannot be read"), "{}", report.stdout);
+    lab.is_clean();
+}
+
+#[test]
+fn more_bad_images_than_are_tolerated_end_the_run_with_their_number() {
+    let lab = photos();
+    for name in ["3.png", "5.png"] {
+        lab.write(&format!("data/train/red/{name}"), b"");
     }
+    let args = ["photos.toml", "data.on_bad_sample=skip"];
+    let ended = lab.run_to(3, &args);
+    ended.says(&["2 of 16 training samples cannot be read", "`data.max_bad_fraction` = 0.1"]);
+    ended.says(&["data/train/red/3.png", "do: ", "raise `data.max_bad_fraction`"]);
+    lab.is_clean();
+    // Nothing that was computed before depends on it.
+    lab.run_to(0, &["photos.toml", "data.on_bad_sample=skip", "data.max_bad_fraction=0.2"]);
+}
+
+#[test]
+fn an_evaluation_of_which_nothing_can_be_read_is_an_error_and_never_a_metric() {
+    let lab = photos();
+    for class in ["blue", "red"] {
+        for index in 0..4 {
+            lab.write(&format!("data/val/{class}/{index}.png"), b"");
+        }
+    }
+    let args = ["photos.toml", "data.on_bad_sample=skip", "data.max_bad_fraction=1.0"];
+    let ended = lab.run_to(3, &args);
+    ended.says(&["none of the 8 validation samples can be read", "data/val/blue/0.png", "do: "]);
+    assert!(lab.events().iter().all(|event| event["event"] != "evaluated"));
     lab.is_clean();
 }
 

@@ -129,6 +129,7 @@ fn data_plan() -> DataPlan {
         num_workers: 0,
         prefetch_factor: 2,
         on_bad_sample: OnBadSample::Error,
+        max_bad_fraction: 0.1,
         train_transforms: vec![],
         val_transforms: vec![],
     }
@@ -215,6 +216,7 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
         inputs: Tensor::from_vec(values, dims, &Device::Cpu).unwrap(),
         targets: targets(&plan.model.target, samples),
         samples: samples.to_vec(),
+        unreadable: 0,
     }
 }
 

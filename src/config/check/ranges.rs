@@ -72,6 +72,7 @@ const REALS: &[Real] = &[
     ("model.norm_eps", |e| e.model.norm_eps, POSITIVE),
     ("data.max_seconds", |e| e.data.max_seconds, POSITIVE),
     ("data.val_ratio", |e| e.data.val_ratio, PROPER_SHARE),
+    ("data.max_bad_fraction", |e| Some(e.data.max_bad_fraction), SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
     ("loss.label_smoothing", |e| e.loss.label_smoothing, SHARE),

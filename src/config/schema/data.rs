@@ -78,6 +78,8 @@ pub struct Data {
     pub sampler: Sampler,
     /// What to do about a sample that cannot be read.
     pub on_bad_sample: OnBadSample,
+    /// Largest share of unreadable samples that is passed over.
+    pub max_bad_fraction: f64,
     /// Image transforms.
     pub transforms: Transforms,
 }

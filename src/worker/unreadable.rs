@@ -1,0 +1,94 @@
+//! Samples that cannot be read: counted over all ranks, the first of them named, whichever rank met them.
+
+use std::sync::Arc;
+
+use crate::collective::Collective;
+use crate::data::loader::Unreadable;
+use crate::data::{self, Dataset};
+use crate::engine::{self, Evaluation, Split, exchange};
+use crate::event::{self, Event};
+use crate::worker::feed::{Feed, MOST_NAMED};
+use crate::worker::{Error, RankRun};
+
+/// Longest description of a sample that is handed around, in characters.
+const LONGEST: usize = 500;
+
+/// Evaluates the parameters on `data`, and says what could not be read, also where that ends the run.
+pub(crate) fn evaluate(
+    run: &mut RankRun,
+    split: Split,
+    data: Arc<dyn Dataset>,
+) -> Result<Evaluation, Error> {
+    let (chunks, feed) = Feed::of_split(&run.plan, split, data, run.rank)?;
+    let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
+    let evaluated = run.engine.evaluate(split, &chunks, &mut || feed.next());
+    let counts = match &evaluated {
+        Ok(found) => Some([found.unreadable, found.samples + found.unreadable]),
+        Err(error) => refused(error),
+    };
+    if let Some(counts) = counts {
+        tell(run, split.words(), counts, &feed)?;
+    }
+    Ok(evaluated?)
+}
+
+/// Says what could not be read of the epoch so far.
+pub(crate) fn tell_epoch(run: &mut RankRun, feed: &Feed) -> Result<(), Error> {
+    let sums = run.engine.state().sums;
+    tell(run, "training", [sums.unreadable, sums.samples], feed)
+}
+
+/// The same where `error`, which all ranks have then, is that too many samples cannot be read.
+pub(crate) fn tell_refused(
+    run: &mut RankRun,
+    error: &engine::Error,
+    feed: &Feed,
+) -> Result<(), Error> {
+    refused(error).map_or(Ok(()), |counts| tell(run, "training", counts, feed))
+}
+
+/// Samples that cannot be read, and all, where there are too many of them.
+fn refused(error: &engine::Error) -> Option<[u64; 2]> {
+    match error {
+        engine::Error::Data(data::Error::TooManyUnreadable { unreadable, samples, .. }) => {
+            Some([*unreadable, *samples])
+        }
+        _ => None,
+    }
+}
+
+/// `unreadable` and `samples` are the same on all ranks, so that all come to the exchange or none.
+fn tell(
+    run: &mut RankRun,
+    split: &str,
+    [unreadable, samples]: [u64; 2],
+    feed: &Feed,
+) -> Result<(), Error> {
+    if unreadable == 0 {
+        return Ok(());
+    }
+    let first = first_of_all(run.collective.as_ref(), feed)?;
+    let step = run.engine.state().step;
+    let epoch = step.saturating_sub(1) / run.plan.length.steps_per_epoch.max(1) + 1;
+    let split = split.to_owned();
+    let found = event::Unreadable { split, step, epoch, samples, unreadable, first };
+    run.record(&Event::Unreadable(found))
+}
+
+/// What is wrong with the first samples of all ranks.
+pub(crate) fn first_of_all(
+    collective: &dyn Collective,
+    feed: &Feed,
+) -> Result<Vec<String>, engine::Error> {
+    let mut mine = feed.unreadable().to_vec();
+    for Unreadable { problem, .. } in &mut mine {
+        if let Some((end, _)) = problem.char_indices().nth(LONGEST) {
+            problem.truncate(end);
+        }
+    }
+    let mut all = exchange(collective, &mine)?.concat();
+    all.sort();
+    all.dedup();
+    all.truncate(MOST_NAMED);
+    Ok(all.into_iter().map(|unreadable| unreadable.problem).collect())
+}
