@@ -3,7 +3,7 @@
 //! Easily got wrong: `ImageFolder` sorts whole directory paths (`sorted(os.walk(..))`), so `a-b/` comes
 //! before `a/b/`, and file names only within their directory.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -207,6 +207,11 @@ fn kind(entry: &fs::DirEntry, seen: &mut Seen) -> Result<Kind, Error> {
 fn is_image(name: &OsString) -> bool {
     let lower = OsString::from_vec(name.as_bytes().to_ascii_lowercase());
     ENDINGS.iter().any(|ending| lower.as_bytes().ends_with(ending.as_bytes()))
+}
+
+/// Whether a name begins with a dot: what a file browser hides, such as the resource forks of macOS (`._1.png`).
+pub(crate) fn is_hidden(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".")
 }
 
 fn listing_failed(path: &Path) -> impl Fn(io::Error) -> Error {

@@ -33,6 +33,11 @@ fn opened(path: &Path, expected: &'static str) -> Result<(File, u64), Error> {
     Ok((file, bytes))
 }
 
+/// What is wrong with a column or array that has `value` in `row`, counted from 0.
+fn not_finite(value: impl std::fmt::Display, row: usize) -> String {
+    format!("holds {value} in row {row}, not a finite 32-bit number")
+}
+
 /// Episodes one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Episodes {

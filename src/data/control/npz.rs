@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_core::npy::NpzTensors;
 use candle_core::{DType, Tensor};
 
-use super::{Episodes, opened};
+use super::{Episodes, not_finite, opened};
 use crate::data::error::Error;
 
 /// Names of the arrays, the first that is there counts.
@@ -19,11 +19,12 @@ const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers
 /// Longest header of an array, for which memory is taken before it is read; `NumPy` reads none beyond 10,000.
 const LONGEST_HEADER: u32 = 1 << 16;
 
-/// Reads all episodes of `path`. What is not a number is 0.
+/// Reads all episodes of `path`.
 ///
 /// # Errors
 ///
-/// The file is absent, damaged, or lacks an array; arrays do not fit each other.
+/// The file is absent, damaged, or lacks an array; arrays do not fit each other, or hold something that is not a finite
+/// number, named with its row, from 0.
 pub(super) fn read(path: &Path) -> Result<Episodes, Error> {
     let arrays = Arrays::open(path)?;
     let observations = arrays.rows(&OBSERVATIONS)?;
@@ -60,8 +61,8 @@ impl<'a> Arrays<'a> {
         Error::Format { path: self.path.into(), what }
     }
 
-    /// The first of `names` that is there.
-    fn find(&self, names: &[&str]) -> Result<Option<Tensor>, Error> {
+    /// The first of `names` that is there, and its array.
+    fn find<'n>(&self, names: &[&'n str]) -> Result<Option<(&'n str, Tensor)>, Error> {
         let there = self.file.names();
         let Some(name) = names.iter().find(|name| there.iter().any(|other| other == *name)) else {
             return Ok(None);
@@ -79,30 +80,41 @@ impl<'a> Arrays<'a> {
             let what = format!("array `{name}` claims {size} bytes in a file of {}", self.bytes);
             return Err(self.format(what));
         }
-        self.file.get(name).map_err(fails)
+        let array = self.file.get(name).map_err(fails)?;
+        Ok(array.map(|array| (*name, array)))
     }
 
     /// An array (steps, numbers), or (steps) of one number each.
     fn rows(&self, names: &[&str]) -> Result<Vec<Vec<f32>>, Error> {
         let missing =
             || self.format(format!("it has no array `{}`: expected {EXPECTED}", names[0]));
-        let array = self.find(names)?.ok_or_else(missing)?;
+        let (name, array) = self.find(names)?.ok_or_else(missing)?;
         let steps = array.dims().first().copied().unwrap_or(0);
         let rows = array
             .reshape((steps, array.elem_count() / steps.max(1)))
             .and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>());
-        let mut rows = rows.map_err(|error| self.format(format!("`{}`: {error}", names[0])))?;
-        rows.iter_mut().flatten().filter(|value| !value.is_finite()).for_each(|value| *value = 0.0);
-        Ok(rows)
+        let rows = rows.map_err(|error| self.format(format!("array `{name}`: {error}")))?;
+        let bad = |row: &Vec<f32>| row.iter().copied().find(|value| !value.is_finite());
+        match rows.iter().enumerate().find_map(|(row, values)| Some((row, bad(values)?))) {
+            None => Ok(rows),
+            Some((row, value)) => {
+                Err(self.format(format!("array `{name}` {}", not_finite(value, row))))
+            }
+        }
     }
 
     /// The step after the last one of each episode. Without a word about them all steps are one episode.
     fn ends(&self, steps: usize) -> Result<Vec<usize>, Error> {
         let numbers = |name: &str| -> Result<Option<Vec<f64>>, Error> {
-            let array = self.find(&[name])?;
-            let read = |array: Tensor| array.flatten_all()?.to_dtype(DType::F64)?.to_vec1();
-            let fails = |error| self.format(format!("`{name}`: {error}"));
-            array.map(|array| read(array).map_err(fails)).transpose()
+            let Some((_, array)) = self.find(&[name])? else { return Ok(None) };
+            let read = array.flatten_all().and_then(|all| all.to_dtype(DType::F64)?.to_vec1());
+            let numbers: Vec<f64> =
+                read.map_err(|error| self.format(format!("array `{name}`: {error}")))?;
+            if let Some(row) = numbers.iter().position(|number| number.fract() != 0.0) {
+                let what = format!("array `{name}`: {} in row {row} is not whole", numbers[row]);
+                return Err(self.format(what));
+            }
+            Ok(Some(numbers))
         };
         let ends: Vec<usize> = if let Some(ends) = numbers("episode_ends")? {
             ends.into_iter().map(|end| end as usize).collect()

@@ -93,6 +93,18 @@ fn what_cannot_be_used_is_named() {
     for wrong in [&[5i64, 8][..], &[5, 5, 9], &[0, 9], &[-3, 9]] {
         check(&|arrays| arrays[2] = ends(wrong), CHUNK, "`episode_ends` must ascend");
     }
+    for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (-f32::INFINITY, "-inf")] {
+        let actions = [[1.0f32], [2.0], [3.0], [value], [5.0], [6.0], [7.0], [8.0], [9.0]];
+        let actions = Tensor::new(&actions, &Device::Cpu).unwrap();
+        let expected = format!("runs.npz`: array `actions` holds {word} in row 3, not a finite");
+        check(&|arrays| arrays[1].1 = actions.clone(), CHUNK, &expected);
+    }
+    let wide = |last: f64| Tensor::new(&[0.0, 5.0, last], &Device::Cpu).unwrap();
+    let tall = Tensor::new(&[[0.0], [1e39]], &Device::Cpu).unwrap();
+    check(&|arrays| arrays[0].1 = tall.clone(), CHUNK, "array `obs` holds inf in row 1");
+    for (end, expected) in [(8.5, "8.5 in row 2 is not whole"), (f64::NAN, "NaN in row 2")] {
+        check(&|arrays| arrays[2] = ("episode_ends", wide(end)), CHUNK, expected);
+    }
     check(&|arrays| drop(arrays.pop()), CHUNK, "1 episodes cannot be parted");
     let long = ChunkPlan { horizon: 8, ..CHUNK };
     check(&|_| (), long, "no training episode has room for `horizon` = 8");

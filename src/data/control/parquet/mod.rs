@@ -14,6 +14,7 @@ use std::{fs, io};
 use self::table::Table;
 use super::Episodes;
 use crate::data::error::Error;
+use crate::data::listing::is_hidden;
 
 /// Names of the columns, the first that is there counts.
 const OBSERVATIONS: [&str; 6] =
@@ -40,11 +41,12 @@ pub(super) fn is_parquet(path: &Path) -> bool {
         || begins().unwrap_or(false)
 }
 
-/// Reads all episodes of a file, or of the files of a folder in the order of their paths. What is not a number is 0.
+/// Reads all episodes of a file, or of the files of a folder in the order of their paths.
 ///
 /// # Errors
 ///
-/// A file is absent, damaged, or lacks a column; columns or files do not fit each other.
+/// A file is absent, damaged, or lacks a column; columns or files do not fit each other, or hold null or something that
+/// is not a finite number, named with its row, from 0.
 pub(super) fn read(path: &Path) -> Result<Episodes, Error> {
     let files = if path.is_dir() { listed(path)? } else { vec![path.to_owned()] };
     let mut joined = Joined::default();
@@ -152,7 +154,12 @@ fn numbers(table: &Table<'_>, name: &str, steps: usize) -> Result<Option<Vec<i64
         let what = format!("column `{name}` does not hold one number for each of {steps} rows");
         return Err(table.format(what));
     }
-    Ok(Some(rows.into_iter().flatten().map(|number| number as i64).collect()))
+    let numbers: Vec<f64> = rows.into_iter().flatten().collect();
+    if let Some(row) = numbers.iter().position(|number| number.fract() != 0.0) {
+        let what = format!("column `{name}`: {} in row {row} is not whole", numbers[row]);
+        return Err(table.format(what));
+    }
+    Ok(Some(numbers.into_iter().map(|number| number as i64).collect()))
 }
 
 /// The parquet files below `folder`, or below its folder `data`: beside that, a data set of `LeRobot` has tables of
@@ -176,7 +183,11 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 
 fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
+        if is_hidden(&entry.file_name()) {
+            continue;
+        }
         if path.is_dir() {
             if depth > 0 {
                 list(&path, depth - 1, files)?;

@@ -13,7 +13,7 @@ use parquet::schema::types::ColumnDescriptor;
 use super::pages::Pages;
 use super::{EXPECTED, footer};
 use crate::data::caught::caught;
-use crate::data::control::opened;
+use crate::data::control::{not_finite, opened};
 use crate::data::error::Error;
 
 /// Rows that are read together.
@@ -51,11 +51,11 @@ impl<'a> Table<'a> {
         Error::Format { path: self.path.into(), what }
     }
 
-    /// The first of `names` that is a column, and the numbers of its rows; `None` if none is. What is absent is 0.
+    /// The first of `names` that is a column, and the numbers of its rows; `None` if none is.
     ///
     /// # Errors
     ///
-    /// The column holds something else, or is damaged.
+    /// The column holds something else, null or a number that is not finite, or is damaged.
     pub(super) fn rows<'n>(&self, names: &[&'n str]) -> Result<Option<(&'n str, Rows)>, Error> {
         let columns = self.metadata.file_metadata().schema_descr().columns();
         let is = |column: &ColumnDescriptor, name: &str| {
@@ -111,8 +111,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Appends all rows of `from`. A row begins where a value repeats nothing, and a value that is not there is told from
-/// an empty list by its level: it is one short of a value's.
+/// Appends all rows of `from`. A row begins where a value repeats nothing, and a value that is null is told from an empty
+/// list by its level: it is one short of a value's.
 fn append<T: DataType>(
     mut from: ColumnReaderImpl<T>,
     column: &ColumnDescriptor,
@@ -135,9 +135,17 @@ fn append<T: DataType>(
             }
             let definition = definitions.get(level).copied().unwrap_or(full);
             let value = if definition == full { values.next().map(&number) } else { None };
-            let value = value.or((definition == absent).then_some(0.0));
+            let index = rows.len().saturating_sub(1);
             let Some(row) = rows.last_mut() else { continue };
-            row.extend(value.map(|value| if value.is_finite() { value } else { 0.0 }));
+            match value {
+                Some(value) if !(value as f32).is_finite() => {
+                    return Err(ParquetError::General(not_finite(value, index)));
+                }
+                None if definition == absent && absent < full => {
+                    return Err(ParquetError::General(not_finite("null", index)));
+                }
+                value => row.extend(value),
+            }
         }
     }
 }

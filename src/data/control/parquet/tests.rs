@@ -112,14 +112,14 @@ fn a_folder_is_its_files_in_order_without_the_tables_beside_them() {
 }
 
 #[test]
-fn numbers_may_stand_alone_and_what_is_absent_is_zero() {
+fn numbers_may_stand_alone() {
     let dir = tempfile::tempdir().unwrap();
     let columns = [
-        ("state", Values::Optional(vec![Some(1.0), None, Some(f64::NAN), Some(4.0)])),
+        ("state", Values::Optional(vec![Some(1.0), Some(0.0), Some(-0.5), Some(4.0)])),
         ("action", Values::Whole(vec![1, 2, 3, 4])),
     ];
     let all = read(&write(dir.path(), "a.parquet", &columns)).unwrap();
-    assert_eq!(all.observations, [[1.0], [0.0], [0.0], [4.0]]);
+    assert_eq!(all.observations, [[1.0], [0.0], [-0.5], [4.0]]);
     // Without a column that says more, a file is one episode.
     assert_eq!((all.actions.concat(), all.ends), (vec![1.0, 2.0, 3.0, 4.0], vec![4]));
 }
@@ -147,7 +147,21 @@ fn what_does_not_fit_is_named_with_its_column() {
         vec![seen(), ("action", Values::Words(vec!["a", "b"]))],
         "column `action` holds BYTE_ARRAY",
     );
+    let holding = |value| ("state", Values::Optional(vec![Some(1.0), value]));
     let acted = || ("action", whole(&[1, 2]));
+    for (value, word) in [
+        (None, "null"),
+        (Some(f64::NAN), "NaN"),
+        (Some(f64::INFINITY), "inf"),
+        (Some(1e39), "1000000000000000000000000000000000000000"),
+    ] {
+        let expected = format!("column `state` holds {word} in row 1, not a finite 32-bit number");
+        check(vec![holding(value), acted()], &expected);
+    }
+    check(
+        vec![seen(), acted(), ("episode_index", Values::Optional(vec![Some(0.0), Some(0.5)]))],
+        "column `episode_index`: 0.5 in row 1 is not whole",
+    );
     check(
         vec![seen(), acted(), ("episode_index", lists(&[&[0.0, 1.0], &[0.0]]))],
         "column `episode_index` does not hold one number for each of 2 rows",
