@@ -76,8 +76,16 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
     };
     let is_table = loaded.experiment.data.name == DataKind::Csv;
     let classes = if is_table { vec![] } else { ["a", "b", "c"].map(str::to_owned).to_vec() };
-    let data =
-        DataFacts { source, sample, classes, n_train: 640, n_val: 64, n_test: 0, target: vec![] };
+    let data = DataFacts {
+        source,
+        sample,
+        classes,
+        n_train: 640,
+        n_val: 64,
+        n_test: 0,
+        target: vec![],
+        notes: vec![],
+    };
     Some(Facts {
         cores: 2,
         memory: None,

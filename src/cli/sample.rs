@@ -89,12 +89,10 @@ impl<'a> Words<'a> {
     fn read(&self, text: &str) -> Result<Vec<u32>, Refusal> {
         let tokens = match self {
             Self::Characters(plan) => {
-                let unknown = || {
-                    refuse(format!(
-                        "the prompt `{text}` has a character that is not in the vocabulary"
-                    ))
+                let unknown = |c: char| {
+                    refuse(format!("character `{}` is not in the vocabulary", c.escape_debug()))
                 };
-                data::encode(&plan.data.classes, text).ok_or_else(unknown)?
+                data::encode(&plan.data.classes, text).map_err(unknown)?
             }
             Self::Numbers(plan) => {
                 let n = plan.data.classes.len();

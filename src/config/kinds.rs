@@ -89,6 +89,7 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 5] = [
             ("seq_len", &["csv_forecast", "tokens", "instructions"]),
             ("pred_len", &["csv_forecast"]),
             ("calendar", &["csv_forecast"]),
+            ("check_dates", &["csv_forecast"]),
             ("vocab_size", &["tokens"]),
             ("tokenizer", &["tokens", "instructions"]),
             ("mask_prompt", &["instructions"]),

@@ -51,6 +51,8 @@ pub enum SplitRule {
     EttMinute,
     /// "7:1:2": training and test are rounded down, validation is the rest.
     Parts([u32; 3]),
+    /// "34560:11520:11520", or with the word "rows": so many of them; further rows are not used.
+    Rows([u32; 3]),
 }
 
 /// One number, or height and width.
@@ -144,7 +146,8 @@ spelled!(
     SplitRule,
     parse_split,
     show_split,
-    "`\"ett_hour\"`, `\"ett_minute\"` or parts of training, validation and test, such as `\"7:1:2\"`"
+    "`\"ett_hour\"`, `\"ett_minute\"`, parts of training, validation and test, such as `\"7:1:2\"`, or their rows, such as \
+     `\"34560:11520:11520\"` or `\"500:100:100 rows\"`"
 );
 
 fn parse_split(text: &str) -> Option<SplitRule> {
@@ -153,21 +156,35 @@ fn parse_split(text: &str) -> Option<SplitRule> {
         "ett_minute" => return Some(SplitRule::EttMinute),
         _ => {}
     }
+    let (text, are_rows) = match text.trim().strip_suffix("rows") {
+        Some(counts) => (counts, true),
+        None => (text, false),
+    };
     let parts: Vec<u32> =
         text.split(':').map(|part| part.trim().parse().ok()).collect::<Option<_>>()?;
-    match parts[..] {
-        [train @ 1..=1000, val @ 1..=1000, test @ 1..=1000] => {
-            Some(SplitRule::Parts([train, val, test]))
-        }
-        _ => None,
-    }
+    let parts: [u32; 3] = parts.try_into().ok().filter(|parts: &[u32; 3]| !parts.contains(&0))?;
+    Some(if are_rows || are_plainly_rows(parts) {
+        SplitRule::Rows(parts)
+    } else {
+        SplitRule::Parts(parts)
+    })
+}
+
+/// Whether a number is larger than that of any parts: nobody means thousandths.
+fn are_plainly_rows(parts: [u32; 3]) -> bool {
+    parts.iter().any(|&part| part > 1000)
 }
 
 fn show_split(value: &SplitRule) -> String {
     match value {
         SplitRule::EttHour => "ett_hour".to_owned(),
         SplitRule::EttMinute => "ett_minute".to_owned(),
-        SplitRule::Parts([train, val, test]) => format!("{train}:{val}:{test}"),
+        SplitRule::Rows([train, val, test]) if !are_plainly_rows([*train, *val, *test]) => {
+            format!("{train}:{val}:{test} rows")
+        }
+        SplitRule::Parts([train, val, test]) | SplitRule::Rows([train, val, test]) => {
+            format!("{train}:{val}:{test}")
+        }
     }
 }
 
@@ -462,6 +479,24 @@ pub(in crate::config) mod tests {
     }
 
     #[test]
+    fn a_split_is_in_parts_or_in_rows() {
+        let rows = SplitRule::Rows([34_560, 11_520, 11_520]);
+        check::<SplitRule>(&[
+            (json!("7:1:2"), Some(SplitRule::Parts([7, 1, 2]))),
+            (json!("700:100:200"), Some(SplitRule::Parts([700, 100, 200]))),
+            (json!("34560:11520:11520"), Some(rows)),
+            (json!(" 34560 : 11520 : 11520 rows"), Some(rows)),
+            (json!("500:100:100 rows"), Some(SplitRule::Rows([500, 100, 100]))),
+            (json!("ett_hour"), Some(SplitRule::EttHour)),
+            (json!("7:1"), None),
+            (json!("7:0:2"), None),
+            (json!("0.7:0.1:0.2"), None),
+            (json!("rows"), None),
+            (json!("34560:11520:99999999999"), None),
+        ]);
+    }
+
+    #[test]
     fn strict_cannot_be_switched_off_silently() {
         check::<Strict>(&[
             (json!(true), Some(Strict::All)),
@@ -499,6 +534,10 @@ pub(in crate::config) mod tests {
             round_trip(&Auto::Given(side));
             round_trip(&Shape2::Side(side));
             round_trip(&Shape2::Both([side, 3]));
+            let [a, b, c] = [side, n as u32, ms as u32].map(|part| part.max(1));
+            round_trip(&SplitRule::Rows([a, b, c]));
+            round_trip(&SplitRule::Rows([a % 1000 + 1, b % 1000 + 1, c % 1000 + 1]));
+            round_trip(&SplitRule::Parts([a % 1000 + 1, b % 1000 + 1, c % 1000 + 1]));
             round_trip(&Duration(std::time::Duration::from_millis(ms)));
             round_trip(&Patience::After(std::time::Duration::from_millis(ms)));
         }

@@ -158,13 +158,17 @@ impl Raw {
         let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
         let mut reader =
             ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
-        let header = reader.headers().map_err(|error| malformed(path, &error))?;
+        let mut lines = Lines::of(bytes);
+        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
         let header: Vec<String> = header.iter().map(str::to_owned).collect();
         let target_idx = check_header(path, &header, target)?;
         let mut raw = Self { columns: header, features: vec![], answers: vec![], lines: vec![] };
         let mut record = ::csv::StringRecord::new();
-        while reader.read_record(&mut record).map_err(|error| malformed(path, &error))? {
-            let line = record.position().map_or(0, ::csv::Position::line);
+        while reader
+            .read_record(&mut record)
+            .map_err(|error| malformed(path, &mut lines, &error))?
+        {
+            let line = lines.line(record.position());
             raw.push(&record, target_idx, classify).map_err(|what| at(path, line, what))?;
             raw.lines.push(line);
         }
@@ -311,9 +315,45 @@ pub(crate) fn at(path: &Path, line: u64, what: String) -> Error {
     Error::Line { path: path.to_owned(), line, what }
 }
 
-pub(crate) fn malformed(path: &Path, error: &::csv::Error) -> Error {
-    let line = error.position().map_or(1, ::csv::Position::line);
-    at(path, line, error.to_string())
+pub(crate) fn malformed(path: &Path, lines: &mut Lines<'_>, error: &::csv::Error) -> Error {
+    let what = match error.kind() {
+        ::csv::ErrorKind::Utf8 { err, .. } => {
+            format!("cell {} is not UTF-8 text", err.field() + 1)
+        }
+        _ => error.to_string(),
+    };
+    at(path, lines.line(error.position()), what)
+}
+
+/// Counts the lines of a table as an editor does. The library's own numbers are one behind where lines end in CRLF, and
+/// leave out empty lines before a row.
+pub(crate) struct Lines<'a> {
+    bytes: &'a [u8],
+    /// Where the newest row begins, and its line.
+    at: usize,
+    line: u64,
+}
+
+impl<'a> Lines<'a> {
+    /// Those of a whole table.
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, line: 1 }
+    }
+
+    /// The line, from 1, on which the row begins that was read from `position` on. Positions ascend.
+    pub(crate) fn line(&mut self, position: Option<&::csv::Position>) -> u64 {
+        let from = position.map_or(self.at, |position| position.byte() as usize);
+        let from = from.clamp(self.at, self.bytes.len());
+        let is_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+        let begin = from + self.bytes[from..].iter().take_while(is_end).count();
+        let passed = &self.bytes[self.at..begin];
+        let ends_line = |&(at, &byte): &(usize, &u8)| {
+            byte == b'\n' || (byte == b'\r' && passed.get(at + 1) != Some(&b'\n'))
+        };
+        self.line += passed.iter().enumerate().filter(ends_line).count() as u64;
+        self.at = begin;
+        self.line
+    }
 }
 
 #[cfg(test)]
@@ -360,6 +400,43 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_counted_as_an_editor_counts_them() {
+        // Rows in lines 2, 3 and 4, of which one at a time is wrong.
+        for end in ["\n", "\r\n", "\r"] {
+            for mark in ["", "\u{feff}"] {
+                for wrong in 0..3 {
+                    let row = |row| if row == wrong { "x,1" } else { "1,1" };
+                    let rows = [0, 1, 2].map(row).join(end);
+                    let table = format!("{mark}a,y{end}{rows}{end}");
+                    let error = opened(&table, "a,y\n1,1\n", false).err().unwrap().to_string();
+                    let line = format!("line {}: `a` is `x`", wrong + 2);
+                    assert!(error.contains(&line), "{table:?}: {error}");
+                }
+            }
+        }
+        let check = |table: &str, expected: &str| {
+            let error = opened(table, "a,y\n1,1\n", true).err().unwrap().to_string();
+            assert!(error.contains(expected), "{table:?}: {error}");
+        };
+        // Empty lines, and line ends inside of quotes.
+        check("\n\na,y\n\n1,1\n\r\n\nx,1\n", "line 8: `a` is `x`");
+        check("a,y\r\n1,\"one\r\ntwo\"\r\nx,1\r\n", "line 4: `a` is `x`");
+        check("\"a\",\"y\ny\"\n1,1\n", "has no column `y`");
+        check("a,y\n1,1\nx,1", "line 3: `a` is `x`");
+        check("a,y\r\n1,1\r\n1,1\r\n1\r\n", "line 4: 1 cells, but the header has 2");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_named_with_their_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("train.csv");
+        let bytes = b"a,y\r\n1,1\r\n1,\xff\r\n";
+        std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
+        let error = open(&path, &path, "y", false).err().unwrap().to_string();
+        assert!(error.ends_with("train.csv`, line 3: cell 2 is not UTF-8 text"), "{error}");
+    }
+
+    #[test]
     fn what_is_not_a_number_is_named_with_line_and_column() {
         let check = |train: &str, classify: bool, expected: &str| {
             let Err(error) = opened(train, "a,y\n1,1\n", classify) else { panic!("{train}") };
@@ -367,6 +444,8 @@ mod tests {
         };
         check("a,y\n1,1\n,2\n", false, "line 3: `a` is empty");
         check("a,y\n1,1\nNaN,2\n", false, "line 3: `a` is `NaN`");
+        check("a,y\n1,1\n2,inf\n", false, "line 3: `y` is `inf`");
+        check("a,y\n1,nan\n2,1\n", true, "line 2: `y` is `nan`, which is not a class");
         check("a,y\n1,1e39\n", false, "line 2: `y` is `1e39`");
         check("a,y\n\"1,5\",1\n", false, "`a` is `1,5`, which is not a number");
         check("a,y\n1,1\n1,2,3\n", false, "line 3: 3 cells, but the header has 2");

@@ -1,9 +1,9 @@
 //! Bytes of an image file -> 8-bit RGB pixels, by content and not by the name's ending.
 //!
 //! As `PIL.Image.open(..).convert("RGB")`: grey and palette are expanded, alpha is dropped (not blended),
-//! EXIF rotation is not applied, CMYK and YCCK become RGB, an animation gives its first picture, 16-bit
-//! colour keeps its high byte. One wanted difference: Pillow clips 16-bit *grey* at 255, which turns almost
-//! every picture white; here it keeps the high byte too.
+//! EXIF rotation is not applied, CMYK and YCCK become RGB, an animation gives its first picture. 16-bit colour, and
+//! 16-bit grey with alpha, keep their high byte; 16-bit grey alone is clipped at 255, as Pillow's modes `I;16` and `I`
+//! are, which makes white of whatever is brighter: convert such pictures to 8 bits first.
 
 use std::io::Cursor;
 
@@ -33,7 +33,7 @@ pub(crate) fn decode(
     match image::guess_format(&bytes) {
         Ok(ImageFormat::Jpeg) => decode_jpeg(bytes, needed),
         Ok(format) => decode_whole(&bytes, format).map(Decoded::whole),
-        Err(_) => Err("not an image of a known format".to_owned()),
+        Err(_) => Err("not in a known image format".to_owned()),
     }
 }
 
@@ -61,7 +61,19 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
     let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
     check_size(decoder.dimensions(), decoder.total_bytes())?;
     let image = || DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
-    caught(image).map(to_rgb)
+    let image = caught(image)?;
+    let is_grey = format == ImageFormat::Png && has_only_grey(bytes);
+    Ok(to_rgb(match image {
+        DynamicImage::ImageLumaA16(_) if is_grey => DynamicImage::ImageLuma16(image.into_luma16()),
+        other => other,
+    }))
+}
+
+/// Whether a PNG has no channel but grey, by the colour type of its header. The library makes a second one of a value
+/// that counts as transparent.
+fn has_only_grey(png: &[u8]) -> bool {
+    const COLOUR_TYPE: usize = 25;
+    png.get(COLOUR_TYPE) == Some(&0)
 }
 
 fn check_size((width, height): (u32, u32), bytes: u64) -> Result<(), String> {
@@ -79,10 +91,10 @@ fn check_size((width, height): (u32, u32), bytes: u64) -> Result<(), String> {
 fn to_rgb(image: DynamicImage) -> Pixels {
     let (width, height) = (image.width() as usize, image.height() as usize);
     let high = |v: u16| (v >> 8) as u8;
-    // The library rounds 16-bit values; Pillow keeps the high byte.
+    // The library rounds 16-bit values; Pillow keeps the high byte, and clips where there is only grey.
     let data = match image {
         DynamicImage::ImageLuma16(buffer) => {
-            buffer.into_raw().into_iter().flat_map(|v| [high(v); 3]).collect()
+            buffer.into_raw().into_iter().flat_map(|v| [v.min(255) as u8; 3]).collect()
         }
         DynamicImage::ImageLumaA16(buffer) => {
             buffer.into_raw().chunks_exact(2).flat_map(|p| [high(p[0]); 3]).collect()
@@ -139,9 +151,7 @@ mod tests {
     }
 
     /// Where this decoder and Pillow differ, and why.
-    const EXCEPTIONS: [(&str, &str); 5] = [
-        ("decodable/basi0g16.png", "16-bit grey: high byte here, clipped at 255 by Pillow"),
-        ("decodable/i_trns.png", "16-bit grey: high byte here, clipped at 255 by Pillow"),
+    const EXCEPTIONS: [(&str, &str); 3] = [
         ("decodable/broken_data_stream.png", "a checksum is wrong, which Pillow does not look at"),
         ("decodable/truncated_app14.jpg", "a marker is cut short, which Pillow passes over"),
         ("other-formats/hopper.gif", "GIF is not among the endings of an image folder"),
@@ -220,6 +230,20 @@ mod tests {
         }
     }
 
+    /// Pillow opens both as `I;16`, whose `convert("RGB")` is `min(v, 255)` for each channel.
+    #[test]
+    fn grey_of_sixteen_bits_is_clipped_as_by_pillow() {
+        let values = [0u16, 1, 200, 255, 256, 0x80FF, u16::MAX, 254];
+        let expected = [0u8, 1, 200, 255, 255, 255, 255, 254].map(|v| [v; 3]).concat();
+        let image = image::ImageBuffer::<image::Luma<u16>, _>::from_raw(4, 2, values.to_vec());
+        let image = DynamicImage::ImageLuma16(image.unwrap());
+        for format in [ImageFormat::Png, ImageFormat::Tiff] {
+            let mut bytes = Cursor::new(Vec::new());
+            image.write_to(&mut bytes, format).unwrap();
+            assert_eq!(decode(&bytes.into_inner()).unwrap().data, expected, "{format:?}");
+        }
+    }
+
     #[test]
     fn alpha_is_dropped_and_grey_and_sixteen_bits_become_rgb() {
         let png = |image: DynamicImage| {
@@ -233,7 +257,7 @@ mod tests {
         assert_eq!(png(grey.into()), [7, 7, 7]);
         let deep = image::ImageBuffer::from_pixel(1, 1, image::Rgb([0x12FF_u16, 0xFFFF, 0x00FF]));
         assert_eq!(png(DynamicImage::ImageRgb16(deep)), [0x12, 0xFF, 0]);
-        let deep = image::ImageBuffer::from_pixel(1, 1, image::Luma([0x80FF_u16]));
-        assert_eq!(png(DynamicImage::ImageLuma16(deep)), [0x80; 3]);
+        let deep = image::ImageBuffer::from_pixel(1, 1, image::LumaA([0x80FF_u16, 0xFFFF]));
+        assert_eq!(png(DynamicImage::ImageLumaA16(deep)), [0x80; 3]);
     }
 }

@@ -69,13 +69,13 @@ pub enum Error {
         source: io::Error,
     },
     /// An image folder without class folders.
-    #[error("`{}` holds no class folders", shown(.path))]
+    #[error("`{}` contains no class folders", shown(.path))]
     NoClasses {
         /// The root.
         path: PathBuf,
     },
     /// Class folders without images.
-    #[error("{} of `{}` without a single image: {}", plural(.classes.len(), "class folder", "class folders"), shown(.path), named(.classes))]
+    #[error("{} in `{}`: {}", plural(.classes.len(), "class folder contains no images", "class folders contain no images"), shown(.path), named(.classes))]
     EmptyClasses {
         /// The root.
         path: PathBuf,
@@ -116,6 +116,16 @@ pub enum Error {
         /// Counted from 1, the header included.
         line: u64,
         /// What is wrong with it.
+        what: String,
+    },
+    /// The rows of a table are not in the order of their dates.
+    #[error("`{}`, line {line}: {what}", shown(.path))]
+    DateOrder {
+        /// The table.
+        path: PathBuf,
+        /// Counted from 1, the header included.
+        line: u64,
+        /// What is wrong with its date.
         what: String,
     },
     /// A table has no column of this name.
@@ -287,6 +297,11 @@ impl Error {
                     .to_owned()
             }
             Self::Spawn { .. } => "lower `data.num_workers`, or raise `ulimit -u`".to_owned(),
+            Self::DateOrder { .. } => {
+                "sort the rows by their dates and keep one of each, or set `data.check_dates = false`: rows are cut in \
+                 their order, so that training may see what is to be predicted"
+                    .to_owned()
+            }
             Self::NoColumn { .. } => "set `data.target` to one of them".to_owned(),
             _ => return None,
         };

@@ -37,6 +37,7 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
         seq_len,
         pred_len,
         calendar,
+        check_dates: true,
     };
     let as_series = forecast::survey(series).err().map(|error| error.to_string());
     [as_table(false), as_table(true), as_series].into_iter().flatten().collect()

@@ -1,11 +1,12 @@
 //! An image folder as a [`Dataset`]: file -> decoded RGB -> transformed values.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::listing::{self, Listing};
 use crate::data::listing_cache::{self, ListingCache};
+use crate::data::paths::Paths;
 use crate::data::transform::Pipeline;
 use crate::data::{Dataset, Splits, Target, decode, read};
 use crate::plan::{DataPlan, TransformPlan};
@@ -14,7 +15,7 @@ use crate::rng::Key;
 /// One split.
 #[derive(Debug)]
 pub(crate) struct ImageFolder {
-    files: Vec<(PathBuf, u32)>,
+    files: Paths,
     pipeline: Pipeline,
 }
 
@@ -56,10 +57,7 @@ impl ImageFolder {
     /// # Errors
     ///
     /// The transforms do not bring all images to one size.
-    pub(crate) fn new(
-        files: Vec<(PathBuf, u32)>,
-        transforms: &[TransformPlan],
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(files: Paths, transforms: &[TransformPlan]) -> Result<Self, Error> {
         Ok(Self { files, pipeline: Pipeline::new(transforms, 3, None)? })
     }
 }
@@ -78,7 +76,7 @@ impl Dataset for ImageFolder {
     }
 
     fn name(&self, index: usize) -> String {
-        format!("`{}`", shown(&self.files[index].0))
+        format!("`{}`", shown(&self.files.get(index).0))
     }
 
     fn load(
@@ -87,15 +85,15 @@ impl Dataset for ImageFolder {
         key: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
-        let (path, label) = &self.files[index];
+        let (path, label) = self.files.get(index);
         let bytes =
-            read::whole(path).map_err(|source| SampleError::Io { path: path.clone(), source })?;
+            read::whole(&path).map_err(|source| SampleError::Io { path: path.clone(), source })?;
         let image = decode::decode(bytes, |size| self.pipeline.needed(size, key))
             .map_err(|reason| SampleError::Decode { path: path.clone(), reason })?;
         self.pipeline
             .run(image, key, values)
             .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
-        Ok(Target::Class(*label))
+        Ok(Target::Class(label))
     }
 }
 
@@ -112,15 +110,16 @@ mod tests {
 
     /// Twelve JPEG files of different sizes, cropped at random and flipped.
     fn folder(dir: &Path) -> ImageFolder {
-        let files = (0..12).map(|number| {
+        let mut files = Paths::default();
+        for number in 0..12 {
             let (height, width) = (40 + 9 * number, 130 - 7 * number);
             let pixels = picture(3, height, width).data;
             let subsampling = [Subsampling::S444, Subsampling::S420][number % 2];
             let bytes = compress(&pixels, width, height, PixelFormat::Rgb, 85, subsampling);
             let path = dir.join(format!("{number}.jpg"));
             crate::files::write_atomic(&path, &bytes.unwrap()).unwrap();
-            (path, number as u32)
-        });
+            files.push_path(&path, number as u32);
+        }
         let transforms = [
             TransformPlan::RandomResizedCrop {
                 height: 24,
@@ -130,7 +129,7 @@ mod tests {
             },
             TransformPlan::RandomHorizontalFlip { p: 0.5 },
         ];
-        ImageFolder::new(files.collect(), &transforms).unwrap()
+        ImageFolder::new(files, &transforms).unwrap()
     }
 
     #[test]
@@ -141,7 +140,7 @@ mod tests {
             let key = Some(Key::new(7, Purpose::Augment, 1, index as u64));
             let (mut found, mut expected) = (Vec::new(), Vec::new());
             folder.load(index, key, &mut found).unwrap();
-            let bytes = read::whole(&folder.files[index].0).unwrap();
+            let bytes = read::whole(&folder.files.get(index).0).unwrap();
             let whole = decode::decode(bytes.clone(), crate::data::transform::Area::whole).unwrap();
             let part = decode::decode(bytes, |size| folder.pipeline.needed(size, key)).unwrap();
             assert!(part.pixels.data.len() <= whole.pixels.data.len());

@@ -53,6 +53,7 @@ pub(crate) fn survey(source: InstructionSource) -> Result<DataFacts, Error> {
         n_train: splits.train.len(),
         n_val: splits.val.len(),
         n_test: 0,
+        notes: Vec::new(),
         classes,
         sample: Some(vec![seq_len]),
         target: vec![seq_len],
@@ -70,7 +71,7 @@ pub(crate) fn open(source: &InstructionSource) -> Result<(Splits, Vec<String>), 
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
             Some(name) => format!("it has no token `{name}`, which `data.eos_token` names"),
-            None => "no usual token ends a text: name one, `data.eos_token`".to_owned(),
+            None => "it has none of the usual end-of-text tokens: set `data.eos_token`".to_owned(),
         };
         Error::Format { path: source.tokenizer.clone(), what }
     })?;
@@ -79,7 +80,7 @@ pub(crate) fn open(source: &InstructionSource) -> Result<(Splits, Vec<String>), 
     let n_train = entries.len().saturating_sub(n_val);
     if n_val == 0 || n_train == 0 {
         let what = format!(
-            "of its {} entries, {n_train} are to train and {n_val} to validate",
+            "`data.val_ratio` leaves {n_train} of its {} entries to train on and {n_val} to validate on",
             entries.len()
         );
         return Err(Error::Format { path: source.file.clone(), what });
@@ -102,7 +103,7 @@ fn entries(source: &InstructionSource) -> Result<Vec<Entry>, Error> {
     })?;
     serde_json::from_slice(&bytes).map_err(|error| Error::Format {
         path: path(),
-        what: format!("it is no list of `instruction`, `input` and `output`: {error}"),
+        what: format!("it is not a list of `instruction`, `input` and `output`: {error}"),
     })
 }
 
@@ -274,7 +275,9 @@ mod tests {
         let broken = source(folder.path(), r#"[{"instruction": "a"}]"#, 8);
         assert!(error(&broken).contains("missing field `output`"), "{}", error(&broken));
         let few = source(folder.path(), r#"[{"instruction": "a", "output": "b"}]"#, 8);
-        assert!(error(&few).contains("of its 1 entries, 1 are to train and 0 to validate"));
+        assert!(error(&few).contains(
+            "`data.val_ratio` leaves 1 of its 1 entries to train on and 0 to validate on"
+        ));
         let mut other = source(folder.path(), JSON, 8);
         other.eos_token = Some("<stop>".to_owned());
         assert!(error(&other).contains("it has no token `<stop>`"), "{}", error(&other));

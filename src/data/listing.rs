@@ -2,7 +2,11 @@
 //!
 //! Easily got wrong: `ImageFolder` sorts whole directory paths (`sorted(os.walk(..))`), so `a-b/` comes
 //! before `a/b/`, and file names only within their directory.
+//!
+//! Otherwise than there, files and folders whose names begin with a dot are left out: resource forks of macOS
+//! (`._1.png`) are no images, and `.ipynb_checkpoints` is no class.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::io;
@@ -10,11 +14,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::data::error::Error;
+use crate::data::error::{Error, shown};
+use crate::data::paths::Paths;
 
 /// Endings of image files, compared without case.
-pub(crate) const ENDINGS: [&str; 9] =
-    [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
+pub(crate) const ENDINGS: [&str; 10] =
+    [".jpg", ".jpeg", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
+/// Endings of images that cannot be read: a user who has some of them wants to know.
+const FOREIGN: [&str; 7] = ["gif", "heic", "avif", "jp2", "jxl", "svg", "psd"];
+/// Files that are no images, for each that is, from which on they are worth a word: one in ten.
+const MANY: u64 = 10;
 
 /// What an image folder must look like.
 const EXPECTED: &str = "one folder per class, with images in it: <class>/<image>.jpg";
@@ -25,16 +34,61 @@ pub(crate) struct Listing {
     /// Class names in label order: byte order of the folder names.
     pub(crate) classes: Vec<String>,
     /// Files with their labels, in sample order.
-    pub(crate) files: Vec<(PathBuf, u32)>,
+    pub(crate) files: Paths,
+    /// What was left out.
+    pub(crate) left_out: LeftOut,
 }
+
+/// Files in class folders that are no images of a known ending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// How many of each ending, in small letters without the dot; empty for none.
+    pub(crate) endings: BTreeMap<String, u64>,
+    /// Files with the ending of an image whose names begin with a dot.
+    pub(crate) hidden: u64,
+}
+
+impl Listing {
+    /// What was left out of `root`, in words, where that may not be what was meant.
+    pub(crate) fn note(&self, root: &Path) -> Option<String> {
+        let LeftOut { endings, hidden } = &self.left_out;
+        let others: u64 = endings.values().sum();
+        let are_foreign = FOREIGN.iter().any(|ending| endings.contains_key(*ending));
+        if !are_foreign && *hidden == 0 && others * MANY <= self.files.len() as u64 {
+            return None;
+        }
+        let mut counts: Vec<_> = endings.iter().collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let named = counts.iter().take(MOST_NAMED).map(|(ending, count)| match ending.as_str() {
+            "" => format!("{count} without an ending"),
+            ending => format!("{count} .{ending}"),
+        });
+        let rest = counts.len().saturating_sub(MOST_NAMED);
+        let rest = (rest > 0).then(|| format!("{rest} more endings"));
+        let hidden = (*hidden > 0).then(|| format!("{hidden} with a name that begins with a dot"));
+        let all: Vec<String> = named.chain(rest).chain(hidden).collect();
+        Some(format!(
+            "`{}`: files that are not read: {} (images are {})",
+            shown(root),
+            all.join(", "),
+            ENDINGS.join(" ")
+        ))
+    }
+}
+
+/// Endings that are named.
+const MOST_NAMED: usize = 5;
+/// Longest ending that is counted by its name.
+const LONGEST_ENDING: usize = 8;
 
 /// A listing, and what it was read from.
 pub(crate) struct Scan {
     pub(crate) listing: Listing,
     /// Every folder that was read, as it was before it was read; the root first.
     pub(crate) folders: Vec<(PathBuf, Metadata)>,
-    /// Whether a link was followed, whose target may change while all folders stay as they are.
-    pub(crate) has_links: bool,
+    /// Links to something that is neither a folder nor called like an image, with what was there: a folder may take its
+    /// place while all folders stay as they are.
+    pub(crate) links: Vec<(PathBuf, Option<Metadata>)>,
 }
 
 /// Lists the image folder `root`, called `what` in messages, without opening a file.
@@ -51,7 +105,7 @@ pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
     if names.is_empty() {
         return Err(Error::NoClasses { path: root.to_owned() });
     }
-    let mut files = Vec::new();
+    let mut files = Paths::default();
     let mut empty = Vec::new();
     for (label, name) in names.iter().enumerate() {
         let before = files.len();
@@ -64,15 +118,16 @@ pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
         return Err(Error::EmptyClasses { path: root.to_owned(), classes: empty });
     }
     let classes = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    let Seen { folders, has_links } = seen;
-    Ok(Scan { listing: Listing { classes, files }, folders, has_links })
+    let Seen { folders, links, left_out } = seen;
+    Ok(Scan { listing: Listing { classes, files, left_out }, folders, links })
 }
 
 /// What a scan came by.
 #[derive(Default)]
 struct Seen {
     folders: Vec<(PathBuf, Metadata)>,
-    has_links: bool,
+    links: Vec<(PathBuf, Option<Metadata>)>,
+    left_out: LeftOut,
 }
 
 /// Checks that two folders have the same classes.
@@ -115,7 +170,9 @@ fn class_names(root: &Path, what: &'static str, seen: &mut Seen) -> Result<Vec<O
     let mut names = Vec::new();
     for entry in entries {
         let entry = entry.map_err(listing_failed(root))?;
-        if kind(&entry, seen)? == Kind::Folder {
+        // What is no folder here would be a class if it became one, whatever it is called.
+        if !is_hidden(&entry.file_name()) && kind(&entry, Called::Otherwise, seen)? == Kind::Folder
+        {
             names.push(entry.file_name());
         }
     }
@@ -129,18 +186,13 @@ struct Folder {
     images: Vec<OsString>,
 }
 
-fn list_class(
-    root: &Path,
-    label: u32,
-    files: &mut Vec<(PathBuf, u32)>,
-    seen: &mut Seen,
-) -> Result<(), Error> {
+fn list_class(root: &Path, label: u32, files: &mut Paths, seen: &mut Seen) -> Result<(), Error> {
     let mut folders = Vec::new();
     walk(root.to_owned(), &mut Vec::new(), &mut folders, seen)?;
     folders.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     for folder in &mut folders {
         folder.images.sort_unstable();
-        files.extend(folder.images.iter().map(|name| (folder.path.join(name), label)));
+        folder.images.iter().for_each(|name| files.push(&folder.path, name, label));
     }
     Ok(())
 }
@@ -164,10 +216,18 @@ fn walk(
     let mut below = Vec::new();
     for entry in fs::read_dir(&path).map_err(listing_failed(&path))? {
         let entry = entry.map_err(listing_failed(&path))?;
-        match kind(&entry, seen)? {
+        let name = entry.file_name();
+        let is_image = is_image(&name);
+        if is_hidden(&name) {
+            seen.left_out.hidden += u64::from(is_image);
+            continue;
+        }
+        let called = if is_image { Called::LikeImage } else { Called::Otherwise };
+        match kind(&entry, called, seen)? {
             Kind::Folder => below.push(entry.path()),
-            Kind::File if is_image(&entry.file_name()) => images.push(entry.file_name()),
-            Kind::File | Kind::Other => {}
+            Kind::File if is_image => images.push(name),
+            Kind::File => *seen.left_out.endings.entry(ending(&name)).or_default() += 1,
+            Kind::Other => {}
         }
     }
     out.push(Folder { path, images });
@@ -185,16 +245,27 @@ enum Kind {
     Other,
 }
 
+/// What is known of an entry by its name. One that is called like an image is listed, whatever it leads to but a folder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Called {
+    LikeImage,
+    Otherwise,
+}
+
 /// What an entry is, links followed. Costs a system call for links only.
-fn kind(entry: &fs::DirEntry, seen: &mut Seen) -> Result<Kind, Error> {
+fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Seen) -> Result<Kind, Error> {
     let path = entry.path();
     let mut file_type = entry.file_type().map_err(listing_failed(&path))?;
     if file_type.is_symlink() {
-        seen.has_links = true;
-        match fs::metadata(&path) {
-            Ok(meta) => file_type = meta.file_type(),
+        let target = fs::metadata(&path).ok();
+        let leads_to = target.as_ref().map(Metadata::file_type);
+        if called == Called::Otherwise && leads_to.is_none_or(|target| !target.is_dir()) {
+            seen.links.push((path, target));
+        }
+        match leads_to {
+            Some(target) => file_type = target,
             // A dead link or a loop of links: an image that cannot be read.
-            Err(_) => return Ok(Kind::File),
+            None => return Ok(Kind::File),
         }
     }
     Ok(match () {
@@ -204,7 +275,15 @@ fn kind(entry: &fs::DirEntry, seen: &mut Seen) -> Result<Kind, Error> {
     })
 }
 
-fn is_image(name: &OsString) -> bool {
+/// The ending of a name without the dot, in small letters; one that nobody would call so counts as none.
+fn ending(name: &OsStr) -> String {
+    let ending = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
+    let is_one =
+        ending.len() <= LONGEST_ENDING && ending.bytes().all(|b| b.is_ascii_alphanumeric());
+    if is_one { ending.to_ascii_lowercase() } else { String::new() }
+}
+
+fn is_image(name: &OsStr) -> bool {
     let lower = OsString::from_vec(name.as_bytes().to_ascii_lowercase());
     ENDINGS.iter().any(|ending| lower.as_bytes().ends_with(ending.as_bytes()))
 }
@@ -239,7 +318,7 @@ mod tests {
 
     fn listed(dir: &Path) -> Vec<String> {
         let listing = list(dir, "the folder").unwrap();
-        let relative = |(path, label): &(PathBuf, u32)| {
+        let relative = |(path, label): (PathBuf, u32)| {
             format!("{} {label}", path.strip_prefix(dir).unwrap().display())
         };
         listing.files.iter().map(relative).collect()
@@ -276,6 +355,42 @@ mod tests {
     }
 
     #[test]
+    fn what_begins_with_a_dot_is_neither_image_nor_class() {
+        let dir = tree(&[
+            "cats/1.png",
+            "cats/2.JFIF",
+            "cats/._1.png",
+            "cats/.DS_Store",
+            "cats/.thumbnails/3.png",
+            ".ipynb_checkpoints/4.png",
+        ]);
+        assert_eq!(listed(dir.path()), ["cats/1.png 0", "cats/2.JFIF 0"]);
+        let listing = list(dir.path(), "the folder").unwrap();
+        assert_eq!(listing.classes, ["cats"]);
+        assert_eq!(listing.left_out, LeftOut { endings: BTreeMap::new(), hidden: 1 });
+        let note = listing.note(Path::new("train")).unwrap();
+        let expected = "`train`: files that are not read: 1 with a name that begins with a dot (";
+        assert!(note.starts_with(expected), "{note}");
+    }
+
+    #[test]
+    fn images_that_cannot_be_read_and_many_other_files_are_counted() {
+        let mut files: Vec<String> = (0..20).map(|i| format!("a/{i}.png")).collect();
+        let listing = |files: &[String]| {
+            let dir = tree(&files.iter().map(String::as_str).collect::<Vec<_>>());
+            list(dir.path(), "the folder").unwrap()
+        };
+        files.extend(["a/readme.txt".to_owned(), "a/Makefile".to_owned()]);
+        assert_eq!(listing(&files).note(Path::new("r")), None, "one in ten");
+        let some = [&files[..], &["a/x.GIF".to_owned(), "a/y.gif".to_owned()]].concat();
+        let note = listing(&some).note(Path::new("r")).unwrap();
+        let expected = "`r`: files that are not read: 2 .gif, 1 without an ending, 1 .txt (images";
+        assert!(note.starts_with(expected), "{note}");
+        files.push("a/notes.md".to_owned());
+        assert!(listing(&files).note(Path::new("r")).unwrap().contains("1 .md"));
+    }
+
+    #[test]
     fn links_are_followed_and_a_link_upwards_ends() {
         let dir = tree(&["real/a.png", "elsewhere.d/b.png"]);
         let link = |from: &str, to: &str| {
@@ -302,7 +417,7 @@ mod tests {
     fn an_empty_class_is_named_and_a_missing_folder_says_what_it_should_hold() {
         let dir = tree(&["cats/1.png", "dogs/readme.txt"]);
         let error = list(dir.path(), "the training folder").unwrap_err();
-        assert!(error.to_string().contains("1 class folder of"), "{error}");
+        assert!(error.to_string().contains("1 class folder contains no images in"), "{error}");
         assert!(error.to_string().ends_with("`dogs`"), "{error}");
         let error = list(&dir.path().join("absent"), "the training folder").unwrap_err();
         assert!(error.to_string().starts_with("the training folder `"), "{error}");

@@ -3,9 +3,10 @@
 //!
 //! A kept listing is used only if every folder that it was read from has the same identity, times, size and number
 //! of links as just before it was read: making, removing or renaming anything in a folder changes its times.
-//! What could change without a trace is not kept: listings that followed a link, and folders that were
-//! changed within the last seconds, whose clock may not have moved on since. Contents of files are no part
-//! of a listing.
+//! A folder behind a link is looked at where the link leads, and links that lead to no folder must still lead to what
+//! they led to, unless they are called like images, which are listed whatever they lead to. Folders that were changed
+//! within the last seconds, whose clock may not have moved on since, are not kept. Contents of files are no part of a
+//! listing.
 //!
 //! The files are `listings/<hash of the path>` in `$DDPRUN_CACHE`, else `$XDG_CACHE_HOME/ddprun`, else
 //! `~/.cache/ddprun`, and may be removed at any time. `DDPRUN_CACHE=off` keeps nothing.
@@ -18,11 +19,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::data::error::Error;
-use crate::data::listing::{self, Listing, Scan};
+use crate::data::listing::{self, LeftOut, Listing, Scan};
+use crate::data::paths::Paths;
 use crate::files;
 
 /// First field of a kept listing: another one is not read.
-const FORMAT: &[u8] = b"ddprun listing 1";
+const FORMAT: &[u8] = b"ddprun listing 2";
 /// Fewer files are listed in milliseconds.
 const LEAST_FILES: usize = 10_000;
 /// Age of the last change of a folder from which on its times tell every later change.
@@ -41,16 +43,7 @@ pub(crate) struct ListingCache {
 impl ListingCache {
     /// The user's; `None` where it is switched off or there is no place for it.
     pub(crate) fn of_user() -> Option<Self> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let folder = match variable("DDPRUN_CACHE") {
-            Some(off) if off == "off" => return None,
-            Some(folder) => PathBuf::from(folder),
-            None => match variable("XDG_CACHE_HOME") {
-                Some(folder) => PathBuf::from(folder).join("ddprun"),
-                None => PathBuf::from(variable("HOME")?).join(".cache/ddprun"),
-            },
-        };
-        let folder = folder.join("listings");
+        let folder = user_folder()?.join("listings");
         Some(Self { folder, least_files: LEAST_FILES, settled: SETTLED })
     }
 
@@ -77,7 +70,7 @@ impl ListingCache {
             last.into_iter().all(|time| age(time).is_some_and(|age| age >= self.settled))
         };
         let is_large = scan.listing.files.len() >= self.least_files;
-        if !is_large || scan.has_links || !scan.folders.iter().all(is_settled) {
+        if !is_large || !scan.folders.iter().all(is_settled) {
             return;
         }
         if let (Some(file), Some(bytes)) = (self.file(root), encode(scan, root)) {
@@ -85,6 +78,19 @@ impl ListingCache {
             let _ = files::create_folder(&self.folder)
                 .and_then(|()| files::write_atomic(&file, &bytes));
         }
+    }
+}
+
+/// Where the user keeps what can be found out again; `None` where that is switched off or there is no place for it.
+pub(crate) fn user_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match variable("DDPRUN_CACHE") {
+        Some(off) if off == "off" => None,
+        Some(folder) => Some(PathBuf::from(folder)),
+        None => match variable("XDG_CACHE_HOME") {
+            Some(folder) => Some(PathBuf::from(folder).join("ddprun")),
+            None => Some(PathBuf::from(variable("HOME")?).join(".cache/ddprun")),
+        },
     }
 }
 
@@ -116,27 +122,43 @@ fn stamp(meta: &Metadata) -> String {
     format!("{device} {inode} {mtime}.{mtime_ns} {ctime}.{ctime_ns} {size} {links}")
 }
 
-/// Fields that end with a zero byte, which no path holds: format, counts of folders, classes and files; path below
-/// the root and stamp of each folder; each class; label and path of each file; then a checksum of all.
+/// What a link led to that is no folder.
+fn link_stamp(target: Option<&Metadata>) -> String {
+    target.map_or_else(|| "nothing".to_owned(), stamp)
+}
+
+/// Fields that end with a zero byte, which no path holds: format, counts of folders, links, classes, endings and files;
+/// path below the root and stamp of each folder and link; each class; count and ending of what was left out, then the
+/// count of hidden images; label and path of each file; then a checksum of all.
 fn encode(scan: &Scan, root: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut put = |field: &[u8]| {
         bytes.extend_from_slice(field);
         bytes.push(0);
     };
-    let Listing { classes, files } = &scan.listing;
+    let Listing { classes, files, left_out } = &scan.listing;
+    let LeftOut { endings, hidden } = left_out;
     put(FORMAT);
-    for count in [scan.folders.len(), classes.len(), files.len()] {
+    for count in [scan.folders.len(), scan.links.len(), classes.len(), endings.len(), files.len()] {
         put(count.to_string().as_bytes());
     }
     for (path, meta) in &scan.folders {
         put(path.strip_prefix(root).ok()?.as_os_str().as_bytes());
         put(stamp(meta).as_bytes());
     }
+    for (path, target) in &scan.links {
+        put(path.strip_prefix(root).ok()?.as_os_str().as_bytes());
+        put(link_stamp(target.as_ref()).as_bytes());
+    }
     for class in classes {
         put(class.as_bytes());
     }
-    for (path, label) in files {
+    for (ending, count) in endings {
+        put(count.to_string().as_bytes());
+        put(ending.as_bytes());
+    }
+    put(hidden.to_string().as_bytes());
+    for (path, label) in files.iter() {
         put(label.to_string().as_bytes());
         put(path.strip_prefix(root).ok()?.as_os_str().as_bytes());
     }
@@ -145,7 +167,7 @@ fn encode(scan: &Scan, root: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The listing in `bytes`, if they are whole and all folders below `root` still are as they were.
+/// The listing in `bytes`, if they are whole and all folders and links below `root` still are as they were.
 fn decode(bytes: &[u8], root: &Path) -> Option<Listing> {
     let (body, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM)?)?;
     if blake3::hash(body).as_bytes()[..] != *checksum {
@@ -156,8 +178,12 @@ fn decode(bytes: &[u8], root: &Path) -> Option<Listing> {
     if next()? != FORMAT {
         return None;
     }
-    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<usize>().ok();
-    let (n_folders, n_classes, n_files) = (number(next()?)?, number(next()?)?, number(next()?)?);
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
+    let mut counts = [0; 5];
+    for count in &mut counts {
+        *count = number(next()?)?;
+    }
+    let [n_folders, n_links, n_classes, n_endings, n_files] = counts;
     let below = |path: &[u8]| root.join(OsStr::from_bytes(path));
     for _ in 0..n_folders {
         let meta = fs::metadata(below(next()?)).ok()?;
@@ -165,11 +191,26 @@ fn decode(bytes: &[u8], root: &Path) -> Option<Listing> {
             return None;
         }
     }
-    let class = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
-    let classes = (0..n_classes).map(|_| class(next()?)).collect::<Option<_>>()?;
-    let file = |label: &[u8], path: &[u8]| Some((below(path), number(label)?.try_into().ok()?));
-    let files = (0..n_files).map(|_| file(next()?, next()?)).collect::<Option<_>>()?;
-    Some(Listing { classes, files })
+    for _ in 0..n_links {
+        let target = fs::metadata(below(next()?)).ok();
+        if link_stamp(target.as_ref()).as_bytes() != next()? {
+            return None;
+        }
+    }
+    let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
+    let classes = (0..n_classes).map(|_| text(next()?)).collect::<Option<_>>()?;
+    let mut left_out = LeftOut::default();
+    for _ in 0..n_endings {
+        let count = number(next()?)?;
+        left_out.endings.insert(text(next()?)?, count);
+    }
+    left_out.hidden = number(next()?)?;
+    let mut files = Paths::default();
+    for _ in 0..n_files {
+        let label = number(next()?)?.try_into().ok()?;
+        files.push_path(&below(next()?), label);
+    }
+    Some(Listing { classes, files, left_out })
 }
 
 #[cfg(test)]
@@ -235,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn small_fresh_and_linked_folders_are_not_kept() {
+    fn small_and_fresh_folders_are_not_kept() {
         let (_dir, root, keeps_all) = setup();
         let large_only = ListingCache { least_files: 4, ..keeps_all.clone() };
         let settled_only = ListingCache { settled: Duration::from_hours(1), ..keeps_all.clone() };
@@ -243,9 +284,45 @@ mod tests {
             list(&root, "the folder", Some(&cache)).unwrap();
             assert_eq!(cache.load(&root), None);
         }
-        std::os::unix::fs::symlink("1.png", root.join("cats/link.png")).unwrap();
-        list(&root, "the folder", Some(&keeps_all)).unwrap();
-        assert_eq!(keeps_all.load(&root), None);
+    }
+
+    /// Links to a folder, to an image, to nothing and to a file, in a folder that is itself a link.
+    #[test]
+    fn folders_with_links_are_kept_with_what_the_links_lead_to() {
+        let (dir, root, cache) = setup();
+        let link = |to: &str, from: &Path| std::os::unix::fs::symlink(to, from).unwrap();
+        let far = dir.path().join("far");
+        for name in ["birds/5.png", "birds/deep/6.png", "other/7.png"] {
+            let path = far.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::File::create(path).unwrap();
+        }
+        fs::File::create(far.join("note")).unwrap();
+        link("../far/birds", &far.join("hop"));
+        link("../../far/note", &root.join("cats/note"));
+        link("../far/hop", &root.join("birds"));
+        link("1.png", &root.join("cats/link.png"));
+        link("../../far/later", &root.join("cats/later"));
+        let listed = list(&root, "the folder", Some(&cache)).unwrap();
+        assert_eq!((listed.files.len(), listed.classes.len()), (6, 3));
+        assert_eq!(cache.load(&root), Some(listed.clone()));
+        // What a link leads to changes, without a change of any folder below the root.
+        change(&far.join("birds/deep"));
+        assert_eq!(cache.load(&root), None);
+        list(&root, "the folder", Some(&cache)).unwrap();
+        fs::remove_file(far.join("hop")).unwrap();
+        link("other", &far.join("hop"));
+        assert_eq!(cache.load(&root), None, "a link on the way leads elsewhere");
+        assert_eq!(list(&root, "the folder", Some(&cache)).unwrap().files.len(), 5);
+        fs::create_dir(far.join("later")).unwrap();
+        fs::File::create(far.join("later/8.png")).unwrap();
+        assert_eq!(cache.load(&root), None, "a folder where a link led to nothing");
+        assert_eq!(list(&root, "the folder", Some(&cache)).unwrap().files.len(), 6);
+        fs::remove_file(far.join("note")).unwrap();
+        fs::create_dir(far.join("note")).unwrap();
+        assert_eq!(cache.load(&root), None, "a folder in place of a file");
+        list(&root, "the folder", Some(&cache)).unwrap();
+        assert!(cache.load(&root).is_some());
     }
 
     #[test]

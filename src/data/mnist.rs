@@ -53,7 +53,11 @@ pub(crate) fn count(dir: &Path) -> Result<Counts, Error> {
     let (train, train_labels) = count_split(dir, "train")?;
     let (val, val_labels) = count_split(dir, "t10k")?;
     if train[1..] != val[1..] {
-        let what = format!("its images are {:?}, those for training {:?}", &val[1..], &train[1..]);
+        let what = format!(
+            "its images are {:?}, but the training images are {:?}",
+            &val[1..],
+            &train[1..]
+        );
         return Err(Error::Format { path: find(dir, "t10k", IMAGES)?, what });
     }
     let largest = train_labels.iter().chain(&val_labels).max().copied().unwrap_or(0);

@@ -26,11 +26,13 @@ mod listing_cache;
 pub mod loader;
 mod mersenne;
 mod mnist;
+mod paths;
 mod read;
 pub mod sampler;
 mod shapes;
 mod speech;
 mod survey;
+mod token_cache;
 mod tokenizer;
 mod tokens;
 mod transform;
@@ -156,10 +158,11 @@ pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
             let (train, val, vocabulary) = (train.clone(), val.clone(), *vocabulary);
             tokens::open(&tokens::Source::Binary { train, val, vocabulary }, *seq_len)?
         }
-        SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar } => {
+        SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar, check_dates } => {
             let (file, split, seq_len) = (file.clone(), *split, *seq_len);
-            let (pred_len, calendar) = (*pred_len, *calendar);
-            let asked = forecast::Forecast { file, split, seq_len, pred_len, calendar };
+            let (pred_len, calendar, check_dates) = (*pred_len, *calendar, *check_dates);
+            let asked =
+                forecast::Forecast { file, split, seq_len, pred_len, calendar, check_dates };
             (forecast::open(&asked)?, Vec::new())
         }
         SourcePlan::Speech(source) => speech::open(source)?,

@@ -191,6 +191,7 @@ pub(super) mod tests {
             n_train: n,
             n_val: 0,
             n_test: 0,
+            notes: Vec::new(),
             classes: Vec::new(),
             sampler,
             shuffle,

@@ -76,6 +76,7 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
 
 fn survey_folders(train: &Path, val: &Path) -> Result<DataFacts, Error> {
     let (train_listing, val_listing) = image_folder::list(train, val)?;
+    let notes = [train_listing.note(train), val_listing.note(val)];
     Ok(DataFacts {
         source: SourcePlan::ImageFolder { train: train.to_owned(), val: val.to_owned() },
         n_train: train_listing.files.len(),
@@ -83,6 +84,7 @@ fn survey_folders(train: &Path, val: &Path) -> Result<DataFacts, Error> {
         classes: train_listing.classes,
         sample: None,
         n_test: 0,
+        notes: notes.into_iter().flatten().collect(),
         target: Vec::new(),
     })
 }
@@ -97,6 +99,7 @@ fn survey_mnist(dir: &Path) -> Result<DataFacts, Error> {
         classes: counts.classes,
         sample: Some(vec![1, height as usize, width as usize]),
         n_test: 0,
+        notes: Vec::new(),
         target: Vec::new(),
     })
 }
@@ -118,6 +121,7 @@ fn survey_tables(data: &Data, classify: bool) -> Result<DataFacts, Error> {
         classes: counts.classes,
         sample: Some(vec![counts.n_features]),
         n_test: 0,
+        notes: Vec::new(),
         target: Vec::new(),
     })
 }
@@ -130,6 +134,7 @@ fn survey_forecast(data: &Data) -> Result<DataFacts, Error> {
         seq_len: *needed(data.seq_len.as_ref(), "data.seq_len", KIND)? as usize,
         pred_len: *needed(data.pred_len.as_ref(), "data.pred_len", KIND)? as usize,
         calendar: data.calendar.unwrap_or(Calendar::Hour),
+        check_dates: data.check_dates.unwrap_or(true),
     })
 }
 
@@ -198,6 +203,7 @@ mod tests {
             seq_len: None,
             pred_len: None,
             calendar: None,
+            check_dates: None,
             vocab_size: None,
             tokenizer: None,
             mask_prompt: None,
@@ -231,6 +237,7 @@ mod tests {
             n_train: facts.n_train,
             n_val: facts.n_val,
             n_test: facts.n_test,
+            notes: facts.notes,
             classes: facts.classes,
             sampler: Sampler::Shards,
             shuffle: true,

@@ -34,7 +34,7 @@ impl Tokenizer {
             _ => Error::Io { action: "read", path: path.to_owned(), source },
         })?;
         let unusable = |what| Error::Format { path: path.to_owned(), what };
-        let not_one = |error: String| unusable(format!("it is no tokenizer: {error}"));
+        let not_one = |error: String| unusable(format!("it is not a tokenizer: {error}"));
         serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)
             .map_err(|error| not_one(error.to_string()))?;
         let mut inner =
@@ -45,7 +45,7 @@ impl Tokenizer {
         let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
         if last >= MOST_TOKENS {
             return Err(unusable(format!(
-                "its token {last} is beyond the {MOST_TOKENS} there can be"
+                "its token id {last} is above the limit of {MOST_TOKENS}"
             )));
         }
         Ok(Self(inner))
@@ -147,6 +147,6 @@ pub(super) mod tests {
         let open = || Tokenizer::open(&path).err().unwrap().to_string();
         assert!(open().contains("the tokenizer `"), "{}", open());
         std::io::Write::write_all(&mut std::fs::File::create(&path).unwrap(), b"{}").unwrap();
-        assert!(open().contains("it is no tokenizer"), "{}", open());
+        assert!(open().contains("it is not a tokenizer"), "{}", open());
     }
 }

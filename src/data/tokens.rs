@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::token_cache::{self, TokenCache};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{DataFacts, SourcePlan};
@@ -47,6 +48,7 @@ pub(crate) fn survey(source: &Source, seq_len: usize) -> Result<DataFacts, Error
         n_train: splits.train.len(),
         n_val: splits.val.len(),
         n_test: 0,
+        notes: Vec::new(),
         classes,
         sample: Some(vec![seq_len]),
         target: vec![seq_len],
@@ -73,12 +75,16 @@ pub(crate) fn open(source: &Source, seq_len: usize) -> Result<(Splits, Vec<Strin
     Ok((Splits { train: Arc::new(train), val: Arc::new(val), test: None }, classes))
 }
 
-/// The characters of `text` that are in `vocabulary` as tokens; `None` for one that is not.
-pub fn encode(vocabulary: &[String], text: &str) -> Option<Vec<u32>> {
+/// The characters of `text` as tokens.
+///
+/// # Errors
+///
+/// The first character that is not in `vocabulary`.
+pub fn encode(vocabulary: &[String], text: &str) -> Result<Vec<u32>, char> {
     let mut buffer = [0; 4];
     let token = |c: char| {
-        let c: &str = c.encode_utf8(&mut buffer);
-        vocabulary.iter().position(|known| known == c).map(|token| token as u32)
+        let known = c.encode_utf8(&mut buffer);
+        vocabulary.iter().position(|other| other == known).map(|token| token as u32).ok_or(c)
     };
     text.chars().map(token).collect()
 }
@@ -92,16 +98,20 @@ fn text(file: &Path) -> Result<String, Error> {
 }
 
 /// Both parts by a tokenizer, and its vocabulary. The border is that of characters: 90 % of them.
-fn words(file: &Path, tokenizer: &Path) -> Result<(Tokens, Tokens, Vec<String>), Error> {
-    let (text, tokenizer) = (text(file)?, Tokenizer::open(tokenizer)?);
+fn words(file: &Path, path: &Path) -> Result<(Tokens, Tokens, Vec<String>), Error> {
+    let (text, tokenizer) = (text(file)?, Tokenizer::open(path)?);
     let n_train = text.chars().count() * 9 / 10;
     let border = text.char_indices().nth(n_train).map_or(text.len(), |(at, _)| at);
-    let part = |text: &str| {
-        let found = tokenizer.encode(text, false).map_err(|why| format(file, why))?;
-        let (n, tokens) = (found.len(), found.into());
-        Ok(Tokens { held: Held::Memory(tokens, 0..n), path: file.to_owned() })
+    let cut = |part: &str| tokenizer.encode(part, false).map_err(|why| format(file, why));
+    let both = || Ok([cut(&text[..border])?, cut(&text[border..])?]);
+    let rules = read::whole(path).map_err(|source| unreadable(path, "the tokenizer", source))?;
+    let cache = TokenCache::of_user();
+    let [train, val] = token_cache::tokens(cache.as_ref(), &text, &rules, both)?;
+    let part = |tokens: Vec<u32>| {
+        let n = tokens.len();
+        Tokens { held: Held::Memory(tokens.into(), 0..n), path: file.to_owned() }
     };
-    Ok((part(&text[..border])?, part(&text[border..])?, tokenizer.vocabulary()))
+    Ok((part(train), part(val), tokenizer.vocabulary()))
 }
 
 fn characters(file: &Path) -> Result<(Tokens, Tokens, Vec<String>), Error> {
@@ -122,7 +132,10 @@ fn binary(path: &Path) -> Result<Tokens, Error> {
     let file = read::open(path).map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len() as usize;
     if !bytes.is_multiple_of(2) {
-        return Err(format(path, format!("{bytes} bytes are no whole number of 16-bit tokens")));
+        return Err(format(
+            path,
+            format!("its {bytes} bytes are not a whole number of 16-bit tokens"),
+        ));
     }
     Ok(Tokens { held: Held::File(file, bytes / 2), path: path.to_owned() })
 }
@@ -198,7 +211,7 @@ impl Windows {
     ) -> Result<Self, Error> {
         let Some(room) = tokens.len().checked_sub(seq_len + 1) else {
             let what = format!(
-                "a part of {} tokens is too short for `seq_len` = {seq_len} and the token after it",
+                "a split of {} tokens is too short for `seq_len` = {seq_len} and the token after it",
                 tokens.len()
             );
             return Err(format(&tokens.path, what));
@@ -282,8 +295,8 @@ mod tests {
         assert_eq!((seen, next), (vec![3.0, 6.0, 6.0, 7.0], Target::Classes(vec![6, 6, 7, 1])));
         let (seen, _) = load(&*splits.val, 2);
         assert_eq!(seen, [8.0, 6.0, 4.0, 2.0]);
-        assert_eq!(encode(&classes, "hö"), Some(vec![5, 10]));
-        assert_eq!(encode(&classes, "z"), None);
+        assert_eq!(encode(&classes, "hö"), Ok(vec![5, 10]));
+        assert_eq!(encode(&classes, "haz"), Err('z'));
         let facts = survey(&source, 4).unwrap();
         assert_eq!((facts.n_train, facts.sample, facts.target), (113, Some(vec![4]), vec![4]));
     }
@@ -332,10 +345,10 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check(b"to be\xff", "it is not UTF-8 text: byte 5");
-        check(b"to be, or not to be", "a part of 2 tokens is too short");
+        check(b"to be, or not to be", "a split of 2 tokens is too short");
         let odd = file(dir.path(), "odd.bin", b"abc");
         let source = Source::Binary { train: odd.clone(), val: odd, vocabulary: 5 };
         let error = open(&source, 8).err().unwrap().to_string();
-        assert!(error.contains("3 bytes are no whole number of 16-bit tokens"), "{error}");
+        assert!(error.contains("its 3 bytes are not a whole number of 16-bit tokens"), "{error}");
     }
 }

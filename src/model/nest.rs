@@ -1,6 +1,7 @@
 //! NEST (Huang et al., 2024, <https://arxiv.org/abs/2408.13106>), speech without labels: a `FastConformer` hears noisy speech
 //! of which blocks are masked, and predicts there the tokens that a frozen random projection gives the clean speech
-//! (BEST-RQ, Chiu et al., 2022). As in NVIDIA `NeMo`, but that every utterance has at least one masked block.
+//! (BEST-RQ, Chiu et al., 2022). As in NVIDIA `NeMo`, but that every utterance has at least one masked token: `NeMo`'s
+//! may have none, and a batch of such has no loss.
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `decoder.decoder_layers.0`, and the frozen `quantizer.codebooks`,
 //! `quantizer.proj`, `mask_processor.mask_embedding`.
@@ -166,8 +167,19 @@ impl Nest {
         for &start in if starts.is_empty() { &one[..] } else { &starts } {
             mask[start..start + block].fill(1.0);
         }
+        if !asks(&mask) {
+            // Short blocks may lie across groups, none of which they hide; one that begins with a group hides it.
+            let start = one[0] / FOLD * FOLD;
+            mask[start..start + block].fill(1.0);
+        }
         mask
     }
+}
+
+/// Whether so much of a group of frames is masked that its token is asked for.
+fn asks(mask: &[f32]) -> bool {
+    let is_masked = |group: &[f32]| f64::from(group.iter().sum::<f32>()) > MASKED * FOLD as f64;
+    mask.chunks_exact(FOLD).any(is_masked)
 }
 
 /// Rows of length 1.
@@ -244,7 +256,7 @@ mod tests {
     use crate::rng::Purpose;
 
     #[test]
-    fn every_utterance_has_a_mask_and_none_beyond_its_end() {
+    fn every_utterance_has_a_masked_token_and_none_beyond_its_end() {
         let mut plan = crate::model::registry::tests::plan("nest", &[2, 97, 16], 1);
         plan.sequence.d_model = 8;
         plan.sequence.n_heads = 2;
@@ -263,5 +275,16 @@ mod tests {
         }
         let mean = shares.iter().sum::<f64>() / 200.0;
         assert!((0.45..0.6).contains(&mean), "{mean}");
+        // Blocks that hide less than a group where they begin in the middle of one.
+        for block in 8..15 {
+            plan.speech = SpeechPlan { mask_block: block, mask_prob: 0.001, ..plan.speech };
+            let nest = Nest::new(&plan, &Builder::new(1)).unwrap();
+            for sample in 0..200 {
+                let length = 20 + sample as usize % 76;
+                let mask = nest.draw(key(sample), length, 96);
+                assert!(asks(&mask), "block {block}, utterance {sample}");
+                assert!(mask[length..].iter().all(|&m| m == 0.0));
+            }
+        }
     }
 }

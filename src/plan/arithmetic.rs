@@ -100,6 +100,7 @@ impl Plan {
                 format!("a step takes {step} samples, but there are only {samples} to train on");
             warnings.push(format!("{what}: each epoch is one smaller step"));
         }
+        warnings.extend(self.data.notes.iter().cloned());
         let classes = self.data.classes.len();
         if classes > 0 && self.model.outputs > classes {
             let outputs = self.model.outputs;

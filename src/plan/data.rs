@@ -24,6 +24,9 @@ pub struct DataPlan {
     /// Samples to test on when the training is over; 0 = there is no test.
     #[serde(default)]
     pub n_test: usize,
+    /// What is worth a look about the data, in words.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
     /// Order of samples.
@@ -165,6 +168,9 @@ pub enum SourcePlan {
         pred_len: usize,
         /// Features of the date beside the series.
         calendar: Calendar,
+        /// Whether dates must ascend; runs of before there was the key took them as they were.
+        #[serde(default)]
+        check_dates: bool,
     },
 }
 
@@ -186,6 +192,7 @@ pub(crate) fn decide(
         n_train: found.n_train,
         n_val: found.n_val,
         n_test: found.n_test,
+        notes: found.notes.clone(),
         classes: found.classes.clone(),
         sampler: asked.sampler,
         shuffle: asked.shuffle,

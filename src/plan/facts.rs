@@ -46,6 +46,9 @@ pub struct DataFacts {
     pub n_val: usize,
     /// Samples to test on when the training is over; 0 = there is no test.
     pub n_test: usize,
+    /// What is worth a look, in words: gaps between dates, files that were left out.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
     /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table, (time

@@ -100,6 +100,7 @@ fn animals() -> Facts {
         classes,
         sample: None,
         n_test: 0,
+        notes: Vec::new(),
         target: vec![],
     };
     Facts {
@@ -123,6 +124,7 @@ fn digits() -> Facts {
         classes,
         sample: Some(vec![1, 28, 28]),
         n_test: 0,
+        notes: Vec::new(),
         target: vec![],
     };
     Facts {
@@ -150,6 +152,7 @@ fn prices() -> Facts {
         classes: Vec::new(),
         sample: Some(vec![13]),
         n_test: 0,
+        notes: Vec::new(),
         target: vec![],
     };
     Facts {

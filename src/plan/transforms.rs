@@ -166,7 +166,7 @@ impl List<'_> {
             plans.push(TransformPlan::Normalize { mean: vec![0.0], std: vec![1.0] });
         }
         let Some(sides) = sides else {
-            let what = "leaves images of different sizes, which cannot be batched".to_owned();
+            let what = "produces different sizes, which cannot be batched".to_owned();
             let help = "end with one size: name = \"resize\", size = [224, 224], or a crop";
             return Err(at_list(self.loaded, self.key, what).help(help));
         };

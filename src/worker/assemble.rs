@@ -89,6 +89,11 @@ pub(crate) fn assemble(
     };
     let started = started(&run, rank_plan.causes);
     run.record(&started)?;
+    if run.engine.state().step == 0 {
+        for message in run.plan.data.notes.clone() {
+            run.record(&Event::Warned { message })?;
+        }
+    }
     for damage in passed_over {
         let message = format!("skipped a newer checkpoint: {damage}");
         run.record(&Event::Warned { message })?;

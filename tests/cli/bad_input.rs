@@ -204,7 +204,7 @@ fn a_class_folder_without_an_image_is_named() {
     fs::create_dir(lab.path("data/train/green")).unwrap();
     fs::create_dir(lab.path("data/val/green")).unwrap();
     let ended = refuses_data(&lab, &["photos.toml"]);
-    ended.says(&["without a single image", "green", "`data/train`", "do: "]);
+    ended.says(&["contains no images", "green", "`data/train`", "do: "]);
 }
 
 #[test]

@@ -207,8 +207,10 @@ fn write_data(lab: &Lab) {
     {
         let header: Vec<String> = (0..series).map(|i| format!("s{i}")).collect();
         let row = vec!["1"; series].join(",");
-        let text =
-            format!("date,{}\n{}", header.join(","), format!("2016-07-01,{row}\n").repeat(rows));
+        let first = jiff::civil::date(2016, 7, 1);
+        let dated = |day: usize| format!("{},{row}\n", first + jiff::Span::new().days(day as i64));
+        let rows: String = (0..rows).map(dated).collect();
+        let text = format!("date,{}\n{rows}", header.join(","));
         lab.write(&format!("data/forecast/{name}.csv"), text);
     }
     write_trajectories(lab);

@@ -122,6 +122,7 @@ fn data_plan() -> DataPlan {
         n_train: N_TRAIN,
         n_val: N_VAL,
         n_test: 0,
+        notes: Vec::new(),
         classes: (0..CLASSES).map(|class| class.to_string()).collect(),
         sampler: Sampler::Shards,
         shuffle: true,

@@ -103,6 +103,8 @@ const REALS: &[Real] = &[
 /// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
 const MOST_SAMPLES: u64 = 1 << 24;
 const MOST_STEPS: u64 = 1 << 40;
+/// Frames of speech that become one token: a shorter mask hides none.
+const FRAMES_OF_TOKEN: u64 = 8;
 /// Most time steps of a window.
 const MOST_WINDOW: u64 = 1 << 16;
 
@@ -136,7 +138,7 @@ const WHOLES: &[Whole] = &[
     ("model.subsampling_channels", |e| e.model.subsampling_channels.map(u64::from), 1, 1 << 14),
     ("model.codebook_size", |e| e.model.codebook_size.map(u64::from), 2, 1 << 20),
     ("model.code_dim", |e| e.model.code_dim.map(u64::from), 1, 1 << 12),
-    ("model.mask_block", |e| e.model.mask_block.map(u64::from), 1, MOST_WINDOW),
+    ("model.mask_block", |e| e.model.mask_block.map(u64::from), FRAMES_OF_TOKEN, MOST_WINDOW),
     ("data.n_mels", |e| e.data.n_mels.map(u64::from), 8, 1024),
     ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
     ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),

@@ -34,6 +34,8 @@ pub struct Data {
     pub pred_len: Option<u32>,
     /// `csv_forecast`: features of the date beside the series.
     pub calendar: Option<Calendar>,
+    /// `csv_forecast`: whether dates must ascend.
+    pub check_dates: Option<bool>,
     /// `tokens`: size of the vocabulary of `train_file` and `val_file`.
     pub vocab_size: Option<u32>,
     /// `tokens`, `instructions`: what cuts texts into tokens, a tokenizer.json; "char" = characters.

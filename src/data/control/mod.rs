@@ -82,6 +82,7 @@ pub(crate) fn survey(from: Behaviour, chunk: ChunkPlan) -> Result<DataFacts, Err
         n_train: splits.train.len(),
         n_val: splits.val.len(),
         n_test: 0,
+        notes: Vec::new(),
         classes: Vec::new(),
         sample: Some(splits.train.shape().to_vec()),
         target: splits.train.target_shape().to_vec(),
@@ -120,7 +121,7 @@ fn cut(
             let steps = chunk.horizon;
             return Err(unusable(
                 from,
-                format!("no {part} episode has room for `horizon` = {steps}"),
+                format!("no {part} episode is long enough for `horizon` = {steps}"),
             ));
         }
         Ok(Arc::new(windows))
@@ -135,7 +136,10 @@ fn n_training(from: &Behaviour, episodes: &Episodes, chunk: ChunkPlan) -> Result
     let n = episodes.ends.len();
     let held = ((n as f64 * chunk.val_ratio).round() as usize).max(1);
     n.checked_sub(held).filter(|&train| train > 0).ok_or_else(|| {
-        let what = format!("{n} episodes cannot be parted by `val_ratio` = {}", chunk.val_ratio);
+        let what = format!(
+            "{n} episodes cannot be split into training and validation with `val_ratio` = {}",
+            chunk.val_ratio
+        );
         unusable(from, what)
     })
 }

@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<Episodes, Error> {
     let actions = arrays.rows(&ACTIONS)?;
     let steps = observations.len();
     if steps != actions.len() || steps == 0 {
-        let what = format!("it has {steps} observations for {} actions", actions.len());
+        let what = format!("it has {steps} observations but {} actions", actions.len());
         return Err(arrays.format(what));
     }
     let ends = arrays.ends(steps)?;
@@ -48,7 +48,8 @@ impl<'a> Arrays<'a> {
     fn open(path: &'a Path) -> Result<Self, Error> {
         let (file, bytes) = opened(path, EXPECTED)?;
         let format = |what: String| Error::Format { path: path.into(), what };
-        let no_npz = |error: &dyn std::fmt::Display| format(format!("it is no npz file: {error}"));
+        let no_npz =
+            |error: &dyn std::fmt::Display| format(format!("it is not an npz file: {error}"));
         let long = long_header(file).map_err(|error| no_npz(&error))?;
         if let Some((name, length)) = long {
             return Err(format(format!("`{name}` claims a header of {length} bytes")));

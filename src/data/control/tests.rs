@@ -87,7 +87,7 @@ fn what_cannot_be_used_is_named() {
     };
     let row = |n: usize| Tensor::zeros((n, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
     check(&|arrays| arrays[1].0 = "deeds", CHUNK, "it has no array `actions`");
-    check(&|arrays| arrays[1].1 = row(8), CHUNK, "9 observations for 8 actions");
+    check(&|arrays| arrays[1].1 = row(8), CHUNK, "9 observations but 8 actions");
     check(&|arrays| arrays[2].1 = row(8), CHUNK, "`episode_starts` has 8 entries for 9 steps");
     let ends = |ends: &[i64]| ("episode_ends", Tensor::new(ends, &Device::Cpu).unwrap());
     for wrong in [&[5i64, 8][..], &[5, 5, 9], &[0, 9], &[-3, 9]] {
@@ -105,15 +105,19 @@ fn what_cannot_be_used_is_named() {
     for (end, expected) in [(8.5, "8.5 in row 2 is not whole"), (f64::NAN, "NaN in row 2")] {
         check(&|arrays| arrays[2] = ("episode_ends", wide(end)), CHUNK, expected);
     }
-    check(&|arrays| drop(arrays.pop()), CHUNK, "1 episodes cannot be parted");
+    check(
+        &|arrays| drop(arrays.pop()),
+        CHUNK,
+        "1 episodes cannot be split into training and validation",
+    );
     let long = ChunkPlan { horizon: 8, ..CHUNK };
-    check(&|_| (), long, "no training episode has room for `horizon` = 8");
+    check(&|_| (), long, "no training episode is long enough for `horizon` = 8");
     assert!(refusal(dir.path().join("absent.npz"), CHUNK).contains("does not exist"));
     let whole = std::fs::read(file(dir.path(), &arrays())).unwrap();
     for length in [0, 10, whole.len() / 2] {
         let path = dir.path().join("torn.npz");
         crate::files::write_atomic(&path, &whole[..length]).unwrap();
-        assert!(refusal(path, CHUNK).contains("it is no npz file"), "{length}");
+        assert!(refusal(path, CHUNK).contains("it is not an npz file"), "{length}");
     }
 }
 
@@ -180,7 +184,12 @@ fn generated_episodes_are_the_same_each_time() {
     assert_ne!(facts(1), facts(2));
     assert_eq!((facts(1).sample, facts(1).target), (Some(vec![2, 4]), vec![16, 2]));
     let one = Behaviour::PushTLike { episodes: 1, seed: 1 };
-    assert!(survey(one, chunk).unwrap_err().to_string().contains("1 episodes cannot be parted"));
+    assert!(
+        survey(one, chunk)
+            .unwrap_err()
+            .to_string()
+            .contains("1 episodes cannot be split into training and validation")
+    );
 }
 
 /// The same two episodes as columns, written by pyarrow (`tests/golden/trajectories.py`).

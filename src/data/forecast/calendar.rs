@@ -4,22 +4,21 @@ use jiff::civil::DateTime;
 
 use crate::plan::Calendar;
 
-/// Appends the features of a cell such as `2016-07-01 02:00:00` or `1990/1/1 0:00`. Without a date they are zeros.
+/// The date of a cell such as `2016-07-01 02:00:00` or `1990/1/1 0:00`.
 ///
 /// # Errors
 ///
 /// Says why the cell is no date.
-pub(super) fn append(
-    calendar: Calendar,
-    cell: Option<&str>,
-    features: &mut Vec<f32>,
-) -> Result<(), String> {
-    let Some(cell) = cell else {
+pub(super) fn date(cell: &str) -> Result<DateTime, String> {
+    parse(cell).ok_or_else(|| format!("`{cell}` is not a date: year-month-day [time]"))
+}
+
+/// Appends the features of a date; zeros without one.
+pub(super) fn append(calendar: Calendar, date: Option<DateTime>, features: &mut Vec<f32>) {
+    let Some(date) = date else {
         features.extend(std::iter::repeat_n(0.0, calendar.features()));
-        return Ok(());
+        return;
     };
-    let date =
-        parse(cell).ok_or_else(|| format!("`{cell}` is not a date: year-month-day [time]"))?;
     // Each number over its largest value, centred; as in f64, then rounded.
     let share = |value: i16, most: f64| (f64::from(value) / most - 0.5) as f32;
     if calendar == Calendar::Minute {
@@ -31,11 +30,12 @@ pub(super) fn append(
         features.push(share(i16::from(date.day()) - 1, 30.0));
         features.push(share(date.day_of_year() - 1, 365.0));
     }
-    Ok(())
 }
 
-/// Year, month and day, then perhaps hour, minute and second, in numbers between anything else.
+/// Year, month and day, then perhaps hour, minute, second and its fraction, in numbers between anything else.
 fn parse(cell: &str) -> Option<DateTime> {
+    let fraction = cell.rsplit_once('.').filter(|(before, _)| before.contains(':'));
+    let nanosecond = fraction.map_or(0, |(_, digits)| nanoseconds(digits));
     let mut numbers = cell.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
     let (year, month, day) = (
         numbers.next()?.parse().ok()?,
@@ -43,7 +43,13 @@ fn parse(cell: &str) -> Option<DateTime> {
         numbers.next()?.parse().ok()?,
     );
     let mut time = || numbers.next().map_or(Some(0), |part| part.parse::<i8>().ok());
-    DateTime::new(year, month, day, time()?, time()?, time()?, 0).ok()
+    DateTime::new(year, month, day, time()?, time()?, time()?, nanosecond).ok()
+}
+
+/// "25" of a second.
+fn nanoseconds(digits: &str) -> i32 {
+    let digits = digits.bytes().take_while(u8::is_ascii_digit).map(|digit| i32::from(digit - b'0'));
+    digits.chain(std::iter::repeat(0)).take(9).fold(0, |number, digit| 10 * number + digit)
 }
 
 #[cfg(test)]
@@ -52,7 +58,7 @@ mod tests {
 
     fn features(calendar: Calendar, cell: &str) -> Vec<f32> {
         let mut features = Vec::new();
-        append(calendar, Some(cell), &mut features).unwrap();
+        append(calendar, Some(date(cell).unwrap()), &mut features);
         features
     }
 
@@ -72,12 +78,21 @@ mod tests {
     }
 
     #[test]
+    fn fractions_of_a_second_are_part_of_a_date() {
+        let nanosecond = |cell: &str| date(cell).unwrap().subsec_nanosecond();
+        assert_eq!(nanosecond("2016-07-01 00:00:00.25"), 250_000_000);
+        assert_eq!(nanosecond("2016-07-01T00:00:00.000001Z"), 1000);
+        assert_eq!(nanosecond("2016.07.01 00:00:00"), 0);
+        assert_eq!(date("2016.07.01").unwrap(), date("2016-07-01 00:00").unwrap());
+    }
+
+    #[test]
     fn a_table_without_dates_has_zeros_and_a_cell_that_is_none_is_named() {
         let mut features = Vec::new();
-        append(Calendar::Hour, None, &mut features).unwrap();
+        append(Calendar::Hour, None, &mut features);
         assert_eq!(features, [0.0; 4]);
         for cell in ["", "yesterday", "2016-13-01", "2016-02-30 00:00", "2016-07"] {
-            let error = append(Calendar::Hour, Some(cell), &mut features).unwrap_err();
+            let error = date(cell).unwrap_err();
             assert!(error.starts_with(&format!("`{cell}` is not a date")), "{error}");
         }
     }

@@ -6,6 +6,7 @@
 //! calendar; they follow the series in each row of a sample and are not standardised.
 
 mod calendar;
+mod dates;
 mod table;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub(crate) struct Forecast {
     pub(crate) seq_len: usize,
     pub(crate) pred_len: usize,
     pub(crate) calendar: Calendar,
+    pub(crate) check_dates: bool,
 }
 
 /// Rows of training, validation and test.
@@ -41,10 +43,11 @@ struct Rows {
 ///
 /// As [`open`].
 pub(crate) fn survey(asked: Forecast) -> Result<DataFacts, Error> {
-    let splits = open(&asked)?;
-    let Forecast { file, split, seq_len, pred_len, calendar } = asked;
+    let (splits, notes) = read(&asked)?;
+    let Forecast { file, split, seq_len, pred_len, calendar, check_dates } = asked;
     Ok(DataFacts {
-        source: SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar },
+        source: SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar, check_dates },
+        notes,
         n_train: splits.train.len(),
         n_val: splits.val.len(),
         n_test: splits.test.as_ref().map_or(0, |test| test.len()),
@@ -59,17 +62,23 @@ pub(crate) fn survey(asked: Forecast) -> Result<DataFacts, Error> {
 /// # Errors
 ///
 /// The file is absent, a line holds something that is not a finite number or a date (named with line and
-/// column), or a split is too short for one window.
+/// column), dates do not ascend, or a split is too short for one window.
 pub(crate) fn open(asked: &Forecast) -> Result<Splits, Error> {
-    let mut table = Table::read(&asked.file, asked.calendar)?;
+    read(asked).map(|(splits, _)| splits)
+}
+
+/// The same with what is worth a look, in words.
+fn read(asked: &Forecast) -> Result<(Splits, Vec<String>), Error> {
+    let mut table = Table::read(asked)?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
+    let notes = notes(asked, &mut table, rows);
     table.standardise(rows.train);
     let table = Arc::new(table);
     let windows = |name, start: usize, rows: usize| {
         let window = asked.seq_len + asked.pred_len;
         let short = || {
             let what = format!(
-                "its {name} part has {rows} rows, but a window of `seq_len` and `pred_len` has {window}"
+                "its {name} split has {rows} rows, but a window of `seq_len` + `pred_len` has {window}"
             );
             format(asked, what)
         };
@@ -80,11 +89,22 @@ pub(crate) fn open(asked: &Forecast) -> Result<Splits, Error> {
     let (val, test) = (rows.train, rows.train + rows.val);
     // A first window that began before the table would have no past.
     let train = windows("training", 0, rows.train)?;
-    Ok(Splits {
+    let splits = Splits {
         train,
         val: windows("validation", val - asked.seq_len, early(rows.val))?,
         test: Some(windows("test", test - asked.seq_len, early(rows.test))?),
-    })
+    };
+    Ok((splits, notes))
+}
+
+/// Gaps between dates, and rows that a split by their number does not use.
+fn notes(asked: &Forecast, table: &mut Table, rows: Rows) -> Vec<String> {
+    let unused = table.rows() - (rows.train + rows.val + rows.test);
+    let is_by_rows = matches!(asked.split, SplitRule::Rows(_));
+    let unused = (is_by_rows && unused > 0)
+        .then(|| format!("the last {unused} of {} rows are not used", table.rows()));
+    let about = |what| format!("`{}`: {what}", shown(&asked.file));
+    table.take_gaps().into_iter().chain(unused).map(about).collect()
 }
 
 fn format(asked: &Forecast, what: String) -> Error {
@@ -94,17 +114,21 @@ fn format(asked: &Forecast, what: String) -> Error {
 /// The split of a table of `n` rows.
 fn rows(split: SplitRule, n: usize) -> Result<Rows, String> {
     const MONTH: usize = 30 * 24;
-    let months = |of: usize| {
-        let rows = Rows { train: 12 * of, val: 4 * of, test: 4 * of };
+    let first = |rows: Rows| {
         let whole = rows.train + rows.val + rows.test;
         if n < whole {
             return Err(format!("it has {n} rows, but this split needs {whole}"));
         }
         Ok(rows)
     };
+    let months = |of: usize| first(Rows { train: 12 * of, val: 4 * of, test: 4 * of });
     match split {
         SplitRule::EttHour => months(MONTH),
         SplitRule::EttMinute => months(4 * MONTH),
+        SplitRule::Rows(rows) => {
+            let [train, val, test] = rows.map(|rows| rows as usize);
+            first(Rows { train, val, test })
+        }
         SplitRule::Parts(parts) => {
             let [train, val, test] = parts.map(|part| part as usize);
             let whole = train + val + test;

@@ -1,10 +1,12 @@
 //! A table of series in memory, standardised.
 
 use std::io;
-use std::path::Path;
 
-use super::calendar;
-use crate::data::csv::{at, malformed, number, scale};
+use jiff::civil::DateTime;
+
+use super::dates::Dates;
+use super::{Forecast, calendar};
+use crate::data::csv::{Lines, at, malformed, number, scale};
 use crate::data::error::Error;
 use crate::data::read;
 use crate::plan::Calendar;
@@ -20,17 +22,20 @@ pub(super) struct Table {
     values: Vec<f32>,
     /// `rows * features of the date`
     marks: Vec<f32>,
+    /// Those that were checked.
+    dates: Dates,
     series: usize,
-    features: usize,
+    calendar: Calendar,
 }
 
 impl Table {
-    /// Reads the table at `path`.
+    /// Reads the table that is asked for, whose dates must ascend if they are checked.
     ///
     /// # Errors
     ///
     /// As [`super::open`].
-    pub(super) fn read(path: &Path, calendar: Calendar) -> Result<Self, Error> {
+    pub(super) fn read(asked: &Forecast) -> Result<Self, Error> {
+        let path = asked.file.as_path();
         let bytes = read::lines(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => {
                 Error::Missing { what: "the table", path: path.to_owned(), expected: EXPECTED }
@@ -38,39 +43,63 @@ impl Table {
             _ => Error::Io { action: "read", path: path.to_owned(), source },
         })?;
         let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+        let mut lines = Lines::of(bytes);
         let mut reader =
             ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
-        let header = reader.headers().map_err(|error| malformed(path, &error))?.clone();
+        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?.clone();
         let dated = header.get(0).is_some_and(|name| name.eq_ignore_ascii_case("date"));
-        let series = header.len() - usize::from(dated && !header.is_empty());
-        if series == 0 {
+        let mut table =
+            Self::new(header.len() - usize::from(dated && !header.is_empty()), asked.calendar);
+        if table.series == 0 {
             return Err(at(path, 1, "the table needs at least one series".to_owned()));
         }
-        let features = calendar.features();
-        let mut table = Self { raw: vec![], values: vec![], marks: vec![], series, features };
         let mut record = ::csv::StringRecord::new();
-        while reader.read_record(&mut record).map_err(|error| malformed(path, &error))? {
-            let line = record.position().map_or(0, ::csv::Position::line);
-            table.push(&record, &header, dated, calendar).map_err(|what| at(path, line, what))?;
+        while reader
+            .read_record(&mut record)
+            .map_err(|error| malformed(path, &mut lines, &error))?
+        {
+            let line = lines.line(record.position());
+            let date = table.push(&record, &header, dated).map_err(|what| at(path, line, what))?;
+            if let Some(date) = date.filter(|_| asked.check_dates) {
+                let out_of_order = |what| Error::DateOrder { path: path.to_owned(), line, what };
+                table.dates.push(date, line).map_err(out_of_order)?;
+            }
         }
         Ok(table)
     }
 
+    fn new(series: usize, calendar: Calendar) -> Self {
+        Self {
+            raw: vec![],
+            values: vec![],
+            marks: vec![],
+            dates: Dates::default(),
+            series,
+            calendar,
+        }
+    }
+
+    /// Appends a row; returns its date, if it has one.
     fn push(
         &mut self,
         record: &::csv::StringRecord,
         header: &::csv::StringRecord,
         dated: bool,
-        calendar: Calendar,
-    ) -> Result<(), String> {
+    ) -> Result<Option<DateTime>, String> {
         if record.len() != header.len() {
             return Err(format!("{} cells, but the header has {}", record.len(), header.len()));
         }
-        calendar::append(calendar, record.get(0).filter(|_| dated), &mut self.marks)?;
+        let date = record.get(0).filter(|_| dated).map(calendar::date).transpose()?;
+        calendar::append(self.calendar, date, &mut self.marks);
         for (column, cell) in header.iter().zip(record).skip(usize::from(dated)) {
             self.raw.push(number(column, cell)?);
         }
-        Ok(())
+        Ok(date)
+    }
+
+    /// Where rows seem to be missing, if dates were checked, which are let go of.
+    pub(super) fn take_gaps(&mut self) -> Option<String> {
+        std::mem::take(&mut self.dates).gaps()
     }
 
     /// Standardises with the first `train` rows, and lets go of the values as written.
@@ -102,6 +131,7 @@ impl Table {
 
     /// The features of a row's date.
     pub(super) fn marks(&self, row: usize) -> &[f32] {
-        &self.marks[row * self.features..][..self.features]
+        let features = self.calendar.features();
+        &self.marks[row * features..][..features]
     }
 }

@@ -2,20 +2,37 @@ use std::io::Write;
 
 use super::*;
 
+/// So many hours after the first date.
+fn hour(i: usize) -> jiff::civil::DateTime {
+    let first = jiff::civil::date(2016, 7, 1).at(0, 0, 0, 0);
+    first + jiff::SignedDuration::from_hours(i as i64)
+}
+
 /// A table of `n` rows of two series, i and i squared, with hourly dates.
 fn table(n: usize) -> String {
     let mut text = "date,a,b\n".to_owned();
     for i in 0..n {
-        text += &format!("2016-07-{:02} {:02}:00:00,{i},{}\n", 1 + i / 24 % 30, i % 24, i * i);
+        text += &format!("{},{i},{}\n", hour(i), i * i);
     }
     text
 }
 
 fn opened(text: &str, split: SplitRule, seq_len: usize, pred_len: usize) -> Result<Splits, Error> {
+    reading(text, split, (seq_len, pred_len), true).map(|(splits, _)| splits)
+}
+
+/// The same with its notes, and with dates that are checked or not.
+fn reading(
+    text: &str,
+    split: SplitRule,
+    (seq_len, pred_len): (usize, usize),
+    check_dates: bool,
+) -> Result<(Splits, Vec<String>), Error> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("series.csv");
     std::fs::File::create(&file).unwrap().write_all(text.as_bytes()).unwrap();
-    open(&Forecast { file, split, seq_len, pred_len, calendar: Calendar::Hour })
+    let calendar = Calendar::Hour;
+    read(&Forecast { file, split, seq_len, pred_len, calendar, check_dates })
 }
 
 fn counts(splits: &Splits) -> [usize; 3] {
@@ -80,12 +97,73 @@ fn what_cannot_be_used_is_named() {
         assert!(error.to_string().contains(expected), "{error}");
     };
     let parts = SplitRule::Parts([7, 1, 2]);
-    check("date,a\n2016-07-01,1\nsoon,2\n", parts, "line 3: `soon` is not a date");
+    check("date,a\r\n2016-07-01,1\r\nsoon,2\r\n", parts, "line 3: `soon` is not a date");
     check("date,a\n2016-07-01,1\n2016-07-02,\n", parts, "line 3: `a` is empty");
     check("date,a\n2016-07-01,1,2\n", parts, "line 2: 3 cells, but the header has 2");
     check("date\n2016-07-01\n", parts, "at least one series");
     check("", parts, "at least one series");
-    check(&table(9), parts, "its test part has 4 rows");
-    check(&table(6), parts, "its training part has 4 rows");
+    check(&table(9), parts, "its test split has 4 rows");
+    check(&table(6), parts, "its training split has 4 rows");
     check(&table(100), SplitRule::EttHour, "it has 100 rows, but this split needs 14400");
+    let rows = SplitRule::Rows([60, 20, 21]);
+    check(&table(100), rows, "it has 100 rows, but this split needs 101");
+}
+
+#[test]
+fn rows_may_be_cut_by_their_numbers() {
+    let rows = SplitRule::Rows([34, 11, 11]);
+    let (splits, notes) = reading(&table(60), rows, (4, 2), true).unwrap();
+    assert_eq!(counts(&splits), [29, 10, 10]);
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].ends_with("series.csv`: the last 4 of 60 rows are not used"), "{notes:?}");
+    assert!(reading(&table(56), rows, (4, 2), true).unwrap().1.is_empty());
+    // The borders of ETTm1.
+    let minutes = SplitRule::Rows([34_560, 11_520, 11_520]);
+    let borders = super::rows(SplitRule::EttMinute, 69_680);
+    assert_eq!(super::rows(minutes, 69_680), borders);
+}
+
+#[test]
+fn dates_must_ascend_and_gaps_are_told() {
+    let parts = SplitRule::Parts([7, 1, 2]);
+    let text = |hours: &[usize]| {
+        let row = |&i: &usize| format!("{},{i}\n", hour(i));
+        "date,a\n".to_owned() + &hours.iter().map(row).collect::<String>()
+    };
+    let read = |hours: &[usize], check| reading(&text(hours), parts, (1, 1), check);
+    let order: Vec<usize> = (0..20).collect();
+    assert!(read(&order, true).unwrap().1.is_empty());
+    let mut twice = order.clone();
+    twice[7] = 6;
+    let mut turned = order.clone();
+    turned.reverse();
+    for (hours, expected) in [
+        (&twice, "series.csv`, line 9: the date 2016-07-01T06:00:00 repeats that of line 8"),
+        (&turned, "line 3: the date 2016-07-01T18:00:00 is earlier than 2016-07-01T19:00:00 of"),
+    ] {
+        let error = read(hours, true).err().unwrap();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(error.help().unwrap().contains("data.check_dates = false"));
+        assert!(read(hours, false).unwrap().1.is_empty());
+    }
+    let mut gapped = order;
+    gapped.drain(5..9);
+    let notes = read(&gapped, true).unwrap().1;
+    let expected = "1 gap between its dates, which are usually 1h apart: it is 5h, after line 6";
+    assert!(notes.len() == 1 && notes[0].ends_with(expected), "{notes:?}");
+}
+
+#[test]
+fn published_tables_have_their_dates_in_order() {
+    for name in ["ETTh1", "exchange_rate", "national_illness", "traffic_sensor0"] {
+        let file = PathBuf::from(format!("../shared/data/forecast/{name}.csv"));
+        if !file.exists() {
+            println!("skipped: {} is not there", file.display());
+            continue;
+        }
+        let (split, calendar) = (SplitRule::Parts([7, 1, 2]), Calendar::Hour);
+        let asked =
+            Forecast { file, split, seq_len: 36, pred_len: 24, calendar, check_dates: true };
+        assert!(read(&asked).unwrap().1.is_empty(), "{name}");
+    }
 }

@@ -84,6 +84,7 @@ impl Parameters {
             classes,
             sample: None,
             n_test: 0,
+            notes: Vec::new(),
             target: Vec::new(),
         }
     }
@@ -256,7 +257,7 @@ mod tests {
 
     fn digest(dir: &Path) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        for (path, _) in listing::scan(dir, "the folder").unwrap().listing.files {
+        for (path, _) in listing::scan(dir, "the folder").unwrap().listing.files.iter() {
             hasher.update(path.strip_prefix(dir).unwrap().as_os_str().as_encoded_bytes());
             hasher.update(&read::whole(&path).unwrap());
         }

@@ -13,11 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::listing::is_hidden;
+use crate::data::paths::Paths;
 use crate::data::{Dataset, Splits, Target};
 use crate::plan::{DataFacts, SourcePlan, SpeechSource};
 use crate::rng::Key;
 pub use mel::LogMel;
-use noise::Disturbance;
+use noise::Augmentation;
 
 /// Frames are padded to a multiple of this.
 const MULTIPLE: usize = 16;
@@ -43,8 +45,10 @@ pub(crate) fn survey(
             .map_err(|source| Error::Format { path: file.clone(), what: source.to_string() })?;
         let expected = *rate.get_or_insert(header.rate);
         if header.rate != expected {
-            let what =
-                format!("it has {} samples a second, the files before it {expected}", header.rate);
+            let what = format!(
+                "its sample rate is {} Hz, but that of the files before it is {expected} Hz",
+                header.rate
+            );
             return Err(Error::Format { path: file.clone(), what });
         }
         longest = longest.max(header.samples);
@@ -63,6 +67,7 @@ pub(crate) fn survey(
         n_train: splits.train.len(),
         n_val: splits.val.len(),
         n_test: 0,
+        notes: Vec::new(),
         classes,
         sample: Some(splits.train.shape().to_vec()),
         target: Vec::new(),
@@ -85,11 +90,12 @@ pub(crate) fn open(source: &SpeechSource) -> Result<(Splits, Vec<String>), Error
     let classes: Vec<String> = classes.into_iter().collect();
     let mel = Arc::new(LogMel::new(source.rate, source.n_mels));
     let part = |root: &Path, files: Vec<PathBuf>| {
-        let labelled = files.into_iter().map(|file| {
-            let label = classes.binary_search(&class(root, &file)).unwrap_or(0) as u32;
-            (file, label)
-        });
-        Arc::new(Speech::new(labelled.collect(), mel.clone(), source))
+        let mut labelled = Paths::default();
+        for file in files {
+            let label = classes.binary_search(&class(root, &file)).unwrap_or(0);
+            labelled.push_path(&file, label as u32);
+        }
+        Arc::new(Speech::new(labelled, mel.clone(), source))
     };
     let splits =
         Splits { train: part(&source.train, train), val: part(&source.val, val), test: None };
@@ -105,7 +111,7 @@ pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
     Ok(mel.features(&speech, speech.len(), mel.frames(speech.len())).0)
 }
 
-/// All WAV files below `root`, in order.
+/// All WAV files below `root`, in order, without what begins with a dot.
 fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing =
         || Error::Missing { what: "the folder of speech", path: root.into(), expected: EXPECTED };
@@ -117,7 +123,11 @@ fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     while let Some((folder, depth)) = open.pop() {
         let failed = |source| Error::Io { action: "list", path: folder.clone(), source };
         for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+            let entry = entry.map_err(failed)?;
+            if is_hidden(&entry.file_name()) {
+                continue;
+            }
+            let path = entry.path();
             let is_wav = path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("wav"));
             if path.is_dir() && depth < DEPTH {
                 open.push((path, depth + 1));
@@ -127,7 +137,10 @@ fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
         }
     }
     if files.is_empty() {
-        return Err(Error::Format { path: root.into(), what: "it holds no WAV file".to_owned() });
+        return Err(Error::Format {
+            path: root.into(),
+            what: "it contains no WAV files".to_owned(),
+        });
     }
     files.sort();
     Ok(files)
@@ -148,7 +161,7 @@ fn class(root: &Path, file: &Path) -> String {
 
 /// One part.
 struct Speech {
-    files: Vec<(PathBuf, u32)>,
+    files: Paths,
     mel: Arc<LogMel>,
     rate: usize,
     /// Samples of the longest utterance.
@@ -157,7 +170,7 @@ struct Speech {
 }
 
 impl Speech {
-    fn new(files: Vec<(PathBuf, u32)>, mel: Arc<LogMel>, source: &SpeechSource) -> Self {
+    fn new(files: Paths, mel: Arc<LogMel>, source: &SpeechSource) -> Self {
         let frames = mel.frames(source.samples).next_multiple_of(MULTIPLE);
         let shape = [2, frames + 1, mel.bands()];
         Self { files, mel, rate: source.rate as usize, samples: source.samples, shape }
@@ -165,24 +178,24 @@ impl Speech {
 
     /// The utterance, repeated to a second if it is shorter.
     fn speech(&self, index: usize) -> Result<Vec<f32>, SampleError> {
-        let path = &self.files[index].0;
-        let speech = wav::speech(path, self.samples)?;
+        let (path, _) = self.files.get(index);
+        let speech = wav::speech(&path, self.samples)?;
         if speech.is_empty() {
-            let reason = "it holds no sample".to_owned();
-            return Err(SampleError::Decode { path: path.clone(), reason });
+            let reason = "it contains no samples".to_owned();
+            return Err(SampleError::Decode { path, reason });
         }
         let length = speech.len().max(self.rate);
         Ok(speech.into_iter().cycle().take(length).collect())
     }
 
-    /// The same with what `key` draws against it.
-    fn disturbed(&self, speech: &[f32], key: Key) -> Result<Vec<f32>, SampleError> {
+    /// The same with what `key` draws mixed into it.
+    fn augmented(&self, speech: &[f32], key: Key) -> Result<Vec<f32>, SampleError> {
         let mut draws = key.stream();
         let kind = noise::draw(&mut draws, self.files.len());
         let other = match kind {
-            Disturbance::None => return Ok(speech.to_vec()),
-            Disturbance::Noise => noise::generated(&mut draws, speech.len()),
-            Disturbance::Speaker(other) => self.speech(other)?,
+            Augmentation::None => return Ok(speech.to_vec()),
+            Augmentation::Noise => noise::generated(&mut draws, speech.len()),
+            Augmentation::Speaker(other) => self.speech(other)?,
         };
         let mut noisy = speech.to_vec();
         noise::mix(&mut noisy, &other, kind, &mut draws);
@@ -204,7 +217,7 @@ impl Dataset for Speech {
     }
 
     fn name(&self, index: usize) -> String {
-        format!("`{}`", shown(&self.files[index].0))
+        format!("`{}`", shown(&self.files.get(index).0))
     }
 
     fn load(
@@ -223,10 +236,10 @@ impl Dataset for Speech {
         };
         append(&clean);
         match key {
-            Some(key) => append(&self.disturbed(&clean, key)?),
+            Some(key) => append(&self.augmented(&clean, key)?),
             None => append(&clean),
         }
-        Ok(Target::Class(self.files[index].1))
+        Ok(Target::Class(self.files.get(index).1))
     }
 }
 

@@ -1,11 +1,11 @@
-//! Speech that is disturbed by noise or by another speaker (`MultiSpeakerNoiseAugmentation` of NVIDIA `NeMo`).
+//! Speech augmented with noise or another speaker (`MultiSpeakerNoiseAugmentation` of NVIDIA `NeMo`).
 
 use crate::rng::Stream;
 
-/// Share of the utterances that are disturbed, and of each of them how much.
-const DISTURBED: f64 = 0.5;
+/// Share of the utterances that are augmented, and of each of them how much.
+const AUGMENTED: f64 = 0.5;
 const LENGTH: f64 = 0.5;
-/// Share of the disturbances that are noise; the others are speakers.
+/// Share of the augmentations that are noise; the others are speakers.
 const NOISE: f64 = 0.5;
 /// Louder by so many decibels is the speech than noise, and than another speaker.
 const OVER_NOISE: [f64; 2] = [-5.0, 20.0];
@@ -13,9 +13,9 @@ const OVER_SPEAKER: [f64; 2] = [-5.0, 5.0];
 /// What a sample of generated noise keeps of the one before: more low than high frequencies.
 const COLOUR: f64 = 0.9;
 
-/// What will disturb an utterance.
+/// What is mixed into an utterance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Disturbance {
+pub(super) enum Augmentation {
     /// Nothing.
     None,
     /// Noise.
@@ -24,14 +24,14 @@ pub(super) enum Disturbance {
     Speaker(usize),
 }
 
-/// Draws what will disturb an utterance of a set of `n`.
-pub(super) fn draw(draws: &mut Stream, n: usize) -> Disturbance {
-    let (is_disturbed, is_noise) = (draws.uniform() < DISTURBED, draws.uniform() < NOISE);
+/// Draws what is mixed into an utterance of a set of `n`.
+pub(super) fn draw(draws: &mut Stream, n: usize) -> Augmentation {
+    let (is_augmented, is_noise) = (draws.uniform() < AUGMENTED, draws.uniform() < NOISE);
     let other = draws.below(n as u64) as usize;
-    match (is_disturbed, is_noise) {
-        (false, _) => Disturbance::None,
-        (true, true) => Disturbance::Noise,
-        (true, false) => Disturbance::Speaker(other),
+    match (is_augmented, is_noise) {
+        (false, _) => Augmentation::None,
+        (true, true) => Augmentation::Noise,
+        (true, false) => Augmentation::Speaker(other),
     }
 }
 
@@ -46,9 +46,9 @@ pub(super) fn generated(draws: &mut Stream, n: usize) -> Vec<f32> {
 }
 
 /// Adds a part of `other`, repeated where it is too short, to half of `speech`, at a drawn loudness.
-pub(super) fn mix(speech: &mut [f32], other: &[f32], kind: Disturbance, draws: &mut Stream) {
+pub(super) fn mix(speech: &mut [f32], other: &[f32], kind: Augmentation, draws: &mut Stream) {
     let length = (speech.len() as f64 * LENGTH) as usize;
-    let [low, high] = if kind == Disturbance::Noise { OVER_NOISE } else { OVER_SPEAKER };
+    let [low, high] = if kind == Augmentation::Noise { OVER_NOISE } else { OVER_SPEAKER };
     let decibels = draws.range(low, high);
     let start = draws.below((speech.len() - length + 1) as u64) as usize;
     if other.is_empty() || length == 0 {
@@ -71,13 +71,13 @@ mod tests {
     use crate::rng::{Key, Purpose};
 
     #[test]
-    fn half_of_the_speech_is_disturbed_at_the_drawn_loudness() {
+    fn half_of_the_speech_is_augmented_at_the_drawn_loudness() {
         let speech: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.3).sin()).collect();
         for sample in 0..50 {
             let mut draws = Key::new(1, Purpose::Augment, 0, sample).stream();
             let noise = generated(&mut draws, 300);
             let mut noisy = speech.clone();
-            mix(&mut noisy, &noise, Disturbance::Noise, &mut draws);
+            mix(&mut noisy, &noise, Augmentation::Noise, &mut draws);
             let added: Vec<f64> =
                 noisy.iter().zip(&speech).map(|(a, b)| f64::from(a - b)).collect();
             let touched = added.iter().filter(|v| v.abs() > 0.0).count();
@@ -90,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn disturbances_are_drawn_in_their_shares() {
+    fn augmentations_are_drawn_in_their_shares() {
         let mut counts = [0; 3];
         for sample in 0..1000 {
             match draw(&mut Key::new(1, Purpose::Augment, 0, sample).stream(), 7) {
-                Disturbance::None => counts[0] += 1,
-                Disturbance::Noise => counts[1] += 1,
-                Disturbance::Speaker(other) => counts[2] += usize::from(other < 7),
+                Augmentation::None => counts[0] += 1,
+                Augmentation::Noise => counts[1] += 1,
+                Augmentation::Speaker(other) => counts[2] += usize::from(other < 7),
             }
         }
         for (count, expected) in counts.into_iter().zip([500i32, 250, 250]) {

@@ -59,13 +59,13 @@ fn utterances_become_padded_features_with_their_length_and_class() {
     assert!(short[100 * 16..128 * 16].iter().all(|&value| value == 0.0));
     let (clean, noisy) = short.split_at(129 * 16);
     assert_eq!(clean, noisy, "without a key nothing is random");
-    let disturbed = (0..20).filter(|&epoch| {
+    let augmented = (0..20).filter(|&epoch| {
         let (values, _) = load(1, Some(Key::new(1, Purpose::Augment, epoch, 1)));
         let (again, _) = load(1, Some(Key::new(1, Purpose::Augment, epoch, 1)));
         assert!(values == again && values[..129 * 16] == *clean);
         values[129 * 16..] != *clean
     });
-    assert!((3..=17).contains(&disturbed.count()));
+    assert!((3..=17).contains(&augmented.count()));
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn what_cannot_be_used_is_named() {
         assert!(error.contains(what), "{error}");
     };
     tone(&dir.path().join("val/1_c_0.wav"), 800, 16_000);
-    refusal("it has 16000 samples a second, the files before it 8000");
+    refusal("its sample rate is 16000 Hz, but that of the files before it is 8000 Hz");
     crate::files::write_atomic(&dir.path().join("val/1_c_0.wav"), b"RIFF").unwrap();
     refusal("1_c_0.wav");
     std::fs::remove_file(dir.path().join("val/1_c_0.wav")).unwrap();
     std::fs::remove_file(dir.path().join("val/1_b_0.wav")).unwrap();
-    refusal("it holds no WAV file");
+    refusal("it contains no WAV files");
     std::fs::remove_dir(dir.path().join("val")).unwrap();
     refusal("does not exist");
 }
@@ -92,7 +92,7 @@ fn a_rate_that_no_speech_has_is_refused_before_anything_is_computed_for_it() {
         let dir = folders();
         tone(&dir.path().join("train/0_rate.wav"), 10, rate);
         let error = facts(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("0_rate.wav") && error.contains("samples a second"), "{error}");
+        assert!(error.contains("0_rate.wav") && error.contains("its sample rate of"), "{error}");
     }
 }
 
@@ -102,4 +102,25 @@ fn folders_are_classes_where_there_are_some() {
     assert_eq!(class(root, Path::new("root/yes/a_b.wav")), "yes");
     assert_eq!(class(root, Path::new("root/7_george_3.wav")), "7");
     assert_eq!(class(root, Path::new("root/hello.wav")), "speech");
+}
+
+#[test]
+fn what_a_file_holds_is_found_without_reading_all_of_it() {
+    let dir = folders();
+    let path = dir.path().join("train/0_a_0.wav");
+    // A second of speech that is followed by a hole of a gibibyte and more, which reading would refuse.
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len((1 << 30) + 4096).unwrap();
+    let header = wav::header(&path).unwrap();
+    assert_eq!((header.rate, header.samples), (8000, 10_000));
+}
+
+#[test]
+fn what_begins_with_a_dot_is_no_speech() {
+    let dir = folders();
+    crate::files::write_atomic(&dir.path().join("train/._0_a_0.wav"), b"fork").unwrap();
+    std::fs::create_dir(dir.path().join("val/.trash")).unwrap();
+    tone(&dir.path().join("val/.trash/9_a.wav"), 800, 8000);
+    let facts = facts(dir.path()).unwrap();
+    assert_eq!((facts.n_train, facts.n_val, facts.classes), (2, 1, vec!["0".into(), "1".into()]));
 }

@@ -1,6 +1,6 @@
 //! WAV files -> samples between -1 and 1.
 
-use std::io::Cursor;
+use std::io::{BufReader, Cursor};
 use std::path::Path;
 
 use hound::{SampleFormat, WavReader, WavSpec};
@@ -11,6 +11,9 @@ use crate::data::read;
 /// Samples a second that speech may have: what the mel features of more would need, in memory and time, is for a
 /// damaged header to ask.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
+
+/// Bytes that are read at a time to find out what a file holds.
+const HEADER_BYTES: usize = 512;
 
 /// Samples a second, and samples of each channel.
 pub(super) struct Header {
@@ -24,11 +27,14 @@ pub(super) struct Header {
 ///
 /// It cannot be read, is no WAV file, or has a rate that no speech has.
 pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
-    let reader = open(path)?;
+    let file = read::open(path).map_err(|source| SampleError::Io { path: path.into(), source })?;
+    // Of a long file no more than its beginning is read.
+    let reader = WavReader::new(BufReader::with_capacity(HEADER_BYTES, file))
+        .map_err(|error| decode(path, &error))?;
     let rate = reader.spec().sample_rate;
     if !RATES.contains(&rate) {
         let (low, high) = (RATES.start(), RATES.end());
-        let reason = format!("it claims {rate} samples a second, not {low} to {high}");
+        let reason = format!("its sample rate of {rate} Hz is not between {low} and {high}");
         return Err(SampleError::Decode { path: path.into(), reason });
     }
     Ok(Header { rate, samples: reader.duration() as usize })

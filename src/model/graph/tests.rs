@@ -30,6 +30,7 @@ fn facts(source: SourcePlan, sample: Option<Vec<usize>>) -> Facts {
         classes: (0..10).map(|class| class.to_string()).collect(),
         sample,
         n_test: 0,
+        notes: Vec::new(),
         target: vec![],
     };
     Facts {

@@ -82,7 +82,7 @@ impl Joined {
             {
                 let (n, others) = (now.len(), before.len());
                 return Err(format!(
-                    "its rows hold {n} numbers, those of the files before it {others}"
+                    "its rows have {n} values, but those of the files before it have {others}"
                 ));
             }
         }
@@ -93,7 +93,8 @@ impl Joined {
                 continue;
             }
             if !self.begun.insert(episode) {
-                let what = format!("episode {episode} goes on in row {row}, after another one");
+                let what =
+                    format!("episode {episode} continues in row {row}, after another episode");
                 return Err(format!("column `{EPISODE}`: {what}"));
             }
             if self.newest.replace(episode).is_some() {
@@ -119,7 +120,7 @@ impl Part {
         let actions = lists(table, &ACTIONS)?;
         let (steps, n) = (observations.len(), actions.len());
         if steps != n || steps == 0 {
-            return Err(table.format(format!("it has {steps} observations for {n} actions")));
+            return Err(table.format(format!("it has {steps} observations but {n} actions")));
         }
         let episodes = numbers(table, EPISODE, steps)?;
         if let Some(frames) = numbers(table, FRAME, steps)? {
@@ -141,7 +142,7 @@ fn lists(table: &Table<'_>, names: &[&str]) -> Result<Vec<Vec<f32>>, Error> {
     let width = rows.first().map_or(0, Vec::len);
     if let Some(row) = rows.iter().position(|row| row.len() != width || width == 0) {
         let n = rows[row].len();
-        let what = format!("column `{name}`: row {row} holds {n} numbers, the first {width}");
+        let what = format!("column `{name}`: row {row} has {n} values, but row 0 has {width}");
         return Err(table.format(what));
     }
     Ok(rows.into_iter().map(|row| row.into_iter().map(|v| v as f32).collect()).collect())

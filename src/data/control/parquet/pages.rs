@@ -49,7 +49,11 @@ impl Pages {
             Compression::UNCOMPRESSED => Packing::Plain,
             Compression::SNAPPY => Packing::Snappy,
             Compression::ZSTD(_) => Packing::Zstd,
-            other => return Err(wrong(format!("is packed by {other}, not by snappy or zstd"))),
+            other => {
+                return Err(wrong(format!(
+                    "is compressed with {other}: only snappy and zstd are supported"
+                )));
+            }
         };
         let start = part.dictionary_page_offset().unwrap_or(part.data_page_offset());
         let place = u64::try_from(start).ok().zip(u64::try_from(part.compressed_size()).ok());

@@ -41,7 +41,7 @@ impl<'a> Table<'a> {
         });
         let metadata = metadata.map_err(|error| Error::Format {
             path: path.into(),
-            what: format!("it is no parquet file: {error}"),
+            what: format!("it is not a parquet file: {error}"),
         })?;
         Ok(Self { path, bytes, file: Arc::new(file), metadata })
     }
@@ -98,7 +98,7 @@ impl<'a> Table<'a> {
                 }
                 ColumnReader::DoubleColumnReader(from) => append(from, &column, &mut rows, |&v| v),
                 _ => {
-                    let what = format!("holds {}, no numbers", column.physical_type());
+                    let what = format!("holds {}, not numbers", column.physical_type());
                     Err(ParquetError::General(what))
                 }
             }?;

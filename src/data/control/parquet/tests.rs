@@ -103,7 +103,7 @@ fn a_folder_is_its_files_in_order_without_the_tables_beside_them() {
     steps(path, "data/chunk-002/late.parquet", 0.0, [8, 8, 1, 1]);
     let message = refusal(path);
     assert!(
-        message.contains("late.parquet`: column `episode_index`: episode 1 goes on in row 2"),
+        message.contains("late.parquet`: column `episode_index`: episode 1 continues in row 2"),
         "{message}"
     );
     std::fs::remove_dir_all(path.join("data")).unwrap();
@@ -137,12 +137,9 @@ fn what_does_not_fit_is_named_with_its_column() {
     check(vec![("action", lists(&[&[1.0]]))], "it has no column `observation.state`");
     check(
         vec![("state", lists(&[&[1.0, 2.0], &[3.0]])), ("action", whole(&[1, 2]))],
-        "column `state`: row 1 holds 1 numbers, the first 2",
+        "column `state`: row 1 has 1 values, but row 0 has 2",
     );
-    check(
-        vec![seen(), ("action", lists(&[&[], &[1.0]]))],
-        "column `action`: row 0 holds 0 numbers",
-    );
+    check(vec![seen(), ("action", lists(&[&[], &[1.0]]))], "column `action`: row 0 has 0 values");
     check(
         vec![seen(), ("action", Values::Words(vec!["a", "b"]))],
         "column `action` holds BYTE_ARRAY",
@@ -171,7 +168,7 @@ fn what_does_not_fit_is_named_with_its_column() {
         "column `frame_index`: row 1 does not come after",
     );
     let gzip = refusal(Path::new("tests/golden/trajectories/gzip.parquet"));
-    assert!(gzip.contains("column `observation.state` is packed by GZIP"), "{gzip}");
+    assert!(gzip.contains("column `observation.state` is compressed with GZIP"), "{gzip}");
     assert!(refusal(&dir.path().join("absent.parquet")).contains("does not exist"));
 }
 
