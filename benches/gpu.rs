@@ -199,6 +199,7 @@ impl Work {
             classes: (0..outputs).map(|class| class.to_string()).collect(),
             sample: Some(self.sample.to_vec()),
             n_test: 0,
+            notes: Vec::new(),
             target: if self.is_text() { self.sample.to_vec() } else { vec![] },
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -216,11 +217,12 @@ impl Work {
         if self.is_text() {
             let inputs = Tensor::from_vec(classes(elements), shape.clone(), &Device::Cpu)?;
             let targets = Tensor::from_vec(classes(elements), shape, &Device::Cpu)?;
-            return Ok(Batch { inputs, targets, samples });
+            return Ok(Batch { inputs, targets, samples, unreadable: 0 });
         }
         let noise = (0..elements).map(|i| (3.46 * (key.uniform(i as u64) - 0.5)) as f32);
         let inputs = Tensor::from_vec(noise.collect::<Vec<_>>(), shape, &Device::Cpu)?;
-        Ok(Batch { inputs, targets: Tensor::from_vec(classes(n), n, &Device::Cpu)?, samples })
+        let targets = Tensor::from_vec(classes(n), n, &Device::Cpu)?;
+        Ok(Batch { inputs, targets, samples, unreadable: 0 })
     }
 
     /// Trains for `steps` steps after `warm` others.

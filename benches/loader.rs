@@ -58,6 +58,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         n_train: 0,
         n_val: 0,
         n_test: 0,
+        notes: Vec::new(),
         classes: Vec::new(),
         sampler: Sampler::Shards,
         shuffle: true,
@@ -65,6 +66,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         num_workers: 0,
         prefetch_factor: 2,
         on_bad_sample: OnBadSample::Error,
+        max_bad_fraction: 0.1,
         train_transforms: transforms(work),
         val_transforms: transforms(work),
     };

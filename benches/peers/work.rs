@@ -138,6 +138,7 @@ impl Work {
             classes: (0..n_classes).map(|class| class.to_string()).collect(),
             sample: Some(self.sample.to_vec()),
             n_test: 0,
+            notes: Vec::new(),
             target: vec![],
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -179,6 +180,6 @@ impl Work {
             }
             Kind::Series => (values(&key)?, values(&of_targets)?.flatten_from(1)?),
         };
-        Ok(Batch { inputs, targets, samples: (0..n as u32).collect() })
+        Ok(Batch { inputs, targets, samples: (0..n as u32).collect(), unreadable: 0 })
     }
 }

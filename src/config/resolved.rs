@@ -54,7 +54,7 @@ impl std::fmt::Display for Change {
 
 /// Keys that may change when a run is continued, because no number of the finished part depends on them;
 /// a table stands for all of its keys.
-pub const SAFE_ON_RESUME: [&str; 20] = [
+pub const SAFE_ON_RESUME: [&str; 21] = [
     "train.epochs",
     "train.steps",
     "train.time",
@@ -70,6 +70,7 @@ pub const SAFE_ON_RESUME: [&str; 20] = [
     "distributed.bucket_cap",
     "distributed.first_bucket_cap",
     "validation.every",
+    "validation.sample_every",
     "checkpoint",
     "logging",
     "early_stopping",

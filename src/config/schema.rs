@@ -538,6 +538,8 @@ pub struct Validation {
     pub every: Every,
     /// Samples per pass; "auto" = `train.batch_size`.
     pub batch_size: Auto<u32>,
+    /// Every how many evaluations a diffusion model is asked for samples.
+    pub sample_every: u32,
 }
 
 /// `[checkpoint]`

@@ -26,6 +26,14 @@ pub enum Split {
     Test,
 }
 
+/// What an evaluation measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    LossOnly,
+    /// Right answers or errors, too.
+    All,
+}
+
 /// What an evaluation found; equal on all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
@@ -96,6 +104,7 @@ impl Engine {
         chunks: &[Chunk],
         next: NextBatch<'_>,
     ) -> Result<Evaluation, Error> {
+        let answers = self.answers(split);
         let mut mine = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             // A loader that hangs is found here as in a step.
@@ -104,7 +113,7 @@ impl Engine {
             (self.observer)(self.state.step, Phase::Evaluating);
             // Under `on_bad_sample = "skip"` unreadable samples are left out.
             if !batch.samples.is_empty() {
-                mine.push(self.evaluate_batch(chunk.index, &batch)?);
+                mine.push(self.evaluate_batch(chunk.index, &batch, answers)?);
             }
         }
         let all = exchange(self.collective.as_ref(), &mine)?;
@@ -128,7 +137,21 @@ impl Engine {
         self.averaged(|engine| asked(&*engine.model, inputs, draws, &pass))?
     }
 
-    fn evaluate_batch(&self, index: usize, batch: &Batch) -> Result<PassReport, Error> {
+    /// What is asked beside the loss: nothing in most evaluations where an answer takes many passes.
+    fn answers(&self, split: Split) -> Answers {
+        let state = &self.state;
+        let is_due = split == Split::Test
+            || state.evaluations.is_multiple_of(self.plan.sample_every.max(1))
+            || state.step >= self.plan.length.total_steps;
+        if self.model.samples() && !is_due { Answers::LossOnly } else { Answers::All }
+    }
+
+    fn evaluate_batch(
+        &self,
+        index: usize,
+        batch: &Batch,
+        answers: Answers,
+    ) -> Result<PassReport, Error> {
         let plan = &self.plan.loss.measured();
         let convolutions = self.plan.convolutions;
         let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
@@ -141,9 +164,12 @@ impl Engine {
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = loss::mean(plan, outputs, wanted)?;
                 let correct = loss::correct(plan, outputs, wanted)?;
-                let errors = match self.model.answer(&inputs, &draws, &pass)? {
-                    Some(answer) => loss::errors(plan, &answer, &targets)?,
-                    None => loss::errors(plan, outputs, wanted)?,
+                let errors = match answers {
+                    Answers::LossOnly => None,
+                    Answers::All => match self.model.answer(&inputs, &draws, &pass)? {
+                        Some(answer) => loss::errors(plan, &answer, &targets)?,
+                        None => loss::errors(plan, outputs, wanted)?,
+                    },
                 };
                 let weight = loss::weight(plan, wanted, n)?;
                 Ok(((f64::from(loss::scalar(&loss)?), weight), correct, errors))

@@ -29,6 +29,9 @@ pub struct TrainState {
     pub metrics: BTreeMap<String, f64>,
     /// Step of the newest evaluation; 0 = none yet.
     pub evaluated_at: u64,
+    /// Evaluations so far.
+    #[serde(default)]
+    pub evaluations: u64,
     /// Best value of the metric that ranks checkpoints.
     pub best: Option<Best>,
     /// Progress of early stopping.
@@ -78,6 +81,7 @@ impl TrainState {
             sums: EpochSums::default(),
             metrics: BTreeMap::new(),
             evaluated_at: 0,
+            evaluations: 0,
             best: None,
             early_stopping: EarlyStopping::default(),
             history: History::default(),
@@ -89,6 +93,7 @@ impl TrainState {
     pub fn evaluated(&mut self, plan: &Plan, metrics: BTreeMap<String, f64>) -> bool {
         self.metrics = metrics;
         self.evaluated_at = self.step;
+        self.evaluations += 1;
         if let Some(early) = &plan.early_stopping {
             self.early_stopping.observe(early, &self.metrics);
         }

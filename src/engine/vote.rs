@@ -1,4 +1,4 @@
-//! What ranks tell each other once per step: JSON of about 60 bytes, and about 110 more for each pass, that makes loss,
+//! What ranks tell each other once per step: JSON of about 60 bytes, and about 125 more for each pass, that makes loss,
 //! accuracy and every decision the same on all of them.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

@@ -169,6 +169,10 @@ impl Model for DiffusionPolicy {
         let after = |step| self.drawn(draws, AFTER + step as u64);
         self.denoise(inputs, self.drawn(draws, FIRST), after, pass).map(Some)
     }
+
+    fn samples(&self) -> bool {
+        true
+    }
 }
 
 /// Sines, then cosines, of each step at `width` / 2 rates.

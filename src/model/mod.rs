@@ -79,6 +79,11 @@ pub trait Model: Send + Sync {
         let _ = (inputs, draws, pass);
         Ok(None)
     }
+
+    /// Whether [`Model::answer`] takes many passes, so that not every evaluation needs one.
+    fn samples(&self) -> bool {
+        false
+    }
 }
 
 /// What `model` answers to `inputs`; each sample draws from its key, if the model draws.

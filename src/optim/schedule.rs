@@ -176,6 +176,7 @@ mod tests {
             classes: vec![],
             sample: Some(vec![1]),
             n_test: 0,
+            notes: Vec::new(),
             target: vec![],
         };
         let facts = Facts {

@@ -95,6 +95,7 @@ impl Plan {
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
+            sample_every: experiment.validation.sample_every.into(),
             checkpoint: keep::checkpoint(loaded),
             early_stopping: keep::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,

@@ -107,6 +107,9 @@ pub struct Plan {
     pub validate_every: Cadence,
     /// Samples per evaluation pass.
     pub val_batch_size: BatchSize,
+    /// Every how many evaluations a diffusion model is asked for samples.
+    #[serde(default = "each")]
+    pub sample_every: u64,
     /// When and where to save.
     pub checkpoint: CheckpointPlan,
     /// When to give up early.
@@ -133,3 +136,8 @@ pub struct Plan {
 
 #[cfg(test)]
 mod tests;
+
+/// For plans of before there was the key.
+fn each() -> u64 {
+    1
+}

@@ -162,6 +162,7 @@ pub(crate) fn evaluate(
     let mut plan = plan.clone();
     plan.distributed.world_size = WorldSize::ONE;
     plan.distributed.backend = BackendPlan::Solo;
+    plan.sample_every = 1;
     let plan = Arc::new(plan);
     let place = Place::open(&plan, Rank(0))?;
     let collective = place.join(&plan, (None, vec![]))?;

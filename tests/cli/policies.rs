@@ -72,3 +72,16 @@ fn a_policy_is_trained_tested_in_its_simulation_and_asked_for_actions() {
     let ended = lab.run_to(2, &["sample", "--prompt", "200 200"]);
     assert!(ended.stderr.contains("the last 2 observations of 4 numbers"), "{}", ended.stderr);
 }
+
+#[test]
+fn actions_are_drawn_in_the_evaluations_that_were_asked_for_and_in_the_last() {
+    let lab = Lab::with(POLICY);
+    lab.run_to(0, &["small.toml", "validation.every=1 step", "validation.sample_every=2"]);
+    let events = lab.events();
+    let evaluated = events.iter().filter(|event| event["event"] == "evaluated");
+    let has = |name: &str| -> Vec<bool> {
+        evaluated.clone().map(|event| event["metrics"][name].is_number()).collect()
+    };
+    assert_eq!((has("val/loss"), has("val/mse")), (vec![true; 3], vec![true, false, true]));
+    assert_eq!(has("val/mae"), has("val/mse"));
+}

@@ -70,6 +70,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         distributed: distributed_plan(world_size),
         validate_every: Cadence::Epochs(1),
         val_batch_size: BatchSize::new(4).unwrap(),
+        sample_every: 1,
         checkpoint: CheckpointPlan {
             dir: "checkpoints".into(),
             every: Cadence::Epochs(1),

@@ -176,6 +176,7 @@ const WHOLES: &[Whole] = &[
     ("distributed.shards", |e| given(e.distributed.shards), 1, 1024),
     ("distributed.min_world_size", |e| given(e.distributed.min_world_size), 1, 1024),
     ("validation.every", |e| count(e.validation.every), 1, MOST_STEPS),
+    ("validation.sample_every", |e| Some(e.validation.sample_every.into()), 1, 1 << 20),
     ("validation.batch_size", |e| given(e.validation.batch_size), 1, MOST_SAMPLES),
     ("checkpoint.every", |e| count(e.checkpoint.every), 1, MOST_STEPS),
     ("checkpoint.keep_last", |e| Some(e.checkpoint.keep_last.into()), 1, 10_000),
