@@ -33,13 +33,14 @@ test *args:
 [group('check')]
 failpoints:
     cargo test --locked --test cli -- failpoints
-    cargo test --locked --test cli -- --ignored strace
+    cargo test --locked --test cli -- --ignored strace --nocapture
     cargo test --locked --lib failpoint
 
-# What takes minutes: ranks that starve, or cannot be killed, memory over 100,000 steps, disks that end at any byte.
+# The tests that `just test` leaves out because they take minutes: starved ranks, memory over 100,000 steps, disks that end
+# at any byte, a kill at each system call, forged messages by the million.
 [group('check')]
 soak:
-    cargo test --locked --test cli -- --ignored --nocapture --test-threads=1 surroundings network given_up
+    cargo test --locked --lib --test cli -- --ignored --nocapture --test-threads=1
 
 # N random schedules of kills, stops, signals and other numbers of ranks; `just chaos 1 SEED` plays one again.
 [group('check')]

@@ -12,6 +12,9 @@ pub mod memory;
 pub mod rng;
 #[cfg(test)]
 mod mutated;
+#[cfg(test)]
+#[path = "../tests/support/skipped.rs"]
+mod skipped;
 mod failpoint;
 #[cfg(feature = "cuda")]
 mod cuda_libraries;

@@ -115,6 +115,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::skipped::skipped;
 
     const ODD_IMAGES: &str = "../shared/data/odd-images";
 
@@ -135,7 +136,7 @@ mod tests {
     fn manifest(folder: &str) -> Option<Vec<(String, Vec<f64>)>> {
         let path = Path::new(ODD_IMAGES).join("MANIFEST.tsv");
         let Ok(text) = std::fs::read_to_string(&path) else {
-            println!("skipped: {} is not there", path.display());
+            skipped("the photos of `../shared/data/odd-images`");
             return None;
         };
         let lines = text.lines().skip(1).map(|line| {

@@ -160,6 +160,7 @@ mod tests {
     use super::*;
     use crate::data::transform::tests::{checksum, picture};
     use crate::rng::{Key, Purpose};
+    use crate::skipped::skipped;
 
     const SUBSAMPLINGS: [Subsampling; 6] = [
         Subsampling::S444,
@@ -283,7 +284,7 @@ mod tests {
         ];
         let folder = Path::new("../shared/data/odd-images/decodable");
         if !folder.exists() {
-            println!("skipped: {} is not there", folder.display());
+            skipped("the photos of `../shared/data/odd-images`");
             return;
         }
         let found = sums.map(|(file, _)| {

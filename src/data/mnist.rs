@@ -276,6 +276,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::skipped::skipped;
 
     fn idx(dims: &[u32], values: &[u8]) -> Vec<u8> {
         let mut bytes = (0x0800 + dims.len() as u32).to_be_bytes().to_vec();
@@ -356,7 +357,7 @@ mod tests {
     fn the_real_mnist_files_have_sixty_thousand_and_ten_thousand_digits() {
         let dir = Path::new("../shared/data/mnist");
         if !dir.exists() {
-            println!("skipped: {} is not there", dir.display());
+            skipped("the files of MNIST in `../shared/data/mnist`");
             return;
         }
         let counts = count(dir).unwrap();

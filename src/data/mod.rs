@@ -18,6 +18,8 @@ mod damaged;
 mod decode;
 mod error;
 mod forecast;
+#[cfg(test)]
+mod golden_images;
 mod image_folder;
 mod instructions;
 mod jpeg;

@@ -1,13 +1,13 @@
 //! Experiments, data and folders that cannot be used: said at once, with the place and the remedy.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
 use crate::running::{Ended, spawn};
+use crate::skipped::skipped;
 
 /// Refused before any folder was made or any process started.
 fn refuses(lab: &Lab, args: &[&str]) -> Ended {
@@ -366,9 +366,7 @@ fn a_disk_that_fills_up_leaves_the_checkpoints_before_it_untouched() {
     // A checkpoint is about 150 KB: two of them fit, a third beside them does not.
     let args = ["small.toml", "checkpoint.every=2 steps", "checkpoint.keep_last=9"];
     let Some(ended) = on_small_disk(&lab, "400k", &args) else {
-        // Not by `eprintln`, which a passing test does not show.
-        let why = "skipped: no file system of one's own here (`unshare -Urm`), so no full one\n";
-        std::io::stderr().write_all(why.as_bytes()).unwrap();
+        skipped("no file system of its own (`unshare -Urm`)");
         return;
     };
     ended.has_code(6);

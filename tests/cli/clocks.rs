@@ -11,6 +11,7 @@ use crate::lab::Lab;
 use crate::machines::{Machines, end, state};
 use crate::resume::{bits, must_be_whole};
 use crate::running::{Running, pid_of, spawn, until};
+use crate::skipped::skipped;
 use crate::sweeps;
 
 /// Moves the time of day of the processes that load it by as many seconds as the file `CLOCK_SHIFT` holds at the
@@ -39,7 +40,8 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 }
 "#;
 
-const SKIPPED: &str = "SKIPPED: no C compiler `cc`, so nobody's time of day can be set";
+/// What no time of day can be set without.
+const COMPILER: &str = "no C compiler `cc`";
 
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
@@ -91,7 +93,7 @@ fn a_time_of_day_that_is_set_in_the_middle_of_a_run_changes_nothing() {
     ];
     let lab = Lab::new();
     let Some(clock) = Clock::new(&lab) else {
-        eprintln!("{SKIPPED}");
+        skipped(COMPILER);
         return;
     };
     let endless = [&changes[..], &["train.epochs=1000000"]].concat();
@@ -128,7 +130,7 @@ fn a_time_of_day_that_is_set_in_the_middle_of_a_run_changes_nothing() {
 fn a_time_of_day_that_is_set_in_the_middle_of_a_sweep_changes_nothing() {
     let lab = sweeps::lab(BASE, sweeps::GRID);
     let Some(clock) = Clock::new(&lab) else {
-        eprintln!("{SKIPPED}");
+        skipped(COMPILER);
         return;
     };
     let command = || clock.on(lab.ddprun(&["sweep", "tune.toml"]));
@@ -170,7 +172,7 @@ fn on_the_second(machines: &Machines) -> Command {
 fn machines_whose_times_of_day_differ_by_a_year_have_the_bits_of_one() {
     let machines = Machines::new(2);
     let Some(clock) = Clock::new(&machines.labs[1]) else {
-        eprintln!("{SKIPPED}");
+        skipped(COMPILER);
         return;
     };
     clock.set(-YEAR);
@@ -185,7 +187,7 @@ fn monotonic_clocks_that_differ_by_an_hour_change_nothing() {
     let clocks = ["-UrT", "--monotonic=3600", "--boottime=3600", "--fork"];
     let can = Command::new("unshare").args(clocks).arg("true").status();
     if !can.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: no clocks of one's own here (`unshare -UrT`)");
+        skipped("no clocks of its own (`unshare -UrT`)");
         return;
     }
     let first = machines.start(0, &[]);

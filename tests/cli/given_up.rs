@@ -10,6 +10,7 @@ use rustix::process::{Signal, kill_process};
 use crate::lab::{BINARY, Lab, children};
 use crate::machines::{Machines, end};
 use crate::running::{Running, pid_of, spawn, until};
+use crate::skipped::skipped;
 
 /// Runs the program beside a disk that is made for it, in a view of the file system that ends with it.
 const SCRIPT: &str = r#"
@@ -60,9 +61,7 @@ fn a_rank_that_sigkill_does_not_end_is_given_up_and_named() {
     let lab = Lab::new();
     let endless = ["train.epochs=1000000", "validation.every=never", "checkpoint.every=20 steps"];
     let Some(running) = on_own_disk(&lab, &endless) else {
-        eprintln!(
-            "SKIPPED: no disk of one's own here (root, `unshare`, `mkfs.ext4`, a loop device)"
-        );
+        skipped("no disk of its own (root, `unshare`, `mkfs.ext4`, a loop device)");
         return;
     };
     let [writer, other] = running.ranks()[..] else { panic!("two ranks") };

@@ -12,6 +12,7 @@ use crate::control_group::ControlGroup;
 use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab, children};
 use crate::running::{Running, is_alive, pid_of, spawn, until};
+use crate::skipped::skipped;
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 6] = [
@@ -194,7 +195,7 @@ fn too_few_threads_are_named_and_enough_are_enough() {
     let mut refused = 0;
     for limit in 1..=MOST {
         let Some(group) = ControlGroup::new("pids", ["pids.max", "pids.max"], limit) else {
-            eprintln!("SKIPPED: no control group can be made here, so threads do not run out");
+            skipped("no control group can be made");
             return;
         };
         let script = group.script(&format!("{BINARY} small.toml"));
@@ -221,7 +222,7 @@ fn has(program: &str) -> bool {
 #[test]
 fn a_terminal_that_is_closed_has_the_run_saved() {
     if !has("script") {
-        eprintln!("SKIPPED: there is no `script`, which makes terminals, on this machine");
+        skipped("no `script`, which makes terminals");
         return;
     }
     let lab = Lab::new();

@@ -39,3 +39,5 @@ mod sweeps;
 mod tensorboard;
 mod watched;
 mod weights;
+#[path = "../support/skipped.rs"]
+mod skipped;

@@ -7,6 +7,7 @@ use std::io::Write;
 use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab};
 use crate::running::{spawn, until};
+use crate::skipped::skipped;
 
 /// Two machines on the loopback device, which goes down when a line comes through `cut`: connections stay, and nothing
 /// goes through them, in both directions.
@@ -46,7 +47,7 @@ fn a_network_that_is_cut_ends_both_machines_with_the_name_of_the_other() {
     };
     until("a checkpoint", || is_saved() || running.is_over());
     if running.is_over() && !lab.path("network").exists() {
-        eprintln!("SKIPPED: no network of one's own here (`unshare -Urn`, `ip`), so none to cut");
+        skipped("no network of its own (`unshare -Urn`, `ip`)");
         return;
     }
     assert!(!running.is_over(), "{}", running.stderr());

@@ -9,6 +9,7 @@ use crate::control_group::ControlGroup;
 use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab};
 use crate::running::{Ended, pid_of, spawn};
+use crate::skipped::skipped;
 
 /// A step of 512 rows; each of a few activations of a pass of 256 is 64 MiB, and everything else is small.
 const WIDE: &str = r#"
@@ -103,7 +104,7 @@ fn a_rank_that_the_kernel_kills_for_memory_is_named_and_comes_back_with_smaller_
     let files = ["memory.limit_in_bytes", "memory.max"];
     for (changes, code) in [("", 8), ("fault.on_oom=shrink_batch", 0)] {
         let Some(group) = ControlGroup::new("memory", files, TOGETHER) else {
-            eprintln!("SKIPPED: no control group can be made here, so the kernel kills nobody");
+            skipped("no control group can be made");
             return;
         };
         let lab = lab();

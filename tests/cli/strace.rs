@@ -6,6 +6,7 @@ use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab};
 use crate::resume::{Bits, bits};
 use crate::running::{Ended, spawn, until};
+use crate::skipped::skipped;
 
 /// The calls that make files and folders durable, and give, move and take their names.
 const CALLS: [&str; 7] = ["mkdir", "fsync", "rename", "renameat2", "symlink", "unlinkat", "rmdir"];
@@ -13,9 +14,8 @@ const CALLS: [&str; 7] = ["mkdir", "fsync", "rename", "renameat2", "symlink", "u
 /// Most calls of one kind that a thread of this small run could make.
 const MOST: u32 = 100;
 
-/// Where it cannot be done.
-pub(crate) const SKIPPED: &str =
-    "SKIPPED: there is no `strace` on this machine, or it may not trace";
+/// What no system call can be stopped at without.
+pub(crate) const TRACER: &str = "no `strace`, or it may not trace";
 
 /// Four steps with two checkpoints, of which the first is rotated away.
 pub(crate) fn experiment() -> String {
@@ -67,8 +67,8 @@ fn killed_at(call: &str, nth: u32, data: &str, expected: &Bits) -> bool {
 #[ignore = "a run for each system call: `just failpoints`"]
 fn a_run_killed_at_any_system_call_of_its_checkpoints_goes_on_with_the_same_bits() {
     if !can_trace() {
-        // Said where everybody reads it; the fail points cover the same moments.
-        eprintln!("{SKIPPED}");
+        // The fail points cover the same moments.
+        skipped(TRACER);
         return;
     }
     let (_lab, data, expected) = undisturbed();
@@ -131,8 +131,8 @@ fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> 
 #[ignore = "a run for each system call: `just failpoints`"]
 fn a_call_that_fails_ends_the_run_or_does_not_matter_and_no_bit_is_lost() {
     if !can_trace() {
-        // Said where everybody reads it; the fail points cover the same moments.
-        eprintln!("{SKIPPED}");
+        // The fail points cover the same moments.
+        skipped(TRACER);
         return;
     }
     let (_lab, data, expected) = undisturbed();

@@ -12,7 +12,8 @@ use crate::experiments::BASE;
 use crate::lab::{BINARY, Lab, children};
 use crate::resume::{Bits, bits, must_be_whole};
 use crate::running::{Ended, Running, spawn};
-use crate::strace::{SKIPPED, can_trace, experiment, undisturbed};
+use crate::skipped::skipped;
+use crate::strace::{TRACER, can_trace, experiment, undisturbed};
 
 /// Whether this machine has a program, which says its version.
 fn has(program: &str) -> bool {
@@ -68,7 +69,7 @@ fn accuses_nobody(ended: &Ended) {
 #[test]
 fn many_ranks_on_one_core_beside_others_are_slow_and_not_accused() {
     if !has("taskset") {
-        eprintln!("SKIPPED: there is no `taskset` on this machine");
+        skipped("no `taskset`");
         return;
     }
     let lab = Lab::new();
@@ -150,7 +151,7 @@ fn a_full_dev_shm_does_not_matter() {
     let args = ["-Urm", "sh", "-c", script, "sh", BINARY, "small.toml"];
     let ended = has("unshare").then(|| spawn(lab.command("unshare", &args)).wait());
     let Some(ended) = ended.filter(|ended| ended.code != 99 && lab.path("shm.txt").exists()) else {
-        eprintln!("SKIPPED: no mounts of one's own here (`unshare -Urm`), so no full /dev/shm");
+        skipped("no mounts of its own (`unshare -Urm`)");
         return;
     };
     ended.has_code(0);
@@ -194,7 +195,7 @@ fn with_short_files(most: usize, (_, data, expected): &(Lab, String, Bits)) -> i
 #[test]
 fn a_file_that_may_not_grow_is_a_disk_that_is_full() {
     if !has("prlimit") {
-        eprintln!("SKIPPED: there is no `prlimit` on this machine");
+        skipped("no `prlimit`");
         return;
     }
     let undisturbed = long_files();
@@ -255,7 +256,7 @@ fn with_bad_reads(data: &str, image: &Path, when: &str) -> (Lab, Ended) {
 #[test]
 fn a_read_that_fails_once_is_tried_again_and_one_that_fails_always_names_the_file() {
     if !can_trace() {
-        eprintln!("{SKIPPED}");
+        skipped(TRACER);
         return;
     }
     let (made, data, expected) = undisturbed();
@@ -332,7 +333,7 @@ fn images_of_any_name_are_read_and_shown_without_their_control_characters() {
 #[test]
 fn a_file_system_without_locks_is_refused_before_anything_starts() {
     if !can_trace() {
-        eprintln!("{SKIPPED}");
+        skipped(TRACER);
         return;
     }
     let (_made, data, _) = undisturbed();

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::skipped::skipped;
+
 const FILES: [&str; 8] =
     ["common", "elementwise", "columns", "rows", "images", "losses", "series", "optimizer"];
 
@@ -47,17 +49,18 @@ pub(crate) struct Emulator {
     one_at_a_time: Mutex<()>,
 }
 
-/// The kernels, or `None`, said aloud, where there is no C++ compiler.
+/// The kernels, or `None`, which the test notes, where there is no C++ compiler.
 pub(crate) fn emulator() -> Option<&'static Emulator> {
     static EMULATOR: OnceLock<Option<Emulator>> = OnceLock::new();
-    EMULATOR.get_or_init(build).as_ref()
+    let emulator = EMULATOR.get_or_init(build).as_ref();
+    if emulator.is_none() {
+        skipped("no C++ compiler `c++`, so no kernel of the GPU was tested");
+    }
+    emulator
 }
 
 fn build() -> Option<Emulator> {
-    if Command::new("c++").arg("--version").output().is_err() {
-        println!("SKIPPED: no C++ compiler, so the GPU's kernels were not tested");
-        return None;
-    }
+    Command::new("c++").arg("--version").output().ok()?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();

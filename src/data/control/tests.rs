@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 
 use super::*;
+use crate::skipped::skipped;
 
 const CHUNK: ChunkPlan =
     ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
@@ -237,12 +238,28 @@ fn a_kept_plan_of_an_older_version_still_means_its_file() {
     assert_eq!(from, Behaviour::Recorded { file: "runs.npz".into() });
 }
 
+/// An expert data set as stable-baselines has it, written by numpy.
+#[test]
+fn files_of_numpy_are_read_packed_or_not() {
+    for name in ["expert.npz", "expert_compressed.npz"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+        let facts = survey(Behaviour::Recorded { file }, CHUNK).unwrap();
+        assert_eq!((facts.n_train, facts.n_val), (2 * 3, 3), "{name}");
+        assert_eq!((facts.sample, facts.target), (Some(vec![2, 3]), vec![4, 1]), "{name}");
+        let SourcePlan::Trajectories { ranges, .. } = facts.source else {
+            panic!("another source")
+        };
+        assert_eq!(ranges.actions, [[-0.5, 0.2]], "{name}");
+        assert_eq!(ranges.observations[2], [-6.0, 1.0], "{name}");
+    }
+}
+
 /// The expert of stable-baselines: 100 episodes of 200 steps.
 #[test]
 fn a_published_file_is_read() {
     let file = PathBuf::from("../shared/data/control/pendulum_expert.npz");
     if !file.exists() {
-        println!("skipped: {} is not there", file.display());
+        skipped("the expert of `../shared/data/control`");
         return;
     }
     let chunk = ChunkPlan { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };

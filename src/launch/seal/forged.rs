@@ -44,8 +44,8 @@ fn of_ten_million_forgeries_none_is_accepted() {
 }
 
 /// Welch's t of the times that `holds` takes for tags that are wrong in their first and in their last byte, without the
-/// slowest tenth, in which others had the core (Reparaz, Balasch and Verbauwhede 2017). Above 4.5 they differ.
-fn welch(right: [u8; TAG], mut holds: impl FnMut(&[u8; TAG]) -> bool) -> f64 {
+/// slowest tenth, in which others had the core (Reparaz, Balasch and Verbauwhede 2017). [`LIMIT`] separates equal from different.
+fn welch(right: [u8; TAG], holds: &mut impl FnMut(&[u8; TAG]) -> bool) -> f64 {
     const SAMPLES: u64 = 1_000_000;
     let draws = Draws::new(2, Of::Sample, 0, 0);
     let mut times = [const { Vec::<f64>::new() }; 2];
@@ -71,20 +71,30 @@ fn welch(right: [u8; TAG], mut holds: impl FnMut(&[u8; TAG]) -> bool) -> f64 {
     (first.0 - last.0) / (first.1 + last.1).sqrt()
 }
 
+/// Above this t two distributions of times differ.
+const LIMIT: f64 = 4.5;
+
+/// The least |t| of three measurements: a difference that is there shows in each, a noisy moment of the machine does not.
+fn least_welch(right: [u8; TAG], mut holds: impl FnMut(&[u8; TAG]) -> bool) -> f64 {
+    (0..3).map(|_| welch(right, &mut holds).abs()).fold(f64::INFINITY, f64::min)
+}
+
 #[test]
 #[ignore = "measures time"]
 fn how_long_a_wrong_tag_takes_does_not_say_where_it_is_wrong() {
     let key = Key([3; TAG]);
     let seal = Seal::new(key.clone());
     let right = seal.clone().tag(b"a message");
-    let ours = welch(right, |tag| seal.clone().holds(b"a message", tag));
+    let ours = least_welch(right, |tag| seal.clone().holds(b"a message", tag));
     let opening = open(Purpose::Node(1), &Key([7; TAG]));
     let answered = answer(&key, &opening, &Key([8; TAG])).unwrap();
     let (proof, _) = prove(&key, &opening, &answered).unwrap();
-    let accepted = welch(proof, |tag| accept(&key, &opening, &answered, tag).is_some());
-    let early = welch(right, |tag| black_box(right).iter().zip(tag).all(|(a, b)| a == b));
+    let accepted = least_welch(proof, |tag| accept(&key, &opening, &answered, tag).is_some());
+    let early = least_welch(right, |tag| black_box(right).iter().zip(tag).all(|(a, b)| a == b));
     println!(
         "Welch's t: a message {ours:.2}, a handshake {accepted:.2}; a comparison that stops early {early:.2}"
     );
-    assert!(early.abs() > 4.5, "the measurement would not see a difference");
+    assert!(early > LIMIT, "the measurement would not see a difference");
+    assert!(ours < LIMIT, "a message: the time tells where its tag is wrong (t = {ours:.2})");
+    assert!(accepted < LIMIT, "a handshake: the time tells where its proof is wrong (t = {accepted:.2})");
 }

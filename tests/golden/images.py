@@ -1,0 +1,115 @@
+"""Writes tests/golden/images/: small files of every kind that an image folder may hold, and SUMS.tsv with the CRC-32 of
+the pixels that Pillow 13.0.0 (libjpeg-turbo 3.2.0, libtiff 4.7.2, libwebp 1.6.0) reads from each as RGB, or `refused`.
+
+    python tests/golden/images.py
+"""
+
+import io
+import math
+import pathlib
+import struct
+import zlib
+
+from PIL import Image
+
+HERE = pathlib.Path(__file__).parent / "images"
+
+
+def picture(width, height):
+    """Smooth colours with an edge, so that chroma subsampling and every coefficient matter."""
+    image = Image.new("RGB", (width, height))
+    for y in range(height):
+        for x in range(width):
+            wave = math.sin(x / 3.0) * math.cos(y / 4.0)
+            edge = 60 if x > y else 0
+            image.putpixel((x, y), (int(128 + 90 * wave), (7 * x + 3 * y + edge) % 256, (5 * y + edge) % 256))
+    return image
+
+
+def encoded(image, kind, **options):
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def png(chunks):
+    parts = [b"\x89PNG\r\n\x1a\n"]
+    for kind, body in chunks:
+        parts.append(struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
+    return b"".join(parts)
+
+
+def interlaced(image):
+    """Pillow writes no Adam7: the seven passes by hand, unfiltered."""
+    pixels, (width, height) = image.load(), image.size
+    rows = b""
+    passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+    for x0, y0, dx, dy in passes:
+        for y in range(y0, height, dy):
+            row = b"".join(bytes(pixels[x, y]) for x in range(x0, width, dx))
+            rows += b"\0" + row if row else b""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 1)
+    return png([(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")])
+
+
+def files():
+    rgb, tiny = picture(37, 29), picture(17, 17)
+    for name, subsampling in [("444", 0), ("422", 1), ("420", 2)]:
+        yield f"baseline_{name}.jpg", encoded(rgb, "JPEG", quality=85, subsampling=subsampling)
+        yield f"progressive_{name}.jpg", encoded(rgb, "JPEG", quality=70, subsampling=subsampling, progressive=True)
+    yield "restarts.jpg", encoded(rgb, "JPEG", quality=80, restart_marker_blocks=2)
+    yield "optimized.jpg", encoded(tiny, "JPEG", quality=95, optimize=True)
+    yield "coarse.jpg", encoded(rgb, "JPEG", quality=5)
+    yield "grey.jpg", encoded(rgb.convert("L"), "JPEG")
+    yield "one_pixel.jpg", encoded(picture(1, 1), "JPEG")
+    yield "one_row.jpg", encoded(picture(33, 1), "JPEG")
+    yield "cmyk.jpg", encoded(rgb.convert("CMYK"), "JPEG", quality=90)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    yield "rotated_by_exif.jpg", encoded(rgb, "JPEG", exif=exif)
+    yield "bytes_after_the_end.jpg", encoded(tiny, "JPEG") + b"a camera's maker wrote here"
+
+    yield "rgb.png", encoded(rgb, "PNG")
+    yield "interlaced.png", interlaced(tiny)
+    yield "grey.png", encoded(rgb.convert("L"), "PNG")
+    yield "two_colours.png", encoded(rgb.convert("1"), "PNG")
+    yield "palette.png", encoded(rgb.quantize(16), "PNG", transparency=3)
+    rgba = rgb.copy()
+    rgba.putalpha(rgb.convert("L"))
+    yield "alpha.png", encoded(rgba, "PNG")
+    yield "grey_alpha.png", encoded(rgba.convert("LA"), "PNG")
+    row = lambda y: b"".join(struct.pack(">HHH", 257 * x, 1000 * y, 65535 - 300 * x) for x in range(9))
+    rgb16 = b"".join(b"\0" + row(y) for y in range(7))
+    header = struct.pack(">IIBBBBB", 9, 7, 16, 2, 0, 0, 0)
+    yield "rgb_16_bits.png", png([(b"IHDR", header), (b"IDAT", zlib.compress(rgb16)), (b"IEND", b"")])
+
+    yield "rgb.bmp", encoded(rgb, "BMP")
+    yield "lossless.webp", encoded(rgb, "WEBP", lossless=True)
+    yield "rgb.ppm", encoded(rgb, "PPM")
+    yield "plain.tiff", encoded(rgb, "TIFF")
+    yield "lzw.tiff", encoded(rgb, "TIFF", compression="tiff_lzw")
+    yield "deflate.tiff", encoded(rgb, "TIFF", compression="tiff_adobe_deflate")
+
+    whole = encoded(rgb, "JPEG")
+    yield "empty.jpg", b""
+    yield "cut.jpg", whole[: len(whole) // 2]
+    yield "text.jpg", b"<html>404 Not Found</html>"
+    yield "cut.png", encoded(rgb, "PNG")[:400]
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    yield "bomb.png", png([(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 4096)), (b"IEND", b"")])
+
+
+def read_by_pillow(data):
+    try:
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+    except Exception:
+        return "refused", ""
+    return f"{image.width}x{image.height}", f"{zlib.crc32(image.tobytes()):08x}"
+
+
+HERE.mkdir(exist_ok=True)
+lines = []
+for name, data in files():
+    (HERE / name).write_bytes(data)
+    lines.append("\t".join((name, *read_by_pillow(data))).rstrip() + "\n")
+(HERE / "SUMS.tsv").write_text("".join(lines))

@@ -1,0 +1,103 @@
+"""Writes optim.json: optimizers, schedules and the gradient scaler of PyTorch 2.15, on a vector of six.
+
+    python tests/golden/optim.py > tests/golden/optim.json
+"""
+
+import torch
+from torch.optim import lr_scheduler as schedulers
+
+from filled import fill, given, write
+
+STEPS = 5
+
+
+def rounded(values):
+    return [round(float(value), 10) for value in values]
+
+
+def steps(optimizer):
+    """The vector after each step, in f64."""
+    vector = torch.nn.Parameter(given("opt.p", (6,)))
+    optimizer, after = optimizer([vector]), []
+    for step in range(STEPS):
+        vector.grad = given(f"opt.g{step}", (6,))
+        optimizer.step()
+        after.append(rounded(vector.detach()))
+    return after
+
+
+def rates(n, schedule, lr=0.1):
+    """The learning rate of each of n steps."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
+    schedule, seen = schedule(optimizer), []
+    for _ in range(n):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return seen
+
+
+def sequence(optimizer):
+    warmup = schedulers.LinearLR(optimizer, start_factor=0.01, total_iters=5)
+    cosine = schedulers.CosineAnnealingLR(optimizer, T_max=15)
+    return schedulers.SequentialLR(optimizer, [warmup, cosine], milestones=[5])
+
+
+def one_cycle_of_adam():
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+    schedule, seen = schedulers.OneCycleLR(optimizer, max_lr=2e-4, total_steps=20, pct_start=0.2), []
+    for _ in range(20):
+        group = optimizer.param_groups[0]
+        seen.append([round(group["lr"], 10), round(group["betas"][0], 6)])
+        optimizer.step()
+        schedule.step()
+    return seen
+
+
+def plateau(metrics):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    schedule, seen = schedulers.ReduceLROnPlateau(optimizer, factor=0.5, patience=2, threshold=1e-4), []
+    for metric in metrics:
+        schedule.step(metric)
+        seen.append([metric, optimizer.param_groups[0]["lr"]])
+    return seen
+
+
+def scaler(bad):
+    """[step, scale afterwards, weights afterwards] where the gradients of some steps are bad."""
+    weights = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weights], lr=0.1)
+    scaler, seen = torch.amp.GradScaler("cpu", init_scale=65536.0, growth_interval=3), []
+    for step in range(12):
+        optimizer.zero_grad()
+        scaler.scale(weights.sum()).backward()
+        weights.grad[0] *= bad.get(step, 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        seen.append([step, scaler.get_scale(), [round(float(weight), 6) for weight in weights]])
+    return seen
+
+
+sgd, adam, adamw = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+inf, nan = float("inf"), float("nan")
+write({
+    "param0": list(fill("opt.p", 6)),
+    "grads": [list(fill(f"opt.g{step}", 6)) for step in range(STEPS)],
+    "sgd_lr.1": steps(lambda p: sgd(p, lr=0.1)),
+    "sgd_lr.1_m.9": steps(lambda p: sgd(p, lr=0.1, momentum=0.9)),
+    "sgd_lr.1_m.9_wd.01_nesterov": steps(lambda p: sgd(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)),
+    "sgd_lr.1_m.9_damp.5": steps(lambda p: sgd(p, lr=0.1, momentum=0.9, dampening=0.5)),
+    "adam_lr.01": steps(lambda p: adam(p, lr=0.01)),
+    "adam_lr.01_wd.1_L2": steps(lambda p: adam(p, lr=0.01, weight_decay=0.1)),
+    "adamw_lr.01_wd.1": steps(lambda p: adamw(p, lr=0.01, weight_decay=0.1)),
+    "adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4": steps(lambda p: adamw(p, lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)),
+    "onecycle_max.1_total20_pct.2": rates(20, lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=20, pct_start=0.2)),
+    "cosine_T10_eta0": rates(11, lambda o: schedulers.CosineAnnealingLR(o, T_max=10)),
+    "step_3_.1": rates(10, lambda o: schedulers.StepLR(o, step_size=3)),
+    "multistep_2_5_.1": rates(8, lambda o: schedulers.MultiStepLR(o, milestones=[2, 5])),
+    "linear_start.01_iters5_then_cosine_T15(SequentialLR)": rates(20, sequence),
+    "exponential_.9": rates(6, lambda o: schedulers.ExponentialLR(o, gamma=0.9)),
+    "plateau_f.5_p2_thr1e-4rel": plateau([1.0, 0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.8, 0.81, 0.82, 0.83, 0.84]),
+    "gradscaler_gi3_inf_at_4_5_9_nan_at_10": scaler({4: inf, 5: inf, 9: inf, 10: nan}),
+    "onecycle_adam_max2e-4_total20_pct.2 (lr,beta1)": one_cycle_of_adam(),
+})

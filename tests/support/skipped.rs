@@ -1,0 +1,21 @@
+//! What a test could not do on this machine. `tests/summary.rs` prints it at the end of `cargo test`.
+
+use std::path::PathBuf;
+
+/// Notes that the running test left something out because of `missing`.
+#[expect(clippy::print_stderr, reason = "a test says what it leaves out")]
+pub(crate) fn skipped(missing: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    eprintln!("SKIPPED: {test}: {missing}");
+    let notes = notes();
+    std::fs::create_dir_all(&notes).unwrap();
+    let file = notes.join(test.replace("::", "."));
+    #[expect(clippy::disallowed_methods, reason = "a note of the tests, not of a run")]
+    std::fs::write(file, format!("{test}: {missing}\n")).unwrap();
+}
+
+/// Where notes are: `skipped` beside the folder of the test programs, `target/debug/deps`.
+pub(crate) fn notes() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(2).unwrap().join("skipped")
+}
