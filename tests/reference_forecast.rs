@@ -1,7 +1,7 @@
 //! Forecasters against their originals: counts, keys, outputs, losses, gradients, trajectories.
 //!
-//! `golden/timebridge.json` comes from the published `TimeBridge` in PyTorch 2.6 (f64; the steps on `ETTh1` in f32),
-//! `golden/forecast_peers.json` from the program beside it. Weights and inputs are functions of their names.
+//! `golden/timebridge.json` comes from `TimeBridge` in PyTorch (f64; the steps on `ETTh1` in f32),
+//! `golden/forecast_peers.json` from plain Python; the programs stand beside them. Weights and inputs are functions of their names.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
 #[path = "support/golden.rs"]

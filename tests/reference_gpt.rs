@@ -1,4 +1,4 @@
-//! GPT against nanoGPT in PyTorch 2.6 (f64): counts, keys, logits, loss, gradients, 20 steps of AdamW, tied weights.
+//! GPT against nanoGPT in PyTorch (f64, `golden/gpt.py`): counts, keys, logits, loss, gradients, 20 steps of AdamW, tied weights.
 //! Weights and tokens are functions of their names; the numbers are in `golden/gpt.json`.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 

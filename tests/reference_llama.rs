@@ -1,4 +1,4 @@
-//! Llama against `HuggingFace`'s in PyTorch 2.6 (f64): counts, keys, logits, loss with ignored labels,
+//! Llama against `HuggingFace`'s in PyTorch (f64, `golden/llama.py`): counts, keys, logits, loss with ignored labels,
 //! gradients; and its adapters against PEFT's.
 //! Weights and tokens are functions of their names; the numbers are in `golden/llama.json`.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]

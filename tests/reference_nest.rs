@@ -1,4 +1,4 @@
-//! NEST against NVIDIA `NeMo`'s modules in PyTorch 2.6 (f64): mel features, counts, keys, tokens, log-probabilities, loss,
+//! NEST against NVIDIA `NeMo`'s modules in PyTorch (f64, `golden/nest.py`): mel features, counts, keys, tokens, log-probabilities, loss,
 //! gradients, running statistics. Weights and inputs are functions of their names; the numbers are in
 //! `golden/nest.json`.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]

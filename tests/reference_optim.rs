@@ -1,4 +1,4 @@
-//! Update rules, schedules and clipping against values recorded with PyTorch 2.6.
+//! Update rules, schedules and clipping against values recorded with PyTorch (`golden/optim.py`).
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
 
 use ddprun::optim::{Moments, Part, Plateau, Schedule, Update, clip_coefficient};

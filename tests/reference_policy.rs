@@ -1,4 +1,4 @@
-//! Diffusion policy against the original's network in PyTorch 2.6 (f64) and the schedulers of diffusers: counts, keys,
+//! Diffusion policy against the original's network in PyTorch (f64, `golden/policy.py`) and the schedulers of diffusers: counts, keys,
 //! noise, loss, gradients, 20 steps of AdamW with averaged weights, DDIM and DDPM samples. Weights and inputs are
 //! functions of their names; the numbers are in `golden/policy.json`.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]

@@ -1,4 +1,4 @@
-//! Residual networks against PyTorch 2.6 (f64): counts, keys, outputs, losses, gradients, running
+//! Residual networks against PyTorch (f64, `golden/resnet.py`): counts, keys, outputs, losses, gradients, running
 //! statistics,
 //! trajectories. Weights and inputs are functions of their names, so that no weight file is needed; the
 //! numbers in `golden/resnet.json` come from torchvision's models under the same fill.

@@ -96,5 +96,8 @@ fn how_long_a_wrong_tag_takes_does_not_say_where_it_is_wrong() {
     );
     assert!(early > LIMIT, "the measurement would not see a difference");
     assert!(ours < LIMIT, "a message: the time tells where its tag is wrong (t = {ours:.2})");
-    assert!(accepted < LIMIT, "a handshake: the time tells where its proof is wrong (t = {accepted:.2})");
+    assert!(
+        accepted < LIMIT,
+        "a handshake: the time tells where its proof is wrong (t = {accepted:.2})"
+    );
 }
