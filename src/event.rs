@@ -204,7 +204,7 @@ pub struct EpochDone {
     pub epoch: u64,
     /// Last step of the epoch.
     pub step: u64,
-    /// Mean over the epoch's steps of the global-batch mean.
+    /// Mean over the epoch's samples, or over what of them counts in the loss.
     #[serde(deserialize_with = "null_is_nan")]
     pub train_loss: f64,
     /// Share of right answers, 0 to 1; classifiers only.

@@ -16,15 +16,16 @@ use ddprun::checkpoint::{self, Snapshot};
 use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::engine::buckets::Layout;
-use ddprun::engine::{Engine, Error, Split, Wish};
+use ddprun::engine::{Engine, Error, Split, TrainState, Wish};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{Strict, load_state_dict};
 use ddprun::nn::{Builder, Init, Linear, Param, Pass};
+use ddprun::optim::Moments;
 use ddprun::plan::{
     EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision,
     ScalerPlan, ScheduleRule, UpdateRule, WindowPlan,
 };
-use ddprun::units::{Bytes, Rank};
+use ddprun::units::{AccumulationSteps, BatchSize, Bytes, Rank};
 use sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
 use support::{CLASSES, N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
@@ -395,6 +396,70 @@ fn the_incomplete_last_step_of_an_epoch_has_the_same_bits_at_any_world_size() {
     });
 }
 
+/// Epochs of three full steps and one of `left` samples, which is fewer than there are shards.
+fn ending_with(left: usize) -> impl Fn(&mut Plan) {
+    move |plan| {
+        plan.data.drop_last = false;
+        plan.data.n_train = 48 + left;
+        plan.length.steps_per_epoch = 4;
+    }
+}
+
+#[test]
+fn a_last_step_that_leaves_ranks_without_samples_has_the_same_bits_at_any_world_size() {
+    for left in [1, 3] {
+        check_same_bits("mlp", &[10], ending_with(left));
+    }
+    check_same_bits("resnet8", &IMAGE, ending_with(1));
+    check_same_bits("mlp", &[10], |plan| {
+        ending_with(1)(plan);
+        plan.ema = Some(EmaPlan { decay: 0.9, power: None });
+        plan.precision = Precision::Fp16;
+        plan.scaler = Some(SCALER);
+    });
+    // Two passes of two samples for each shard.
+    check_same_bits("mlp", &[10], |plan| {
+        ending_with(3)(plan);
+        plan.batch.size = BatchSize::new(2).unwrap();
+        let passes = 2 * plan.batch.accumulation.get();
+        plan.batch.accumulation = AccumulationSteps::new(passes).unwrap();
+    });
+}
+
+#[test]
+fn a_norm_that_no_rank_with_samples_used_stays_as_it_is_where_others_have_none() {
+    let mut plan = forecast_plan("timebridge", 2);
+    ending_with(1)(&mut plan);
+    plan.optimizer.weight_decay = 0.1;
+    on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        for _ in 0..4 {
+            step(&mut engine, &plan, rank).unwrap();
+        }
+        let params = engine.params().parameters();
+        let norm = params.iter().find(|param| param.name().ends_with("2.norm0.weight")).unwrap();
+        assert_eq!(norm.var().unwrap().to_vec1::<f32>().unwrap(), [1.0; 8]);
+    });
+}
+
+#[test]
+fn the_loss_of_an_epoch_is_the_mean_over_its_samples_whatever_the_last_step_has() {
+    let mut plan = plan("mlp", &[10], 2);
+    ending_with(1)(&mut plan);
+    let sums = on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        let steps = (0..4).map(|_| step(&mut engine, &plan, rank).unwrap());
+        let sum: f64 = steps.map(|report| report.loss * report.samples as f64).sum();
+        (sum / 49.0, engine.state().sums)
+    });
+    for (mean, sums) in sums {
+        assert_eq!((sums.weight, sums.samples), (49.0, 49));
+        assert!((sums.mean_loss().unwrap() - mean).abs() < 1e-12);
+    }
+}
+
 #[test]
 fn activations_that_are_computed_again_change_no_bit() {
     for precision in [Precision::Fp32, Precision::Bf16] {
@@ -412,9 +477,9 @@ fn accumulation_adds_up_to_the_large_batch() {
     let mut small = plan("mlp", &[10], 1);
     small.model.dropout = 0.0;
     let mut large = small.clone();
-    large.batch.size = ddprun::units::BatchSize::new(16).unwrap();
+    large.batch.size = BatchSize::new(16).unwrap();
     large.batch.shards = ddprun::units::Shards::ONE;
-    large.batch.accumulation = ddprun::units::AccumulationSteps::ONE;
+    large.batch.accumulation = AccumulationSteps::ONE;
     let losses = |plan: &Plan| {
         on_ranks(plan, |collective| {
             let rank = collective.rank();
@@ -465,6 +530,47 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
         (fingerprint(&engine), engine.state().clone())
     });
     assert_eq!(resumed, undisturbed);
+}
+
+/// What each of two ranks says that start from a state after step 4, which rank 1 has changed before.
+fn start_otherwise(change: impl Fn(&mut TrainState, &mut Vec<Moments>) + Sync) -> Vec<String> {
+    let plan = plan("mlp", &[10], 2);
+    let saved = on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        (0..4).for_each(|_| drop(step(&mut engine, &plan, rank).unwrap()));
+        (engine.state().clone(), engine.moments().to_vec())
+    });
+    on_ranks(&plan, |collective| {
+        let (mut state, mut moments) = saved[0].clone();
+        if !collective.rank().is_first() {
+            change(&mut state, &mut moments);
+        }
+        let (model, params) = Registry::default().build(&plan.model, plan.seed).unwrap();
+        let restored = Some((state, moments));
+        match Engine::new(Arc::new(plan.clone()), model, params, collective, restored) {
+            Ok(engine) => format!("starts after step {}", engine.state().step),
+            Err(error) => error.to_string(),
+        }
+    })
+}
+
+#[test]
+fn ranks_that_restored_different_states_are_told_apart_before_they_train() {
+    let all = |words: &str| vec![words.to_owned(); 2];
+    assert_eq!(start_otherwise(|_, _| ()), all("starts after step 4"));
+    let other_step = start_otherwise(|state, _| state.step = 2);
+    assert_eq!(other_step, all("rank 1 starts after step 2, but rank 0 after step 4"));
+    let other_moment = start_otherwise(|_, moments| moments[1].first[3] += 1.0);
+    assert!(
+        other_moment.iter().all(|error| error.contains("the restored optimizer moments of rank 1")),
+        "{other_moment:?}"
+    );
+    let other_progress = start_otherwise(|state, _| state.updates -= 1);
+    assert!(
+        other_progress.iter().all(|error| error.contains("counters and metrics of rank 1 differ")),
+        "{other_progress:?}"
+    );
 }
 
 #[test]

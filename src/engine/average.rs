@@ -64,7 +64,7 @@ impl Engine {
     pub fn adopt(&mut self, moments: Vec<Moments>) -> std::result::Result<(), Error> {
         let step = self.state.step;
         let taken = self.reducer.take_over(&moments);
-        self.moments = moments;
+        (self.moments, self.home) = (moments, Some(step));
         taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })
     }
 }

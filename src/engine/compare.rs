@@ -1,15 +1,48 @@
-//! Whether all ranks still have the same parameters: a hash of them, compared.
+//! Whether all ranks still have the same: hashes of what they should have in common, compared.
 //!
 //! Ranks compute their updates each for itself, from the same sums. A bit that turns in one rank's memory, or a core
-//! that computes wrongly, makes its parameters others, and nothing else tells.
+//! that computes wrongly, makes its parameters others, and nothing else tells. Rank 0's moments, averages and counters
+//! reach the others only through a checkpoint, so these are compared before each one is made.
 
 use std::collections::BTreeMap;
 
 use candle_core::Var;
+use rayon::prelude::*;
 
-use crate::engine::{Engine, Error};
-use crate::nn::change_values;
+use crate::engine::{Engine, Error, TrainState};
+use crate::nn::{Buffer, Param, change_values};
 use crate::units::{Rank, WorldSize};
+
+/// Bytes of a hash.
+const HASH: usize = blake3::OUT_LEN;
+
+/// Something that all ranks have in common. Running statistics are not: they are rank 0's (`Engine::broadcast_buffers`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Weights,
+    Moments,
+    Averages,
+    Frozen,
+    Progress,
+}
+
+/// All of them, what explains the others first.
+pub(super) const EVERYTHING: [Part; 5] =
+    [Part::Weights, Part::Moments, Part::Averages, Part::Frozen, Part::Progress];
+
+/// What some ranks have otherwise than most.
+pub(super) struct Difference {
+    /// "weights", "optimizer moments" ...
+    pub(super) what: &'static str,
+    pub(super) ranks: Vec<Rank>,
+}
+
+/// The step after which all ranks had the same when they last looked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Compared {
+    weights: Option<u64>,
+    everything: Option<u64>,
+}
 
 impl Engine {
     /// Compares the parameters of all ranks, bit by bit through a hash. Every rank must call it at the same step; a
@@ -19,46 +52,121 @@ impl Engine {
     ///
     /// [`Error::Diverged`] on all ranks if one differs; a collective failed.
     pub fn compare_weights(&mut self) -> Result<(), Error> {
+        let (step, last) = (self.state.step, self.compared.weights);
+        if last != Some(step) {
+            self.compare(&[Part::Weights], last)?;
+            self.compared.weights = Some(step);
+        }
+        Ok(())
+    }
+
+    /// As [`Engine::compare_weights`], of everything that a checkpoint holds and all ranks should have in common.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::compare_weights`].
+    pub fn compare_everything(&mut self) -> Result<(), Error> {
+        self.compare_weights()?;
+        let (step, last) = (self.state.step, self.compared.everything);
+        if last != Some(step) {
+            self.compare(&EVERYTHING[1..], last)?;
+            self.compared.everything = Some(step);
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, parts: &[Part], equal: Option<u64>) -> Result<(), Error> {
+        let Some(Difference { what, ranks }) = self.difference(parts)? else { return Ok(()) };
+        let is_mine = ranks.contains(&self.collective.rank());
+        Err(Error::Diverged { step: self.state.step, equal, what, ranks, is_mine })
+    }
+
+    /// The first of `parts` that is not the same on all ranks.
+    pub(super) fn difference(&mut self, parts: &[Part]) -> Result<Option<Difference>, Error> {
+        if self.collective.world_size() == WorldSize::ONE {
+            return Ok(None);
+        }
         let step = self.state.step;
-        if self.collective.world_size() == WorldSize::ONE || self.compared == Some(step) {
-            return Ok(());
+        if parts.contains(&Part::Moments) {
+            self.bring_home()?;
         }
         let collective = self.collective.clone();
         let all = self.timed(
             |time| &mut time.communication,
-            |engine| Ok::<_, Error>(collective.all_gather(engine.hash(step)?.as_bytes())?),
+            |engine| {
+                let mine: candle_core::Result<Vec<_>> =
+                    parts.iter().map(|part| engine.hash(*part)).collect();
+                let tensor_error = |source| Error::Tensor { phase: "comparison", step, source };
+                Ok::<_, Error>(collective.all_gather(&mine.map_err(tensor_error)?.concat())?)
+            },
         )?;
-        let ranks = differing(&all);
-        if ranks.is_empty() {
-            self.compared = Some(step);
-            return Ok(());
-        }
-        let is_mine = ranks.contains(&collective.rank());
-        Err(Error::Diverged { step, equal: self.compared, ranks, is_mine })
+        let differs = |(part, place): (&Part, usize)| {
+            let hash = |all: &'_ Vec<u8>| all[place * HASH..(place + 1) * HASH].to_vec();
+            let ranks = differing(&all.iter().map(hash).collect::<Vec<_>>());
+            (!ranks.is_empty()).then(|| Difference { what: part.name(), ranks })
+        };
+        Ok(parts.iter().zip(0..).find_map(differs))
     }
 
-    fn hash(&self, step: u64) -> Result<blake3::Hash, Error> {
-        let mut hasher = blake3::Hasher::new();
-        for param in self.params.parameters() {
-            param
-                .var()
-                .and_then(|var| hash_values(var, &mut hasher))
-                .map_err(|source| Error::Tensor { phase: "comparison", step, source })?;
-        }
-        Ok(hasher.finalize())
+    fn hash(&self, part: Part) -> candle_core::Result<[u8; HASH]> {
+        let (params, moments) = (&self.params, &self.moments);
+        let frozen = params.buffers().iter().filter(|buffer| buffer.is_frozen());
+        Ok(match part {
+            Part::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,
+            Part::Frozen => hash_of_vars(frozen.map(Buffer::var))?,
+            Part::Moments => hash_of(moments.iter().flat_map(|m| [&m.first, &m.second])),
+            Part::Averages => hash_of(moments.iter().map(|m| &m.average)),
+            Part::Progress => hash_of_progress(&self.state),
+        })
     }
 }
 
-fn hash_values(var: &Var, hasher: &mut blake3::Hasher) -> Result<(), candle_core::Error> {
-    if var.device().is_cpu() {
-        return change_values(var, |values| {
-            hasher.update(bytemuck::cast_slice(values));
-        });
+impl Part {
+    /// As in "the weights of rank 1 differ".
+    fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Moments => "optimizer moments",
+            Self::Averages => "averaged weights",
+            Self::Frozen => "frozen weights",
+            Self::Progress => "counters and metrics",
+        }
     }
-    // A wait for the device, every so many steps.
-    let values = var.flatten_all()?.to_vec1::<f32>()?;
-    hasher.update(bytemuck::cast_slice(&values));
-    Ok(())
+}
+
+/// Each tensor has a hash of its own, so that all cores of this rank can work.
+fn hash_of_vars<'a>(
+    vars: impl Iterator<Item = candle_core::Result<&'a Var>>,
+) -> candle_core::Result<[u8; HASH]> {
+    let vars: Vec<&Var> = vars.collect::<Result<_, _>>()?;
+    let hashes: Vec<_> =
+        vars.into_par_iter().map(hash_of_values).collect::<candle_core::Result<_>>()?;
+    Ok(*blake3::hash(hashes.as_flattened()).as_bytes())
+}
+
+fn hash_of_values(var: &Var) -> candle_core::Result<[u8; HASH]> {
+    if !var.device().is_cpu() {
+        // A wait for the device.
+        let values = var.flatten_all()?.to_vec1::<f32>()?;
+        return Ok(*blake3::hash(bytemuck::cast_slice(&values)).as_bytes());
+    }
+    let mut hash = [0; HASH];
+    change_values(var, |values| hash = *blake3::hash(bytemuck::cast_slice(values)).as_bytes())?;
+    Ok(hash)
+}
+
+fn hash_of<'a>(vectors: impl Iterator<Item = &'a Vec<f32>>) -> [u8; HASH] {
+    let vectors: Vec<&Vec<f32>> = vectors.collect();
+    let hash = |values: &Vec<f32>| *blake3::hash(bytemuck::cast_slice(values)).as_bytes();
+    let hashes: Vec<[u8; HASH]> = vectors.into_par_iter().map(hash).collect();
+    *blake3::hash(hashes.as_flattened()).as_bytes()
+}
+
+/// Without the time, which is rank 0's.
+fn hash_of_progress(state: &TrainState) -> [u8; HASH] {
+    let state = TrainState { seconds: None, ..state.clone() };
+    // Plain data has a written form.
+    *blake3::hash(&serde_json::to_vec(&state).unwrap_or_default()).as_bytes()
 }
 
 /// The ranks that do not have what most have; where as many have the one as the other, those that differ from rank 0.

@@ -71,9 +71,36 @@ pub enum Error {
         /// First difference.
         difference: String,
     },
-    /// Parameters are no longer the same on all ranks.
+    /// Ranks restored checkpoints of different steps.
+    #[error("rank {rank} starts after step {step}, but rank 0 after step {first}")]
+    StartDiffers {
+        /// First rank that differs.
+        rank: Rank,
+        /// Where it starts.
+        step: u64,
+        /// Where rank 0 starts.
+        first: u64,
+        /// Whether it is this rank.
+        is_mine: bool,
+    },
+    /// Ranks restored checkpoints of the same step that are not the same.
     #[error(
-        "after step {step} the weights of {} differ from those of the others{}",
+        "after step {step}, where the run goes on, the restored {what} of {} differ from those of the others",
+        each(ranks)
+    )]
+    RestoredDiffers {
+        /// The step.
+        step: u64,
+        /// "optimizer moments" ...
+        what: &'static str,
+        /// The ranks that have not what most have.
+        ranks: Vec<Rank>,
+        /// Whether this rank is one of them.
+        is_mine: bool,
+    },
+    /// What all ranks should have in common is no longer the same on all of them.
+    #[error(
+        "after step {step} the {what} of {} differ from those of the others{}",
         each(ranks), since(*equal)
     )]
     Diverged {
@@ -81,6 +108,8 @@ pub enum Error {
         step: u64,
         /// The step after which they were the same, if anybody looked.
         equal: Option<u64>,
+        /// "weights", "optimizer moments" ...
+        what: &'static str,
         /// The ranks that have not what most have.
         ranks: Vec<Rank>,
         /// Whether this rank is one of them.
@@ -138,6 +167,11 @@ impl Error {
             Self::Unused { .. } => Some(
                 "if that is meant, set `distributed.find_unused_parameters = true`; a parameter that \
                  is never used is better removed from the model"
+                    .into(),
+            ),
+            Self::StartDiffers { .. } | Self::RestoredDiffers { .. } => Some(
+                "every rank must be able to read the same checkpoints: `ddprun checkpoint verify` says which of \
+                 them are whole"
                     .into(),
             ),
             Self::Diverged { .. } => Some(

@@ -53,6 +53,7 @@ use crate::ops::GradientSink;
 use crate::optim::{GradientNorm, Moments, Rates, Schedule};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
+use compare::Compared;
 use reduce::Reduce;
 use straggler::Stragglers;
 use vote::{PassReport, Totals, Vote};
@@ -71,8 +72,9 @@ pub struct Engine {
     state: TrainState,
     time: TimeShares,
     observer: Observer,
-    /// The step after which all ranks had the same parameters when they last looked.
-    compared: Option<u64>,
+    compared: Compared,
+    /// The step after which the optimizer's state was copied to the CPU's memory.
+    home: Option<u64>,
     /// Rank 0's, in a group.
     stragglers: Option<Stragglers>,
     straggler: Option<Straggler>,
@@ -226,8 +228,12 @@ impl Engine {
     /// The device's.
     pub fn bring_home(&mut self) -> Result<(), Error> {
         let step = self.state.step;
-        let home = self.reducer.bring_home(&mut self.moments);
-        home.map_err(|source| Error::Tensor { phase: "saving", step, source })
+        if self.home != Some(step) {
+            let home = self.reducer.bring_home(&mut self.moments);
+            home.map_err(|source| Error::Tensor { phase: "saving", step, source })?;
+            self.home = Some(step);
+        }
+        Ok(())
     }
 
     /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`] found it.
@@ -325,8 +331,8 @@ impl Engine {
         sums.samples += totals.samples;
         sums.unreadable += totals.unreadable;
         if totals.loss.is_finite() {
-            sums.loss += totals.loss;
-            sums.steps += 1;
+            sums.loss += totals.loss * totals.weight;
+            sums.weight += totals.weight;
         }
     }
 

@@ -221,7 +221,7 @@ impl Reduce for Reducer {
         let vars: Vec<_> = params.iter().map(Param::var).collect::<Result<_, _>>()?;
         self.gradients(|gradients| {
             change_all(&vars, |values| {
-                let all = values.iter_mut().zip(gradients).zip(moments).zip(params).zip(counts);
+                let all = values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
                 update.apply(all.map(|((((values, gradient), moments), param), &count)| Part {
                     values,
                     gradient,
@@ -233,7 +233,21 @@ impl Reduce for Reducer {
                     turn_bit(&mut values[0][0], 0);
                 }
             })
-        })
+        })?;
+        if let Some(Moments { first, average, .. }) = moments.first_mut() {
+            turn_bit_of(first, "moments");
+            turn_bit_of(average, "averages");
+        }
+        Ok(())
+    }
+}
+
+/// Has the first number of `values` go wrong, if that is asked for at `point`.
+fn turn_bit_of(values: &mut [f32], point: &str) {
+    if failpoint::flips(point)
+        && let Some(value) = values.first_mut()
+    {
+        turn_bit(value, 0);
     }
 }
 

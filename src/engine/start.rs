@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use candle_core::Device;
+use serde::{Deserialize, Serialize};
 
 use crate::collective::Collective;
 use crate::engine::buckets::Layout;
+use crate::engine::compare::{Compared, Difference, EVERYTHING};
 use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
 use crate::engine::graph_pass::GraphPass;
@@ -23,12 +25,12 @@ use crate::plan::Plan;
 use crate::units::{Rank, WorldSize};
 
 impl Engine {
-    /// An engine at the beginning of a run, or at `restored`'s place in it. Compares names and shapes
-    /// of all parameters with rank 0's, then takes over rank 0's values.
+    /// An engine at the beginning of a run, or at `restored`'s place in it. Compares that place, and names and shapes
+    /// of all parameters, with rank 0's, then takes over rank 0's values.
     ///
     /// # Errors
     ///
-    /// A rank built another model, or a collective failed.
+    /// A rank built another model or restored another checkpoint, or a collective failed.
     pub fn new(
         plan: Arc<Plan>,
         model: Box<dyn Model>,
@@ -36,8 +38,9 @@ impl Engine {
         collective: Arc<dyn Collective>,
         restored: Option<(TrainState, Vec<Moments>)>,
     ) -> Result<Self, Error> {
-        same_model(collective.as_ref(), &params)?;
         let is_new = restored.is_none();
+        let start = restored.as_ref().map_or(0, |(state, _)| state.step);
+        same_start(collective.as_ref(), &params, start)?;
         let (state, moments) =
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
         let layout = registration_layout(&plan, &params);
@@ -62,7 +65,8 @@ impl Engine {
             state,
             time,
             observer,
-            compared: None,
+            compared: Compared::default(),
+            home: None,
             stragglers: watches.then(|| Stragglers::new(world.count())),
             straggler: None,
             #[cfg(feature = "cuda")]
@@ -76,7 +80,19 @@ impl Engine {
             engine.begin_averages().map_err(tensor_error)?;
         }
         engine.broadcast_frozen()?;
+        if !is_new {
+            engine.same_restored()?;
+        }
         Ok(engine)
+    }
+
+    /// Refuses ranks that restored something else than rank 0: what is not broadcast would stay different.
+    fn same_restored(&mut self) -> Result<(), Error> {
+        let Some(Difference { what, ranks }) = self.difference(&EVERYTHING)? else {
+            return Ok(());
+        };
+        let is_mine = ranks.contains(&self.collective.rank());
+        Err(Error::RestoredDiffers { step: self.state.step, what, ranks, is_mine })
     }
 
     /// Gives every rank the parameters of rank 0.
@@ -159,16 +175,31 @@ fn registration_layout(plan: &Plan, params: &Params) -> Layout {
     Layout::new(&sizes, &order, plan.distributed.first_bucket_cap, plan.distributed.bucket_cap)
 }
 
-/// Refuses ranks whose parameters or buffers differ in name, shape or order from rank 0's.
-fn same_model(collective: &dyn Collective, params: &Params) -> Result<(), Error> {
+/// What a rank says of itself before anything is trained.
+#[derive(Serialize, Deserialize)]
+struct Introduction {
+    /// Finished steps.
+    step: u64,
+    /// Names and shapes of its parameters and buffers.
+    tensors: Vec<String>,
+}
+
+/// Refuses ranks that start after another step than rank 0, or whose parameters or buffers differ in name, shape or
+/// order from rank 0's.
+fn same_start(collective: &dyn Collective, params: &Params, step: u64) -> Result<(), Error> {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape()));
     let buffers = params.buffers().iter().map(|b| (b.name(), b.shape()));
-    let mine: Vec<String> =
+    let tensors =
         parameters.chain(buffers).map(|(name, shape)| format!("`{name}` {shape:?}")).collect();
-    let all = vote::exchange(collective, &mine)?;
-    for (rank, other) in all.iter().enumerate() {
-        if let Some(difference) = first_difference(&all[0], other) {
-            return Err(Error::ModelDiffers { rank: Rank(rank as u32), difference });
+    let all = vote::exchange(collective, &Introduction { step, tensors })?;
+    let first = &all[0];
+    for (rank, other) in (0..).map(Rank).zip(&all) {
+        if let Some(difference) = first_difference(&first.tensors, &other.tensors) {
+            return Err(Error::ModelDiffers { rank, difference });
+        }
+        if other.step != first.step {
+            let is_mine = rank == collective.rank();
+            return Err(Error::StartDiffers { rank, step: other.step, first: first.step, is_mine });
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! What a run knows beside its tensors; with them it is everything a resume needs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,19 +40,22 @@ pub struct TrainState {
     /// Empty: the finished epochs are in the run's records. Checkpoints of ddprun 0.1 have them here.
     #[serde(default)]
     pub history: History,
+    /// Wall-clock seconds of all starts of the run together, on rank 0; only where `train.time` limits them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
 /// Sums over the steps of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "SavedSums")]
 pub struct EpochSums {
-    /// Of the steps' mean losses.
+    /// Of the steps' mean losses, each times its weight; without those that are not finite.
     pub loss: f64,
-    /// Steps in `loss`.
-    pub steps: u64,
+    /// Of the steps' weights: their samples, but for labels that do not count.
+    pub weight: f64,
     /// Right answers.
     pub correct: u64,
     /// Answers.
-    #[serde(default)]
     pub answers: u64,
     /// Samples.
     pub samples: u64,
@@ -60,9 +64,47 @@ pub struct EpochSums {
     pub unreadable: u64,
 }
 
+/// As checkpoints hold them. Before there was a `weight`, `loss` was the plain sum over `steps` steps.
+#[derive(Deserialize)]
+struct SavedSums {
+    loss: f64,
+    weight: Option<f64>,
+    #[serde(default)]
+    steps: u64,
+    correct: u64,
+    #[serde(default)]
+    answers: u64,
+    samples: u64,
+}
+
+impl From<SavedSums> for EpochSums {
+    fn from(saved: SavedSums) -> Self {
+        let SavedSums { loss, weight, steps, correct, answers, samples } = saved;
+        // In the middle of an epoch all steps are as large.
+        let old = || (loss * samples as f64 / steps.max(1) as f64, samples as f64);
+        let (loss, weight) = weight.map_or_else(old, |weight| (loss, weight));
+        Self { loss, weight, correct, answers, samples }
+    }
+}
+
+impl EpochSums {
+    /// Mean loss over all that counts; `None` if nothing does.
+    pub fn mean_loss(&self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.loss / self.weight)
+    }
+
+    /// Share of right answers.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.answers.max(1) as f64
+    }
+}
+
 /// Progress of early stopping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EarlyStopping {
+    /// The metric that was watched; `None` in what older versions saved.
+    #[serde(default)]
+    pub metric: Option<String>,
     /// Best value so far.
     pub best: Option<f64>,
     /// Evaluations since.
@@ -85,6 +127,7 @@ impl TrainState {
             best: None,
             early_stopping: EarlyStopping::default(),
             history: History::default(),
+            seconds: None,
         }
     }
 
@@ -101,6 +144,19 @@ impl TrainState {
         self.observe_best(&plan.checkpoint)
     }
 
+    /// Lets go of the numbers of metrics that `plan` watches no more: a loss says nothing beside an accuracy. Whether less
+    /// or more is better follows from the metric. Returns whether `best` is one of them.
+    pub fn forget_other_metrics(&mut self, plan: &Plan) -> bool {
+        let is_other = |early: &EarlyStoppingPlan| {
+            self.early_stopping.metric.as_ref().is_some_and(|metric| *metric != early.monitor)
+        };
+        if plan.early_stopping.as_ref().is_some_and(is_other) {
+            self.early_stopping = EarlyStopping::default();
+        }
+        let best = self.best.take_if(|best| best.metric != plan.checkpoint.monitor);
+        best.is_some()
+    }
+
     /// Value of `metric` right now; `None` if it is older than the parameters.
     pub fn metric_now(&self, metric: &str) -> Option<f64> {
         (self.evaluated_at == self.step).then(|| self.metrics.get(metric).copied()).flatten()
@@ -109,6 +165,12 @@ impl TrainState {
     /// Whether early stopping has lost its patience.
     pub fn is_stuck(&self, plan: &Plan) -> bool {
         plan.early_stopping.as_ref().is_some_and(|early| self.early_stopping.bad > early.patience)
+    }
+
+    /// Wall-clock time of all starts so far; zero where it is not limited.
+    pub fn time_spent(&self) -> Duration {
+        // What was saved was positive; a file may say anything.
+        Duration::try_from_secs_f64(self.seconds.unwrap_or(0.0)).unwrap_or_default()
     }
 
     fn observe_plateau(&mut self, plan: &Plan) {
@@ -133,8 +195,9 @@ impl EarlyStopping {
     fn observe(&mut self, plan: &EarlyStoppingPlan, metrics: &BTreeMap<String, f64>) {
         let Some(&value) = metrics.get(&plan.monitor) else { return };
         let margin = if plan.mode == Mode::Min { plan.min_delta } else { -plan.min_delta };
+        self.metric = Some(plan.monitor.clone());
         if self.best.is_none_or(|best| is_better(plan.mode, value + margin, best)) {
-            *self = Self { best: Some(value), bad: 0 };
+            (self.best, self.bad) = (Some(value), 0);
         } else {
             self.bad += 1;
         }
@@ -152,6 +215,16 @@ pub fn is_better(mode: Mode, value: f64, than: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_that_an_older_version_saved_over_steps_become_sums_over_samples() {
+        let old = r#"{"loss": 3.0, "steps": 2, "correct": 5, "answers": 16, "samples": 16}"#;
+        let sums: EpochSums = serde_json::from_str(old).unwrap();
+        assert_eq!((sums.mean_loss(), sums.weight), (Some(1.5), 16.0));
+        let again = serde_json::to_string(&sums).unwrap();
+        assert_eq!(serde_json::from_str::<EpochSums>(&again).unwrap(), sums);
+        assert_eq!(EpochSums::default().mean_loss(), None);
+    }
 
     #[test]
     fn early_stopping_counts_evaluations_without_enough_improvement() {

@@ -101,12 +101,13 @@ impl Engine {
         self.params.parameters().iter().enumerate().map(count).collect()
     }
 
-    /// Every parameter needs a gradient on every rank, unless unused ones are tolerated.
+    /// Every parameter needs a gradient on every rank that had samples, unless unused ones are tolerated.
     pub(super) fn check_unused(&self, step: u64, votes: &[Vote]) -> Result<(), Error> {
         if self.plan.distributed.find_unused_parameters {
             return Ok(());
         }
-        let Some(rank) = votes.iter().position(|vote| !vote.unused.is_empty()) else {
+        let leaves_some = |vote: &Vote| vote.had_samples() && !vote.unused.is_empty();
+        let Some(rank) = votes.iter().position(leaves_some) else {
             return Ok(());
         };
         let name = |&parameter: &usize| self.params.parameters()[parameter].name().to_owned();
@@ -114,10 +115,11 @@ impl Engine {
         Err(Error::Unused { step, rank: Rank(rank as u32), names })
     }
 
-    /// Parameters that no rank used: the optimizer leaves them alone, weight decay included, as DDP's.
+    /// Parameters that no rank with samples used: the optimizer leaves them alone, weight decay included, as DDP's.
     pub(super) fn unused_everywhere(votes: &[Vote]) -> Vec<usize> {
-        let mut unused = votes.first().map(|vote| vote.unused.clone()).unwrap_or_default();
-        unused.retain(|parameter| votes.iter().all(|vote| vote.unused.contains(parameter)));
+        let mut votes = votes.iter().filter(|vote| vote.had_samples());
+        let mut unused = votes.next().map(|vote| vote.unused.clone()).unwrap_or_default();
+        votes.for_each(|vote| unused.retain(|parameter| vote.unused.contains(parameter)));
         unused
     }
 }

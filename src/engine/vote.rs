@@ -20,6 +20,13 @@ pub(crate) struct Vote {
     pub(crate) waited: u64,
 }
 
+impl Vote {
+    /// Whether the rank made a pass: the incomplete last step of an epoch may have fewer samples than there are ranks.
+    pub(crate) fn had_samples(&self) -> bool {
+        !self.passes.is_empty()
+    }
+}
+
 /// What a rank wants to happen at the step edge; the strongest wish of any rank wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Wish {

@@ -14,7 +14,7 @@ use super::EpochDone;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// Mean over the epoch's steps of the global-batch mean.
+    /// Mean over the epoch's samples, or over what of them counts in the loss.
     pub train_loss: Vec<Option<f64>>,
     /// Percent.
     pub train_acc: Vec<Option<f64>>,

@@ -131,7 +131,10 @@ impl Error {
         match self {
             Self::Collective(_)
             | Self::Engine(
-                engine::Error::Collective(_) | engine::Error::Diverged { is_mine: false, .. },
+                engine::Error::Collective(_)
+                | engine::Error::StartDiffers { is_mine: false, .. }
+                | engine::Error::RestoredDiffers { is_mine: false, .. }
+                | engine::Error::Diverged { is_mine: false, .. },
             ) => Blame::Peer,
             _ => Blame::Own,
         }
@@ -143,7 +146,11 @@ impl Error {
             Self::Collective(error) | Self::Engine(engine::Error::Collective(error)) => {
                 error.missing().iter().map(|missing| missing.rank).collect()
             }
-            Self::Engine(engine::Error::Diverged { ranks, .. }) => ranks.clone(),
+            Self::Engine(
+                engine::Error::Diverged { ranks, .. }
+                | engine::Error::RestoredDiffers { ranks, .. },
+            ) => ranks.clone(),
+            Self::Engine(engine::Error::StartDiffers { rank, .. }) => vec![*rank],
             _ => vec![],
         }
     }
@@ -196,6 +203,8 @@ fn of_engine(error: &engine::Error) -> u8 {
         engine::Error::Unused { .. } => exit::REFUSED,
         engine::Error::Collective(_)
         | engine::Error::ModelDiffers { .. }
+        | engine::Error::StartDiffers { .. }
+        | engine::Error::RestoredDiffers { .. }
         | engine::Error::Diverged { .. }
         | engine::Error::Vote { .. } => exit::PEER,
         engine::Error::Thread(_) => exit::RESOURCE,

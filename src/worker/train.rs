@@ -157,7 +157,8 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
             report_saves(run, Wait::ForDisk)?;
         }
         // What is saved was compared, so that a restart never continues from the rank that differs.
-        run.engine.compare_weights()?;
+        run.link.progress(edge.step, Phase::Saving);
+        run.engine.compare_everything()?;
         save(run, if keeps_best { Importance::Best } else { Importance::Regular })?;
     }
     Ok(ending)
@@ -212,11 +213,10 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
 fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
     let sums = run.engine.state().sums;
     let mut metrics = Vec::new();
-    if sums.steps > 0 {
-        metrics.push(("train/loss".to_owned(), sums.loss / sums.steps as f64));
+    if let Some(loss) = sums.mean_loss() {
+        metrics.push(("train/loss".to_owned(), loss));
         if run.plan.loss.kind == LossKind::CrossEntropy {
-            let accuracy = sums.correct as f64 / sums.answers.max(1) as f64;
-            metrics.push(("train/accuracy".to_owned(), accuracy));
+            metrics.push(("train/accuracy".to_owned(), sums.accuracy()));
         }
     }
     metrics
@@ -232,8 +232,8 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
     let done = EpochDone {
         epoch: edge.epoch,
         step: edge.step,
-        train_loss: sums.loss / sums.steps.max(1) as f64,
-        train_accuracy: report.accuracy.map(|_| sums.correct as f64 / sums.answers.max(1) as f64),
+        train_loss: sums.mean_loss().unwrap_or(f64::NAN),
+        train_accuracy: report.accuracy.map(|_| sums.accuracy()),
         val_loss: metric("val/loss"),
         val_accuracy: metric("val/accuracy"),
         metrics: if evaluated { other_metrics(&state.metrics) } else { BTreeMap::new() },

@@ -66,6 +66,28 @@ fn a_turned_bit_reaches_no_checkpoint_and_a_restart_undoes_it() {
     lab.is_clean();
 }
 
+/// A run in which a bit of what only checkpoints hand on turns in rank 0 is the undisturbed one after a restart.
+fn is_undone(point: &str, what: &str, change: &str) {
+    let undisturbed = Lab::with(&experiment());
+    undisturbed.run_to(0, &["small.toml", change]);
+    let lab = Lab::with(&experiment());
+    let ended = run(&lab, point, &["--max-restarts=1", change]);
+    ended.has_code(0);
+    ended.says(&["restart 1 of 1", &format!("after step 6 the {what} of rank 1 differ")]);
+    bits(&lab).must_be(&bits(&undisturbed));
+    lab.is_clean();
+}
+
+#[test]
+fn a_turned_bit_of_the_optimizer_reaches_no_checkpoint_either() {
+    is_undone("moments=flip@0,6", "optimizer moments", "optimizer.lr=1e-3");
+}
+
+#[test]
+fn a_turned_bit_of_the_averages_reaches_no_checkpoint_either() {
+    is_undone("averages=flip@0,6", "averaged weights", "ema.decay=0.9");
+}
+
 /// A run in which rank 1 is slow at this point, for this reason.
 fn slow(point: &str, why: &str) -> Lab {
     let lab = Lab::with(&experiment().replace("epochs = 2", "epochs = 4"));
