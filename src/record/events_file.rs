@@ -37,7 +37,8 @@ pub struct Log {
 
 impl Log {
     /// The events that made the present state: those after the step from which a later start continued
-    /// are left out, since they were done again, and the end before it, unless nothing was left to do.
+    /// are left out, since they were done again, and the end before it, unless nothing was left to do. The end of
+    /// a start that had nothing to do is none.
     pub fn effective(&self) -> Vec<&Stamped> {
         let mut kept: Vec<&Stamped> = Vec::new();
         for stamped in &self.events {
@@ -46,10 +47,20 @@ impl Log {
                 let goes_on = started.resumed_from < started.total_steps;
                 kept.retain(|earlier| !(goes_on && is_end(&earlier.event)));
             }
+            match &stamped.event {
+                // Said again by a start that found nothing left to do.
+                Event::Finished(_) if kept.iter().any(|at| is_finished(&at.event)) => continue,
+                Event::Tested(_) => kept.retain(|at| !matches!(at.event, Event::Tested(_))),
+                _ => {}
+            }
             kept.push(stamped);
         }
         kept
     }
+}
+
+fn is_finished(event: &Event) -> bool {
+    matches!(event, Event::Finished(_))
 }
 
 /// What is said once, at the end.

@@ -28,6 +28,7 @@ mod stderr;
 mod summary;
 mod tensorboard;
 mod terminal;
+mod test_file;
 pub(crate) mod text;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;
 pub(crate) use stderr::{canvas, say, takes_words};
 pub use terminal::Screen;
+pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
 
 use crate::event::{EpochDone, Event, Finished, History};
 use crate::files::{self, Appended, Lines};

@@ -22,8 +22,16 @@ pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String
     }
     let width = places.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     lines.extend(places.iter().map(|(what, path)| format!("{what:<width$}  {}", path.display())));
-    if matches!(finished.reason, Reason::OutOfTime | Reason::Stopped | Reason::Abandoned) {
-        lines.push(format!("continue with: ddprun resume {run}"));
+    match finished.reason {
+        Reason::Stopped | Reason::Abandoned => {
+            lines.push(format!("continue with: ddprun resume {run}"));
+        }
+        Reason::OutOfTime => {
+            lines.push(format!(
+                "continue with a longer `train.time`: ddprun resume {run} train.time=..."
+            ));
+        }
+        Reason::Completed | Reason::EarlyStopped => {}
     }
     escape(&lines.join("\n")).into_owned()
 }

@@ -71,6 +71,7 @@ pub(crate) fn assemble(
         None
     };
     let now = Clock::start();
+    let spent_before = engine.state().time_spent();
     let mut run = RankRun {
         plan,
         rank,
@@ -82,6 +83,7 @@ pub(crate) fn assemble(
         voice,
         link,
         clock: now,
+        spent_before,
         epoch_clock: now,
         pace_clock: now,
         paced_samples: 0,

@@ -1,6 +1,35 @@
-//! When something is due: pure decisions at step edges.
+//! When something is due, and when a run is over: pure decisions at step edges.
 
-use crate::plan::{Cadence, LengthPlan};
+use crate::engine::TrainState;
+use crate::event::Reason;
+use crate::plan::{Cadence, LengthPlan, Plan};
+
+/// Why a run that continues from `state` is over already, if it is: the plan may have changed since it was saved.
+pub(crate) fn over(state: &TrainState, plan: &Plan) -> Option<Reason> {
+    if state.step >= plan.length.total_steps {
+        return Some(Reason::Completed);
+    }
+    if plan.length.time.is_some_and(|budget| state.time_spent() >= budget) {
+        return Some(Reason::OutOfTime);
+    }
+    state.is_stuck(plan).then_some(Reason::EarlyStopped)
+}
+
+/// Says that a run is over, and what would have it go on.
+pub(crate) fn nothing_left(reason: Reason, state: &TrainState) -> String {
+    let step = state.step;
+    match reason {
+        Reason::EarlyStopped => format!(
+            "already stopped early after step {step}; raise `early_stopping.patience` to continue"
+        ),
+        Reason::OutOfTime => {
+            format!("already out of time after step {step}; raise `train.time` to continue")
+        }
+        Reason::Completed | Reason::Stopped | Reason::Abandoned => format!(
+            "already complete: all {step} steps are done; raise `train.epochs` or `train.steps` to continue"
+        ),
+    }
+}
 
 /// Position of a finished step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,6 +59,8 @@ pub(crate) struct RankRun {
     voice: Voice,
     link: Arc<Link>,
     clock: Clock,
+    /// By the starts before this one.
+    spent_before: Duration,
     epoch_clock: Clock,
     /// Since the last recorded step, without evaluations and saves.
     pace_clock: Clock,
@@ -218,10 +220,14 @@ impl RankRun {
     /// What this rank's signals, its launcher and (on rank 0) its clock ask for.
     fn wish(&self) -> Wish {
         let stop: Option<Stop> = self.link.stop_requested();
-        let spent = Duration::from_secs_f64(self.clock.seconds());
-        let is_late = self.plan.length.time.is_some_and(|budget| spent >= budget);
+        let is_late = self.plan.length.time.is_some_and(|budget| self.spent() >= budget);
         let time = if is_late && self.rank.is_first() { Wish::EndOfTime } else { Wish::Continue };
         train::wish_of(stop).max(time)
+    }
+
+    /// Time of this start and of those before it, up to their checkpoints, as far as `train.time` had them counted.
+    fn spent(&self) -> Duration {
+        self.spent_before + Duration::from_secs_f64(self.clock.seconds())
     }
 
     /// Samples per second since the last call.

@@ -1,5 +1,6 @@
 //! Several machines: rank 0 alone reads checkpoints, and hands what it read to the others.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::collective::{self, Collective};
@@ -29,14 +30,7 @@ pub(crate) fn share(
         state: state.clone(),
         lengths: moments.iter().map(lengths).collect(),
     });
-    let bytes =
-        if is_first { serde_json::to_vec(&outline).unwrap_or_default() } else { Vec::new() };
-    let all = collective.all_gather(&bytes)?;
-    let outline: Option<Outline> = serde_json::from_slice(&all[0]).map_err(|error| {
-        let what = format!("the state of rank 0 cannot be read: {error}");
-        collective::Error::Lines { what }
-    })?;
-    let Some(Outline { state, lengths }) = outline else { return Ok(None) };
+    let Some(Outline { state, lengths }) = told(collective, &outline)? else { return Ok(None) };
     let mut moments = match restored {
         Some((_, moments)) if is_first => moments,
         _ => lengths.into_iter().map(zeroed).collect(),
@@ -47,6 +41,24 @@ pub(crate) fn share(
         }
     }
     Ok(Some((state, moments)))
+}
+
+/// What rank 0 has here, on every rank.
+///
+/// # Errors
+///
+/// A collective failed.
+pub(crate) fn told<T: Serialize + DeserializeOwned>(
+    collective: &dyn Collective,
+    mine: &T,
+) -> Result<T, Error> {
+    let is_first = collective.rank().is_first();
+    let bytes = if is_first { serde_json::to_vec(mine).unwrap_or_default() } else { Vec::new() };
+    let all = collective.all_gather(&bytes)?;
+    serde_json::from_slice(&all[0]).map_err(|error| {
+        let what = format!("what rank 0 told cannot be read: {error}");
+        collective::Error::Lines { what }.into()
+    })
 }
 
 fn lengths(moments: &Moments) -> [usize; 3] {

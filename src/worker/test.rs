@@ -2,32 +2,64 @@
 
 use std::collections::BTreeMap;
 
-use crate::checkpoint;
 use crate::collective::Collective;
 use crate::engine::{Engine, Evaluation, Split};
 use crate::event::{Evaluated, Event, Unreadable};
+use crate::failpoint;
 use crate::launch::Phase;
 use crate::plan::Plan;
 use crate::units::Rank;
 use crate::worker::feed::Feed;
 use crate::worker::rollout::{EPISODES, simulated, success};
-use crate::worker::share::share;
+use crate::worker::share::{share, told};
 use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};
+use crate::{checkpoint, record};
 
 /// Share of the simulated episodes that a policy solves.
 const SUCCESS: &str = "test/success";
 
 /// Tests the parameters of the best checkpoint, or those that the run ends with where no best one is kept: on the test
-/// part of the data, and in its simulation. Without either nothing is tested. Afterwards the engine holds what was tested; all saves must be on disk.
+/// part of the data, and in its simulation. Without either nothing is tested, and what an earlier start has tested is not
+/// tested again. Afterwards the engine may hold what was tested; all saves must be on disk.
 pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
-    let data = run.splits.test.clone();
-    if data.is_none() && simulated(&run.plan).is_none() {
+    if run.splits.test.is_none() && simulated(&run.plan).is_none() {
         return Ok(());
     }
+    let checkpoint = run.rank.is_first().then(|| fingerprint(run)).flatten();
+    let known = checkpoint.as_ref().and_then(|print| record::read_test(&run.folders.logs, print));
+    let tested = match told(run.collective.as_ref(), &known)? {
+        Some(tested) => tested,
+        None => {
+            let tested = measure(run)?;
+            if let Some(print) = checkpoint {
+                record::write_test(&run.folders.logs, &print, &tested)?;
+                failpoint::reach("tested");
+            }
+            tested
+        }
+    };
+    run.engine.state_mut().metrics.extend(tested.metrics.clone());
+    run.record(&Event::Tested(tested))
+}
+
+/// Of the checkpoint with the parameters that are to be tested, if there is one.
+fn fingerprint(run: &RankRun) -> Option<String> {
+    let (state, folder) = (run.engine.state(), &run.folders.checkpoints);
+    let best = folder.join("best");
+    let tested = if state.best.is_some() && best.exists() {
+        best
+    } else {
+        folder.join(checkpoint::name(state.step))
+    };
+    checkpoint::open(&tested).ok().map(|opened| opened.manifest.fingerprint())
+}
+
+fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
     let state = run.engine.state();
     let (now, epoch) = (state.step, state.step.div_ceil(run.plan.length.steps_per_epoch));
     run.link.progress(now, Phase::Evaluating);
+    failpoint::reach("test");
     let best = run.folders.checkpoints.join("best");
     let step = if run.plan.distributed.nodes > 1 {
         share_best(&run.plan, &best, &mut run.engine, run.collective.as_ref())?
@@ -35,15 +67,13 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
         take_best(&run.plan, &best, &mut run.engine)?
     };
     let (mut metrics, mut samples) = (BTreeMap::new(), EPISODES);
-    if let Some(data) = data {
+    if let Some(data) = run.splits.test.clone() {
         let tested = unreadable::evaluate(run, Split::Test, data)?;
         metrics.extend(tested.metrics);
         samples = tested.samples;
     }
     metrics.extend(success(&run.plan, &mut run.engine)?.map(|share| (SUCCESS.to_owned(), share)));
-    run.engine.state_mut().metrics.extend(metrics.clone());
-    let step = step.unwrap_or(now);
-    run.record(&Event::Tested(Evaluated { step, epoch, metrics, samples }))
+    Ok(Evaluated { step: step.unwrap_or(now), epoch, metrics, samples })
 }
 
 /// Puts the best checkpoint's parameters in place, and returns their step; every rank sees the same folder.

@@ -13,7 +13,7 @@ use crate::launch::{Phase, Stop};
 use crate::memory;
 use crate::plan::{LossKind, Plan};
 use crate::worker::assemble::snapshot;
-use crate::worker::due::Edge;
+use crate::worker::due::{self, Edge};
 use crate::worker::feed::Feed;
 use crate::worker::test::test;
 use crate::worker::unreadable::{self, tell_epoch, tell_refused};
@@ -28,25 +28,28 @@ pub(crate) enum Ending {
     Left(Wish),
 }
 
-/// Trains from where the engine stands to the end of the run.
+/// Trains from where the engine stands to the end of the run. One that was over when it was saved is only finished: by
+/// the same decision, so that each start of it ends in the same way.
 pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
-    let total = run.plan.length.total_steps;
-    if run.engine.state().step >= total {
-        let message = format!(
-            "already complete: all {total} steps are done; raise `train.epochs` or `train.steps` to continue"
-        );
-        run.record(&Event::Warned { message })?;
-        return Ok(Ending::Done(Reason::Completed));
-    }
-    let mut ending = Ending::Done(Reason::Completed);
-    while run.engine.state().step < total {
-        if let Some(early) = epoch(run)? {
-            ending = early;
-            break;
+    let ending = match due::over(run.engine.state(), &run.plan) {
+        Some(reason) => {
+            let message = due::nothing_left(reason, run.engine.state());
+            run.record(&Event::Warned { message })?;
+            Ending::Done(reason)
         }
-    }
+        None => epochs(run)?,
+    };
     finish(run, ending)?;
     Ok(ending)
+}
+
+fn epochs(run: &mut RankRun) -> Result<Ending, Error> {
+    while run.engine.state().step < run.plan.length.total_steps {
+        if let Some(early) = epoch(run)? {
+            return Ok(early);
+        }
+    }
+    Ok(Ending::Done(Reason::Completed))
 }
 
 /// Runs the rest of the epoch at hand. `Some` = the run ends here.
@@ -256,18 +259,16 @@ fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     others.map(|(name, value)| (name.clone(), *value)).collect()
 }
 
-/// Whether the run ends at this edge, and why.
+/// Whether the run ends at this edge before its last step, and why.
 fn ending(run: &RankRun, wish: Wish, edge: &Edge) -> Option<Ending> {
     match wish {
         Wish::Unwatched | Wish::Stop | Wish::Interrupt | Wish::Abandon => Some(Ending::Left(wish)),
+        // A run that is over anyway needs neither more time nor another number of ranks.
+        _ if edge.ends_run => None,
         Wish::EndOfTime => Some(Ending::Done(Reason::OutOfTime)),
-        Wish::Continue | Wish::Resize => {
-            let stuck = run.engine.state().is_stuck(&run.plan);
-            // A run that is over anyway needs no other number of ranks.
-            let left = wish == Wish::Resize && !edge.ends_run;
-            let left = left.then_some(Ending::Left(Wish::Resize));
-            if stuck { Some(Ending::Done(Reason::EarlyStopped)) } else { left }
-        }
+        _ if run.engine.state().is_stuck(&run.plan) => Some(Ending::Done(Reason::EarlyStopped)),
+        Wish::Resize => Some(Ending::Left(Wish::Resize)),
+        Wish::Continue => None,
     }
 }
 
@@ -277,6 +278,9 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();
     run.link.progress(run.engine.state().step, Phase::Saving);
+    if run.plan.length.time.is_some() {
+        run.engine.state_mut().seconds = Some(run.spent().as_secs_f64());
+    }
     run.engine.bring_home()?;
     writer.save(&snapshot(&run.plan, &run.engine), importance)?;
     run.engine.time_mut().checkpoint += clock.seconds();
@@ -310,7 +314,8 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the disk and for all ranks, so that nobody leaves while rank 0 still saves; then the last words.
+/// Waits for the disk and for all ranks, so that nobody leaves while rank 0 still saves; then the test, where the run is
+/// over, and the last words.
 fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     if ending != Ending::Left(Wish::Abandon) {
         report_saves(run, Wait::ForDisk)?;

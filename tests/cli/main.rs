@@ -15,6 +15,7 @@ mod control_group;
 mod docs;
 mod doctor;
 mod elastic;
+mod endings;
 mod experiments;
 mod failpoints;
 mod given_up;

@@ -2,7 +2,8 @@
 
 use crate::lab::Lab;
 
-const POLICY: &str = r#"schema = 1
+/// Two ranks train a small policy for three steps; it is tested in a simulation.
+pub(crate) const POLICY: &str = r#"schema = 1
 
 [experiment]
 name = "small"

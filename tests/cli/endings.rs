@@ -1,0 +1,217 @@
+//! Runs that end before their last step, and what is left to do after it: each start of them ends in the same way.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::experiments::BASE;
+use crate::lab::Lab;
+use crate::policies::POLICY;
+use crate::resume::bits;
+use crate::running::{Ended, spawn, until};
+
+/// Runs with these fail points.
+fn run(lab: &Lab, points: &str, args: &[&str]) -> Ended {
+    let mut command = lab.ddprun(args);
+    command.env("DDPRUN_FP", points).env("RUST_BACKTRACE", "0");
+    spawn(command).wait()
+}
+
+fn state(lab: &Lab) -> Value {
+    let text = fs::read_to_string(lab.checkpoints().join("latest/state.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The step of the checkpoint at which a link points.
+fn linked(lab: &Lab, link: &str) -> PathBuf {
+    fs::canonicalize(lab.checkpoints().join(link)).unwrap()
+}
+
+// ------------------------------------------------------------------------------------- early stopping
+
+/// No improvement is great enough, so that the third evaluation is one too many.
+fn impatient() -> String {
+    let base = BASE.replace("epochs = 2", "epochs = 9").replace("batch_size = 4", "batch_size = 2");
+    base.replace("threads_per_rank", "shards = 4\nthreads_per_rank")
+        + "\n[early_stopping]\npatience = 1\nmin_delta = 10.0\n"
+}
+
+#[test]
+fn a_run_that_stopped_early_ends_in_the_same_way_however_often_it_is_resumed() {
+    let undisturbed = Lab::with(&impatient());
+    undisturbed.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 18"]);
+    for devices in ["distributed.devices=1", "distributed.devices=2", "distributed.devices=4"] {
+        let lab = Lab::with(&impatient());
+        lab.run_to(0, &["small.toml", devices]);
+        let checkpoints = lab.steps();
+        for _ in 0..2 {
+            let again = lab.run_to(0, &["resume"]);
+            again.says(&["already stopped early after step 18; raise"]);
+            again.says(&["stopped early (no improvement) after step 18"]);
+        }
+        assert_eq!(lab.steps(), checkpoints, "{devices}");
+        bits(&lab).must_be(&bits(&undisturbed));
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn a_rank_killed_while_an_early_stopped_run_ends_changes_nothing() {
+    let undisturbed = Lab::with(&impatient());
+    undisturbed.run_to(0, &["small.toml"]);
+    for point in ["saving=kill@0,18", "checkpoint.renamed=kill@0,18", "finishing=kill@1,18"] {
+        let lab = Lab::with(&impatient());
+        let ended = run(&lab, point, &["small.toml", "--max-restarts", "1"]);
+        assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
+        ended.says(&["restart 1 of 1", "stopped early (no improvement) after step 18"]);
+        bits(&lab).must_be(&bits(&undisturbed));
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn more_patience_has_an_early_stopped_run_go_on() {
+    let lab = Lab::with(&impatient());
+    lab.run_to(0, &["small.toml"]);
+    let ended = lab.run_to(0, &["resume", "early_stopping.patience=3"]);
+    ended.says(&["resumed after step 18", "stopped early (no improvement) after step 30"]);
+    let straight = Lab::with(&impatient());
+    straight.run_to(0, &["small.toml", "early_stopping.patience=3"]);
+    bits(&lab).must_be(&bits(&straight));
+}
+
+// ------------------------------------------------------------------------------------------ the time
+
+#[test]
+fn a_run_out_of_time_stays_so_until_it_is_given_more() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "~train.epochs", "train.time=1s"])
+        .says(&["time limit reached after"]);
+    let (checkpoints, step) = (lab.steps(), state(&lab)["step"].as_u64().unwrap());
+    let again = lab.run_to(0, &["resume"]);
+    again.says(&[&format!("already out of time after step {step}; raise `train.time`")]);
+    again.says(&[&format!("time limit reached after step {step} in ")]);
+    assert_eq!(lab.steps(), checkpoints);
+    lab.run_to(0, &["resume", "train.time=2s"]).says(&["time limit reached after"]);
+    assert!(state(&lab)["step"].as_u64().unwrap() > step);
+    assert!(state(&lab)["seconds"].as_f64().unwrap() >= 2.0);
+    lab.is_clean();
+}
+
+// ------------------------------------------------------------------------------------- the last test
+
+/// What the newest test measured.
+fn tested(lab: &Lab) -> Option<Value> {
+    let tested = lab.events().into_iter().rfind(|event| event["event"] == "tested");
+    tested.map(|event| event["metrics"].clone())
+}
+
+#[test]
+fn a_rank_killed_in_the_last_test_is_replaced_and_the_test_made() {
+    let undisturbed = Lab::with(POLICY);
+    undisturbed.run_to(0, &["small.toml"]);
+    for (point, rank) in [("test=kill@0", 0), ("test=kill@1", 1), ("tested=kill@0", 0)] {
+        let lab = Lab::with(POLICY);
+        let ended = run(&lab, point, &["small.toml", "--max-restarts", "1"]);
+        assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
+        ended.says(&["restart 1 of 1", &format!("rank {rank} failed"), "completed after step 3"]);
+        assert_eq!(tested(&lab), tested(&undisturbed), "{point}");
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn a_run_that_died_in_its_last_test_is_tested_when_it_is_resumed_and_judged_by_it() {
+    let demanding = POLICY.replace("at_least = 0.0", "at_least = 2.0");
+    let undisturbed = Lab::with(&demanding);
+    undisturbed.run_to(9, &["small.toml"]);
+    for point in ["test=kill(parent)@0", "tested=kill(parent)@0"] {
+        let lab = Lab::with(&demanding);
+        assert_eq!(run(&lab, point, &["small.toml"]).code, -9, "{point}");
+        until("the end of the ranks", || lab.processes().is_empty());
+        assert_eq!(tested(&lab), None);
+        lab.run_to(9, &["resume"]).says(&["`test/success` is 0.0000, expected at least 2"]);
+        assert_eq!(tested(&lab), tested(&undisturbed), "{point}");
+    }
+}
+
+#[test]
+fn what_was_tested_is_not_tested_again_and_still_counts() {
+    let lab = Lab::with(POLICY);
+    lab.run_to(0, &["small.toml"]);
+    let before = tested(&lab);
+    // A second test would not survive this.
+    let again = run(&lab, "test=kill@*", &["resume"]);
+    again.has_code(0);
+    again.says(&["already complete", "test  success", "completed after step 3"]);
+    assert_eq!(tested(&lab), before);
+    let written = fs::read_to_string(lab.run_folder().join("test_metrics.json")).unwrap();
+    let written: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(Some(&written["metrics"]), before.as_ref());
+    // Other weights are.
+    run(&lab, "test=exit(70)@0", &["resume", "train.steps=4"]).has_code(70);
+    lab.run_to(0, &["resume"]).says(&["test  success", "completed after step 4"]);
+}
+
+// --------------------------------------------------------------------------------- another metric
+
+#[test]
+fn numbers_of_another_metric_are_not_compared_after_a_resume() {
+    let early = "[early_stopping]\npatience = 9\n[checkpoint]\nkeep_last = 9\n";
+    let lab = Lab::with(&format!("{BASE}\n{early}"));
+    lab.run_to(0, &["small.toml"]);
+    assert_eq!(state(&lab)["best"]["metric"], "val/loss");
+    let accuracy = ["checkpoint", "early_stopping"]
+        .map(|table| [format!("{table}.monitor=val/accuracy"), format!("{table}.mode=max")]);
+    let changes: Vec<&str> = accuracy.iter().flatten().map(String::as_str).collect();
+    lab.run_to(0, &[&["resume", "train.epochs=4"], &changes[..]].concat());
+    let measured: Vec<(u64, f64)> = lab
+        .events()
+        .iter()
+        .filter(|event| event["event"] == "evaluated")
+        .map(|event| (&event["step"], &event["metrics"]["val/accuracy"]))
+        .map(|(step, value)| (step.as_u64().unwrap(), value.as_f64().unwrap()))
+        .collect();
+    assert_eq!(measured.len(), 4);
+    let first_best =
+        |best: (u64, f64), next: &(u64, f64)| if next.1 > best.1 { *next } else { best };
+    let (step, value) = measured[1..].iter().fold(measured[0], first_best);
+    let best = state(&lab)["best"].clone();
+    assert_eq!((&best["metric"], best["step"].as_u64()), (&"val/accuracy".into(), Some(step)));
+    assert_eq!(best["value"].as_f64(), Some(value));
+    assert!(linked(&lab, "best").ends_with(format!("step-{step:08}")));
+    let early = &state(&lab)["early_stopping"];
+    assert_eq!(early["metric"], "val/accuracy");
+    let since: Vec<f64> = measured[2..].iter().map(|(_, value)| *value).collect();
+    assert_eq!(early["best"].as_f64(), since.iter().copied().reduce(f64::max));
+    lab.is_clean();
+}
+
+// --------------------------------------------------------------------------------- the last step
+
+#[test]
+fn a_last_step_with_fewer_samples_than_ranks_trains_on_any_number_of_them() {
+    let few = BASE.replace("train_per_class = 16", "train_per_class = 3\ndrop_last = false");
+    let few = few.replace("batch_size = 4", "batch_size = 2").replace("devices = 2", "shards = 4");
+    let labs = ["1", "2", "4"].map(|ranks| {
+        let lab = Lab::with(&few);
+        let devices = format!("distributed.devices={ranks}");
+        lab.run_to(0, &["small.toml", &devices]).says(&["completed after step 4"]);
+        lab
+    });
+    for lab in &labs[1..] {
+        bits(lab).must_be(&bits(&labs[0]));
+    }
+    let losses: Vec<f64> = labs[0]
+        .events()
+        .iter()
+        .filter(|event| event["event"] == "step_done")
+        .map(|event| event["loss"].as_f64().unwrap())
+        .collect();
+    let history = fs::read_to_string(labs[0].run_folder().join("training_history.json")).unwrap();
+    let history: Value = serde_json::from_str(&history).unwrap();
+    let found = history["train_loss"][0].as_f64().unwrap();
+    let mean = (8.0 * losses[0] + losses[1]) / 9.0;
+    assert!((found - mean).abs() < 1e-9, "{found} is not {mean}");
+}
