@@ -67,7 +67,7 @@ mod tests {
             (STATE, entry(vec![Part::of("contents", state)])),
         ];
         let files = files.map(|(name, entry)| (name.to_owned(), entry)).into();
-        Manifest { format: 2, version: "1".into(), step: 5, metric: None, files }
+        Manifest { format: 2, version: "1".into(), step: 5, metric: None, monitor: None, files }
     }
 
     #[test]

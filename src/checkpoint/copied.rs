@@ -29,6 +29,8 @@ pub(crate) struct Copied {
     pub(crate) step: u64,
     /// The metric that ranks checkpoints, if it is known of this step.
     pub(crate) metric: Option<f64>,
+    /// Its name.
+    pub(crate) monitor: String,
     /// In the order of [`FILES`].
     pub(crate) files: [FileCopy; 3],
 }
@@ -56,7 +58,7 @@ impl Copied {
     pub(crate) fn with_room_for(sizes: [usize; 3]) -> Self {
         // Anything but zeros: pages of zeros are handed out when they are first written.
         let file = |size| FileCopy { bytes: vec![1; size], ..FileCopy::default() };
-        Self { step: 0, metric: None, files: sizes.map(file) }
+        Self { files: sizes.map(file), ..Self::default() }
     }
 
     /// Takes a copy; a large one on all cores of this rank.
@@ -65,6 +67,7 @@ impl Copied {
         let failed = |why: String| Error::Encode { step: state.step, why };
         self.step = state.step;
         self.metric = state.metric_now(&plan.checkpoint.monitor);
+        self.monitor.clone_from(&plan.checkpoint.monitor);
         let [model, optimizer, progress] = &mut self.files;
         let tensors = entries::of_model(params).map_err(|error| failed(error.to_string()))?;
         model.take_tensors(&tensors, Some("pt")).map_err(failed)?;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorView;
 use safetensors::{SafeTensorError, SafeTensors};
 
-use crate::checkpoint::entries;
 use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest, Part};
+use crate::checkpoint::retention::{self, Entry};
 use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{self, contents, open_whole};
-use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE};
+use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries};
 use crate::engine::TrainState;
 use crate::nn::Params;
 use crate::optim::Moments;
@@ -95,12 +95,31 @@ pub fn restore_newest(
     if all(folder)?.is_empty() {
         return Ok(None);
     }
-    let ((state, moments), passed_over) = newest_that(folder, |path| {
+    let ((mut state, moments), passed_over) = newest_that(folder, |path| {
         let opened = open(path)?;
         let moments = restore(&opened, plan, params)?;
         Ok((opened.state, moments))
     })?;
+    if state.forget_other_metrics(plan) {
+        let entries = ranked_by(&plan.checkpoint.monitor, folder, state.step)?;
+        state.best = retention::best(&plan.checkpoint, &entries);
+    }
     Ok(Some(Restored { state, moments, passed_over }))
+}
+
+/// The checkpoints of `folder` up to `step`, each with its value of the metric `monitor`, which may not be the one by
+/// which it was ranked when it was made. Newer ones were passed over when the run was resumed: they are damaged.
+pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<Entry>, Error> {
+    let entry = |Found { path, manifest, .. }: Found| {
+        let manifest = manifest.ok().filter(|manifest| manifest.step <= step)?;
+        let metric = if manifest.monitor.as_deref() == Some(monitor) {
+            manifest.metric
+        } else {
+            open(&path).ok().and_then(|opened| opened.state.metric_now(monitor))
+        };
+        Some(Entry { step: manifest.step, metric })
+    };
+    Ok(all(folder)?.into_iter().filter_map(entry).collect())
 }
 
 /// What `read` gives for the newest checkpoint that is not damaged, and the damage of those passed over.

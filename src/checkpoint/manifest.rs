@@ -31,6 +31,9 @@ pub struct Manifest {
     pub step: u64,
     /// Value of the metric that ranks checkpoints, if it was known.
     pub metric: Option<f64>,
+    /// Which metric that is; absent in older ones.
+    #[serde(default)]
+    pub monitor: Option<String>,
     /// Each file, by name.
     pub files: BTreeMap<String, FileEntry>,
 }
@@ -259,6 +262,7 @@ mod tests {
             version: "0.1.0".into(),
             step: 25,
             metric: Some(0.1 + 0.2),
+            monitor: Some("val/loss".into()),
             files: FILES.iter().map(entry).collect(),
         }
     }

@@ -31,6 +31,7 @@ pub use load::{
     restore_newest, verify,
 };
 pub use manifest::{Damage, FileEntry, Manifest, Part};
+pub(crate) use save::name;
 pub use save::{Destination, save};
 pub use tensors::{Tensor, tensors};
 pub use writer::Writer;

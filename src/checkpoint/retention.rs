@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::event::Best;
 use crate::plan::{CheckpointPlan, Mode};
 
 /// What is known of a checkpoint without opening its tensors.
@@ -17,7 +18,8 @@ pub(crate) fn surplus(plan: &CheckpointPlan, entries: &[Entry]) -> Vec<u64> {
     let mut newest: Vec<u64> = entries.iter().map(|entry| entry.step).collect();
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(plan.keep_last.max(1));
-    let best: Vec<u64> = ranked(plan.mode, entries).into_iter().take(plan.keep_best).collect();
+    let best = ranked(plan.mode, entries).into_iter().take(plan.keep_best);
+    let best: Vec<u64> = best.map(|(_, step)| step).collect();
     let mut surplus: Vec<u64> = entries
         .iter()
         .map(|entry| entry.step)
@@ -27,13 +29,14 @@ pub(crate) fn surplus(plan: &CheckpointPlan, entries: &[Entry]) -> Vec<u64> {
     surplus
 }
 
-/// Step of the best checkpoint.
-pub(crate) fn best(plan: &CheckpointPlan, entries: &[Entry]) -> Option<u64> {
-    ranked(plan.mode, entries).first().copied()
+/// The best checkpoint.
+pub(crate) fn best(plan: &CheckpointPlan, entries: &[Entry]) -> Option<Best> {
+    let &(value, step) = ranked(plan.mode, entries).first()?;
+    Some(Best { metric: plan.monitor.clone(), value, step })
 }
 
-/// Steps with a metric, best first; of equals the earlier, as the run's own `best` keeps it.
-fn ranked(mode: Mode, entries: &[Entry]) -> Vec<u64> {
+/// Metrics and steps, best first; of equals the earlier, as the run's own `best` keeps it.
+fn ranked(mode: Mode, entries: &[Entry]) -> Vec<(f64, u64)> {
     let mut known: Vec<(f64, u64)> =
         entries.iter().filter_map(|entry| Some((entry.metric?, entry.step))).collect();
     known.sort_by(|a, b| {
@@ -43,7 +46,7 @@ fn ranked(mode: Mode, entries: &[Entry]) -> Vec<u64> {
         };
         if by_metric == Ordering::Equal { a.1.cmp(&b.1) } else { by_metric }
     });
-    known.into_iter().map(|(_, step)| step).collect()
+    known
 }
 
 #[cfg(test)]
@@ -71,12 +74,12 @@ mod tests {
         assert_eq!(surplus(&plan(1, 1), &entries), [10, 30]);
         assert_eq!(surplus(&plan(2, 0), &entries), [10, 20]);
         assert_eq!(surplus(&plan(0, 0), &entries), [10, 20, 30]);
-        assert_eq!(best(&plan(1, 1), &entries), Some(20));
+        assert_eq!(best(&plan(1, 1), &entries).map(|best| best.step), Some(20));
     }
 
     #[test]
     fn of_equally_good_checkpoints_the_earlier_is_the_best() {
         let entries = entries(&[(10, Some(0.9)), (20, Some(0.9))]);
-        assert_eq!(best(&plan(1, 1), &entries), Some(10));
+        assert_eq!(best(&plan(1, 1), &entries).map(|best| best.step), Some(10));
     }
 }

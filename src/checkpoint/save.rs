@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::checkpoint::copied::{Copied, FileCopy, Snapshot};
 use crate::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, Part};
-use crate::checkpoint::retention::{self, Entry};
+use crate::checkpoint::retention;
 use crate::checkpoint::{Error, FORMAT, load};
 use crate::event::Saved;
 use crate::failpoint;
@@ -87,14 +87,8 @@ impl Destination {
 
     /// Moves the links and deletes what is not kept. Returns whether `step`, just written, is the best.
     fn tidy(&self, step: u64) -> Result<bool, Error> {
-        let entries: Vec<Entry> = load::all(&self.folder)?
-            .into_iter()
-            .filter_map(|found| found.manifest.ok())
-            .map(|manifest| Entry { step: manifest.step, metric: manifest.metric })
-            // Newer ones than the newest were passed over when the run was resumed: they are damaged.
-            .filter(|entry| entry.step <= step)
-            .collect();
-        let best = retention::best(&self.plan, &entries);
+        let entries = load::ranked_by(&self.plan.monitor, &self.folder, step)?;
+        let best = retention::best(&self.plan, &entries).map(|best| best.step);
         self.link("latest", step)?;
         if let Some(best) = best {
             self.link("best", best)?;
@@ -123,6 +117,7 @@ fn write_files(folder: &Path, copied: &Copied) -> Result<(), Error> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         step: copied.step,
         metric: copied.metric,
+        monitor: Some(copied.monitor.clone()),
         files: std::collections::BTreeMap::new(),
     };
     let mut written = Vec::new();
