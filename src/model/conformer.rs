@@ -23,6 +23,8 @@ pub(super) struct Sizes {
     pub(super) width: usize,
     pub(super) heads: usize,
     pub(super) kernel: usize,
+    /// Frames of a sample.
+    pub(super) frames: usize,
     pub(super) dropout: f64,
 }
 
@@ -184,7 +186,7 @@ struct Convolution {
 }
 
 impl Convolution {
-    fn new(builder: &Builder, Sizes { width, kernel, .. }: Sizes) -> Result<Self> {
+    fn new(builder: &Builder, Sizes { width, kernel, frames, .. }: Sizes) -> Result<Self> {
         if kernel.is_multiple_of(2) {
             bail!("`kernel_size` must be odd, not {kernel}");
         }
@@ -195,7 +197,7 @@ impl Convolution {
         Ok(Self {
             pointwise1: Conv1d::new(&builder.pp("pointwise_conv1"), shape(2 * width, 1, 1))?,
             depthwise: Conv1d::new(&builder.pp("depthwise_conv"), shape(width, kernel, width))?,
-            norm: BatchNorm2d::new(&builder.pp("batch_norm"), width, 1.0)?,
+            norm: BatchNorm2d::new(&builder.pp("batch_norm"), width, frames, 1.0)?,
             pointwise2: Conv1d::new(&builder.pp("pointwise_conv2"), shape(width, 1, 1))?,
         })
     }

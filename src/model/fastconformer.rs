@@ -63,8 +63,12 @@ pub(super) struct FastConformer {
 }
 
 impl FastConformer {
-    /// For features of `mels` numbers.
-    pub(super) fn new(plan: &ModelPlan, builder: &Builder, mels: usize) -> Result<Self> {
+    /// For `frames` features of `mels` numbers.
+    pub(super) fn new(
+        plan: &ModelPlan,
+        builder: &Builder,
+        [frames, mels]: [usize; 2],
+    ) -> Result<Self> {
         let (sizes, channels) = (&plan.sequence, plan.speech.subsampling_channels);
         if !mels.is_multiple_of(FOLD) {
             bail!("`n_mels` = {mels} is not a multiple of {FOLD}");
@@ -91,6 +95,7 @@ impl FastConformer {
             width: sizes.d_model,
             heads: sizes.n_heads,
             kernel: plan.speech.kernel_size,
+            frames: frames / FOLD,
             dropout: plan.dropout,
         };
         let layer = |i| Block::new(&builder.pp("layers").pp(i), block);

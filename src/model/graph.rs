@@ -117,7 +117,8 @@ impl Node {
                 Self::Conv1d(new(&builder, shape)?)
             }
             LayerOp::BatchNorm => {
-                Self::Norm(BatchNorm2d::new(&builder, outputs, 1.0)?, Activation::Identity)
+                let norm = BatchNorm2d::new(&builder, outputs, layer.output.rows(), 1.0)?;
+                Self::Norm(norm, Activation::Identity)
             }
             LayerOp::LayerNorm { bias } => {
                 let new = if *bias { LayerNorm::new } else { LayerNorm::without_bias };

@@ -28,10 +28,10 @@ pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model
 }
 
 pub(super) fn build_classifier(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let [_, _, mels] = shape(plan)?;
+    let [_, frames, mels] = shape(plan)?;
     let encoder = if plan.freeze_backbone { builder.frozen() } else { builder.clone() };
     Ok(Box::new(Classifier {
-        encoder: FastConformer::new(plan, &encoder.pp("encoder"), mels)?,
+        encoder: FastConformer::new(plan, &encoder.pp("encoder"), [frames, mels])?,
         head: Linear::new(&builder.pp("head"), plan.sequence.d_model, plan.outputs)?,
         in_eval: plan.backbone_in_eval(),
     }))
@@ -62,9 +62,9 @@ impl Nest {
     ///
     /// Sizes that do not fit each other.
     pub fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
-        let [_, _, mels] = shape(plan)?;
+        let [_, frames, mels] = shape(plan)?;
         let (sizes, width) = (plan.speech, plan.sequence.d_model);
-        let encoder = FastConformer::new(plan, &builder.pp("encoder"), mels)?;
+        let encoder = FastConformer::new(plan, &builder.pp("encoder"), [frames, mels])?;
         let window = Window { stride: 1, padding: 0 };
         let shape =
             ConvShape { inputs: width, outputs: sizes.codebook_size, kernel: 1, window, groups: 1 };

@@ -38,7 +38,7 @@ pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model
         positions: positions.constant("pe", &[1, POSITIONS, width], || waves(width))?,
         dropout: Dropout::new(&embedding.pp("dropout"), plan.dropout),
         encoder: Encoder::new(plan, &encoder)?,
-        norm: BatchNorm2d::new(&encoder.pp("norm").pp(1), width, 1.0)?,
+        norm: BatchNorm2d::new(&encoder.pp("norm").pp(1), width, window.series * patches, 1.0)?,
         head: Linear::new(&builder.pp("head").pp("linear"), width * patches, window.next)?,
         head_dropout: Dropout::new(&builder.pp("head").pp("dropout"), plan.dropout),
     }))

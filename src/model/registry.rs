@@ -155,6 +155,7 @@ impl Registry {
         Ok(ModelFacts {
             parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
             buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
+            least_rows: params.least_rows(),
         })
     }
 
@@ -288,7 +289,8 @@ pub(super) mod tests {
     use super::*;
     use crate::nn::Pass;
     use crate::plan::{
-        BackboneMode, LlamaPlan, PolicyPlan, Precision, SequencePlan, SpeechPlan, Stem,
+        BackboneMode, Flow, LayerOp, LayerPlan, LlamaPlan, PolicyPlan, Precision, SequencePlan,
+        SpeechPlan, Stem,
     };
     use crate::rng::{Key, Purpose};
 
@@ -316,6 +318,7 @@ pub(super) mod tests {
             n_parameters: 0,
             n_tensors: 0,
             n_buffer_elements: 0,
+            least_rows: None,
         }
     }
 
@@ -407,6 +410,38 @@ pub(super) mod tests {
             for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
                 assert_eq!(model.forward(&x, &pass).unwrap().dims(), expected, "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn a_model_says_how_few_values_its_batch_norms_see_in_a_sample() {
+        let vector = Flow::Vector(4);
+        let norm = LayerOp::BatchNorm;
+        let norm = LayerPlan { path: "bn".to_owned(), op: norm, input: vector, output: vector };
+        let graph = ModelPlan { layers: vec![norm], ..plan("graph", &[4], 4) };
+        let mut cifar = plan("resnet18", &[3, 8, 8], 5);
+        cifar.stem = Stem::Cifar;
+        let short = ModelPlan { input: vec![2, 9, 8], ..speech("fastconformer") };
+        for (plan, expected) in [
+            (plan("resnet8", &[3, 32, 32], 5), Some(64)),
+            (plan("resnet8", &[3, 8, 8], 5), Some(4)),
+            (plan("resnet8", &[3, 3, 4], 5), Some(1)),
+            (plan("resnet18", &[3, 33, 32], 5), Some(2)),
+            (cifar, Some(1)),
+            (graph, Some(1)),
+            (forecast("patchtst"), Some(5 * 12)),
+            (speech("fastconformer"), Some(2)),
+            (short, Some(1)),
+            (plan("mlp", &[7], 5), None),
+        ] {
+            let registry = Registry::default();
+            assert_eq!(registry.describe(&plan).unwrap().least_rows, expected, "{}", plan.name);
+            let (model, _) = registry.build(&plan, 1).unwrap();
+            let shape = [&[1], &plan.input[..]].concat();
+            let one = Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+            let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+            let refused = model.forward(&one, &pass).is_err();
+            assert_eq!(refused, expected == Some(1), "{}, a batch of one", plan.name);
         }
     }
 

@@ -19,6 +19,9 @@ use crate::nn::{self, BatchNorm2d, Builder, Conv2d, ConvShape, Dropout, Init, Li
 use crate::ops::{self, Activation, Window};
 use crate::plan::{ModelPlan, Stem};
 
+/// After the stem of large images.
+const POOLING: Window = Window { stride: 2, padding: 1 };
+
 pub(super) fn build_resnet8(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
     build(plan, builder, &small(&[1, 1, 1]))
 }
@@ -150,7 +153,7 @@ struct Trunk {
 impl Trunk {
     /// Registers the trunk; also returns the number of features.
     fn new(plan: &ModelPlan, builder: &Builder, shape: &Shape) -> Result<(Self, usize)> {
-        let [channels, _, _] = plan.input[..] else {
+        let [channels, height, width] = plan.input[..] else {
             bail!("samples are (channels, height, width), not {:?}", plan.input)
         };
         let builder = if plan.freeze_backbone { builder.frozen() } else { builder.clone() };
@@ -159,7 +162,11 @@ impl Trunk {
             Stem::Cifar => (3, 1),
         };
         let stem = conv(channels, shape.width, kernel, stride);
-        let first = ConvNorm::new(&builder.pp("conv1"), &builder.pp("bn1"), stem, 1.0)?;
+        let mut size = strided([height, width], stride);
+        let first = ConvNorm::new(&builder.pp("conv1"), &builder.pp("bn1"), stem, size, 1.0)?;
+        if shape.stem == Stem::Imagenet {
+            size = strided(size, POOLING.stride);
+        }
         let last_gamma = if plan.zero_init_residual { 0.0 } else { 1.0 };
         let (mut blocks, mut inputs) = (Vec::new(), shape.width);
         for (stage, &count) in shape.blocks.iter().enumerate() {
@@ -168,8 +175,9 @@ impl Trunk {
             for i in 0..count {
                 let stride = if i == 0 && stage > 0 { 2 } else { 1 };
                 let layers = shape.block.convolutions(width, stride);
-                let block = Residual::new(&builder.pp(i), inputs, &layers, last_gamma)?;
+                let block = Residual::new(&builder.pp(i), inputs, &layers, size, last_gamma)?;
                 blocks.push(Arc::new(block));
+                size = strided(size, stride);
                 inputs = width * shape.block.expansion();
             }
         }
@@ -182,7 +190,7 @@ impl Trunk {
         let x = ops::nchw_to_nhwc(input)?;
         let mut x = self.first.forward(&x, None, Activation::Relu, pass)?;
         if self.stem == Stem::Imagenet {
-            x = ops::max_pool2d(&x, 3, Window { stride: 2, padding: 1 })?;
+            x = ops::max_pool2d(&x, 3, POOLING)?;
         }
         for block in &self.blocks {
             x = nn::run_block(block, &x, pass)?;
@@ -202,6 +210,7 @@ impl Residual {
         builder: &Builder,
         inputs: usize,
         convolutions: &[(usize, usize, usize)],
+        mut size: [usize; 2],
         last_gamma: f64,
     ) -> Result<Self> {
         let (mut layers, mut channels) = (Vec::new(), inputs);
@@ -210,14 +219,15 @@ impl Residual {
             let names = [format!("conv{}", i + 1), format!("bn{}", i + 1)];
             let [conv_builder, norm_builder] = names.map(|name| builder.pp(name));
             let shape = conv(channels, outputs, kernel, stride);
-            layers.push(ConvNorm::new(&conv_builder, &norm_builder, shape, gamma)?);
+            size = strided(size, stride);
+            layers.push(ConvNorm::new(&conv_builder, &norm_builder, shape, size, gamma)?);
             channels = outputs;
         }
         let stride = convolutions.iter().map(|&(_, _, stride)| stride).product();
         let downsample = if stride != 1 || inputs != channels {
             let builder = builder.pp("downsample");
             let shape = conv(inputs, channels, 1, stride);
-            Some(ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, 1.0)?)
+            Some(ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, 1.0)?)
         } else {
             None
         };
@@ -247,11 +257,18 @@ struct ConvNorm {
 }
 
 impl ConvNorm {
-    fn new(conv: &Builder, norm: &Builder, shape: ConvShape, gamma: f64) -> Result<Self> {
+    /// Height and width of what comes out are `size`.
+    fn new(
+        conv: &Builder,
+        norm: &Builder,
+        shape: ConvShape,
+        size: [usize; 2],
+        gamma: f64,
+    ) -> Result<Self> {
         let init = Init::he_fan_out(&shape.weight());
         Ok(Self {
             conv: Conv2d::without_bias(conv, shape, init)?,
-            norm: BatchNorm2d::new(norm, shape.outputs, gamma)?,
+            norm: BatchNorm2d::new(norm, shape.outputs, size.iter().product(), gamma)?,
         })
     }
 
@@ -264,6 +281,11 @@ impl ConvNorm {
     ) -> Result<Tensor> {
         self.norm.after(&self.conv, x, residual, activation, pass)
     }
+}
+
+/// Height and width after a [`conv`] or a pooling.
+fn strided(size: [usize; 2], stride: usize) -> [usize; 2] {
+    size.map(|length| length.div_ceil(stride))
 }
 
 /// A convolution that keeps the size, but for its stride.

@@ -22,12 +22,14 @@ pub struct BatchNorm2d {
 
 impl BatchNorm2d {
     /// Registers `weight` (all `gamma`), `bias` (0), `running_mean` (0), `running_var` (1),
-    /// `num_batches_tracked`.
+    /// `num_batches_tracked`. Each channel has `rows` values in one sample: height times width of an image, one of a
+    /// vector; so a plan knows whether a pass has enough of them.
     ///
     /// # Errors
     ///
     /// A name is taken, or the device is out of memory.
-    pub fn new(builder: &Builder, channels: usize, gamma: f64) -> Result<Self> {
+    pub fn new(builder: &Builder, channels: usize, rows: usize, gamma: f64) -> Result<Self> {
+        builder.needs_statistics_of(rows);
         Ok(Self {
             weight: builder.param("weight", &[channels], Init::Constant(gamma))?,
             bias: builder.param("bias", &[channels], Init::Constant(0.0))?,
@@ -113,7 +115,7 @@ mod tests {
     #[test]
     fn running_statistics_follow_pytorch_and_only_when_asked() -> Result<()> {
         let builder = Builder::new(1);
-        let norm = BatchNorm2d::new(&builder, 1, 1.0)?;
+        let norm = BatchNorm2d::new(&builder, 1, 4, 1.0)?;
         let params = builder.finish();
         // torch.nn.BatchNorm2d(1) over [1, 2, 3, 6]: mean 3, unbiased variance 14/3.
         let x = Tensor::new(&[1f32, 2.0, 3.0, 6.0], &Device::Cpu)?.reshape((1, 2, 2, 1))?;

@@ -22,6 +22,7 @@ pub struct Params {
     buffers: Vec<Buffer>,
     counters: Vec<Counter>,
     aliases: Vec<(String, Param)>,
+    least_rows: Option<usize>,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -225,6 +226,12 @@ impl Params {
         &self.aliases
     }
 
+    /// Values per channel in one sample where a layer takes statistics over a batch (`BatchNorm2d`), the fewest of all such
+    /// layers; `None` if there is none.
+    pub fn least_rows(&self) -> Option<usize> {
+        self.least_rows
+    }
+
     /// Number of trainable elements.
     pub fn elem_count(&self) -> usize {
         self.parameters.iter().map(Param::elem_count).sum()
@@ -390,6 +397,12 @@ impl Builder {
         let counter = Counter(Arc::new((self.name(name), AtomicI64::new(0))));
         lock(&self.params).counters.push(counter.clone());
         counter
+    }
+
+    /// Says that a layer takes statistics over a batch in which each channel of a sample has `rows` values.
+    pub fn needs_statistics_of(&self, rows: usize) {
+        let mut params = lock(&self.params);
+        params.least_rows = Some(params.least_rows.map_or(rows, |least| least.min(rows)));
     }
 
     /// All that was registered through this builder and its children.

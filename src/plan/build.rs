@@ -4,7 +4,7 @@ use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
     BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, capture, data, distributed,
-    keep, length, loss, model, optimizer, precision, schedule, transforms,
+    keep, length, loss, model, optimizer, precision, schedule, statistics, transforms,
 };
 use crate::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -106,6 +106,9 @@ impl Plan {
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         };
+        if !statistics::suffice(&plan) {
+            return Err(Problems::new(vec![statistics::refused(loaded, &plan)]));
+        }
         let asked = plan.cuda_graph == Some(true);
         match capture::obstacle(&plan).filter(|_| asked) {
             Some(why) => Err(Problems::new(vec![capture::refused(loaded, why)])),
@@ -177,7 +180,7 @@ impl Plan {
     }
 
     /// The same steps in smaller passes: each holds half of the samples (or the next smaller part that divides them),
-    /// and there are as many more of them. `None` if a pass is one sample.
+    /// and there are as many more of them. `None` if a pass is one sample, or would have too few for BatchNorm.
     #[must_use]
     pub fn in_smaller_passes(&self) -> Option<Self> {
         let (size, passes) = (self.batch.size.get(), self.batch.accumulation.get());
@@ -186,7 +189,7 @@ impl Plan {
         plan.batch.size = BatchSize::new(size / parts)?;
         plan.batch.accumulation = AccumulationSteps::new(passes.checked_mul(parts)?)?;
         plan.val_batch_size = plan.val_batch_size.min(plan.batch.size);
-        Some(plan)
+        statistics::suffice(&plan).then_some(plan)
     }
 
     /// Number of ranks.

@@ -66,6 +66,9 @@ pub struct ModelFacts {
     pub parameters: Vec<(String, Vec<usize>)>,
     /// Buffers in registration order: name and shape.
     pub buffers: Vec<(String, Vec<usize>)>,
+    /// Values per channel in one sample where a layer takes statistics over a batch (BatchNorm), the fewest of all such
+    /// layers; `None` if there is none.
+    pub least_rows: Option<usize>,
 }
 
 impl ModelFacts {

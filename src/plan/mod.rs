@@ -26,6 +26,7 @@ mod rank;
 mod schedule;
 mod shapes;
 mod show;
+mod statistics;
 mod transforms;
 
 use std::collections::BTreeMap;

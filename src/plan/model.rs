@@ -69,6 +69,9 @@ pub struct ModelPlan {
     pub n_tensors: usize,
     /// Elements of buffers (running statistics).
     pub n_buffer_elements: usize,
+    /// Values per channel in one sample where a layer takes statistics over a batch, the fewest; `None` if none does.
+    #[serde(default)]
+    pub least_rows: Option<usize>,
 }
 
 /// Sizes of a transformer; each model uses those that `defaults.toml` names for it.
@@ -204,6 +207,7 @@ pub(crate) fn decide(
         n_parameters: 0,
         n_tensors: 0,
         n_buffer_elements: 0,
+        least_rows: None,
     })
 }
 
@@ -316,6 +320,7 @@ impl ModelPlan {
         self.n_parameters = facts.lengths().sum();
         self.n_tensors = facts.parameters.len();
         self.n_buffer_elements = facts.buffer_elements();
+        self.least_rows = facts.least_rows;
         self
     }
 }

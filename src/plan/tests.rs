@@ -179,11 +179,17 @@ fn describe(model: &ModelPlan) -> Result<ModelFacts, String> {
             tensor("fc2.bias", &[model.outputs]),
         ],
         buffers: vec![tensor("bn.running_mean", &[100]), tensor("bn.running_var", &[100])],
+        least_rows: None,
     })
 }
 
 fn plan(text: &str, overrides: &[&str], facts: &Facts) -> Result<Plan, Problems> {
     Plan::new(&read(text, overrides), facts, &describe)
+}
+
+/// A plan to change.
+pub(super) fn small() -> Plan {
+    good(PRICES, &[], &prices())
 }
 
 #[track_caller]
@@ -574,4 +580,25 @@ proptest::proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_pass_too_small_for_batch_norm_is_refused_where_it_is_asked_for() {
+    let mut facts = prices();
+    facts.data.n_train = 49;
+    let describe = |model: &ModelPlan| {
+        describe(model).map(|found| ModelFacts { least_rows: Some(1), ..found })
+    };
+    let page = |changes: &[&str]| {
+        let changes = [&["distributed.devices=1"], changes].concat();
+        match Plan::new(&read(PRICES, &changes), &facts, &describe) {
+            Ok(_) => "accepted".to_owned(),
+            Err(problems) => problems.page(false, 100),
+        }
+    };
+    let whole = ["train.global_batch_size=16", "data.drop_last=true"];
+    assert_eq!(page(&whole), "accepted");
+    assert_eq!(page(&["train.global_batch_size=10", "data.drop_last=false"]), "accepted");
+    insta::assert_snapshot!(page(&["train.global_batch_size=16", "data.drop_last=false"]));
+    insta::assert_snapshot!(page(&["train.global_batch_size=1"]));
 }

@@ -70,6 +70,7 @@ pub(crate) fn model_plan(
         n_parameters: 0,
         n_tensors: 0,
         n_buffer_elements: 0,
+        least_rows: None,
     }
 }
 

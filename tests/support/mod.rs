@@ -114,6 +114,7 @@ fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
         n_parameters: 0,
         n_tensors: 0,
         n_buffer_elements: 0,
+        least_rows: None,
     }
 }
 

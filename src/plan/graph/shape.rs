@@ -58,7 +58,7 @@ impl Flow {
     }
 
     /// Vectors of features in one sample.
-    pub(super) fn rows(self) -> usize {
+    pub fn rows(self) -> usize {
         match self {
             Self::Image([_, height, width]) => height * width,
             Self::Sequence([steps, _]) | Self::Tokens(steps) => steps,
