@@ -22,18 +22,19 @@ pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String
     }
     let width = places.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     lines.extend(places.iter().map(|(what, path)| format!("{what:<width$}  {}", path.display())));
-    match finished.reason {
-        Reason::Stopped | Reason::Abandoned => {
-            lines.push(format!("continue with: ddprun resume {run}"));
-        }
-        Reason::OutOfTime => {
-            lines.push(format!(
-                "continue with a longer `train.time`: ddprun resume {run} train.time=..."
-            ));
-        }
-        Reason::Completed | Reason::EarlyStopped => {}
-    }
+    lines.extend(
+        remedy(finished.reason).map(|more| format!("continue with: ddprun resume {run}{more}")),
+    );
     escape(&lines.join("\n")).into_owned()
+}
+
+/// What the command that continues a run needs beside the run, if it can go on.
+fn remedy(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::Stopped | Reason::Abandoned => Some(""),
+        Reason::OutOfTime => Some(" train.time=..."),
+        Reason::Completed | Reason::EarlyStopped => None,
+    }
 }
 
 fn ending(finished: &Finished) -> String {
@@ -107,10 +108,15 @@ mod tests {
     #[test]
     fn the_last_line_of_a_run_that_was_stopped_continues_it() {
         let places = vec![("best", "checkpoints/shapes/r/best".into())];
-        for reason in [Reason::OutOfTime, Reason::Stopped, Reason::Abandoned] {
+        let last = |reason| {
             let text = summary(&Finished { reason, ..examples::finished() }, "r-1", &places);
-            assert_eq!(text.lines().last(), Some("continue with: ddprun resume r-1"));
+            text.lines().last().unwrap().to_owned()
+        };
+        for reason in [Reason::Stopped, Reason::Abandoned] {
+            assert_eq!(last(reason), "continue with: ddprun resume r-1");
         }
+        let longer = "continue with: ddprun resume r-1 train.time=...";
+        assert_eq!(last(Reason::OutOfTime), longer);
         let over = Finished { reason: Reason::EarlyStopped, ..examples::finished() };
         assert!(!summary(&over, "r-1", &places).contains("resume"));
     }
