@@ -221,7 +221,8 @@ impl Reduce for Reducer {
         let vars: Vec<_> = params.iter().map(Param::var).collect::<Result<_, _>>()?;
         self.gradients(|gradients| {
             change_all(&vars, |values| {
-                let all = values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
+                let all =
+                    values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
                 update.apply(all.map(|((((values, gradient), moments), param), &count)| Part {
                     values,
                     gradient,

@@ -320,7 +320,8 @@ impl ModelPlan {
         self.n_parameters = facts.lengths().sum();
         self.n_tensors = facts.parameters.len();
         self.n_buffer_elements = facts.buffer_elements();
-        self.least_rows = facts.least_rows;
+        // A backbone that keeps its running statistics takes none of the batch.
+        self.least_rows = facts.least_rows.filter(|_| !self.backbone_in_eval());
         self
     }
 }
