@@ -413,7 +413,7 @@ fn a_last_step_that_leaves_ranks_without_samples_has_the_same_bits_at_any_world_
     check_same_bits("resnet8", &IMAGE, ending_with(1));
     check_same_bits("mlp", &[10], |plan| {
         ending_with(1)(plan);
-        plan.ema = Some(EmaPlan { decay: 0.9, power: None });
+        plan.ema = Some(EmaPlan { decay: 0.9, power: None, use_buffers: false });
         plan.precision = Precision::Fp16;
         plan.scaler = Some(SCALER);
     });
