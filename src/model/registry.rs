@@ -417,7 +417,9 @@ pub(super) mod tests {
     fn a_model_says_how_few_values_its_batch_norms_see_in_a_sample() {
         let vector = Flow::Vector(4);
         let norm = LayerOp::BatchNorm;
-        let norm = LayerPlan { path: "bn".to_owned(), op: norm, input: vector, output: vector };
+        let path = "bn".to_owned();
+        let (input, output) = (vector, vector);
+        let norm = LayerPlan { path, draws: None, op: norm, input, output };
         let graph = ModelPlan { layers: vec![norm], ..plan("graph", &[4], 4) };
         let mut cifar = plan("resnet18", &[3, 8, 8], 5);
         cifar.stem = Stem::Cifar;

@@ -188,7 +188,11 @@ mod tests {
             local_rank: 0,
             nodes: 1,
         };
-        let model = ModelFacts { parameters: vec![("w".to_owned(), vec![1])], buffers: vec![] };
+        let model = ModelFacts {
+            parameters: vec![("w".to_owned(), vec![1])],
+            buffers: vec![],
+            least_rows: None,
+        };
         Plan::new(&loaded, &facts, &|_| Ok(model.clone()))
             .map_err(|problems| problems.page(false, 80))
     }
