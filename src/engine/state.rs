@@ -60,7 +60,6 @@ pub struct EpochSums {
     /// Samples.
     pub samples: u64,
     /// Samples that could not be read, so that others were taken in their place.
-    #[serde(default)]
     pub unreadable: u64,
 }
 
@@ -75,15 +74,17 @@ struct SavedSums {
     #[serde(default)]
     answers: u64,
     samples: u64,
+    #[serde(default)]
+    unreadable: u64,
 }
 
 impl From<SavedSums> for EpochSums {
     fn from(saved: SavedSums) -> Self {
-        let SavedSums { loss, weight, steps, correct, answers, samples } = saved;
+        let SavedSums { loss, weight, steps, correct, answers, samples, unreadable } = saved;
         // In the middle of an epoch all steps are as large.
         let old = || (loss * samples as f64 / steps.max(1) as f64, samples as f64);
         let (loss, weight) = weight.map_or_else(old, |weight| (loss, weight));
-        Self { loss, weight, correct, answers, samples }
+        Self { loss, weight, correct, answers, samples, unreadable }
     }
 }
 
