@@ -74,6 +74,19 @@ impl Error {
         matches!(self, Self::Io { reason, .. } if matches!(reason.kind(), StorageFull | QuotaExceeded))
     }
 
+    /// Whether a link could not be made because the file system has none, or because its name is taken.
+    pub fn is_without_links(&self) -> bool {
+        let has_none = |reason: &io::Error| {
+            reason.raw_os_error() == Some(libc::EPERM)
+                || reason.kind() == io::ErrorKind::Unsupported
+        };
+        match self {
+            Self::Io { operation: "create the link", reason, .. } => has_none(reason),
+            Self::NotALink { .. } => true,
+            _ => false,
+        }
+    }
+
     /// A closure that adds `operation` and `path` to an error of the operating system.
     pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |reason| Self::Io { operation, path: path.to_owned(), reason }
@@ -158,6 +171,37 @@ pub fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
         return Err(Error::io("replace the link", link)(reason));
     }
     Ok(())
+}
+
+/// Gives a folder another name, which nothing has, beside its own; on disk when it returns.
+///
+/// # Errors
+///
+/// Something has the name, or the folder cannot be renamed.
+pub fn rename_folder(from: &Path, to: &Path) -> Result<(), Error> {
+    calls::rename(from, to).map_err(Error::io("rename to", to))?;
+    sync_parent(to)
+}
+
+/// Makes now the time at which a file was last changed.
+///
+/// # Errors
+///
+/// The file is not this user's.
+pub fn touch(path: &Path) -> Result<(), Error> {
+    let touched = File::options().append(true).open(path);
+    touched
+        .and_then(|file| file.set_modified(std::time::SystemTime::now()))
+        .map_err(Error::io("touch", path))
+}
+
+/// Removes a file.
+///
+/// # Errors
+///
+/// It cannot be removed.
+pub fn remove_file(path: &Path) -> Result<(), Error> {
+    calls::remove_file(path).map_err(Error::io("remove", path))
 }
 
 /// Removes a folder: under its name it is whole or gone, also when the power goes.

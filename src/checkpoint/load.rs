@@ -10,11 +10,11 @@ use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest, Part};
 use crate::checkpoint::retention::{self, Entry};
 use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{self, contents, open_whole};
-use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries};
+use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links};
 use crate::engine::TrainState;
 use crate::nn::Params;
 use crate::optim::Moments;
-use crate::plan::Plan;
+use crate::plan::{CheckpointPlan, Plan};
 
 /// First part of the names of averaged weights.
 const AVERAGE: &str = "ema";
@@ -52,7 +52,8 @@ pub struct Restored {
     pub passed_over: Vec<String>,
 }
 
-/// All checkpoints of `folder`, oldest first.
+/// All checkpoints of `folder`, oldest first. Where a copy of the run has folders instead of links, one that is there
+/// under no other name counts too.
 ///
 /// # Errors
 ///
@@ -69,8 +70,29 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
             found.push(Found { manifest: manifest::read(&path), step, path });
         }
     }
+    for path in links::copies(folder) {
+        let Ok(manifest) = manifest::read(&path) else { continue };
+        if !found.iter().any(|found| found.step == manifest.step) {
+            found.push(Found { step: manifest.step, manifest: Ok(manifest), path });
+        }
+    }
     found.sort_by_key(|found| found.step);
     Ok(found)
+}
+
+/// The best checkpoint of `folder`, by its manifests; `None` where no best one is kept, or none was evaluated.
+///
+/// # Errors
+///
+/// The folder cannot be read, or the checkpoint is damaged.
+pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Error> {
+    if plan.keep_best == 0 {
+        return Ok(None);
+    }
+    let entries = ranked_by(&plan.monitor, folder, u64::MAX)?;
+    let Some(best) = retention::best(plan, &entries) else { return Ok(None) };
+    let mut all = all(folder)?.into_iter();
+    all.find(|found| found.step == best.step).map(|found| open(&found.path)).transpose()
 }
 
 /// The newest checkpoint of `folder` of which every byte is what was written.

@@ -7,7 +7,7 @@
 //!
 //! A checkpoint is written under another name, synced and renamed; the manifest holds the size and the BLAKE3
 //! hash of each tensor. The links are hints for people: what counts on resume is the newest folder whose
-//! files are what its manifest says.
+//! files are what its manifest says, and the best one is that of the best manifest.
 //!
 //! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the copy.
 
@@ -15,6 +15,7 @@ mod adapters;
 mod compare;
 mod copied;
 mod entries;
+mod links;
 mod load;
 mod manifest;
 mod retention;
@@ -27,8 +28,8 @@ pub use adapters::{merged, peft, peft_config};
 pub use compare::Difference;
 pub use copied::Snapshot;
 pub use load::{
-    Found, Opened, Restored, all, averaged_model, is_checkpoint, model, newest, open, restore,
-    restore_newest, verify,
+    Found, Opened, Restored, all, averaged_model, best, is_checkpoint, model, newest, open,
+    restore, restore_newest, verify,
 };
 pub use manifest::{Damage, FileEntry, Manifest, Part};
 pub(crate) use save::name;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::checkpoint::copied::{Copied, FileCopy, Snapshot};
 use crate::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, Part};
 use crate::checkpoint::retention;
-use crate::checkpoint::{Error, FORMAT, load};
+use crate::checkpoint::{Error, FORMAT, links, load};
 use crate::event::Saved;
 use crate::failpoint;
 use crate::files::{self, NewFile};
@@ -79,6 +79,7 @@ impl Destination {
     /// Does what was left to do for the checkpoint of `step`, from which a run continues: whoever wrote it may have been
     /// killed before the links were moved, and it may be the last of the run.
     pub(crate) fn settle(&self, step: u64) -> Result<(), Error> {
+        links::heal(&self.folder)?;
         if self.folder.join(name(step)).is_dir() {
             self.tidy(step)?;
         }
@@ -87,11 +88,13 @@ impl Destination {
 
     /// Moves the links and deletes what is not kept. Returns whether `step`, just written, is the best.
     fn tidy(&self, step: u64) -> Result<bool, Error> {
-        let entries = load::ranked_by(&self.plan.monitor, &self.folder, step)?;
+        let mut entries = load::ranked_by(&self.plan.monitor, &self.folder, step)?;
+        // A damaged copy under another name has no place among them.
+        entries.retain(|entry| self.folder.join(name(entry.step)).is_dir());
         let best = retention::best(&self.plan, &entries).map(|best| best.step);
-        self.link("latest", step)?;
+        links::link(&self.folder, "latest", step)?;
         if let Some(best) = best {
-            self.link("best", best)?;
+            links::link(&self.folder, "best", best)?;
         }
         files::sync(&self.folder)?;
         failpoint::reach("checkpoint.rotate");
@@ -99,14 +102,6 @@ impl Destination {
             files::remove_folder(&self.folder.join(name(step)))?;
         }
         Ok(best == Some(step))
-    }
-
-    /// Swaps `latest` and, for those who know the seeds' names, `checkpoint_latest`.
-    fn link(&self, kind: &str, step: u64) -> Result<(), Error> {
-        let target = self.folder.join(name(step));
-        files::swap_link(&self.folder.join(kind), &target)?;
-        failpoint::reach("checkpoint.link");
-        Ok(files::swap_link(&self.folder.join(format!("checkpoint_{kind}")), &target)?)
     }
 }
 

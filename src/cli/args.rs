@@ -35,7 +35,7 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again, or the results of a sweep.
     Report {
-        /// Run or sweep folder, or its name; the newest run if absent.
+        /// Run or sweep folder, its name, or as much of a run's id as no other begins with; the newest run if absent.
         run: Option<String>,
     },
     /// Inspect, verify or export checkpoints.
@@ -166,9 +166,15 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
-    /// Run folder or its name (the newest run if absent), then changes.
+    /// Run folder, its name, or as much of its id as no other begins with (the newest run if absent), then changes.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub(crate) words: Vec<String>,
+    /// Continue with data other than those that the run began with, as far as its model can.
+    #[arg(long, alias = "accept_changed_data")]
+    pub(crate) accept_changed_data: bool,
+    /// Begin again at the first step, where the run's checkpoints are gone.
+    #[arg(long, alias = "from_scratch")]
+    pub(crate) from_scratch: bool,
     #[command(flatten)]
     pub(crate) launch: Launch,
 }
@@ -177,8 +183,8 @@ pub(crate) struct ResumeArgs {
 #[command(after_help = "Examples:\n  ddprun eval\n  ddprun eval quickstart --latest\n  \
     ddprun eval --weights weights/resnet18.safetensors experiments/resnet.toml data.val_dir=data/other")]
 pub(crate) struct EvalArgs {
-    /// Run folder, or its name; of a sweep the best trial; the newest run if absent. With `--weights` an experiment
-    /// file.
+    /// Run folder, its name, or as much of its id as no other begins with; of a sweep the best trial; the newest run if
+    /// absent. With `--weights` an experiment file.
     #[arg(value_name = "RUN | EXPERIMENT")]
     pub(crate) run: Option<String>,
     /// With `--weights`: changes of the experiment.
@@ -197,7 +203,8 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SampleArgs {
-    /// Run folder, or its name; of a sweep the best trial; the newest run if absent.
+    /// Run folder, its name, or as much of its id as no other begins with; of a sweep the best trial; the newest run if
+    /// absent.
     pub(crate) run: Option<String>,
     /// Start of the text: characters, or token ids if the data are tokens. For a policy: the last observations, oldest
     /// first, as numbers; without them it acts in the simulation of its data.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
 use crate::cli::evaluate::checkpoint_of;
-use crate::cli::prepare::{Description, find_best_run};
+use crate::cli::kept::{Description, enter_best_run, find_run};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::model::peft;
@@ -134,14 +134,25 @@ fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
 /// The adapters of the checkpoint's run, as its description says, and the folder of the weights that it started from.
 fn adapters(opened: &Opened) -> Result<(LoraPlan, Option<PathBuf>), Refusal> {
     let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
-    let run = real.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-    let model = find_best_run(run)?.plan.model;
+    let model = find_run(logs_of(&real).as_deref())?.plan.model;
     let without = || {
         let page = format!("error: `{}` has no adapters", opened.path.display());
         Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
     };
     let base = model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
     Ok((model.lora.ok_or_else(without)?, base))
+}
+
+/// The run of a checkpoint: its logs beside the folder of all checkpoints, or its id.
+fn logs_of(checkpoint: &Path) -> Option<String> {
+    let run = checkpoint.parent()?;
+    let id = run.file_name()?;
+    let beside = || {
+        let name = run.parent()?;
+        Some(name.parent()?.parent()?.join("logs").join(name.file_name()?).join(id))
+    };
+    let logs = beside().filter(|logs| logs.is_dir());
+    Some(logs.unwrap_or_else(|| id.into()).to_string_lossy().into_owned())
 }
 
 fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
@@ -157,12 +168,13 @@ fn one_meant(word: &str, latest: bool) -> Result<Opened, Refusal> {
     if checkpoint::is_checkpoint(path) {
         return checkpoint::open(path).map_err(|error| unusable(&error));
     }
-    let folder = if in_folder(path)?.is_empty() {
-        run_of(Some(word))?.run.checkpoints
-    } else {
-        path.to_owned()
-    };
-    checkpoint_of(&folder, latest)
+    if in_folder(path)?.is_empty() {
+        return checkpoint_of(&run_of(Some(word))?, latest);
+    }
+    let best = path.join("best");
+    let newest = latest || !best.is_dir();
+    let opened = if newest { checkpoint::newest(path) } else { checkpoint::open(&best) };
+    opened.map_err(|error| unusable(&error))
 }
 
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those of the
@@ -201,8 +213,8 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Refusal> {
 
 /// The run that `word` names, or what else it could have named.
 fn run_of(word: Option<&str>) -> Result<Description, Refusal> {
-    let Some(word) = word else { return find_best_run(None) };
-    find_best_run(Some(word)).map_err(|refusal| {
+    let Some(word) = word else { return enter_best_run(None) };
+    enter_best_run(Some(word)).map_err(|refusal| {
         if refusal.code != exit::REFUSED {
             return refusal;
         }

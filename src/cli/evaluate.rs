@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
-use crate::cli::prepare::{ALONE, find_best_run, generate, prepare};
+use crate::cli::kept::{Description, enter_best_run};
+use crate::cli::prepare::{ALONE, generate, prepare};
 use crate::cli::{Refusal, to_stdout};
 use crate::event::Event;
 use crate::model::Registry;
@@ -16,11 +17,11 @@ use crate::record::text::metric;
 use crate::record::{Context, line, say};
 use crate::worker::{self, exit};
 
-/// The best checkpoint in a run's folder of them; the newest if it is asked for or no best one is kept.
-pub(crate) fn checkpoint_of(folder: &Path, latest: bool) -> Result<Opened, Refusal> {
-    let best = folder.join("best");
-    let newest = latest || !best.exists();
-    let opened = if newest { checkpoint::newest(folder) } else { checkpoint::open(&best) };
+/// The best checkpoint of a run; the newest if it is asked for or no best one is kept.
+pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<Opened, Refusal> {
+    let (folder, plan) = (&description.run.checkpoints, &description.plan.checkpoint);
+    let best = if latest { Ok(None) } else { checkpoint::best(folder, plan) };
+    let opened = best.and_then(|best| best.map_or_else(|| checkpoint::newest(folder), Ok));
     opened.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))
 }
 
@@ -31,8 +32,8 @@ pub(crate) fn evaluate(args: &EvalArgs, registry: &Registry) -> Result<u8, Refus
         let head = format!("{}\n", weights.display());
         return print(args, &metrics, &head, json!({ "weights": weights, "metrics": metrics }));
     }
-    let description = find_best_run(args.run.as_deref())?;
-    let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
+    let description = enter_best_run(args.run.as_deref())?;
+    let opened = checkpoint_of(&description, args.latest)?;
     let measured = worker::evaluate(&description.plan, Some(&opened), registry);
     let metrics = told(measured.map_err(failed)?);
     let step = opened.state.step;

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::cli::args::PlanArgs;
-use crate::cli::prepare::{Prepared, find_run, find_sweep, prepare};
+use crate::cli::kept::enter_run;
+use crate::cli::named::find_sweep;
+use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::{Refusal, sweep, to_stdout};
 use crate::engine::{self, Needs};
 use crate::launch::Role;
@@ -46,7 +48,7 @@ pub(crate) fn report(run: Option<&str>) -> Result<u8, Refusal> {
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         return sweep::show_status(&folder, false);
     }
-    let description = find_run(run)?;
+    let description = enter_run(run)?;
     let page = report::write(&description.run.logs, &description.plan.checkpoint)
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stdout(&page)

@@ -135,7 +135,7 @@ fn owned_or_joined(
     folders: &RunFolders,
     asked: &Asked,
 ) -> Result<OwnedRun, Refusal> {
-    owned.map_or_else(|| join_run(folders.clone(), &asked.prepared), Ok)
+    owned.map_or_else(|| join_run(folders.clone(), &asked.prepared, asked.other_data()), Ok)
 }
 
 fn apart(error: MeetError<Refusal>) -> Refusal {

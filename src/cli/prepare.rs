@@ -3,19 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use serde::{Deserialize, Serialize};
-
+use crate::cli::kept::{self, OtherData};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::DataKind;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
+use crate::data::Fingerprint;
 use crate::files::RunLock;
 use crate::launch::Role;
 use crate::model::{self, Registry};
 use crate::plan::{Facts, GpuFacts, LossKind, Memory, Plan, RunFolders, Shapes};
-use crate::record::{DESCRIPTION, Environment, RESOLVED};
+use crate::record::Environment;
 use crate::units::{Bytes, WorldSize};
 use crate::worker::exit;
-use crate::{collective, data, failpoint, files, ops, record, report, sweep, worker};
+use crate::{collective, data, failpoint, files, ops, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -239,14 +239,18 @@ pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
         checkpoints: plan.checkpoint.dir.join(&plan.name).join(&id),
         id,
     };
-    own_run(folders, prepared)
+    own_run(folders, prepared, OtherData::Refused)
 }
 
-/// Takes possession of a run's folders and writes down what was asked and what was decided:
-/// `experiment.toml` as written, `resolved.toml` with everything filled in, `run.json`,
-/// `environment.json`.
-pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
-    generate(prepared)?;
+/// Takes possession of a run's folders and writes down what was asked, decided and found ([`kept`]), and what the
+/// machine is. A run that goes on does so with the data that it began with, unless `other` are accepted.
+pub(crate) fn own_run(
+    folders: RunFolders,
+    prepared: &Prepared,
+    other: OtherData,
+) -> Result<OwnedRun, Refusal> {
+    let start = begin(prepared)?;
+    kept::compare_data(&folders, &start, other)?;
     files::create_writable_folder(&folders.checkpoints).map_err(unwritable)?;
     files::create_writable_folder(&folders.logs).map_err(|error| {
         // Only an empty folder goes: checkpoints of an earlier start stay.
@@ -256,21 +260,35 @@ pub(crate) fn own_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedR
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
-    describe(prepared, &folders, &resolved(prepared)?).map_err(unwritable)?;
+    kept::describe(&folders, &start).map_err(unwritable)?;
     let environment = describe_environment(folders.logs.clone());
     Ok(OwnedRun { folders, environment, _lock: Some(lock) })
 }
 
 /// This machine's folder in a run that another machine has made: the logs of its ranks, and what the run is. The two may
 /// be one folder on a shared file system.
-pub(crate) fn join_run(folders: RunFolders, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
-    generate(prepared)?;
+pub(crate) fn join_run(
+    folders: RunFolders,
+    prepared: &Prepared,
+    other: OtherData,
+) -> Result<OwnedRun, Refusal> {
+    let start = begin(prepared)?;
+    kept::compare_data(&folders, &start, other)?;
     files::create_writable_folder(&folders.logs).map_err(unwritable)?;
-    if !folders.logs.join(DESCRIPTION).exists() {
-        // So that the run can be resumed on this machine too.
-        describe(prepared, &folders, &resolved(prepared)?).map_err(unwritable)?;
+    if files::lock_holder(&folders.logs).is_none() {
+        // The folder is this machine's own: so that the run can be resumed on it too.
+        kept::describe(&folders, &start).map_err(unwritable)?;
     }
     Ok(OwnedRun { folders, environment: None, _lock: None })
+}
+
+/// What this start writes down; generated data are there when it returns.
+fn begin(prepared: &Prepared) -> Result<kept::Start<'_>, Refusal> {
+    generate(prepared)?;
+    let data = Fingerprint::of(&prepared.facts.data)
+        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
+    let (source, plan) = (prepared.loaded.path.as_path(), &prepared.plan);
+    Ok(kept::Start { source, resolved: resolved(prepared)?, plan, data })
 }
 
 /// Describes the machine beside the start of the ranks, which do not need it. A description that cannot be
@@ -302,115 +320,6 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
 pub(crate) fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
     config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))
-}
-
-fn describe(prepared: &Prepared, folders: &RunFolders, resolved: &str) -> Result<(), files::Error> {
-    let logs = &folders.logs;
-    let source = logs.join("experiment.toml");
-    match std::fs::read(&prepared.loaded.path) {
-        Ok(text) if !source.exists() => files::write_atomic(&source, &text)?,
-        // On a resume the file of the first start stays; `resolved.toml` holds the truth.
-        _ => {}
-    }
-    let plan = prepared.plan.clone();
-    let description = Description { format: FORMAT, run: folders.clone(), plan };
-    let text = serde_json::to_vec_pretty(&description).unwrap_or_default();
-    files::write_atomic(&logs.join(DESCRIPTION), &text)?;
-    // Last: a folder that has it is a run, which can be resumed.
-    files::write_atomic(&logs.join(RESOLVED), resolved.as_bytes())
-}
-
-/// Version of `run.json`.
-const FORMAT: u32 = 1;
-
-/// `run.json`: the folders and the plan of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Description {
-    format: u32,
-    pub(crate) run: RunFolders,
-    pub(crate) plan: Plan,
-}
-
-/// Where runs are looked for by their names.
-const LOGS: &str = "logs";
-
-/// The folder of the sweep that `word` names: its folder, or its name.
-pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {
-    let is_sweep = |folder: &PathBuf| folder.join(sweep::JOURNAL).is_file();
-    [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_sweep)
-}
-
-/// All sweeps, the one that was last written to at the end.
-fn sweeps() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(LOGS).into_iter().flatten().flatten();
-    let written = |folder: PathBuf| {
-        let journal = std::fs::metadata(folder.join(sweep::JOURNAL)).ok()?;
-        Some((journal.modified().ok()?, folder))
-    };
-    let mut found: Vec<_> = entries.filter_map(|entry| written(entry.path())).collect();
-    found.sort();
-    found.into_iter().map(|(_, folder)| folder).collect()
-}
-
-/// The run that `word` names; of a sweep its best trial, which is said.
-pub(crate) fn find_best_run(word: Option<&str>) -> Result<Description, Refusal> {
-    let Some(folder) = word.and_then(|word| find_sweep(Path::new(word))) else {
-        return find_run(word);
-    };
-    let story = sweep::status(&folder)
-        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, error.help()))?
-        .story;
-    let metric = &story.subject.metric;
-    let Some((best, value)) = sweep::best(&story.trials, story.subject.goal)
-        .and_then(|best| Some((best, best.value(story.subject.goal)?)))
-    else {
-        let page = format!(
-            "error: no trial of the sweep `{0}` has finished\n  do: name a trial, such as `{0}/{1}`",
-            folder.display(),
-            sweep::id(1)
-        );
-        return Err(Refusal::new(exit::REFUSED, page));
-    };
-    let run = folder.join(best.id());
-    to_stderr(&format!(
-        "the best of {} trials: `{}`, {metric} {}",
-        story.trials.len(),
-        run.display(),
-        record::text::metric(metric, value)
-    ));
-    describe_run(&run)
-}
-
-/// The run that `word` names: a run folder, an experiment's name (its newest run) or a run's id; without
-/// a word the newest run of all below `logs/`.
-pub(crate) fn find_run(word: Option<&str>) -> Result<Description, Refusal> {
-    let folder = report::find_run(Path::new(LOGS), word).map_err(|error| {
-        let help = match sweeps().last() {
-            Some(sweep) if word.is_none() => {
-                format!("`ddprun report {}` shows the newest sweep", sweep.display())
-            }
-            _ => "name a run folder, `logs/<name>/<time>-<id>`".to_owned(),
-        };
-        Refusal::of(exit::REFUSED, &error, Some(help))
-    })?;
-    describe_run(&folder)
-}
-
-/// The run whose logs are in `folder`.
-pub(crate) fn describe_run(folder: &Path) -> Result<Description, Refusal> {
-    let path = folder.join(DESCRIPTION);
-    let unusable = |why: String| {
-        let page = format!("error: `{}` cannot be used: {why}", path.display());
-        Refusal::new(exit::CHECKPOINT, page)
-    };
-    let bytes = std::fs::read(&path).map_err(|error| unusable(error.to_string()))?;
-    let description: Description =
-        serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
-    if description.format > FORMAT {
-        let found = description.format;
-        return Err(unusable(format!("it has format {found}; this ddprun reads up to {FORMAT}")));
-    }
-    Ok(description)
 }
 
 /// `20261120-134205-3f9a`: sorts by time, and two runs of one second differ.

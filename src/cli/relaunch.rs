@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::prepare::{
-    Description, Prepared, describe_run, refused, resolved, unwritable, vocabulary,
-};
+use crate::cli::kept::{Description, described, stored_experiment};
+use crate::cli::prepare::{Prepared, refused, resolved, unwritable, vocabulary};
 use crate::cli::{Refusal, to_stderr};
 use crate::config;
 use crate::files;
@@ -69,7 +68,7 @@ pub(crate) fn begun(
     let notes: Vec<_> = notes(&logs).filter(|(_, note)| note.asked == asked).collect();
     match choose(&again, &notes) {
         Choice::Of(launch, folder) => {
-            let Description { run, .. } = describe_run(folder)?;
+            let Description { run, .. } = described(folder)?;
             must_be_the_same(&run, prepared, registry)?;
             let restart = restart(launch);
             to_stderr(&format!("{restart}: continuing run {} from its newest checkpoint", run.id));
@@ -135,9 +134,7 @@ fn must_be_the_same(
     prepared: &Prepared,
     registry: &Registry,
 ) -> Result<(), Refusal> {
-    let path = run.logs.join(RESOLVED);
-    let before = std::fs::read_to_string(&path)
-        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    let (path, before) = stored_experiment(run)?;
     let load = |text: &str| {
         let loaded = config::load_text(&path, text, &[], &vocabulary(registry));
         loaded.map(|loaded| loaded.experiment).map_err(refused)

@@ -2,24 +2,20 @@
 
 use std::path::Path;
 
-use crate::cli::args::ResumeArgs;
-use crate::cli::prepare::{
-    Description, Origin, decide, find_run, find_sweep, refused, vocabulary, warn_about,
-};
+use crate::cli::args::{Launch, ResumeArgs};
+use crate::cli::going_on::{GoingOn, Gone};
+use crate::cli::kept::{Description, OtherData, enter_run, stored_experiment};
+use crate::cli::named::find_sweep;
+use crate::cli::prepare::{Origin, Prepared, decide, refused, vocabulary, warn_about};
 use crate::cli::train::{Asked, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::PrecisionChoice;
 use crate::config::{self, Change, Loaded};
 use crate::model::Registry;
-use crate::record::RESOLVED;
 use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refusal> {
-    start(&args.launch, |origin| prepare(args, origin, registry), registry)
-}
-
-fn prepare(args: &ResumeArgs, origin: Origin<'_>, registry: &Registry) -> Result<Asked, Refusal> {
     let (run, changes) = split(&args.words);
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         let page = format!(
@@ -29,10 +25,32 @@ fn prepare(args: &ResumeArgs, origin: Origin<'_>, registry: &Registry) -> Result
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    let description = find_run(run)?;
-    let before = load(&description, &[], registry)?;
-    let changes: Vec<String> = changes.into_iter().chain(args.launch.changes()).collect();
-    let mut now = load(&description, &changes, registry)?;
+    let mut launch = args.launch.clone();
+    // It is meant from here, and the run may be elsewhere.
+    let token = &mut launch.rendezvous.token_file;
+    *token = token.take().map(|file| std::path::absolute(&file).unwrap_or(file));
+    // Each rank of a foreign launcher goes there; those that do not see the run are told of it by the first.
+    let entered = enter_run(run);
+    let make = |origin: Origin<'_>| {
+        let description = entered?;
+        let prepared = prepare(&description, changes, (origin, &launch), registry)?;
+        let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
+        let gone = if args.from_scratch { Gone::FromScratch } else { Gone::Refused };
+        let going_on = Some(GoingOn { folders: description.run, data, gone });
+        Ok(Asked { prepared, going_on })
+    };
+    start(&launch, make, registry)
+}
+
+fn prepare(
+    description: &Description,
+    changes: Vec<String>,
+    (origin, launch): (Origin<'_>, &Launch),
+    registry: &Registry,
+) -> Result<Prepared, Refusal> {
+    let before = load(description, &[], registry)?;
+    let changes: Vec<String> = changes.into_iter().chain(launch.changes()).collect();
+    let mut now = load(description, &changes, registry)?;
     let changed = config::refuse_unsafe(&before.experiment, &now.experiment);
     for change in changed.map_err(|changes| refusal(&changes))? {
         to_stderr(&format!("changed: {change}"));
@@ -43,7 +61,7 @@ fn prepare(args: &ResumeArgs, origin: Origin<'_>, registry: &Registry) -> Result
     }
     let prepared = decide(now, origin, registry)?;
     warn_about(&prepared);
-    Ok(Asked { prepared, folders: Some(description.run) })
+    Ok(prepared)
 }
 
 /// The run, if the first word names one, and the changes.
@@ -60,9 +78,7 @@ fn load(
     changes: &[String],
     registry: &Registry,
 ) -> Result<Loaded, Refusal> {
-    let path = description.run.logs.join(RESOLVED);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    let (path, text) = stored_experiment(&description.run)?;
     config::load_text(&path, &text, changes, &vocabulary(registry)).map_err(refused)
 }
 

@@ -8,7 +8,7 @@ use clap::Parser;
 
 use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::evaluate::checkpoint_of;
-use crate::cli::prepare::find_best_run;
+use crate::cli::kept::enter_best_run;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::data::{self, Tokenizer};
 use crate::model::Registry;
@@ -17,10 +17,10 @@ use crate::worker::{self, Sampling, exit};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refusal> {
-    let description = find_best_run(args.run.as_deref())?;
+    let description = enter_best_run(args.run.as_deref())?;
     let plan = &description.plan;
     if let SourcePlan::Trajectories { .. } = plan.data.source {
-        let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
+        let opened = checkpoint_of(&description, args.latest)?;
         return policy::sample(args, plan, &opened, registry);
     }
     let words = Words::of(plan)?;
@@ -30,7 +30,7 @@ pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refus
             format!("error: `--temperature` must be greater than 0, not {}", args.temperature);
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    let opened = checkpoint_of(&description.run.checkpoints, args.latest)?;
+    let opened = checkpoint_of(&description, args.latest)?;
     let asked = Sampling {
         tokens: args.tokens,
         temperature: args.temperature,

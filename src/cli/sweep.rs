@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
+use crate::cli::kept::OtherData;
+use crate::cli::named::find_sweep;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, data_section, find_sweep, gpus, measure, own_run,
-    planned, refused, vocabulary,
+    ALONE, Prepared, check_weights, complete, data_section, gpus, measure, own_run, planned,
+    refused, vocabulary,
 };
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
@@ -214,7 +216,7 @@ impl Ddp<'_> {
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            match own_run(job.folders.clone(), &prepared) {
+            match own_run(job.folders.clone(), &prepared, OtherData::Refused) {
                 Ok(run) => run,
                 Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),
             }

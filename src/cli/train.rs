@@ -6,7 +6,9 @@ use std::path::Path;
 
 use crate::checkpoint;
 use crate::cli::args::{Launch, Run};
-use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, own_run, prepare, warn_about};
+use crate::cli::going_on::GoingOn;
+use crate::cli::kept::OtherData;
+use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, prepare, warn_about};
 use crate::cli::{Refusal, machines, relaunch, sample, to_stderr};
 use crate::files;
 use crate::launch::rank_env::Foreign;
@@ -25,7 +27,7 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
     let make = |origin: Origin<'_>| {
         let prepared = prepare(&path, &args.all_changes(), origin, registry)?;
         warn_about(&prepared);
-        Ok(Asked { prepared, folders: None })
+        Ok(Asked { prepared, going_on: None })
     };
     start(&args.launch, make, registry)
 }
@@ -33,8 +35,8 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
 /// What is to be run.
 pub(crate) struct Asked {
     pub(crate) prepared: Prepared,
-    /// Of the run that goes on; a new one has none yet.
-    pub(crate) folders: Option<RunFolders>,
+    /// The run that goes on; a new one has no folders yet.
+    pub(crate) going_on: Option<GoingOn>,
 }
 
 impl Asked {
@@ -42,17 +44,22 @@ impl Asked {
     /// has started its ranks again. Says whether it goes on.
     pub(crate) fn open(&self, registry: &Registry) -> Result<(OwnedRun, bool), Refusal> {
         let (prepared, launches) = (&self.prepared, launch::launch_ids());
-        let folders = match &self.folders {
-            Some(folders) => Some(folders.clone()),
-            None => relaunch::begun(prepared, &launches, registry)?,
+        let going_on = match &self.going_on {
+            Some(run) => Some(run.clone()),
+            None => relaunch::begun(prepared, &launches, registry)?.map(GoingOn::of),
         };
-        let goes_on = folders.is_some();
-        let run = match folders {
-            Some(folders) => own_run(folders, prepared)?,
+        let goes_on = going_on.is_some();
+        let run = match going_on {
+            Some(run) => run.own(prepared)?,
             None => open_run(prepared)?,
         };
         relaunch::note(&run.folders, &launches, prepared)?;
         Ok((run, goes_on))
+    }
+
+    /// What to do about data other than those that the run began with.
+    pub(crate) fn other_data(&self) -> OtherData {
+        self.going_on.as_ref().map_or(OtherData::Refused, |run| run.data)
     }
 }
 

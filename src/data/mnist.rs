@@ -152,6 +152,16 @@ fn same_count(path: &Path, labels: usize, images: usize) -> Result<(), Error> {
     })
 }
 
+/// The files of both splits.
+///
+/// # Errors
+///
+/// One is absent.
+pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let parts = ["train", "t10k"].into_iter().flat_map(|split| [(split, IMAGES), (split, LABELS)]);
+    parts.map(|(split, part)| find(dir, split, part)).collect()
+}
+
 /// The file of a part: in the folder itself or where torchvision puts it, with either spelling.
 fn find(dir: &Path, split: &str, (part, dimensions): Part) -> Result<PathBuf, Error> {
     let spellings = ["-idx", ".idx"].map(|dot| format!("{split}-{part}{dot}{dimensions}-ubyte"));

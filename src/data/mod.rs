@@ -17,6 +17,7 @@ mod csv;
 mod damaged;
 mod decode;
 mod error;
+mod fingerprint;
 mod forecast;
 #[cfg(test)]
 mod golden_images;
@@ -51,6 +52,7 @@ pub(crate) mod fuzzed;
 
 pub use control::push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
 pub use error::{Error, Fault, SampleError};
+pub use fingerprint::Fingerprint;
 pub use instructions::prompt;
 pub use speech::LogMel;
 pub use survey::{generate, survey};
@@ -172,21 +174,9 @@ pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
             (control::open(from, *chunk, ranges)?, Vec::new())
         }
     };
-    unchanged("the number of training samples", &plan.n_train, &splits.train.len())?;
-    unchanged("the number of validation samples", &plan.n_val, &splits.val.len())?;
+    let planned = Fingerprint::of_plan(plan);
     let n_test = splits.test.as_ref().map_or(0, |test| test.len());
-    unchanged("the number of test samples", &plan.n_test, &n_test)?;
-    unchanged("the list of classes", &plan.classes, &classes)?;
-    Ok(splits)
-}
-
-fn unchanged<T: PartialEq + std::fmt::Debug>(
-    what: &'static str,
-    planned: &T,
-    found: &T,
-) -> Result<(), Error> {
-    if planned == found {
-        return Ok(());
-    }
-    Err(Error::Changed { what, planned: format!("{planned:?}"), found: format!("{found:?}") })
+    let found = planned.counting([splits.train.len(), splits.val.len(), n_test], classes);
+    let differences = found.differences(&planned);
+    if differences.is_empty() { Ok(splits) } else { Err(Error::Changed { differences }) }
 }

@@ -11,7 +11,7 @@ use crate::plan::{
     Behaviour, Calendar, ChunkPlan, DataFacts, InstructionSource, SourcePlan, SplitRule,
 };
 
-/// Folder of generated shapes where the experiment names none.
+/// Folder of generated sets of shapes where the experiment names none.
 const SHAPES_DIR: &str = "data/shapes";
 
 /// Makes what the experiment wants generated, if it is not there yet. Other data is left alone.
@@ -23,13 +23,14 @@ pub fn generate(data: &Data, seed: u64) -> Result<(), Error> {
     if data.name != DataKind::Shapes {
         return Ok(());
     }
-    let (dir, parameters) = shapes_of(data, seed)?;
-    shapes::ensure(&dir, &parameters)
+    let (root, parameters) = shapes_of(data, seed)?;
+    shapes::ensure(&root, &parameters)
 }
 
+/// The folder that holds generated sets, and what this one is made from.
 fn shapes_of(data: &Data, seed: u64) -> Result<(PathBuf, shapes::Parameters), Error> {
-    let dir = data.dir.clone().unwrap_or_else(|| PathBuf::from(SHAPES_DIR));
-    Ok((dir, shapes::Parameters::new(data, seed)?))
+    let root = data.dir.clone().unwrap_or_else(|| PathBuf::from(SHAPES_DIR));
+    Ok((root, shapes::Parameters::new(data, seed)?))
 }
 
 /// Counts the samples and classes of both splits, and changes nothing: shapes that are still to be
@@ -48,9 +49,10 @@ pub fn survey(data: &Data, seed: u64, classify: bool) -> Result<DataFacts, Error
             survey_folders(train, val)
         }
         DataKind::Shapes => {
-            let (dir, parameters) = shapes_of(data, seed)?;
+            let (root, parameters) = shapes_of(data, seed)?;
+            let dir = parameters.folder(&root);
             let (train, val) = (dir.join("train"), dir.join("val"));
-            if shapes::is_ready(&dir, &parameters)? {
+            if shapes::is_ready(&root, &parameters)? {
                 return survey_folders(&train, &val);
             }
             let source = SourcePlan::ImageFolder { train, val };
@@ -262,6 +264,12 @@ mod tests {
         }
     }
 
+    /// The folder of the generated set.
+    fn set(data: &Data) -> PathBuf {
+        let (root, parameters) = shapes_of(data, 1).unwrap();
+        parameters.folder(&root)
+    }
+
     fn generated(data: &Data) -> DataFacts {
         let planned = survey(data, 1, true).unwrap();
         generate(data, 1).unwrap();
@@ -296,22 +304,24 @@ mod tests {
     fn data_that_changed_since_the_plan_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("shapes");
-        let facts = generated(&shapes(&dir));
+        let shapes = shapes(&dir);
+        let facts = generated(&shapes);
         let resize = vec![TransformPlan::Resize { height: 8, width: 8 }];
         let plan = plan(facts, resize);
-        std::fs::remove_file(dir.join("train/red_circle/0000.png")).unwrap();
+        std::fs::remove_file(set(&shapes).join("train/red_circle/0000.png")).unwrap();
         let Err(error) = open(&plan) else { panic!("opened") };
         assert_eq!(
             error.to_string(),
-            "the data changed since the plan was made: the number of training samples was 12, and is 11 now"
+            "the data changed since the run was planned:\n  train: 11 samples, was 12"
         );
     }
 
     #[test]
     fn a_truncated_or_empty_image_is_named_when_it_is_loaded() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("shapes");
-        let facts = generated(&shapes(&dir));
+        let shapes = shapes(&root.path().join("shapes"));
+        let facts = generated(&shapes);
+        let dir = set(&shapes);
         let plan = plan(facts, vec![TransformPlan::CenterCrop { height: 8, width: 8 }]);
         let cut = |name: &str, length| {
             let file = std::fs::File::options().write(true).open(dir.join(name)).unwrap();

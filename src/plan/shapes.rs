@@ -9,7 +9,7 @@ use crate::config::Experiment;
 /// What `data.name = "shapes"` generates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shapes {
-    /// Folder to generate into; `train` and `val` lie below it.
+    /// Folder to generate into; each set has a folder of its own below it.
     pub dir: PathBuf,
     /// Number of classes, 2 to 90.
     pub classes: u32,

@@ -24,6 +24,7 @@ mod history_file;
 mod line;
 mod metrics;
 mod rank_log;
+mod starts;
 mod stderr;
 mod summary;
 mod tensorboard;
@@ -43,6 +44,7 @@ pub use line::{Context, device_line, line};
 pub(crate) use line::{quiet_line, restart};
 pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;
+pub use starts::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
 pub(crate) use stderr::{canvas, say, takes_words};
 pub use terminal::Screen;
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
@@ -53,11 +55,6 @@ use crate::plan::{RunFolders, Sink};
 use crate::units::Rank;
 pub(crate) use summary::summary;
 use terminal::Terminal;
-
-/// Name of the resolved experiment of a run, which can be run as it is.
-pub const RESOLVED: &str = "resolved.toml";
-/// Says in a run's folder what the run is: its folders and its plan.
-pub const DESCRIPTION: &str = "run.json";
 
 /// Why the record of a run could not be written or read.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::event::{Event, Finished};
 use crate::files;
 use crate::launch::{Blame, ErrorReport, Failure};
-use crate::record::{DESCRIPTION, Stamped, summary};
+use crate::record::{DESCRIPTION, Stamped, newest_of, summary};
 
 /// What of a run's end is not among its events.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -100,7 +100,7 @@ fn ranks_word(folder: &Path, events: &[Stamped]) -> Option<String> {
 /// The file at `path`, if it was written since the run in `folder` was last started.
 fn newer_than_the_start<T: DeserializeOwned>(folder: &Path, path: &Path) -> Option<T> {
     let modified = |path: &Path| -> Option<SystemTime> { path.metadata().ok()?.modified().ok() };
-    if modified(path)? < modified(&folder.join(DESCRIPTION))? {
+    if modified(path)? < modified(&newest_of(folder, DESCRIPTION))? {
         return None;
     }
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use crate::record::{HISTORY, RESOLVED};
 
-/// The log folder of a run, given as its folder, its id (`<time>-<id>`) or the name or folder of its experiment,
-/// of which the newest run is meant; without a word the newest run of all under `logs`.
+/// The log folder of a run, given as its folder, its id (`<time>-<id>`, or the beginning of it that no other has),
+/// `<name>/<id>`, or the name or folder of its experiment, of which the newest run is meant; without a word the newest run of all
+/// under `logs`.
 ///
 /// # Errors
 ///
-/// There is no such run.
+/// There is no such run, or several.
 pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     let Some(word) = run else {
         let alone = runs(logs).into_iter().filter(|run| !is_trial(run)).collect();
@@ -25,12 +26,25 @@ pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     {
         return Ok(inner);
     }
-    let is_meant = |folder: &PathBuf| {
-        let name = folder.parent().and_then(Path::file_name);
-        [folder.file_name(), name].into_iter().flatten().any(|part| part == word)
+    let all = if word.is_empty() { Vec::new() } else { runs(logs) };
+    let those = |is_meant: &dyn Fn(&PathBuf) -> bool| -> Vec<PathBuf> {
+        all.iter().filter(|run| is_meant(run)).cloned().collect()
     };
-    newest(runs(logs).into_iter().filter(is_meant).collect())
-        .ok_or_else(|| Error::NoRun { run: word.to_owned(), logs: logs.to_owned() })
+    if let Some(newest) = newest(those(&|run| run.parent().is_some_and(|it| it.ends_with(word)))) {
+        return Ok(newest);
+    }
+    let begins =
+        |run: &PathBuf| run.file_name().is_some_and(|id| id.to_string_lossy().starts_with(word));
+    let exact = those(&|run| run.ends_with(word));
+    let mut found = if exact.is_empty() { those(&begins) } else { exact };
+    found.sort();
+    match <[PathBuf; 1]>::try_from(found) {
+        Ok([run]) => Ok(run),
+        Err(found) if found.is_empty() => {
+            Err(Error::NoRun { run: word.to_owned(), logs: logs.to_owned() })
+        }
+        Err(found) => Err(Error::SeveralRuns { run: word.to_owned(), found }),
+    }
 }
 
 /// All `logs/<name>/<id>` that hold a run. Folders that cannot be read hold none.
@@ -80,11 +94,34 @@ mod tests {
         assert_eq!(find(Some("mlp")), at("mlp/20260201-b"));
         assert_eq!(find(Some("sweep")), at("sweep/trial-0001"));
         assert_eq!(find(Some("20260101-a")), at("resnet/20260101-a"));
+        assert_eq!(find(Some("resnet/20260101-a")), at("resnet/20260101-a"));
         let path = at("mlp/20260201-b");
         assert_eq!(find(path.to_str()), path);
         assert_eq!(find(at("resnet").to_str()), at("resnet/20260301-c"));
         assert_eq!(find(Some("gpt")), at("gpt/20250101-silent"));
         let error = find_run(logs.path(), Some("vit")).unwrap_err().to_string();
         assert!(error.starts_with("there is no run `vit` under `"), "{error}");
+    }
+
+    #[test]
+    fn the_beginning_of_an_id_is_enough_where_no_other_begins_like_it() {
+        let logs = tempfile::tempdir().unwrap();
+        let at = |run: &str| logs.path().join(run);
+        let runs = ["resnet/20260101-120000-3fa2", "resnet/20260101-130000-77b0"];
+        for run in runs.into_iter().chain(["a/trial-0001", "b/trial-0001"]) {
+            files::create_folder(&at(run)).unwrap();
+            files::write_atomic(&at(run).join(HISTORY), b"{}").unwrap();
+        }
+        let find = |word: &str| find_run(logs.path(), Some(word));
+        assert_eq!(find("20260101-12").unwrap(), at(runs[0]));
+        assert_eq!(find("b/trial-0001").unwrap(), at("b/trial-0001"));
+        for (word, two) in [("20260101-1", runs), ("trial-0001", ["a/trial-0001", "b/trial-0001"])]
+        {
+            let message = find(word).unwrap_err().to_string();
+            assert!(message.starts_with(&format!("`{word}` may be any of 2 runs:\n")), "{message}");
+            assert!(two.iter().all(|run| message.contains(run)), "{message}");
+        }
+        assert!(matches!(find("resn"), Err(Error::NoRun { .. })), "a name is not shortened");
+        assert!(matches!(find(""), Err(Error::NoRun { .. })));
     }
 }

@@ -48,12 +48,30 @@ pub enum Error {
         /// Folder of all runs' logs.
         logs: PathBuf,
     },
+    /// Several runs are called so.
+    #[error("`{run}` may be any of {} runs:{}", found.len(), list(found))]
+    SeveralRuns {
+        /// What was asked for.
+        run: String,
+        /// Their folders.
+        found: Vec<PathBuf>,
+    },
     /// There is no run at all.
     #[error("there is no run under `{}`", logs.display())]
     NoRuns {
         /// Folder of all runs' logs.
         logs: PathBuf,
     },
+}
+
+/// Each on a line of its own, the last ones if there are too many.
+fn list(folders: &[PathBuf]) -> String {
+    const MOST: usize = 10;
+    let shown = folders.iter().rev().take(MOST).rev();
+    let lines: Vec<String> = shown.map(|folder| format!("\n  {}", folder.display())).collect();
+    let more = folders.len().saturating_sub(MOST);
+    let before = if more > 0 { format!("\n  {more} older ones, and") } else { String::new() };
+    before + &lines.concat()
 }
 
 /// What a run left in its folder.

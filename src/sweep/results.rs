@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::config::sweep::{Search, value_of};
 use crate::files;
-use crate::record::RESOLVED;
 use crate::record::text::metric;
+use crate::record::{RESOLVED, newest_of};
 use crate::sweep::importance::importance;
 use crate::sweep::journal::Subject;
 use crate::sweep::ranking::best;
@@ -53,7 +53,7 @@ pub(crate) fn write(
 
 /// `best.toml`: what the best trial ran, under a line that says so.
 fn write_best(folder: &Path, subject: &Subject, best: &Trial) -> Result<(), Error> {
-    let path = folder.join(best.id()).join(RESOLVED);
+    let path = newest_of(&folder.join(best.id()), RESOLVED);
     let Ok(resolved) = fs::read_to_string(&path) else {
         // Somebody has removed the trial's folder; its values still stand in the tables.
         return Ok(());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
-use crate::data;
+use crate::data::{self, Fingerprint};
 use crate::engine::{Clock, Engine, TrainState};
 use crate::event::{Event, FORMAT, Started};
 use crate::launch::{Link, Peer, Phase};
@@ -14,6 +14,7 @@ use crate::model::Registry;
 use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
+use crate::record::{DATA, newest_of};
 use crate::units::{Rank, WorldSize};
 use crate::worker::place::Place;
 use crate::worker::share::share;
@@ -41,6 +42,10 @@ pub(crate) fn assemble(
     });
     link.progress(0, Phase::LoadingData);
     let splits = data::open(&plan.data)?;
+    if rank.is_first() && rank_plan.restarts > 0 {
+        // A group that is started again may find other files than the one before it.
+        Fingerprint::refuse_other_files(&newest_of(&folders.logs, DATA), &plan.data.source)?;
+    }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
     let mut engine = open_engine(&plan, registry, &place, collective.clone(), |params| {

@@ -1,20 +1,22 @@
 //! The test at the end of a run: the best parameters, on samples that nothing was chosen by.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use crate::checkpoint::{self, Opened};
 use crate::collective::Collective;
 use crate::engine::{Engine, Evaluation, Split};
 use crate::event::{Evaluated, Event, Unreadable};
 use crate::failpoint;
 use crate::launch::Phase;
 use crate::plan::Plan;
+use crate::record;
 use crate::units::Rank;
 use crate::worker::feed::Feed;
 use crate::worker::rollout::{EPISODES, simulated, success};
 use crate::worker::share::{share, told};
 use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};
-use crate::{checkpoint, record};
 
 /// Share of the simulated episodes that a policy solves.
 const SUCCESS: &str = "test/success";
@@ -45,14 +47,11 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
 
 /// Of the checkpoint with the parameters that are to be tested, if there is one.
 fn fingerprint(run: &RankRun) -> Option<String> {
-    let (state, folder) = (run.engine.state(), &run.folders.checkpoints);
-    let best = folder.join("best");
-    let tested = if state.best.is_some() && best.exists() {
-        best
-    } else {
-        folder.join(checkpoint::name(state.step))
-    };
-    checkpoint::open(&tested).ok().map(|opened| opened.manifest.fingerprint())
+    let folder = &run.folders.checkpoints;
+    let newest = || checkpoint::open(&folder.join(checkpoint::name(run.engine.state().step)));
+    let best = best(&run.plan, folder, &run.engine).ok()?;
+    let tested = best.map_or_else(|| newest().ok(), Some)?;
+    Some(tested.manifest.fingerprint())
 }
 
 fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
@@ -60,11 +59,11 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
     let (now, epoch) = (state.step, state.step.div_ceil(run.plan.length.steps_per_epoch));
     run.link.progress(now, Phase::Evaluating);
     failpoint::reach("test");
-    let best = run.folders.checkpoints.join("best");
+    let folder = &run.folders.checkpoints;
     let step = if run.plan.distributed.nodes > 1 {
-        share_best(&run.plan, &best, &mut run.engine, run.collective.as_ref())?
+        share_best(&run.plan, folder, &mut run.engine, run.collective.as_ref())?
     } else {
-        take_best(&run.plan, &best, &mut run.engine)?
+        take_best(&run.plan, folder, &mut run.engine)?
     };
     let (mut metrics, mut samples) = (BTreeMap::new(), EPISODES);
     if let Some(data) = run.splits.test.clone() {
@@ -76,16 +75,17 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
     Ok(Evaluated { step: step.unwrap_or(now), epoch, metrics, samples })
 }
 
-/// Puts the best checkpoint's parameters in place, and returns their step; every rank sees the same folder.
-fn take_best(
-    plan: &Plan,
-    best: &std::path::Path,
-    engine: &mut Engine,
-) -> Result<Option<u64>, Error> {
-    if engine.state().best.is_none() || !best.exists() {
+/// The best checkpoint, if the run has seen one.
+fn best(plan: &Plan, folder: &Path, engine: &Engine) -> Result<Option<Opened>, Error> {
+    if engine.state().best.is_none() {
         return Ok(None);
     }
-    let opened = checkpoint::open(best)?;
+    Ok(checkpoint::best(folder, &plan.checkpoint)?)
+}
+
+/// Puts the best checkpoint's parameters in place, and returns their step; every rank sees the same folder.
+fn take_best(plan: &Plan, folder: &Path, engine: &mut Engine) -> Result<Option<u64>, Error> {
+    let Some(opened) = best(plan, folder, engine)? else { return Ok(None) };
     let moments = checkpoint::restore(&opened, plan, engine.params())?;
     engine.adopt(moments)?;
     Ok(Some(opened.state.step))
@@ -94,13 +94,14 @@ fn take_best(
 /// As [`take_best`] where only rank 0 is sure to see the folder.
 fn share_best(
     plan: &Plan,
-    best: &std::path::Path,
+    folder: &Path,
     engine: &mut Engine,
     collective: &dyn Collective,
 ) -> Result<Option<u64>, Error> {
     let mut restored = None;
-    if collective.rank().is_first() && engine.state().best.is_some() && best.exists() {
-        let opened = checkpoint::open(best)?;
+    let is_first = collective.rank().is_first();
+    let opened = if is_first { best(plan, folder, engine)? } else { None };
+    if let Some(opened) = opened {
         let moments = checkpoint::restore(&opened, plan, engine.params())?;
         restored = Some((opened.state, moments));
     }

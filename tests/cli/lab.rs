@@ -84,6 +84,14 @@ impl Lab {
         only(&self.path("logs/small"))
     }
 
+    /// The only set of generated images.
+    pub(crate) fn generated(&self) -> PathBuf {
+        let sets = children(&self.path("data/shapes")).into_iter().filter(|path| path.is_dir());
+        let mut sets: Vec<PathBuf> = sets.collect();
+        assert_eq!(sets.len(), 1, "{sets:?}");
+        sets.remove(0)
+    }
+
     /// The checkpoints of the only run.
     pub(crate) fn checkpoints(&self) -> PathBuf {
         only(&self.path("checkpoints/small"))

@@ -109,7 +109,7 @@ fn two_machines_give_the_bits_of_one_with_as_many_ranks() {
         assert!(state(&machines.labs[0]) == state(&one), "{ranks} ranks on each machine");
         // The other machine has the logs of its ranks, and what the run is.
         assert!(!machines.labs[1].path("checkpoints").exists());
-        let described = ["experiment.toml", "resolved.toml", "run.json"];
+        let described = ["experiment.toml", "resolved.toml", "run.json", "data.json"];
         let names: Vec<String> = children(&machines.labs[1].run_folder())
             .iter()
             .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())

@@ -30,7 +30,8 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 fn a_run_leaves_exactly_the_documented_files() {
     let lab = Lab::with(&small_resnet());
     lab.run_to(0, &["small.toml"]);
-    let logs = ["experiment.toml", "resolved.toml", "environment.json", "run.json", ".lock"];
+    let logs = ["experiment.toml", "resolved.toml", "run.json", "data.json", ".lock"];
+    let logs = [&logs[..], &["environment.json"]].concat();
     let records = ["events.jsonl", "metrics.csv", "epochs.jsonl", "training_history.json"];
     let rest = ["curves.png", "curves.svg", "rank-0.log", "rank-1.log"];
     assert_eq!(names(&lab.run_folder()), set(&[&logs[..], &records, &rest].concat()));

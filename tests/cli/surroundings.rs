@@ -260,7 +260,7 @@ fn a_read_that_fails_once_is_tried_again_and_one_that_fails_always_names_the_fil
         return;
     }
     let (made, data, expected) = undisturbed();
-    let image = an_image(&made.path("data/shapes/train"));
+    let image = an_image(&made.generated().join("train"));
     let (lab, ended) = with_bad_reads(&data, &image, "1");
     ended.has_code(0);
     bits(&lab).must_be(&expected);
@@ -278,7 +278,7 @@ fn an_image_that_is_cut_or_gone_while_a_run_reads_it_is_named() {
         let mut running =
             lab.start(&["small.toml", "train.epochs=1000000", "logging.sinks=[jsonl]"]);
         lab.wait_for_step(&mut running, 7);
-        let image = an_image(&lab.path("data/shapes/train"));
+        let image = an_image(&lab.generated().join("train"));
         change(&image);
         let ended = running.wait();
         ended.has_code(3);
@@ -296,10 +296,11 @@ fn images_of_any_name_are_read_and_shown_without_their_control_characters() {
     let text = BASE.replace("\"shapes\"", "\"image_folder\"");
     let from = text.find("dir = ").unwrap();
     let to = text.find("num_workers").unwrap();
-    let folders = "train_dir = \"data/shapes/train\"\nval_dir = \"data/shapes/val\"\n";
+    let part = |key: &str, name: &str| format!("{key} = {:?}\n", lab.generated().join(name));
+    let folders = part("train_dir", "train") + &part("val_dir", "val");
     let resize =
         |part: &str| format!("\n[[data.transforms.{part}]]\nname = \"resize\"\nsize = [16, 16]\n");
-    let text = text[..from].to_owned() + folders + &text[to..] + &resize("train") + &resize("val");
+    let text = text[..from].to_owned() + &folders + &text[to..] + &resize("train") + &resize("val");
     lab.write("small.toml", text);
     let longest = [&[b'x'; 251][..], b".png"].concat();
     let names: [&[u8]; 5] = [
@@ -311,7 +312,7 @@ fn images_of_any_name_are_read_and_shown_without_their_control_characters() {
     ];
     let mut image = PathBuf::new();
     for name in names {
-        image = an_image(&lab.path("data/shapes/train"));
+        image = an_image(&lab.generated().join("train"));
         let to = image.with_file_name(OsStr::from_bytes(name));
         fs::rename(&image, &to).unwrap();
         image = to;

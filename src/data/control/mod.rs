@@ -38,6 +38,15 @@ fn not_finite(value: impl std::fmt::Display, row: usize) -> String {
     format!("holds {value} in row {row}, not a finite 32-bit number")
 }
 
+/// The files of a folder of trajectories, in the order in which they are read.
+///
+/// # Errors
+///
+/// The folder cannot be read, or holds none.
+pub(crate) fn files(folder: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
+    parquet::listed(folder)
+}
+
 /// Episodes one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Episodes {

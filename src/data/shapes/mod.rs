@@ -1,8 +1,9 @@
 //! A generated image folder of coloured shapes and textures: real PNG and JPEG files, so that a first run
 //! needs no download. Equal parameters give equal files.
 //!
-//! The folder is made under another name and renamed when it is whole; `dataset.json` in it says what it
-//! was made from. A folder without that file is the user's, and is never touched.
+//! Each set has a folder of its own, whose name follows from all that decides its content, so that runs of different
+//! seeds never share one. It is made under another name and renamed when it is whole, and never written again;
+//! `dataset.json` in it says what it was made from.
 
 mod draw;
 
@@ -26,6 +27,9 @@ use crate::rng::{Key, Purpose};
 /// Version of what is drawn; a new version draws anew.
 const FORMAT: u32 = 1;
 const MARKER: &str = "dataset.json";
+const GENERATOR: &str = "shapes";
+/// What the names of sets begin with.
+const PREFIX: &str = "seed-";
 const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -57,7 +61,7 @@ impl Parameters {
         };
         Ok(Self {
             format: FORMAT,
-            generator: "shapes".to_owned(),
+            generator: GENERATOR.to_owned(),
             seed,
             classes: within("data.classes", data.classes, 10, 2, most_classes)?,
             train_per_class: within(
@@ -70,6 +74,16 @@ impl Parameters {
             val_per_class: within("data.val_per_class", data.val_per_class, 40, 1, 1_000_000)?,
             image_size: within("data.image_size", data.image_size, 32, 8, 2048)?,
         })
+    }
+
+    /// The set's folder below `root`, which the experiment names.
+    pub(crate) fn folder(&self, root: &Path) -> PathBuf {
+        /// Hexadecimal digits of the hash.
+        const DIGITS: usize = 12;
+        // A struct of numbers and a word has a written form.
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        let hash = blake3::hash(&text).to_hex();
+        root.join(format!("{PREFIX}{}-{}", self.seed, &hash.as_str()[..DIGITS]))
     }
 
     /// What a survey of the generated folder will find.
@@ -90,57 +104,79 @@ impl Parameters {
     }
 }
 
-/// Makes sure that `dir` holds the shapes of `parameters`, generating them if needed. Other generated
-/// shapes in `dir` are replaced. Processes that ask for the same folder wait for the first one.
+/// Makes sure that the set of `parameters` is below `root`, generating it if needed. Processes that ask for the same
+/// set wait for the first one.
 ///
 /// # Errors
 ///
-/// `dir` holds something that was not generated, cannot be written, or is generated elsewhere for minutes.
-pub(crate) fn ensure(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
-    if is_ready(dir, parameters)? {
+/// `root` holds something else, cannot be written, or the set is generated elsewhere for minutes.
+pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> {
+    if is_ready(root, parameters)? {
         return Ok(());
     }
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(write_error("create", parent))?;
-    let _lock = lock(&beside(dir, parent, "lock"), dir)?;
+    fs::create_dir_all(root).map_err(write_error("create", root))?;
+    let dir = parameters.folder(root);
+    let _lock = lock(&beside(&dir, root, "lock"), &dir)?;
     // Another process may have generated it meanwhile.
-    if is_ready(dir, parameters)? {
+    if is_ready(root, parameters)? {
         return Ok(());
     }
-    let partial = beside(dir, parent, "partial");
+    let partial = beside(&dir, root, "partial");
     remove_folder(&partial)?;
     generate(&partial, parameters)?;
-    replace(dir, &partial, &beside(dir, parent, "old"))
+    fs::rename(&partial, &dir).map_err(write_error("create", &dir))?;
+    File::open(root).and_then(|root| root.sync_all()).map_err(write_error("sync", root))
 }
 
-/// Whether `dir` holds exactly these shapes.
-pub(crate) fn is_ready(dir: &Path, parameters: &Parameters) -> Result<bool, Error> {
+/// Whether the set of `parameters` is below `root`.
+///
+/// # Errors
+///
+/// There is something else in its place, or in `root`.
+pub(crate) fn is_ready(root: &Path, parameters: &Parameters) -> Result<bool, Error> {
+    let dir = parameters.folder(root);
     match read::whole(&dir.join(MARKER)) {
         Ok(bytes) => {
             let marker: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
-            let generator = marker.as_ref().and_then(|marker| marker.get("generator"));
-            if generator.and_then(serde_json::Value::as_str) != Some("shapes") {
-                return Err(Error::ForeignFolder { path: dir.to_owned() });
-            }
-            Ok(serde_json::to_value(parameters).ok() == marker)
+            let is_this = marker.is_some() && serde_json::to_value(parameters).ok() == marker;
+            if is_this { Ok(true) } else { Err(Error::ForeignFolder { path: dir }) }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let is_empty = match fs::read_dir(dir) {
-                Ok(mut entries) => entries.next().is_none(),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => true,
-                Err(source) => {
-                    return Err(Error::Io { action: "list", path: dir.to_owned(), source });
-                }
-            };
-            if is_empty { Ok(false) } else { Err(Error::ForeignFolder { path: dir.to_owned() }) }
+            if !entries(&dir)?.is_empty() {
+                return Err(Error::ForeignFolder { path: dir });
+            }
+            if is_ours(root)? { Ok(false) } else { Err(Error::ForeignFolder { path: root.into() }) }
         }
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Error::NotAFolder {
             what: "the path of the generated data",
-            path: dir.to_owned(),
+            path: root.to_owned(),
             expected: "nothing yet, or a folder that ddprun generated",
         }),
         Err(source) => Err(Error::Io { action: "read", path: dir.join(MARKER), source }),
+    }
+}
+
+/// Whether generated sets alone are in `root`: a folder of somebody's images must not get one more class.
+fn is_ours(root: &Path) -> Result<bool, Error> {
+    // Before sets had folders of their own, `root` was one.
+    let earlier: Option<serde_json::Value> =
+        read::whole(&root.join(MARKER)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    if earlier.is_some_and(|marker| marker["generator"] == GENERATOR) {
+        return Ok(true);
+    }
+    let is_set = |name: &String| name.starts_with(PREFIX) || name.starts_with('.');
+    Ok(entries(root)?.iter().all(is_set))
+}
+
+/// Names in a folder; none if it is absent.
+fn entries(folder: &Path) -> Result<Vec<String>, Error> {
+    let failed = |source| Error::Io { action: "list", path: folder.to_owned(), source };
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        listed => listed
+            .map_err(failed)?
+            .map(|entry| Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()))
+            .collect(),
     }
 }
 
@@ -189,18 +225,6 @@ fn write_marker(dir: &Path, parameters: &Parameters) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Puts `partial` in the place of `dir`, whose old content `is_ready` has recognised as generated.
-fn replace(dir: &Path, partial: &Path, old: &Path) -> Result<(), Error> {
-    remove_folder(old)?;
-    match fs::rename(dir, old) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(write_error("replace", dir)(source)),
-    }
-    fs::rename(partial, dir).map_err(write_error("create", dir))?;
-    remove_folder(old)
-}
-
 /// Takes the lock file of `dir`; it is let go of when the process ends, however it ends.
 fn lock(path: &Path, dir: &Path) -> Result<File, Error> {
     let file = File::create(path).map_err(write_error("create", path))?;
@@ -246,7 +270,7 @@ mod tests {
     fn parameters(seed: u64, classes: u32) -> Parameters {
         Parameters {
             format: FORMAT,
-            generator: "shapes".to_owned(),
+            generator: GENERATOR.to_owned(),
             seed,
             classes,
             train_per_class: 3,
@@ -265,58 +289,86 @@ mod tests {
     }
 
     #[test]
-    fn equal_parameters_give_equal_files_and_another_seed_other_ones() {
+    fn equal_parameters_give_equal_files_and_another_seed_other_ones_beside_them() {
         let root = tempfile::tempdir().unwrap();
         let made = |name: &str, seed| {
-            let dir = root.path().join(name);
-            ensure(&dir, &parameters(seed, 4)).unwrap();
-            digest(&dir.join("train"))
+            let root = root.path().join(name);
+            ensure(&root, &parameters(seed, 4)).unwrap();
+            parameters(seed, 4).folder(&root)
         };
-        assert_eq!(made("a", 1), made("b", 1));
-        assert_ne!(made("a", 1), made("c", 2));
-        let train = listing::scan(&root.path().join("a/train"), "t").unwrap().listing;
-        assert_eq!(train.classes, ["blue_circle", "blue_square", "red_circle", "red_square"]);
-        assert_eq!(train.files.len(), 12);
-        assert_ne!(digest(&root.path().join("a/train")), digest(&root.path().join("a/val")));
+        let train = |dir: &Path| digest(&dir.join("train"));
+        let (a, b) = (made("a", 1), made("b", 1));
+        let before = train(&a);
+        assert_eq!(before, train(&b));
+        assert_ne!(before, train(&made("a", 2)));
+        assert_eq!(train(&a), before, "another set changes nothing");
+        let listed = listing::scan(&a.join("train"), "t").unwrap().listing;
+        assert_eq!(listed.classes, ["blue_circle", "blue_square", "red_circle", "red_square"]);
+        assert_eq!(listed.files.len(), 12);
+        assert_ne!(train(&a), digest(&a.join("val")));
     }
 
     #[test]
-    fn changed_parameters_replace_generated_shapes_but_never_other_folders() {
+    fn everything_that_decides_the_content_decides_the_folder() {
+        let given = parameters(1, 2);
+        let root = Path::new("shapes");
+        let changes: [fn(&mut Parameters); 6] = [
+            |p| p.format += 1,
+            |p| p.seed += 1,
+            |p| p.classes += 1,
+            |p| p.train_per_class += 1,
+            |p| p.val_per_class += 1,
+            |p| p.image_size += 1,
+        ];
+        for change in changes {
+            let mut other = given.clone();
+            change(&mut other);
+            assert_ne!(other.folder(root), given.folder(root), "{other:?}");
+        }
+        assert_eq!(given.clone().folder(root), given.folder(root));
+    }
+
+    #[test]
+    fn what_was_not_generated_is_never_touched() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("shapes");
-        ensure(&dir, &parameters(1, 2)).unwrap();
-        ensure(&dir, &parameters(1, 5)).unwrap();
-        assert_eq!(listing::scan(&dir.join("val"), "v").unwrap().listing.classes.len(), 5);
-        fs::remove_file(dir.join(MARKER)).unwrap();
-        let error = ensure(&dir, &parameters(1, 2)).unwrap_err();
+        fs::create_dir_all(root.path().join("train/cat")).unwrap();
+        let error = ensure(root.path(), &parameters(1, 2)).unwrap_err();
         assert!(matches!(error, Error::ForeignFolder { .. }), "{error}");
-        assert_eq!(listing::scan(&dir.join("val"), "v").unwrap().listing.classes.len(), 5);
-        File::create(dir.join(MARKER)).unwrap().write_all(b"{\"my\": \"notes\"}").unwrap();
-        assert!(ensure(&dir, &parameters(1, 2)).is_err());
+        assert_eq!(entries(root.path()).unwrap(), ["train"]);
+        // What an earlier version generated has no folder of its own, and stays.
+        let marker = root.path().join(MARKER);
+        File::create(&marker).unwrap().write_all(b"{\"generator\": \"shapes\"}").unwrap();
+        ensure(root.path(), &parameters(1, 2)).unwrap();
+        assert!(root.path().join("train/cat").is_dir());
+        // A set that is not what its name says.
+        let set = parameters(1, 2).folder(root.path());
+        File::create(set.join(MARKER)).unwrap().write_all(b"{\"my\": \"notes\"}").unwrap();
+        assert!(ensure(root.path(), &parameters(1, 2)).is_err());
+        fs::remove_file(set.join(MARKER)).unwrap();
+        assert!(ensure(root.path(), &parameters(1, 2)).is_err());
     }
 
     #[test]
     fn what_an_interrupted_generation_left_is_replaced() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("shapes");
-        fs::create_dir_all(root.path().join(".shapes.partial/train/half")).unwrap();
-        ensure(&dir, &parameters(1, 2)).unwrap();
-        assert!(!root.path().join(".shapes.partial").exists());
-        assert_eq!(listing::scan(&dir.join("train"), "t").unwrap().listing.classes.len(), 2);
+        let set = parameters(1, 2).folder(root.path());
+        let partial = beside(&set, root.path(), "partial");
+        fs::create_dir_all(partial.join("train/half")).unwrap();
+        ensure(root.path(), &parameters(1, 2)).unwrap();
+        assert!(!partial.exists());
+        assert_eq!(listing::scan(&set.join("train"), "t").unwrap().listing.classes.len(), 2);
     }
 
     #[test]
-    fn many_that_ask_at_once_all_find_it_whole() {
+    fn many_that_ask_at_once_all_find_theirs_whole() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("shapes");
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    ensure(&dir, &parameters(1, 3)).unwrap();
-                    assert_eq!(
-                        listing::scan(&dir.join("val"), "v").unwrap().listing.files.len(),
-                        6
-                    );
+            for thread in 0..6 {
+                let (root, parameters) = (root.path(), parameters(thread % 2, 3));
+                scope.spawn(move || {
+                    ensure(root, &parameters).unwrap();
+                    let val = parameters.folder(root).join("val");
+                    assert_eq!(listing::scan(&val, "v").unwrap().listing.files.len(), 6);
                 });
             }
         });

@@ -112,7 +112,11 @@ pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
 }
 
 /// All WAV files below `root`, in order, without what begins with a dot.
-fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
+///
+/// # Errors
+///
+/// The folder is absent, cannot be read or holds none.
+pub(crate) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing =
         || Error::Missing { what: "the folder of speech", path: root.into(), expected: EXPECTED };
     if !root.exists() {

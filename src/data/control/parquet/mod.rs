@@ -165,7 +165,7 @@ fn numbers(table: &Table<'_>, name: &str, steps: usize) -> Result<Option<Vec<i64
 
 /// The parquet files below `folder`, or below its folder `data`: beside that, a data set of `LeRobot` has tables of
 /// other things.
-fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(super) fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let data = folder.join("data");
     let root = if data.is_dir() { data } else { folder.to_owned() };
     let mut files = Vec::new();

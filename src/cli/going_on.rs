@@ -1,0 +1,181 @@
+//! A run that goes on: from its checkpoints, or from the beginning where it never had one.
+
+use std::path::Path;
+
+use crate::checkpoint;
+use crate::cli::kept::OtherData;
+use crate::cli::prepare::{OwnedRun, Prepared, own_run};
+use crate::cli::{Refusal, to_stderr};
+use crate::event::Event;
+use crate::files;
+use crate::plan::RunFolders;
+use crate::record::{self, EPOCHS, EVENTS, HISTORY, METRICS, Stamped};
+use crate::worker::exit;
+
+/// What to do where the checkpoints of a run are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// Refuse, and say where they were looked for.
+    Refused,
+    /// Begin anew.
+    FromScratch,
+}
+
+/// A run that goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct GoingOn {
+    pub(crate) folders: RunFolders,
+    pub(crate) data: OtherData,
+    pub(crate) gone: Gone,
+}
+
+/// The checkpoints of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Past {
+    /// There are some.
+    Saved,
+    /// It ended before the first one.
+    Unsaved,
+    /// There were some.
+    Lost,
+    /// There are none, and nothing says whether there were.
+    Unknown,
+}
+
+impl GoingOn {
+    /// The run in these folders, with nothing accepted that it did not begin with.
+    pub(crate) fn of(folders: RunFolders) -> Self {
+        Self { folders, data: OtherData::Refused, gone: Gone::Refused }
+    }
+
+    /// Takes possession of the run's folders.
+    pub(crate) fn own(&self, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
+        let begins_anew = self.begins_anew()?;
+        let run = own_run(self.folders.clone(), prepared, self.data)?;
+        if begins_anew {
+            let kept = set_aside(&run.folders.logs)
+                .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+            let kept = kept.map(|folder| format!("; what it had recorded is kept in `{folder}`"));
+            let kept = kept.unwrap_or_default();
+            to_stderr(&format!("no checkpoint: the run begins again at its first step{kept}"));
+        }
+        Ok(run)
+    }
+
+    /// Whether the run has nothing to go on from; refused where it should have.
+    fn begins_anew(&self) -> Result<bool, Refusal> {
+        let folder = self.folders.checkpoints.display();
+        let refuse = |code, what: &str, help: &str| {
+            Err(Refusal::new(code, format!("error: {what}\n  do: {help}")))
+        };
+        let past = past(&self.folders)?;
+        match (past, self.gone) {
+            (Past::Saved, Gone::Refused) => Ok(false),
+            (Past::Saved, Gone::FromScratch) => refuse(
+                exit::REFUSED,
+                &format!(
+                    "this run has checkpoints in `{folder}`, so it does not begin from scratch"
+                ),
+                "leave `--from-scratch` out, or start a new run",
+            ),
+            (Past::Unsaved, _) | (_, Gone::FromScratch) => Ok(true),
+            (Past::Lost | Past::Unknown, Gone::Refused) => {
+                let had = if past == Past::Lost { "" } else { "may have " };
+                refuse(
+                    exit::CHECKPOINT,
+                    &format!("there is no checkpoint in `{folder}`, and this run {had}saved some"),
+                    "put them back there; `ddprun resume --from-scratch` begins again at the first step",
+                )
+            }
+        }
+    }
+}
+
+/// What the folders of a run tell of its checkpoints.
+fn past(run: &RunFolders) -> Result<Past, Refusal> {
+    let folder = &run.checkpoints;
+    let found = checkpoint::all(folder);
+    let found = found.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    if !found.is_empty() {
+        return Ok(Past::Saved);
+    }
+    // The folder is older than the run, and its links are younger than a checkpoint.
+    if !folder.is_dir() || folder.join("latest").is_symlink() {
+        return Ok(Past::Lost);
+    }
+    let unreadable = |error: record::Error| Refusal::of(exit::STORAGE, &error, None);
+    let (events, history) = (run.logs.join(EVENTS), run.logs.join(HISTORY));
+    if events.is_file() {
+        let log = record::read_events(&events).map_err(unreadable)?;
+        return Ok(if had_saved(&log.events) { Past::Lost } else { Past::Unsaved });
+    }
+    let is_silent =
+        !history.is_file() || record::read_history(&history).map_err(unreadable)?.is_empty();
+    Ok(if is_silent { Past::Unsaved } else { Past::Unknown })
+}
+
+/// Whether a checkpoint had been written since the run last began at its first step.
+fn had_saved(events: &[Stamped]) -> bool {
+    events.iter().fold(false, |saved, stamped| match &stamped.event {
+        Event::Started(started) => started.resumed_from > 0,
+        Event::Saved(_) => true,
+        _ => saved,
+    })
+}
+
+/// Copies the records that a start at the first step writes anew into a folder of their own, and names it; `None` where
+/// there are none.
+fn set_aside(logs: &Path) -> Result<Option<String>, files::Error> {
+    let read = |name: &'static str| Some((name, std::fs::read(logs.join(name)).ok()?));
+    let records: Vec<(&str, Vec<u8>)> =
+        [METRICS, EPOCHS, HISTORY].into_iter().filter_map(read).collect();
+    let has_rows = records.iter().any(|(name, bytes)| *name == METRICS && has_rows(bytes));
+    let has_epochs = record::read_history(&logs.join(HISTORY)).is_ok_and(|it| !it.is_empty());
+    if !has_rows && !has_epochs {
+        return Ok(None);
+    }
+    let mut numbers = 1..;
+    let folder = numbers.find_map(|number: u32| {
+        Some(logs.join(format!("before-{number}"))).filter(|folder| !folder.exists())
+    });
+    let folder = folder.unwrap_or_else(|| logs.join("before"));
+    files::create_folder(&folder)?;
+    for (name, bytes) in records {
+        files::write_atomic(&folder.join(name), &bytes)?;
+    }
+    Ok(Some(folder.display().to_string()))
+}
+
+/// Whether a table has more than its header.
+fn has_rows(bytes: &[u8]) -> bool {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Saved;
+    use crate::record::examples;
+    use crate::units::Bytes;
+
+    #[test]
+    fn a_run_that_began_anew_has_saved_nothing_until_it_does() {
+        let stamped = |event: Event| Stamped { time: jiff::Timestamp::UNIX_EPOCH, step: 0, event };
+        let started = |from: u64| stamped(Event::Started(examples::started(from)));
+        let saved = stamped(Event::Saved(Saved {
+            step: 4,
+            path: "step-00000004".into(),
+            best: true,
+            size: Bytes(1),
+            seconds: 0.1,
+            stall_seconds: 0.0,
+            replaced: 0,
+        }));
+        assert!(!had_saved(&[]));
+        assert!(!had_saved(&[started(0)]));
+        assert!(had_saved(&[started(0), saved.clone()]));
+        assert!(had_saved(&[started(4)]));
+        assert!(!had_saved(&[started(0), saved.clone(), started(0)]));
+        assert!(had_saved(&[started(0), saved.clone(), started(0), saved]));
+    }
+}

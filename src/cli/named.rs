@@ -1,0 +1,72 @@
+//! What a word names: a run, a sweep, or the best trial of one.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::{Refusal, to_stderr};
+use crate::worker::exit;
+use crate::{record, report, sweep};
+
+/// Where runs are looked for by their names.
+const LOGS: &str = "logs";
+
+/// The folder of the sweep that `word` names: its folder, or its name.
+pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {
+    let is_sweep = |folder: &PathBuf| folder.join(sweep::JOURNAL).is_file();
+    [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_sweep)
+}
+
+/// All sweeps, the one that was last written to at the end.
+fn sweeps() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(LOGS).into_iter().flatten().flatten();
+    let written = |folder: PathBuf| {
+        let journal = std::fs::metadata(folder.join(sweep::JOURNAL)).ok()?;
+        Some((journal.modified().ok()?, folder))
+    };
+    let mut found: Vec<_> = entries.filter_map(|entry| written(entry.path())).collect();
+    found.sort();
+    found.into_iter().map(|(_, folder)| folder).collect()
+}
+
+/// The log folder of the run that `word` names; of a sweep of its best trial, which is said.
+pub(crate) fn best_run(word: Option<&str>) -> Result<PathBuf, Refusal> {
+    let Some(folder) = word.and_then(|word| find_sweep(Path::new(word))) else {
+        return run(word);
+    };
+    let story = sweep::status(&folder)
+        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, error.help()))?
+        .story;
+    let metric = &story.subject.metric;
+    let Some((best, value)) = sweep::best(&story.trials, story.subject.goal)
+        .and_then(|best| Some((best, best.value(story.subject.goal)?)))
+    else {
+        let page = format!(
+            "error: no trial of the sweep `{0}` has finished\n  do: name a trial, such as `{0}/{1}`",
+            folder.display(),
+            sweep::id(1)
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    };
+    let run = folder.join(best.id());
+    to_stderr(&format!(
+        "the best of {} trials: `{}`, {metric} {}",
+        story.trials.len(),
+        run.display(),
+        record::text::metric(metric, value)
+    ));
+    Ok(run)
+}
+
+/// The log folder of the run that `word` names: itself, an experiment's name (its newest run), a run's id or the beginning
+/// of one; without a word that of the newest run of all below `logs/`.
+pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
+    report::find_run(Path::new(LOGS), word).map_err(|error| {
+        let help = match sweeps().last() {
+            Some(sweep) if word.is_none() => {
+                format!("`ddprun report {}` shows the newest sweep", sweep.display())
+            }
+            _ => "name a run folder, `logs/<name>/<time>-<id>`, or as much of its id as no other run begins with"
+                .to_owned(),
+        };
+        Refusal::of(exit::REFUSED, &error, Some(help))
+    })
+}
