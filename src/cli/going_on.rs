@@ -109,8 +109,9 @@ fn past(run: &RunFolders) -> Result<Past, Refusal> {
         let log = record::read_events(&events).map_err(unreadable)?;
         return Ok(if had_saved(&log.events) { Past::Lost } else { Past::Unsaved });
     }
-    let is_silent =
-        !history.is_file() || record::read_history(&history).map_err(unreadable)?.is_empty();
+    let epochs = record::read_epochs(&run.logs.join(EPOCHS)).map_err(unreadable)?;
+    let is_silent = epochs.is_none_or(|epochs| epochs.is_empty())
+        && (!history.is_file() || record::read_history(&history).map_err(unreadable)?.is_empty());
     Ok(if is_silent { Past::Unsaved } else { Past::Unknown })
 }
 
@@ -129,7 +130,11 @@ fn set_aside(logs: &Path) -> Result<Option<String>, files::Error> {
     let read = |name: &'static str| Some((name, std::fs::read(logs.join(name)).ok()?));
     let records: Vec<(&str, Vec<u8>)> =
         [METRICS, EPOCHS, HISTORY].into_iter().filter_map(read).collect();
-    let has_rows = records.iter().any(|(name, bytes)| *name == METRICS && has_rows(bytes));
+    let has_rows = records.iter().any(|(name, bytes)| match *name {
+        METRICS => has_rows(bytes),
+        EPOCHS => !bytes.is_empty(),
+        _ => false,
+    });
     let has_epochs = record::read_history(&logs.join(HISTORY)).is_ok_and(|it| !it.is_empty());
     if !has_rows && !has_epochs {
         return Ok(None);
