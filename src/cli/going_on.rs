@@ -80,10 +80,10 @@ impl GoingOn {
             ),
             (Past::Unsaved, _) | (_, Gone::FromScratch) => Ok(true),
             (Past::Lost | Past::Unknown, Gone::Refused) => {
-                let had = if past == Past::Lost { "" } else { "may have " };
+                let had = if past == Past::Lost { "had" } else { "may have" };
                 refuse(
                     exit::CHECKPOINT,
-                    &format!("there is no checkpoint in `{folder}`, and this run {had}saved some"),
+                    &format!("there is no checkpoint in `{folder}`, and this run {had} saved some"),
                     "put them back there; `ddprun resume --from-scratch` begins again at the first step",
                 )
             }

@@ -90,7 +90,7 @@ fn accepted_data_are_those_of_the_run_from_then_on_as_far_as_its_model_can() {
     assert_eq!(plan("run.2.json")["plan"]["data"]["n_train"], 15);
     lab.run_to(0, &["eval"]);
     lab.run_to(0, &["report"]);
-    lab.run_to(0, &["resume"]).says(&["nothing is left to do: all 8 steps"]);
+    lab.run_to(0, &["resume"]).says(&["all 8 steps are done"]);
     for (split, n) in [("train", 8), ("val", 4)] {
         for index in 0..n {
             lab.write_image(&format!("data/{split}/green/{index}.png"), [0, 200, 0]);
