@@ -246,7 +246,7 @@ pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
     create_folder(path)?;
     let name = temporary_beside(&path.join("probe"))?;
     let written = calls::make_nameless(path, &name).and_then(|mut probe| {
-        probe.write_all(&[0; 64 * 1024])?;
+        probe.write_all(&vec![0; 64 << 10])?;
         probe.sync_all()
     });
     written.map_err(Error::io("write into the folder", path))

@@ -30,14 +30,14 @@ pub(crate) fn evaluate(args: &EvalArgs, registry: &Registry) -> Result<u8, Refus
     if let Some(weights) = &args.weights {
         let metrics = of_weights(weights, args, registry)?;
         let head = format!("{}\n", weights.display());
-        return print(args, &metrics, &head, json!({ "weights": weights, "metrics": metrics }));
+        return print(args, &metrics, &head, &json!({ "weights": weights, "metrics": metrics }));
     }
     let description = enter_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description, args.latest)?;
     let measured = worker::evaluate(&description.plan, Some(&opened), registry);
     let metrics = told(measured.map_err(failed)?);
     let step = opened.state.step;
-    print(args, &metrics, &format!("step {step}\n"), json!({ "step": step, "metrics": metrics }))
+    print(args, &metrics, &format!("step {step}\n"), &json!({ "step": step, "metrics": metrics }))
 }
 
 type Metrics = BTreeMap<String, f64>;
@@ -59,7 +59,9 @@ fn of_weights(weights: &Path, args: &EvalArgs, registry: &Registry) -> Result<Me
 /// The metrics, after it was said what could not be read.
 fn told(measured: worker::Measured) -> Metrics {
     for unreadable in measured.unreadable {
-        line(&Event::Unreadable(unreadable), &Context::default()).iter().for_each(|text| say(text));
+        for text in line(&Event::Unreadable(unreadable), &Context::default()) {
+            say(&text);
+        }
     }
     measured.metrics
 }
@@ -70,7 +72,7 @@ fn failed(error: worker::Error) -> Refusal {
 }
 
 /// One metric a line after `head`, or `value`.
-fn print(args: &EvalArgs, metrics: &Metrics, head: &str, value: Value) -> Result<u8, Refusal> {
+fn print(args: &EvalArgs, metrics: &Metrics, head: &str, value: &Value) -> Result<u8, Refusal> {
     if args.json {
         return to_stdout(&format!("{value}\n"));
     }

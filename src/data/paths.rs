@@ -37,15 +37,13 @@ impl Paths {
         let end = |begin: usize, names: &[u8]| u32::try_from(names.len() - begin);
         self.names.extend_from_slice(name.as_bytes());
         let known = self.folders.last().filter(|last| last.label == label && last.path == folder);
-        let end = match known.map(|last| end(last.names, &self.names)) {
-            Some(Ok(end)) => end,
-            // Another folder, or more names than 32 bits can place: it begins anew.
-            _ => {
-                let (first, names) = (self.ends.len(), self.names.len() - name.len());
-                self.folders.push(Folder { path: folder.to_owned(), label, first, names });
-                name.len() as u32
-            }
-        };
+        let known = known.and_then(|last| end(last.names, &self.names).ok());
+        // Another folder, or more names than 32 bits can place: it begins anew.
+        let end = known.unwrap_or_else(|| {
+            let (first, names) = (self.ends.len(), self.names.len() - name.len());
+            self.folders.push(Folder { path: folder.to_owned(), label, first, names });
+            name.len() as u32
+        });
         self.ends.push(end);
     }
 

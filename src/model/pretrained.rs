@@ -25,13 +25,13 @@ impl Unfit {
         Self { key: "model.name", what: error.to_string(), help: None }
     }
 
-    pub(super) fn of_file(error: state_dict::Error) -> Self {
+    pub(super) fn of_file(error: &state_dict::Error) -> Self {
         Self { key: Self::KEY, what: error.to_string(), help: error.help() }
     }
 
-    pub(super) fn of_misfit(path: &Path, misfit: Misfit, help: Option<String>) -> Self {
+    pub(super) fn of_misfit(path: &Path, misfit: Misfit, help: String) -> Self {
         let what = state_dict::Error::misfit(path, misfit).to_string();
-        Self { key: Self::KEY, what, help }
+        Self { key: Self::KEY, what, help: Some(help) }
     }
 
     pub(super) fn without_head(model: &str) -> Self {
@@ -68,27 +68,27 @@ pub(super) fn misfit_help(
     head: &[&str],
     misfit: &Misfit,
     other: Option<&str>,
-) -> Option<String> {
+) -> String {
     let keys = || {
         let lists = misfit.missing.iter().chain(&misfit.unexpected).map(|(key, _)| key);
         lists.chain(misfit.mismatched.iter().map(|(key, ..)| key))
     };
     if let Some(other) = other {
-        return Some(format!("the names are those of `{other}`: use `model.name = \"{other}\"`"));
+        return format!("the names are those of `{other}`: use `model.name = \"{other}\"`");
     }
     let is_head = |key: &String| head.iter().any(|prefix| key.starts_with(prefix));
     if !plan.except_head && misfit.typed.is_empty() && keys().all(is_head) {
         let help = "only the head differs: `model.strict = \"except_head\"` loads all the rest";
-        return Some(help.to_owned());
+        return help.to_owned();
     }
-    let biases = misfit.unexpected.iter().any(|(key, _)| key.ends_with(".bias"));
+    let biases = misfit.unexpected.iter().any(|(key, _)| key.rsplit('.').next() == Some("bias"));
     if plan.name == "gpt" && !plan.sequence.bias && biases {
-        return Some("these weights have biases: use `model.bias = true`".to_owned());
+        return "these weights have biases: use `model.bias = true`".to_owned();
     }
     if !misfit.mismatched.is_empty() && strangers(misfit) == 0 {
-        return Some("give the model the sizes of these weights in `[model]`".to_owned());
+        return "give the model the sizes of these weights in `[model]`".to_owned();
     }
-    Some("choose weights of this model, or the model that these weights are of".to_owned())
+    "choose weights of this model, or the model that these weights are of".to_owned()
 }
 
 #[cfg(test)]

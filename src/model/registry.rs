@@ -221,7 +221,7 @@ impl Registry {
         }
         let keys: Vec<&str> = head.iter().map(String::as_str).collect();
         let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
-        let file = header(path).map_err(Unfit::of_file)?;
+        let file = header(path).map_err(|error| Unfit::of_file(&error))?;
         let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
         let others = self.names().into_iter().filter(|&name| name != plan.name);
         let others = others.filter_map(|name| {

@@ -120,14 +120,15 @@ struct Canvas {
 }
 
 impl Canvas {
-    fn add(&self, text: &str) -> io::Result<()> {
+    fn add(&self, text: &str) {
         self.picture.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
-        Ok(())
     }
 
     /// Moves the cursor `n` places.
-    fn go(&self, n: usize, letter: char) -> io::Result<()> {
-        if n > 0 { self.add(&format!("\x1b[{n}{letter}")) } else { Ok(()) }
+    fn go(&self, n: usize, letter: char) {
+        if n > 0 {
+            self.add(&format!("\x1b[{n}{letter}"));
+        }
     }
 }
 
@@ -141,32 +142,39 @@ impl TermLike for Canvas {
     }
 
     fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'A')
+        self.go(n, 'A');
+        Ok(())
     }
 
     fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'B')
+        self.go(n, 'B');
+        Ok(())
     }
 
     fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'C')
+        self.go(n, 'C');
+        Ok(())
     }
 
     fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'D')
+        self.go(n, 'D');
+        Ok(())
     }
 
     fn write_line(&self, text: &str) -> io::Result<()> {
-        self.add(text)?;
-        self.add("\n")
+        self.add(text);
+        self.add("\n");
+        Ok(())
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
-        self.add(text)
+        self.add(text);
+        Ok(())
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        self.add("\r\x1b[2K")
+        self.add("\r\x1b[2K");
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -148,7 +148,7 @@ struct Pace {
 
 impl Pace {
     /// Time after which a step weighs a third of what it did.
-    const MEMORY: Duration = Duration::from_secs(120);
+    const MEMORY: Duration = Duration::from_mins(2);
 
     fn from(step: u64, now: Instant) -> Self {
         Self { last: (step, now), seconds: 0.0, steps: 0.0 }

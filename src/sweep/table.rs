@@ -71,12 +71,12 @@ fn align(rows: &[Vec<String>]) -> String {
     let names: usize = widths.iter().take(NAMES).map(|width| width + 2).sum();
     let mut parts: Vec<Vec<usize>> = Vec::new();
     let mut room = 0;
-    for column in NAMES.min(n)..n {
-        if parts.is_empty() || room < widths[column] + 2 {
+    for (column, width) in widths.iter().enumerate().skip(NAMES) {
+        if parts.is_empty() || room < width + 2 {
             parts.push((0..NAMES).collect());
             room = (WIDTH + 2).saturating_sub(names);
         }
-        room = room.saturating_sub(widths[column] + 2);
+        room = room.saturating_sub(width + 2);
         if let Some(part) = parts.last_mut() {
             part.push(column);
         }

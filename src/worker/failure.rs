@@ -103,8 +103,9 @@ impl Error {
             Self::Model(_) => exit::REFUSED,
             Self::Checkpoint(error) if error.is_storage() => exit::STORAGE,
             Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => exit::NUMERIC,
-            Self::Checkpoint(checkpoint::Error::Thread(_)) | Self::Thread { .. } => exit::RESOURCE,
-            Self::Record(record::Error::Thread { .. }) => exit::RESOURCE,
+            Self::Checkpoint(checkpoint::Error::Thread(_))
+            | Self::Record(record::Error::Thread { .. })
+            | Self::Thread { .. } => exit::RESOURCE,
             Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
             Self::Files(_) | Self::Record(_) => exit::STORAGE,
             Self::Partition { .. } | Self::Panic(_) => exit::BUG,
