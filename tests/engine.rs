@@ -5,10 +5,11 @@ mod grid;
 mod labels;
 #[path = "support/sequences.rs"]
 mod sequences;
+mod short_steps;
 mod support;
+mod unused;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Tensor};
 
@@ -17,13 +18,12 @@ use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::engine::buckets::Layout;
 use ddprun::engine::{Engine, Error, Split, TrainState, Wish};
-use ddprun::model::{Model, Registry};
+use ddprun::model::Registry;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
-use ddprun::nn::{Builder, Init, Linear, Param, Pass};
 use ddprun::optim::Moments;
 use ddprun::plan::{
-    EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, OnNonFinite, Plan, Precision,
-    ScalerPlan, ScheduleRule, UpdateRule, WindowPlan,
+    EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, OnNonFinite, Plan, Precision, ScalerPlan,
+    ScheduleRule, UpdateRule, WindowPlan,
 };
 use ddprun::units::{AccumulationSteps, BatchSize, Bytes, Rank};
 use sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
@@ -387,80 +387,6 @@ const SCALER: ScalerPlan =
     ScalerPlan { init: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000 };
 
 #[test]
-fn the_incomplete_last_step_of_an_epoch_has_the_same_bits_at_any_world_size() {
-    check_same_bits("mlp", &[10], |plan| {
-        plan.data.drop_last = false;
-        // 54 samples: three full steps, then 6 samples over 4 shards.
-        plan.data.n_train = 54;
-        plan.length.steps_per_epoch = 4;
-    });
-}
-
-/// Epochs of three full steps and one of `left` samples, which is fewer than there are shards.
-fn ending_with(left: usize) -> impl Fn(&mut Plan) {
-    move |plan| {
-        plan.data.drop_last = false;
-        plan.data.n_train = 48 + left;
-        plan.length.steps_per_epoch = 4;
-    }
-}
-
-#[test]
-fn a_last_step_that_leaves_ranks_without_samples_has_the_same_bits_at_any_world_size() {
-    for left in [1, 3] {
-        check_same_bits("mlp", &[10], ending_with(left));
-    }
-    check_same_bits("resnet8", &IMAGE, ending_with(1));
-    check_same_bits("mlp", &[10], |plan| {
-        ending_with(1)(plan);
-        plan.ema = Some(EmaPlan { decay: 0.9, power: None, use_buffers: false });
-        plan.precision = Precision::Fp16;
-        plan.scaler = Some(SCALER);
-    });
-    // Two passes of two samples for each shard.
-    check_same_bits("mlp", &[10], |plan| {
-        ending_with(3)(plan);
-        plan.batch.size = BatchSize::new(2).unwrap();
-        let passes = 2 * plan.batch.accumulation.get();
-        plan.batch.accumulation = AccumulationSteps::new(passes).unwrap();
-    });
-}
-
-#[test]
-fn a_norm_that_no_rank_with_samples_used_stays_as_it_is_where_others_have_none() {
-    let mut plan = forecast_plan("timebridge", 2);
-    ending_with(1)(&mut plan);
-    plan.optimizer.weight_decay = 0.1;
-    on_ranks(&plan, |collective| {
-        let rank = collective.rank();
-        let mut engine = engine(&plan, collective);
-        for _ in 0..4 {
-            step(&mut engine, &plan, rank).unwrap();
-        }
-        let params = engine.params().parameters();
-        let norm = params.iter().find(|param| param.name().ends_with("2.norm0.weight")).unwrap();
-        assert_eq!(norm.var().unwrap().to_vec1::<f32>().unwrap(), [1.0; 8]);
-    });
-}
-
-#[test]
-fn the_loss_of_an_epoch_is_the_mean_over_its_samples_whatever_the_last_step_has() {
-    let mut plan = plan("mlp", &[10], 2);
-    ending_with(1)(&mut plan);
-    let sums = on_ranks(&plan, |collective| {
-        let rank = collective.rank();
-        let mut engine = engine(&plan, collective);
-        let steps = (0..4).map(|_| step(&mut engine, &plan, rank).unwrap());
-        let sum: f64 = steps.map(|report| report.loss * report.samples as f64).sum();
-        (sum / 49.0, engine.state().sums)
-    });
-    for (mean, sums) in sums {
-        assert_eq!((sums.weight, sums.samples), (49.0, 49));
-        assert!((sums.mean_loss().unwrap() - mean).abs() < 1e-12);
-    }
-}
-
-#[test]
 fn activations_that_are_computed_again_change_no_bit() {
     for precision in [Precision::Fp32, Precision::Bf16] {
         let mut plan = plan("resnet8", &IMAGE, 2);
@@ -538,7 +464,9 @@ fn start_otherwise(change: impl Fn(&mut TrainState, &mut Vec<Moments>) + Sync) -
     let saved = on_ranks(&plan, |collective| {
         let rank = collective.rank();
         let mut engine = engine(&plan, collective);
-        (0..4).for_each(|_| drop(step(&mut engine, &plan, rank).unwrap()));
+        (0..4).for_each(|_| {
+            step(&mut engine, &plan, rank).unwrap();
+        });
         (engine.state().clone(), engine.moments().to_vec())
     });
     on_ranks(&plan, |collective| {
@@ -638,145 +566,6 @@ fn a_loss_past_the_threshold_stops_all_ranks_before_a_weight_moves() {
             }
         });
     }
-}
-
-/// A linear layer, and a parameter that the loss never reaches.
-struct HalfUsed(Linear, #[expect(dead_code, reason = "that is the point")] Param);
-
-impl Model for HalfUsed {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
-        self.0.forward(input, pass)
-    }
-}
-
-fn half_used(plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
-    let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
-    let idle = builder.pp("idle").param("weight", &[3], Init::Constant(2.0))?;
-    Ok(Box::new(HalfUsed(linear, idle)))
-}
-
-/// An engine over `half_used`.
-fn half_used_engine(plan: &Plan, collective: Arc<dyn ddprun::collective::Collective>) -> Engine {
-    let mut registry = Registry::default();
-    registry.register("half_used", half_used);
-    let (model, params) = registry.build(&plan.model, plan.seed).unwrap();
-    Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap()
-}
-
-#[test]
-fn a_parameter_that_the_loss_does_not_reach_is_named_or_left_as_it_is() {
-    for tolerated in [false, true] {
-        let mut plan = plan("half_used", &[10], 2);
-        plan.distributed.find_unused_parameters = tolerated;
-        on_ranks(&plan, |collective| {
-            let rank = collective.rank();
-            let mut engine = half_used_engine(&plan, collective);
-            let outcome = step(&mut engine, &plan, rank);
-            let idle = engine.params().parameters()[2].clone();
-            // Weight decay would move it; DDP's optimizer does not see it.
-            assert_eq!(idle.var().unwrap().to_vec1::<f32>().unwrap(), [2.0; 3]);
-            match outcome {
-                Ok(report) => assert!(tolerated && report.updated),
-                Err(Error::Unused { step: 1, rank: Rank(0), names }) => {
-                    assert!(!tolerated);
-                    assert_eq!(names, ["idle.weight"]);
-                }
-                Err(other) => panic!("{other}"),
-            }
-        });
-    }
-}
-
-/// A linear layer whose outputs are scaled by `gain` once so many passes are over as the options say.
-struct LateUsed {
-    linear: Linear,
-    gain: Param,
-    after: u64,
-    passes: AtomicU64,
-}
-
-impl Model for LateUsed {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
-        let y = self.linear.forward(input, pass)?;
-        if self.passes.fetch_add(1, Ordering::Relaxed) < self.after {
-            return Ok(y);
-        }
-        y.broadcast_mul(&self.gain.tensor()?)
-    }
-}
-
-fn late_used(plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
-    let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
-    let gain = builder.param("gain", &[plan.outputs], Init::Constant(1.0))?;
-    let after = plan.options["after"].as_u64().unwrap();
-    Ok(Box::new(LateUsed { linear, gain, after, passes: AtomicU64::new(0) }))
-}
-
-/// A plan for `late_used` whose gain is first used in step `first`, from 1.
-fn late_plan(world: u32, first: u64) -> Plan {
-    let mut plan = plan("late_used", &[10], world);
-    let passes = u64::from(plan.batch.accumulation.get());
-    plan.model.options.insert("after".into(), ((first - 1) * passes).into());
-    plan.distributed.find_unused_parameters = true;
-    plan.optimizer.rule = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-    plan.optimizer.weight_decay = 0.0;
-    (plan.schedule.warmup_steps, plan.schedule.rule) = (0, ScheduleRule::Constant);
-    plan
-}
-
-/// A model of `late_used` with its parameters.
-fn late_model(plan: &Plan) -> (Box<dyn Model>, ddprun::nn::Params) {
-    let mut registry = Registry::default();
-    registry.register("late_used", late_used);
-    registry.build(&plan.model, plan.seed).unwrap()
-}
-
-#[test]
-fn a_parameter_that_is_used_late_begins_at_its_own_first_update() {
-    let runs = [1, 2, 4].map(|world| {
-        let plan = late_plan(world, 4);
-        let all = on_ranks(&plan, |collective| {
-            let rank = collective.rank();
-            let (model, params) = late_model(&plan);
-            let mut engine =
-                Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap();
-            let gain = |engine: &Engine| -> Vec<f32> {
-                engine.params().parameters()[2].var().unwrap().to_vec1().unwrap()
-            };
-            (0..3).for_each(|_| drop(step(&mut engine, &plan, rank).unwrap()));
-            assert_eq!(gain(&engine), [1.0; CLASSES]);
-            step(&mut engine, &plan, rank).unwrap();
-            // Adam's first update goes as far as the learning rate, whatever the gradient.
-            let moved: Vec<f32> = gain(&engine).iter().map(|gain| (gain - 1.0).abs()).collect();
-            assert!(moved.iter().all(|moved| (moved - 0.05).abs() < 1e-5), "{moved:?}");
-            step(&mut engine, &plan, rank).unwrap();
-            let missed = engine.state().missed.clone();
-            assert_eq!(missed, [("gain".to_owned(), 3)].into());
-            fingerprint(&engine)
-        });
-        assert!(all.iter().all(|print| *print == all[0]));
-        all[0].clone()
-    });
-    assert!(runs.iter().all(|print| *print == runs[0]), "the world size changed bits");
-
-    // A resume goes on with the same counts.
-    let (plan, folder) = (late_plan(1, 4), tempfile::tempdir().unwrap());
-    let (model, params) = late_model(&plan);
-    let collective = || support::group(&plan).remove(0);
-    let mut engine =
-        Engine::new(Arc::new(plan.clone()), model, params, collective(), None).unwrap();
-    (0..4).for_each(|_| drop(step(&mut engine, &plan, Rank(0)).unwrap()));
-    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
-    let snapshot = Snapshot { plan: &plan, params, moments, state };
-    checkpoint::save(folder.path(), &snapshot).unwrap();
-    let plan = late_plan(1, 1);
-    let (model, params) = late_model(&plan);
-    let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
-    let restored = Some((restored.state, restored.moments));
-    let mut engine =
-        Engine::new(Arc::new(plan.clone()), model, params, collective(), restored).unwrap();
-    step(&mut engine, &plan, Rank(0)).unwrap();
-    assert_eq!(fingerprint(&engine), runs[0]);
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn of_weights(weights: &Path, args: &EvalArgs, registry: &Registry) -> Result<Me
 /// The metrics, after it was said what could not be read.
 fn told(measured: worker::Measured) -> Metrics {
     for unreadable in measured.unreadable {
-        for text in line(&Event::Unreadable(unreadable), &Context::default()) {
+        if let Some(text) = line(&Event::Unreadable(unreadable), &Context::default()) {
             say(&text);
         }
     }

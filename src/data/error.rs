@@ -378,7 +378,8 @@ fn too_many(split: &str, unreadable: u64, samples: u64, most: f64) -> String {
 
 /// Each on a line of its own.
 fn lines(differences: &[String]) -> String {
-    differences.iter().map(|difference| format!("\n  {}", shown(Path::new(difference)))).collect()
+    let line = |difference: &String| "\n  ".to_owned() + &shown(Path::new(difference));
+    differences.iter().map(line).collect()
 }
 
 fn plural(count: usize, one: &str, many: &str) -> String {

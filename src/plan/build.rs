@@ -106,14 +106,19 @@ impl Plan {
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         };
-        if !statistics::suffice(&plan) {
-            return Err(Problems::new(vec![statistics::refused(loaded, &plan)]));
-        }
-        let asked = plan.cuda_graph == Some(true);
-        match capture::obstacle(&plan).filter(|_| asked) {
-            Some(why) => Err(Problems::new(vec![capture::refused(loaded, why)])),
+        match plan.contradiction(loaded) {
+            Some(problem) => Err(Problems::new(vec![problem])),
             None => Ok(plan),
         }
+    }
+
+    /// What only the whole plan shows to be impossible.
+    fn contradiction(&self, loaded: &Loaded) -> Option<Problem> {
+        if !statistics::suffice(self) {
+            return Some(statistics::refused(loaded, self));
+        }
+        let asked = self.cuda_graph == Some(true);
+        capture::obstacle(self).filter(|_| asked).map(|why| capture::refused(loaded, why))
     }
 
     /// `experiment` with the numbers of this plan that depend on the world size or the devices written out, so that the same

@@ -204,7 +204,7 @@ mod tests {
             event: Event::Started(examples::started(10)),
         };
         assert_eq!(Traces::read(folder.path(), &[later]).failure, None, "it was started again");
-        let past = SystemTime::now() - std::time::Duration::from_secs(60);
+        let past = SystemTime::now() - std::time::Duration::from_mins(1);
         for name in ["rank-0.error.json", "rank-1.error.json"] {
             std::fs::File::open(at(name)).unwrap().set_modified(past).unwrap();
         }

@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    fn with(mut trial: Trial, values: Value) -> Trial {
+    fn with(mut trial: Trial, values: &Value) -> Trial {
         trial.values = values.as_object().unwrap().clone().into_iter().collect();
         trial
     }
@@ -121,10 +121,13 @@ mod tests {
         let why = "cannot write `checkpoints/tune/trial-0003/step-00000040`: there is no space left on the device";
         let failed = Trial { error: Some(why.into()), ..trial(3, State::Failed, &[]) };
         let trials = [
-            with(trial(1, State::Finished, &[0.5, 0.75]), json!({"optimizer.lr": 0.1, "n": "sgd"})),
-            with(trial(2, State::Pruned, &[0.25]), json!({"optimizer.lr": 0.000_123_456})),
-            with(failed, json!({"optimizer.lr": 1.0})),
-            with(of_batch(5, trial(4, State::Pruned, &[0.5])), json!({"n": "adamw"})),
+            with(
+                trial(1, State::Finished, &[0.5, 0.75]),
+                &json!({"optimizer.lr": 0.1, "n": "sgd"}),
+            ),
+            with(trial(2, State::Pruned, &[0.25]), &json!({"optimizer.lr": 0.000_123_456})),
+            with(failed, &json!({"optimizer.lr": 1.0})),
+            with(of_batch(5, trial(4, State::Pruned, &[0.5])), &json!({"n": "adamw"})),
         ];
         insta::assert_snapshot!(table(&subject(), &trials), @"
         rank  trial  val/accuracy  epochs    time     state  optimizer.lr      n
@@ -142,7 +145,7 @@ mod tests {
     fn a_table_that_is_too_wide_goes_on_below() {
         let values = json!({"optimizer.lr": 0.1, "optimizer.weight_decay": 0.002_639,
             "train.global_batch_size": 128, "model.hidden": [512, 512], "scheduler.name": "cosine"});
-        let trials = [with(trial(1, State::Finished, &[0.75]), values)];
+        let trials = [with(trial(1, State::Finished, &[0.75]), &values)];
         let text = table(&subject(), &trials);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text, @"

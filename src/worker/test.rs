@@ -30,16 +30,15 @@ pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
     }
     let checkpoint = run.rank.is_first().then(|| fingerprint(run)).flatten();
     let known = checkpoint.as_ref().and_then(|print| record::read_test(&run.folders.logs, print));
-    let tested = match told(run.collective.as_ref(), &known)? {
-        Some(tested) => tested,
-        None => {
-            let tested = measure(run)?;
-            if let Some(print) = checkpoint {
-                record::write_test(&run.folders.logs, &print, &tested)?;
-                failpoint::reach("tested");
-            }
-            tested
+    let tested = if let Some(tested) = told(run.collective.as_ref(), &known)? {
+        tested
+    } else {
+        let tested = measure(run)?;
+        if let Some(print) = checkpoint {
+            record::write_test(&run.folders.logs, &print, &tested)?;
+            failpoint::reach("tested");
         }
+        tested
     };
     run.engine.state_mut().metrics.extend(tested.metrics.clone());
     run.record(&Event::Tested(tested))

@@ -64,8 +64,9 @@ fn images_that_are_not_those_of_the_run_are_refused_by_name() {
     fs::write(&image, whole).unwrap();
     // With the data as they were it goes on, and writes nothing about itself that is there already.
     lab.run_to(0, &["resume"]);
-    let described =
-        |name: &str| name.ends_with(".toml") || name == "run.json" || name == "data.json";
+    let described = |name: &str| {
+        name.rsplit('.').next() == Some("toml") || name == "run.json" || name == "data.json"
+    };
     let about = |all: BTreeMap<PathBuf, Vec<u8>>| -> Vec<(PathBuf, Vec<u8>)> {
         let is_about = |path: &Path| described(path.file_name().unwrap().to_str().unwrap());
         all.into_iter().filter(|(path, _)| is_about(path)).collect()

@@ -1,12 +1,13 @@
 //! What a test could not do on this machine. `tests/summary.rs` prints it at the end of `cargo test`.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Notes that the running test left something out because of `missing`.
-#[expect(clippy::print_stderr, reason = "a test says what it leaves out")]
 pub(crate) fn skipped(missing: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    eprintln!("SKIPPED: {test}: {missing}");
+    // Not by `eprintln`, which a passing test does not show.
+    writeln!(std::io::stderr(), "SKIPPED: {test}: {missing}").unwrap();
     let notes = notes();
     std::fs::create_dir_all(&notes).unwrap();
     let file = notes.join(test.replace("::", "."));

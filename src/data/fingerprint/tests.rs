@@ -27,6 +27,7 @@ fn facts(root: &Path) -> DataFacts {
         classes: train_files.classes,
         sample: None,
         target: Vec::new(),
+        notes: Vec::new(),
     }
 }
 
@@ -99,7 +100,7 @@ fn images_that_are_missing_new_or_changed_are_counted_and_one_is_named() {
     let words = "val: 1 file is missing, e.g. `cat/0.png`; 1 file is new, e.g. `cat/9.png`";
     assert_eq!(replaced, [words]);
     let longer = after(|root| {
-        files::write_atomic(&root.join("val/cat/0.png"), b"longer than before").unwrap()
+        files::write_atomic(&root.join("val/cat/0.png"), b"longer than before").unwrap();
     });
     assert_eq!(longer, ["val: `cat/0.png` has 18 bytes, had 8"]);
 }
@@ -141,6 +142,7 @@ fn one_cell_of_a_table_is_enough_and_an_earlier_run_is_compared_as_far_as_it_is_
         classes: vec![],
         sample: Some(vec![1]),
         target: vec![],
+        notes: Vec::new(),
     };
     let then = Fingerprint::of(&facts).unwrap();
     files::write_atomic(&train, b"a,y\n1,2\n3,5\n").unwrap();

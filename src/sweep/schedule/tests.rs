@@ -512,7 +512,9 @@ fn pruned_trials_keep_their_checkpoints_only_if_that_is_asked_for() {
         checkpoints.join(".trial-0001.7-0.ddprun-tmp"),
         lab.folder.path().join("s").join(pruned.id()).join(".probe.7-1.ddprun-tmp"),
     ];
-    rest.iter().for_each(|folder| files::create_folder(folder).unwrap());
+    for folder in &rest {
+        files::create_folder(folder).unwrap();
+    }
     lab.run(&fake(|_, _| Outcome::Done));
     assert_eq!(rest.map(|folder| folder.exists()), [false; 3]);
     assert!(!kept(pruned));
