@@ -14,7 +14,9 @@ fn main() {
     println!("\ntests that could not run on this machine: {}", notes.len());
     let mut lines = notes;
     lines.sort();
-    lines.iter().for_each(|line| print!("  {line}"));
+    for line in &lines {
+        print!("  {line}");
+    }
     // The next run begins a list of its own.
     if !lines.is_empty() {
         std::fs::remove_dir_all(folder).unwrap();

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 pub(crate) fn skipped(missing: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     // Not by `eprintln`, which a passing test does not show.
-    writeln!(std::io::stderr(), "SKIPPED: {test}: {missing}").unwrap();
+    let line = format!("SKIPPED: {test}: {missing}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
     let notes = notes();
     std::fs::create_dir_all(&notes).unwrap();
     let file = notes.join(test.replace("::", "."));
