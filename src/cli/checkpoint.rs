@@ -24,13 +24,20 @@ pub(crate) fn dispatch(verb: &CheckpointVerb) -> Result<u8, Refusal> {
         CheckpointVerb::Verify { checkpoints } => verify(checkpoints.as_deref()),
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
         CheckpointVerb::Export { checkpoint, to, latest, peft: true, .. } => {
-            export_peft(&one_meant(checkpoint, *latest)?, to)
+            let to = from_here(to);
+            export_peft(&one_meant(checkpoint, *latest)?, &to)
         }
         CheckpointVerb::Export { checkpoint, to, latest, merge, .. } => {
             refuse_pickle(to)?;
-            export(&one_meant(checkpoint, *latest)?, to, *merge)
+            let to = from_here(to);
+            export(&one_meant(checkpoint, *latest)?, &to, *merge)
         }
     }
+}
+
+/// The whole path: it is meant from here, and looking for a run may lead elsewhere.
+fn from_here(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Refuses a name by which a reader would take the file for a pickled one.

@@ -144,14 +144,14 @@ fn what_was_tested_is_not_tested_again_and_still_counts() {
     // A second test would not survive this.
     let again = run(&lab, "test=kill@*", &["resume"]);
     again.has_code(0);
-    again.says(&["already complete", "test  success", "completed after step 3"]);
+    again.says(&["already complete", "test success", "completed after step 3"]);
     assert_eq!(tested(&lab), before);
     let written = fs::read_to_string(lab.run_folder().join("test_metrics.json")).unwrap();
     let written: Value = serde_json::from_str(&written).unwrap();
     assert_eq!(Some(&written["metrics"]), before.as_ref());
     // Other weights are.
     run(&lab, "test=exit(70)@0", &["resume", "train.steps=4"]).has_code(70);
-    lab.run_to(0, &["resume"]).says(&["test  success", "completed after step 4"]);
+    lab.run_to(0, &["resume"]).says(&["test success", "completed after step 4"]);
 }
 
 // --------------------------------------------------------------------------------- another metric

@@ -41,7 +41,7 @@ fn ranks_of_a_stopped_parent_save_and_leave_and_the_parent_says_so_when_it_runs_
     kill_process(parent, Signal::CONT).unwrap();
     let ended = running.wait();
     ended.has_code(75);
-    ended.says(&["has shown no sign of life for `distributed.timeout`", "the state is saved"]);
+    ended.says(&["has shown no sign of life for `distributed.timeout`", "(state saved)"]);
     let epochs = format!("train.epochs={}", lab.last_step() / 6 + 10);
     lab.run_to(0, &["resume", &epochs, "distributed.timeout=60s"]).says(&["resumed after step "]);
     lab.is_clean();
@@ -242,7 +242,6 @@ fn a_terminal_that_is_closed_has_the_run_saved() {
 /// The step after which the run left and saved, as its log says.
 fn lab_saved(lab: &Lab) -> u64 {
     let log = fs::read_to_string(lab.run_folder().join("rank-0.log")).unwrap();
-    let rest =
-        log.split("the state is saved, after step ").nth(1).unwrap_or_else(|| panic!("{log}"));
+    let rest = log.split("(state saved) after step ").nth(1).unwrap_or_else(|| panic!("{log}"));
     rest.split_whitespace().next().unwrap().trim_end_matches(['.', ',']).parse().unwrap()
 }

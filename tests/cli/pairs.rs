@@ -17,7 +17,7 @@ const DATA: [(&str, &str, &str); 11] = [
     ),
     (
         "image_folder",
-        "name = \"image_folder\"\ntrain_dir = \"shapes/train\"\nval_dir = \"shapes/val\"\n\
+        "name = \"image_folder\"\ntrain_dir = \"photos/train\"\nval_dir = \"photos/val\"\n\
          transforms.train = [{ name = \"resize\", size = [32, 32] }]\n\
          transforms.val = [{ name = \"resize\", size = [32, 32] }]",
         "cross_entropy",
@@ -80,7 +80,8 @@ fn lab() -> Lab {
         lab.write(&format!("mnist/{split}-labels-idx1-ubyte"), labels);
     }
     lab.write("table.csv", format!("a,b,y\n{}", "1,2,0\n2,1,1\n".repeat(4)));
-    let row = |i: usize| format!("2020-01-01,{},{}\n", i % 7, i % 5);
+    let row =
+        |i: usize| format!("2020-01-{:02} {:02}:00:00,{},{}\n", 1 + i / 24, i % 24, i % 7, i % 5);
     lab.write("series.csv", format!("date,a,b\n{}", (0..400).map(row).collect::<String>()));
     lab.write("text.txt", "to be, or not to be\n".repeat(20));
     let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 8];
@@ -90,9 +91,20 @@ fn lab() -> Lab {
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
     lab.write("tokenizer.json", tokenizer.to_string());
+    write_photos(&lab);
     write_runs(&lab);
     write_speech(&lab);
     lab
+}
+
+/// Two grey pictures of each of two classes.
+fn write_photos(lab: &Lab) {
+    for (split, class) in [("train", "a"), ("train", "b"), ("val", "a"), ("val", "b")] {
+        for shade in [50, 200] {
+            let picture = [b"P6 32 32 255\n".to_vec(), vec![shade; 3 * 32 * 32]].concat();
+            lab.write(&format!("photos/{split}/{class}/{shade}.ppm"), picture);
+        }
+    }
 }
 
 /// Four episodes of 30 steps.

@@ -333,6 +333,8 @@ fn a_run_is_found_from_any_folder_and_goes_on_where_its_project_is_now() {
     from(elsewhere.path(), &lab, 0, &["resume", named, "train.epochs=3"])
         .says(&["the paths of this run begin at `", "completed after step 18"]);
     assert!(children(elsewhere.path()).is_empty());
+    from(elsewhere.path(), &lab, 0, &["checkpoint", "export", named, "weights.safetensors"]);
+    assert!(elsewhere.path().join("weights.safetensors").exists());
     let before = bits(&lab);
     // A copy of the project is a project of its own.
     let copy = elsewhere.path().join("copy");

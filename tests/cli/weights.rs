@@ -109,7 +109,7 @@ fn amp_is_fp32_on_a_cpu_and_an_older_run_keeps_what_it_had() {
     change("run.json", "\"precision\": \"fp32\"", "\"precision\": \"bf16\"");
     lab.run_to(0, &["resume", "train.epochs=2"]);
     let is_bf16 = |path: &Path| fs::read_to_string(path).unwrap().contains("\"bf16\"");
-    assert!(is_bf16(&run.join("run.json")) && is_bf16(&run.join("resolved.toml")));
+    assert!(is_bf16(&run.join("run.2.json")) && is_bf16(&run.join("resolved.2.toml")));
 }
 
 #[test]
