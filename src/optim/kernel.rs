@@ -94,9 +94,9 @@ impl Factors {
         let sgd = |kind, SgdFactors { lr, penalty, momentum, damp }| Rule {
             kind,
             lr,
-            penalty,
             momentum,
             damp,
+            penalty,
             ..Rule::default()
         };
         match self {
