@@ -1,6 +1,7 @@
 //! One function per verb. `main` only maps a result to an exit code; so does a user's own program that
 //! registers its models and calls [`run`].
 
+mod abandoned;
 mod args;
 mod checkpoint;
 mod doctor;

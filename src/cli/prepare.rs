@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use crate::cli::kept::{self, OtherData};
-use crate::cli::{Refusal, to_stderr};
+use crate::cli::{Refusal, abandoned, to_stderr};
 use crate::config::schema::DataKind;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::data::Fingerprint;
@@ -233,6 +233,7 @@ impl Drop for OwnedRun {
 /// Makes the folders of a new run.
 pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     let plan = &prepared.plan;
+    abandoned::remove(plan);
     let id = new_id();
     let folders = RunFolders {
         logs: plan.logging.dir.join(&plan.name).join(&id),
