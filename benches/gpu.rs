@@ -20,7 +20,7 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::config::{self, Vocabulary};
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, Wish};
+use ddprun::engine::{Engine, StopRequest};
 use ddprun::model::Registry;
 use ddprun::ops::{open_gpu, take_gpu_peak, visible_gpus};
 use ddprun::plan::{DataFacts, Facts, GpuFacts, Plan, SourcePlan};
@@ -244,7 +244,7 @@ impl Work {
         let mut step = |at: usize| {
             let passes = order.passes(at % order.steps(), Rank(0));
             let batch = &batches[at % BATCHES];
-            let stepped = engine.step(&passes, &mut || Ok(batch.clone()), Wish::Continue);
+            let stepped = engine.step(&passes, &mut || Ok(batch.clone()), StopRequest::None);
             if let Some(notice) = engine.take_notice() {
                 println!("TABLE | ddprun {}: {notice} | | |", self.name);
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ddprun::nn::{Builder, Init, Param, Params, Pass};
+use ddprun::nn::{Builder, ForwardContext, Init, Param, Params};
 use ddprun::ops::{ConvOptions, GradientSink, Window, conv2d, cross_entropy};
 use ddprun::optim::{Moments, Part, Update, sum_of_squares};
 use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision, ScalingRule, UpdateRule};
@@ -65,7 +65,8 @@ fn resnets(c: &mut Criterion) {
         c.bench_function(&format!("{name}, 32x32, batch 32, forward and backward"), |bencher| {
             bencher.iter(|| {
                 pass(&params, || {
-                    let logits = model.forward(&images, &Pass::train(key, Precision::Fp32))?;
+                    let logits =
+                        model.forward(&images, &ForwardContext::train(key, Precision::Fp32))?;
                     cross_entropy(&logits, &labels, 0.0)
                 });
             });

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use candle_core::{Result, Tensor};
 use ddprun::model::{Model, Registry};
-use ddprun::nn::{Builder, Init, Linear, Param, Pass};
+use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
 use ddprun::plan::ModelPlan;
 
 /// A residual MLP over flattened pixels: x + scale * silu(W x), `depth` times, then a linear head.
@@ -40,7 +40,7 @@ fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
 }
 
 impl Model for ResidualMlp {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let mut x = self.stem.forward(&input.flatten_from(1)?, pass)?;
         for (linear, scale) in &self.blocks {
             let y = linear.forward(&x, pass)?.silu()?;

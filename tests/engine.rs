@@ -17,7 +17,7 @@ use ddprun::checkpoint::{self, Snapshot};
 use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::engine::buckets::Layout;
-use ddprun::engine::{Engine, Error, Split, TrainState, Wish};
+use ddprun::engine::{Engine, Error, Split, StopRequest, TrainState};
 use ddprun::model::Registry;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
 use ddprun::optim::Moments;
@@ -184,7 +184,7 @@ fn losses(plan: &Plan) -> Vec<f64> {
             let passes = order.passes((step % 6) as usize, rank);
             let mut next = passes.iter();
             let mut batch = || Ok(said_again(&next.next().unwrap().samples));
-            engine.step(&passes, &mut batch, Wish::Continue).unwrap().loss
+            engine.step(&passes, &mut batch, StopRequest::None).unwrap().loss
         };
         (0..24).map(loss).collect()
     });

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use candle_core::{Device, Result, Tensor};
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::model::{Model, Registry};
-use ddprun::nn::{Params, Pass};
+use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{
     Calendar, DataPlan, ModelPlan, OnBadSample, Precision, Sampler, SequencePlan, SourcePlan,
@@ -84,7 +84,7 @@ fn pass(
     let sink: Arc<dyn GradientSink> = collected.clone();
     params.begin_pass(Some(&sink));
     let key = Key::new(1, Purpose::Dropout, 0, 0);
-    let y = model.forward(x, &Pass::train(key, Precision::Fp32)).unwrap();
+    let y = model.forward(x, &ForwardContext::train(key, Precision::Fp32)).unwrap();
     let loss = loss(&y, target).unwrap();
     loss.backward().unwrap();
     params.end_pass();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
-use ddprun::nn::{Params, Pass};
+use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{ModelPlan, Precision, SequencePlan, UpdateRule};
 use ddprun::rng::{Key, Purpose};
@@ -49,7 +49,7 @@ fn pass(model: &dyn Model, params: &Params, x: &Tensor, y: &Tensor) -> (Tensor, 
     let sink: Arc<dyn GradientSink> = collected.clone();
     params.begin_pass(Some(&sink));
     let key = Key::new(1, Purpose::Dropout, 0, 0);
-    let logits = model.forward(x, &Pass::train(key, Precision::Fp32)).unwrap();
+    let logits = model.forward(x, &ForwardContext::train(key, Precision::Fp32)).unwrap();
     let rows = logits.flatten_to(1).unwrap();
     let loss = ops::cross_entropy(&rows, &y.flatten_all().unwrap(), 0.0).unwrap();
     loss.backward().unwrap();

@@ -14,7 +14,7 @@ use candle_core::{DType, Device, Tensor};
 use ddprun::checkpoint;
 use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
-use ddprun::nn::{Params, Pass};
+use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink, IGNORED_LABEL};
 use ddprun::plan::{LlamaPlan, LoraPlan, ModelPlan, Precision, SequencePlan};
 use ddprun::rng::{Key, Purpose};
@@ -53,7 +53,8 @@ fn pass(model: &dyn Model, params: &Params, activation_checkpointing: bool) -> (
     let (x, y) = tokens();
     params.begin_pass(Some(&sink));
     let key = Key::new(1, Purpose::Dropout, 0, 0);
-    let pass = Pass { activation_checkpointing, ..Pass::train(key, Precision::Fp32) };
+    let pass =
+        ForwardContext { activation_checkpointing, ..ForwardContext::train(key, Precision::Fp32) };
     let logits = model.forward(&x, &pass).unwrap().flatten_to(1).unwrap();
     let loss = ops::cross_entropy(&logits, &y, 0.0).unwrap();
     loss.backward().unwrap();
@@ -76,7 +77,7 @@ fn near_gradient(name: &str, gradient: &[f32], expected: &Value) {
 fn llama_equals_huggingface() {
     let golden = &golden()["llama_tiny"];
     let (model, params) = filled(&plan(TINY));
-    let logits = model.forward(&tokens().0, &Pass::eval(Precision::Fp32)).unwrap();
+    let logits = model.forward(&tokens().0, &ForwardContext::eval(Precision::Fp32)).unwrap();
     near_summary("logits", &logits, &golden["logits"]);
     let (loss, gradients) = pass(&*model, &params, false);
     near("loss", loss, number(golden, "masked_loss(first5 labels ignored)"), 1e-5);
@@ -92,7 +93,7 @@ fn llama_equals_huggingface() {
 #[test]
 fn tokens_are_not_seen_by_those_before_them() {
     let (model, _) = filled(&plan(TINY));
-    let run = |x: &Tensor| flat(&model.forward(x, &Pass::eval(Precision::Fp32)).unwrap());
+    let run = |x: &Tensor| flat(&model.forward(x, &ForwardContext::eval(Precision::Fp32)).unwrap());
     let whole = tokens().0.narrow(0, 0, 1).unwrap();
     let start = run(&whole.narrow(1, 0, 7).unwrap());
     for (a, b) in start.iter().zip(run(&whole)) {
@@ -260,7 +261,7 @@ fn merged_weights_answer_as_the_adapters_and_peft_gets_its_names() {
     let (plain, plain_params) = Registry::default().build(&plan(TINY), 5).unwrap();
     assert_eq!(load_state_dict(&plain_params, &path, Strict::All).unwrap().loaded, 21);
     let eval = |model: &dyn Model| {
-        flat(&model.forward(&tokens().0, &Pass::eval(Precision::Fp32)).unwrap())
+        flat(&model.forward(&tokens().0, &ForwardContext::eval(Precision::Fp32)).unwrap())
     };
     for (merged, apart) in eval(&*plain).into_iter().zip(eval(&*model)) {
         near("logits", f64::from(merged), f64::from(apart), 1e-5);

@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use candle_nn::ops::log_softmax;
 use ddprun::data::LogMel;
 use ddprun::model::{Nest, Registry};
-use ddprun::nn::{Builder, Params, Pass};
+use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{ModelPlan, Precision, SequencePlan, SpeechPlan};
 use ddprun::rng::{Key, Purpose};
@@ -83,13 +83,14 @@ fn tokens_loss_gradients_and_statistics_equal_nemo() {
     let tokens = nest.tokens(&clean).unwrap();
     let expected: Vec<Vec<u32>> = serde_json::from_value(golden["tokens"].clone()).unwrap();
     assert_eq!(tokens.to_vec2::<u32>().unwrap(), expected);
-    let eval = nest.encode(&noisy, &mask, &LENGTHS, &Pass::eval(Precision::Fp32)).unwrap();
+    let eval =
+        nest.encode(&noisy, &mask, &LENGTHS, &ForwardContext::eval(Precision::Fp32)).unwrap();
     near_summary("eval", &eval.transpose(1, 2).unwrap(), &golden["eval_encoder_out"]);
 
     let collected = Arc::new(Collected::default());
     let sink: Arc<dyn GradientSink> = collected.clone();
     params.begin_pass(Some(&sink));
-    let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32).direct();
+    let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32).direct();
     let encoded = nest.encode(&noisy, &mask, &LENGTHS, &pass).unwrap();
     let scores = nest.scores(&encoded, &pass).unwrap();
     let compared = nest.masked(&scores, &tokens, &mask).unwrap();
@@ -203,7 +204,7 @@ fn each_utterance_has_its_own_mask_wherever_it_stands() {
     let asked = |first: usize, draws: &[Key]| {
         let inputs = inputs.narrow(0, first, draws.len()).unwrap().contiguous().unwrap();
         let labels = Tensor::zeros(draws.len(), candle_core::DType::U32, &Device::Cpu).unwrap();
-        model.compare(&inputs, &labels, draws, &Pass::eval(Precision::Fp32)).unwrap()
+        model.compare(&inputs, &labels, draws, &ForwardContext::eval(Precision::Fp32)).unwrap()
     };
     let (both, second) = (asked(0, &[key(5), key(6)]), asked(1, &[key(6)]));
     let (all, one) = (both.targets.to_vec1::<u32>().unwrap(), second.targets.to_vec1().unwrap());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use ddprun::model::{DiffusionPolicy, Registry};
-use ddprun::nn::{Builder, Params, Pass};
+use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::ema_decay;
 use ddprun::plan::{EmaPlan, ModelPlan, NoiseScheduler, PolicyPlan, Precision, UpdateRule};
@@ -87,7 +87,7 @@ impl Question {
         let collected = Arc::new(Collected::default());
         let sink: Arc<dyn GradientSink> = collected.clone();
         params.begin_pass(Some(&sink));
-        let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+        let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
         let found = policy.predict(&self.noisy, &self.steps, &self.observed, &pass).unwrap();
         let loss = ops::mse(&found, &self.noise).unwrap();
         loss.backward().unwrap();
@@ -161,7 +161,7 @@ fn samples_of_both_schedulers_equal_those_of_diffusers() {
         });
         let (observed, first) = (tensor("input.cond", &[3, 10]), values("sample.init", 96));
         let draw = |step| values(&format!("ddpm.noise{step}"), 96);
-        let pass = Pass::eval(Precision::Fp32);
+        let pass = ForwardContext::eval(Precision::Fp32);
         let actions = policy.denoise(&observed, first, draw, &pass).unwrap();
         near_summary(key, &actions, &golden[key]);
     }
@@ -175,7 +175,7 @@ fn each_sample_has_its_own_draws_wherever_it_stands() {
     let (model, _) = filled(&plan);
     let key = |sample| Key::new(1, Purpose::Draw, 0, sample);
     let (seen, chunks) = (tensor("seen", &[3, 2, 2]), tensor("chunks", &[3, 16, 2]));
-    let pass = Pass::eval(Precision::Fp32);
+    let pass = ForwardContext::eval(Precision::Fp32);
     let asked = |first, n| {
         let part = |t: &Tensor| t.narrow(0, first, n).unwrap().contiguous().unwrap();
         let draws: Vec<Key> = (first..first + n).map(|i| key(i as u64)).collect();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Device, Result, Tensor};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{self, Strict, load_state_dict, save_state_dict};
-use ddprun::nn::{Params, Pass};
+use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{BackboneMode, Convolutions, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
@@ -49,8 +49,8 @@ fn order(collected: &Collected) -> Vec<usize> {
     collected.all().into_iter().map(|(index, _)| index).collect()
 }
 
-fn training() -> Pass {
-    Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32).direct()
+fn training() -> ForwardContext {
+    ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32).direct()
 }
 
 /// One pass of training; the loss and the gradients.
@@ -91,7 +91,7 @@ fn check_parity(name: &str, classes: usize, key: &str, tolerance: &Tolerance) {
     let (x, y) = (input("input.x", &[4, 3, 64, 64]), labels("input.y", 4, classes));
     assert_eq!(serde_json::json!(y.to_vec1::<u32>().unwrap()), golden["labels"]);
 
-    let logits = model.forward(&x, &Pass::eval(Precision::Fp32).direct()).unwrap();
+    let logits = model.forward(&x, &ForwardContext::eval(Precision::Fp32).direct()).unwrap();
     near_summary("eval logits", &logits, &golden["eval_logits"]);
     let scores = ops::score_classes(&logits, &y, 0.0).unwrap();
     near("eval loss", scores.loss_sum / 4.0, number(golden, "eval_loss"), 1e-5);
@@ -138,15 +138,16 @@ fn fast_convolutions_stay_close_to_pytorch() {
     let golden = &golden()["resnet18_64px_n4_c10"];
     let (model, _params) = filled(&plan("resnet18", 10));
     let x = input("input.x", &[4, 3, 64, 64]);
-    let logits = |pass: Pass| flat(&model.forward(&x, &pass).unwrap());
-    let (fast, direct) = (Pass::eval(Precision::Fp32), Pass::eval(Precision::Fp32).direct());
+    let logits = |pass: ForwardContext| flat(&model.forward(&x, &pass).unwrap());
+    let (fast, direct) =
+        (ForwardContext::eval(Precision::Fp32), ForwardContext::eval(Precision::Fp32).direct());
     let (fast, direct) = (logits(fast), logits(direct));
     assert_ne!(fast, direct);
     let rms = number(&golden["eval_logits"], "rms");
     for (fast, direct) in fast.iter().zip(&direct) {
         near("eval logits", f64::from(*fast), f64::from(*direct), 1e-4 * rms);
     }
-    let train = Pass { convolutions: Convolutions::Fast, ..training() };
+    let train = ForwardContext { convolutions: Convolutions::Fast, ..training() };
     let logits = model.forward(&x, &train).unwrap();
     let loss = ops::cross_entropy(&logits, &labels("input.y", 4, 10), 0.0).unwrap();
     let loss = f64::from(loss.to_scalar::<f32>().unwrap());
@@ -350,7 +351,8 @@ fn a_frozen_backbone_tracks_statistics_unless_it_is_in_eval_mode() {
             let buffers = params.buffers().iter().filter(|buffer| !buffer.is_frozen());
             buffers.map(|buffer| buffer.var().unwrap().to_vec1().unwrap()).collect()
         };
-        let (x, eval) = (input("input.x", &[4, 3, 64, 64]), Pass::eval(Precision::Fp32).direct());
+        let (x, eval) =
+            (input("input.x", &[4, 3, 64, 64]), ForwardContext::eval(Precision::Fp32).direct());
         let (before, evaluated) = (statistics(), flat(&model.forward(&x, &eval).unwrap()));
         let trained = flat(&model.forward(&x, &training()).unwrap());
         assert_eq!(statistics() == before, in_eval);
@@ -366,7 +368,7 @@ fn a_frozen_backbone_tracks_statistics_unless_it_is_in_eval_mode() {
 fn bf16_stays_within_two_percent_and_fp16_as_well() {
     let (model, _params) = filled(&plan("resnet18", 10));
     let x = input("input.x", &[4, 3, 64, 64]);
-    let logits = |precision| flat(&model.forward(&x, &Pass::eval(precision)).unwrap());
+    let logits = |precision| flat(&model.forward(&x, &ForwardContext::eval(precision)).unwrap());
     let exact = logits(Precision::Fp32);
     let rms = (exact.iter().map(|v| v * v).sum::<f32>() / exact.len() as f32).sqrt();
     for precision in [Precision::Bf16, Precision::Fp16] {

@@ -22,7 +22,7 @@ pub(crate) fn train(work: &'static Work, ranks: u32, threads: u32, task: Task) -
     let path = std::env::current_exe().expect("a path");
     let program = Program { path, args: words.into(), env: vec![] };
     let start =
-        Start { resume: false, program, console: Console::Terminal, smaller: vec![], bell: None };
+        Start { resume: false, program, console: Console::Terminal, smaller: vec![], waker: None };
     let ended = launch::run(&plan, &folders, &start, &mut |_| ());
     if let Err(failure) = &ended {
         eprintln!("{failure}; see {}", folder.display());

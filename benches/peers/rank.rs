@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use ddprun::collective::{self, Collective};
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, Wish};
+use ddprun::engine::{Engine, StopRequest};
 use ddprun::launch::{self, Made, Membership};
 use ddprun::plan::Plan;
 use ddprun::units::Rank;
@@ -88,7 +88,7 @@ impl Trainer {
     fn step(&mut self) {
         let passes = self.order.passes(self.steps % self.order.steps(), self.rank);
         let batch = &self.batches[self.steps % self.batches.len()];
-        self.engine.step(&passes, &mut || Ok(batch.clone()), Wish::Continue).expect("a step");
+        self.engine.step(&passes, &mut || Ok(batch.clone()), StopRequest::None).expect("a step");
         self.steps += 1;
     }
 

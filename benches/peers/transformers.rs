@@ -2,7 +2,7 @@
 
 use candle_core::{D, Result, Tensor};
 use ddprun::model::{Model, Registry};
-use ddprun::nn::{Builder, Embedding, LayerNorm, Linear, Pass};
+use ddprun::nn::{Builder, Embedding, ForwardContext, LayerNorm, Linear};
 use ddprun::ops::{self, Attention, Deviation, InstanceNorm, LinearActivation};
 use ddprun::plan::ModelPlan;
 
@@ -29,7 +29,7 @@ struct SelfAttention {
 }
 
 impl SelfAttention {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let Self { heads, causal, .. } = *self;
         let attention = Attention { heads, causal, dropout: None, precision: pass.precision };
         let y = ops::attention_packed(&self.qkv.forward(x, pass)?, attention)?;
@@ -44,7 +44,7 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let hidden = self.widen.forward_activated(x, LinearActivation::Gelu, pass)?;
         self.narrow.forward(&hidden, pass)
     }
@@ -99,7 +99,7 @@ fn gpt(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
 
 impl Model for Gpt {
     /// Tokens (b, t) -> logits (b t, vocabulary).
-    fn forward(&self, tokens: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, tokens: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let t = tokens.dim(1)?;
         let positions = Tensor::arange(0, t as u32, tokens.device())?;
         let positions = self.positions.forward(&positions)?;
@@ -141,7 +141,7 @@ fn itransformer(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
 
 impl Model for ITransformer {
     /// (b, time, series) -> a forecast as long, (b, time series).
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let windows = InstanceNorm::new(input, input.dim(2)?, Deviation::Population)?;
         let forecast = ops::chain(&windows.rows, |series| {
             let mut x = self.embed.forward(series, pass)?;

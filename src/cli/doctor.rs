@@ -110,7 +110,7 @@ fn train(plan: &Plan, room: &mut Room) -> Result<(Manifest, Duration), Refusal> 
     }
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let start =
-        Start { resume: false, program, console: Console::File, smaller: vec![], bell: None };
+        Start { resume: false, program, console: Console::File, smaller: vec![], waker: None };
     let began = Instant::now();
     let ended = launch::run(plan, &folders, &start, &mut |_| ()).map_err(|mut failure| {
         room.is_kept = true;

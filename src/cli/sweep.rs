@@ -226,7 +226,7 @@ impl Ddp<'_> {
             program: self.program_on(&job.gpus),
             console: Console::File,
             smaller: prepared.smaller(self.registry).map_err(|refusal| refusal.to_string())?,
-            bell: Some(job.bell.clone()),
+            waker: Some(job.waker.clone()),
         };
         let mut hear = |note: Note| {
             if let Note::Progress { rank: Rank(0), step, .. } = note {

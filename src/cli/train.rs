@@ -116,7 +116,7 @@ pub(crate) fn supervise(
     mut nodes: Option<&mut Nodes>,
 ) -> Result<u8, Refusal> {
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let start = Start { resume, program, console: Console::Terminal, smaller, bell: None };
+    let start = Start { resume, program, console: Console::Terminal, smaller, waker: None };
     let mut hear = |note: Note| announce(&note);
     let ended = match nodes.as_deref_mut() {
         Some(nodes) => launch::run_node(plan, &run.folders, &start, nodes, &mut hear),

@@ -18,7 +18,7 @@ use rustix::time::Timespec;
 use crate::collective::message::{Incoming, Outgoing, Target};
 use crate::collective::{Call, Error, Missing};
 use crate::launch::seal::Seal;
-use crate::launch::{Bell, Peer};
+use crate::launch::{Peer, Waker};
 use crate::units::Rank;
 
 /// Longest sleep between two looks.
@@ -26,27 +26,31 @@ const NAP: Duration = Duration::from_secs(1);
 
 /// What another thread of this rank wants of one that waits.
 pub(super) struct Calls {
-    bell: Bell,
+    waker: Waker,
     gives_up: AtomicBool,
     reason: Mutex<Option<String>>,
 }
 
 impl Calls {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { bell: Bell::new()?, gives_up: AtomicBool::new(false), reason: Mutex::new(None) })
+        Ok(Self {
+            waker: Waker::new()?,
+            gives_up: AtomicBool::new(false),
+            reason: Mutex::new(None),
+        })
     }
 
     /// To wait no longer.
     pub(super) fn give_up(&self) {
         self.gives_up.store(true, Ordering::SeqCst);
-        self.bell.ring();
+        self.waker.ring();
     }
 
     /// To end the group. The first reason stays.
     pub(super) fn abort(&self, reason: &str) {
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert_with(|| reason.to_owned());
-        self.bell.ring();
+        self.waker.ring();
     }
 
     /// Whether to wait no longer.
@@ -232,7 +236,7 @@ fn talk(
         } else if waited >= timeout || calls.gives_up() {
             return Err(Error::Timeout { call: *call, missing: missing(talks, call), waited });
         } else {
-            waited += sleep(talks, &calls.bell, timeout.saturating_sub(waited));
+            waited += sleep(talks, &calls.waker, timeout.saturating_sub(waited));
         }
     }
 }
@@ -251,9 +255,9 @@ fn missing(talks: &[Talk<'_>], call: &Call) -> Vec<Missing> {
 
 /// Sleeps until a line moves or somebody calls, at most for `time`, and says how long. While the whole group stands
 /// still (Ctrl-Z), so does the deadline: a nap counts no longer than it was meant to be.
-fn sleep(talks: &[Talk<'_>], bell: &Bell, time: Duration) -> Duration {
+fn sleep(talks: &[Talk<'_>], waker: &Waker, time: Duration) -> Duration {
     let nap = time.min(NAP);
-    let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+    let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
     for talk in talks {
         let out = if talk.out.is_done() { PollFlags::empty() } else { PollFlags::OUT };
         let into = if talk.into.is_done() { PollFlags::empty() } else { PollFlags::IN };
@@ -265,6 +269,6 @@ fn sleep(talks: &[Talk<'_>], bell: &Bell, time: Duration) -> Duration {
     let began = Instant::now();
     // Any return, also by a signal, only means to look again.
     let _ = rustix::event::poll(&mut fds, Some(&nap_time));
-    bell.take();
+    waker.take();
     began.elapsed().min(nap)
 }

@@ -5,8 +5,8 @@
 //! HEADER 64 KiB | rank 0: STAGING 1 MiB, gradients | rank 1: STAGING 1 MiB, gradients | ...
 //! ```
 //!
-//! Words of the header are atomics. Staging and gradients are plain memory whose turns `meeting` grants:
-//! between two meetings of all ranks, a range is written by at most one rank, and read by others only
+//! Words of the header are atomics. Staging and gradients are plain memory whose turns `barrier` grants:
+//! between two barriers of all ranks, a range is written by at most one rank, and read by others only
 //! if nobody writes it. The functions below that touch plain memory rely on exactly that.
 
 use std::fs::File;
@@ -105,7 +105,7 @@ impl Mapping {
     pub(super) fn write_staging(&self, rank: Rank, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= STAGING, "inside the staging area");
         let to = self.at(HEADER + rank.index() * self.area() + offset, bytes.len());
-        // SAFETY: in range, and nobody else touches this range until the next meeting.
+        // SAFETY: in range, and nobody else touches this range until the next barrier.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
     }
 
@@ -113,7 +113,7 @@ impl Mapping {
     pub(super) fn read_staging(&self, rank: Rank, offset: usize, bytes: &mut [u8]) {
         assert!(offset + bytes.len() <= STAGING, "inside the staging area");
         let from = self.at(HEADER + rank.index() * self.area() + offset, bytes.len());
-        // SAFETY: in range, and nobody writes this range until the next meeting.
+        // SAFETY: in range, and nobody writes this range until the next barrier.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *bytes).cast(), bytes.len()) }
     }
 }
@@ -175,7 +175,7 @@ impl Floats {
     }
 
     /// Replaces the elements of `share` by their sum over all ranks, in every rank's area. Only
-    /// between two meetings inside an `all_reduce`, and with shares that are disjoint between ranks.
+    /// between two barriers inside an `all_reduce`, and with shares that are disjoint between ranks.
     pub(super) fn reduce(&mut self, share: &Range<usize>) {
         let part = |rank| {
             let place = self.place(Rank(rank), share.start, share.len());

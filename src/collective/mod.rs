@@ -17,12 +17,12 @@
 mod compressed;
 mod lines;
 mod mapping;
-mod meeting;
+mod shm_barrier;
 mod message;
 #[cfg(feature = "cuda")]
 mod nccl;
 #[cfg(any(feature = "cuda", test))]
-mod pair;
+mod device_group;
 mod reduce;
 mod segment;
 mod shm;
@@ -146,7 +146,7 @@ pub(crate) fn open_on_gpu(
     (fd, peers): (Option<OwnedFd>, Vec<Peer>),
 ) -> Result<Arc<dyn Collective>, Error> {
     let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
-    let control: Arc<dyn pair::Control> = match plan.backend {
+    let control: Arc<dyn device_group::Control> = match plan.backend {
         BackendPlan::Solo => return open(plan.backend, rank, world, fd, timeout),
         BackendPlan::Tcp | BackendPlan::Nccl { mapping: None } => {
             Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?)

@@ -11,7 +11,7 @@ use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 use cudarc::nccl::{result as api, sys};
 
 use crate::collective::Error;
-use crate::collective::pair::{Control, ID_BYTES, Pair, Sums};
+use crate::collective::device_group::{Control, DeviceGroup, ID_BYTES, Sums};
 use crate::cuda_libraries;
 use crate::ops::cuda::{Gpu, compress, expand, pointer};
 use crate::plan::CommHook;
@@ -51,7 +51,7 @@ pub(super) fn open(
     control: Arc<dyn Control>,
     hook: CommHook,
     timeout: Duration,
-) -> Result<Pair<Nccl>, Error> {
+) -> Result<DeviceGroup<Nccl>, Error> {
     let (world, compute) = (control.world_size(), gpu.cuda().cuda_stream());
     let context = compute.context().clone();
     let name = || {
@@ -67,7 +67,7 @@ pub(super) fn open(
         let (communicator, halves) = (Mutex::new(Some(communicator)), Mutex::new(Vec::new()));
         Ok(Nccl { communicator, world, compute, sums, hook, halves, version: version()? })
     };
-    Pair::open(control, timeout, name, joined, enter)
+    DeviceGroup::open(control, timeout, name, joined, enter)
 }
 
 /// Waits for the other ranks in NCCL. The GPU's context is current.

@@ -1,10 +1,10 @@
 //! The ranks of one machine through one shared mapping.
 //!
-//! Gradients live in the mapping, so a reduction is in place: after a meeting, rank r adds the r-th share
+//! Gradients live in the mapping, so a reduction is in place: after a barrier, rank r adds the r-th share
 //! of the elements of all ranks and writes the sum to all of them, then all meet again. `broadcast` and
 //! `all_gather` go through the ranks' staging areas in pieces of half an area: while one half is
-//! read, the other is written, so each piece costs one meeting. The halves take turns over all calls, and
-//! the meeting that begins a call is that of its first piece.
+//! read, the other is written, so each piece costs one barrier. The halves take turns over all calls, and
+//! the barrier that begins a call is that of its first piece.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::collective::mapping::{Floats, Mapping, STAGING};
-use crate::collective::meeting::{self, MAX_WORLD, Seat};
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
+use crate::collective::shm_barrier::{self, MAX_WORLD, Seat};
 use crate::collective::{Call, Collective, Error, Op, Segment, lengths_tag};
 use crate::failpoint;
 use crate::plan::mapping::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
 
-/// Bytes that are exchanged between two meetings.
+/// Bytes that are exchanged between two barriers.
 const PIECE: usize = STAGING / 2;
 
 /// One rank of the group.
@@ -91,7 +91,7 @@ impl Shm {
         })
     }
 
-    /// A panic inside a call leaves a group whose meetings no longer agree, which the next call finds out.
+    /// A panic inside a call leaves a group whose barriers no longer agree, which the next call finds out.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,9 +121,9 @@ impl Shm {
 }
 
 #[cfg(any(feature = "cuda", test))]
-impl crate::collective::pair::Control for Shm {
+impl crate::collective::device_group::Control for Shm {
     fn end(&self) -> Option<Error> {
-        meeting::end_of(&self.mapping)
+        shm_barrier::end_of(&self.mapping)
     }
 
     fn gives_up(&self) -> bool {
@@ -222,11 +222,11 @@ impl Collective for Shm {
 
     fn abort(&self, reason: &str) {
         // Not through the seat, which a waiting thread of this rank may hold.
-        meeting::end(&self.mapping, self.rank, reason);
+        shm_barrier::end(&self.mapping, self.rank, reason);
     }
 
     fn give_up(&self) {
         self.gives_up.store(true, Ordering::SeqCst);
-        meeting::wake_all(&self.mapping);
+        shm_barrier::wake_all(&self.mapping);
     }
 }

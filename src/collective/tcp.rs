@@ -162,7 +162,7 @@ impl Tcp {
 }
 
 #[cfg(any(feature = "cuda", test))]
-impl crate::collective::pair::Control for Tcp {
+impl crate::collective::device_group::Control for Tcp {
     fn end(&self) -> Option<Error> {
         // Whoever holds the lines is in a call, and finds out by itself.
         let mut state = self.state.try_lock().ok()?;

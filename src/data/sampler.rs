@@ -14,7 +14,7 @@ use crate::units::{BatchSize, Rank, WorldSize};
 
 /// Samples of one pass of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pass {
+pub struct MicroBatch {
     /// The shard that the pass belongs to.
     pub shard: usize,
     /// Position among all passes of the step over all shards: `shard * passes per shard + j`.
@@ -84,10 +84,10 @@ impl EpochOrder {
     }
 
     /// The passes of a step (counted from 0) that `rank` runs, in the order in which it runs them.
-    pub fn passes(&self, step_in_epoch: usize, rank: Rank) -> Vec<Pass> {
+    pub fn passes(&self, step_in_epoch: usize, rank: Rank) -> Vec<MicroBatch> {
         let per_shard = self.batch.passes_per_shard();
         let shards = part(0..self.batch.shards.count(), self.world, rank.index());
-        let pass = |(position, (shard, j))| Pass {
+        let pass = |(position, (shard, j))| MicroBatch {
             shard,
             index_in_step: shard * per_shard + j,
             samples: match self.sampler {
@@ -220,8 +220,8 @@ pub(super) mod tests {
     }
 
     /// All passes of a step over all ranks, by their position in the step.
-    fn whole_step(order: &EpochOrder, step: usize, n_ranks: u32) -> Vec<Pass> {
-        let mut passes: Vec<Pass> =
+    fn whole_step(order: &EpochOrder, step: usize, n_ranks: u32) -> Vec<MicroBatch> {
+        let mut passes: Vec<MicroBatch> =
             (0..n_ranks).flat_map(|rank| order.passes(step, Rank(rank))).collect();
         passes.sort_by_key(|pass| pass.index_in_step);
         passes

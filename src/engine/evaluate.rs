@@ -10,7 +10,7 @@ use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, NextBatch, draws, loss};
 use crate::launch::Phase;
 use crate::model::{Comparison, asked};
-use crate::nn::Pass;
+use crate::nn::ForwardContext;
 use crate::plan::{OnBadSample, Plan};
 use crate::rng::Key;
 
@@ -133,7 +133,10 @@ impl Engine {
     ///
     /// A shape that does not fit.
     pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
-        let pass = Pass { convolutions: self.plan.convolutions, ..Pass::eval(self.plan.precision) };
+        let pass = ForwardContext {
+            convolutions: self.plan.convolutions,
+            ..ForwardContext::eval(self.plan.precision)
+        };
         self.averaged(|engine| asked(&*engine.model, inputs, draws, &pass))?
     }
 
@@ -154,7 +157,7 @@ impl Engine {
     ) -> Result<PassReport, Error> {
         let plan = &self.plan.loss.measured();
         let convolutions = self.plan.convolutions;
-        let pass = Pass { convolutions, ..Pass::eval(self.plan.precision) };
+        let pass = ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let n = batch.samples.len();
         let ((loss, weight), correct, errors) = self

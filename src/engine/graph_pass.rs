@@ -13,7 +13,7 @@ use crate::engine::vote::PassReport;
 use crate::engine::{Engine, draws, loss};
 use crate::launch::Phase;
 use crate::model::Comparison;
-use crate::nn::Pass;
+use crate::nn::ForwardContext;
 use crate::ops::best_classes;
 use crate::ops::cuda::{Gpu, Graph, keep_shapes, put};
 use crate::plan::Plan;
@@ -58,7 +58,7 @@ struct AtHand<'a> {
     fixed: &'a Fixed,
     /// In the CPU's memory, where they are compared.
     targets: &'a Tensor,
-    place: Pass,
+    place: ForwardContext,
     batch: &'a Batch,
     epoch: u64,
 }
@@ -80,7 +80,7 @@ impl GraphPass {
     fn pass(
         &mut self,
         engine: &Engine,
-        (place, epoch): (Pass, u64),
+        (place, epoch): (ForwardContext, u64),
         batch: &Batch,
     ) -> Result<Option<(Report, News)>> {
         let full = batch.samples.len() == engine.plan.batch.size.count();
@@ -245,7 +245,7 @@ impl Engine {
     pub(super) fn graph_pass(
         &mut self,
         step: u64,
-        pass: &sampler::Pass,
+        pass: &sampler::MicroBatch,
         batch: &Batch,
     ) -> std::result::Result<Option<PassReport>, Error> {
         let Some(mut graph) = self.graph.take() else { return Ok(None) };

@@ -10,7 +10,7 @@ mod capture;
 mod clock;
 mod compare;
 #[cfg(any(feature = "cuda", test))]
-mod courier;
+mod host_staged_reducer;
 mod error;
 mod evaluate;
 #[cfg(feature = "cuda")]
@@ -38,7 +38,7 @@ pub use evaluate::{Evaluation, Split};
 pub use rehearse::{Needs, rehearse};
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
-pub use vote::Wish;
+pub use vote::StopRequest;
 pub(crate) use vote::exchange;
 
 use candle_core::Device;
@@ -48,7 +48,7 @@ use crate::data::{Batch, sampler};
 use crate::event::{Straggler, TimeShares};
 use crate::launch::Phase;
 use crate::model::{Comparison, Model};
-use crate::nn::{Mode, Params, Pass};
+use crate::nn::{ForwardContext, Mode, Params};
 use crate::ops::GradientSink;
 use crate::optim::{GradientNorm, Moments, Rates, Schedule};
 use crate::plan::Plan;
@@ -107,8 +107,8 @@ pub struct StepReport {
     pub updated: bool,
     /// Samples of all ranks.
     pub samples: u64,
-    /// The strongest wish of any rank.
-    pub wish: Wish,
+    /// The strongest request of any rank.
+    pub stop_request: StopRequest,
 }
 
 /// Gives the batch of each pass of a step, in order.
@@ -116,7 +116,7 @@ pub type NextBatch<'a> = &'a mut dyn FnMut() -> Result<Batch, crate::data::Error
 
 impl Engine {
     /// One step: this rank's `passes` forward and backward, the mean gradient over all ranks, one
-    /// update. `wish` is what this rank would like to happen at the step edge.
+    /// update. `request` is what this rank would like to happen at the step edge.
     ///
     /// # Errors
     ///
@@ -124,9 +124,9 @@ impl Engine {
     /// `train.on_non_finite = "stop"`, or the loss is past `fault.divergence_threshold`. Parameters then stand as before the step.
     pub fn step(
         &mut self,
-        passes: &[sampler::Pass],
+        passes: &[sampler::MicroBatch],
         next: NextBatch<'_>,
-        wish: Wish,
+        stop_request: StopRequest,
     ) -> Result<StepReport, Error> {
         let (step, clock) = (self.state.step + 1, Clock::start());
         let rates = self.schedule().rates(self.state.step, &self.state.plateau);
@@ -155,7 +155,7 @@ impl Engine {
 
         let waited = (1e6 * (self.time.data - waited_before)) as u64;
         let unused = self.reducer.unused();
-        let votes = self.vote(&Vote { passes: reports, unused, wish, waited })?;
+        let votes = self.vote(&Vote { passes: reports, unused, stop_request, waited })?;
         self.check_unused(step, &votes)?;
         let totals = Totals::over(votes.iter().flat_map(|vote| &vote.passes));
         self.check_readable(&totals)?;
@@ -173,8 +173,8 @@ impl Engine {
         }
         self.count(&totals);
         self.look_for_stragglers(step, &votes, clock.seconds());
-        let wish = votes.iter().map(|vote| vote.wish).max().unwrap_or_default();
-        Ok(self.report(step, rates, &totals, norm, (updated, wish)))
+        let stop_request = votes.iter().map(|vote| vote.stop_request).max().unwrap_or_default();
+        Ok(self.report(step, rates, &totals, norm, (updated, stop_request)))
     }
 
     /// A rank that came late to the reductions of the last steps, once.
@@ -260,7 +260,7 @@ impl Engine {
     fn pass(
         &mut self,
         step: u64,
-        pass: &sampler::Pass,
+        pass: &sampler::MicroBatch,
         batch: &Batch,
         loss_scale: f64,
     ) -> Result<PassReport, Error> {
@@ -307,9 +307,9 @@ impl Engine {
 
     /// What the layers need to know about a pass. Running statistics follow the first shard only, as
     /// DDP's `broadcast_buffers` keeps those of rank 0.
-    fn place(&self, step: u64, pass: &sampler::Pass) -> Pass {
+    fn place(&self, step: u64, pass: &sampler::MicroBatch) -> ForwardContext {
         let key = Key::new(self.plan.seed, Purpose::Dropout, step, pass.index_in_step as u64);
-        Pass {
+        ForwardContext {
             mode: Mode::Train { key, track_statistics: pass.shard == 0 },
             precision: self.plan.precision,
             convolutions: self.plan.convolutions,
@@ -342,7 +342,7 @@ impl Engine {
         rates: Rates,
         totals: &Totals,
         norm: GradientNorm,
-        (updated, wish): (bool, Wish),
+        (updated, stop_request): (bool, StopRequest),
     ) -> StepReport {
         let [right, asked] = totals.correct;
         let accuracy = right as f64 / asked.max(1) as f64;
@@ -355,7 +355,7 @@ impl Engine {
             loss_scale: self.state.scaler.map(|scaler| scaler.scale),
             updated,
             samples: totals.samples,
-            wish,
+            stop_request,
         }
     }
 

@@ -14,8 +14,8 @@ use crate::collective::{self, Collective, Segment};
 use crate::engine::average::averaged_vars;
 use crate::engine::buckets::Layout;
 use crate::engine::capture::{Kind, kind_of_pass};
-use crate::engine::courier::{Carry, Courier, Sum};
 use crate::engine::error::Error;
+use crate::engine::host_staged_reducer::{Carry, HostStagedReducer, Sum};
 use crate::engine::reduce::Reduce;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
@@ -46,7 +46,7 @@ struct Store {
 
 struct State {
     /// For a group that cannot sum on GPUs. It ends before the buckets that it carries.
-    courier: Option<Courier<Moment>>,
+    reducer: Option<HostStagedReducer<Moment>>,
     /// f32; each lives as long as the engine.
     buckets: Vec<Tensor>,
     /// First bucket that has not left yet.
@@ -102,16 +102,16 @@ impl GpuReducer {
             moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
         let updater = updater(gpu, &layout, &buckets, (plan, params), &moments).map_err(failed)?;
         let follower = follower(gpu, all, &moments).map_err(failed)?;
-        let (mut courier, mut way) = (None, None);
+        let (mut reducer, mut way) = (None, None);
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
             let staging = Staging::new(gpu, segments).map_err(failed)?;
             way = Some(staging.describe());
             let carrier = Carrier { staging, buckets: buckets.clone() };
-            courier = Some(Courier::start(collective.clone(), carrier)?);
+            reducer = Some(HostStagedReducer::start(collective.clone(), carrier)?);
         }
         let state = State {
-            courier,
+            reducer,
             buckets,
             next: 0,
             missing: vec![0; layout.buckets.len()],
@@ -140,8 +140,8 @@ impl GpuReducer {
         if let Some(sums) = self.store.collective.on_gpu() {
             sums.finish()?;
         }
-        if let Some(courier) = &mut state.courier {
-            courier.finish(|back| back.goes_before(&self.store.gpu).map_err(failed))?;
+        if let Some(reducer) = &mut state.reducer {
+            reducer.finish(|back| back.goes_before(&self.store.gpu).map_err(failed))?;
         }
         state.squares = self.updater.squares().map_err(failed)?;
         Ok(())
@@ -407,8 +407,8 @@ impl Store {
         }
         if let Some(sums) = self.collective.on_gpu() {
             state.failure = sums.enqueue_all_reduce(values).err();
-        } else if let Some(courier) = &mut state.courier {
-            courier.send(bucket, Moment::now(&self.gpu)?);
+        } else if let Some(reducer) = &mut state.reducer {
+            reducer.send(bucket, Moment::now(&self.gpu)?);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::engine::{Error, loss};
 use crate::memory;
 use crate::model::Model;
-use crate::nn::{Params, Pass};
+use crate::nn::{ForwardContext, Params};
 use crate::ops::{GradientSink, count_flops};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -88,7 +88,7 @@ fn peaks_of_pass(
         Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::F32, &Device::Cpu)?
     };
     let key = Key::new(plan.seed, Purpose::Dropout, 0, 0);
-    let mut pass = Pass::train(key, plan.precision);
+    let mut pass = ForwardContext::train(key, plan.precision);
     pass.activation_checkpointing = plan.activation_checkpointing;
     let peaks = Arc::new(Peaks { before, found: Mutex::default() });
     let sink: Arc<dyn GradientSink> = peaks.clone();

@@ -15,7 +15,7 @@ pub(crate) struct Vote {
     /// Parameters (registration index) without a gradient.
     pub(crate) unused: Vec<usize>,
     /// What its signals and its clock ask for.
-    pub(crate) wish: Wish,
+    pub(crate) stop_request: StopRequest,
     /// Microseconds that it waited for its data.
     pub(crate) waited: u64,
 }
@@ -27,12 +27,12 @@ impl Vote {
     }
 }
 
-/// What a rank wants to happen at the step edge; the strongest wish of any rank wins.
+/// What a rank asks for at the step edge; the strongest request of any rank wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Wish {
-    /// Go on.
+pub enum StopRequest {
+    /// No request.
     #[default]
-    Continue,
+    None,
     /// Save and leave, to come back with more ranks.
     Resize,
     /// The time budget is used up: save and end.

@@ -24,9 +24,9 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::launch::fellows::{Fellow, Fellows};
 use crate::launch::identity::identity;
 use crate::launch::join::Made;
+use crate::launch::peer_monitor::{Fellow, PeerMonitor};
 use crate::launch::rank_env::Foreign;
 use crate::launch::shared_memory;
 use crate::launch::wire::{Channel, poll};
@@ -121,12 +121,12 @@ impl<'a> Host<'a> {
     }
 
     /// Hands the run, and new shared memory if there is more than one rank, to all, and keeps the connections.
-    pub(super) fn welcome(&self, made: &Made) -> Result<(Option<OwnedFd>, Fellows), Error> {
+    pub(super) fn welcome(&self, made: &Made) -> Result<(Option<OwnedFd>, PeerMonitor), Error> {
         let memory = made.0.distributed.backend.mapping().map(shared_memory);
         let memory = memory.transpose().map_err(io_error(self.place.rank, "make shared memory"))?;
         let answer = Answer::Welcome(Box::new(made.clone()));
-        let fellows = self.answer_all(&answer, memory.as_ref(), PATIENCE)?;
-        Ok((memory, fellows))
+        let peer_monitor = self.answer_all(&answer, memory.as_ref(), PATIENCE)?;
+        Ok((memory, peer_monitor))
     }
 
     /// Tells all who come soon that there is no run.
@@ -140,7 +140,7 @@ impl<'a> Host<'a> {
         answer: &Answer,
         memory: Option<&OwnedFd>,
         patience: Duration,
-    ) -> Result<Fellows, Error> {
+    ) -> Result<PeerMonitor, Error> {
         let Foreign { rank, world, .. } = *self.place;
         let began = Instant::now();
         let mut here = Vec::new();
@@ -209,7 +209,7 @@ impl<'a> Host<'a> {
 }
 
 /// Another rank: goes to rank 0, and waits there for the run.
-pub(super) fn receive(place: &Foreign) -> Result<(Made, Option<OwnedFd>, Fellows), Error> {
+pub(super) fn receive(place: &Foreign) -> Result<(Made, Option<OwnedFd>, PeerMonitor), Error> {
     let Foreign { rank, world, .. } = *place;
     let stream = reach(place)?;
     if !is_same_user(&stream) {

@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::failpoint;
-use crate::launch::fellows::Fellows;
 use crate::launch::link::Link;
+use crate::launch::peer_monitor::PeerMonitor;
 use crate::launch::rank_env::{Child, Foreign, Role};
-use crate::launch::whereabouts::Whereabouts;
+use crate::launch::rank_status::RankStatus;
 use crate::launch::wire::{Channel, ToRank};
 use crate::launch::{Peer, foreign, inherit};
 use crate::plan::{Plan, RankPlan, RunFolders};
@@ -101,7 +101,7 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     let socket = inherit::take(child.control_fd).map_err(fail("use its control socket"))?;
     let shm = child.shm_fd.map(inherit::take).transpose().map_err(fail("use its shared memory"))?;
     let status = child.status_fd.map(inherit::take).transpose();
-    let status = status.map_err(fail("use its status file"))?.map(Whereabouts::from);
+    let status = status.map_err(fail("use its status file"))?.map(RankStatus::from);
     let channel = Channel::new(UnixStream::from(socket));
     let mut channel = channel.map_err(fail("use its control socket"))?;
     let first = channel.receive_one(PLAN_PATIENCE).map_err(fail("receive its plan"))?;
@@ -112,7 +112,7 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     failpoint::reach("join");
     let status = status.map(|status| (status, rank_plan.plan.distributed.timeout));
     let logs = rank_plan.run.logs.clone();
-    let link = Link::open(Some(channel), status, Fellows::default(), rank, logs);
+    let link = Link::open(Some(channel), status, PeerMonitor::default(), rank, logs);
     let link = link.map_err(fail("listen to its parent"))?;
     Ok(Membership { rank_plan: *rank_plan, shm, peers, link })
 }
@@ -137,11 +137,11 @@ fn join_foreign<E: std::fmt::Display>(
     if world != local_world {
         return Err(JoinError::SeveralMachines { world, local_world });
     }
-    let (made, shm, fellows) =
+    let (made, shm, peer_monitor) =
         if rank.is_first() { serve(place, make)? } else { foreign::receive(place)? };
     let (plan, run, resume) = made;
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
-    let link = Link::open(None, None, fellows, rank, run.logs.clone()).map_err(fail)?;
+    let link = Link::open(None, None, peer_monitor, rank, run.logs.clone()).map_err(fail)?;
     // The launcher keeps to itself why it started the group again.
     let causes = vec![];
     let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes };
@@ -152,7 +152,7 @@ fn join_foreign<E: std::fmt::Display>(
 fn serve<E: std::fmt::Display>(
     place: &Foreign,
     make: impl FnOnce() -> Result<Made, E>,
-) -> Result<(Made, Option<OwnedFd>, Fellows), JoinError<E>> {
+) -> Result<(Made, Option<OwnedFd>, PeerMonitor), JoinError<E>> {
     let host = foreign::Host::open(place)?;
     let made = match make() {
         Ok(made) => made,
@@ -167,6 +167,6 @@ fn serve<E: std::fmt::Display>(
         host.refuse(&error.to_string());
         return Err(error);
     }
-    let (shm, fellows) = host.welcome(&made)?;
-    Ok((made, shm, fellows))
+    let (shm, peer_monitor) = host.welcome(&made)?;
+    Ok((made, shm, peer_monitor))
 }

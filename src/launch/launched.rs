@@ -3,10 +3,10 @@
 use std::fmt;
 
 use crate::launch::Place;
-use crate::launch::fellows::Fellows;
 use crate::launch::join::{Made, Membership};
 use crate::launch::link::Link;
 use crate::launch::meet::{MeetError, io_error, meet};
+use crate::launch::peer_monitor::PeerMonitor;
 use crate::launch::rank_env::Foreign;
 use crate::plan::{Plan, RankPlan};
 
@@ -26,7 +26,7 @@ pub fn join_machines<E: fmt::Display>(
     let ((plan, run, resume), mut nodes) = meet(place, plan, make, say)?;
     let peers = nodes.take_peers().pop().unwrap_or_default();
     let (rank, restarts) = (foreign.rank, foreign.restarts);
-    let link = Link::open(None, None, Fellows::default(), rank, run.logs.clone());
+    let link = Link::open(None, None, PeerMonitor::default(), rank, run.logs.clone());
     let link = link.map_err(io_error(place.node, "listen to signals"))?;
     // The launcher keeps to itself why it started the group again.
     let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };

@@ -15,12 +15,12 @@ use rustix::process::Signal;
 use crate::failpoint;
 use crate::files;
 use crate::launch::Phase;
-use crate::launch::fellows::Fellows;
+use crate::launch::peer_monitor::PeerMonitor;
+use crate::launch::rank_status::RankStatus;
 use crate::launch::report::{Blame, ErrorReport, FORMAT, chain, clock, host};
 use crate::launch::signals::Signals;
 use crate::launch::silence::Silence;
 use crate::launch::supervise::Stop;
-use crate::launch::whereabouts::Whereabouts;
 use crate::launch::wire::{Channel, FromRank, ToRank, poll};
 use crate::units::Rank;
 
@@ -42,7 +42,7 @@ pub struct Link {
     /// How often this rank has moved.
     moves: AtomicU64,
     /// Where the parent looks; absent under a foreign launcher.
-    status: Option<Arc<Whereabouts>>,
+    status: Option<Arc<RankStatus>>,
     /// Wakes the thread: it ends when this is closed.
     waker: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
@@ -68,16 +68,16 @@ struct Shared {
 
 impl Link {
     /// Starts listening: to our parent through `channel` (Ctrl-C then reaches us through it), or to
-    /// signals and `fellows`. Reports are written into the folder `logs`. `status` is where to show oneself, and how long the
-    /// parent may show nothing there: then this rank wishes to save and leave.
+    /// signals and `peer_monitor`. Reports are written into the folder `logs`. `status` is where to show oneself, and how long the
+    /// parent may show nothing there: then this rank requests to save and leave.
     ///
     /// # Errors
     ///
     /// No descriptor or thread is left.
     pub(super) fn open(
         channel: Option<Channel>,
-        status: Option<(Whereabouts, Duration)>,
-        fellows: Fellows,
+        status: Option<(RankStatus, Duration)>,
+        peer_monitor: PeerMonitor,
         rank: Rank,
         logs: PathBuf,
     ) -> io::Result<Self> {
@@ -94,7 +94,7 @@ impl Link {
             stop: AtomicU8::new(0),
             is_ending: AtomicBool::new(false),
             channel: channel.map(Mutex::new),
-            voices: Mutex::new(fellows.voices()?),
+            voices: Mutex::new(peer_monitor.voices()?),
             give_up: OnceLock::new(),
             lost: OnceLock::new(),
             end_group: OnceLock::new(),
@@ -108,7 +108,7 @@ impl Link {
             interruption,
             sleeper,
             control,
-            fellows,
+            peer_monitor,
             pulse,
             beats: 0,
             silence,
@@ -299,9 +299,9 @@ struct Listener {
     sleeper: UnixStream,
     /// The channel's socket once more, to wait for it without its lock.
     control: Option<OwnedFd>,
-    fellows: Fellows,
+    peer_monitor: PeerMonitor,
     /// Where to show that this process lives.
-    pulse: Option<(Arc<Whereabouts>, Rank)>,
+    pulse: Option<(Arc<RankStatus>, Rank)>,
     beats: u64,
     /// Of the parent.
     silence: Option<Silence>,
@@ -343,7 +343,7 @@ impl Listener {
         ];
         fds.extend(self.interruption.iter().map(|signals| PollFd::new(signals, PollFlags::IN)));
         fds.extend(self.control.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        fds.extend(self.fellows.fds());
+        fds.extend(self.peer_monitor.fds());
         poll(&mut fds, self.pulse.is_some().then_some(BEAT))
     }
 
@@ -384,7 +384,7 @@ impl Listener {
     }
 
     fn hear_fellows(&mut self) {
-        if let Some(why) = self.fellows.hear() {
+        if let Some(why) = self.peer_monitor.hear() {
             let _ = self.shared.lost.set(why);
             self.shared.pass_on_loss();
         }

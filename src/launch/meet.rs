@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::door::{Door, Guest};
-use crate::launch::greet::{PATIENCE, Unmet};
+use crate::launch::acceptor::{Acceptor, Guest};
+use crate::launch::handshake::{PATIENCE, Unmet};
 use crate::launch::identity::identity;
 use crate::launch::join::Made;
-use crate::launch::mesh::{CONNECT_PATIENCE, Mesh, reach};
 use crate::launch::nodes::{Neighbour, Nodes, Place};
+use crate::launch::peer_connections::{CONNECT_PATIENCE, PeerConnections, reach};
 use crate::launch::report::host;
 use crate::launch::seal::{Key, Purpose, Session};
 use crate::launch::wire::Channel;
@@ -148,8 +148,8 @@ impl<'a> Host<'a> {
             std::iter::once(host()).chain(arrived.iter().map(Arrived::name)).collect();
         let key = run_key(&self.place.token, &secret, &made);
         let ranks = ranks_per_node(plan, self.place);
-        let mesh = Mesh { place: self.place, key, names: &names, ranks };
-        let peers = mesh.connect(&self.listener, &[], say)?;
+        let peer_connections = PeerConnections { place: self.place, key, names: &names, ranks };
+        let peers = peer_connections.connect(&self.listener, &[], say)?;
         let neighbours = arrived.into_iter().map(|node| {
             let name = node.name();
             Neighbour::new(node.node, name, node.channel)
@@ -166,14 +166,14 @@ impl<'a> Host<'a> {
         say: &mut dyn FnMut(&str),
     ) -> Result<Vec<Arrived>, MeetError<E>> {
         let Place { nodes, ref master, port, .. } = *self.place;
-        let door = Door::open(&self.listener, &self.place.token);
-        let mut door = door.map_err(io_error(0, "listen"))?;
+        let acceptor = Acceptor::open(&self.listener, &self.place.token);
+        let mut acceptor = acceptor.map_err(io_error(0, "listen"))?;
         let waited = plan.distributed.timeout;
         let until = Instant::now() + waited;
         let mut here: Vec<Option<Arrived>> = (1..nodes).map(|_| None).collect();
         say(&format!("waiting for {} at {master}:{port} ...", absent(&here)));
         while here.iter().any(Option::is_none) {
-            let Some(guest) = door.wait(until, say) else {
+            let Some(guest) = acceptor.wait(until, say) else {
                 return Err(MeetError::Missing { node: 0, missing: absent(&here), waited });
             };
             if let Some((came, hello)) = Arrived::hear(guest) {
@@ -374,9 +374,9 @@ fn join<E>(
     let (addresses, names): (Vec<_>, Vec<_>) =
         std::iter::once((there, first.clone())).chain(nodes).unzip();
     let ranks = ranks_per_node(plan, place);
-    let mesh = Mesh { place, key, names: &names, ranks };
+    let peer_connections = PeerConnections { place, key, names: &names, ranks };
     let lower = addresses.get(..node as usize).unwrap_or_default();
-    let peers = mesh.connect(&listener, lower, say)?;
+    let peers = peer_connections.connect(&listener, lower, say)?;
     let neighbours = vec![Neighbour::new(0, first, channel)];
     let nodes = Nodes::new((node, ranks), neighbours, peers, made.1.clone(), timeout);
     Ok((made, nodes))
@@ -412,7 +412,7 @@ fn apply<E>(
     let plan_as_json = serde_json::to_value(plan).unwrap_or_default();
     let (version, host) = (identity().to_owned(), host());
     let hello = Hello { version, node, nodes, host, port, plan: plan_as_json };
-    channel.send_all(&hello, CONNECT_PATIENCE).map_err(io_error(node, "greet node 0"))?;
+    channel.send_all(&hello, CONNECT_PATIENCE).map_err(io_error(node, "handshake node 0"))?;
     let answer = channel.receive_one(plan.distributed.timeout + MAKE_PATIENCE);
     match answer.map_err(io_error(node, "receive the plan from node 0"))? {
         Answer::Welcome(welcome) => Ok(*welcome),

@@ -21,16 +21,16 @@
 //! [`Link::stop_requested`] at each step's edge. A rank that fails reports once and exits with the code of its
 //! report; what a collective says is [`Blame::Peer`], everything else [`Blame::Own`].
 
-mod bell;
+mod waker;
 mod course;
 #[cfg(test)]
 mod damaged;
-mod door;
+mod acceptor;
 mod elastic;
 mod failure;
-mod fellows;
+mod peer_monitor;
 mod foreign;
-mod greet;
+mod handshake;
 mod identity;
 mod inherit;
 mod join;
@@ -40,7 +40,7 @@ mod launched;
 mod link;
 mod meet;
 mod memory;
-mod mesh;
+mod peer_connections;
 mod nodes;
 mod peer;
 mod phase;
@@ -58,10 +58,9 @@ mod threads;
 mod token;
 mod verdict;
 mod watch;
-mod whereabouts;
+mod rank_status;
 mod wire;
 
-pub use bell::Bell;
 pub(crate) use course::instead;
 pub use failure::{Failure, Secondary};
 pub use foreign::Error as RendezvousError;
@@ -84,5 +83,6 @@ pub use supervise::{Exit, RESIZED, Stop};
 pub use threads::limit_threads;
 pub use token::{TokenError, new_token, read_token};
 pub use verdict::Ended;
+pub use waker::Waker;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use wire::receive_both;

@@ -9,7 +9,7 @@ use crate::launch::start::{Program, start_all};
 use crate::launch::supervise::Stop;
 use crate::launch::verdict::{Ended, Verdict, judge};
 use crate::launch::watch::{Ears, watch};
-use crate::launch::{Bell, Failure, Nodes, Phase};
+use crate::launch::{Failure, Nodes, Phase, Waker};
 use crate::plan::{Plan, RunFolders};
 use crate::units::{BatchSize, Rank, WorldSize};
 
@@ -25,7 +25,7 @@ pub struct Start {
     /// Plans of the smaller groups that the run may go on with, largest first.
     pub smaller: Vec<Plan>,
     /// Rung by another thread to stop this run; it then ends as after a SIGTERM.
-    pub bell: Option<Arc<Bell>>,
+    pub waker: Option<Arc<Waker>>,
 }
 
 /// Where rank 0 speaks.
@@ -149,7 +149,7 @@ fn run_here(
         node => format!("failure.node-{node}.json"),
     };
     let ears =
-        Ears::open(start.bell.clone()).map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
+        Ears::open(start.waker.clone()).map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
     let ended = ears.and_then(|mut ears| attempts(plan, run, start, (&mut ears, nodes), on_note));
     ended.inspect_err(|failure| {
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();

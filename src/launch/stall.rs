@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::launch::Phase;
-use crate::launch::whereabouts::Sign;
+use crate::launch::rank_status::Sign;
 use crate::plan::Patience;
 use crate::units::Rank;
 
@@ -47,7 +47,7 @@ pub(super) enum Kind {
 }
 
 /// Follows the signs of all ranks.
-pub(super) struct Vigil {
+pub(super) struct StallDetector {
     patience: Patience,
     ranks: Vec<Pulse>,
     /// Durations of the last steps.
@@ -70,7 +70,7 @@ struct Pulse {
     is_here: bool,
 }
 
-impl Vigil {
+impl StallDetector {
     pub(super) fn new(patience: Patience, world: usize) -> Self {
         let (ranks, steps) = (vec![Pulse::default(); world], VecDeque::new());
         let (looked, watched, has_others) = (None, Duration::ZERO, false);
@@ -190,7 +190,7 @@ mod tests {
 
     /// Two ranks whose parent looks every 200 ms.
     struct Story {
-        vigil: Vigil,
+        stall_detector: StallDetector,
         now: Duration,
         signs: [Sign; 2],
         stopped: [bool; 2],
@@ -200,18 +200,18 @@ mod tests {
         fn new(patience: Patience) -> Self {
             let now = Duration::from_secs(1000);
             let (signs, stopped) = ([Sign::default(); 2], [false; 2]);
-            Self { vigil: Vigil::new(patience, 2), now, signs, stopped }
+            Self { stall_detector: StallDetector::new(patience, 2), now, signs, stopped }
         }
 
         /// One look later. A process that is not stopped shows that it lives.
         fn look(&mut self) -> Option<Stall> {
             self.now += Duration::from_millis(200);
-            self.vigil.look(self.now);
+            self.stall_detector.look(self.now);
             for (rank, sign) in self.signs.iter_mut().enumerate() {
                 sign.beats += u64::from(!self.stopped[rank]);
-                self.vigil.see(Rank(rank as u32), *sign, self.stopped[rank]);
+                self.stall_detector.see(Rank(rank as u32), *sign, self.stopped[rank]);
             }
-            self.vigil.stall()
+            self.stall_detector.stall()
         }
 
         fn is_at(&mut self, rank: usize, step: u64, phase: Phase) {
@@ -335,7 +335,7 @@ mod tests {
         let mut story = Story::new(Patience::After(Duration::from_secs(1)));
         story.steps(1, 1);
         story.now += Duration::from_secs(5);
-        story.vigil.look(story.now);
-        assert_eq!(story.vigil.stall(), None);
+        story.stall_detector.look(story.now);
+        assert_eq!(story.stall_detector.stall(), None);
     }
 }

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::failpoint;
 use crate::launch::peer::PeerWord;
 use crate::launch::rank_env::{CONTROL_FD, PEER_FDS, SHM_FD, STATUS_FD};
-use crate::launch::whereabouts::Whereabouts;
+use crate::launch::rank_status::RankStatus;
 use crate::launch::wire::{Channel, ToRank, poll};
 use crate::launch::{Console, Failure, Nodes, Peer, Start, inherit, shared_memory, threads};
 use crate::plan::{Plan, RankPlan, RunFolders};
@@ -60,7 +60,7 @@ pub(super) struct Process {
     pub(super) pidfd: OwnedFd,
     pub(super) channel: Channel,
     /// Shared by the group.
-    pub(super) status: Arc<Whereabouts>,
+    pub(super) status: Arc<RankStatus>,
 }
 
 impl Process {
@@ -92,7 +92,7 @@ pub(super) fn start_all(
     let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
     let mapping = plan.distributed.backend.mapping();
     let memory = mapping.map(shared_memory).transpose().map_err(fail(Rank(0)))?;
-    let status = Whereabouts::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;
+    let status = RankStatus::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;
     let status = Arc::new(status);
     let mut processes = Vec::new();
     let world = plan.distributed.world_size.get();
@@ -135,7 +135,7 @@ fn start(
     place: LocalPlace,
     program: &Program,
     (memory, peers): (Option<&OwnedFd>, Vec<Peer>),
-    (status, log): (&Arc<Whereabouts>, Option<File>),
+    (status, log): (&Arc<RankStatus>, Option<File>),
 ) -> io::Result<Process> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(&program.path);

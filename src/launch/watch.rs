@@ -10,14 +10,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::launch::kills::Kills;
+use crate::launch::rank_status::Sign;
 use crate::launch::report::clock;
 use crate::launch::signals::Signals;
-use crate::launch::stall::Vigil;
+use crate::launch::stall::StallDetector;
 use crate::launch::start::Process;
 use crate::launch::supervise::{Action, Event, Exit, Group};
-use crate::launch::whereabouts::Sign;
 use crate::launch::wire::{FromRank, ToRank, poll};
-use crate::launch::{Bell, Nodes, Note, report};
+use crate::launch::{Nodes, Note, Waker, report};
 use crate::plan::Patience;
 use crate::units::Rank;
 
@@ -28,17 +28,17 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) struct Ears {
     pub(super) preemption: Signals,
     pub(super) interruption: Signals,
-    pub(super) bell: Option<Arc<Bell>>,
+    pub(super) waker: Option<Arc<Waker>>,
 }
 
 impl Ears {
-    pub(super) fn open(bell: Option<Arc<Bell>>) -> io::Result<Self> {
+    pub(super) fn open(waker: Option<Arc<Waker>>) -> io::Result<Self> {
         let (preemption, interruption) = (Signals::of_preemption()?, Signals::of_interruption()?);
-        Ok(Self { preemption, interruption, bell })
+        Ok(Self { preemption, interruption, waker })
     }
 
     fn events(&mut self) -> Vec<Event> {
-        let is_rung = self.bell.as_ref().is_some_and(|bell| bell.take());
+        let is_rung = self.waker.as_ref().is_some_and(|waker| waker.take());
         let calls = (self.preemption.take() + usize::from(is_rung)).min(1);
         let preempted = std::iter::repeat_n(Event::Preempted, calls);
         preempted.chain(std::iter::repeat_n(Event::Interrupted, self.interruption.take())).collect()
@@ -47,8 +47,8 @@ impl Ears {
     /// What to wait for.
     fn fds(&self) -> Vec<PollFd<'_>> {
         let signals = [self.preemption.as_fd(), self.interruption.as_fd()];
-        let bell = self.bell.as_ref().map(|bell| bell.as_fd());
-        let all = signals.into_iter().chain(bell);
+        let waker = self.waker.as_ref().map(|waker| waker.as_fd());
+        let all = signals.into_iter().chain(waker);
         all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect()
     }
 
@@ -84,8 +84,8 @@ pub(super) fn watch(
     for process in &processes {
         on_note(Note::Started { rank: process.rank, pid: process.child.id() });
     }
-    let vigil = Vigil::new(patience, first.index() + processes.len());
-    let (mut looked, mut vigil) = (clock(), vigil.among_others(nodes.is_some()));
+    let stall_detector = StallDetector::new(patience, first.index() + processes.len());
+    let (mut looked, mut stall_detector) = (clock(), stall_detector.among_others(nodes.is_some()));
     let mut looks = 0;
     while !group.is_over(clock()) {
         wait(&processes, ears, nodes.as_deref(), &group);
@@ -103,7 +103,7 @@ pub(super) fn watch(
             looks += 1;
             kills.look(looked);
             processes.iter().take(1).for_each(|process| process.status.look(looks));
-            look(&group, &processes, &mut vigil, &mut events);
+            look(&group, &processes, &mut stall_detector, &mut events);
         }
         events.push(Event::Tick);
         for event in events {
@@ -151,7 +151,7 @@ fn listen(process: &mut Process, kills: &mut Kills, events: &mut Vec<Event>) {
         });
     }
     if let Some(status) = status {
-        events.push(whereabouts(rank, process));
+        events.push(rank_status(rank, process));
         events.push(Event::Denied(rank, process.status.denied(rank)));
         if exit(status) == Exit::Signal(libc::SIGKILL) && kills.explain_death(clock()) {
             events.push(Event::KilledForMemory(rank));
@@ -167,27 +167,32 @@ fn exit(status: ExitStatus) -> Exit {
     }
 }
 
-fn whereabouts(rank: Rank, process: &Process) -> Event {
+fn rank_status(rank: Rank, process: &Process) -> Event {
     let Sign { step, phase, .. } = process.status.read(rank);
     Event::Progress(rank, step, phase)
 }
 
 /// Where the ranks are, which of them stand still, and whether one has done so for too long.
-fn look(group: &Group, processes: &[Process], vigil: &mut Vigil, events: &mut Vec<Event>) {
-    vigil.look(clock());
+fn look(
+    group: &Group,
+    processes: &[Process],
+    stall_detector: &mut StallDetector,
+    events: &mut Vec<Event>,
+) {
+    stall_detector.look(clock());
     for process in processes {
         let rank = process.rank;
         let member = group.member(rank);
         if member.exit.is_none() {
             let is_stopped = is_stopped(process.child.id());
-            events.push(whereabouts(rank, process));
+            events.push(rank_status(rank, process));
             events.push(Event::Stopped(rank, is_stopped));
             if member.is_at_work() {
-                vigil.see(rank, process.status.read(rank), is_stopped);
+                stall_detector.see(rank, process.status.read(rank), is_stopped);
             }
         }
     }
-    events.extend(vigil.stall().map(Event::Stalled));
+    events.extend(stall_detector.stall().map(Event::Stalled));
 }
 
 /// Whether `/proc` says state T: a signal stopped the process, or a debugger.

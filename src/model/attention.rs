@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::nn::{Builder, Dropout, Linear, Pass};
+use crate::nn::{Builder, Dropout, ForwardContext, Linear};
 use crate::ops::{self, Attention};
 
 /// Queries, keys and values each through a linear layer, attention, and one more linear layer.
@@ -45,7 +45,7 @@ impl MultiHead {
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let dropout = self.dropout.drawn(pass);
         let options =

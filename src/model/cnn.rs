@@ -7,7 +7,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::Model;
-use crate::nn::{Builder, Conv2d, ConvShape, Dropout, Linear, Pass};
+use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear};
 use crate::ops::{self, Window};
 use crate::plan::ModelPlan;
 
@@ -50,7 +50,7 @@ struct SimpleCnn {
 }
 
 impl Model for SimpleCnn {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let features = ops::chain(input, |x| {
             let x = ops::nchw_to_nhwc(x)?;
             let x = ops::relu(&self.conv1.forward(&x, pass)?)?;

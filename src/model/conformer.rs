@@ -9,8 +9,8 @@ use candle_core::{Result, Tensor, bail};
 
 use super::fastconformer::Frames;
 use crate::nn::{
-    BatchNorm2d, Builder, Conv1d, ConvShape, Dropout, Init, LayerNorm, Linear, Nonlinearity, Param,
-    Pass,
+    BatchNorm2d, Builder, Conv1d, ConvShape, Dropout, ForwardContext, Init, LayerNorm, Linear,
+    Nonlinearity, Param,
 };
 use crate::ops::{self, Activation, Window};
 
@@ -67,7 +67,7 @@ impl Block {
         x: &Tensor,
         positions: &Tensor,
         frames: &Frames,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let [norm1, norm_attention, norm_conv, norm2, norm_out] = &self.norms;
         let half = |part: &FeedForward, norm: &LayerNorm, x: &Tensor, dropout: &Dropout| {
@@ -99,7 +99,7 @@ impl FeedForward {
         })
     }
 
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let inner = Nonlinearity::Silu.forward(&self.linear1.forward(x, pass)?)?;
         self.linear2.forward(&self.dropout.forward(&inner, pass)?, pass)
     }
@@ -143,7 +143,7 @@ impl RelativeAttention {
         x: &Tensor,
         positions: &Tensor,
         frames: &Frames,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let (n, t, width) = x.dims3()?;
         let (heads, each) = (self.heads, width / self.heads);
@@ -202,7 +202,7 @@ impl Convolution {
         })
     }
 
-    fn forward(&self, x: &Tensor, frames: &Frames, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, frames: &Frames, pass: &ForwardContext) -> Result<Tensor> {
         let width = x.dim(2)?;
         let x = self.pointwise1.forward(x, pass)?;
         let gate = Nonlinearity::Sigmoid.forward(&x.narrow(2, width, width)?.contiguous()?)?;

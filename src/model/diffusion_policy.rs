@@ -10,7 +10,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::diffusion::{Diffusion, normals};
 use super::unet1d::UNet1d;
 use super::{Comparison, Model};
-use crate::nn::{Builder, Linear, Nonlinearity, Pass};
+use crate::nn::{Builder, ForwardContext, Linear, Nonlinearity};
 use crate::plan::{ModelPlan, PolicyPlan};
 use crate::rng::{Key, Purpose};
 
@@ -80,7 +80,7 @@ impl DiffusionPolicy {
         noisy: &Tensor,
         steps: &[usize],
         observed: &Tensor,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let [first, second] = &self.step_encoder;
         let waves = waves(steps, self.sizes.diffusion_step_embed_dim)?;
@@ -106,7 +106,7 @@ impl DiffusionPolicy {
         observed: &Tensor,
         first: Vec<f32>,
         draw: impl FnMut(usize) -> Vec<f32>,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let n = observed.dim(0)?;
         let shape = (n, self.chunk[0], self.chunk[1]);
@@ -129,7 +129,7 @@ impl DiffusionPolicy {
 
 impl Model for DiffusionPolicy {
     /// Observations (n, seen, numbers) -> actions (n, length, numbers), with draws of its own.
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let key = |i| Key::new(0, Purpose::Sample, 0, i as u64);
         let draws: Vec<Key> = (0..input.dim(0)?).map(key).collect();
         self.denoise(
@@ -146,7 +146,7 @@ impl Model for DiffusionPolicy {
         inputs: &Tensor,
         targets: &Tensor,
         draws: &[Key],
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Comparison> {
         let clean: Vec<f32> = targets.flatten_all()?.to_vec1()?;
         let noise = self.drawn(draws, NOISE);
@@ -165,7 +165,12 @@ impl Model for DiffusionPolicy {
         })
     }
 
-    fn answer(&self, inputs: &Tensor, draws: &[Key], pass: &Pass) -> Result<Option<Tensor>> {
+    fn answer(
+        &self,
+        inputs: &Tensor,
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> Result<Option<Tensor>> {
         let after = |step| self.drawn(draws, AFTER + step as u64);
         self.denoise(inputs, self.drawn(draws, FIRST), after, pass).map(Some)
     }

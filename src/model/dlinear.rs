@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor};
 
 use super::Model;
 use super::series::Window;
-use crate::nn::{Builder, Init, Linear, Pass};
+use crate::nn::{Builder, ForwardContext, Init, Linear};
 use crate::ops::{self, Average};
 use crate::plan::ModelPlan;
 
@@ -35,7 +35,7 @@ struct DLinear {
 }
 
 impl Model for DLinear {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = self.window.series(input)?.transpose(1, 2)?.contiguous()?;
         let trend = ops::moving_average(&x, KERNEL, Average::Centred)?;
         let seasonal = (x - &trend)?;

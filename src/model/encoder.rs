@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 
 use super::attention::MultiHead;
-use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, LayerNorm, Pass};
+use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm};
 use crate::ops::{self, Window};
 use crate::plan::ModelPlan;
 
@@ -28,7 +28,7 @@ impl Encoder {
     }
 
     /// (b, tokens, `d_model`) -> the same shape.
-    pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let layer = |x: Tensor, layer| nn::run_block(layer, &x, pass);
         ops::chain(x, |x| self.0.iter().try_fold(x.clone(), layer))
     }
@@ -69,7 +69,7 @@ impl Layer {
 }
 
 impl nn::Block for Layer {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let [after_attention, inside, last] = &self.dropouts;
         let attended = self.attention.forward(x, x, x, pass)?;
         let x = self.norm1.forward_sum(x, &after_attention.forward(&attended, pass)?)?;

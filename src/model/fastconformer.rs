@@ -6,7 +6,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::conformer::{Block, Sizes};
-use crate::nn::{Builder, Conv2d, ConvShape, Dropout, Linear, Nonlinearity, Pass};
+use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear, Nonlinearity};
 use crate::ops::Window;
 use crate::plan::ModelPlan;
 
@@ -113,7 +113,7 @@ impl FastConformer {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<(Tensor, Vec<usize>)> {
         let (x, lengths) = self.subsample(x, lengths, pass)?;
         let t = x.dim(1)?;
@@ -129,7 +129,7 @@ impl FastConformer {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<(Tensor, Vec<usize>)> {
         let hide = |x: &Tensor, lengths: &[usize]| Frames::new(lengths, x.dim(1)?)?.hide(x);
         let [first, depthwise1, pointwise1, depthwise2, pointwise2] = &self.conv;

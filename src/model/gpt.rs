@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::Model;
-use crate::nn::{self, Builder, Dropout, Embedding, Init, LayerNorm, Linear, Pass};
+use crate::nn::{self, Builder, Dropout, Embedding, ForwardContext, Init, LayerNorm, Linear};
 use crate::ops::{self, Attention, LinearActivation};
 use crate::plan::{Gelu, ModelPlan};
 
@@ -61,7 +61,7 @@ struct Gpt {
 
 impl Model for Gpt {
     /// Tokens (n, t) with t up to the length it was built for -> logits (n, t, vocabulary).
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (_, t) = input.dims2()?;
         if t > self.length {
             bail!("{t} tokens, but the model has positions for {}", self.length);
@@ -125,14 +125,14 @@ impl Block {
         })
     }
 
-    fn attention(&self, pass: &Pass) -> Attention {
+    fn attention(&self, pass: &ForwardContext) -> Attention {
         let dropout = self.dropout.drawn(pass);
         Attention { heads: self.heads, causal: true, dropout, precision: pass.precision }
     }
 }
 
 impl nn::Block for Block {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let qkv = self.c_attn.forward(&self.ln_1.forward(x)?, pass)?;
         let y = ops::attention_packed(&qkv, self.attention(pass))?;
         let y = self.after_attention.forward(&self.attn_proj.forward(&y, pass)?, pass)?;

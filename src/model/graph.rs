@@ -9,8 +9,8 @@ use candle_core::{Device, Result, Tensor};
 
 use super::Model;
 use crate::nn::{
-    self, BatchNorm2d, Builder, Conv1d, Conv2d, ConvShape, Dropout, Embedding, Init, LayerNorm,
-    Linear, Nonlinearity, Pass,
+    self, BatchNorm2d, Builder, Conv1d, Conv2d, ConvShape, Dropout, Embedding, ForwardContext,
+    Init, LayerNorm, Linear, Nonlinearity,
 };
 use crate::ops::{self, Activation, Attention, LinearActivation, Window};
 use crate::plan::{Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, WindowPlan};
@@ -29,13 +29,13 @@ struct Graph {
 }
 
 impl Model for Graph {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = if self.is_image { ops::nchw_to_nhwc(input)? } else { input.clone() };
         run(&self.nodes, x, pass)
     }
 }
 
-fn run(nodes: &[Node], x: Tensor, pass: &Pass) -> Result<Tensor> {
+fn run(nodes: &[Node], x: Tensor, pass: &ForwardContext) -> Result<Tensor> {
     nodes.iter().try_fold(x, |x, node| node.forward(&x, pass))
 }
 
@@ -167,7 +167,7 @@ impl Node {
         })
     }
 
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match self {
             Self::Conv2d(conv) => conv.forward(x, pass),
             Self::ConvNorm(conv, norm, activation) => norm.after(conv, x, None, *activation, pass),
@@ -238,7 +238,7 @@ struct Residual {
 }
 
 impl nn::Block for Residual {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let round = run(&self.shortcut, x.clone(), pass)?;
         if let Some((Node::ConvNorm(conv, norm, Activation::Identity), before)) =
             self.layers.split_last()
@@ -266,7 +266,7 @@ struct SelfAttention {
 
 impl SelfAttention {
     /// x (n, steps, c) -> (n, steps, c).
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let dropout = self.dropout.drawn(pass);
         let Self { heads, causal, .. } = *self;
         let options = Attention { heads, causal, dropout, precision: pass.precision };

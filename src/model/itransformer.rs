@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 use super::Model;
 use super::encoder::Encoder;
 use super::series::Window;
-use crate::nn::{Builder, Dropout, LayerNorm, Linear, Pass};
+use crate::nn::{Builder, Dropout, ForwardContext, LayerNorm, Linear};
 use crate::ops::{Deviation, InstanceNorm};
 use crate::plan::ModelPlan;
 
@@ -36,7 +36,7 @@ struct ITransformer {
 }
 
 impl Model for ITransformer {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = InstanceNorm::new(input, self.window.series, Deviation::Population)?;
         let tokens = self.embedding.forward(&x.rows, pass)?;
         let tokens = self.encoder.forward(&self.dropout.forward(&tokens, pass)?, pass)?;

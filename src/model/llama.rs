@@ -11,7 +11,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::Model;
-use crate::nn::{self, Adapted, Builder, Embedding, Init, Linear, Pass, RmsNorm};
+use crate::nn::{self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, RmsNorm};
 use crate::ops::{self, Attention, Rope};
 use crate::plan::{LlamaPlan, ModelPlan};
 
@@ -48,7 +48,7 @@ struct Llama {
 
 impl Model for Llama {
     /// Tokens (n, t) -> logits (n, t, vocabulary).
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = self.embedding.forward(&input.to_dtype(DType::U32)?)?;
         let x = self.layers.iter().try_fold(x, |x, layer| nn::run_block(layer, &x, pass))?;
         let x = self.norm.forward(&x)?;
@@ -88,7 +88,7 @@ impl Layer {
 }
 
 impl nn::Block for Layer {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = (x + self.attention.forward(&self.input_norm.forward(x)?, pass)?)?;
         let inner = self.inner_norm.forward(&x)?;
         let gate = ops::silu(&self.gate.forward(&inner, pass)?)?;
@@ -138,7 +138,7 @@ impl SelfAttention {
     }
 
     /// (n, t, width) -> (n, t, width).
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let q = ops::rotary(&self.q.forward(x, pass)?, self.heads, self.rope)?;
         let k = ops::rotary(&self.k.forward(x, pass)?, self.kv_heads, self.rope)?;
         let (k, v) = (self.for_each_query(&k)?, self.for_each_query(&self.v.forward(x, pass)?)?);

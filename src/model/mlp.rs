@@ -5,7 +5,7 @@
 use candle_core::{Result, Tensor};
 
 use super::Model;
-use crate::nn::{Builder, Dropout, Linear, Pass};
+use crate::nn::{Builder, Dropout, ForwardContext, Linear};
 use crate::ops::{self, LinearActivation};
 use crate::plan::ModelPlan;
 
@@ -38,7 +38,7 @@ struct Mlp {
 }
 
 impl Model for Mlp {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let layer = |x: Tensor, (i, (linear, dropout)): (usize, &(Linear, Dropout))| {
             if i + 1 == self.layers.len() {
                 return linear.forward(&x, pass);

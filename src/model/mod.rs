@@ -30,7 +30,7 @@ mod unet1d;
 
 use candle_core::{Result, Tensor};
 
-use crate::nn::Pass;
+use crate::nn::ForwardContext;
 use crate::rng::Key;
 
 pub use description::Error as DescriptionError;
@@ -48,7 +48,7 @@ pub trait Model: Send + Sync {
     /// # Errors
     ///
     /// An input of another shape than the model was built for, or whatever its operations refuse.
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor>;
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
     /// What the loss compares for a batch of `inputs` and `targets`: by default what [`Model::forward`] answers,
     /// and the targets. A model that learns by another question (what is noise here? what was masked?) asks it
@@ -63,7 +63,7 @@ pub trait Model: Send + Sync {
         inputs: &Tensor,
         targets: &Tensor,
         draws: &[Key],
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Comparison> {
         let _ = draws;
         Ok(Comparison { outputs: self.forward(inputs, pass)?, targets: targets.clone() })
@@ -75,7 +75,12 @@ pub trait Model: Send + Sync {
     /// # Errors
     ///
     /// As [`Model::forward`].
-    fn answer(&self, inputs: &Tensor, draws: &[Key], pass: &Pass) -> Result<Option<Tensor>> {
+    fn answer(
+        &self,
+        inputs: &Tensor,
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> Result<Option<Tensor>> {
         let _ = (inputs, draws, pass);
         Ok(None)
     }
@@ -91,7 +96,12 @@ pub trait Model: Send + Sync {
 /// # Errors
 ///
 /// As [`Model::forward`].
-pub fn asked(model: &dyn Model, inputs: &Tensor, draws: &[Key], pass: &Pass) -> Result<Tensor> {
+pub fn asked(
+    model: &dyn Model,
+    inputs: &Tensor,
+    draws: &[Key],
+    pass: &ForwardContext,
+) -> Result<Tensor> {
     match model.answer(inputs, draws, pass)? {
         Some(answer) => Ok(answer),
         None => model.forward(inputs, pass),

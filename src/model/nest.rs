@@ -13,7 +13,7 @@ use candle_core::{D, Device, Result, Tensor, bail};
 
 use super::fastconformer::{FOLD, FastConformer};
 use super::{Comparison, Model};
-use crate::nn::{Builder, Conv1d, ConvShape, Init, Linear, Param, Pass};
+use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Linear, Param};
 use crate::ops::Window;
 use crate::plan::{ModelPlan, SpeechPlan};
 use crate::rng::Key;
@@ -117,7 +117,7 @@ impl Nest {
         noisy: &Tensor,
         mask: &Tensor,
         lengths: &[usize],
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let mask = mask.unsqueeze(2)?;
         let hidden = mask.broadcast_mul(&self.mask.tensor()?)?;
@@ -130,7 +130,7 @@ impl Nest {
     /// # Errors
     ///
     /// A shape that does not fit.
-    pub fn scores(&self, encoded: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub fn scores(&self, encoded: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.decoder.forward(encoded, pass)
     }
 
@@ -199,7 +199,7 @@ fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
 
 impl Model for Nest {
     /// (n, 2, frames + 1, mels) -> scores of the tokens of noisy speech without a mask, (n, frames / 8, tokens).
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (noisy, lengths) = heard(input, 1)?;
         let (n, frames, _) = noisy.dims3()?;
         let mask = Tensor::zeros((n, frames), noisy.dtype(), noisy.device())?;
@@ -212,7 +212,7 @@ impl Model for Nest {
         inputs: &Tensor,
         _: &Tensor,
         draws: &[Key],
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Comparison> {
         let ((clean, _), (noisy, lengths)) = (heard(inputs, 0)?, heard(inputs, 1)?);
         let (n, frames, _) = noisy.dims3()?;
@@ -235,7 +235,7 @@ struct Classifier {
 
 impl Model for Classifier {
     /// (n, 2, frames + 1, mels) -> (n, classes)
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (speech, lengths) = heard(input, 1)?;
         let inside = if self.in_eval { pass.evaluating() } else { *pass };
         let (encoded, lengths) = self.encoder.forward(&speech, &lengths, &inside)?;

@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use super::Model;
 use super::encoder::Encoder;
 use super::series::Window;
-use crate::nn::{BatchNorm2d, Buffer, Builder, Dropout, Linear, Pass};
+use crate::nn::{BatchNorm2d, Buffer, Builder, Dropout, ForwardContext, Linear};
 use crate::ops::{Activation, Deviation, InstanceNorm};
 use crate::plan::ModelPlan;
 
@@ -85,7 +85,7 @@ struct PatchTst {
 }
 
 impl Model for PatchTst {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (n, series) = (input.dim(0)?, self.window.series);
         let x = InstanceNorm::new(&self.window.series(input)?, series, Deviation::Population)?;
         let rows = x.rows.reshape((n * series, self.window.seen))?;

@@ -287,7 +287,7 @@ pub(super) mod tests {
     use candle_core::{DType, Tensor};
 
     use super::*;
-    use crate::nn::Pass;
+    use crate::nn::ForwardContext;
     use crate::plan::{
         BackboneMode, Flow, LayerOp, LayerPlan, LlamaPlan, PolicyPlan, Precision, SequencePlan,
         SpeechPlan, Stem,
@@ -407,7 +407,9 @@ pub(super) mod tests {
             let times: &[usize] = if name == "nest" { &[2] } else { &plan.target };
             let expected = [&[2], &times[..times.len().min(1)], &[5]].concat();
             let key = Key::new(1, Purpose::Dropout, 0, 0);
-            for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
+            for pass in
+                [ForwardContext::train(key, Precision::Fp32), ForwardContext::eval(Precision::Bf16)]
+            {
                 assert_eq!(model.forward(&x, &pass).unwrap().dims(), expected, "{name}");
             }
         }
@@ -441,7 +443,7 @@ pub(super) mod tests {
             let (model, _) = registry.build(&plan, 1).unwrap();
             let shape = [&[1], &plan.input[..]].concat();
             let one = Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
-            let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+            let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
             let refused = model.forward(&one, &pass).is_err();
             assert_eq!(refused, expected == Some(1), "{}, a batch of one", plan.name);
         }

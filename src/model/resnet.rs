@@ -15,7 +15,9 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, bail};
 
 use super::Model;
-use crate::nn::{self, BatchNorm2d, Builder, Conv2d, ConvShape, Dropout, Init, Linear, Pass};
+use crate::nn::{
+    self, BatchNorm2d, Builder, Conv2d, ConvShape, Dropout, ForwardContext, Init, Linear,
+};
 use crate::ops::{self, Activation, Window};
 use crate::plan::{ModelPlan, Stem};
 
@@ -119,7 +121,7 @@ struct ResNet {
 }
 
 impl Model for ResNet {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         ops::chain(input, |x| self.head.forward(&self.trunk.forward(x, pass)?, pass))
     }
 }
@@ -130,7 +132,7 @@ enum Head {
 }
 
 impl Head {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match self {
             Self::Linear(fc) => fc.forward(x, pass),
             Self::Hidden { dropouts: [before, between], hidden, last } => {
@@ -185,7 +187,7 @@ impl Trunk {
         Ok((Self { stem: shape.stem, first, blocks, in_eval }, inputs))
     }
 
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let pass = &if self.in_eval { pass.evaluating() } else { *pass };
         let x = ops::nchw_to_nhwc(input)?;
         let mut x = self.first.forward(&x, None, Activation::Relu, pass)?;
@@ -236,7 +238,7 @@ impl Residual {
 }
 
 impl nn::Block for Residual {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let shortcut = match &self.downsample {
             Some(layer) => layer.forward(x, None, Activation::Identity, pass)?,
             None => x.clone(),
@@ -277,7 +279,7 @@ impl ConvNorm {
         x: &Tensor,
         residual: Option<&Tensor>,
         activation: Activation,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         self.norm.after(&self.conv, x, residual, activation, pass)
     }

@@ -17,7 +17,7 @@ use candle_core::{Result, Tensor, bail};
 use super::Model;
 use super::attention::MultiHead;
 use super::series::Window;
-use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, LayerNorm, Linear, Pass};
+use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Linear};
 use crate::ops::{self, Average, Deviation, InstanceNorm, LinearActivation};
 use crate::plan::ModelPlan;
 
@@ -85,7 +85,7 @@ struct TimeBridge {
 }
 
 impl Model for TimeBridge {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let Window { seen, next, series, marks } = self.window;
         let n = input.dim(0)?;
         let x = InstanceNorm::new(input, series, Deviation::Sample)?;
@@ -107,7 +107,7 @@ struct Layer {
 }
 
 impl nn::Block for Layer {
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (n, rows, _, width) = x.dims4()?;
         let (kept, mixed) = self.mixing.forward(x, pass)?;
         let y = self.rest.forward(&kept, &mixed, pass)?;
@@ -158,7 +158,7 @@ impl Mixing {
     }
 
     /// Two tensors (rows of the batch, patches, `d_model`) whose sum the feed-forward part takes.
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<(Tensor, Tensor)> {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<(Tensor, Tensor)> {
         let flat = x.flatten_to(1)?;
         match self {
             Self::Integrated { attention, window, dropout } => {
@@ -190,7 +190,7 @@ fn square(
     x: &Tensor,
     [along_rows, along_columns]: [&MultiHead; 2],
     side: usize,
-    pass: &Pass,
+    pass: &ForwardContext,
 ) -> Result<Tensor> {
     let (n, rows, patches, width) = x.dims4()?;
     let grids = n * patches;
@@ -238,7 +238,7 @@ impl FeedForward {
     }
 
     /// The layer after its attention: `kept` and `mixed` are added first.
-    fn forward(&self, kept: &Tensor, mixed: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, kept: &Tensor, mixed: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = self.norm1.forward_sum(kept, mixed)?;
         let y = self.fc1.forward_activated(&x, LinearActivation::Gelu, pass)?;
         let y = self.fc2.forward(&self.inside.forward(&y, pass)?, pass)?;

@@ -4,7 +4,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use crate::nn::{
-    Builder, Conv1d, ConvShape, ConvTranspose1d, GroupNorm, Linear, Nonlinearity, Pass,
+    Builder, Conv1d, ConvShape, ConvTranspose1d, ForwardContext, GroupNorm, Linear, Nonlinearity,
 };
 use crate::ops::Window;
 use crate::plan::PolicyPlan;
@@ -32,7 +32,7 @@ impl ConvBlock {
         })
     }
 
-    pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         Nonlinearity::Mish.forward(&self.norm.forward(&self.conv.forward(x, pass)?)?)
     }
 }
@@ -75,7 +75,7 @@ impl Residual {
     }
 
     /// x (n, length, inputs), activated condition (n, features) -> (n, length, outputs).
-    fn forward(&self, x: &Tensor, condition: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, condition: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let film = self.condition.forward(condition, pass)?.unsqueeze(1)?;
         let scale = film.narrow(2, 0, self.outputs)?.contiguous()?;
         let bias = film.narrow(2, self.outputs, self.outputs)?.contiguous()?;
@@ -102,7 +102,7 @@ impl Pair {
         Ok(Self([block(0, inputs)?, block(1, outputs)?]))
     }
 
-    fn forward(&self, x: &Tensor, condition: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, condition: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.0.iter().try_fold(x.clone(), |x, block| block.forward(&x, condition, pass))
     }
 }
@@ -167,7 +167,12 @@ impl UNet1d {
     }
 
     /// x (n, length, actions), condition (n, features) -> (n, length, actions).
-    pub(super) fn forward(&self, x: &Tensor, condition: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        condition: &Tensor,
+        pass: &ForwardContext,
+    ) -> Result<Tensor> {
         let condition = Nonlinearity::Mish.forward(condition)?;
         let mut x = x.clone();
         let mut skips = Vec::new();

@@ -14,7 +14,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, Var, bai
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, DType, Storage};
 
-use super::{Mode, Pass};
+use super::{ForwardContext, Mode};
 use crate::ops;
 
 /// A part of a model, one tensor in and one out.
@@ -24,7 +24,7 @@ pub trait Block: Send + Sync + 'static {
     /// # Errors
     ///
     /// Whatever its operations refuse.
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor>;
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 }
 
 /// `block.forward(x, pass)`; where the pass asks for it, with nothing kept but `x` and the output. Inside
@@ -33,7 +33,7 @@ pub trait Block: Send + Sync + 'static {
 /// # Errors
 ///
 /// Those of the block.
-pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
     let Mode::Train { key, .. } = pass.mode else { return block.forward(x, pass) };
     if !pass.activation_checkpointing || stage() != Stage::Recorded {
         return block.forward(x, pass);
@@ -45,7 +45,7 @@ pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &Pass) -> Result<Te
         (false, 1..) => Var::from_tensor(x)?.into_inner(),
         (false, 0) => return Ok(y),
     };
-    let pass = Pass { mode: Mode::Train { key, track_statistics: false }, ..*pass };
+    let pass = ForwardContext { mode: Mode::Train { key, track_statistics: false }, ..*pass };
     let block = block.clone();
     let is_leaf = !x.track_op();
     ops::apply1(&input, Recompute { block, pass, is_leaf, output: Mutex::new(Some(y)) })
@@ -110,7 +110,7 @@ fn within<T>(stage: Stage, run: impl FnOnce() -> Result<T>) -> Result<(T, u64)> 
 /// The block as one operation.
 struct Recompute<B> {
     block: Arc<B>,
-    pass: Pass,
+    pass: ForwardContext,
     /// Whether nothing before the block learns.
     is_leaf: bool,
     /// What the first run gave, until the operation has taken it over.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     impl Block for Layers {
-        fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
             let x = self.dropout.forward(&self.linear.forward(x, pass)?, pass)?;
             let own = self.own.tensor()?;
             x.broadcast_mul(&own)?.broadcast_add(&own)?.broadcast_mul(&self.shared.tensor()?)
@@ -246,7 +246,7 @@ mod tests {
         let sums = Arc::new(Sums(Mutex::new(vec![(Vec::new(), 0); count])));
         let sink: Arc<dyn GradientSink> = sums.clone();
         let key = Key::new(1, Purpose::Dropout, 0, 0);
-        let mut pass = Pass::train(key, Precision::Fp32);
+        let mut pass = ForwardContext::train(key, Precision::Fp32);
         pass.activation_checkpointing = checkpointing;
         network.params.begin_pass(Some(&sink));
         let mut x = Tensor::new(&[[0.3f32, -1.0, 2.0], [1.5, 0.1, -0.7]], &Device::Cpu)?;
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_block_that_does_not_learn_needs_no_second_run() -> Result<()> {
         let network = network(true)?;
-        let mut pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+        let mut pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
         pass.activation_checkpointing = true;
         let x = Tensor::ones((2, 3), candle_core::DType::F32, &Device::Cpu)?;
         // No sink: nothing learns at all.

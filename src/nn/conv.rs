@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Builder, Init, Param, Pass};
+use super::{Builder, ForwardContext, Init, Param};
 use crate::ops::{self, ConvOptions, Weight, Window};
 
 /// Sizes of a convolution with a square kernel.
@@ -82,7 +82,7 @@ impl Conv2d {
     /// # Errors
     ///
     /// A shape that does not fit.
-    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         let options = options(self.window, self.groups, pass);
         ops::conv2d(x, &self.weight.weight()?, bias.as_ref(), options)
@@ -128,7 +128,7 @@ impl Conv1d {
     /// # Errors
     ///
     /// A shape that does not fit.
-    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         let options = options(self.window, self.groups, pass);
         ops::conv1d(x, &self.weight.weight()?, bias.as_ref(), options)
@@ -137,7 +137,7 @@ impl Conv1d {
 
 impl Conv2d {
     /// The weight and the options, if there is no bias: for operations that a convolution is part of.
-    pub(super) fn parts(&self, pass: &Pass) -> Result<Option<(Weight, ConvOptions)>> {
+    pub(super) fn parts(&self, pass: &ForwardContext) -> Result<Option<(Weight, ConvOptions)>> {
         match self.bias {
             Some(_) => Ok(None),
             None => Ok(Some((self.weight.weight()?, options(self.window, self.groups, pass)))),
@@ -174,13 +174,13 @@ impl ConvTranspose1d {
     /// # Errors
     ///
     /// A shape that does not fit.
-    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let options = options(self.window, 1, pass);
         ops::conv_transpose1d(x, &self.weight.weight()?, &self.bias.weight()?, options)
     }
 }
 
-fn options(window: Window, groups: usize, pass: &Pass) -> ConvOptions {
-    let Pass { precision, convolutions, .. } = *pass;
+fn options(window: Window, groups: usize, pass: &ForwardContext) -> ConvOptions {
+    let ForwardContext { precision, convolutions, .. } = *pass;
     ConvOptions { window, groups, precision, convolutions }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Builder, Mode, Pass};
+use super::{Builder, ForwardContext, Mode};
 use crate::ops;
 use crate::rng::{Key, name_hash};
 
@@ -20,7 +20,7 @@ impl Dropout {
 
     /// Probability and random numbers of this pass, for an operation that drops by itself; `None` where nothing is
     /// dropped.
-    pub fn drawn(&self, pass: &Pass) -> Option<(f64, Key)> {
+    pub fn drawn(&self, pass: &ForwardContext) -> Option<(f64, Key)> {
         match pass.mode {
             Mode::Train { key, .. } if self.p > 0.0 => Some((self.p, key.with(self.path))),
             _ => None,
@@ -32,7 +32,7 @@ impl Dropout {
     /// # Errors
     ///
     /// A probability outside [0, 1].
-    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match pass.mode {
             Mode::Eval => Ok(x.clone()),
             Mode::Train { key, .. } => ops::dropout(x, self.p, key.with(self.path)),
@@ -53,11 +53,12 @@ mod tests {
         let builder = Builder::new(1);
         let (a, b) = (Dropout::new(&builder.pp("a"), 0.5), Dropout::new(&builder.pp("b"), 0.5));
         let x = Tensor::ones(64, DType::F32, &Device::Cpu)?;
-        let train = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
-        let run = |layer: &Dropout, pass: &Pass| layer.forward(&x, pass)?.to_vec1::<f32>();
+        let train = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+        let run =
+            |layer: &Dropout, pass: &ForwardContext| layer.forward(&x, pass)?.to_vec1::<f32>();
         assert_eq!(run(&a, &train)?, run(&a, &train)?);
         assert_ne!(run(&a, &train)?, run(&b, &train)?);
-        assert_eq!(run(&a, &Pass::eval(Precision::Fp32))?, [1.0; 64]);
+        assert_eq!(run(&a, &ForwardContext::eval(Precision::Fp32))?, [1.0; 64]);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Builder, Init, Param, Pass};
+use super::{Builder, ForwardContext, Init, Param};
 use crate::ops::{self, LinearActivation};
 
 /// `torch.nn.Linear`: `weight` (out, in), `bias` (out), both U(+-1/sqrt(in)).
@@ -53,7 +53,7 @@ impl Linear {
     /// # Errors
     ///
     /// A shape that does not fit.
-    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.forward_activated(x, LinearActivation::Identity, pass)
     }
 
@@ -66,7 +66,7 @@ impl Linear {
         &self,
         x: &Tensor,
         activation: LinearActivation,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         let weight = self.weight.weight()?;

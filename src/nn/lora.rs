@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Builder, Dropout, Init, Linear, Pass};
+use super::{Builder, Dropout, ForwardContext, Init, Linear};
 use crate::plan::LoraPlan;
 
 /// A linear layer that may have an adapter: y = W x + (alpha / r) B (A dropout(x)).
@@ -53,7 +53,7 @@ impl Adapted {
     /// # Errors
     ///
     /// A shape that does not fit.
-    pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let y = self.base.forward(x, pass)?;
         let Some(Adapter { a, b, dropout, scale }) = &self.adapter else { return Ok(y) };
         let added = b.forward(&a.forward(&dropout.forward(x, pass)?, pass)?, pass)?;

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Buffer, Builder, Conv2d, Counter, Init, Mode, Param, Pass};
+use super::{Buffer, Builder, Conv2d, Counter, ForwardContext, Init, Mode, Param};
 use crate::ops::{self, Activation, BatchStatistics, ConvNorm, RunningStatistics};
 
 const EPS: f64 = 1e-5;
@@ -49,7 +49,7 @@ impl BatchNorm2d {
         x: &Tensor,
         residual: Option<&Tensor>,
         activation: Activation,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         let affine = [&self.weight.weight()?, &self.bias.weight()?];
         match pass.mode {
@@ -81,7 +81,7 @@ impl BatchNorm2d {
         x: &Tensor,
         residual: Option<&Tensor>,
         activation: Activation,
-        pass: &Pass,
+        pass: &ForwardContext,
     ) -> Result<Tensor> {
         if let Mode::Train { track_statistics, .. } = pass.mode
             && let Some((weight, options)) = conv.parts(pass)?
@@ -120,13 +120,13 @@ mod tests {
         // torch.nn.BatchNorm2d(1) over [1, 2, 3, 6]: mean 3, unbiased variance 14/3.
         let x = Tensor::new(&[1f32, 2.0, 3.0, 6.0], &Device::Cpu)?.reshape((1, 2, 2, 1))?;
         let key = Key::new(1, Purpose::Dropout, 0, 0);
-        let mut pass = Pass::train(key, Precision::Fp32);
+        let mut pass = ForwardContext::train(key, Precision::Fp32);
         norm.forward(&x, None, Activation::Identity, &pass)?;
         let buffer = |i: usize| params.buffers()[i].var()?.to_vec1::<f32>();
         assert_eq!((buffer(0)?, buffer(1)?), (vec![0.3], vec![0.9 + 0.466_666_67]));
         pass.mode = Mode::Train { key, track_statistics: false };
         norm.forward(&x, None, Activation::Identity, &pass)?;
-        norm.forward(&x, None, Activation::Identity, &Pass::eval(Precision::Fp32))?;
+        norm.forward(&x, None, Activation::Identity, &ForwardContext::eval(Precision::Fp32))?;
         assert_eq!((buffer(0)?[0], params.counters()[0].get()), (0.3, 1));
         Ok(())
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::config::sweep::{LrRange, change_of};
 use crate::event::Event;
 use crate::files::{self, RunLock};
-use crate::launch::Bell;
+use crate::launch::Waker;
 use crate::plan::RunFolders;
 use crate::record::text::{loss, short};
 use crate::record::{self, EVENTS};
@@ -105,11 +105,11 @@ pub fn run(order: &Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Option<Fo
         logs: at(&experiment.logging.dir),
         checkpoints: at(&experiment.checkpoint.dir),
     };
-    let bell = Bell::new().map_err(|reason| Error::System { what: "make a bell", reason })?;
+    let waker = Waker::new().map_err(|reason| Error::System { what: "make a waker", reason })?;
     let events = folders.logs.join(EVENTS);
     let cores = order.machine.cores;
-    let (gpus, bell) = ((0..order.machine.gpus).collect(), Arc::new(bell));
-    let job = Job { folders, changes: all, cores, gpus, resume: false, bell };
+    let (gpus, waker) = ((0..order.machine.gpus).collect(), Arc::new(waker));
+    let job = Job { folders, changes: all, cores, gpus, resume: false, waker };
     let outcome = trainer.train(&job, &mut |_| {});
     trainer.report(&job);
     match outcome {

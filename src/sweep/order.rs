@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::sweep::{Sweep, Values, change_of};
 use crate::config::{Loaded, sweep as config};
-use crate::launch::Bell;
+use crate::launch::Waker;
 use crate::plan::RunFolders;
 use crate::record::Screen;
 use crate::sweep::trial::{Length, id};
@@ -19,7 +19,7 @@ pub trait Trainer: Sync {
     /// Why it cannot be run, in words.
     fn check(&self, changes: &[String]) -> Result<Length, String>;
 
-    /// Trains a trial to its end, or until its bell is rung; `on_step` hears where it is. What it reports stands
+    /// Trains a trial to its end, or until its waker is rung; `on_step` hears where it is. What it reports stands
     /// in `events.jsonl` of its folder.
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
 
@@ -41,7 +41,7 @@ pub struct Job {
     /// Whether it was begun before.
     pub resume: bool,
     /// Rung to stop it.
-    pub bell: Arc<Bell>,
+    pub waker: Arc<Waker>,
 }
 
 /// How the training of a trial ended.

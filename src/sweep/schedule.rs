@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::config::sweep::{Method, Pruner, Values, change_of};
 use crate::failpoint;
 use crate::files::{self, RunLock};
-use crate::launch::{Bell, Signals};
+use crate::launch::{Signals, Waker};
 use crate::sweep::draw::{self, BaseValues};
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
             let ended = self.serve(scope, journal, &mut ears, (&sender, &receiver));
             if ended.is_err() {
                 // A journal that cannot be written ends the sweep; its trials save and leave first.
-                self.running.iter().for_each(|running| running.job.bell.ring());
+                self.running.iter().for_each(|running| running.job.waker.ring());
             }
             ended
         });
@@ -276,7 +276,7 @@ impl<'a> Session<'a> {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
             if stopped.is_some() {
-                self.running.iter().for_each(|running| running.job.bell.ring());
+                self.running.iter().for_each(|running| running.job.waker.ring());
             }
         }
     }
@@ -380,7 +380,7 @@ impl<'a> Session<'a> {
             cores: (self.order.machine.cores / concurrent).max(1),
             gpus: self.free_gpus(),
             resume,
-            bell: Arc::new(Bell::new().map_err(failed("make a bell"))?),
+            waker: Arc::new(Waker::new().map_err(failed("make a waker"))?),
         });
         let number = trial.number;
         let (began, running) = (Instant::now(), job.clone());
@@ -470,7 +470,7 @@ impl<'a> Session<'a> {
         journal.ended(trial, self.order.sweep.search.goal)?;
         failpoint::reach("sweep.pruned");
         running.is_cut = true;
-        running.job.bell.ring();
+        running.job.waker.ring();
         Ok(())
     }
 

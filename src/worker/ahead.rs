@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use crate::data::loader::{Loaded, Loader, Unreadable};
 use crate::data::{Batch, Error};
-use crate::ops::cuda::{Coming, Ferry, Gpu};
+use crate::ops::cuda::{Coming, Gpu, H2dPrefetcher};
 
 /// Which tensors of a batch go to the GPU: inputs, targets.
 pub(super) type Moves = (bool, bool);
@@ -37,8 +37,8 @@ impl Ahead {
     ) -> Result<Self, Error> {
         // One waits here, one is being sent, and one is in use.
         let (sender, coming) = sync_channel(1);
-        let ferry = Ferry::new(gpu).map_err(|error| failed(&error))?;
-        let send = move || send_all(loader, ferry, moves, &sender);
+        let prefetcher = H2dPrefetcher::new(gpu).map_err(|error| failed(&error))?;
+        let send = move || send_all(loader, prefetcher, moves, &sender);
         let thread = std::thread::Builder::new().name("batches".into()).spawn(send);
         let what =
             |error: std::io::Error| Error::Batch { what: format!("no thread for them: {error}") };
@@ -79,13 +79,13 @@ impl UnderWay {
 
 fn send_all(
     loader: Loader,
-    mut ferry: Ferry,
+    mut prefetcher: H2dPrefetcher,
     (inputs, targets): Moves,
     to: &SyncSender<Result<UnderWay, Error>>,
 ) {
     for loaded in loader {
         let under_way = loaded.and_then(|Loaded { batch, unreadable }| {
-            let mut send = |moves: bool, tensor| moves.then(|| ferry.send(tensor)).transpose();
+            let mut send = |moves: bool, tensor| moves.then(|| prefetcher.send(tensor)).transpose();
             let inputs = send(inputs, &batch.inputs).map_err(|error| failed(&error))?;
             let targets = send(targets, &batch.targets).map_err(|error| failed(&error))?;
             Ok(UnderWay { batch, inputs, targets, unreadable })

@@ -17,9 +17,9 @@ use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::record::{DATA, newest_of};
 use crate::units::{Rank, WorldSize};
 use crate::worker::place::Place;
+use crate::worker::rank_logger::RankLogger;
 use crate::worker::share::share;
 use crate::worker::test::{Measured, measure_all};
-use crate::worker::voice::Voice;
 use crate::worker::{Error, RankRun};
 
 /// Opens data and model, restores the newest checkpoint on a resume, and joins the group.
@@ -69,9 +69,9 @@ pub(crate) fn assemble(
     }));
     let state = engine.state_mut();
     let from = (state.step, std::mem::take(&mut state.history));
-    let voice = Voice::open(&plan, rank, &folders, from)?;
+    let logger = RankLogger::open(&plan, rank, &folders, from)?;
     let writer = if rank.is_first() {
-        Some(start_writer(&plan, &folders, &engine, voice.growing())?)
+        Some(start_writer(&plan, &folders, &engine, logger.growing())?)
     } else {
         None
     };
@@ -85,7 +85,7 @@ pub(crate) fn assemble(
         collective,
         splits,
         writer,
-        voice,
+        logger,
         link,
         clock: now,
         spent_before,

@@ -14,7 +14,7 @@ mod share;
 mod test;
 mod train;
 mod unreadable;
-mod voice;
+mod rank_logger;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,18 +29,18 @@ pub use failure::{Error, exit};
 use crate::checkpoint;
 use crate::collective::Collective;
 use crate::data::Splits;
-use crate::engine::{Clock, Engine, Wish};
+use crate::engine::{Clock, Engine, StopRequest};
 use crate::event::Event;
 use crate::failpoint;
 use crate::launch::{ErrorReport, Link, Membership, Peer, RESIZED, Stop};
 use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
+use rank_logger::RankLogger;
 pub use rollout::{Deed, Episode};
 pub use sample::Sampling;
 pub use test::Measured;
 use train::Ending;
-use voice::Voice;
 
 /// Stack of the training thread: candle's `backward` recurses over the graph, and 10,000 chained
 /// operations overflow the usual 2 MiB.
@@ -56,7 +56,7 @@ pub(crate) struct RankRun {
     splits: Splits,
     /// Rank 0's.
     writer: Option<checkpoint::Writer>,
-    voice: Voice,
+    logger: RankLogger,
     link: Arc<Link>,
     clock: Clock,
     /// By the starts before this one.
@@ -131,8 +131,8 @@ fn live(
     Ok(match ending {
         Ending::Done(_) if missed.is_some() => exit::EXPECTATION,
         Ending::Done(_) => 0,
-        Ending::Left(Wish::Resize) => RESIZED,
-        Ending::Left(Wish::Unwatched | Wish::Stop) => exit::PREEMPTED,
+        Ending::Left(StopRequest::Resize) => RESIZED,
+        Ending::Left(StopRequest::Unwatched | StopRequest::Stop) => exit::PREEMPTED,
         Ending::Left(_) => exit::INTERRUPTED,
     })
 }
@@ -214,14 +214,18 @@ pub fn act(
 
 impl RankRun {
     fn record(&mut self, event: &Event) -> Result<(), Error> {
-        Ok(self.voice.record(event)?)
+        Ok(self.logger.record(event)?)
     }
 
     /// What this rank's signals, its launcher and (on rank 0) its clock ask for.
-    fn wish(&self) -> Wish {
+    fn stop_request(&self) -> StopRequest {
         let stop: Option<Stop> = self.link.stop_requested();
         let is_late = self.plan.length.time.is_some_and(|budget| self.spent() >= budget);
-        let time = if is_late && self.rank.is_first() { Wish::EndOfTime } else { Wish::Continue };
+        let time = if is_late && self.rank.is_first() {
+            StopRequest::EndOfTime
+        } else {
+            StopRequest::None
+        };
         train::wish_of(stop).max(time)
     }
 

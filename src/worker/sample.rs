@@ -7,7 +7,7 @@ use crate::checkpoint::{self, Opened};
 use crate::data::Push;
 use crate::engine;
 use crate::model::{Model, Registry, asked};
-use crate::nn::Pass;
+use crate::nn::ForwardContext;
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use crate::worker::Error;
@@ -81,7 +81,7 @@ pub(crate) fn roll_out(
     let start = Push::start(Key::new(seed, Purpose::Generate, SHOWN, 0));
     let mut all = vec![Episode::new(start); episodes];
     let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
-    let pass = Pass::eval(plan.precision);
+    let pass = ForwardContext::eval(plan.precision);
     eyes.roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))
         .map_err(|source| failed(opened, source))?;
     Ok(Some(all))
@@ -98,7 +98,7 @@ pub(crate) fn act(
     let Some(eyes) = Eyes::of(plan) else { return Ok(None) };
     let model = restored(plan, opened, registry)?;
     let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
-    let pass = Pass::eval(plan.precision);
+    let pass = ForwardContext::eval(plan.precision);
     let mut ask = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
     let actions =
         eyes.actions(&[seen], &draws, &mut ask).map_err(|source| failed(opened, source))?;
@@ -108,7 +108,7 @@ pub(crate) fn act(
 /// Logits of the token after `seen`.
 fn expected_next(model: &dyn Model, seen: &[u32], plan: &Plan) -> candle_core::Result<Vec<f32>> {
     let seen = Tensor::from_iter(seen.iter().map(|&token| token as f32), &Device::Cpu)?;
-    let logits = model.forward(&seen.unsqueeze(0)?, &Pass::eval(plan.precision))?;
+    let logits = model.forward(&seen.unsqueeze(0)?, &ForwardContext::eval(plan.precision))?;
     let last = logits.dim(1)? - 1;
     logits.narrow(1, last, 1)?.flatten_all()?.to_vec1()
 }

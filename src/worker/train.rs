@@ -6,7 +6,7 @@ use crate::checkpoint::Importance;
 use crate::data::audit::{Partition, Taken, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
-use crate::engine::{Clock, Evaluation, Split, StepReport, Wish};
+use crate::engine::{Clock, Evaluation, Split, StepReport, StopRequest};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, StepDone};
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
@@ -24,8 +24,8 @@ use crate::worker::{Error, RankRun};
 pub(crate) enum Ending {
     /// All that was to be done is done.
     Done(Reason),
-    /// Saved and left because of this wish.
-    Left(Wish),
+    /// Saved and left because of this request.
+    Left(StopRequest),
 }
 
 /// Trains from where the engine stands to the end of the run. One that was over when it was saved is only finished: by
@@ -64,8 +64,8 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     run.epoch_clock = Clock::start();
     for step in first..last {
         let passes = order.passes(step as usize, run.rank);
-        let wish = run.wish();
-        let report = run.engine.step(&passes, &mut || feed.next(), wish);
+        let stop_request = run.stop_request();
+        let report = run.engine.step(&passes, &mut || feed.next(), stop_request);
         if let Err(error) = &report {
             tell_refused(run, error, &feed)?;
         }
@@ -74,7 +74,7 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
             tell_epoch(run, &feed)?;
         }
         if let Some(ending) = edge(run, &report)? {
-            if !is_last && ending != Ending::Left(Wish::Abandon) {
+            if !is_last && ending != Ending::Left(StopRequest::Abandon) {
                 tell_epoch(run, &feed)?;
             }
             return Ok(Some(ending));
@@ -146,10 +146,10 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if edge.ends_epoch || edge.ends_run {
         close_epoch(run, report, &edge)?;
     }
-    let ending = ending(run, report.wish, &edge);
-    let leaving = ending.is_some() && report.wish != Wish::Abandon;
+    let ending = ending(run, report.stop_request, &edge);
+    let leaving = ending.is_some() && report.stop_request != StopRequest::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
-    if leaving && report.wish == Wish::Unwatched {
+    if leaving && report.stop_request == StopRequest::Unwatched {
         let message = "the parent process has shown no sign of life for `distributed.timeout`, as if it were stopped: \
             saving and leaving";
         run.record(&Event::Warned { message: message.to_owned() })?;
@@ -175,7 +175,7 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
         return run.record(&Event::StepSkipped { step, loss_scale });
     }
     if !edge.is_due(run.plan.logging.every) && !edge.ends_epoch {
-        run.voice.advance(report.step, report.loss);
+        run.logger.advance(report.step, report.loss);
         return Ok(());
     }
     let samples_per_second = run.pace();
@@ -260,15 +260,18 @@ fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
 }
 
 /// Whether the run ends at this edge before its last step, and why.
-fn ending(run: &RankRun, wish: Wish, edge: &Edge) -> Option<Ending> {
-    match wish {
-        Wish::Unwatched | Wish::Stop | Wish::Interrupt | Wish::Abandon => Some(Ending::Left(wish)),
+fn ending(run: &RankRun, stop_request: StopRequest, edge: &Edge) -> Option<Ending> {
+    match stop_request {
+        StopRequest::Unwatched
+        | StopRequest::Stop
+        | StopRequest::Interrupt
+        | StopRequest::Abandon => Some(Ending::Left(stop_request)),
         // A run that is over anyway needs neither more time nor another number of ranks.
         _ if edge.ends_run => None,
-        Wish::EndOfTime => Some(Ending::Done(Reason::OutOfTime)),
+        StopRequest::EndOfTime => Some(Ending::Done(Reason::OutOfTime)),
         _ if run.engine.state().is_stuck(&run.plan) => Some(Ending::Done(Reason::EarlyStopped)),
-        Wish::Resize => Some(Ending::Left(Wish::Resize)),
-        Wish::Continue => None,
+        StopRequest::Resize => Some(Ending::Left(StopRequest::Resize)),
+        StopRequest::None => None,
     }
 }
 
@@ -317,7 +320,7 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
 /// Waits for the disk and for all ranks, so that nobody leaves while rank 0 still saves; then the test, where the run is
 /// over, and the last words.
 fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
-    if ending != Ending::Left(Wish::Abandon) {
+    if ending != Ending::Left(StopRequest::Abandon) {
         report_saves(run, Wait::ForDisk)?;
     }
     run.link.progress(run.engine.state().step, Phase::Finishing);
@@ -328,8 +331,8 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     let reason = match ending {
         Ending::Done(reason) => reason,
         // The run is not over: these would not be its last words.
-        Ending::Left(Wish::Resize) => return Ok(()),
-        Ending::Left(Wish::Abandon) => Reason::Abandoned,
+        Ending::Left(StopRequest::Resize) => return Ok(()),
+        Ending::Left(StopRequest::Abandon) => Reason::Abandoned,
         Ending::Left(_) => Reason::Stopped,
     };
     let time = run.engine.time();
@@ -346,13 +349,13 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
 }
 
 /// What a stop request of the launcher or of a signal means for the vote.
-pub(crate) fn wish_of(stop: Option<Stop>) -> Wish {
+pub(crate) fn wish_of(stop: Option<Stop>) -> StopRequest {
     match stop {
-        None => Wish::Continue,
-        Some(Stop::Resize) => Wish::Resize,
-        Some(Stop::Unwatched) => Wish::Unwatched,
-        Some(Stop::Preempt) => Wish::Stop,
-        Some(Stop::Interrupt) => Wish::Interrupt,
-        Some(Stop::Abandon) => Wish::Abandon,
+        None => StopRequest::None,
+        Some(Stop::Resize) => StopRequest::Resize,
+        Some(Stop::Unwatched) => StopRequest::Unwatched,
+        Some(Stop::Preempt) => StopRequest::Stop,
+        Some(Stop::Interrupt) => StopRequest::Interrupt,
+        Some(Stop::Abandon) => StopRequest::Abandon,
     }
 }

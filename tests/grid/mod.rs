@@ -8,7 +8,7 @@ use ddprun::collective::Collective;
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::data::{Dataset, SampleError, Target};
-use ddprun::engine::Wish;
+use ddprun::engine::StopRequest;
 use ddprun::plan::{Plan, Precision};
 use ddprun::rng::Key;
 use ddprun::units::Bytes;
@@ -90,7 +90,7 @@ fn steps(plan: &Plan, n_steps: usize, collective: Arc<dyn Collective>) -> String
     for step in 0..n_steps {
         let passes = order.passes(step, rank);
         let mut next = || loader.next().unwrap().map(|loaded| loaded.batch);
-        let report = engine.step(&passes, &mut next, Wish::Continue).unwrap();
+        let report = engine.step(&passes, &mut next, StopRequest::None).unwrap();
         told.push((report.loss.to_bits(), report.grad_norm.to_bits()));
     }
     engine.broadcast_buffers().unwrap();

@@ -199,7 +199,7 @@ fn start(scenario: &str) -> Start {
     let args = ["--exact", "as_worker", "--nocapture"].map(Into::into).to_vec();
     let env = vec![(SCENARIO.into(), scenario.into()), ("RUST_BACKTRACE".into(), "0".into())];
     let program = Program { path: std::env::current_exe().unwrap(), args, env };
-    Start { resume: false, program, console: Console::Terminal, smaller: vec![], bell: None }
+    Start { resume: false, program, console: Console::Terminal, smaller: vec![], waker: None }
 }
 
 /// Runs a scenario in this process, and checks that nobody is left.

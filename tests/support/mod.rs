@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 use ddprun::collective::{self, Collective};
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, StepReport, Wish};
+use ddprun::engine::{Engine, StepReport, StopRequest};
 use ddprun::model::Registry;
 use ddprun::plan::{
     BackboneMode, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
@@ -253,7 +253,11 @@ pub(crate) fn step(
         EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch);
     let passes = order.passes((done % plan.length.steps_per_epoch) as usize, rank);
     let mut batches = passes.clone().into_iter().filter(|pass| !pass.samples.is_empty());
-    engine.step(&passes, &mut || Ok(batch(plan, &batches.next().unwrap().samples)), Wish::Continue)
+    engine.step(
+        &passes,
+        &mut || Ok(batch(plan, &batches.next().unwrap().samples)),
+        StopRequest::None,
+    )
 }
 
 /// BLAKE3 of all parameters, buffers and moments.

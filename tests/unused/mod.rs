@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use ddprun::checkpoint::{self, Snapshot};
 use ddprun::engine::{Engine, Error};
 use ddprun::model::{Model, Registry};
-use ddprun::nn::{Builder, Init, Linear, Param, Pass};
+use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
 use ddprun::plan::{ModelPlan, Plan, ScheduleRule, UpdateRule};
 use ddprun::units::Rank;
 
@@ -18,7 +18,7 @@ use crate::support::{self, CLASSES, fingerprint, on_ranks, plan, step};
 struct HalfUsed(Linear, #[expect(dead_code, reason = "that is the point")] Param);
 
 impl Model for HalfUsed {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> candle_core::Result<Tensor> {
         self.0.forward(input, pass)
     }
 }
@@ -70,7 +70,7 @@ struct LateUsed {
 }
 
 impl Model for LateUsed {
-    fn forward(&self, input: &Tensor, pass: &Pass) -> candle_core::Result<Tensor> {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> candle_core::Result<Tensor> {
         let y = self.linear.forward(input, pass)?;
         if self.passes.fetch_add(1, Ordering::Relaxed) < self.after {
             return Ok(y);

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::config::{Vocabulary, load, load_text};
 use crate::model::Registry;
-use crate::nn::{Buffer, Builder, Dropout, Param, Params, Pass};
+use crate::nn::{Buffer, Builder, Dropout, ForwardContext, Param, Params};
 use crate::ops::{GradientSink, count_flops};
 use crate::plan::{DataFacts, Facts, LayerPlan, ModelPlan, Plan, Precision, SourcePlan, Stem};
 use crate::rng::{Key, Purpose};
@@ -49,7 +49,7 @@ fn trained(plan: &ModelPlan) -> (Params, Vec<f32>, Vec<Vec<f32>>) {
     let (model, params) = Registry::default().build(plan, 7).unwrap();
     let values = (0..2 * 3 * 32 * 32).map(|i| (f64::from(i) * 0.37).sin() as f32).collect();
     let x = Tensor::from_vec::<_, f32>(values, (2, 3, 32, 32), &Device::Cpu).unwrap();
-    let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+    let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
     let sink = Arc::new(Sink::default());
     let shared: Arc<dyn GradientSink> = sink.clone();
     params.begin_pass(Some(&shared));
@@ -136,7 +136,7 @@ fn every_dropout_has_a_mask_of_its_own_with_and_without_keys() {
            {{ name = "flatten" }}, {{ name = "linear" }}"#
     ));
     let nodes = super::nodes(&plan.layers[..1], &Builder::new(1)).unwrap();
-    let pass = Pass::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
+    let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
     let x = Tensor::ones((1, 28, 28, 1), DType::F32, &Device::Cpu).unwrap();
     let y = super::run(&nodes, x.clone(), &pass).unwrap();
     let branch = |i: usize| -> Vec<f32> {
@@ -174,7 +174,8 @@ fn layers_of_every_kind_run_in_both_modes() {
     let (model, _) = Registry::default().build(&plan, 1).unwrap();
     let x = Tensor::ones((3, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
     let key = Key::new(1, Purpose::Dropout, 0, 0);
-    for pass in [Pass::train(key, Precision::Fp32), Pass::eval(Precision::Bf16)] {
+    for pass in [ForwardContext::train(key, Precision::Fp32), ForwardContext::eval(Precision::Bf16)]
+    {
         assert_eq!(model.forward(&x, &pass).unwrap().dims(), [3, 10]);
     }
 }

@@ -4,7 +4,7 @@
 //! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
 //! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `ferry.rs` and `staging.rs` (page-locked memory) and
+//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `prefetcher.rs` and `staging.rs` (page-locked memory) and
 //! `cudnn.rs` (its C interface) and `graph.rs` (what the driver recorded).
 
 mod address;
@@ -14,7 +14,7 @@ mod buckets;
 mod columns;
 mod conv;
 mod cudnn;
-mod ferry;
+mod h2d_prefetcher;
 mod gpu;
 mod graph;
 mod images;
@@ -35,10 +35,10 @@ pub(super) use attention::{Attend, Operand};
 pub(crate) use batches::to_gpu;
 pub(crate) use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use conv::Conv;
-pub(crate) use ferry::{Coming, Ferry};
 pub(crate) use gpu::Gpu;
 pub(super) use gpu::wrap;
 pub(crate) use graph::{Graph, keep_shapes};
+pub(crate) use h2d_prefetcher::{Coming, H2dPrefetcher};
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
 pub(super) use linear::Linear;
 pub(super) use losses::{

@@ -394,7 +394,7 @@ impl Trainer for Suspicious {
         loop {
             let story = journal::read(&self.journal).unwrap().unwrap();
             let trial = story.trials.iter().find(|trial| trial.id() == job.folders.id).unwrap();
-            if job.bell.take() {
+            if job.waker.take() {
                 assert_eq!(trial.state, State::Pruned, "it is asked to stop");
                 assert_eq!(trial.reports.len(), 1);
                 self.asked.fetch_add(1, Ordering::SeqCst);

@@ -19,7 +19,11 @@ pub(super) enum Unmet {
 }
 
 /// Introduces this end, which has opened the connection.
-pub(super) fn greet(stream: &mut TcpStream, key: &Key, purpose: Purpose) -> Result<Session, Unmet> {
+pub(super) fn handshake(
+    stream: &mut TcpStream,
+    key: &Key,
+    purpose: Purpose,
+) -> Result<Session, Unmet> {
     let until = Instant::now() + PATIENCE;
     let opening = seal::open(purpose, &Key::random().map_err(Unmet::Io)?);
     send(stream, &opening).map_err(Unmet::Io)?;

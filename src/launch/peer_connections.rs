@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::launch::Peer;
-use crate::launch::door::Door;
-use crate::launch::greet::{PATIENCE, Unmet, greet};
+use crate::launch::acceptor::Acceptor;
+use crate::launch::handshake::{PATIENCE, Unmet, handshake};
 use crate::launch::meet::{MeetError, io_error};
 use crate::launch::nodes::Place;
 use crate::launch::seal::{Key, Purpose, Session};
@@ -27,7 +27,7 @@ pub(super) fn reach(
 ) -> Result<(TcpStream, Session), Unmet> {
     loop {
         let met = connect(&address, until).map_err(Unmet::Io).and_then(|mut stream| {
-            let session = greet(&mut stream, key, purpose)?;
+            let session = handshake(&mut stream, key, purpose)?;
             Ok((stream, session))
         });
         match met {
@@ -53,7 +53,7 @@ fn connect(address: &impl ToSocketAddrs, until: Instant) -> io::Result<TcpStream
 }
 
 /// The connections between the ranks of all nodes.
-pub(super) struct Mesh<'a> {
+pub(super) struct PeerConnections<'a> {
     pub(super) place: &'a Place,
     /// Of this run alone.
     pub(super) key: Key,
@@ -63,7 +63,7 @@ pub(super) struct Mesh<'a> {
     pub(super) ranks: u32,
 }
 
-impl Mesh<'_> {
+impl PeerConnections<'_> {
     /// For each rank of this node, those that it talks to. This node connects to `lower` ones, and higher ones to it.
     pub(super) fn connect<E>(
         &self,
@@ -74,7 +74,7 @@ impl Mesh<'_> {
         let node = self.place.node;
         let mut peers = self.within().map_err(io_error(node, "connect its own ranks"))?;
         // Open first, so that nobody waits for us while we connect.
-        let mut door = Door::open(listener, &self.key).map_err(io_error(node, "listen"))?;
+        let mut acceptor = Acceptor::open(listener, &self.key).map_err(io_error(node, "listen"))?;
         let until = Instant::now() + CONNECT_PATIENCE;
         for (other, address) in (0..).zip(lower) {
             for (from, to) in self.pairs(other) {
@@ -87,7 +87,7 @@ impl Mesh<'_> {
         let mut expected: Vec<(Rank, Rank)> =
             (node + 1..self.place.nodes).flat_map(|other| self.pairs(other)).collect();
         while !expected.is_empty() {
-            let Some(guest) = door.wait(until, say) else {
+            let Some(guest) = acceptor.wait(until, say) else {
                 let (_, rank) = expected[0];
                 let missing = match expected.len() - 1 {
                     0 => format!("rank {rank}"),

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A bell that one thread rings and another, such as [`run`](crate::launch::run()), hears.
+/// A waker that one thread rings and another, such as [`run`](crate::launch::run()), hears.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct Waker(OwnedFd);
 
-impl Bell {
-    /// A bell that nobody has rung.
+impl Waker {
+    /// A waker that nobody has rung.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -43,11 +43,11 @@ mod tests {
 
     #[test]
     fn a_bell_is_heard_once_however_often_it_was_rung() {
-        let bell = Bell::new().unwrap();
-        assert!(!bell.take());
-        bell.ring();
-        bell.ring();
-        assert!(bell.take());
-        assert!(!bell.take());
+        let waker = Waker::new().unwrap();
+        assert!(!waker.take());
+        waker.ring();
+        waker.ring();
+        assert!(waker.take());
+        assert!(!waker.take());
     }
 }

@@ -14,7 +14,7 @@ use crate::units::Rank;
 /// Those whom this rank is connected to: all others for rank 0, rank 0 for the others. Empty where a parent watches, and
 /// where ranks are connected over the network.
 #[derive(Default)]
-pub(super) struct Fellows(Vec<Fellow>);
+pub(super) struct PeerMonitor(Vec<Fellow>);
 
 /// Another rank that has work left.
 pub(super) struct Fellow {
@@ -57,7 +57,7 @@ enum Fate {
     Lost(String),
 }
 
-impl Fellows {
+impl PeerMonitor {
     /// What to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.0.iter().map(|fellow| PollFd::new(&fellow.channel, PollFlags::IN))
@@ -84,9 +84,9 @@ impl Fellows {
     }
 }
 
-impl FromIterator<Fellow> for Fellows {
-    fn from_iter<I: IntoIterator<Item = Fellow>>(fellows: I) -> Self {
-        Self(fellows.into_iter().collect())
+impl FromIterator<Fellow> for PeerMonitor {
+    fn from_iter<I: IntoIterator<Item = Fellow>>(peer_monitor: I) -> Self {
+        Self(peer_monitor.into_iter().collect())
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    fn connected() -> (Fellows, Channel) {
+    fn connected() -> (PeerMonitor, Channel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let fellow = Fellow::new(Rank(3), Channel::new(ours).unwrap()).unwrap();
         ([fellow].into_iter().collect(), Channel::new(theirs).unwrap())
@@ -104,24 +104,24 @@ mod tests {
 
     #[test]
     fn a_rank_that_leaves_without_a_word_died_and_one_that_has_finished_did_not() {
-        let (mut fellows, theirs) = connected();
-        assert_eq!(fellows.hear(), None);
+        let (mut peer_monitor, theirs) = connected();
+        assert_eq!(peer_monitor.hear(), None);
         drop(theirs);
         let pid = std::process::id();
-        assert_eq!(fellows.hear().unwrap(), format!("rank 3 (pid {pid}) died"));
-        assert_eq!(fellows.hear(), None, "it is told once");
-        let (mut fellows, mut theirs) = connected();
+        assert_eq!(peer_monitor.hear().unwrap(), format!("rank 3 (pid {pid}) died"));
+        assert_eq!(peer_monitor.hear(), None, "it is told once");
+        let (mut peer_monitor, mut theirs) = connected();
         theirs.send(&FromRank::Saved).unwrap();
         theirs.send(&FromRank::Finished).unwrap();
         drop(theirs);
-        assert_eq!(fellows.hear(), None);
-        assert_eq!(fellows.fds().count(), 0);
+        assert_eq!(peer_monitor.hear(), None);
+        assert_eq!(peer_monitor.fds().count(), 0);
     }
 
     #[test]
     fn what_is_no_message_is_a_rank_that_is_lost() {
-        let (mut fellows, theirs) = connected();
+        let (mut peer_monitor, theirs) = connected();
         rustix::io::write(&theirs, &[0xff; 64]).unwrap();
-        assert!(fellows.hear().unwrap().ends_with(" died"));
+        assert!(peer_monitor.hear().unwrap().ends_with(" died"));
     }
 }

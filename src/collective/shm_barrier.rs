@@ -2,8 +2,8 @@
 //! deadline, and everyone learns what the others came for.
 //!
 //! The header is all zeros at first. `ARRIVALS` counts the arrivals of all ranks together and is the word
-//! that ranks watch and sleep on: the n-th meeting of W ranks is complete at n W. Its top bit says that
-//! the group has ended; from then on nobody arrives, so all ranks agree on whether a meeting was complete.
+//! that ranks watch and sleep on: the n-th barrier of W ranks is complete at n W. Its top bit says that
+//! the group has ended; from then on nobody arrives, so all ranks agree on whether a barrier was complete.
 //! Each rank also counts its own arrivals on a cache line of its own, so whoever waits can name those
 //! who are missing. The last to arrive wakes those who sleep, if any do.
 //!
@@ -27,7 +27,7 @@ use crate::units::{Bytes, Rank, WorldSize};
 /// Most ranks, whose slots fit the header.
 pub(super) const MAX_WORLD: usize = MOST_RANKS as usize;
 
-/// Word: arrivals of all ranks at all meetings, and the ended bit.
+/// Word: arrivals of all ranks at all barriers, and the ended bit.
 const ARRIVALS: usize = 0;
 /// Word: ranks that sleep, or are about to.
 const SLEEPERS: usize = 4;
@@ -59,7 +59,7 @@ const LOOKS: u32 = 16;
 /// Longest sleep between two looks.
 const NAP: Duration = Duration::from_secs(1);
 
-/// One rank's seat at the meetings of its group.
+/// One rank's seat at the barriers of its group.
 pub(super) struct Seat {
     mapping: Arc<Mapping>,
     rank: Rank,
@@ -149,7 +149,7 @@ impl Seat {
         Ok(seen)
     }
 
-    /// Whether `seen` counts all arrivals at this meeting. Others may have arrived at the next one already.
+    /// Whether `seen` counts all arrivals at this barrier. Others may have arrived at the next one already.
     fn is_complete(&self, seen: u32) -> bool {
         let all = self.arrivals.wrapping_mul(self.world.get());
         seen.wrapping_sub(all) & COUNT <= COUNT / 2
@@ -174,7 +174,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Sleeps until somebody completes the meeting or ends the group, at most for `time`, and says how long. While
+    /// Sleeps until somebody completes the barrier or ends the group, at most for `time`, and says how long. While
     /// the whole group stands still (Ctrl-Z), so does the deadline: a nap counts no longer than it was meant to be.
     fn sleep(&self, time: Duration) -> Duration {
         let (arrivals, sleepers) = (self.mapping.word(ARRIVALS), self.mapping.word(SLEEPERS));
@@ -195,7 +195,7 @@ impl Seat {
     fn missing(&self) -> Vec<Missing> {
         let is_here = |rank: &Rank| {
             let theirs = self.mapping.word(arrived(*rank)).load(SeqCst);
-            // One more than ours is possible: the meeting is complete and they are at the next one.
+            // One more than ours is possible: the barrier is complete and they are at the next one.
             theirs.wrapping_sub(self.arrivals) & COUNT <= 1
         };
         let missing = (0..self.world.get()).map(Rank).filter(|rank| !is_here(rank));
@@ -208,7 +208,7 @@ impl Seat {
         seq(0).max(seq(1))
     }
 
-    /// Ends the group. If the meeting became complete meanwhile, this call goes on, as it does on the other ranks.
+    /// Ends the group. If the barrier became complete meanwhile, this call goes on, as it does on the other ranks.
     fn give_up(&self, call: &Call, waited: Duration) -> Result<(), Error> {
         let error = Error::Timeout { call: *call, missing: self.missing(), waited };
         end(&self.mapping, self.rank, &error.to_string());
@@ -216,7 +216,7 @@ impl Seat {
         if self.is_complete(seen) { Ok(()) } else { Err(error) }
     }
 
-    /// After the meeting of a call: whether all ranks came for the same.
+    /// After the barrier of a call: whether all ranks came for the same.
     fn compare(&self) -> Result<(), Error> {
         let came_for = |rank| [SEQ, OP, BYTES, TAG].map(|field| self.field(rank, field));
         let first = came_for(Rank(0));

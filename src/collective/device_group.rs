@@ -53,13 +53,13 @@ pub(super) trait Sums: Send + Sync {
 }
 
 /// One rank of both groups.
-pub(super) struct Pair<S> {
+pub(super) struct DeviceGroup<S> {
     control: Arc<dyn Control>,
     sums: S,
     timeout: Duration,
 }
 
-impl<S: Sums> Pair<S> {
+impl<S: Sums> DeviceGroup<S> {
     /// Makes the library's group together with the other ranks: rank 0 gives it a `name`, which the control takes to all; then
     /// each joins it. `joined` waits for the others without a deadline, on a thread of its own; `enter` is this rank's part.
     ///
@@ -148,7 +148,7 @@ fn wait_for<T>(
     }
 }
 
-impl<S: Sums> OnGpu for Pair<S> {
+impl<S: Sums> OnGpu for DeviceGroup<S> {
     fn enqueue_all_reduce(&self, values: &Tensor) -> Result<(), Error> {
         self.sums.enqueue(values).map_err(|error| self.end(self.control.end().unwrap_or(error)))
     }
@@ -158,7 +158,7 @@ impl<S: Sums> OnGpu for Pair<S> {
     }
 }
 
-impl<S: Sums> Collective for Pair<S> {
+impl<S: Sums> Collective for DeviceGroup<S> {
     fn rank(&self) -> Rank {
         self.control.rank()
     }

@@ -1,10 +1,10 @@
-//! Strangers at a door that also lets somebody in.
+//! Strangers at a acceptor that also lets somebody in.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use super::*;
-use crate::launch::greet::{PATIENCE, Unmet, greet};
+use crate::launch::handshake::{PATIENCE, Unmet, handshake};
 use crate::launch::seal::{self, OPENING, TAG};
 
 const LONG: Duration = Duration::from_mins(1);
@@ -13,9 +13,9 @@ fn key(byte: u8) -> Key {
     Key::new([byte; TAG])
 }
 
-/// A door for the holders of `key(1)`, and what was said at it.
+/// A acceptor for the holders of `key(1)`, and what was said at it.
 struct House {
-    door: Door,
+    acceptor: Acceptor,
     address: SocketAddr,
     said: Vec<String>,
 }
@@ -24,7 +24,7 @@ impl House {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        Self { door: Door::open(&listener, &key(1)).unwrap(), address, said: Vec::new() }
+        Self { acceptor: Acceptor::open(&listener, &key(1)).unwrap(), address, said: Vec::new() }
     }
 
     fn connect(&self) -> TcpStream {
@@ -38,7 +38,8 @@ impl House {
         let said = &mut self.said;
         while Instant::now() < until && said.len() == heard {
             let moment = Instant::now() + Duration::from_millis(5);
-            if let Some(guest) = self.door.wait(moment, &mut |text| said.push(text.to_owned())) {
+            if let Some(guest) = self.acceptor.wait(moment, &mut |text| said.push(text.to_owned()))
+            {
                 return Some(guest);
             }
         }
@@ -48,7 +49,7 @@ impl House {
     /// Somebody with the key gets in.
     fn is_open(&mut self) {
         let mut friend = self.connect();
-        let session = greet(&mut friend, &key(1), Purpose::Node(3)).unwrap();
+        let session = handshake(&mut friend, &key(1), Purpose::Node(3)).unwrap();
         let guest = self.next().unwrap_or_else(|| panic!("{:?}", self.said));
         assert_eq!(guest.purpose, Purpose::Node(3));
         assert_eq!(
@@ -70,7 +71,7 @@ fn answered(stream: &mut TcpStream) -> usize {
 fn who_has_the_key_gets_in_and_who_has_another_does_not_and_the_door_stays_open() {
     let mut house = House::new();
     house.is_open();
-    let unmet = greet(&mut house.connect(), &key(2), Purpose::Node(1));
+    let unmet = handshake(&mut house.connect(), &key(2), Purpose::Node(1));
     assert!(matches!(unmet, Err(Unmet::Unproved)), "{unmet:?}");
     assert!(house.next().is_none());
     house.is_open();
@@ -144,7 +145,7 @@ fn too_many_strangers_are_closed_at_once_and_told_once_a_second() {
     drop(waiting);
     // Places are free again once those who waited are gone.
     let until = Instant::now() + LONG;
-    while greet(&mut house.connect(), &key(1), Purpose::Node(3)).is_err() {
+    while handshake(&mut house.connect(), &key(1), Purpose::Node(3)).is_err() {
         assert!(Instant::now() < until);
     }
 }
@@ -153,19 +154,19 @@ fn too_many_strangers_are_closed_at_once_and_told_once_a_second() {
 fn what_connects_while_the_door_changes_is_heard_at_the_next() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let first = Door::open(&listener, &key(1)).unwrap();
+    let first = Acceptor::open(&listener, &key(1)).unwrap();
     drop(first);
     let early = std::thread::spawn(move || {
         let until = Instant::now() + LONG;
         loop {
             let mut stream = TcpStream::connect(address).unwrap();
-            match greet(&mut stream, &key(2), Purpose::Ranks { from: 2, to: 0 }) {
+            match handshake(&mut stream, &key(2), Purpose::Ranks { from: 2, to: 0 }) {
                 Ok(session) => return session,
                 Err(unmet) => assert!(Instant::now() < until, "{unmet:?}"),
             }
         }
     });
-    let mut second = Door::open(&listener, &key(2)).unwrap();
+    let mut second = Acceptor::open(&listener, &key(2)).unwrap();
     let guest = second.wait(Instant::now() + LONG, &mut |_| ()).unwrap();
     assert_eq!(guest.purpose, Purpose::Ranks { from: 2, to: 0 });
     assert!(early.join().unwrap().send == guest.session.receive);

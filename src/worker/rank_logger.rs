@@ -9,7 +9,7 @@ use crate::record::{Context, Error, RankLog, Recorder, Screen, Settings, device_
 use crate::units::Rank;
 
 /// Where a rank's events go.
-pub(crate) enum Voice {
+pub(crate) enum RankLogger {
     /// Rank 0's.
     First(Box<Recorder>),
     /// Any other rank's.
@@ -21,8 +21,8 @@ pub(crate) enum Voice {
     },
 }
 
-impl Voice {
-    /// The voice of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds.
+impl RankLogger {
+    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds.
     pub(crate) fn open(
         plan: &Plan,
         rank: Rank,

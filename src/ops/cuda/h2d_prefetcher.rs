@@ -20,7 +20,7 @@ use crate::ops::storage::read;
 const PLACES: usize = 2;
 
 /// The way to a GPU, for one thread.
-pub(crate) struct Ferry {
+pub(crate) struct H2dPrefetcher {
     gpu: Gpu,
     copies: Arc<CudaStream>,
     back: (Sender<Place>, Receiver<Place>),
@@ -46,7 +46,7 @@ pub(crate) struct Coming {
     back: Sender<Place>,
 }
 
-impl Ferry {
+impl H2dPrefetcher {
     /// The way to `gpu`.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::launch::greet::admit;
+use crate::launch::handshake::admit;
 use crate::launch::seal::{Key, Purpose, Session};
 use crate::launch::wire::poll;
 
@@ -38,15 +38,15 @@ enum Knock {
     Refused(IpAddr, &'static str),
 }
 
-/// Hears whoever connects, until it is dropped; what is connected then and not heard yet waits for the next door.
-pub(super) struct Door {
+/// Hears whoever connects, until it is dropped; what is connected then and not heard yet waits for the next acceptor.
+pub(super) struct Acceptor {
     knocks: Receiver<Knock>,
     refusals: BTreeMap<IpAddr, Instant>,
     /// Ends the thread when it is closed.
     _waker: UnixStream,
 }
 
-impl Door {
+impl Acceptor {
     pub(super) fn open(listener: &TcpListener, key: &Key) -> io::Result<Self> {
         let listener = listener.try_clone()?;
         listener.set_nonblocking(true)?;
@@ -54,7 +54,7 @@ impl Door {
         let (sender, knocks) = sync_channel(MOST);
         let key = key.clone();
         std::thread::Builder::new()
-            .name("door".to_owned())
+            .name("acceptor".to_owned())
             .spawn(move || keep(&listener, &sleeper, &key, &sender))?;
         Ok(Self { knocks, refusals: BTreeMap::new(), _waker: waker })
     }
@@ -120,7 +120,7 @@ fn hear(mut stream: TcpStream, place: Seat, key: &Key, sender: &SyncSender<Knock
     let heard = stream.set_nonblocking(false).map_err(|_| "the system refuses to read from it");
     match heard.and_then(|()| admit(&mut stream, key)) {
         Ok((purpose, session)) => {
-            // An error means that the door is closed.
+            // An error means that the acceptor is closed.
             let _ =
                 sender.send(Knock::Guest(Box::new(Guest { stream, address, purpose, session })));
         }

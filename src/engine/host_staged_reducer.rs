@@ -31,14 +31,14 @@ pub(super) trait Carry: Send {
 }
 
 /// The thread, and what it was given and has not given back.
-pub(super) struct Courier<M> {
+pub(super) struct HostStagedReducer<M> {
     ready: Option<Sender<(usize, M)>>,
     back: Receiver<Result<M, Error>>,
     under_way: usize,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<M: Send + 'static> Courier<M> {
+impl<M: Send + 'static> HostStagedReducer<M> {
     /// Starts the thread.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl<M: Send + 'static> Courier<M> {
     }
 }
 
-impl<M> Drop for Courier<M> {
+impl<M> Drop for HostStagedReducer<M> {
     fn drop(&mut self) {
         // Without a sender the thread ends after what it has.
         self.ready = None;
@@ -150,7 +150,7 @@ mod tests {
     fn group(world: u32) -> Vec<Arc<dyn Collective>> {
         let world = WorldSize::new(world).unwrap();
         let mapping = Mapping::new(world, LENGTHS).total();
-        let fd = rustix::fs::memfd_create("courier", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let fd = rustix::fs::memfd_create("reducer", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, mapping.0).unwrap();
         let join = |rank| {
             let (fd, wait) = (fd.try_clone().unwrap(), Duration::from_secs(20));
@@ -163,15 +163,16 @@ mod tests {
     /// Two steps of one rank: what came back, or the failure.
     fn steps(group: &Arc<dyn Collective>, loses: Option<usize>) -> Result<Vec<Vec<f32>>, String> {
         let segments = group.segments(&LENGTHS).map_err(|error| error.to_string())?;
-        let mut courier = Courier::start(group.clone(), Made { segments, loses }).unwrap();
+        let mut reducer =
+            HostStagedReducer::start(group.clone(), Made { segments, loses }).unwrap();
         let mut found = Vec::new();
         for step in 0..2 {
             for (bucket, length) in LENGTHS.into_iter().enumerate() {
                 let value =
                     (1 + group.rank().0) as f32 + 10.0 * bucket as f32 + 100.0 * step as f32;
-                courier.send(bucket, vec![value; length]);
+                reducer.send(bucket, vec![value; length]);
             }
-            courier
+            reducer
                 .finish(|values| {
                     found.push(values);
                     Ok(())

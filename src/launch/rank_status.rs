@@ -24,7 +24,7 @@ const BEATS: u64 = 16;
 const DENIED: u64 = 24;
 
 /// The file of a group.
-pub(super) struct Whereabouts(File);
+pub(super) struct RankStatus(File);
 
 /// What a rank has said about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) struct Sign {
     pub(super) beats: u64,
 }
 
-impl Whereabouts {
+impl RankStatus {
     /// All ranks at step 0, starting.
     pub(super) fn new(world: WorldSize) -> io::Result<Self> {
         shared_memory(Bytes(HEAD + SLOT * u64::from(world.get()))).map(Self::from)
@@ -97,13 +97,13 @@ impl Whereabouts {
     }
 }
 
-impl From<OwnedFd> for Whereabouts {
+impl From<OwnedFd> for RankStatus {
     fn from(fd: OwnedFd) -> Self {
         Self(File::from(fd))
     }
 }
 
-impl AsFd for Whereabouts {
+impl AsFd for RankStatus {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -119,13 +119,13 @@ mod tests {
 
     #[test]
     fn what_a_rank_wrote_is_read_and_the_others_stay_at_the_start() {
-        let whereabouts = Whereabouts::new(WorldSize::new(2).unwrap()).unwrap();
-        whereabouts.write(Rank(1), 1 << 40, Phase::Saving, 9);
-        whereabouts.beat(Rank(1), 3);
-        whereabouts.look(5);
+        let rank_status = RankStatus::new(WorldSize::new(2).unwrap()).unwrap();
+        rank_status.write(Rank(1), 1 << 40, Phase::Saving, 9);
+        rank_status.beat(Rank(1), 3);
+        rank_status.look(5);
         let saving = Sign { step: 1 << 40, phase: Phase::Saving, moves: 9, beats: 3 };
-        assert_eq!(whereabouts.read(Rank(1)), saving);
-        assert_eq!(whereabouts.read(Rank(0)), Sign::default());
-        assert_eq!(whereabouts.looks(), 5);
+        assert_eq!(rank_status.read(Rank(1)), saving);
+        assert_eq!(rank_status.read(Rank(0)), Sign::default());
+        assert_eq!(rank_status.looks(), 5);
     }
 }

@@ -5,7 +5,7 @@ use crate::rng::Key;
 
 /// What a forward pass needs beside its input.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pass {
+pub struct ForwardContext {
     /// Training or evaluation.
     pub mode: Mode,
     /// Numbers of matrix products and convolutions.
@@ -31,7 +31,7 @@ pub enum Mode {
     Eval,
 }
 
-impl Pass {
+impl ForwardContext {
     /// A pass of evaluation.
     pub fn eval(precision: Precision) -> Self {
         Self::new(Mode::Eval, precision)

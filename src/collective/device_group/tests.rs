@@ -132,10 +132,10 @@ fn open(
     control: Arc<dyn Control>,
     timeout: Duration,
     finds: Option<&'static str>,
-) -> Result<Pair<Made>, Error> {
+) -> Result<DeviceGroup<Made>, Error> {
     let library = Arc::clone(library);
     let joined = move |group, rank, world| Ok((group, rank, world));
-    Pair::open(
+    DeviceGroup::open(
         control,
         timeout,
         || Ok([7; ID_BYTES]),
@@ -268,7 +268,8 @@ fn a_library_that_does_not_return_from_a_meeting_is_left_behind_at_the_deadline(
             // A call of the library that does not return while somebody holds the other end.
             let joined = move |_, _, _| told.recv().map_err(|_| nccl("left behind"));
             let enter = |()| Err::<Made, _>(nccl("nobody gets here"));
-            let error = Pair::open(control, SHORT, || Ok([1; ID_BYTES]), joined, enter).err();
+            let error =
+                DeviceGroup::open(control, SHORT, || Ok([1; ID_BYTES]), joined, enter).err();
             over.wait();
             drop(leave);
             error.unwrap().to_string()
@@ -320,7 +321,7 @@ fn what_the_library_finds_on_one_rank_or_cannot_even_begin_is_told_to_all() {
             let joined = |_, _, _| Ok(());
             let name = || Err(nccl("no socket interface found"));
             let enter = |()| Err::<Made, _>(nccl("nobody gets here"));
-            Pair::open(control, LONG, name, joined, enter).err().unwrap().to_string()
+            DeviceGroup::open(control, LONG, name, joined, enter).err().unwrap().to_string()
         });
         assert_eq!(errors[0], "NCCL: no socket interface found");
         assert_eq!(errors[1], "rank 0 ended the group: NCCL: no socket interface found");
