@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ddprun::collective::{self, Collective, Segment};
-use ddprun::launch;
 use ddprun::plan::{BackendPlan, Mapping};
+use ddprun::transport;
 use ddprun::units::{Rank, WorldSize};
 
 /// Bytes that are reduced; 44.7 MB are the gradients of ResNet-18.
@@ -55,7 +55,7 @@ fn backend(world: WorldSize) -> BackendPlan {
 /// Starts all ranks with the mapping as their standard input, and waits for them.
 fn start(world: WorldSize) -> ExitCode {
     let BackendPlan::Shm { mapping } = backend(world) else { return ExitCode::FAILURE };
-    let memory = launch::shared_memory(mapping).expect("shared memory");
+    let memory = transport::shared_memory(mapping).expect("shared memory");
     let program = std::env::current_exe().expect("a path");
     let start = |rank: u32| {
         let mut command = Command::new(&program);

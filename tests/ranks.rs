@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ddprun::collective::{self, Collective, Error, Op, tree_sum};
-use ddprun::launch;
 use ddprun::plan::{BackendPlan, CommHook};
+use ddprun::transport;
 use ddprun::units::{Bytes, Rank, WorldSize};
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn spawn<T: Send>(
     each: impl Fn(&dyn Collective) -> T + Sync,
 ) -> Vec<T> {
     let size = mapping(world, gradients);
-    let fd = launch::shared_memory(size).unwrap();
+    let fd = transport::shared_memory(size).unwrap();
     std::thread::scope(|scope| {
         let start = |rank| {
             let (fd, each) = (&fd, &each);
@@ -107,7 +107,7 @@ fn compressed_sums_are_those_of_rounded_gradients_and_the_same_on_all_ranks() {
         let right: Vec<f32> = parts[0].iter().map(|v| round(*v) * world as f32).collect();
         assert!(bits(&right) != bits(&expected(world, n)));
         let size = mapping(world, n);
-        let fd = launch::shared_memory(size).unwrap();
+        let fd = transport::shared_memory(size).unwrap();
         let sums: Vec<Vec<Vec<u32>>> = std::thread::scope(|scope| {
             let start = |rank| {
                 let fd = &fd;
@@ -259,7 +259,7 @@ fn a_rank_that_gives_up_releases_the_others_at_once_with_its_reason() {
 
 #[test]
 fn a_mapping_that_is_too_small_is_refused_instead_of_killing_the_process() {
-    let fd = launch::shared_memory(Bytes(4096)).unwrap();
+    let fd = transport::shared_memory(Bytes(4096)).unwrap();
     let backend = BackendPlan::Shm { mapping: mapping(2, 64) };
     let world = WorldSize::new(2).unwrap();
     let refused = collective::open(backend, Rank(0), world, Some(fd), LONG).err().unwrap();
@@ -303,7 +303,7 @@ fn as_rank_of_a_group_of_processes() {
 
 #[test]
 fn processes_share_the_memory_as_threads_do() {
-    let fd = launch::shared_memory(mapping(3, 4096)).unwrap();
+    let fd = transport::shared_memory(mapping(3, 4096)).unwrap();
     let start = |rank: u32| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "as_rank_of_a_group_of_processes", "--nocapture"]);

@@ -8,9 +8,10 @@ use crate::cli::train::{Asked, supervise, take_part};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::launch::rank_env::Foreign;
-use crate::launch::{self, Key, Made, MeetError, Place};
+use crate::launch::{self, Made, MeetError, Place};
 use crate::model::Registry;
 use crate::plan::RunFolders;
+use crate::transport::{self, Key};
 use crate::units::Rank;
 use crate::worker::exit;
 
@@ -60,7 +61,7 @@ pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<Place>, Refusal
 }
 
 fn read_token(file: &Path) -> Result<Key, Refusal> {
-    launch::read_token(file).map_err(|error| {
+    transport::read_token(file).map_err(|error| {
         let help = "`ddprun token FILE` generates one; copies need `chmod 600`";
         Refusal::of(exit::REFUSED, &error, Some(help.into()))
     })
@@ -159,7 +160,8 @@ fn apart(error: MeetError<Refusal>) -> Refusal {
 
 /// `ddprun token [FILE]`: a new token, in a new file that its user alone can read, or printed.
 pub(crate) fn token(file: Option<&Path>) -> Result<u8, Refusal> {
-    let token = launch::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let token =
+        transport::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let Some(file) = file else { return to_stdout(&token) };
     files::write_secret(file, token.as_bytes()).map_err(|error| {
         Refusal::of(exit::STORAGE, &error, Some("name a file that does not exist yet".into()))

@@ -17,8 +17,8 @@ use rustix::time::Timespec;
 
 use crate::collective::message::{Incoming, Outgoing, Target};
 use crate::collective::{Call, Error, Missing};
-use crate::launch::seal::Seal;
-use crate::launch::{Peer, Waker};
+use crate::transport::auth::Seal;
+use crate::transport::{Peer, Waker};
 use crate::units::Rank;
 
 /// Longest sleep between two looks.

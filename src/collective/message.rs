@@ -15,7 +15,7 @@ use rustix::net::RecvFlags;
 use rustix::net::SendFlags;
 
 use crate::collective::{Call, Error, Op};
-use crate::launch::seal::{Seal, TAG};
+use crate::transport::auth::{Seal, TAG};
 use crate::units::{Bytes, Rank};
 
 /// Bytes of a header.

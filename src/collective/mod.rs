@@ -34,10 +34,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::launch::Peer;
 #[cfg(feature = "cuda")]
 use crate::plan::DistributedPlan;
 use crate::plan::{BackendPlan, CommHook};
+use crate::transport::Peer;
 use crate::units::{Bytes, Rank, WorldSize};
 
 pub use reduce::tree_sum;

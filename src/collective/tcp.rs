@@ -16,7 +16,7 @@ use crate::collective::reduce::{share, tree_sum};
 use crate::collective::segment::Memory;
 use crate::collective::{Call, Collective, Error, Op, Segment, lengths_tag};
 use crate::failpoint;
-use crate::launch::Peer;
+use crate::transport::Peer;
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// One rank of the group.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::Phase;
-use crate::launch::report::{FORMAT, host};
-use crate::launch::stall::{Kind, Stall};
-use crate::launch::supervise::{Exit, Fault, Group, Member};
+use crate::launch::error_report::{FORMAT, host};
+use crate::launch::parent::group::{Exit, Fault, Group, Member};
+use crate::launch::parent::stall::{Kind, Stall};
 use crate::plan::RunFolders;
 use crate::units::Rank;
 

@@ -6,13 +6,16 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::failpoint;
-use crate::launch::link::Link;
-use crate::launch::peer_monitor::PeerMonitor;
-use crate::launch::rank_env::{Child, Foreign, Role};
-use crate::launch::rank_status::RankStatus;
-use crate::launch::wire::{Channel, ToRank};
-use crate::launch::{Peer, foreign, inherit};
+use crate::launch::foreign::local_rendezvous as foreign;
+use crate::launch::messages::ToRank;
+use crate::launch::rank::env::{Child, Foreign, Role};
+use crate::launch::rank::inherit;
+use crate::launch::rank::link::Link;
+use crate::launch::rank::peer_monitor::PeerMonitor;
+use crate::launch::rank::status::RankStatus;
 use crate::plan::{Plan, RankPlan, RunFolders};
+use crate::transport::Peer;
+use crate::transport::channel::Channel;
 use crate::units::{Rank, WorldSize};
 
 /// Longest wait of a rank for its parent's first word.

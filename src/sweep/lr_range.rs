@@ -13,7 +13,6 @@ use serde::Serialize;
 use crate::config::sweep::{LrRange, change_of};
 use crate::event::Event;
 use crate::files::{self, RunLock};
-use crate::launch::Waker;
 use crate::plan::RunFolders;
 use crate::record::text::{loss, short};
 use crate::record::{self, EVENTS};
@@ -24,6 +23,7 @@ use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
 use crate::sweep::trial::id;
 use crate::sweep::{Error, prepared_folder};
+use crate::transport::Waker;
 
 /// Share of the smoothed loss that stays at each step.
 const INERTIA: f64 = 0.9;

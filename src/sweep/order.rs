@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::config::sweep::{Sweep, Values, change_of};
 use crate::config::{Loaded, sweep as config};
-use crate::launch::Waker;
 use crate::plan::RunFolders;
 use crate::record::Screen;
 use crate::sweep::trial::{Length, id};
+use crate::transport::Waker;
 
 /// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
 pub trait Trainer: Sync {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::config::sweep::{Method, Pruner, Values, change_of};
 use crate::failpoint;
 use crate::files::{self, RunLock};
-use crate::launch::{Signals, Waker};
+use crate::launch::Signals;
 use crate::sweep::draw::{self, BaseValues};
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
@@ -22,6 +22,7 @@ use crate::sweep::tail::Tail;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::view::View;
 use crate::sweep::{Error, gpus, leftovers, prepared_folder, prune, results, tpe};
+use crate::transport::Waker;
 
 /// How often running trials are listened to when nothing else happens.
 const LOOK: Duration = Duration::from_millis(100);

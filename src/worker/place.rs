@@ -6,10 +6,10 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::collective::{self, Collective};
-use crate::launch::Peer;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Gpu;
 use crate::plan::{BackendPlan, Plan};
+use crate::transport::Peer;
 use crate::units::Rank;
 use crate::{engine, worker::Error};
 

@@ -1,7 +1,7 @@
 //! Meetings whose counters are about to pass the ends of their words.
 
 use super::*;
-use crate::launch::shared_memory;
+use crate::transport::shared_memory;
 
 /// What each of `world` ranks returns, whose group has begun `calls` calls and met `arrivals` times.
 fn seated<T: Send>(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::launch::{Key, Session};
+use crate::transport::{Key, Session};
 
 const LONG: Duration = Duration::from_secs(30);
 

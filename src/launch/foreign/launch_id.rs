@@ -1,0 +1,159 @@
+//! Which launch of another program this process belongs to, so that a run is found again when its launcher starts the ranks
+//! once more. Pure but for the environment.
+
+use serde::{Deserialize, Serialize};
+
+use crate::launch::error_report::host;
+use crate::launch::rank::env::CONTROL_FD;
+
+/// A launch of torchrun, or a job of Slurm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchId {
+    /// Whose.
+    pub launcher: Launcher,
+    /// torchrun's run id, or Slurm's job.
+    pub id: String,
+    /// What no other launch of this id has: torchrun's folder of this launch, or Slurm's step. Absent if the launcher does
+    /// not say.
+    pub mark: Option<String>,
+    /// The machine.
+    pub host: String,
+    /// How often the launcher has started it again.
+    pub attempt: u32,
+}
+
+/// A program that starts ranks again by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Launcher {
+    /// PyTorch's.
+    Torchrun,
+    /// Which starts a job again after its machine failed, or when it was preempted.
+    Slurm,
+}
+
+impl std::fmt::Display for Launcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Torchrun => "torchrun",
+            Self::Slurm => "Slurm",
+        })
+    }
+}
+
+impl LaunchId {
+    /// Whether `earlier` is this launch before it was started again; `None` if nobody can tell.
+    pub fn continues(&self, earlier: &Self) -> Option<bool> {
+        let is_named_so = (self.launcher, &self.id) == (earlier.launcher, &earlier.id);
+        if !is_named_so || earlier.attempt > self.attempt {
+            return Some(false);
+        }
+        let (mark, before) = (self.mark.as_ref()?, earlier.mark.as_ref()?);
+        // torchrun has a folder on each machine, and rank 0 may have moved to another one.
+        let has_moved = self.launcher == Launcher::Torchrun && self.host != earlier.host;
+        if mark != before && has_moved { None } else { Some(mark == before) }
+    }
+}
+
+/// The launches that this process belongs to, innermost first.
+pub fn launch_ids() -> Vec<LaunchId> {
+    parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+}
+
+fn parse(get: impl Fn(&str) -> Option<String>) -> Vec<LaunchId> {
+    if get(CONTROL_FD).is_some() {
+        return Vec::new();
+    }
+    let attempt = |name: &str| get(name).and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+    let torchrun = get("TORCHELASTIC_RUN_ID").map(|id| LaunchId {
+        launcher: Launcher::Torchrun,
+        id,
+        mark: get("TORCHELASTIC_ERROR_FILE").as_deref().and_then(folder_of_launch),
+        host: host(),
+        attempt: attempt("TORCHELASTIC_RESTART_COUNT"),
+    });
+    let slurm = get("SLURM_JOB_ID").map(|job| LaunchId {
+        launcher: Launcher::Slurm,
+        // Numbers of jobs are those of a cluster.
+        id: get("SLURM_CLUSTER_NAME").map_or(job.clone(), |cluster| format!("{cluster}/{job}")),
+        mark: Some(get("SLURM_STEP_ID").unwrap_or_else(|| "batch".to_owned())),
+        host: host(),
+        attempt: attempt("SLURM_RESTART_COUNT"),
+    });
+    torchrun.into_iter().chain(slurm).collect()
+}
+
+/// The folder that torchrun makes once for a launch, whose name is random: above those of the attempt and of the rank.
+fn folder_of_launch(error_file: &str) -> Option<String> {
+    let folder = std::path::Path::new(error_file).ancestors().nth(3)?;
+    folder.file_name().is_some().then(|| folder.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(environment: &str) -> Vec<LaunchId> {
+        parse(|name| {
+            let mut pairs = environment.split_whitespace().filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+        })
+    }
+
+    fn torchrun(id: &str, folder: &str, attempt: u32) -> LaunchId {
+        let file = if folder.is_empty() {
+            String::new()
+        } else {
+            format!("/tmp/torchelastic_1/{folder}/attempt_{attempt}/0/error.json")
+        };
+        let environment = format!(
+            "TORCHELASTIC_RUN_ID={id} TORCHELASTIC_RESTART_COUNT={attempt} TORCHELASTIC_ERROR_FILE={file}"
+        );
+        ids(&environment).remove(0)
+    }
+
+    #[test]
+    fn a_launch_of_torchrun_is_known_by_its_folder_whatever_its_run_id_is() {
+        let again = torchrun("none", "none_x7", 2);
+        assert_eq!(again.mark.as_deref(), Some("/tmp/torchelastic_1/none_x7"));
+        assert_eq!(again.continues(&torchrun("none", "none_x7", 0)), Some(true));
+        assert_eq!(again.continues(&torchrun("none", "none_x7", 2)), Some(true), "a node left");
+        assert_eq!(again.continues(&torchrun("none", "none_x7", 3)), Some(false));
+        assert_eq!(again.continues(&torchrun("none", "none_y8", 0)), Some(false));
+        assert_eq!(again.continues(&torchrun("mine", "none_x7", 0)), Some(false));
+    }
+
+    #[test]
+    fn without_a_folder_or_on_another_machine_nobody_can_tell() {
+        let before = torchrun("none", "none_x7", 0);
+        assert_eq!(torchrun("none", "", 1).mark, None);
+        assert_eq!(torchrun("none", "", 1).continues(&before), None);
+        assert_eq!(before.continues(&torchrun("none", "", 0)), None);
+        let moved = LaunchId { host: "elsewhere".to_owned(), ..torchrun("none", "none_y8", 1) };
+        assert_eq!(moved.continues(&before), None);
+    }
+
+    #[test]
+    fn a_job_of_slurm_is_known_by_cluster_number_and_step() {
+        let job = |step: &str, attempt: u32| {
+            let environment =
+                format!("SLURM_CLUSTER_NAME=c SLURM_JOB_ID=7 {step} SLURM_RESTART_COUNT={attempt}");
+            ids(&environment).remove(0)
+        };
+        let again = job("SLURM_STEP_ID=1", 1);
+        assert_eq!((again.id.as_str(), again.attempt), ("c/7", 1));
+        let moved = LaunchId { host: "elsewhere".to_owned(), ..job("SLURM_STEP_ID=1", 0) };
+        assert_eq!(again.continues(&moved), Some(true));
+        assert_eq!(again.continues(&job("SLURM_STEP_ID=0", 0)), Some(false));
+        assert_eq!(again.continues(&job("", 0)), Some(false));
+    }
+
+    #[test]
+    fn torchrun_in_a_job_counts_first_and_our_own_ranks_belong_to_no_launch() {
+        let both = "TORCHELASTIC_RUN_ID=a SLURM_JOB_ID=7";
+        let launchers: Vec<Launcher> = ids(both).into_iter().map(|id| id.launcher).collect();
+        assert_eq!(launchers, [Launcher::Torchrun, Launcher::Slurm]);
+        assert!(ids(&format!("{both} DDPRUN_CONTROL_FD=5")).is_empty());
+        assert!(ids("").is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+//! Which deaths of ranks were the kernel's doing, because memory ran out.
+//!
+//! Only the count of this process's own control group is believed; our ranks are in the same one. A machine's count
+//! (`/proc/vmstat`) says nothing about us. Where there is no such count, no death is put down to memory.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest time from the kernel's kill until its victim is gone: memory is given back first.
+const VANISH: Duration = Duration::from_secs(10);
+
+/// Kills that the kernel has counted since we began to look, and that have explained no death so far.
+pub(in crate::launch) struct Kills {
+    /// The file with the count.
+    counter: Option<PathBuf>,
+    tally: Tally,
+}
+
+impl Kills {
+    /// From now on.
+    pub(in crate::launch) fn from_now_on() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let (groups, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+        let mut counters = counters(&groups, &mounts).into_iter();
+        let counter = counters.find(|path| read_count(path).is_some());
+        let count = counter.as_deref().and_then(read_count).unwrap_or(0);
+        Self { counter, tally: Tally { count, unexplained: 0, seen: Duration::ZERO } }
+    }
+
+    /// Looks at the count. To be called regularly: a kill that is seen late is taken for a later one.
+    pub(in crate::launch) fn look(&mut self, now: Duration) {
+        if let Some(count) = self.counter.as_deref().and_then(read_count) {
+            self.tally.see(count, now);
+        }
+    }
+
+    /// Whether a process that has just died of SIGKILL is one of those that the kernel killed.
+    pub(in crate::launch) fn explain_death(&mut self, now: Duration) -> bool {
+        self.look(now);
+        self.tally.explain_death(now)
+    }
+}
+
+/// The part without files.
+#[derive(Debug)]
+struct Tally {
+    count: u64,
+    unexplained: u64,
+    /// When the count was last found higher.
+    seen: Duration,
+}
+
+impl Tally {
+    fn see(&mut self, count: u64, now: Duration) {
+        if count > self.count {
+            self.forget(now);
+            self.unexplained += count - self.count;
+            self.seen = now;
+        }
+        self.count = count;
+    }
+
+    fn explain_death(&mut self, now: Duration) -> bool {
+        self.forget(now);
+        let explains = self.unexplained > 0;
+        self.unexplained = self.unexplained.saturating_sub(1);
+        explains
+    }
+
+    /// Kills of long ago were of somebody else.
+    fn forget(&mut self, now: Duration) {
+        if now > self.seen + VANISH {
+            self.unexplained = 0;
+        }
+    }
+}
+
+fn read_count(path: &Path) -> Option<u64> {
+    count(&std::fs::read_to_string(path).ok()?)
+}
+
+/// The number after `oom_kill`.
+fn count(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// Files that may hold the count of the control group of a process with this `/proc/self/cgroup` and
+/// `/proc/self/mountinfo`, best first.
+fn counters(groups: &str, mounts: &str) -> Vec<PathBuf> {
+    mounts.lines().filter_map(|mount| counters_in(mount, groups)).flatten().collect()
+}
+
+fn counters_in(mount: &str, groups: &str) -> Option<Vec<PathBuf>> {
+    let (place, kind) = mount.split_once(" - ")?;
+    let mut place = place.split(' ').skip(3);
+    let (root, at) = (place.next()?, place.next()?);
+    let mut kind = kind.split(' ');
+    let (kind, options) = (kind.next()?, kind.nth(1)?);
+    // Version 2 has one hierarchy without a name, version 1 one for each controller.
+    let (controller, files): (_, &[&str]) = match kind {
+        "cgroup2" => ("", &["memory.events.local", "memory.events"]),
+        "cgroup" if options.split(',').any(|option| option == "memory") => {
+            ("memory", &["memory.oom_control"])
+        }
+        _ => return None,
+    };
+    // A container may see a part of the hierarchy only.
+    let inside = Path::new(own_group(groups, controller)?).strip_prefix(root).ok()?;
+    Some(files.iter().map(|file| Path::new(at).join(inside).join(file)).collect())
+}
+
+/// The path of a process's group under this controller.
+fn own_group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
+    groups.lines().find_map(|line| {
+        let (_, line) = line.split_once(':')?;
+        let (controllers, path) = line.split_once(':')?;
+        controllers.split(',').any(|name| name == controller).then_some(path)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether each death is explained, of counts that were seen at (second, count) and deaths at (second).
+    #[track_caller]
+    fn check(story: &[(u64, u64)], deaths: &[u64], expected: &[bool]) {
+        let second = Duration::from_secs;
+        let mut tally = Tally { count: 5, unexplained: 0, seen: Duration::ZERO };
+        let mut looks = story.iter().peekable();
+        let mut explained = Vec::new();
+        for death in deaths {
+            while let Some((at, count)) = looks.next_if(|(at, _)| at <= death) {
+                tally.see(*count, second(*at));
+            }
+            explained.push(tally.explain_death(second(*death)));
+        }
+        assert_eq!(explained, expected);
+    }
+
+    #[test]
+    fn a_death_just_after_the_kernel_killed_is_explained_once() {
+        check(&[(100, 6)], &[100], &[true]);
+        check(&[(100, 6)], &[103, 104], &[true, false]);
+        check(&[(100, 7)], &[101, 102], &[true, true]);
+    }
+
+    #[test]
+    fn a_kill_of_long_ago_explains_no_death() {
+        check(&[(100, 6)], &[3700], &[false]);
+        check(&[(100, 5)], &[101], &[false]);
+        check(&[(100, 6), (3700, 7)], &[3701, 3702], &[true, false]);
+    }
+
+    #[test]
+    fn the_count_is_found_in_both_versions() {
+        assert_eq!(count("low 0\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
+        assert_eq!(count("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
+        assert_eq!(count("oom_killer 7\n"), None);
+    }
+
+    #[test]
+    fn the_own_group_is_found_where_it_is_mounted_and_never_another() {
+        let find = |groups: &str, mounts: &str| -> Vec<String> {
+            let found = counters(groups, mounts);
+            found.iter().map(|path| path.display().to_string()).collect()
+        };
+        let second = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(
+            find("0::/user.slice/a.scope\n", second),
+            [
+                "/sys/fs/cgroup/user.slice/a.scope/memory.events.local",
+                "/sys/fs/cgroup/user.slice/a.scope/memory.events"
+            ]
+        );
+        let first = "33 25 0:29 /docker/7 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            34 25 0:30 /docker/7 /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
+        let own = "4:cpu,cpuacct:/docker/7\n3:memory:/docker/7/x\n0::/\n";
+        assert_eq!(find(own, first), ["/sys/fs/cgroup/memory/x/memory.oom_control"]);
+        assert!(find("3:memory:/elsewhere\n", first).is_empty());
+        assert!(find("", second).is_empty());
+    }
+}

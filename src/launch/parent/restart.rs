@@ -1,0 +1,126 @@
+//! Whether, and when, a group that failed is started again. Pure.
+
+use std::time::Duration;
+
+use crate::launch::Failure;
+
+/// Longest wait before a restart.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Restarts of one run: what is left of them, and why those before were needed.
+#[derive(Debug)]
+pub(in crate::launch) struct Budget {
+    allowed: u32,
+    /// Restarts since the group has its present size.
+    spent: u32,
+    causes: Vec<String>,
+    /// Furthest step that any attempt has begun.
+    furthest: u64,
+    /// Failures in a row that came no further than those before them.
+    in_vain: u32,
+}
+
+impl Budget {
+    pub(in crate::launch) fn new(allowed: u32) -> Self {
+        Self { allowed, spent: 0, causes: Vec::new(), furthest: 0, in_vain: 0 }
+    }
+
+    /// Restarts of the group in its present size.
+    pub(in crate::launch) fn spent(&self) -> u32 {
+        self.spent
+    }
+
+    /// Restarts that are allowed in all.
+    pub(in crate::launch) fn allowed(&self) -> u32 {
+        self.allowed
+    }
+
+    /// Why the group was started again, oldest first.
+    pub(in crate::launch) fn causes(&self) -> &[String] {
+        &self.causes
+    }
+
+    /// Spends a restart on `failure` of a group that had begun `step`, and says how long to wait for it; `None`
+    /// if there is none left, or the failure would come again. A run that moves on does not wait.
+    pub(in crate::launch) fn spend(&mut self, failure: &Failure, step: u64) -> Option<Duration> {
+        if self.spent >= self.allowed || !may_pass(failure.code) {
+            return None;
+        }
+        self.in_vain = if step > self.furthest { 0 } else { self.in_vain + 1 };
+        self.furthest = self.furthest.max(step);
+        self.causes.push(failure.to_string());
+        self.spent += 1;
+        Some(backoff(self.in_vain))
+    }
+
+    /// Takes the last restart back: it was called off.
+    pub(in crate::launch) fn take_back(&mut self) {
+        self.causes.pop();
+        self.spent = self.spent.saturating_sub(1);
+    }
+
+    /// Begins anew for a group of another size, which has one because of `cause`.
+    pub(in crate::launch) fn renew(&mut self, cause: String) {
+        self.causes.push(cause);
+        (self.spent, self.in_vain) = (0, 0);
+    }
+}
+
+/// Nothing, then seconds: 1, 2, 4 ... 30.
+fn backoff(in_vain: u32) -> Duration {
+    match in_vain.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => Duration::from_secs(1 << doublings.min(5)).min(LONGEST),
+    }
+}
+
+/// Whether a failure may be gone at the next attempt. The same file, data, numbers or checkpoint would
+/// fail in the same way, bit for bit.
+pub(in crate::launch) fn may_pass(code: u8) -> bool {
+    !matches!(code, 2 | 3 | 4 | 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::plan::RunFolders;
+    use crate::units::Rank;
+
+    fn failure(code: u8) -> Box<Failure> {
+        let run = RunFolders { id: "r".into(), logs: PathBuf::new(), checkpoints: PathBuf::new() };
+        Failure::of_start(&run, Rank(0), &std::io::ErrorKind::Other.into(), code)
+    }
+
+    #[test]
+    fn a_run_that_moves_on_is_started_at_once_and_one_that_does_not_waits_ever_longer() {
+        let mut budget = Budget::new(20);
+        let steps = [0, 0, 9, 9, 9, 7, 9, 9, 9, 9, 9, 10];
+        let waits = steps.map(|step| budget.spend(&failure(5), step).unwrap().as_secs());
+        assert_eq!(waits, [1, 2, 0, 1, 2, 4, 8, 16, 30, 30, 30, 0]);
+        assert_eq!(budget.causes().len(), steps.len());
+    }
+
+    #[test]
+    fn a_budget_is_spent_and_a_restart_that_was_called_off_is_not() {
+        let mut budget = Budget::new(1);
+        assert!(budget.spend(&failure(5), 1).is_some());
+        budget.take_back();
+        assert!(budget.spend(&failure(5), 2).is_some());
+        assert!(budget.spend(&failure(5), 3).is_none());
+        assert_eq!((budget.spent(), budget.causes().len()), (1, 1));
+        budget.renew("with 2 ranks".to_owned());
+        assert!(budget.spend(&failure(5), 3).is_some());
+        assert_eq!((budget.spent(), budget.causes().len()), (1, 3));
+    }
+
+    #[test]
+    fn only_failures_that_may_pass_are_worth_a_restart() {
+        let worth: Vec<u8> = (0..=255)
+            .filter(|&code| (2..=8).contains(&code) || code == 70)
+            .filter(|&code| Budget::new(1).spend(&failure(code), 1).is_some())
+            .collect();
+        assert_eq!(worth, [5, 6, 8, 70]);
+    }
+}

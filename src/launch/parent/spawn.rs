@@ -1,0 +1,217 @@
+//! `Plan` -> running processes: one per rank, each with a socket to us and the shared mapping.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::failpoint;
+use crate::launch::messages::ToRank;
+use crate::launch::rank::env::{CONTROL_FD, PEER_FDS, SHM_FD, STATUS_FD};
+use crate::launch::rank::status::RankStatus;
+use crate::launch::rank::{inherit, threads};
+use crate::launch::{Console, Failure, Nodes, Start};
+use crate::plan::{Plan, RankPlan, RunFolders};
+use crate::transport::channel::{Channel, poll};
+use crate::transport::peer::PeerWord;
+use crate::transport::{Peer, shared_memory};
+use crate::units::Rank;
+
+/// Time for a killed process to vanish, where nobody watches it any more.
+const VANISH: Duration = Duration::from_secs(1);
+
+/// What rank 0 would have said on a terminal.
+const CONSOLE: &str = "console.log";
+
+/// What a rank executes.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The binary.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables beside the launcher's own.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Program {
+    /// This binary, as `ddprun worker`.
+    ///
+    /// # Errors
+    ///
+    /// The system does not tell its path.
+    pub fn this() -> io::Result<Self> {
+        let path = std::env::current_exe()?;
+        // A binary that was rebuilt meanwhile has no path any more, but can still be executed.
+        let path = if path.exists() { path } else { PathBuf::from("/proc/self/exe") };
+        Ok(Self { path, args: vec!["worker".into()], env: vec![] })
+    }
+}
+
+/// A running rank. Killed and reaped when dropped.
+pub(in crate::launch) struct Process {
+    pub(in crate::launch) rank: Rank,
+    pub(in crate::launch) child: Child,
+    pub(in crate::launch) pidfd: OwnedFd,
+    pub(in crate::launch) channel: Channel,
+    /// Shared by the group.
+    pub(in crate::launch) status: Arc<RankStatus>,
+}
+
+impl Process {
+    /// Kills it; a process that is gone is no error.
+    pub(in crate::launch) fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        // Not `wait`: a process in an uninterruptible call would hold us for ever.
+        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(VANISH));
+        let _ = self.child.try_wait();
+    }
+}
+
+/// Starts all ranks of the plan, or of this machine among several, and sends each its plan; a group that is started again, because of the last of
+/// `causes`, continues from the newest checkpoint. If one cannot be started, none is left.
+pub(in crate::launch) fn start_all(
+    plan: &Plan,
+    run: &RunFolders,
+    how: &Start,
+    causes: &[String],
+    nodes: Option<&mut Nodes>,
+) -> Result<Vec<Process>, Box<Failure>> {
+    let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
+    let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
+    let mapping = plan.distributed.backend.mapping();
+    let memory = mapping.map(shared_memory).transpose().map_err(fail(Rank(0)))?;
+    let status = RankStatus::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;
+    let status = Arc::new(status);
+    let mut processes = Vec::new();
+    let world = plan.distributed.world_size.get();
+    let (ranks, node): (Vec<Rank>, _) = match &nodes {
+        Some(nodes) => (nodes.ranks().collect(), nodes.node()),
+        None => ((0..world).map(Rank).collect(), 0),
+    };
+    let local_world = ranks.len();
+    let mut peers = nodes.map_or(vec![], Nodes::take_peers).into_iter();
+    for (local_rank, rank) in ranks.into_iter().enumerate() {
+        let log = open_log(run, rank, how.console).map_err(fail_log(rank))?;
+        let rank_plan = RankPlan {
+            plan: plan.clone(),
+            rank,
+            run: run.clone(),
+            resume: how.resume || !causes.is_empty(),
+            restarts: causes.len() as u32,
+            causes: causes.to_vec(),
+        };
+        let place = LocalPlace { local_rank, local_world, node };
+        let means = (memory.as_ref(), peers.next().unwrap_or_default());
+        let process = start(rank_plan, place, &how.program, means, (&status, log));
+        let process = process.map_err(fail(rank))?;
+        processes.push(process);
+        failpoint::reach("spawn");
+    }
+    Ok(processes)
+}
+
+/// Where a rank is among those of its machine.
+#[derive(Clone, Copy)]
+struct LocalPlace {
+    local_rank: usize,
+    local_world: usize,
+    node: u32,
+}
+
+fn start(
+    rank_plan: RankPlan,
+    place: LocalPlace,
+    program: &Program,
+    (memory, peers): (Option<&OwnedFd>, Vec<Peer>),
+    (status, log): (&Arc<RankStatus>, Option<File>),
+) -> io::Result<Process> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(&program.path);
+    command.args(&program.args).envs(program.env.iter().map(|(name, value)| (name, value)));
+    contract(&mut command, &rank_plan, place);
+    command.env(CONTROL_FD, theirs.as_raw_fd().to_string());
+    match memory {
+        Some(fd) => command.env(SHM_FD, fd.as_raw_fd().to_string()),
+        None => command.env_remove(SHM_FD),
+    };
+    command.env(STATUS_FD, status.as_fd().as_raw_fd().to_string());
+    let peer_fds: Vec<_> = peers.iter().map(|peer| peer.socket.as_raw_fd()).collect();
+    let numbers: Vec<String> = peer_fds.iter().map(ToString::to_string).collect();
+    if numbers.is_empty() {
+        command.env_remove(PEER_FDS);
+    } else {
+        command.env(PEER_FDS, numbers.join(","));
+    }
+    command.stdin(Stdio::null());
+    if let Some(log) = log {
+        command.stdout(log.try_clone()?).stderr(log);
+    }
+    let fds = [theirs.as_raw_fd(), status.as_fd().as_raw_fd()]
+        .into_iter()
+        .chain(memory.map(AsRawFd::as_raw_fd))
+        .chain(peer_fds);
+    inherit::prepare(&mut command, fds.collect());
+    let child = command.spawn()?;
+    let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let (rank, channel, status) = (rank_plan.rank, Channel::new(ours)?, Arc::clone(status));
+    let mut process = Process { rank, child, pidfd, channel, status };
+    process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;
+    if !peers.is_empty() {
+        // Keys go through the socket: the environment of a process can be read by others of its user.
+        process.channel.send(&ToRank::Peers(peers.iter().map(PeerWord::of).collect()))?;
+    }
+    Ok(process)
+}
+
+/// What takes the words of a rank; none for a rank 0 that speaks to our own terminal.
+fn open_log(run: &RunFolders, rank: Rank, console: Console) -> io::Result<Option<File>> {
+    let name = match (rank.is_first(), console) {
+        (true, Console::Terminal) => return Ok(None),
+        (true, Console::File) => CONSOLE.to_owned(),
+        (false, _) => format!("rank-{rank}.log"),
+    };
+    let path = run.logs.join(name);
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+    OpenOptions::new().create(true).append(true).open(&path).map(Some).map_err(named)
+}
+
+/// The environment contract of torchrun. No port is opened: `MASTER_PORT` is written for programs that want one.
+fn contract(command: &mut Command, rank_plan: &RankPlan, place: LocalPlace) {
+    let RankPlan { plan, rank, run, restarts, .. } = rank_plan;
+    let world = plan.distributed.world_size.to_string();
+    for (name, value) in [
+        ("RANK", rank.to_string()),
+        ("LOCAL_RANK", place.local_rank.to_string()),
+        ("WORLD_SIZE", world),
+        ("LOCAL_WORLD_SIZE", place.local_world.to_string()),
+        ("GROUP_RANK", place.node.to_string()),
+        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("MASTER_PORT", "29500".to_owned()),
+        ("TORCHELASTIC_RUN_ID", run.id.clone()),
+        ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", plan.max_restarts.to_string()),
+        (threads::RAYON, plan.distributed.threads_per_rank.to_string()),
+        (threads::CANDLE.0, threads::CANDLE.1.to_owned()),
+    ] {
+        command.env(name, value);
+    }
+    if plan.distributed.nccl_shares_a_gpu() {
+        command.env("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+    }
+}

@@ -1,0 +1,393 @@
+//! Environment -> what this process is: the parent, a rank of our own parent, or a rank of a foreign launcher.
+//!
+//! The only reader of the launchers' variables. Torch's names (torchrun, Kubernetes `PyTorchJob`) count
+//! first, then Open MPI's, then those of a Slurm step. A step or world of one that nobody numbered
+//! is no launcher: there we start the ranks ourselves.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use crate::units::{Rank, WorldSize};
+
+/// Names that our own parent writes for its ranks.
+pub(in crate::launch) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";
+/// The shared mapping; absent in a world of one.
+pub(in crate::launch) const SHM_FD: &str = "DDPRUN_SHM_FD";
+/// Where each rank writes where it is.
+pub(in crate::launch) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
+/// Sockets to the other ranks, in a run over several machines: numbers between commas.
+pub(in crate::launch) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
+
+/// The file of the token by which ranks of several machines know each other, under a foreign launcher.
+const TOKEN_FILE: &str = "DDPRUN_TOKEN_FILE";
+/// Where they meet, if not beside the launcher's port.
+const PORT: &str = "DDPRUN_PORT";
+
+/// What this process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Nobody started us as a rank: we start the ranks.
+    Parent,
+    /// A rank that our own parent started.
+    Child(Child),
+    /// A rank that torchrun, mpirun, srun or Kubernetes started.
+    Foreign(Foreign),
+}
+
+/// What our own parent gave to its rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// This rank.
+    pub rank: Rank,
+    /// Socket to the parent.
+    pub control_fd: RawFd,
+    /// The shared mapping, if there is more than one rank.
+    pub shm_fd: Option<RawFd>,
+    /// Where ranks write where they are.
+    pub status_fd: Option<RawFd>,
+    /// Sockets to the other ranks, if they share no memory.
+    pub peer_fds: Vec<RawFd>,
+}
+
+/// What a foreign launcher decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// This rank.
+    pub rank: Rank,
+    /// All ranks.
+    pub world: WorldSize,
+    /// Rank within this machine.
+    pub local_rank: Rank,
+    /// Ranks of this machine.
+    pub local_world: WorldSize,
+    /// What this launch has and no other on this machine: run id, address, port, restart count.
+    pub group: String,
+    /// How often the launcher has started the group again.
+    pub restarts: u32,
+    /// Where the ranks meet that are on several machines, if the environment names a token.
+    pub meeting: Option<Meeting>,
+}
+
+/// Where ranks of several machines meet, and what lets them in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// The machine of rank 0.
+    pub master: String,
+    /// A free port of it.
+    pub port: u16,
+    /// File of the token.
+    pub token_file: PathBuf,
+}
+
+/// The environment contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// Not a number, or out of range.
+    #[error("`{name}={value}` in the environment is not {expected}")]
+    Bad {
+        /// Variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should hold.
+        expected: String,
+    },
+    /// One variable of a pair.
+    #[error("the environment has `{present}`, but not `{absent}`")]
+    Half {
+        /// Set.
+        present: &'static str,
+        /// Not set.
+        absent: &'static str,
+    },
+}
+
+/// The variables of one launcher.
+struct Names {
+    rank: &'static str,
+    world: &'static str,
+    local_rank: &'static str,
+    local_world: &'static str,
+    nodes: Option<&'static str>,
+    restarts: &'static str,
+    identity: &'static [&'static str],
+}
+
+const TORCH: Names = Names {
+    rank: "RANK",
+    world: "WORLD_SIZE",
+    local_rank: "LOCAL_RANK",
+    local_world: "LOCAL_WORLD_SIZE",
+    nodes: None,
+    restarts: "TORCHELASTIC_RESTART_COUNT",
+    identity: &["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"],
+};
+
+const OPEN_MPI: Names = Names {
+    rank: "OMPI_COMM_WORLD_RANK",
+    world: "OMPI_COMM_WORLD_SIZE",
+    local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+    local_world: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    nodes: None,
+    restarts: "OMPI_MCA_orte_num_restarts",
+    identity: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
+};
+
+/// `SLURM_PROCID` alone is also set in a batch script, where nobody started several of us.
+const SLURM: Names = Names {
+    rank: "SLURM_PROCID",
+    world: "SLURM_STEP_NUM_TASKS",
+    local_rank: "SLURM_LOCALID",
+    local_world: "SLURM_STEP_TASKS_PER_NODE",
+    nodes: Some("SLURM_STEP_NUM_NODES"),
+    restarts: "SLURM_RESTART_COUNT",
+    identity: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
+};
+
+/// Reads this process's environment.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn from_environment() -> Result<Role, EnvError> {
+    parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+}
+
+/// What a process with these variables is.
+///
+/// # Errors
+///
+/// A variable is not a number, out of range, or lacks its partner.
+pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
+    if let Some(control_fd) = number(&get, CONTROL_FD)? {
+        let rank = number(&get, TORCH.rank)?;
+        let rank = rank.ok_or(EnvError::Half { present: CONTROL_FD, absent: TORCH.rank })?;
+        let [shm_fd, status_fd] = [number(&get, SHM_FD)?, number(&get, STATUS_FD)?];
+        let (shm_fd, status_fd) = (shm_fd.map(|fd| fd as RawFd), status_fd.map(|fd| fd as RawFd));
+        let control_fd = control_fd as RawFd;
+        let (rank, peer_fds) = (Rank(rank), peer_fds(&get)?);
+        return Ok(Role::Child(Child { rank, control_fd, shm_fd, status_fd, peer_fds }));
+    }
+    if get(TORCH.rank).is_some() || get(TORCH.world).is_some() {
+        let (rank, world) = pair(&get, &TORCH)?;
+        // A Kubernetes job of one pod: the pod's devices are ours to fill.
+        let alone = world == WorldSize::ONE && get(TORCH.local_rank).is_none();
+        return if alone { Ok(Role::Parent) } else { foreign(&get, &TORCH, rank, world) };
+    }
+    for names in [&OPEN_MPI, &SLURM] {
+        if get(names.world).is_some() && get(names.rank).is_some() {
+            let (rank, world) = pair(&get, names)?;
+            if world > WorldSize::ONE {
+                return foreign(&get, names, rank, world);
+            }
+        }
+    }
+    Ok(Role::Parent)
+}
+
+fn peer_fds(get: &impl Fn(&str) -> Option<String>) -> Result<Vec<RawFd>, EnvError> {
+    let Some(value) = get(PEER_FDS) else { return Ok(Vec::new()) };
+    let numbers: Result<_, _> = value.split(',').map(str::parse).collect();
+    let expected = "a comma-separated list of numbers".to_owned();
+    numbers.map_err(|_| EnvError::Bad { name: PEER_FDS, value: value.clone(), expected })
+}
+
+fn foreign(
+    get: &impl Fn(&str) -> Option<String>,
+    names: &Names,
+    rank: Rank,
+    world: WorldSize,
+) -> Result<Role, EnvError> {
+    let one_machine = match names.nodes {
+        Some(nodes) => number(get, nodes)?.is_none_or(|nodes| nodes == 1),
+        None => {
+            get("MASTER_ADDR").is_some_and(|at| ["localhost", "127.0.0.1", "::1"].contains(&&*at))
+        }
+    };
+    let local_world = match names.nodes {
+        // Slurm writes "4" or "2(x2)": only the number of machines counts here.
+        Some(_) => None,
+        None => number(get, names.local_world)?.and_then(WorldSize::new),
+    };
+    let guess = if one_machine { world } else { WorldSize::ONE };
+    let identity = names.identity.iter().map(|name| get(name).unwrap_or_default());
+    let group = identity.collect::<Vec<_>>().join("/");
+    let local_world = local_world.unwrap_or(guess);
+    let local_guess = if local_world == WorldSize::ONE { Rank(0) } else { rank };
+    let local_rank = number(get, names.local_rank)?.map_or(local_guess, Rank);
+    let restarts = number(get, names.restarts)?.unwrap_or(0);
+    let meeting = if world == local_world { None } else { meeting(get)? };
+    Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts, meeting }))
+}
+
+/// `MASTER_PORT` is the launcher's own: torchrun's store listens there.
+fn meeting(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Meeting>, EnvError> {
+    const MASTER: &str = "MASTER_ADDR";
+    const MASTER_PORT: &str = "MASTER_PORT";
+    let Some(token_file) = get(TOKEN_FILE).map(PathBuf::from) else { return Ok(None) };
+    let master = get(MASTER).ok_or(EnvError::Half { present: TOKEN_FILE, absent: MASTER })?;
+    let (name, port) = match (number(get, PORT)?, number(get, MASTER_PORT)?) {
+        (Some(port), _) => (PORT, port),
+        (None, port) => (MASTER_PORT, port.unwrap_or(29_500) + 1),
+    };
+    let expected = "a port, from 1 to 65534".to_owned();
+    let port = u16::try_from(port).ok().filter(|port| *port > 0);
+    let port =
+        port.ok_or(EnvError::Bad { name, value: get(name).unwrap_or_default(), expected })?;
+    Ok(Some(Meeting { master, port, token_file }))
+}
+
+fn pair(
+    get: &impl Fn(&str) -> Option<String>,
+    names: &Names,
+) -> Result<(Rank, WorldSize), EnvError> {
+    let (rank, world) = match (number(get, names.rank)?, number(get, names.world)?) {
+        (Some(rank), Some(world)) => (rank, world),
+        (None, _) => return Err(EnvError::Half { present: names.world, absent: names.rank }),
+        (_, None) => return Err(EnvError::Half { present: names.rank, absent: names.world }),
+    };
+    let bad =
+        |name, value: u32, expected| EnvError::Bad { name, value: value.to_string(), expected };
+    let size = WorldSize::new(world).ok_or_else(|| bad(names.world, 0, "at least 1".to_owned()))?;
+    if rank >= world {
+        return Err(bad(names.rank, rank, format!("below `{}={world}`", names.world)));
+    }
+    Ok((Rank(rank), size))
+}
+
+fn number(
+    get: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+) -> Result<Option<u32>, EnvError> {
+    let Some(value) = get(name) else { return Ok(None) };
+    let expected = || "a non-negative integer".to_owned();
+    match value.trim().parse::<u32>() {
+        Ok(number) if i32::try_from(number).is_ok() => Ok(Some(number)),
+        _ => Err(EnvError::Bad { name, value, expected: expected() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(environment: &str, expected: &str) {
+        let get = |name: &str| {
+            let mut variables =
+                environment.split_whitespace().filter_map(|pair| pair.split_once('='));
+            variables.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+        };
+        let shown = match parse(get) {
+            Ok(Role::Parent) => "parent".to_owned(),
+            Ok(Role::Child(child)) => format!("child {child:?}"),
+            Ok(Role::Foreign(f)) => format!(
+                "rank {} of {}, local {} of {}, in {}",
+                f.rank, f.world, f.local_rank, f.local_world, f.group
+            ),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn without_a_launcher_we_are_the_parent() {
+        check("", "parent");
+        check("MASTER_ADDR=localhost MASTER_PORT=29500", "parent");
+    }
+
+    #[test]
+    fn torchrun_names_rank_world_and_group() {
+        check(
+            "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=29500 \
+             TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=3",
+            "rank 1 of 2, local 1 of 2, in none/h/29500/3",
+        );
+        check(
+            "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1",
+            "rank 0 of 1, local 0 of 1, in ///",
+        );
+    }
+
+    #[test]
+    fn a_pytorch_job_has_one_rank_per_pod_unless_its_master_is_this_machine() {
+        check("RANK=2 WORLD_SIZE=4 MASTER_ADDR=job-0", "rank 2 of 4, local 0 of 1, in /job-0//");
+        check(
+            "RANK=2 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1",
+            "rank 2 of 4, local 2 of 4, in /127.0.0.1//",
+        );
+        check("RANK=0 WORLD_SIZE=1 MASTER_ADDR=job-0", "parent");
+    }
+
+    #[test]
+    fn mpirun_and_srun_are_understood_and_a_batch_script_is_no_launcher() {
+        check(
+            "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3 \
+             OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=j SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
+            "rank 3 of 4, local 3 of 4, in j//",
+        );
+        let srun =
+            "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0";
+        check(&format!("{srun} SLURM_STEP_NUM_NODES=1"), "rank 1 of 4, local 1 of 4, in 7/0/");
+        check(
+            &format!("{srun} SLURM_STEP_NUM_NODES=2 SLURM_STEP_TASKS_PER_NODE=2(x2)"),
+            "rank 1 of 4, local 1 of 1, in 7/0/",
+        );
+        check("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7", "parent");
+        check("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=7", "parent");
+    }
+
+    #[test]
+    fn ranks_of_several_machines_meet_beside_the_launchers_port_if_there_is_a_token() {
+        let meeting = |more: &str| {
+            let text = format!("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 {more}");
+            let get = |name: &str| {
+                let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+                let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
+                values.next().map(str::to_owned)
+            };
+            match parse(get) {
+                Ok(Role::Foreign(Foreign { meeting: Some(at), .. })) => {
+                    format!("{}:{} {}", at.master, at.port, at.token_file.display())
+                }
+                Ok(_) => "none".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        };
+        assert_eq!(meeting("MASTER_ADDR=h MASTER_PORT=7"), "none");
+        let token = "DDPRUN_TOKEN_FILE=t MASTER_ADDR=h";
+        assert_eq!(meeting(token), "h:29501 t");
+        assert_eq!(meeting(&format!("{token} MASTER_PORT=7")), "h:8 t");
+        assert_eq!(meeting(&format!("{token} MASTER_PORT=7 DDPRUN_PORT=9")), "h:9 t");
+        let last = "`MASTER_PORT=65535` in the environment is not a port, from 1 to 65534";
+        assert_eq!(meeting(&format!("{token} MASTER_PORT=65535")), last);
+        let half = "the environment has `DDPRUN_TOKEN_FILE`, but not `MASTER_ADDR`";
+        assert_eq!(meeting("DDPRUN_TOKEN_FILE=t"), half);
+    }
+
+    #[test]
+    fn our_own_parent_counts_before_every_launcher() {
+        check(
+            "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_SHM_FD=6 DDPRUN_STATUS_FD=7",
+            "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6), status_fd: Some(7), peer_fds: [] }",
+        );
+        check(
+            "RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_PEER_FDS=8,9",
+            "child Child { rank: Rank(1), control_fd: 5, shm_fd: None, status_fd: None, peer_fds: [8, 9] }",
+        );
+        check("DDPRUN_CONTROL_FD=5", "the environment has `DDPRUN_CONTROL_FD`, but not `RANK`");
+    }
+
+    #[test]
+    fn contradictions_name_the_variable() {
+        check("RANK=1", "the environment has `RANK`, but not `WORLD_SIZE`");
+        check("WORLD_SIZE=2", "the environment has `WORLD_SIZE`, but not `RANK`");
+        check("RANK=x WORLD_SIZE=2", "`RANK=x` in the environment is not a non-negative integer");
+        check("RANK=2 WORLD_SIZE=2", "`RANK=2` in the environment is not below `WORLD_SIZE=2`");
+        check("RANK=0 WORLD_SIZE=0", "`WORLD_SIZE=0` in the environment is not at least 1");
+        check(
+            "RANK=0 WORLD_SIZE=9999999999",
+            "`WORLD_SIZE=9999999999` in the environment is not a non-negative integer",
+        );
+    }
+}

@@ -1,0 +1,65 @@
+#![expect(
+    unsafe_code,
+    reason = "what happens between fork and exec, descriptors known by number, and the environment"
+)]
+//! What a rank inherits from its parent: descriptors, the environment, and the end.
+
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::FdFlags;
+use rustix::process::Signal;
+
+/// Lets the child keep `fds` over exec, die with the calling thread, and leave Ctrl-C to its parent (a
+/// terminal sends it to both). Call it from a thread that lives as long as the child should.
+pub(in crate::launch) fn prepare(command: &mut Command, fds: Vec<RawFd>) {
+    let parent = rustix::process::getpid();
+    let in_child = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(parent) {
+            // The parent ended before the line above: its death will not be signalled.
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        for &fd in &fds {
+            // SAFETY: the parent holds these descriptors open until `spawn` returns.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+        }
+        // SAFETY: no handler is installed, only the disposition "ignore", which outlives exec.
+        let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: the closure makes system calls only: it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(in_child) };
+}
+
+/// Takes ownership of the inherited descriptor `fd`, and closes it on exec from now on.
+///
+/// # Errors
+///
+/// It is not open, is one of the standard three, or was taken before.
+pub(in crate::launch) fn take(fd: RawFd) -> io::Result<OwnedFd> {
+    static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if fd < 3 || taken.contains(&fd) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: only used for the next call, which says whether the descriptor is open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
+    taken.push(fd);
+    // SAFETY: open, as just seen; our parent passed it to us for this purpose, and it is taken once.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets a variable of this process's environment, unless it is set or the process has other threads.
+pub(in crate::launch) fn set_if_absent(name: &str, value: &str) {
+    let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
+    if is_alone && std::env::var_os(name).is_none() {
+        // SAFETY: this thread is the only one, as just seen, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
+}

@@ -1,0 +1,50 @@
+//! The threads that libraries start by themselves, beside those that compute.
+
+use crate::launch::rank::env::{self, Role};
+use crate::launch::rank::inherit;
+
+/// Threads of Candle's own pool, for sums of tensors: none beside the calling one. They wait actively beside ours, and on
+/// busy cores a step took four times as long.
+pub(in crate::launch) const CANDLE: (&str, &str) = ("CANDLE_NUM_THREADS", "1");
+/// Threads of rayon's pool for whatever does not run in ours.
+pub(in crate::launch) const RAYON: &str = "RAYON_NUM_THREADS";
+
+/// Gives this process what a parent of ours gives its ranks: no threads that get in each other's way. Variables that are
+/// set stay as they are. To be called first: a program that has started threads by then sets its environment itself.
+pub fn limit_threads() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (name, value) in limits(env::from_environment().ok().as_ref(), cores) {
+        inherit::set_if_absent(name, &value);
+    }
+}
+
+/// Variables for a process of this role: a rank of another launcher has its share of the cores.
+fn limits(role: Option<&Role>, cores: usize) -> Vec<(&'static str, String)> {
+    let share = match role {
+        Some(Role::Foreign(place)) => Some((cores / place.local_world.count()).max(1)),
+        _ => None,
+    };
+    let candle = (CANDLE.0, CANDLE.1.to_owned());
+    let rayon = share.map(|threads| (RAYON, threads.to_string()));
+    [candle].into_iter().chain(rayon).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_of_another_launcher_has_its_share_of_the_cores() {
+        let variables = |environment: &[(&str, &str)]| {
+            let get = |name: &str| {
+                let mut pairs = environment.iter().filter(|(key, _)| *key == name);
+                pairs.next().map(|(_, value)| (*value).to_owned())
+            };
+            let limits = limits(env::parse(get).ok().as_ref(), 8);
+            limits.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(variables(&[]), ["CANDLE_NUM_THREADS=1"]);
+        let launched = [("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")];
+        assert_eq!(variables(&launched), ["CANDLE_NUM_THREADS=1", "RAYON_NUM_THREADS=2"]);
+    }
+}

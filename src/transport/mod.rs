@@ -1,0 +1,22 @@
+//! What moves bytes between processes, on one machine and between several.
+//!
+//! ```text
+//! one machine        Channel (messages over a Unix socket), shared_memory
+//! several machines   token ─▶ handshake ─▶ SessionKeys ─▶ Channel or Peer, with a MAC for each message
+//! ```
+
+mod shared_memory;
+mod waker;
+pub(crate) mod auth;
+mod token;
+pub(crate) mod build_id;
+pub(crate) mod channel;
+pub(crate) mod handshake;
+pub(crate) mod acceptor;
+pub(crate) mod peer;
+
+pub use auth::{Key, Session};
+pub use peer::Peer;
+pub use shared_memory::shared_memory;
+pub use token::{TokenError, new_token, read_token};
+pub use waker::Waker;

@@ -1,0 +1,122 @@
+//! The token of a run over several machines: 32 random bytes as hex, in a file that its user alone can read.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::transport::auth::{Key, TAG};
+
+/// Why a token cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The file cannot be read.
+    #[error("the token file `{}` cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Others could have read it, or written it.
+    #[error("the token file `{}` {what}", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Who could have.
+        what: String,
+    },
+    /// It holds something else.
+    #[error("the token file `{}` does not hold 64 hexadecimal digits", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The token in the file at `path`.
+///
+/// # Errors
+///
+/// It cannot be read, is not of this user alone (mode 0600 or 0400), or holds something else.
+pub fn read_token(path: &Path) -> Result<Key, TokenError> {
+    let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
+    let exposed = |what: String| TokenError::Exposed { path: path.to_owned(), what };
+    let file = File::open(path).map_err(unreadable)?;
+    // Of the open file, not of the name: it may be exchanged meanwhile.
+    let about = file.metadata().map_err(unreadable)?;
+    if about.uid() != rustix::process::geteuid().as_raw() {
+        return Err(exposed("belongs to another user".to_owned()));
+    }
+    if about.mode() & 0o177 != 0 {
+        let mode = about.mode() & 0o777;
+        return Err(exposed(format!("has mode {mode:04o}: others may have read it")));
+    }
+    let mut text = String::new();
+    // A file that does not end, or holds no text, holds no token.
+    let read = file.take(2 * TAG as u64 + 2).read_to_string(&mut text);
+    let key = read.ok().and_then(|_| parse(text.trim_end()));
+    key.ok_or_else(|| TokenError::Malformed { path: path.to_owned() })
+}
+
+/// A new token, as its file holds it.
+///
+/// # Errors
+///
+/// The system gives no randomness.
+pub fn new_token() -> io::Result<String> {
+    Ok(format!("{}\n", blake3::Hash::from_bytes(*Key::random()?.bytes()).to_hex()))
+}
+
+fn parse(text: &str) -> Option<Key> {
+    blake3::Hash::from_hex(text).ok().map(|hash| Key::new(*hash.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn file(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.token");
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn a_new_token_is_read_back_and_no_two_are_equal() {
+        let text = new_token().unwrap();
+        assert_eq!(text.len(), 65);
+        let read = |text: &str| {
+            let (_folder, path) = file(text, 0o600);
+            read_token(&path).unwrap()
+        };
+        assert!(read(&text) == read(text.trim()));
+        assert!(read(&text) != read(&new_token().unwrap()));
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused_with_its_mode() {
+        for mode in [0o644, 0o640, 0o604, 0o700, 0o620] {
+            let (_folder, path) = file(&new_token().unwrap(), mode);
+            let error = read_token(&path).unwrap_err().to_string();
+            assert!(error.contains(&format!("has mode {mode:04o}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        let token = new_token().unwrap();
+        for text in ["", "abc\n", &token[1..], &format!("0{token}"), &token.replace('\n', "\nx")] {
+            let (_folder, path) = file(text, 0o600);
+            assert!(matches!(read_token(&path), Err(TokenError::Malformed { .. })), "{text:?}");
+        }
+        assert!(matches!(
+            read_token(Path::new("/nonexistent/t")),
+            Err(TokenError::Unreadable { .. })
+        ));
+    }
+}
