@@ -7,7 +7,7 @@ use crate::plan::Expectation;
 use crate::units::Rank;
 use crate::{checkpoint, collective, data, engine, files, model, nn, record};
 
-/// Exit codes (README, "Exit codes").
+/// Exit codes (docs/runs.md).
 pub mod exit {
     /// Experiment or command line refused.
     pub const REFUSED: u8 = 2;

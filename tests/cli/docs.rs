@@ -1,4 +1,4 @@
-//! What the pages say can be done: every experiment, every block of the README, every command in them.
+//! What the pages say can be done: every experiment, every block and command of the pages, every link and path in them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,6 +34,22 @@ fn experiments() -> Vec<String> {
     found.sort();
     found
 }
+
+/// All pages, as paths from the project's folder.
+fn pages() -> Vec<String> {
+    let mut found: Vec<String> = ["", "docs"]
+        .iter()
+        .flat_map(|folder| children(&project(folder)))
+        .filter(|path| path.extension().is_some_and(|kind| kind == "md"))
+        .map(|path| path.strip_prefix(project("")).unwrap().to_str().unwrap().to_owned())
+        .collect();
+    found.sort();
+    found
+}
+
+/// The pages that show experiments and commands of a single machine.
+const GUIDES: [&str; 5] =
+    ["README.md", "docs/data.md", "docs/experiments.md", "docs/models.md", "docs/runs.md"];
 
 /// Whether a file is one of `ddprun sweep`.
 fn is_sweep(name: &str) -> bool {
@@ -123,19 +139,30 @@ fn every_experiment_of_the_project_is_understood() {
 }
 
 #[test]
-fn every_toml_block_of_the_readme_is_understood() {
+fn every_toml_block_of_the_guides_is_understood() {
     let vocabulary = vocabulary();
-    let blocks = blocks(&read("README.md"));
-    let blocks: Vec<Block> = blocks.into_iter().filter(|block| block.language == "toml").collect();
-    assert!(!blocks.is_empty(), "the README shows no experiment");
-    for block in blocks {
-        let is_fragment = block.text.starts_with("# fragment");
-        let text = if is_fragment { completed(&block.text) } else { block.text };
-        let path = format!("README.md, block of line {}", block.line);
-        if let Err(problems) = config::load_text(Path::new(&path), &text, &[], &vocabulary) {
-            panic!("{path}:\n{}", problems.page(false, 100));
+    let mut n_blocks = 0;
+    for page in GUIDES {
+        for block in blocks(&read(page)).into_iter().filter(|block| block.language == "toml") {
+            let is_fragment = block.text.starts_with("# fragment");
+            let text = if is_fragment { completed(&block.text) } else { block.text };
+            let path = format!("{page}, block of line {}", block.line);
+            if let Err(problems) = config::load_text(Path::new(&path), &text, &[], &vocabulary) {
+                panic!("{path}:\n{}", problems.page(false, 100));
+            }
+            n_blocks += 1;
         }
     }
+    assert!(n_blocks >= 8, "the guides show {n_blocks} experiments");
+}
+
+/// The README is read in five minutes, and begins with these two commands.
+#[test]
+fn the_readme_is_short_and_begins_with_two_commands() {
+    let page = read("README.md");
+    assert!(page.lines().count() <= 150);
+    let first = blocks(&page).swap_remove(0).text;
+    assert_eq!(first, "cargo run --release -- experiments/quickstart.toml\ncargo test\n");
 }
 
 /// Every block of the page about sweeps that is a whole file, or `# fragment` of `[sweep]`, over the quickstart.
@@ -173,15 +200,15 @@ fn commands<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<Vec<String>> {
         .collect()
 }
 
-/// Commands of the README's shell blocks and of the comments of all experiments.
+/// Commands of the guides' shell blocks and of the comments of all experiments.
 fn documented() -> BTreeSet<Vec<String>> {
-    let readme = read("README.md");
-    let shell = blocks(&readme)
-        .into_iter()
+    let shell = GUIDES
+        .iter()
+        .flat_map(|page| blocks(&read(page)))
         .filter(|block| ["sh", "console", "bash", "shell"].contains(&block.language.as_str()));
     let shell: Vec<String> = shell.map(|block| block.text).collect();
     let mut found = commands(shell.iter().flat_map(|text| text.lines()));
-    assert!(!found.is_empty(), "the README shows no command");
+    assert!(!found.is_empty(), "the guides show no command");
     for name in experiments() {
         let text = read(&name);
         found.extend(commands(text.lines().filter_map(|line| line.strip_prefix("# "))));
@@ -351,24 +378,66 @@ fn every_documented_verb_exists() {
 }
 
 #[test]
-fn every_page_links_to_files_that_exist() {
-    let pages = [
-        "README.md",
-        "ARCHITECTURE.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "docs/machines.md",
-        "docs/reliability.md",
-        "docs/sweeps.md",
-    ];
-    for page in pages {
-        let text = read(page);
-        let folder = project(page).parent().unwrap().to_owned();
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
-        for link in links.filter(|link| !link.is_empty() && !link.contains("://")) {
-            assert!(folder.join(link).exists(), "{page} links to `{link}`");
+fn every_page_links_to_files_and_sections_that_exist() {
+    for page in pages() {
+        let text = read(&page);
+        let folder = project(&page).parent().unwrap().to_owned();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { project(&page) } else { folder.join(file) };
+            assert!(target.exists(), "{page} links to `{link}`");
+            let is_there = section.is_empty() || sections(&target).any(|name| name == section);
+            assert!(is_there, "{page} links to `{link}`, which has no such section");
         }
     }
+}
+
+/// The names by which links reach the headings of a page.
+fn sections(page: &Path) -> impl Iterator<Item = String> {
+    let text = fs::read_to_string(page).unwrap();
+    let headings: Vec<String> = text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
+    headings.into_iter()
+}
+
+/// `## Where to go on` -> `where-to-go-on`
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    words.chars().filter(|letter| letter.is_alphanumeric() || "-_".contains(*letter)).collect()
+}
+
+#[test]
+fn every_page_is_in_the_index() {
+    let index = read("docs/README.md");
+    for page in pages().iter().filter(|page| *page != "docs/README.md") {
+        let link = page.strip_prefix("docs/").map_or(format!("(../{page})"), |name| format!("({name})"));
+        assert!(index.contains(&link), "docs/README.md does not link to {page}");
+    }
+}
+
+/// Paths of the code that a page names: from the project's folder, or from `src`.
+fn named_paths(page: &str) -> impl Iterator<Item = &str> {
+    page.split('`').skip(1).step_by(2).filter(|words| {
+        let is_path = words.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        let is_ours = ["src/", "tests/", "benches/", "examples/", "experiments/", "docs/", "fuzz/"]
+            .iter()
+            .any(|folder| words.starts_with(folder));
+        is_path && (is_ours || words.contains('/') && words.ends_with(".rs"))
+    })
+}
+
+#[test]
+fn every_path_of_the_code_that_a_page_names_exists() {
+    let mut n_paths = 0;
+    for page in pages().iter().filter(|page| *page != "CHANGELOG.md") {
+        let text = read(page);
+        for path in named_paths(&text) {
+            let is_there = project(path).exists() || project("src").join(path).exists();
+            assert!(is_there, "{page} names `{path}`");
+            n_paths += 1;
+        }
+    }
+    assert!(n_paths > 50, "{n_paths}");
 }
 
 /// All Rust sources below these folders, in one text.
