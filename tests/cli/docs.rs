@@ -243,7 +243,7 @@ fn write_data(lab: &Lab) {
     write_trajectories(lab);
     write_speech(lab);
     lab.write("data/tinyshakespeare/input.txt", "to be, or not to be\n".repeat(1000));
-    lab.write("README.md", read("README.md"));
+    lab.write("LICENSE-APACHE", read("LICENSE-APACHE"));
     write_instructions(lab);
     for split in ["train", "t10k"] {
         let number = |n: u32| n.to_be_bytes();
