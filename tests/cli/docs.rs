@@ -396,7 +396,8 @@ fn every_page_links_to_files_and_sections_that_exist() {
 /// The names by which links reach the headings of a page.
 fn sections(page: &Path) -> impl Iterator<Item = String> {
     let text = fs::read_to_string(page).unwrap();
-    let headings: Vec<String> = text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
+    let headings: Vec<String> =
+        text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
     headings.into_iter()
 }
 
@@ -410,7 +411,8 @@ fn anchor(heading: &str) -> String {
 fn every_page_is_in_the_index() {
     let index = read("docs/README.md");
     for page in pages().iter().filter(|page| *page != "docs/README.md") {
-        let link = page.strip_prefix("docs/").map_or(format!("(../{page})"), |name| format!("({name})"));
+        let link =
+            page.strip_prefix("docs/").map_or(format!("(../{page})"), |name| format!("({name})"));
         assert!(index.contains(&link), "docs/README.md does not link to {page}");
     }
 }
