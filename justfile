@@ -78,7 +78,7 @@ doc:
 # Words that belong into an issue or nowhere (`tests/layering.rs` looks for some of them too).
 [group('check')]
 forbid:
-    ! grep -rnsE 'dbg!|\b(TODO|FIXME|XXX)\b|#\[allow|#!\[allow' --include='*.rs' --exclude=layering.rs src tests benches examples
+    ! grep -rnsE 'dbg!|\b(TODO|FIXME|XXX)\b|#\[allow|#!\[allow' --include='*.rs' --exclude=layering.rs src crates tests benches examples
 
 # Train: `just run experiments/quickstart.toml train.epochs=2`.
 [group('run')]

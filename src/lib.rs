@@ -7,27 +7,25 @@
 //! resnet.toml ─config─▶ Experiment ─plan─▶ Plan ─launch─▶ one process per rank ─worker─▶ Engine::step ...
 //! ```
 
-pub mod units;
+pub use train_numbers::{rng, units};
 pub mod memory;
-pub mod rng;
 #[cfg(test)]
-mod mutated;
+use train_numbers::mutated;
 #[cfg(test)]
 #[path = "../tests/support/skipped.rs"]
 mod skipped;
 mod failpoint;
 #[cfg(feature = "cuda")]
-mod cuda_libraries;
+use candle_train::cuda_libraries;
 pub mod files;
 pub mod event;
 pub mod config;
 pub mod plan;
 pub mod transport;
-pub mod ops;
+pub use candle_train::{nn, ops};
 pub mod collective;
 pub mod launch;
 pub mod data;
-pub mod nn;
 pub mod model;
 pub mod optim;
 pub mod engine;

@@ -20,7 +20,8 @@ pub use data::{
 };
 pub use layers::{Layer, LayerInit, LayerKind, ResidualActivation};
 pub use model::{BackboneMode, Gelu, Lora, Model, NoiseScheduler, RopeScaling, RopeType, Stem};
-pub use train::{Convolutions, OnNonFinite, PrecisionChoice, Train};
+pub use train::{OnNonFinite, PrecisionChoice, Train};
+pub use train_numbers::Convolutions;
 
 /// A whole experiment file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

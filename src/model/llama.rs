@@ -11,9 +11,11 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::Model;
-use crate::nn::{self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, RmsNorm};
+use crate::nn::{
+    self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, LoraConfig, RmsNorm,
+};
 use crate::ops::{self, Attention, Rope};
-use crate::plan::{LlamaPlan, ModelPlan};
+use crate::plan::{LlamaPlan, LoraPlan, ModelPlan};
 
 pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
     let ([_], [_]) = (&plan.input[..], &plan.target[..]) else {
@@ -99,7 +101,15 @@ impl nn::Block for Layer {
 
 /// A linear layer (in, out) without a bias, and its adapter.
 fn projection(plan: &ModelPlan, builder: &Builder, sizes: [usize; 2]) -> Result<Adapted> {
-    Adapted::new(builder, sizes, Init::Normal(plan.llama.init_std), plan.lora.as_ref())
+    let lora = plan.lora.as_ref().map(LoraConfig::from);
+    Adapted::new(builder, sizes, Init::Normal(plan.llama.init_std), lora.as_ref())
+}
+
+impl From<&LoraPlan> for LoraConfig {
+    fn from(plan: &LoraPlan) -> Self {
+        let LoraPlan { r, alpha, dropout, ref targets, .. } = *plan;
+        Self { r, alpha, dropout, targets: targets.clone() }
+    }
 }
 
 /// Each head of keys and values serves `heads / kv_heads` heads of queries.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use train_numbers::RopeScaling;
 
 use crate::config::schema::RopeType;
 use crate::config::{Loaded, Problem};
@@ -16,7 +17,7 @@ pub struct LlamaPlan {
     pub rope_theta: f64,
     /// What stretches these wavelengths.
     #[serde(default)]
-    pub rope_scaling: RopeScalingPlan,
+    pub rope_scaling: RopeScaling,
     /// Added to the mean square in norms.
     pub norm_eps: f64,
     /// Whether the output layer is the table of token embeddings.
@@ -31,71 +32,10 @@ impl Default for LlamaPlan {
         Self {
             n_kv_heads: 12,
             rope_theta: 1e4,
-            rope_scaling: RopeScalingPlan::None,
+            rope_scaling: RopeScaling::None,
             norm_eps: 1e-5,
             tied: false,
             init_std: 0.02,
-        }
-    }
-}
-
-/// How the wavelengths of a rotary embedding are stretched, by the names of `HuggingFace`'s `rope_scaling`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "rope_type", rename_all = "snake_case")]
-pub enum RopeScalingPlan {
-    /// Not at all.
-    #[default]
-    None,
-    /// All alike: positions count 1 / factor.
-    Linear {
-        /// How far.
-        factor: f64,
-    },
-    /// Long ones only, and those in between in part (Llama 3.1).
-    Llama3 {
-        /// How far the longest.
-        factor: f64,
-        /// Wavelengths longer than `original_max_position_embeddings` divided by it are long.
-        low_freq_factor: f64,
-        /// Wavelengths shorter than `original_max_position_embeddings` divided by it stay.
-        high_freq_factor: f64,
-        /// Positions of the first training.
-        original_max_position_embeddings: f64,
-    },
-}
-
-impl RopeScalingPlan {
-    /// The frequency, in radians per position, that stands for `frequency`.
-    pub fn stretched(self, frequency: f64) -> f64 {
-        match self {
-            Self::None => frequency,
-            Self::Linear { factor } => frequency / factor,
-            Self::Llama3 {
-                factor,
-                low_freq_factor: low,
-                high_freq_factor: high,
-                original_max_position_embeddings: positions,
-            } => {
-                let turns = positions * frequency / std::f64::consts::TAU;
-                // 0 for the long wavelengths, 1 for the short ones.
-                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                (1.0 - kept) * frequency / factor + kept * frequency
-            }
-        }
-    }
-
-    /// Equal for equal scalings only.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn numbers(self) -> [f64; 4] {
-        match self {
-            Self::None => [0.0; 4],
-            Self::Linear { factor } => [factor, 0.0, 0.0, 0.0],
-            Self::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_max_position_embeddings,
-            } => [factor, low_freq_factor, high_freq_factor, original_max_position_embeddings],
         }
     }
 }
@@ -166,7 +106,7 @@ pub(crate) fn decide(loaded: &Loaded, n_heads: usize) -> Result<LlamaPlan, Probl
 }
 
 /// The scaling asked for, with all its numbers.
-fn rope_scaling(loaded: &Loaded) -> Result<RopeScalingPlan, Problem> {
+fn rope_scaling(loaded: &Loaded) -> Result<RopeScaling, Problem> {
     let asked = &loaded.experiment.model.rope_scaling;
     let numbers = [
         ("factor", asked.factor),
@@ -194,8 +134,8 @@ fn rope_scaling(loaded: &Loaded) -> Result<RopeScalingPlan, Problem> {
         value.ok_or_else(|| missing(name))
     };
     Ok(match kind {
-        RopeType::Default => RopeScalingPlan::None,
-        RopeType::Linear => RopeScalingPlan::Linear { factor: number(0)? },
+        RopeType::Default => RopeScaling::None,
+        RopeType::Linear => RopeScaling::Linear { factor: number(0)? },
         RopeType::Llama3 => {
             let [factor, low, high, positions] = [number(0)?, number(1)?, number(2)?, number(3)?];
             if high <= low {
@@ -203,7 +143,7 @@ fn rope_scaling(loaded: &Loaded) -> Result<RopeScalingPlan, Problem> {
                     format!("is {high}, which must be greater than `low_freq_factor` = {low}");
                 return Err(loaded.problem(&key("high_freq_factor"), what));
             }
-            RopeScalingPlan::Llama3 {
+            RopeScaling::Llama3 {
                 factor,
                 low_freq_factor: low,
                 high_freq_factor: high,
@@ -234,7 +174,7 @@ mod tests {
     fn llama_3_stretches_long_wavelengths_only_and_those_between_in_part() {
         // Llama-3.1-8B: theta 5e5, heads of 128 features.
         let numbers = [8.0, 1.0, 4.0, 8192.0];
-        let scaling = RopeScalingPlan::Llama3 {
+        let scaling = RopeScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,
@@ -256,7 +196,7 @@ mod tests {
             kinds[kind] += 1;
         }
         assert_eq!(kinds, [29, 6, 29], "kept, between, stretched");
-        let linear = RopeScalingPlan::Linear { factor: 4.0 };
-        assert_eq!((linear.stretched(1.0), RopeScalingPlan::None.stretched(0.5)), (0.25, 0.5));
+        let linear = RopeScaling::Linear { factor: 4.0 };
+        assert_eq!((linear.stretched(1.0), RopeScaling::None.stretched(0.5)), (0.25, 0.5));
     }
 }

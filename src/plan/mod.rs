@@ -48,18 +48,19 @@ pub use facts::{DataFacts, Facts, GpuFacts, ModelFacts};
 pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
-pub use llama::{LlamaPlan, LoraPlan, RopeScalingPlan};
+pub use llama::{LlamaPlan, LoraPlan};
 pub use loss::LossPlan;
 pub use mapping::Mapping;
 pub use memory::Memory;
 pub use modality::Modality;
 pub use model::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan};
 pub use optimizer::{EmaPlan, OptimizerPlan, UpdateRule, scale_lr};
-pub use precision::{ClipPlan, Precision, ScalerPlan};
+pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
 pub use schedule::{CYCLED_MOMENTUM, SchedulePlan, ScheduleRule};
 pub use shapes::Shapes;
 pub use show::{Costs, json, page};
+pub use train_numbers::{Precision, RopeScaling};
 pub use transforms::TransformPlan;
 
 /// Everything that will happen, decided. Equal on all ranks.

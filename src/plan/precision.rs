@@ -1,22 +1,11 @@
 //! Numbers of matrix products, the fp16 scaler, and clipping.
 
 use serde::{Deserialize, Serialize};
+use train_numbers::Precision;
 
 use crate::config::Experiment;
 use crate::config::schema::PrecisionChoice;
 use crate::plan::distributed::Ranks;
-
-/// Numbers of matrix products and convolutions; everything else is f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    /// f32.
-    Fp32,
-    /// bfloat16 operands and results, f32 accumulation.
-    Bf16,
-    /// half-precision operands and results, f32 accumulation.
-    Fp16,
-}
 
 /// PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -459,7 +459,7 @@ fn sources(folders: &[&str]) -> String {
 #[test]
 fn every_test_that_the_page_about_reliability_names_exists() {
     let page = read("docs/reliability.md");
-    let sources = sources(&["src", "tests"]);
+    let sources = sources(&["src", "crates", "tests"]);
     let quoted = page.split('`').skip(1).step_by(2);
     let names: BTreeSet<&str> =
         quoted.filter(|words| words.contains("::") && !words.contains(' ')).collect();

@@ -64,8 +64,9 @@ fn build() -> Option<Emulator> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let kernels_alone: String =
-        FILES.map(|file| read(&format!("src/ops/cuda/kernels/{file}.cu"))).concat();
+    let kernels_alone: String = FILES
+        .map(|file| read(&format!("crates/candle-train/src/ops/cuda/kernels/{file}.cu")))
+        .concat();
     let source = folder.join("kernels.cpp");
     std::fs::write(&source, &kernels_alone).unwrap();
     let expanded =

@@ -9,7 +9,7 @@ const ODD: [u64; 10] =
 const MOST: u64 = 4;
 
 /// `n` damaged inputs, each made of one of `originals`.
-pub(crate) fn inputs(originals: &[Vec<u8>], n: u64, seed: u64) -> impl Iterator<Item = Vec<u8>> {
+pub fn inputs(originals: &[Vec<u8>], n: u64, seed: u64) -> impl Iterator<Item = Vec<u8>> {
     (0..n).map(move |number| {
         let mut dice = Dice { key: Key::new(seed, Purpose::Generate, number, 0), thrown: 0 };
         let mut bytes = originals[dice.below(originals.len())].clone();

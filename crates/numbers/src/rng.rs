@@ -36,7 +36,7 @@ pub enum Purpose {
 /// # Example
 ///
 /// ```
-/// use ddprun::rng::{Key, Purpose};
+/// use train_numbers::rng::{Key, Purpose};
 ///
 /// let of_sample = |sample| Key::new(42, Purpose::Augment, 3, sample);
 /// // The same place gives the same numbers, in any order, on any rank.
@@ -65,8 +65,7 @@ impl Key {
     }
 
     /// What makes this stream differ from others, for a kernel that draws the same numbers.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn state(self) -> u64 {
+    pub fn state(self) -> u64 {
         self.0
     }
 

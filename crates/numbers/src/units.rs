@@ -83,7 +83,7 @@ counted! {
 /// A number of bytes.
 ///
 /// ```
-/// use ddprun::units::Bytes;
+/// use train_numbers::units::Bytes;
 ///
 /// assert_eq!(Bytes::of_f32(11_689_512).to_string(), "44.59 MiB"); // ResNet-18
 /// ```

@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::nn::state_dict::{load_adapters, save_state_dict};
-use crate::nn::{Adapted, Builder, Init, Params};
+use crate::nn::{Adapted, Builder, Init, LoraConfig, Params};
 
 /// Two layers (4, 6) with adapters of rank `r`, drawn with `seed`.
 fn params(r: usize, seed: u64, targets: &[&str]) -> Params {
     let targets = targets.iter().map(|&target| target.to_owned()).collect();
-    let lora = LoraPlan { r, alpha: 4.0, dropout: 0.0, targets, adapters: None };
+    let config = LoraConfig { r, alpha: 4.0, dropout: 0.0, targets };
     let builder = Builder::new(seed);
     for name in ["q_proj", "v_proj"] {
         let layer = builder.frozen().pp("layers.0").pp(name);
-        drop(Adapted::new(&layer, [4, 6], Init::Normal(0.5), Some(&lora)).unwrap());
+        drop(Adapted::new(&layer, [4, 6], Init::Normal(0.5), Some(&config)).unwrap());
     }
     let params = builder.finish();
     // Those that begin as zeros are moved away from there.

@@ -1,6 +1,7 @@
 //! `[train]`: for how long, in which batches and precision.
 
 use serde::{Deserialize, Serialize};
+use train_numbers::Convolutions;
 
 use crate::config::values::{Auto, Duration};
 
@@ -48,17 +49,6 @@ pub enum PrecisionChoice {
     Fp16,
     /// The fastest that the device has: bf16 on GPUs, fp32 on the CPU.
     Amp,
-}
-
-/// `train.convolutions`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Convolutions {
-    /// The fastest algorithm for each shape. Winograd's is among them, with some thirty times the rounding of
-    /// a plain sum.
-    Fast,
-    /// Plain sums of products only.
-    Direct,
 }
 
 /// Policy for losses and gradients that are not finite.

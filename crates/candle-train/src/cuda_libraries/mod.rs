@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use search::Surroundings;
 
 /// A library of CUDA.
-pub(crate) struct Library {
+pub struct Library {
     /// Without `lib`, as the linker calls it.
     name: &'static str,
     /// What may be opened, newest first: file name, and the first version of the driver that can work with it.
@@ -126,8 +126,12 @@ static NCCL: Library = library(
 /// What every rank on a GPU calls, in the order in which they need one another.
 const NEEDED: [&Library; 5] = [&CUBLAS_LT, &CUBLAS, &CURAND, &NVRTC, &CUDNN];
 
-/// Whether the driver's library is there; if not, where it was looked for.
-pub(crate) fn driver() -> Result<(), String> {
+/// Whether the driver's library is there.
+///
+/// # Errors
+///
+/// Where it was looked for.
+pub fn driver() -> Result<(), String> {
     CUDA.open().map(|_| ()).map_err(Clone::clone)
 }
 
@@ -136,7 +140,7 @@ pub(crate) fn driver() -> Result<(), String> {
 /// # Errors
 ///
 /// The first that is missing, where it was looked for, and how to get it.
-pub(crate) fn check() -> Result<(), String> {
+pub fn check() -> Result<(), String> {
     NEEDED.iter().try_for_each(|library| library.open().map(|_| ()).map_err(Clone::clone))
 }
 
@@ -145,12 +149,12 @@ pub(crate) fn check() -> Result<(), String> {
 /// # Errors
 ///
 /// As [`check`].
-pub(crate) fn check_nccl() -> Result<(), String> {
+pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(|_| ()).map_err(Clone::clone)
 }
 
 /// Name and file of each library that this process has opened.
-pub(crate) fn opened() -> Vec<(&'static str, PathBuf)> {
+pub fn opened() -> Vec<(&'static str, PathBuf)> {
     let all = std::iter::once(&CUDA).chain(NEEDED).chain([&NCCL]);
     let file = |library: &Library| Some(library.opened.get()?.as_ref().ok()?.file.clone());
     all.filter_map(|library| Some((library.name, file(library)?))).collect()

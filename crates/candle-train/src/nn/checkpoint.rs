@@ -181,9 +181,9 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::Precision;
     use crate::nn::{Builder, Dropout, Init, Linear, Param, Params};
     use crate::ops::GradientSink;
-    use crate::plan::Precision;
     use crate::rng::{Key, Purpose};
 
     /// Linear, dropout, a weight of Candle's own operations, and a weight that others use too.

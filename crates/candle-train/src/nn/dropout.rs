@@ -45,7 +45,7 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
-    use crate::plan::Precision;
+    use crate::Precision;
     use crate::rng::Purpose;
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a forward pass needs beside its input.
 
-use crate::plan::{Convolutions, Precision};
 use crate::rng::Key;
+use crate::{Convolutions, Precision};
 
 /// What a forward pass needs beside its input.
 #[derive(Clone, Copy, Debug, PartialEq)]

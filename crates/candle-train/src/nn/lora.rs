@@ -3,7 +3,19 @@
 use candle_core::{Result, Tensor};
 
 use super::{Builder, Dropout, ForwardContext, Init, Linear};
-use crate::plan::LoraPlan;
+
+/// Which layers have an adapter, and of what kind: PEFT's `LoraConfig`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraConfig {
+    /// Rank of what is added to a weight.
+    pub r: usize,
+    /// What is added counts alpha / r times.
+    pub alpha: f64,
+    /// Dropout before the adapter.
+    pub dropout: f64,
+    /// Last parts of the names of the layers that have one.
+    pub targets: Vec<String>,
+}
 
 /// A linear layer that may have an adapter: y = W x + (alpha / r) B (A dropout(x)).
 pub struct Adapted {
@@ -30,12 +42,12 @@ impl Adapted {
         builder: &Builder,
         [inputs, outputs]: [usize; 2],
         init: Init,
-        lora: Option<&LoraPlan>,
+        lora: Option<&LoraConfig>,
     ) -> Result<Self> {
         let base = Linear::with_init(builder, inputs, outputs, init, None)?;
         let name = builder.path().rsplit('.').next().unwrap_or_default();
         let lora = lora.filter(|lora| lora.targets.iter().any(|target| target == name));
-        let adapter = |lora: &LoraPlan| -> Result<Adapter> {
+        let adapter = |lora: &LoraConfig| -> Result<Adapter> {
             let (builder, down) = (builder.trainable(), Init::torch_default(inputs));
             let zeros = Init::Constant(0.0);
             Ok(Adapter {

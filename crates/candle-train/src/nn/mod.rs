@@ -32,6 +32,6 @@ pub use in_place::{change_all, change_values};
 pub use init::Init;
 pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use linear::Linear;
-pub use lora::Adapted;
+pub use lora::{Adapted, LoraConfig};
 pub use norm::BatchNorm2d;
 pub use params::{Buffer, Builder, Counter, Param, Params};

@@ -109,7 +109,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::plan::Precision;
+    use crate::Precision;
     use crate::rng::{Key, Purpose};
 
     #[test]

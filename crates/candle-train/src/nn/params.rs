@@ -463,7 +463,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Precision;
+    use crate::Precision;
 
     #[derive(Default)]
     struct Recorded(Mutex<Vec<(usize, Vec<f32>)>>);

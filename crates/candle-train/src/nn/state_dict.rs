@@ -19,7 +19,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::Params;
 
-pub(crate) use adapters::PREFIX as ADAPTER_PREFIX;
+pub use adapters::PREFIX as ADAPTER_PREFIX;
 pub use adapters::load_adapters;
 pub use file::header;
 pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit};
@@ -162,7 +162,11 @@ pub fn load_state_dict(
 }
 
 /// [`load_state_dict`] from files that were read already; `path` is for messages.
-pub(crate) fn load_state_dict_bytes(
+///
+/// # Errors
+///
+/// Those of [`load_state_dict`].
+pub fn load_state_dict_bytes(
     params: &Params,
     path: &Path,
     files: &[(PathBuf, Vec<u8>)],

@@ -20,7 +20,7 @@ pub(super) const PIECE: usize = 1024;
 /// `f` must be a closure that is `#[inline(always)]`, and so must be what it calls in a loop: write `for`, not
 /// `for_each`, whose closure may be left outside, where a `mul_add` is a hundred times slower.
 #[inline(always)]
-pub(crate) fn vectorised<R>(f: impl FnMut() -> R) -> R {
+pub fn vectorised<R>(f: impl FnMut() -> R) -> R {
     vectorised_for(kernel::best(), f)
 }
 

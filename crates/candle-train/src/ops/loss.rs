@@ -134,10 +134,14 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     })
 }
 
-/// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: nobody waits for it. `labels` as
+/// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: enqueued only. `labels` as
 /// [`cross_entropy`]'s on a GPU.
+///
+/// # Errors
+///
+/// Shapes that do not fit, or the driver's.
 #[cfg(feature = "cuda")]
-pub(crate) fn best_classes(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+pub fn best_classes(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
     let (gpu, at) = (cuda::Gpu::of_tensor(&logits)?, cuda::of_tensor(&logits)?);
     cuda::CrossEntropy::best(&gpu, at, &cuda::Targets::Placed(cuda::of_tensor(labels)?), sizes)

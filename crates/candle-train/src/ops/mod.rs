@@ -13,7 +13,7 @@ mod bias;
 mod chain;
 mod conv;
 #[cfg(feature = "cuda")]
-pub(crate) mod cuda;
+pub mod cuda;
 mod device;
 mod dropout;
 mod embedding;
@@ -56,11 +56,12 @@ pub use flops::count_flops;
 pub use fourier::time_frequency;
 pub use group_norm::group_norm;
 pub use instance_norm::{Deviation, InstanceNorm};
-pub(crate) use lanes::{build, vectorised};
+pub(crate) use lanes::build;
+pub use lanes::vectorised;
 pub use layout::{nchw_to_nhwc, nhwc_to_nchw};
 pub use linear::{LinearActivation, linear, linear_activated};
 #[cfg(feature = "cuda")]
-pub(crate) use loss::best_classes;
+pub use loss::best_classes;
 pub use loss::{
     ClassScores, IGNORED_LABEL, count_correct, cross_entropy, cross_entropy_soft,
     cross_entropy_sum, score_classes,
@@ -68,7 +69,7 @@ pub use loss::{
 pub use moving_average::{Average, moving_average};
 pub use norm::{Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running};
 pub use pool::{average_pool2d, global_average_pool, max_pool2d};
-pub(crate) use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
+pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
 pub use regression::{mae, mse, score_mae, score_mse};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};

@@ -12,10 +12,10 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::plan::Precision;
+use crate::Precision;
 
 /// Values rounded together; small enough for the first-level cache.
-pub(crate) const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// The values as the precision holds them.
 pub(super) fn rounded(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
@@ -35,7 +35,7 @@ pub(super) fn round(values: &mut [f32], precision: Precision) {
 }
 
 /// [`round`] of at most [`BLOCK`] values, on the calling thread.
-pub(crate) fn round_block(block: &mut [f32], precision: Precision) {
+pub fn round_block(block: &mut [f32], precision: Precision) {
     match precision {
         Precision::Fp32 => {}
         Precision::Bf16 => {

@@ -13,7 +13,7 @@ use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::storage::{output, overwrite, slice};
-use crate::plan::RopeScalingPlan;
+use crate::RopeScaling;
 
 /// The angles by which pairs turn from position to position.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,13 +21,13 @@ pub struct Rope {
     /// Base of the wavelengths.
     pub theta: f64,
     /// What stretches them for texts that are longer than those of the first training.
-    pub scaling: RopeScalingPlan,
+    pub scaling: RopeScaling,
 }
 
 impl Rope {
     /// Nothing is stretched.
     pub fn unscaled(theta: f64) -> Self {
-        Self { theta, scaling: RopeScalingPlan::None }
+        Self { theta, scaling: RopeScaling::None }
     }
 
     /// Radians per position of each pair of a head of d features: theta^(-2i/d), stretched as `transformers` does
@@ -191,7 +191,7 @@ mod tests {
     fn scaled_positions_equal_the_slow_ones() {
         // Wavelengths 6.3, 20, 63 and 199: short, between, between, long.
         let (t, d, theta) = (7, 8, 100f64);
-        let llama3 = RopeScalingPlan::Llama3 {
+        let llama3 = RopeScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 1.0,
             high_freq_factor: 8.0,
@@ -205,7 +205,7 @@ mod tests {
         let by_hand = [plain(0), between(1), between(2), plain(3) / 8.0];
         for (scaling, frequency) in [
             (llama3, &(|pair: usize| by_hand[pair]) as &dyn Fn(usize) -> f64),
-            (RopeScalingPlan::Linear { factor: 4.0 }, &|pair| plain(pair) / 4.0),
+            (RopeScaling::Linear { factor: 4.0 }, &|pair| plain(pair) / 4.0),
         ] {
             let rope = Rope { theta, scaling };
             let reference = |v: &[Vec<f64>]| slow(&v[0], [t, d, d], frequency);

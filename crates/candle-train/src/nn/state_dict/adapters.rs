@@ -7,7 +7,7 @@ use super::{Error, Header, Misfit, Strict, Wanted, fit, held, is_adapter, set, t
 use crate::nn::Params;
 
 /// What PEFT puts before the names of a causal language model.
-pub(crate) const PREFIX: &str = "base_model.model.";
+pub const PREFIX: &str = "base_model.model.";
 
 /// Replaces the model's adapters by those of a safetensors file of PEFT, all or none.
 ///

@@ -22,7 +22,7 @@ use super::lanes::build_rows;
 use super::precision::{round, rounded};
 use super::scratch::zeros;
 use super::storage::{output, read, slice, tensor};
-use crate::plan::Precision;
+use crate::Precision;
 use crate::rng::Key;
 use head::{Gradients, Head, HeadRows};
 use scores::Dropout;

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use candle_core::Device;
 
 use super::*;
+use crate::Precision;
 use crate::ops::testing::values;
 use crate::ops::{
     Attention, GradientSink, LinearActivation, Place, Uses, Weight, add, attention_packed,
     layer_norm, linear, linear_activated, relu,
 };
-use crate::plan::Precision;
 
 const WIDTH: usize = 8;
 

@@ -2,7 +2,7 @@
 
 use super::geometry::Geometry;
 use super::{depthwise, direct, direct_gradient, winograd};
-use crate::plan::Convolutions;
+use crate::Convolutions;
 
 /// The ways to compute a convolution and its gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ use super::flops::add_multiplications;
 use super::precision::{round, rounded};
 use super::storage::{output, read, slice, tensor};
 use super::weight::{Destination, Weight};
-use crate::plan::{Convolutions, Precision};
+use crate::{Convolutions, Precision};
 use algorithm::Algorithm;
 pub(super) use geometry::Geometry;
 pub(super) use geometry::output_size;

@@ -8,6 +8,7 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use super::algorithm::Algorithm;
 use super::geometry::Geometry;
 use super::{ConvOptions, Sliding};
+use crate::Precision;
 use crate::ops::bias::column_sums;
 use crate::ops::chain;
 #[cfg(feature = "cuda")]
@@ -15,7 +16,6 @@ use crate::ops::cuda::{self, Gpu};
 use crate::ops::precision::{round, rounded};
 use crate::ops::storage::{output, read, slice, tensor};
 use crate::ops::weight::{Destination, Weight};
-use crate::plan::Precision;
 
 /// `torch.nn.functional.conv_transpose1d`, with activations in NLC.
 ///
@@ -59,7 +59,7 @@ struct Transposed {
     algorithm: Algorithm,
     precision: Precision,
     #[cfg(feature = "cuda")]
-    convolutions: crate::plan::Convolutions,
+    convolutions: crate::Convolutions,
     dw: Destination,
     db: Destination,
 }
@@ -180,9 +180,9 @@ mod tests {
     use candle_core::{Device, Tensor};
 
     use super::*;
+    use crate::Convolutions;
     use crate::ops::Window;
     use crate::ops::testing::check_weights;
-    use crate::plan::Convolutions;
 
     fn options(stride: usize, padding: usize) -> ConvOptions {
         ConvOptions {

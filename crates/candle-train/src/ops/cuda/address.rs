@@ -2,7 +2,7 @@
 
 use candle_core::{CudaStorage, DType, Layout, Result, Storage, Tensor, bail};
 
-use crate::plan::Precision;
+use crate::Precision;
 
 /// Where contiguous values begin in the GPU's memory, and what they are.
 #[derive(Clone, Copy, Debug)]

@@ -26,7 +26,7 @@ thread_local! {
 /// # Errors
 ///
 /// The tensor is not f32 on the CPU, or the driver's.
-pub(crate) fn to_gpu(gpu: &Gpu, tensor: &Tensor) -> Result<Tensor> {
+pub fn to_gpu(gpu: &Gpu, tensor: &Tensor) -> Result<Tensor> {
     let storage = read([tensor], |[values]| BUFFERS.with_borrow_mut(|all| copy(gpu, all, values)))?;
     Ok(wrap(storage, tensor.shape()))
 }

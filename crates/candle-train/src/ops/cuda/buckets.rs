@@ -10,7 +10,7 @@ use super::gpu::{Arg, Gpu, Grid, args, suffix};
 /// # Errors
 ///
 /// The values do not fit into the bucket, or the driver's.
-pub(crate) fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
+pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
     let n = values.elem_count();
     let values = values.contiguous()?;
     let (from, place) = (of_tensor(&values)?.into(), place(bucket, start, n)?);
@@ -25,7 +25,7 @@ pub(crate) fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) ->
 /// # Errors
 ///
 /// As [`put`].
-pub(crate) fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
+pub fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
     let place = place(bucket, start, n)?;
     Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n), &[place, n.into()])
 }
@@ -35,7 +35,7 @@ pub(crate) fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
 /// # Errors
 ///
 /// They differ in length, or the driver's.
-pub(crate) fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
+pub fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
     let n = one.elem_count();
     let places = [place(one, 0, n)?, place(other, 0, n)?];
     Gpu::of_tensor(one)?.launch("exchange", Grid::over(n), &[places[0], places[1], n.into()])
@@ -46,7 +46,7 @@ pub(crate) fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
 /// # Errors
 ///
 /// The driver's.
-pub(crate) fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
+pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
     let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
     let half = gpu.tensor(dtype, n)?;
     let kernel = format!("compress_{}", suffix(dtype)?);
@@ -59,7 +59,7 @@ pub(crate) fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Ten
 /// # Errors
 ///
 /// The driver's.
-pub(crate) fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
+pub fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
     let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
     let kernel = format!("expand_{}", suffix(half.dtype())?);
     gpu.launch(&kernel, Grid::over(n), args![of_tensor(half)?, of_tensor(bucket)?, factor, n])
@@ -70,7 +70,7 @@ pub(crate) fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> 
 /// # Errors
 ///
 /// The tensor is not contiguous on a GPU.
-pub(crate) fn pointer(tensor: &Tensor) -> Result<u64> {
+pub fn pointer(tensor: &Tensor) -> Result<u64> {
     Ok(of_tensor(tensor)?.at)
 }
 

@@ -7,7 +7,7 @@ use super::cudnn::{self, Direction, Problem};
 use super::gpu::{Gpu, Grid, args, suffix, whole};
 use super::pointwise::{Kind, finish, narrowed, widened};
 use crate::ops::conv::Geometry;
-use crate::plan::{Convolutions, Precision};
+use crate::{Convolutions, Precision};
 
 /// A convolution in all three directions.
 #[derive(Clone, Copy)]

@@ -29,7 +29,7 @@ const COLUMN_BLOCK: (u32, u32) = (32, 8);
 
 /// A GPU. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Gpu {
+pub struct Gpu {
     device: CudaDevice,
 }
 
@@ -96,7 +96,7 @@ impl Gpu {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn open(ordinal: usize) -> Result<Self> {
+    pub fn open(ordinal: usize) -> Result<Self> {
         let device = CudaDevice::new_with_stream(ordinal)?;
         // SAFETY: every buffer of this process is allocated and freed on the device's own stream, and what other streams do with
         // some (NCCL's sums, copies of batches and of gradients) is ordered around its use there by events.
@@ -184,7 +184,7 @@ impl Gpu {
     /// # Errors
     ///
     /// The tensor is on the CPU.
-    pub(crate) fn of_tensor(tensor: &Tensor) -> Result<Self> {
+    pub fn of_tensor(tensor: &Tensor) -> Result<Self> {
         Ok(Self { device: tensor.device().as_cuda_device()?.clone() })
     }
 
@@ -193,17 +193,17 @@ impl Gpu {
     /// # Errors
     ///
     /// It is the CPU.
-    pub(crate) fn of_device(device: &Device) -> Result<Self> {
+    pub fn of_device(device: &Device) -> Result<Self> {
         Ok(Self { device: device.as_cuda_device()?.clone() })
     }
 
     /// As Candle calls it.
-    pub(crate) fn device(&self) -> Device {
+    pub fn device(&self) -> Device {
         Device::Cuda(self.device.clone())
     }
 
     /// Candle's handle.
-    pub(crate) fn cuda(&self) -> &CudaDevice {
+    pub fn cuda(&self) -> &CudaDevice {
         &self.device
     }
 
@@ -250,7 +250,8 @@ impl Gpu {
         if x == 0 || y == 0 || z == 0 {
             return Ok(());
         }
-        let function = self.device.get_or_load_custom_func(kernel, "ddprun", source::ptx()?)?;
+        let function =
+            self.device.get_or_load_custom_func(kernel, "candle_train", source::ptx()?)?;
         let mut builder = function.builder();
         for argument in arguments {
             match argument {

@@ -33,7 +33,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 static COMPUTE_STREAM: Mutex<()> = Mutex::new(());
 
 /// What was recorded.
-pub(crate) struct Graph(CudaGraph);
+pub struct Graph(CudaGraph);
 
 // SAFETY: a graph may be used by any thread, one at a time: whoever has it has it alone, and only `&self` methods of one
 // thread use it, as it is not `Sync`.
@@ -46,7 +46,7 @@ impl Graph {
     /// # Errors
     ///
     /// That of `enqueue`, which fails where it waits for the GPU; the CPU's memory has a part in it; the driver's.
-    pub(crate) fn record(gpu: &Gpu, enqueue: impl FnOnce() -> Result<()>) -> Result<Self> {
+    pub fn record(gpu: &Gpu, enqueue: impl FnOnce() -> Result<()>) -> Result<Self> {
         let _alone = compute_stream();
         let (free, needed) = gpu.free_memory()?;
         // The pass itself runs beside the first replays, and what it has used stays with the process.
@@ -81,7 +81,7 @@ impl Graph {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn replay(&self) -> Result<()> {
+    pub fn replay(&self) -> Result<()> {
         self.0.launch().w()
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn any_recorded() -> bool {
 
 /// Has Candle keep in the GPU's memory what it sends there, shapes and strides, until the guard is dropped; so nothing of it is sent in
 /// a recording of what ran before.
-pub(crate) fn keep_shapes(gpu: &Gpu) -> impl Sized + use<> {
+pub fn keep_shapes(gpu: &Gpu) -> impl Sized + use<> {
     gpu.cuda().enable_cuda_graph_htod_cache()
 }
 

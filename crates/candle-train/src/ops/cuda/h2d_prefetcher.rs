@@ -20,7 +20,7 @@ use crate::ops::storage::read;
 const PLACES: usize = 2;
 
 /// The way to a GPU, for one thread.
-pub(crate) struct H2dPrefetcher {
+pub struct H2dPrefetcher {
     gpu: Gpu,
     copies: Arc<CudaStream>,
     back: (Sender<Place>, Receiver<Place>),
@@ -37,7 +37,7 @@ struct Place {
 }
 
 /// A tensor under way.
-pub(crate) struct Coming {
+pub struct Coming {
     gpu: Gpu,
     shape: Shape,
     /// There until it goes back.
@@ -52,7 +52,7 @@ impl H2dPrefetcher {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn new(gpu: Gpu) -> Result<Self> {
+    pub fn new(gpu: Gpu) -> Result<Self> {
         let copies = gpu.cuda().cuda_stream().context().new_stream().w()?;
         Ok(Self { gpu, copies, back: channel(), free: Vec::new(), made: Vec::new() })
     }
@@ -62,7 +62,7 @@ impl H2dPrefetcher {
     /// # Errors
     ///
     /// The tensor is not f32 on the CPU, nobody takes any more, or the driver's.
-    pub(crate) fn send(&mut self, tensor: &Tensor) -> Result<Coming> {
+    pub fn send(&mut self, tensor: &Tensor) -> Result<Coming> {
         let mut place = self.place(tensor.elem_count())?;
         let host = place.host.as_mut_slice().w()?;
         read([tensor], |[values]| {
@@ -116,7 +116,7 @@ impl Coming {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn take(mut self) -> Result<Tensor> {
+    pub fn take(mut self) -> Result<Tensor> {
         let Some(place) = &mut self.place else { bail!("a batch can be taken once") };
         let device = self.gpu.cuda();
         let stream = device.cuda_stream();

@@ -7,7 +7,7 @@ use super::address::{Address, Half, of_tensor};
 use super::columns::column_sums;
 use super::gpu::{Gpu, whole, wrap};
 use super::pointwise::{Kind, finish, unfinish};
-use crate::plan::Precision;
+use crate::Precision;
 
 /// y = activation(x weight^T + bias) over `n` rows.
 #[derive(Clone, Copy)]

@@ -32,26 +32,26 @@ mod visible;
 
 pub(super) use address::{Address, Half, of_storage, of_tensor};
 pub(super) use attention::{Attend, Operand};
-pub(crate) use batches::to_gpu;
-pub(crate) use buckets::{clear, compress, exchange, expand, pointer, put};
+pub use batches::to_gpu;
+pub use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use conv::Conv;
-pub(crate) use gpu::Gpu;
+pub use gpu::Gpu;
 pub(super) use gpu::wrap;
-pub(crate) use graph::{Graph, keep_shapes};
-pub(crate) use h2d_prefetcher::{Coming, H2dPrefetcher};
+pub use graph::{Graph, keep_shapes};
+pub use h2d_prefetcher::{Coming, H2dPrefetcher};
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
 pub(super) use linear::Linear;
 pub(super) use losses::{
     CrossEntropy, Targets, regression, regression_gradient, regression_scores,
 };
 pub(super) use norm::{DeviceNorm, batch_norm, batch_norm_running, move_running};
-pub(crate) use optimizer::{Parameter, Rule, Updater};
+pub use optimizer::{Parameter, Rule, Updater};
 pub(super) use pointwise::{
     Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,
     embedding_gradient, finish,
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
 pub(super) use series::{Spectra, Turn, moving_average};
-pub(crate) use staging::{Moment, Staging};
+pub use staging::{Moment, Staging};
 pub(super) use tables::table;
 pub(super) use visible::visible;

@@ -11,50 +11,64 @@ const PER_BLOCK: usize = 1 << 13;
 /// What an update does, in numbers: `Rule` of optimizer.cu.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
-pub(crate) struct Rule {
-    pub(crate) kind: i32,
-    pub(crate) lr: f32,
-    pub(crate) momentum: f32,
+pub struct Rule {
+    /// One of the constants below.
+    pub kind: i32,
+    /// Learning rate of SGD.
+    pub lr: f32,
+    /// Share of the momentum buffer that stays.
+    pub momentum: f32,
     /// Share of the gradient that goes into the momentum buffer.
-    pub(crate) damp: f32,
+    pub damp: f32,
     /// 1 - beta1
-    pub(crate) rest1: f32,
-    pub(crate) beta2: f32,
+    pub rest1: f32,
+    /// Share of the second moment that stays.
+    pub beta2: f32,
     /// 1 - beta2
-    pub(crate) rest2: f32,
-    pub(crate) eps: f32,
-    pub(crate) step_size: f32,
-    pub(crate) root_correction: f32,
+    pub rest2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
+    /// Adam's learning rate, the bias correction of the first moment included.
+    pub step_size: f32,
+    /// Root of the bias correction of the second moment.
+    pub root_correction: f32,
     /// What weight decay adds of a value to its gradient.
-    pub(crate) penalty: f32,
+    pub penalty: f32,
     /// What weight decay leaves of a value.
-    pub(crate) shrink: f32,
-    pub(crate) mean: f32,
-    pub(crate) clip: f32,
-    pub(crate) limit: f32,
+    pub shrink: f32,
+    /// Factor that makes a mean of a summed gradient.
+    pub mean: f32,
+    /// Factor of clipping by norm.
+    pub clip: f32,
+    /// Largest absolute value of a gradient element.
+    pub limit: f32,
     /// Share of their way to the values that averages go.
-    pub(crate) follow: f32,
+    pub follow: f32,
 }
 
 impl Rule {
-    pub(crate) const SGD: i32 = 0;
-    pub(crate) const SGD_MOMENTUM: i32 = 1;
-    pub(crate) const SGD_NESTEROV: i32 = 2;
-    pub(crate) const ADAM: i32 = 3;
+    /// SGD without momentum.
+    pub const SGD: i32 = 0;
+    /// SGD with momentum.
+    pub const SGD_MOMENTUM: i32 = 1;
+    /// SGD with Nesterov's momentum.
+    pub const SGD_NESTEROV: i32 = 2;
+    /// Adam and `AdamW`.
+    pub const ADAM: i32 = 3;
     /// Values stay; only averages move.
-    pub(crate) const STILL: i32 = 4;
+    pub const STILL: i32 = 4;
 }
 
 /// A parameter, f32, and what belongs to it. All stay where they are for the whole run.
-pub(crate) struct Parameter<'a> {
+pub struct Parameter<'a> {
     /// Its values.
-    pub(crate) values: &'a Tensor,
+    pub values: &'a Tensor,
     /// The bucket that holds its gradient, and where in it.
-    pub(crate) gradient: (&'a Tensor, usize),
+    pub gradient: (&'a Tensor, usize),
     /// Its two moments, where the rule has them, and the average of its values, if one is kept.
-    pub(crate) moments: [Option<&'a Tensor>; 3],
+    pub moments: [Option<&'a Tensor>; 3],
     /// Whether weight decay applies to it.
-    pub(crate) decays: bool,
+    pub decays: bool,
 }
 
 /// `Place` of optimizer.cu.
@@ -72,7 +86,7 @@ pub(super) struct Place {
 }
 
 /// Where everything is, on the GPU.
-pub(crate) struct Updater {
+pub struct Updater {
     gpu: Gpu,
     places: Vec<Place>,
     table: Scratch,
@@ -86,7 +100,7 @@ impl Updater {
     /// # Errors
     ///
     /// The GPU is out of memory.
-    pub(crate) fn new(gpu: &Gpu, parameters: &[Parameter<'_>]) -> Result<Self> {
+    pub fn new(gpu: &Gpu, parameters: &[Parameter<'_>]) -> Result<Self> {
         let places: Vec<Place> = parameters.iter().map(place).collect::<Result<_>>()?;
         let parts: Vec<[u32; 2]> = (0..)
             .zip(&places)
@@ -102,7 +116,7 @@ impl Updater {
     }
 
     /// Where the parameters are.
-    pub(crate) fn device(&self) -> Device {
+    pub fn device(&self) -> Device {
         self.gpu.device()
     }
 
@@ -111,7 +125,7 @@ impl Updater {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn update(&mut self, rule: Rule, takes_part: impl Fn(usize) -> bool) -> Result<()> {
+    pub fn update(&mut self, rule: Rule, takes_part: impl Fn(usize) -> bool) -> Result<()> {
         let mut places = self.places.clone();
         for (parameter, place) in places.iter_mut().enumerate() {
             place.idle = u32::from(!takes_part(parameter));
@@ -130,7 +144,7 @@ impl Updater {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn squares(&self) -> Result<f64> {
+    pub fn squares(&self) -> Result<f64> {
         let sums = self.gpu.scratch(8 * self.n_parts)?;
         let total = self.gpu.scratch(8)?;
         let at = Scratch::at;

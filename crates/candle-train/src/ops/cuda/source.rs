@@ -30,7 +30,7 @@ pub(super) fn ptx() -> Result<&'static str> {
 fn compile() -> std::result::Result<String, String> {
     let options = CompileOptions {
         options: vec!["--gpu-architecture=compute_80".to_owned()],
-        name: Some("ddprun.cu".to_owned()),
+        name: Some("candle_train.cu".to_owned()),
         ..CompileOptions::default()
     };
     let compiled = compile_ptx_with_opts(KERNELS, options);

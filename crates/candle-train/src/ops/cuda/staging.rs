@@ -18,7 +18,7 @@ use super::gpu::Gpu;
 const PAGE: usize = 4096;
 
 /// Memory on the CPU, and the way between it and a GPU. For one thread.
-pub(crate) struct Staging<M> {
+pub struct Staging<M> {
     copies: Arc<CudaStream>,
     /// Undone before the memory goes.
     locked: Locked,
@@ -26,7 +26,7 @@ pub(crate) struct Staging<M> {
 }
 
 /// A moment on a stream.
-pub(crate) struct Moment(CudaEvent);
+pub struct Moment(CudaEvent);
 
 impl Moment {
     /// After all that was enqueued on the compute stream of `gpu` so far.
@@ -34,7 +34,7 @@ impl Moment {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn now(gpu: &Gpu) -> Result<Self> {
+    pub fn now(gpu: &Gpu) -> Result<Self> {
         gpu.cuda().cuda_stream().record_event(None).w().map(Self)
     }
 
@@ -43,7 +43,7 @@ impl Moment {
     /// # Errors
     ///
     /// The driver's.
-    pub(crate) fn goes_before(&self, gpu: &Gpu) -> Result<()> {
+    pub fn goes_before(&self, gpu: &Gpu) -> Result<()> {
         gpu.cuda().cuda_stream().wait(&self.0).w()
     }
 }
@@ -54,7 +54,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     /// # Errors
     ///
     /// The driver's, for want of a stream.
-    pub(crate) fn new(gpu: &Gpu, memory: Vec<M>) -> Result<Self> {
+    pub fn new(gpu: &Gpu, memory: Vec<M>) -> Result<Self> {
         let context = gpu.cuda().cuda_stream().context().clone();
         let copies = context.new_stream().w()?;
         let ranges = memory.iter().map(|part| {
@@ -66,7 +66,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     }
 
     /// How copies go, in words.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         match &self.locked.refused {
             None => "gradients are summed by the CPU, through page-locked memory".to_owned(),
             Some(why) => format!(
@@ -81,7 +81,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     /// # Errors
     ///
     /// The values have another length, or the driver's; inside, that of `change`.
-    pub(crate) fn visit<E>(
+    pub fn visit<E>(
         &mut self,
         index: usize,
         (values, ready): (&Tensor, &Moment),

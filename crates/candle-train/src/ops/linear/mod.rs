@@ -21,7 +21,7 @@ use super::precision::{round, rounded};
 use super::scratch::{filled, filled_together, zeros};
 use super::storage::{output, overwrite, read, slice, tensor};
 use super::weight::{Destination, Weight};
-use crate::plan::Precision;
+use crate::Precision;
 
 /// As `torch.nn.functional.linear`: x (..., in), weight (out, in), bias (out) -> (..., out), f32.
 ///

@@ -86,7 +86,7 @@ __device__ inline float block_maximum(float value) {
     return largest[0];
 }
 
-// Number `counter` of a stream of random bits: `Key::bits` of src/rng.rs.
+// Number `counter` of a stream of random bits: `train_numbers::rng::Key::bits`.
 __device__ inline u64 random_bits(u64 key, u64 counter) {
     u64 z = key + (counter + 1) * 0x9E3779B97F4A7C15ull;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;

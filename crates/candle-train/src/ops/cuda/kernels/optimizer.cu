@@ -12,7 +12,7 @@ struct Place {
     u32 idle;
 };
 
-// As `Rule` in ops/cuda/optimizer.rs; the numbers are those of src/optim/kernel.rs.
+// As `Rule` in ops/cuda/optimizer.rs.
 struct Rule {
     int kind;
     float lr, momentum, damp;
@@ -24,7 +24,7 @@ struct Rule {
 
 enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, STILL };
 
-// As `lerp` in src/optim/kernel.rs.
+// As PyTorch's `lerp`.
 __device__ inline float lerp_as_torch(float start, float end, float weight) {
     return weight < 0.5f ? start + weight * (end - start) : end - (end - start) * (1.0f - weight);
 }

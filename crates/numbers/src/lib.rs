@@ -1,0 +1,12 @@
+//! What every part of a training program shares, without a tensor: numbers with names, and counter-based random draws.
+
+pub mod units;
+pub mod arithmetic;
+pub mod rope;
+pub mod rng;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod mutated;
+
+pub use arithmetic::{Convolutions, Precision};
+pub use rope::RopeScaling;
