@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::record::{DATA, DESCRIPTION, ENVIRONMENT, RESOLVED};
 
 /// What a start may have written before it was killed, besides files whose names begin with a dot.
-const EARLY: [&str; 4] = ["experiment.toml", DATA, ENVIRONMENT, RESOLVED];
+const EARLY: [&str; 4] = ["experiment.toml", DATA, DESCRIPTION, ENVIRONMENT];
 /// A start has locked its folder long before it is as old as this.
 const GRACE: Duration = Duration::from_mins(1);
 
@@ -27,7 +27,8 @@ pub(crate) fn remove(plan: &Plan) {
 
 /// Whether a start left `folder` before it had described its run. One that is under way has locked it, or is young.
 fn is_abandoned(folder: &Path, now: SystemTime) -> bool {
-    if folder.join(DESCRIPTION).exists() {
+    // Written last.
+    if folder.join(RESOLVED).exists() {
         return false;
     }
     let Ok(mut found) = fs::read_dir(folder) else { return false };
@@ -50,7 +51,8 @@ mod tests {
         let (folder, now) = (dir.path(), SystemTime::now());
         let later = now + 2 * GRACE;
         files::write_atomic(&folder.join("experiment.toml"), b"").unwrap();
-        files::write_atomic(&folder.join(".run.json.12-0.tmp"), b"").unwrap();
+        files::write_atomic(&folder.join(DESCRIPTION), b"").unwrap();
+        files::write_atomic(&folder.join(".resolved.toml.12-0.tmp"), b"").unwrap();
         assert!(is_abandoned(folder, later));
         assert!(!is_abandoned(folder, now), "a start may be under way");
         let lock = RunLock::acquire(folder).unwrap();
@@ -61,7 +63,7 @@ mod tests {
         files::write_atomic(&log, b"").unwrap();
         assert!(!is_abandoned(folder, later), "somebody may want to read it");
         files::remove_file(&log).unwrap();
-        files::write_atomic(&folder.join(DESCRIPTION), b"").unwrap();
+        files::write_atomic(&folder.join(RESOLVED), b"").unwrap();
         assert!(!is_abandoned(folder, later), "a run");
         assert!(!is_abandoned(&folder.join("absent"), later));
     }

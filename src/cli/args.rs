@@ -6,10 +6,10 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 /// Trains the model that an experiment file describes, on every device of this machine.
 #[derive(Debug, Parser)]
-#[command(name = "ddprun", version, args_conflicts_with_subcommands = true)]
+#[command(name = "ddprun", version, args_conflicts_with_subcommands = true, max_term_width = 80)]
 #[command(subcommand_negates_reqs = true, arg_required_else_help = true)]
 #[command(after_help = "Examples:\n  ddprun experiments/quickstart.toml\n  \
-    ddprun experiments/quickstart.toml train.epochs=3 distributed.devices=1\n  \
+    ddprun experiments/quickstart.toml distributed.devices=1 data.num_workers=2\n  \
     ddprun plan experiments/quickstart.toml\n  ddprun resume")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 /// What ddprun can do beside training.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Say what would happen, and do nothing.
+    /// Show the plan without running it.
     Plan(PlanArgs),
     /// Continue a run from its newest checkpoint, bit for bit.
     Resume(ResumeArgs),
@@ -31,7 +31,7 @@ pub(crate) enum Verb {
     Sample(SampleArgs),
     /// Run a hyperparameter sweep.
     Sweep(SweepArgs),
-    /// Train a few steps at several world sizes, and say whether they give the same bits.
+    /// Train a few steps at several world sizes, and compare the results bit for bit.
     Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again, or the results of a sweep.
     Report {
@@ -125,7 +125,7 @@ pub(crate) struct PlanArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun sweep experiments/sweep_quickstart.toml\n  \
-    ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01 train.batch_size='choice(16,32)'\n  \
+    ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01\n  \
     ddprun sweep --status logs/sweep_quickstart")]
 pub(crate) struct SweepArgs {
     /// Sweep file, or an experiment followed by spaces.
@@ -181,7 +181,7 @@ pub(crate) struct ResumeArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun eval\n  ddprun eval quickstart --latest\n  \
-    ddprun eval --weights weights/resnet18.safetensors experiments/resnet.toml data.val_dir=data/other")]
+    ddprun eval --weights resnet18.safetensors experiments/resnet.toml")]
 pub(crate) struct EvalArgs {
     /// Run folder, its name, or as much of its id as no other begins with; of a sweep the best trial; the newest run if
     /// absent. With `--weights` an experiment file.
@@ -297,6 +297,54 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// The command lines that the help texts show.
+    fn examples() -> Vec<Vec<String>> {
+        let command = Args::command();
+        let verbs = command.get_subcommands().chain([&command]);
+        let help = verbs.filter_map(clap::Command::get_after_help).map(ToString::to_string);
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        let lines = help.flat_map(|help| help.lines().skip(1).map(words).collect::<Vec<_>>());
+        lines.collect()
+    }
+
+    #[test]
+    fn the_examples_of_the_help_texts_are_accepted() {
+        let vocabulary = crate::cli::prepare::vocabulary(&crate::model::Registry::default());
+        let mut checked = 0;
+        for line in examples() {
+            let args = Args::try_parse_from(&line).unwrap_or_else(|error| panic!("{error}"));
+            assert!(line.join(" ").len() <= 78, "{line:?} does not fit the terminal");
+            let run = match args.verb {
+                Some(Verb::Sweep(SweepArgs { file: Some(file), words, .. })) => {
+                    crate::config::sweep::load(&file, &words, &vocabulary).unwrap();
+                    continue;
+                }
+                None => args.run,
+                Some(Verb::Plan(PlanArgs { run, .. }) | Verb::Doctor(DoctorArgs { run, .. })) => {
+                    run
+                }
+                _ => continue,
+            };
+            let path = run.experiment.as_deref().unwrap();
+            let asked = crate::config::load(path, &run.all_changes(), &vocabulary).unwrap();
+            let kept = crate::config::load(path, &[], &vocabulary).unwrap();
+            let changed = crate::config::changed_keys(&asked.experiment, &kept.experiment);
+            // What the file expects of itself is true of these.
+            assert!(changed.iter().all(|change| change.key.starts_with("d")), "{line:?}");
+            checked += 1;
+        }
+        assert_eq!(checked, 4);
+    }
+
+    #[test]
+    fn help_fits_80_columns() {
+        for verb in Args::command().get_subcommands_mut().chain([&mut Args::command()]) {
+            let help = verb.clone().term_width(80).render_long_help().to_string();
+            let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(long.is_empty(), "{long:#?}");
+        }
     }
 
     #[test]

@@ -17,17 +17,16 @@ mod resume;
 mod sample;
 mod sweep;
 mod train;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Command, CommandFactory, Parser};
+use clap::{CommandFactory, Parser};
 
-use crate::config::closest;
 use crate::event::escape;
 use crate::failpoint;
 use crate::launch::{self, Role, rank_env};
@@ -79,10 +78,12 @@ impl Refusal {
 /// Runs the command line `arguments` (the first is the program's name) with the models of `registry`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -> ExitCode {
     launch::limit_threads();
+    launch::hide_backtraces_of_errors();
     outlive_file_limits();
-    let args = match Args::try_parse_from(arguments) {
+    let line: Vec<OsString> = arguments.into_iter().collect();
+    let args = match Args::try_parse_from(&line) {
         Ok(args) => args,
-        Err(error) => return usage(&error),
+        Err(error) => return no_command(&error, &line),
     };
     if let Err(wrong) = failpoint::check() {
         to_stderr(&format!("error: {wrong}"));
@@ -129,29 +130,19 @@ fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
         Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => {
-            refuse_misspelt_verb(args.run.experiment.as_deref())?;
+            usage::refuse_unknown_verb(&args.run)?;
             train::train(&args.run, registry)
         }
     }
 }
 
-/// Refuses an experiment that is no file, but almost a verb.
-fn refuse_misspelt_verb(experiment: Option<&Path>) -> Result<(), Refusal> {
-    let command = Args::command();
-    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-    let missing = experiment.filter(|path| !path.exists()).and_then(Path::to_str);
-    let meant = missing.and_then(|word| closest(word, verbs.map(Command::get_name)));
-    let (Some(word), Some(verb)) = (missing, meant) else { return Ok(()) };
-    let page = format!(
-        "error: `{word}` is neither a file nor a command\n  do: did you mean `ddprun {verb}`?"
-    );
-    Err(Refusal::new(exit::REFUSED, page))
-}
-
-fn usage(error: &clap::Error) -> ExitCode {
+fn no_command(error: &clap::Error, line: &[OsString]) -> ExitCode {
     if !(error.use_stderr() && is_said_by_another(exit::REFUSED)) {
-        // A closed terminal is no reason to fail.
-        drop(error.print());
+        match usage::refuse_unknown_flag(error, line) {
+            Some(refusal) => last_words(&refusal.page),
+            // A closed terminal is no reason to fail.
+            None => drop(error.print()),
+        }
     }
     ExitCode::from(if error.use_stderr() { exit::REFUSED } else { 0 })
 }

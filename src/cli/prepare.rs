@@ -250,12 +250,12 @@ pub(crate) fn own_run(
     prepared: &Prepared,
     other: OtherData,
 ) -> Result<OwnedRun, Refusal> {
-    let start = begin(prepared)?;
-    kept::compare_data(&folders, &start, other)?;
-    files::create_writable_folder(&folders.checkpoints).map_err(unwritable)?;
-    files::create_writable_folder(&folders.logs).map_err(|error| {
-        // Only an empty folder goes: checkpoints of an earlier start stay.
-        drop(std::fs::remove_dir(&folders.checkpoints));
+    let start = begin(&folders, prepared, other)?;
+    // In this order: what a kill between the two leaves is found by its logs (`abandoned`).
+    files::create_writable_folder(&folders.logs).map_err(unwritable)?;
+    files::create_writable_folder(&folders.checkpoints).map_err(|error| {
+        // Only an empty folder goes: records of an earlier start stay.
+        drop(std::fs::remove_dir(&folders.logs));
         unwritable(error)
     })?;
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
@@ -273,8 +273,7 @@ pub(crate) fn join_run(
     prepared: &Prepared,
     other: OtherData,
 ) -> Result<OwnedRun, Refusal> {
-    let start = begin(prepared)?;
-    kept::compare_data(&folders, &start, other)?;
+    let start = begin(&folders, prepared, other)?;
     files::create_writable_folder(&folders.logs).map_err(unwritable)?;
     if files::lock_holder(&folders.logs).is_none() {
         // The folder is this machine's own: so that the run can be resumed on it too.
@@ -283,13 +282,20 @@ pub(crate) fn join_run(
     Ok(OwnedRun { folders, environment: None, _lock: None })
 }
 
-/// What this start writes down; generated data are there when it returns.
-fn begin(prepared: &Prepared) -> Result<kept::Start<'_>, Refusal> {
+/// What this start writes down; generated data are there when it returns. A run that goes on does so with the data that it
+/// began with, unless `other` are accepted.
+fn begin<'a>(
+    folders: &RunFolders,
+    prepared: &'a Prepared,
+    other: OtherData,
+) -> Result<kept::Start<'a>, Refusal> {
     generate(prepared)?;
     let data = Fingerprint::of(&prepared.facts.data)
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
     let (source, plan) = (prepared.loaded.path.as_path(), &prepared.plan);
-    Ok(kept::Start { source, resolved: resolved(prepared)?, plan, data })
+    let start = kept::Start { source, resolved: resolved(prepared)?, plan, data };
+    kept::compare_data(folders, &start, other)?;
+    Ok(start)
 }
 
 /// Describes the machine beside the start of the ranks, which do not need it. A description that cannot be

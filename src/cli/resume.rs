@@ -1,16 +1,18 @@
 //! `ddprun resume [RUN] [key=value ...]`: the stored experiment goes on from its newest checkpoint.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cli::args::{Launch, ResumeArgs};
 use crate::cli::going_on::{GoingOn, Gone};
 use crate::cli::kept::{Description, OtherData, enter_run, stored_experiment};
 use crate::cli::named::find_sweep;
 use crate::cli::prepare::{Origin, Prepared, decide, refused, vocabulary, warn_about};
-use crate::cli::train::{Asked, start};
+use crate::cli::train::{Asked, role, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::PrecisionChoice;
 use crate::config::{self, Change, Loaded};
+use crate::launch::Role;
+use crate::launch::rank_env::Foreign;
 use crate::model::Registry;
 use crate::worker::exit;
 
@@ -25,10 +27,12 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    let mut launch = args.launch.clone();
-    // It is meant from here, and the run may be elsewhere.
-    let token = &mut launch.rendezvous.token_file;
-    *token = token.take().map(|file| std::path::absolute(&file).unwrap_or(file));
+    let (mut launch, mut role) = (args.launch.clone(), role()?);
+    // They are meant from here, and the run may be elsewhere.
+    launch.rendezvous.token_file = launch.rendezvous.token_file.take().map(absolute);
+    if let Role::Foreign(Foreign { meeting: Some(meeting), .. }) = &mut role {
+        meeting.token_file = absolute(std::mem::take(&mut meeting.token_file));
+    }
     // Each rank of a foreign launcher goes there; those that do not see the run are told of it by the first.
     let entered = enter_run(run);
     let make = |origin: Origin<'_>| {
@@ -39,7 +43,12 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
         let going_on = Some(GoingOn { folders: description.run, data, gone });
         Ok(Asked { prepared, going_on })
     };
-    start(&launch, make, registry)
+    start(&launch, role, make, registry)
+}
+
+/// What a relative path means here.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 fn prepare(
@@ -85,8 +94,8 @@ fn load(
 fn refusal(changes: &[Change]) -> Refusal {
     let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
     let page = format!(
-        "error: these changes would make the rest of the run another experiment:{}\n  \
-         do: leave them out, or start a new run; `{}` may change on a resume",
+        "error: these keys cannot change on resume:{}\n  \
+         do: omit them, or start a new run; `{}` may change on a resume",
         list.concat(),
         config::SAFE_ON_RESUME.join("`, `")
     );

@@ -29,7 +29,7 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
         warn_about(&prepared);
         Ok(Asked { prepared, going_on: None })
     };
-    start(&args.launch, make, registry)
+    start(&args.launch, role()?, make, registry)
 }
 
 /// What is to be run.
@@ -63,14 +63,14 @@ impl Asked {
     }
 }
 
-/// Runs what `make` prepares: with ranks of our own, on this machine or on several, or as a rank of the launcher that
+/// Runs what `make` prepares, in this `role`: with ranks of our own, on this machine or on several, or as a rank of the launcher that
 /// started us. Only one process makes the run.
 pub(crate) fn start(
     launch: &Launch,
+    role: Role,
     make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
     registry: &Registry,
 ) -> Result<u8, Refusal> {
-    let role = role()?;
     let place = machines::place(launch)?;
     match (&role, place) {
         (Role::Foreign(launched), None) => match machines::launched_place(launched)? {
@@ -102,7 +102,7 @@ pub(crate) fn start(
 }
 
 /// What started this process.
-fn role() -> Result<Role, Refusal> {
+pub(crate) fn role() -> Result<Role, Refusal> {
     launch::rank_env::from_environment().map_err(|error| Refusal::of(exit::REFUSED, &error, None))
 }
 

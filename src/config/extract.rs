@@ -10,6 +10,7 @@ use figment::Figment;
 use figment::error::Kind;
 use figment::value::Value;
 
+use crate::config::check;
 use crate::config::keys::{self, dotted};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;
@@ -73,7 +74,7 @@ impl Extracted {
             return false;
         };
         let names = allowed_names(layers, index, error);
-        let (what, help) = wording::describe(&error.kind, &names);
+        let (what, help) = wording::describe(&error.kind, &names, check::bounds(&dotted(path)));
         let problem = layers[index].at_value(path, what, index);
         self.problems.push(match help {
             Some(help) => problem.help(help),

@@ -21,9 +21,8 @@ struct Parts {
     what: String,
     #[source_code]
     file: Option<Arc<NamedSource<String>>>,
-    #[label("{label}")]
+    #[label]
     place: Option<SourceSpan>,
-    label: String,
     #[help]
     help: Option<String>,
     order: usize,
@@ -33,17 +32,12 @@ fn headline(key: &str, what: &str) -> String {
     if key.is_empty() { what.to_owned() } else { format!("`{key}`: {what}") }
 }
 
-/// Longest reason that is repeated under the caret, where nothing wraps it.
-const LONGEST_LABEL: usize = 60;
-
 impl Problem {
     /// A problem of `key` (empty for a whole file) that no text shows.
     pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         let (key, what) = (key.into(), what.into());
-        let short = what.chars().count() <= LONGEST_LABEL;
-        let label = if short { what.clone() } else { "here".to_owned() };
         let order = usize::MAX;
-        Self(Box::new(Parts { key, what, file: None, place: None, label, help: None, order }))
+        Self(Box::new(Parts { key, what, file: None, place: None, help: None, order }))
     }
 
     /// The same problem with a remedy.
@@ -91,14 +85,14 @@ impl Problem {
 
     /// The same problem without anything that would act on a terminal: experiments come from others, too.
     fn shown(&self) -> Self {
-        let Parts { key, what, file, place, label, help, order } = self.0.as_ref();
+        let Parts { key, what, file, place, help, order } = self.0.as_ref();
         let masked = |file: &Arc<NamedSource<String>>| {
             Arc::new(NamedSource::new(escape(file.name()), mask(file.inner()).into_owned()))
         };
-        let [key, what, label] = [key, what, label].map(|text| escape(text).into_owned());
+        let [key, what] = [key, what].map(|text| escape(text).into_owned());
         let help = help.as_ref().map(|help| escape(help).into_owned());
         let (file, place, order) = (file.as_ref().map(masked), *place, *order);
-        Self(Box::new(Parts { key, what, file, place, label, help, order }))
+        Self(Box::new(Parts { key, what, file, place, help, order }))
     }
 
     /// The override that is wrong, `key=value`; `None` if it is something else.
@@ -146,8 +140,9 @@ impl Problems {
     /// The page for the terminal: each problem with its lines, a caret and a remedy, at most `width` columns
     /// where text can be wrapped. The last line counts them.
     pub fn page(&self, color: bool, width: usize) -> String {
-        let theme =
+        let mut theme =
             if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
+        theme.characters.underline = '^';
         let painter =
             GraphicalReportHandler::new_themed(theme).with_width(width).with_context_lines(1);
         let mut page = String::new();

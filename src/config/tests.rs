@@ -213,6 +213,41 @@ fn a_key_in_the_wrong_table_is_told_its_table() {
     insta::assert_snapshot!(page(&with("lr = 0.1", "lr = 0.1\nepochs = 3"), &[]));
 }
 
+/// The remedy of the first problem of these overrides.
+#[track_caller]
+fn remedy(text: &str, overrides: &[&str], expected: &str) {
+    let problems = read(text, overrides).unwrap_err();
+    let remedy = problems.iter().find_map(crate::config::Problem::remedy);
+    assert_eq!(remedy, Some(expected), "{problems}");
+}
+
+#[test]
+fn an_override_is_told_the_whole_key_that_was_meant() {
+    let check = |word: &str, expected: &str| remedy(GOOD, &[word], expected);
+    check("optimizer=adamw", "`optimizer` is a table; did you mean `optimizer.name=adamw`?");
+    check("trian.epochs=3", "did you mean `train.epochs`?");
+    check("train.epohcs=3", "did you mean `train.epochs`?");
+    check("trian.epohcs=3", "did you mean `train.epochs`?");
+    check("~trian.epohcs", "did you mean `train.epochs`?");
+    check("trian.banana=3", "did you mean `train`?");
+    check("epochs=3", "did you mean `train.epochs`?");
+    check("train=3", "begin it with `[train]`");
+    let both = read(GOOD, &["trian.epohcs=3"]).unwrap_err();
+    assert_eq!(both.iter().count(), 1, "{both}");
+}
+
+#[test]
+fn a_layer_is_told_what_its_kind_takes() {
+    let layers = |layer: &str| format!("model={{name=graph, layers=[{layer}]}}");
+    remedy(
+        GOOD,
+        &[&layers("{name=batch_norm, momentum=0.1}")],
+        "`batch_norm` takes no keys; its momentum is 0.1 and its eps 1e-5, PyTorch's defaults",
+    );
+    remedy(GOOD, &[&layers("{name=dropout, p=0.1, lr=1}")], "`dropout` takes `p`");
+    remedy(GOOD, &[&layers("{name=dropout, p=0.1, strid=1}")], "did you mean `stride`?");
+}
+
 #[test]
 fn a_number_in_quotes_is_told_to_lose_them() {
     insta::assert_snapshot!(page(&with("epochs = 50", "epochs = \"50\""), &[]));
@@ -301,20 +336,24 @@ fn the_mode_of_a_backbone_needs_a_frozen_one() {
 #[test]
 fn every_number_has_its_range() {
     check(&["train.epochs=0"], &["`train.epochs`: must be at least 1, not 0"]);
+    check(&["train.epochs=-1"], &["`train.epochs`: must be at least 1, not -1"]);
+    check(
+        &["train.epochs=1.5"],
+        &["`train.epochs`: must be a whole number of at least 1, not 1.5"],
+    );
+    check(&["checkpoint.keep_best=-1"], &["`checkpoint.keep_best`: must be at least 0, not -1"]);
+    check(&["train.batch_size=-1"], &["`train.batch_size`: must be at least 1, not -1"]);
     check(&["~train.batch_size"], &["`train.batch_size`: no batch size is given"]);
     check(&["train.batch_size=0"], &["`train.batch_size`: must be at least 1, not 0"]);
     check(
         &["train.batch_size=1000000000000"],
-        &["`train.batch_size`: must be `\"auto\"` or a whole number, not 1000000000000"],
+        &["`train.batch_size`: must be at most 16777216, not 1000000000000"],
     );
     check(&["optimizer.lr=nan"], &["`optimizer.lr`: must be from 0 to 1e6, not nan"]);
     check(&["optimizer.lr=inf"], &["`optimizer.lr`: must be from 0 to 1e6, not inf"]);
     check(&["optimizer.lr=1e308"], &["`optimizer.lr`: must be from 0 to 1e6, not 1e308"]);
     check(&["optimizer.momentum=1.5"], &["`optimizer.momentum`: must be from 0 to 1, not 1.5"]);
-    check(
-        &["experiment.seed=-1"],
-        &["`experiment.seed`: must be a whole number of at least 0, not -1"],
-    );
+    check(&["experiment.seed=-1"], &["`experiment.seed`: must be at least 0, not -1"]);
     check(&["ema.decay=1.1"], &["`ema.decay`: must be from 0 to 1, not 1.1"]);
     check(&["ema.power=0.75"], &["`ema.power`: needs `ema.decay`, up to which the share grows"]);
     check(
@@ -415,7 +454,7 @@ fn a_wrong_value_has_no_consequences() {
         told(&text, &[]),
         [
             "`data.train_dir`: must be text in quotes, not 3",
-            "`train.epochs`: must be a whole number of at least 0, not `\"many\"`",
+            "`train.epochs`: must be a whole number of at least 1, not `\"many\"`",
             "`optimizer.name`: must be `sgd`, `adam` or `adamw`, not `adma`",
         ]
     );

@@ -8,33 +8,25 @@ use std::collections::BTreeMap;
 use figment::value::{Dict, Value};
 
 use crate::config::keys::{self, KNOWN, Known, dotted};
-use crate::config::layer::Layer;
+use crate::config::layer::{Layer, Source};
+use crate::config::meant::{among, anywhere, of_layer, only_leaf, whole};
 use crate::config::problem::Problem;
 use crate::config::spans::Path;
-use crate::config::suggest::{any_of, closest};
-
-/// Words of other programs -> ours.
-const ALIASES: [(&str, &str); 9] = [
-    ("learning_rate", "lr"),
-    ("kind", "name"),
-    ("type", "name"),
-    ("num_epochs", "epochs"),
-    ("max_epochs", "epochs"),
-    ("max_steps", "steps"),
-    ("num_gpus", "devices"),
-    ("gpus", "devices"),
-    ("accumulate_grad_batches", "gradient_accumulation_steps"),
-];
+use crate::config::suggest::any_of;
 
 /// Unknown keys that are reported one by one.
 const MOST: usize = 60;
 
 /// Something at a place where it cannot be.
+#[derive(Default)]
 struct Misfit {
     path: Path,
     what: String,
     help: String,
+    /// The key that was meant beside it.
     meant: Option<String>,
+    /// Whether it must be a table whose `name` says of what kind it is.
+    has_name: bool,
 }
 
 /// Reports what no schema knows in `layer`, and leaves only what may be.
@@ -44,17 +36,41 @@ pub(crate) fn weed(layer: &mut Layer, order: usize) -> Vec<Problem> {
         walk(&layer.dict, keys, &mut Path::new(), &mut misfits);
     }
     let problem = |misfit: &Misfit| {
-        layer.at_key(&misfit.path, misfit.what.clone(), order).help(misfit.help.clone())
+        layer.at_key(&misfit.path, misfit.what.clone(), order).help(remedy(layer, misfit))
     };
-    let mut problems: Vec<Problem> = misfits.iter().take(MOST).map(problem).collect();
+    // A word is told at once what it should be.
+    let most = if is_word(layer) { 1 } else { MOST };
+    let mut problems: Vec<Problem> = misfits.iter().take(most).map(problem).collect();
     if let Some(more) = misfits.len().checked_sub(MOST).filter(|&more| more > 0) {
         problems
             .push(Problem::new("", format!("{more} more keys of {} are unknown", layer.source)));
     }
-    for misfit in misfits {
-        mend(layer, &misfit);
+    // What is inside another first: its path holds the other's wrong name.
+    for misfit in misfits.iter().rev() {
+        mend(layer, misfit);
     }
     problems
+}
+
+/// Whether the layer is one key and its value.
+fn is_word(layer: &Layer) -> bool {
+    matches!(layer.source, Source::CommandLine(_) | Source::Environment(_))
+}
+
+/// What to write instead; an override and a variable are told their whole key.
+fn remedy(layer: &Layer, misfit: &Misfit) -> String {
+    let is_word = is_word(layer);
+    let name = dotted(&misfit.path);
+    match layer.get(&misfit.path) {
+        Some(Value::String(_, kind)) if is_word && misfit.has_name => {
+            format!("`{name}` is a table; did you mean `{name}.name={kind}`?")
+        }
+        value if is_word && misfit.meant.is_some() => {
+            let key = whole(&only_leaf(&misfit.path, value));
+            key.map_or_else(|| misfit.help.clone(), |key| format!("did you mean `{key}`?"))
+        }
+        _ => misfit.help.clone(),
+    }
 }
 
 /// The misfit that the key at `path` is, if it is none of the schema's.
@@ -65,8 +81,9 @@ pub(crate) fn unknown(layer: &Layer, path: &[String], order: usize) -> Option<Pr
             Known::Table(keys) => {
                 let Some(inner) = keys.get(key) else {
                     let misfit = unknown_key(key, keys, &path[..depth]);
+                    let help = whole(path).map(|key| format!("did you mean `{key}`?"));
                     let problem = layer.at_key(&path[..=depth], misfit.what, order);
-                    return Some(problem.help(misfit.help));
+                    return Some(problem.help(help.unwrap_or(misfit.help)));
                 };
                 inner
             }
@@ -102,15 +119,17 @@ fn walk(dict: &Dict, keys: &BTreeMap<String, Known>, path: &mut Path, found: &mu
         path.push(key.clone());
         match keys.get(key) {
             None => {
-                path.pop();
-                found.push(if found.len() < MOST {
-                    unknown_key(key, keys, path)
+                // Those past the most are only counted.
+                let misfit = if found.len() < MOST {
+                    in_layer(unknown_key(key, keys, &path[..path.len() - 1]), dict)
                 } else {
-                    // Nobody reads its suggestion.
-                    let path = path.iter().cloned().chain([key.clone()]).collect();
-                    Misfit { path, what: String::new(), help: String::new(), meant: None }
-                });
-                continue;
+                    Misfit { path: path.clone(), ..Misfit::default() }
+                };
+                let meant = misfit.meant.as_ref().and_then(|name| keys.get(name));
+                found.push(misfit);
+                if let Some(table @ Known::Table(_)) = meant {
+                    fit(value, table, path, found);
+                }
             }
             Some(Known::Nested) => fit_list(value, path, found, |item, path, found| {
                 fit_table(item, keys, path, found);
@@ -147,7 +166,7 @@ fn fit_table(
 ) {
     match value {
         Value::Dict(_, dict) => walk(dict, keys, path, found),
-        _ => found.push(no_table(path)),
+        _ => found.push(Misfit { has_name: keys.contains_key("name"), ..no_table(path) }),
     }
 }
 
@@ -160,7 +179,7 @@ fn fit_list(
     let Value::Array(_, items) = value else {
         let help = format!("begin each with `[[{}]]`", dotted(path));
         let what = "must be a list of tables".to_owned();
-        found.push(Misfit { path: path.clone(), what, help, meant: None });
+        found.push(Misfit { path: path.clone(), what, help, ..Misfit::default() });
         return;
     };
     for (index, item) in items.iter().enumerate() {
@@ -177,23 +196,19 @@ fn no_table(path: &[String]) -> Misfit {
     } else {
         format!("begin it with `[{name}]`")
     };
-    Misfit { path: path.to_vec(), what: "must be a table".to_owned(), help, meant: None }
+    Misfit { path: path.to_vec(), what: "must be a table".to_owned(), help, ..Misfit::default() }
 }
 
 fn unknown_key(key: &str, keys: &BTreeMap<String, Known>, parent: &[String]) -> Misfit {
     let mut path = parent.to_vec();
     path.push(key.to_owned());
-    let alias = ALIASES.iter().find(|(other, ours)| *other == key && keys.contains_key(*ours));
-    let meant = alias
-        .map(|(_, ours)| *ours)
-        .or_else(|| closest(key, keys.keys().map(String::as_str)))
-        .map(str::to_owned);
+    let meant = among(key, keys.keys().map(String::as_str)).map(str::to_owned);
     let help = match &meant {
         Some(name) => format!("did you mean `{name}`?"),
         None if parent.is_empty() && ["base", "sweep"].contains(&key) => {
             "a file with `base` and `[sweep]` is run by `ddprun sweep`".to_owned()
         }
-        None => elsewhere(key).unwrap_or_else(|| {
+        None => elsewhere(key, parent).unwrap_or_else(|| {
             let names = any_of(keys.keys().map(String::as_str));
             match parent {
                 [] => format!("the file may hold {names}"),
@@ -201,21 +216,27 @@ fn unknown_key(key: &str, keys: &BTreeMap<String, Known>, parent: &[String]) -> 
             }
         }),
     };
-    Misfit { path, what: "is not a key of an experiment".to_owned(), help, meant }
+    let what = "is not a key of an experiment".to_owned();
+    Misfit { path, what, help, meant, has_name: false }
 }
 
-/// Where else a key of this name, or nearly this name, lives.
-fn elsewhere(key: &str) -> Option<String> {
-    let all = keys::all();
-    let last = |dotted: &str| dotted.rsplit('.').next().unwrap_or(dotted).to_owned();
-    let ours = ALIASES.iter().find(|(other, _)| *other == key).map_or(key, |(_, ours)| ours);
-    let exact: Vec<&str> =
-        all.iter().map(String::as_str).filter(|dotted| last(dotted) == ours).collect();
-    if !exact.is_empty() {
-        return Some(format!("did you mean {}?", any_of(exact)));
+/// Where else a key of this name, or nearly this name, is found; what an entry of a list lacks is nowhere else.
+fn elsewhere(key: &str, parent: &[String]) -> Option<String> {
+    let is_entry = parent.iter().any(|part| part.parse::<usize>().is_ok());
+    let found = if is_entry { Vec::new() } else { anywhere(key) };
+    let names = any_of(found.iter().map(String::as_str));
+    (!found.is_empty()).then(|| format!("did you mean {names}?"))
+}
+
+/// A layer is told what its own kind takes.
+fn in_layer(misfit: Misfit, layer: &Dict) -> Misfit {
+    match layer.get("name").and_then(Value::as_str) {
+        Some(kind)
+            if misfit.meant.is_none()
+                && misfit.path.get(1).is_some_and(|list| list == "layers") =>
+        {
+            Misfit { help: of_layer(kind), ..misfit }
+        }
+        _ => misfit,
     }
-    let names: Vec<String> = all.iter().map(|dotted| last(dotted)).collect();
-    let near = closest(key, names.iter().map(String::as_str))?;
-    let whole = all.iter().find(|dotted| last(dotted) == near)?;
-    Some(format!("did you mean `{whole}`?"))
 }

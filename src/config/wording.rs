@@ -4,17 +4,23 @@ use figment::error::{Actual, Kind};
 
 use crate::config::suggest::{any_of, closest};
 
-/// What is wrong and, where something helps, what to do.
-pub(crate) fn describe(kind: &Kind, allowed: &[&str]) -> (String, Option<String>) {
+/// What is wrong and, where something helps, what to do. `allowed` are the words that the key takes, if it takes words only,
+/// and `bounds` are the least and the most that it may be, if it is a whole number.
+pub(crate) fn describe(
+    kind: &Kind,
+    allowed: &[&str],
+    bounds: Option<(u64, u64)>,
+) -> (String, Option<String>) {
+    let wanted = |expected| wanted(expected, bounds);
     match kind {
         Kind::UnknownVariant(written, names) => not_one_of(written, names),
         Kind::InvalidType(actual, _) if !allowed.is_empty() => {
             (format!("must be {}, not {}", any_of(allowed.iter().copied()), found(actual)), None)
         }
-        Kind::InvalidType(actual, expected) | Kind::InvalidValue(actual, expected) => (
-            format!("must be {}, not {}", wanted(expected), found(actual)),
-            unquote(actual, expected),
-        ),
+        Kind::InvalidType(actual, expected) | Kind::InvalidValue(actual, expected) => {
+            let wanted = out_of_range(actual, expected, bounds).unwrap_or_else(|| wanted(expected));
+            (format!("must be {wanted}, not {}", found(actual)), unquote(actual, expected))
+        }
         Kind::InvalidLength(length, expected) => {
             (format!("must be {}, not a list of {length}", wanted(expected)), None)
         }
@@ -31,11 +37,24 @@ fn not_one_of(written: &str, names: &[&str]) -> (String, Option<String>) {
     (what, meant.map(|name| format!("did you mean `{name}`?")))
 }
 
+/// serde's names of the numbers from 0.
+const COUNTS: [&str; 5] = ["u8", "u16", "u32", "u64", "usize"];
+
+/// What a whole number must be that its type cannot hold.
+fn out_of_range(actual: &Actual, expected: &str, bounds: Option<(u64, u64)>) -> Option<String> {
+    let is_whole = COUNTS.contains(&expected) || expected.ends_with("a whole number");
+    let (least, most) = bounds.unwrap_or((0, u32::MAX.into()));
+    match *actual {
+        Actual::Signed(number) if is_whole && number < 0 => Some(format!("at least {least}")),
+        Actual::Signed(_) | Actual::Unsigned(_) if is_whole => Some(format!("at most {most}")),
+        _ => None,
+    }
+}
+
 /// serde's expectation in words.
-fn wanted(expected: &str) -> &str {
-    match expected {
-        "u8" | "u16" | "u32" => "a whole number from 0 to 4294967295",
-        "u64" | "usize" => "a whole number of at least 0",
+fn wanted(expected: &str, bounds: Option<(u64, u64)>) -> String {
+    let words = match expected {
+        count if COUNTS.contains(&count) => "a whole number",
         "i32" | "i64" => "a whole number",
         "f32" | "f64" => "a number",
         "a boolean" => "`true` or `false`",
@@ -45,6 +64,12 @@ fn wanted(expected: &str) -> &str {
         "a map" => "a table",
         table if table.starts_with("struct ") => "a table",
         own => own,
+    };
+    match bounds {
+        Some((least, _)) if words.ends_with("a whole number") => {
+            format!("{words} of at least {least}")
+        }
+        _ => words.to_owned(),
     }
 }
 
@@ -64,7 +89,7 @@ fn found(actual: &Actual) -> String {
 /// A number or truth value in quotes needs them taken away.
 fn unquote(actual: &Actual, expected: &str) -> Option<String> {
     let Actual::Str(text) = actual else { return None };
-    let plain = match wanted(expected) {
+    let plain = match wanted(expected, None).as_str() {
         "`true` or `false`" => text.parse::<bool>().is_ok(),
         wanted if wanted.contains("number") => text.parse::<f64>().is_ok(),
         _ => false,

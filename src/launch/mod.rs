@@ -51,5 +51,6 @@ pub use phase::Phase;
 pub use rank::env as rank_env;
 pub use rank::env::Role;
 pub use rank::link::Link;
+pub use rank::inherit::hide_backtraces_of_errors;
 pub use rank::threads::limit_threads;
 pub(crate) use signals::Signals;

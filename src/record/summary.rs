@@ -45,8 +45,11 @@ fn ending(finished: &Finished) -> String {
         Reason::Stopped => "stopped by request (state saved)",
         Reason::Abandoned => "stopped by request (state not saved)",
     };
-    let (time, rate) = (duration(finished.seconds), rate(finished.samples_per_second));
-    format!("{why} after step {} in {time}, {rate}", finished.step)
+    // A run that was over when it was started again trained on nothing.
+    let rate = (finished.samples_per_second > 0.0)
+        .then(|| format!(", {}", rate(finished.samples_per_second)))
+        .unwrap_or_default();
+    format!("{why} after step {} in {}{rate}", finished.step, duration(finished.seconds))
 }
 
 /// Each phase's share of `seconds` in percent, on two lines. What no phase claims is `other`: start, logging, waiting.
@@ -87,6 +90,12 @@ mod tests {
         best     checkpoints/shapes/r/best
         history  logs/shapes/r/training_history.json
         ");
+    }
+
+    #[test]
+    fn a_run_that_was_over_has_no_speed() {
+        let finished = Finished { samples_per_second: 0.0, ..examples::finished() };
+        assert_eq!(ending(&finished), "completed after step 50 in 2m 31s");
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! What the tests of this room search for.
 
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
 use crate::config::schema::Mode;
 use crate::config::sweep::{Method, Pruner, Search};
+use crate::sweep::journal::Subject;
 use crate::sweep::trial::{Length, Report, State, Trial};
 
 /// A search without parameters.
@@ -17,6 +22,19 @@ pub(crate) fn search(method: Method) -> Search {
         pruner: Pruner::None,
         lr_range: None,
         devices_per_trial: 1,
+    }
+}
+
+/// Four trials for the highest accuracy.
+pub(crate) fn subject() -> Subject {
+    Subject {
+        name: "s".into(),
+        base: "b.toml".into(),
+        metric: "val/accuracy".into(),
+        goal: Mode::Max,
+        trials: 4,
+        search: json!({}),
+        experiment: BTreeMap::new(),
     }
 }
 

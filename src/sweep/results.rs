@@ -165,23 +165,8 @@ pub fn summary(subject: &Subject, trials: &[Trial]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::config::schema::Mode;
-    use crate::sweep::examples::trial;
-
-    fn subject() -> Subject {
-        Subject {
-            name: "s".into(),
-            base: "b.toml".into(),
-            metric: "val/accuracy".into(),
-            goal: Mode::Max,
-            trials: 4,
-            search: json!({}),
-            experiment: BTreeMap::new(),
-        }
-    }
+    use crate::sweep::examples::{subject, trial};
 
     fn trials() -> Vec<Trial> {
         let with = |mut trial: Trial, values: Value| {

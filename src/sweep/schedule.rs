@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::checkpoint;
 use crate::config::sweep::{Method, Pruner, Values, change_of};
 use crate::failpoint;
 use crate::files::{self, RunLock};
 use crate::launch::Signals;
+use crate::plan::RunFolders;
 use crate::sweep::draw::{self, BaseValues};
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
@@ -386,7 +388,7 @@ impl<'a> Session<'a> {
         let number = trial.number;
         let (began, running) = (Instant::now(), job.clone());
         self.running.push(Running { number, job: running, tail, seen: 0, is_cut: false, began });
-        self.view.started(trial, resume);
+        self.view.started(trial, begins(resume, &self.order.folders(number)));
         if resume {
             // What it reported before it was interrupted may say all already.
             self.listen(journal)?;
@@ -532,6 +534,16 @@ impl<'a> Session<'a> {
 pub(crate) fn shown(values: &Values) -> String {
     let words: Vec<String> = values.iter().map(|(key, value)| change_of(key, value)).collect();
     words.join(" ")
+}
+
+/// How a trial begins, in words: one that was interrupted may have lost its checkpoints, or had none yet.
+fn begins(resume: bool, folders: &RunFolders) -> &'static str {
+    let has_checkpoint = || checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty());
+    match resume {
+        false => "started",
+        true if has_checkpoint() => "resumed",
+        true => "begins again at its first step, because it has no checkpoint",
+    }
 }
 
 #[cfg(test)]

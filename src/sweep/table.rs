@@ -91,25 +91,10 @@ fn align(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
-    use crate::config::schema::Mode;
-    use crate::sweep::examples::{of_batch, trial};
-
-    fn subject() -> Subject {
-        Subject {
-            name: "s".into(),
-            base: "b.toml".into(),
-            metric: "val/accuracy".into(),
-            goal: Mode::Max,
-            trials: 4,
-            search: json!({}),
-            experiment: BTreeMap::new(),
-        }
-    }
+    use crate::sweep::examples::{of_batch, subject, trial};
 
     fn with(mut trial: Trial, values: &Value) -> Trial {
         trial.values = values.as_object().unwrap().clone().into_iter().collect();

@@ -83,10 +83,10 @@ impl View {
         self.update(trials);
     }
 
-    pub(crate) fn started(&mut self, trial: &Trial, resumed: bool) {
-        let word = if resumed { "resumed" } else { "started" };
+    /// A trial runs; `how` it begins: "started", "resumed" ...
+    pub(crate) fn started(&mut self, trial: &Trial, how: &str) {
         let values = values_of(trial);
-        self.say(&format!("trial {} {word}: {values}", trial.number));
+        self.say(&format!("trial {} {how}: {values}", trial.number));
         let bar = self.bars.insert_before(&self.sum, bar(TRIAL, trial.length.total_steps));
         bar.set_prefix(format!("trial {:>4}", trial.number));
         bar.set_message(values);

@@ -124,13 +124,8 @@ fn live(
         // The others wait for us: they shall hear at once, not at their deadline.
         run.collective.abort(&error.to_string());
     })?;
-    let missed = run.missed_expectations().filter(|_| matches!(ending, Ending::Done(_)));
-    if let Some(missed) = &missed {
-        let message = format!("the run missed what `[expect]` asks for: {missed}");
-        run.record(&Event::Warned { message })?;
-    }
     Ok(match ending {
-        Ending::Done(_) if missed.is_some() => exit::EXPECTATION,
+        Ending::Done(_) if run.missed_expectations().is_some() => exit::EXPECTATION,
         Ending::Done(_) => 0,
         Ending::Left(StopRequest::Resize) => RESIZED,
         Ending::Left(StopRequest::Unwatched | StopRequest::Stop) => exit::PREEMPTED,

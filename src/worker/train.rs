@@ -327,6 +327,10 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     run.collective.barrier().map_err(crate::engine::Error::from)?;
     if matches!(ending, Ending::Done(_)) {
         test(run)?;
+        if let Some(missed) = run.missed_expectations() {
+            let message = format!("the run missed what `[expect]` asks for: {missed}");
+            run.record(&Event::Warned { message })?;
+        }
     }
     let reason = match ending {
         Ending::Done(reason) => reason,

@@ -350,7 +350,7 @@ fn refuses(lab: &Lab, args: &[&str]) -> Ended {
 #[test]
 fn a_sweep_that_makes_no_sense_is_refused_with_a_caret() {
     let lab = lab(BASE, &GRID.replace("optimizer.lr", "optimizer.lrr"));
-    refuses(&lab, &["sweep", "tune.toml"]).says(&["tune.toml:8:", "did you mean `lr`?"]);
+    refuses(&lab, &["sweep", "tune.toml"]).says(&["tune.toml:8:", "did you mean `optimizer.lr`?"]);
     refuses(&lab, &["sweep", "small.toml"]).says(&["is empty: there is nothing to try"]);
     refuses(&lab, &["sweep", "small.toml", "train.batch_size=choice(4,3)"])
         .says(&["trial 2 (train.batch_size=3)", "do: "]);

@@ -9,6 +9,7 @@ mod ranges;
 mod together;
 
 pub use names::METRICS;
+pub(crate) use ranges::bounds;
 
 use std::collections::BTreeSet;
 

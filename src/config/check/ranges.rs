@@ -187,6 +187,11 @@ const WHOLES: &[Whole] = &[
     ("logging.every", |e| count(e.logging.every), 1, MOST_STEPS),
 ];
 
+/// The least and the most that the whole number `key` may be.
+pub(crate) fn bounds(key: &str) -> Option<(u64, u64)> {
+    WHOLES.iter().find(|(name, ..)| *name == key).map(|&(_, _, low, high)| (low, high))
+}
+
 fn given(value: Auto<u32>) -> Option<u64> {
     value.given().map(u64::from)
 }

@@ -147,11 +147,11 @@ fn a_parameter_that_is_no_key_of_an_experiment_is_refused_with_the_right_name() 
         &file("", "\"optimizer.lrr\" = [0.1]"),
         &[],
         6,
-        &["`optimizer.lrr`", "did you mean `lr`?"],
+        &["`optimizer.lrr`", "did you mean `optimizer.lr`?"],
     );
     refused(&file("", "\"optimizer\" = [0.1]"), &[], 6, &["is a table"]);
     refused(&file("", "\"distributed.devices\" = [1, 2]"), &[], 6, &["`sweep.devices_per_trial`"]);
-    refused(BASE, &["optimizer.lrr=0.1,0.2"], 0, &["did you mean `lr`?"]);
+    refused(BASE, &["optimizer.lrr=0.1,0.2"], 0, &["did you mean `optimizer.lr`?"]);
 }
 
 #[test]

@@ -55,6 +55,12 @@ pub(in crate::launch) fn take(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Keeps stack frames out of the messages of errors, which `RUST_BACKTRACE` would put there; a panic still has them in the log
+/// of its rank. To be called first, as [`set_if_absent`].
+pub fn hide_backtraces_of_errors() {
+    set_if_absent("RUST_LIB_BACKTRACE", "0");
+}
+
 /// Sets a variable of this process's environment, unless it is set or the process has other threads.
 pub(in crate::launch) fn set_if_absent(name: &str, value: &str) {
     let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);

@@ -1,0 +1,151 @@
+//! A command line that is none: what was probably meant.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
+
+use crate::cli::Refusal;
+use crate::cli::args::{Args, Run};
+use crate::config::{closest, key_of_flag};
+use crate::worker::exit;
+
+/// Verbs of other programs, and what does it here.
+const OTHER_VERBS: [(&[&str], &str); 8] = [
+    (&["train", "run", "fit", "start"], "`ddprun EXPERIMENT.toml` trains"),
+    (
+        &["list", "ls", "runs", "ps", "status", "history"],
+        "`ddprun report` shows the newest run; the runs are the folders `logs/<name>/<time>-<id>`",
+    ),
+    (
+        &["predict", "infer", "inference"],
+        "`ddprun eval` evaluates a run, `ddprun sample` generates text or actions with it",
+    ),
+    (&["evaluate", "test", "validate"], "`ddprun eval` evaluates a run"),
+    (&["generate"], "`ddprun sample` generates text or actions with a run"),
+    (&["continue", "restart"], "`ddprun resume` continues a run"),
+    (&["tune", "search", "hpo"], "`ddprun sweep` runs a hyperparameter sweep"),
+    (&["init", "new", "config", "keys"], "`ddprun schema` prints every key of an experiment file"),
+];
+
+/// Refuses an experiment that is no file, but a word where a verb would be.
+pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
+    let missing = run.experiment.as_deref().filter(|path| !path.exists()).and_then(Path::to_str);
+    let Some(word) = missing.filter(|word| !word.contains(['.', '/', '='])) else { return Ok(()) };
+    let page = format!(
+        "error: `{word}` is neither a file nor a command\n  do: {}",
+        instead_of(word, &run.changes)
+    );
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+fn instead_of(word: &str, rest: &[String]) -> String {
+    let command = Args::command();
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let checkpoint = command.find_subcommand("checkpoint");
+    let is_of_checkpoints = checkpoint.is_some_and(|verb| verb.find_subcommand(word).is_some());
+    let other = OTHER_VERBS.iter().find(|(words, _)| words.contains(&word));
+    match (other, rest) {
+        (Some((["train", ..], _)), [experiment, ..]) if Path::new(experiment).exists() => {
+            format!("did you mean `ddprun {}`?", rest.join(" "))
+        }
+        (Some((_, does)), _) => (*does).to_owned(),
+        (None, _) if is_of_checkpoints => format!("did you mean `ddprun checkpoint {word}`?"),
+        (None, _) => match closest(word, verbs.map(Command::get_name)) {
+            Some(verb) => format!("did you mean `ddprun {verb}`?"),
+            None => "`ddprun --help` lists the commands; an experiment is a TOML file".to_owned(),
+        },
+    }
+}
+
+/// The key that was meant by a flag that is none: `--epochs 3` is `train.epochs=3`.
+pub(crate) fn refuse_unknown_flag(error: &clap::Error, line: &[OsString]) -> Option<Refusal> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_known = error.kind() != ErrorKind::UnknownArgument
+        || error.get(ContextKind::SuggestedArg).is_some();
+    if is_known || !takes_changes(line) {
+        return None;
+    }
+    let key = key_of_flag(flag.trim_start_matches('-'))?;
+    let change = format!("{key}={}", value_of(flag, line).unwrap_or("..."));
+    let page = format!(
+        "error: `{flag}` is no flag; keys are written without dashes\n  do: write `{change}`"
+    );
+    Some(Refusal::new(exit::REFUSED, page))
+}
+
+/// Whether the verb of this command line takes `key=value`.
+fn takes_changes(line: &[OsString]) -> bool {
+    let command = Args::command();
+    let verb = line.get(1).and_then(|verb| command.find_subcommand(verb));
+    let is_change = |name: &clap::builder::Str| name.contains("KEY=VALUE");
+    verb.unwrap_or(&command)
+        .get_positionals()
+        .any(|word| word.get_value_names().unwrap_or_default().iter().any(is_change))
+}
+
+/// What follows `flag`: `--epochs=3`, `--epochs 3`.
+fn value_of<'a>(flag: &str, line: &'a [OsString]) -> Option<&'a str> {
+    let words: Vec<&str> = line.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let at = words.iter().position(|word| word.split('=').next() == Some(flag))?;
+    match words[at].split_once('=') {
+        Some((_, value)) => Some(value),
+        None => {
+            words.get(at + 1).copied().filter(|next| !next.starts_with('-') && !next.contains('='))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn hint(line: &str) -> Option<String> {
+        let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let refusal = match Args::try_parse_from(&line) {
+            Ok(args) => refuse_unknown_verb(&args.run).err(),
+            Err(error) => refuse_unknown_flag(&error, &line),
+        };
+        refusal.map(|refusal| refusal.page.lines().last().unwrap_or_default().to_owned())
+    }
+
+    #[track_caller]
+    fn check(line: &str, expected: &str) {
+        assert_eq!(hint(line).as_deref(), Some(format!("  do: {expected}").as_str()), "{line}");
+    }
+
+    #[test]
+    fn a_verb_of_another_program_is_told_ours() {
+        check("ddprun train", "`ddprun EXPERIMENT.toml` trains");
+        let file = "experiments/quickstart.toml";
+        check(
+            &format!("ddprun train {file} train.epochs=3"),
+            &format!("did you mean `ddprun {file} train.epochs=3`?"),
+        );
+        check("ddprun ls", OTHER_VERBS[1].1);
+        check("ddprun list", OTHER_VERBS[1].1);
+        check("ddprun predict", OTHER_VERBS[2].1);
+        check("ddprun evaluate x", OTHER_VERBS[3].1);
+        check("ddprun export", "did you mean `ddprun checkpoint export`?");
+        check("ddprun pln", "did you mean `ddprun plan`?");
+        check("ddprun banana", "`ddprun --help` lists the commands; an experiment is a TOML file");
+        assert_eq!(hint("ddprun nosuch.toml"), None);
+        assert_eq!(hint("ddprun src"), None);
+    }
+
+    #[test]
+    fn a_flag_of_another_program_is_told_its_key() {
+        check("ddprun x.toml --epochs 3", "write `train.epochs=3`");
+        check("ddprun x.toml --lr=0.1", "write `optimizer.lr=0.1`");
+        check("ddprun plan x.toml --batch-size 3", "write `train.batch_size=3`");
+        check("ddprun resume --batch_size=3", "write `train.batch_size=3`");
+        check("ddprun x.toml --optimizer.lr 3", "write `optimizer.lr=3`");
+        check("ddprun x.toml --epochs", "write `train.epochs=...`");
+        check("ddprun --gpus 2 x.toml", "write `distributed.devices=2`");
+        assert_eq!(hint("ddprun x.toml --zzzzzz"), None);
+        assert_eq!(hint("ddprun report --epochs 3"), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! What a user wrote for a key -> the key that was meant.
+
+use figment::value::Value;
+
+use crate::config::keys::{self, KNOWN, Known, dotted};
+use crate::config::kinds::LAYER;
+use crate::config::spans::Path;
+use crate::config::suggest::{any_of, closest};
+
+/// Words of other programs -> ours.
+const ALIASES: [(&str, &str); 12] = [
+    ("learning_rate", "lr"),
+    ("wd", "weight_decay"),
+    ("bs", "batch_size"),
+    ("kind", "name"),
+    ("type", "name"),
+    ("num_epochs", "epochs"),
+    ("max_epochs", "epochs"),
+    ("max_steps", "steps"),
+    ("num_gpus", "devices"),
+    ("gpus", "devices"),
+    ("workers", "num_workers"),
+    ("accumulate_grad_batches", "gradient_accumulation_steps"),
+];
+
+fn alias(word: &str) -> Option<&'static str> {
+    ALIASES.iter().find(|(other, _)| *other == word).map(|&(_, ours)| ours)
+}
+
+/// The one of `names` that `word` stands for, if one is near enough.
+pub(crate) fn among<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let names: Vec<&str> = names.collect();
+    let ours = alias(word).and_then(|ours| names.iter().find(|name| **name == ours).copied());
+    ours.or_else(|| closest(word, names.iter().copied()))
+}
+
+/// Dotted names of the keys called `word`, or nearly so, whatever table they are in.
+pub(crate) fn anywhere(word: &str) -> Vec<String> {
+    let last = |dotted: &str| dotted.rsplit('.').next().unwrap_or(dotted).to_owned();
+    let all = keys::all();
+    let called = |word: &str| -> Vec<String> {
+        all.iter().filter(|dotted| last(dotted) == word).cloned().collect()
+    };
+    let exact = called(alias(word).unwrap_or(word));
+    if !exact.is_empty() {
+        return exact;
+    }
+    let names: Vec<String> = all.iter().map(|dotted| last(dotted)).collect();
+    closest(word, names.iter().map(String::as_str)).map(called).unwrap_or_default()
+}
+
+/// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is `train.batch_size`.
+pub(crate) fn of_flag(word: &str) -> Option<String> {
+    let word = word.replace('-', "_");
+    if word.contains('.') {
+        return whole(&word.split('.').map(str::to_owned).collect::<Path>());
+    }
+    let mut found = anywhere(&word);
+    let first = found.iter().position(|key| key.starts_with("train."));
+    let is_in_list =
+        |key: &str| ["model.layers.", "data.transforms."].iter().any(|list| key.starts_with(list));
+    match (first, found.len()) {
+        (Some(first), _) => Some(found.swap_remove(first)),
+        (None, 1) => found.pop().filter(|key| !is_in_list(key)),
+        (None, _) => None,
+    }
+}
+
+/// The whole key that was meant by `path`: `trian.epohcs` is `train.epochs`; `None` where a part is like no key there.
+pub(crate) fn whole(path: &[String]) -> Option<String> {
+    let mut known = &*KNOWN;
+    let mut right = Path::new();
+    for part in path {
+        let name = match known {
+            Known::Table(keys) => {
+                let name = among(part, keys.keys().map(String::as_str))?;
+                known = keys.get(name)?;
+                name
+            }
+            Known::Each(inner) => {
+                known = inner;
+                part
+            }
+            Known::Leaf | Known::List(_) | Known::Nested | Known::Anything => return None,
+        };
+        right.push(name.to_owned());
+    }
+    matches!(known, Known::Leaf).then(|| dotted(&right))
+}
+
+/// `path`, and further into `value` as long as there is one way: what an override names.
+pub(crate) fn only_leaf(path: &[String], mut value: Option<&Value>) -> Path {
+    let mut path = path.to_vec();
+    while let Some(Value::Dict(_, dict)) = value
+        && let (Some((key, inner)), 1) = (dict.iter().next(), dict.len())
+    {
+        path.push(key.clone());
+        value = Some(inner);
+    }
+    path
+}
+
+/// What a layer of this kind takes.
+pub(crate) fn of_layer(kind: &str) -> String {
+    let keys = LAYER.iter().filter(|(_, kinds)| kinds.contains(&kind)).map(|&(key, _)| key);
+    match (any_of(keys), kind) {
+        (none, "batch_norm") if none.is_empty() => {
+            "`batch_norm` takes no keys; its momentum is 0.1 and its eps 1e-5, PyTorch's defaults"
+                .to_owned()
+        }
+        (none, _) if none.is_empty() => format!("`{kind}` takes no keys"),
+        (keys, _) => format!("`{kind}` takes {keys}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_of_another_program_is_the_key_of_that_name() {
+        let check =
+            |word: &str, key: Option<&str>| assert_eq!(of_flag(word).as_deref(), key, "{word}");
+        check("epochs", Some("train.epochs"));
+        check("lr", Some("optimizer.lr"));
+        check("learning-rate", Some("optimizer.lr"));
+        check("batch-size", Some("train.batch_size"));
+        check("batch_size", Some("train.batch_size"));
+        check("weight-decay", Some("optimizer.weight_decay"));
+        check("gpus", Some("distributed.devices"));
+        check("optimizer.lr", Some("optimizer.lr"));
+        check("optimiser.lr", Some("optimizer.lr"));
+        check("epoch", Some("train.epochs"));
+        check("seed", Some("experiment.seed"));
+        check("zzzzzzzz", None);
+        check("causal", None);
+    }
+
+    #[test]
+    fn each_part_of_a_key_may_be_misspelt() {
+        let check = |written: &str, key: Option<&str>| {
+            let path: Path = written.split('.').map(str::to_owned).collect();
+            assert_eq!(whole(&path).as_deref(), key, "{written}");
+        };
+        check("trian.epohcs", Some("train.epochs"));
+        check("optimizer.learning_rate", Some("optimizer.lr"));
+        check("trian", None);
+        check("trian.banana", None);
+    }
+
+    #[test]
+    fn a_layer_is_told_the_keys_of_its_kind() {
+        assert_eq!(of_layer("dropout"), "`dropout` takes `p`");
+        assert_eq!(of_layer("relu"), "`relu` takes no keys");
+        assert!(of_layer("batch_norm").contains("momentum is 0.1"));
+    }
+}
