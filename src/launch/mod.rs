@@ -50,7 +50,7 @@ pub use parent::verdict::Ended;
 pub use phase::Phase;
 pub use rank::env as rank_env;
 pub use rank::env::Role;
-pub use rank::link::Link;
 pub use rank::inherit::hide_backtraces_of_errors;
+pub use rank::link::Link;
 pub use rank::threads::limit_threads;
 pub(crate) use signals::Signals;
