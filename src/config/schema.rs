@@ -1,7 +1,7 @@
 //! The experiment file, schema 1, as plain data: what was asked, before anything is decided.
 //!
 //! Every key stands in `defaults.toml` with its meaning and default; rules between keys live in
-//! `check.rs`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
+//! `check`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
 
 mod data;
 mod layers;

@@ -401,7 +401,7 @@ fn sections(page: &Path) -> impl Iterator<Item = String> {
     headings.into_iter()
 }
 
-/// `## Where to go on` -> `where-to-go-on`
+/// `## Where to go next` -> `where-to-go-next`
 fn anchor(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
     words.chars().filter(|letter| letter.is_alphanumeric() || "-_".contains(*letter)).collect()
@@ -440,6 +440,40 @@ fn every_path_of_the_code_that_a_page_names_exists() {
         }
     }
     assert!(n_paths > 50, "{n_paths}");
+}
+
+/// The prose of a page: its lines outside fenced blocks, with links as their words.
+fn prose(page: &str) -> Vec<String> {
+    let mut is_open = false;
+    let mut found = Vec::new();
+    for line in page.lines() {
+        let is_fence = line.starts_with("```");
+        is_open ^= is_fence;
+        if !is_open && !is_fence {
+            found.push(line.split("](").enumerate().fold(String::new(), |text, (index, part)| {
+                let words = if index == 0 {
+                    part
+                } else {
+                    part.split_once(')').map_or("", |(_, rest)| rest)
+                };
+                text + words
+            }));
+        }
+    }
+    found
+}
+
+#[test]
+fn pages_have_short_cells_and_short_paragraphs() {
+    let n_words = |text: &str| text.split_whitespace().count();
+    for page in pages() {
+        for line in prose(&read(&page)) {
+            let cells =
+                line.strip_prefix('|').map(|row| row.split('|').map(n_words).max().unwrap());
+            let (words, limit) = cells.map_or((n_words(&line), 80), |words| (words, 15));
+            assert!(words < limit, "{page}: {words} words in `{line}`");
+        }
+    }
 }
 
 /// All Rust sources below these folders, in one text.
