@@ -421,9 +421,18 @@ fn every_page_is_in_the_index() {
 fn named_paths(page: &str) -> impl Iterator<Item = &str> {
     page.split('`').skip(1).step_by(2).filter(|words| {
         let is_path = words.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-        let is_ours = ["src/", "tests/", "benches/", "examples/", "experiments/", "docs/", "fuzz/"]
-            .iter()
-            .any(|folder| words.starts_with(folder));
+        let is_ours = [
+            "src/",
+            "crates/",
+            "tests/",
+            "benches/",
+            "examples/",
+            "experiments/",
+            "docs/",
+            "fuzz/",
+        ]
+        .iter()
+        .any(|folder| words.starts_with(folder));
         is_path && (is_ours || words.contains('/') && words.ends_with(".rs"))
     })
 }
