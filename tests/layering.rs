@@ -126,6 +126,17 @@ fn a_module_uses_only_modules_declared_above_it() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// What it needs of the world comes in as `Facts`.
+#[test]
+fn plan_looks_at_nothing_but_its_arguments() {
+    let world = ["std::fs", "std::net", "std::env", "std::process", "Instant::now", "SystemTime"];
+    let is_plan = |path: &Path| path.components().any(|part| part.as_os_str() == "plan");
+    for (path, text) in all_sources().filter(|(path, _)| is_plan(path)) {
+        let found = world.iter().find(|word| text.lines().any(|line| code(line).contains(*word)));
+        assert!(found.is_none(), "{} uses {}", path.display(), found.unwrap());
+    }
+}
+
 #[test]
 fn nothing_is_left_to_do() {
     let forbidden = ["TODO", "FIXME", "todo!", "dbg!"];
