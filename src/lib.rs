@@ -10,10 +10,7 @@
 pub use train_numbers::{rng, units};
 pub mod memory;
 #[cfg(test)]
-use train_numbers::mutated;
-#[cfg(test)]
-#[path = "../tests/support/skipped.rs"]
-mod skipped;
+use test_support::{mutated, skipped};
 mod failpoint;
 #[cfg(feature = "cuda")]
 use candle_train::cuda_libraries;

@@ -6,8 +6,6 @@
 
 #[path = "support/golden.rs"]
 mod golden;
-#[path = "support/skipped.rs"]
-mod skipped;
 #[path = "support/steps.rs"]
 mod steps;
 
@@ -26,8 +24,8 @@ use ddprun::plan::{
 use ddprun::rng::{Key, Purpose};
 use golden::{Collected, check_sum, fill, filled, model_plan, near, near_summary, number};
 use serde_json::Value;
-use skipped::skipped;
 use steps::{Gradients, Steps};
+use test_support::skipped::skipped;
 
 const ALPHA: f64 = 0.35;
 

@@ -1,10 +1,21 @@
-//! Update rules, schedules and clipping against values recorded with PyTorch (`golden/optim.py`).
+//! Update rules, schedules and clipping against values recorded with PyTorch (`golden/optim.py`), and the GPU's update
+//! against the CPU's.
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
+
+#[expect(dead_code, reason = "the update needs few kinds of arguments")]
+#[path = "../crates/candle-train/tests/kernels/emulator.rs"]
+mod emulator;
+#[path = "reference_optim/kernel.rs"]
+mod kernel;
+#[path = "../crates/candle-train/tests/kernels/numbers.rs"]
+mod numbers;
 
 use ddprun::optim::{Moments, Part, Plateau, Schedule, Update, clip_coefficient};
 use ddprun::plan::{Mode, OptimizerPlan, ScalingRule, SchedulePlan, ScheduleRule, UpdateRule};
 use ddprun::units::GlobalBatchSize;
+use numbers::{agree, values};
 use serde_json::Value;
+use test_support::skipped;
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("golden/optim.json")).unwrap()

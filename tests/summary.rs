@@ -1,9 +1,7 @@
 //! The last words of `cargo test`: what its tests left out on this machine, and why. Nothing to test by itself.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test binary, which prints a list")]
 
-#[expect(dead_code, reason = "it reads notes, and makes none")]
-#[path = "support/skipped.rs"]
-mod skipped;
+use test_support::skipped;
 
 fn main() {
     let folder = skipped::notes();

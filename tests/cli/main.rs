@@ -42,5 +42,5 @@ mod sweeps;
 mod tensorboard;
 mod watched;
 mod weights;
-#[path = "../support/skipped.rs"]
-mod skipped;
+
+use test_support::skipped;

@@ -1,5 +1,4 @@
-//! Operations and layers with which [Candle](https://docs.rs/candle-core) trains: gradients that are right, fast on the CPU,
-//! and on NVIDIA's GPUs with the feature `cuda`.
+#![doc = include_str!("../README.md")]
 
 pub use train_numbers::{Convolutions, Precision, RopeScaling, rng, units};
 #[cfg(feature = "cuda")]

@@ -4,9 +4,6 @@ pub mod units;
 pub mod arithmetic;
 pub mod rope;
 pub mod rng;
-#[cfg(any(test, feature = "testing"))]
-#[doc(hidden)]
-pub mod mutated;
 
 pub use arithmetic::{Convolutions, Precision};
 pub use rope::RopeScaling;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use candle_core::Result;
-use train_numbers::mutated;
+use test_support::mutated;
 
 use crate::nn::state_dict::{Strict, load_state_dict, save_state_dict};
 use crate::nn::{Builder, Init, Params};

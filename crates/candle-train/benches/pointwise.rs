@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_train::ops::{self, Activation, GradientSink, Place, Uses, Weight, Window};
+use candle_train::rng::{Key, Purpose};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ddprun::ops::{self, Activation, GradientSink, Place, Uses, Weight, Window};
-use ddprun::rng::{Key, Purpose};
 
 /// Gradients that nobody needs.
 struct Ignored;

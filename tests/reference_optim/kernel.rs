@@ -1,3 +1,5 @@
+//! The GPU's kernel of the update, compiled as C++, against the CPU's update.
+
 use ddprun::optim::{Moments, Part, Preparation, Update, sum_of_squares};
 use ddprun::plan::{OptimizerPlan, ScalingRule, UpdateRule};
 use ddprun::units::GlobalBatchSize;

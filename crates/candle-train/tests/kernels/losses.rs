@@ -1,4 +1,4 @@
-use ddprun::ops;
+use candle_train::ops;
 
 use crate::emulator::Arg::{Bytes, Count, Double, Doubles, Flag, In, Nothing, Out, Words};
 use crate::emulator::{Arg, Emulator, STRIDING, emulator, rows};

@@ -3,27 +3,19 @@
 //! What is tested is the arithmetic of each kernel, sums over blocks of threads included; not how it is launched, nor
 //! how a GPU rounds.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
-#![expect(clippy::disallowed_methods, reason = "a source that is written for the compiler")]
-#![expect(unsafe_code, reason = "kernels are called through a library's symbols")]
 
+#[expect(dead_code, reason = "structures by value are for the update of `reference_optim`")]
 mod emulator;
 mod losses;
-mod optimizer;
+mod numbers;
 mod pointwise;
 mod rows;
 mod series;
 mod shapes;
-#[path = "../support/skipped.rs"]
-mod skipped;
 
 use candle_core::{Device, Tensor, Var};
-use ddprun::rng::{Key, Purpose};
-
-/// `n` numbers around 0 that differ by `stream`.
-fn values(stream: u64, n: usize) -> Vec<f32> {
-    let mut draws = Key::new(7, Purpose::Generate, stream, 0).stream();
-    (0..n).map(|_| draws.normal() as f32).collect()
-}
+use numbers::{agree, values};
+use test_support::skipped;
 
 fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
@@ -47,15 +39,4 @@ fn reference(
     let weight = tensor(dy, y.dims());
     let gradients = (&y * weight).unwrap().sum_all().unwrap().backward().unwrap();
     (flat(&y), vars.iter().map(|var| flat(gradients.get(var).unwrap())).collect())
-}
-
-/// Whether all numbers agree to `limit` of the largest.
-#[track_caller]
-fn agree(name: &str, found: &[f32], expected: &[f32], limit: f32) {
-    assert_eq!(found.len(), expected.len(), "{name}");
-    let largest = expected.iter().fold(1e-3f32, |largest, v| largest.max(v.abs()));
-    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let same = (found - expected).abs() <= limit * largest;
-        assert!(same, "{name}: element {i} is {found}, not {expected} (largest {largest})");
-    }
 }

@@ -1,4 +1,4 @@
-use ddprun::ops::{self, Average};
+use candle_train::ops::{self, Average};
 
 use crate::emulator::Arg::{Count, Double, Doubles, Flag, In, Out, Single};
 use crate::emulator::{Emulator, STRIDING, emulator, rows};

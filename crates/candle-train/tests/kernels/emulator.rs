@@ -1,14 +1,25 @@
 //! The kernels of the GPU, compiled as C++ and run on the CPU.
+#![expect(clippy::disallowed_methods, reason = "a source that is written for the compiler")]
+#![expect(unsafe_code, reason = "kernels are called through a library's symbols")]
 
 use std::ffi::{CString, c_char, c_void};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::skipped::skipped;
 
-const FILES: [&str; 8] =
-    ["common", "elementwise", "columns", "rows", "images", "losses", "series", "optimizer"];
+/// The kernels' text, as `ops/cuda/source.rs` puts it together.
+const KERNELS: &str = concat!(
+    include_str!("../../src/ops/cuda/kernels/common.cu"),
+    include_str!("../../src/ops/cuda/kernels/elementwise.cu"),
+    include_str!("../../src/ops/cuda/kernels/columns.cu"),
+    include_str!("../../src/ops/cuda/kernels/rows.cu"),
+    include_str!("../../src/ops/cuda/kernels/images.cu"),
+    include_str!("../../src/ops/cuda/kernels/losses.cu"),
+    include_str!("../../src/ops/cuda/kernels/series.cu"),
+    include_str!("../../src/ops/cuda/kernels/optimizer.cu"),
+);
 
 /// An argument of a kernel.
 pub(crate) enum Arg<'a> {
@@ -61,17 +72,12 @@ pub(crate) fn emulator() -> Option<&'static Emulator> {
 
 fn build() -> Option<Emulator> {
     Command::new("c++").arg("--version").output().ok()?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let kernels_alone: String = FILES
-        .map(|file| read(&format!("crates/candle-train/src/ops/cuda/kernels/{file}.cu")))
-        .concat();
     let source = folder.join("kernels.cpp");
-    std::fs::write(&source, &kernels_alone).unwrap();
+    std::fs::write(&source, KERNELS).unwrap();
     let expanded =
         Command::new("c++").args(["-std=c++20", "-E", "-P"]).arg(&source).output().unwrap();
-    let mut text = read("tests/kernels/emulated.h") + &kernels_alone;
+    let mut text = include_str!("emulated.h").to_owned() + KERNELS;
     text += "
         float load(f16 value) { return (float)bits_of<_Float16>(value.bits); }
         void store(f16* place, float value) {

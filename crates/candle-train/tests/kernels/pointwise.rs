@@ -1,7 +1,7 @@
 use candle_core::Result;
 use candle_core::Tensor;
-use ddprun::ops;
-use ddprun::rng::{Key, Purpose};
+use candle_train::ops;
+use candle_train::rng::{Key, Purpose};
 use half::{bf16, f16};
 
 use crate::emulator::Arg::{Count, Flag, Halves, In, Nothing, Out, Single, Words};

@@ -1,5 +1,5 @@
-use ddprun::ops::{self, Activation, Attention};
-use ddprun::plan::Precision;
+use candle_train::Precision;
+use candle_train::ops::{self, Activation, Attention};
 
 use crate::emulator::Arg::{Count, Double, Flag, In, Nothing, Out, Single};
 use crate::emulator::{Emulator, STRIDING, columns, emulator, rows};
@@ -254,7 +254,7 @@ fn attention_between_products_is_that_of_the_cpu() {
     let Some(gpu) = emulator() else { return };
     let (b, heads, t, s, d) = (2usize, 2usize, 5usize, 5usize, 3usize);
     let w = heads * d;
-    let key = ddprun::rng::Key::new(1, ddprun::rng::Purpose::Dropout, 2, 3);
+    let key = candle_train::rng::Key::new(1, candle_train::rng::Purpose::Dropout, 2, 3);
     let [q, k, v, dy] = [1, 2, 3, 4].map(|i| values(i, b * t * w));
     let vars = [&q, &k, &v].map(|x| var(x, &[b, t, w]));
     let options = Attention { heads, causal: true, dropout: None, precision: Precision::Fp32 };

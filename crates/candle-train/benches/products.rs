@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use candle_core::{Device, Result, Tensor, Var};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ddprun::ops::{
+use candle_train::Precision;
+use candle_train::ops::{
     Attention, LinearActivation, Weight, attention_packed, linear, linear_activated,
 };
-use ddprun::plan::Precision;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 /// Rows, inputs and outputs: a perceptron's first layer, those of two transformers, and a large square.
 const SHAPES: [(usize, usize, usize); 5] =

@@ -1,6 +1,6 @@
 //! Damaged inputs for tests of everything that reads bytes which others wrote. The same seed gives the same damage.
 
-use crate::rng::{Key, Purpose};
+use train_numbers::rng::{Key, Purpose};
 
 /// Values at which parsers go wrong.
 const ODD: [u64; 10] =

@@ -1,4 +1,4 @@
-use ddprun::ops::{self, Window};
+use candle_train::ops::{self, Window};
 
 use crate::emulator::Arg::{Count, In, Nothing, Out, Words};
 use crate::emulator::{Arg, STRIDING, emulator};

@@ -2,9 +2,9 @@
 #![expect(clippy::expect_used, reason = "a benchmark may stop")]
 
 use candle_core::{DType, Device, Tensor, Var};
+use candle_train::ops::{ConvOptions, Weight, Window, conv2d};
+use candle_train::{Convolutions, Precision};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use ddprun::ops::{ConvOptions, Weight, Window, conv2d};
-use ddprun::plan::{Convolutions, Precision};
 
 /// Images, their side, channels in and out, side of the kernel, stride, groups.
 const LAYERS: [(usize, usize, usize, usize, usize, usize, usize); 13] = [
