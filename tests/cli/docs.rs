@@ -421,7 +421,7 @@ fn every_page_is_in_the_index() {
 fn named_paths(page: &str) -> impl Iterator<Item = &str> {
     page.split('`').skip(1).step_by(2).filter(|words| {
         let is_path = words.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-        let is_ours = [
+        let folders = [
             "src/",
             "crates/",
             "tests/",
@@ -430,10 +430,10 @@ fn named_paths(page: &str) -> impl Iterator<Item = &str> {
             "experiments/",
             "docs/",
             "fuzz/",
-        ]
-        .iter()
-        .any(|folder| words.starts_with(folder));
-        is_path && (is_ours || words.contains('/') && words.ends_with(".rs"))
+        ];
+        let is_ours = folders.iter().any(|folder| words.starts_with(folder));
+        let is_source = Path::new(words).extension().is_some_and(|kind| kind == "rs");
+        is_path && (is_ours || words.contains('/') && is_source)
     })
 }
 
