@@ -29,6 +29,7 @@ mod memory;
 mod network;
 mod oom;
 mod outputs;
+mod pages;
 mod pairs;
 mod policies;
 mod power_loss;

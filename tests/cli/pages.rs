@@ -1,0 +1,188 @@
+//! The pages themselves: links, paths, names and lengths.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::docs::{blocks, project, read};
+use crate::lab::children;
+
+/// All pages, as paths from the project's folder.
+fn pages() -> Vec<String> {
+    let mut found: Vec<String> = ["", "docs"]
+        .iter()
+        .flat_map(|folder| children(&project(folder)))
+        .filter(|path| path.extension().is_some_and(|kind| kind == "md"))
+        .map(|path| path.strip_prefix(project("")).unwrap().to_str().unwrap().to_owned())
+        .collect();
+    found.sort();
+    found
+}
+
+/// The README is read in five minutes, and begins with these two commands.
+#[test]
+fn the_readme_is_short_and_begins_with_two_commands() {
+    let page = read("README.md");
+    assert!(page.lines().count() <= 150);
+    let first = blocks(&page).swap_remove(0).text;
+    assert_eq!(first, "cargo run --release -- experiments/quickstart.toml\ncargo test\n");
+}
+
+#[test]
+fn every_page_links_to_files_and_sections_that_exist() {
+    for page in pages() {
+        let text = read(&page);
+        let folder = project(&page).parent().unwrap().to_owned();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { project(&page) } else { folder.join(file) };
+            assert!(target.exists(), "{page} links to `{link}`");
+            let is_there = section.is_empty() || sections(&target).any(|name| name == section);
+            assert!(is_there, "{page} links to `{link}`, which has no such section");
+        }
+    }
+}
+
+/// The names by which links reach the headings of a page.
+fn sections(page: &Path) -> impl Iterator<Item = String> {
+    let text = fs::read_to_string(page).unwrap();
+    let headings: Vec<String> =
+        text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
+    headings.into_iter()
+}
+
+/// `## Where to go next` -> `where-to-go-next`
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    words.chars().filter(|letter| letter.is_alphanumeric() || "-_".contains(*letter)).collect()
+}
+
+#[test]
+fn every_page_is_in_the_index() {
+    let index = read("docs/README.md");
+    for page in pages().iter().filter(|page| *page != "docs/README.md") {
+        let link =
+            page.strip_prefix("docs/").map_or(format!("(../{page})"), |name| format!("({name})"));
+        assert!(index.contains(&link), "docs/README.md does not link to {page}");
+    }
+}
+
+/// Paths of the code that a page names: from the project's folder, or from `src`.
+fn named_paths(page: &str) -> impl Iterator<Item = &str> {
+    page.split('`').skip(1).step_by(2).filter(|words| {
+        let is_path = words.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        let folders = [
+            "src/",
+            "crates/",
+            "tests/",
+            "benches/",
+            "examples/",
+            "experiments/",
+            "docs/",
+            "fuzz/",
+        ];
+        let is_ours = folders.iter().any(|folder| words.starts_with(folder));
+        let is_source = Path::new(words).extension().is_some_and(|kind| kind == "rs");
+        is_path && (is_ours || words.contains('/') && is_source)
+    })
+}
+
+#[test]
+fn every_path_of_the_code_that_a_page_names_exists() {
+    let mut n_paths = 0;
+    for page in pages().iter().filter(|page| *page != "CHANGELOG.md") {
+        let text = read(page);
+        for path in named_paths(&text) {
+            let is_there = project(path).exists() || project("src").join(path).exists();
+            assert!(is_there, "{page} names `{path}`");
+            n_paths += 1;
+        }
+    }
+    assert!(n_paths > 50, "{n_paths}");
+}
+
+/// The prose of a page: its lines outside fenced blocks, with links as their words.
+fn prose(page: &str) -> Vec<String> {
+    let mut is_open = false;
+    let mut found = Vec::new();
+    for line in page.lines() {
+        let is_fence = line.starts_with("```");
+        is_open ^= is_fence;
+        if !is_open && !is_fence {
+            found.push(line.split("](").enumerate().fold(String::new(), |text, (index, part)| {
+                let words = if index == 0 {
+                    part
+                } else {
+                    part.split_once(')').map_or("", |(_, rest)| rest)
+                };
+                text + words
+            }));
+        }
+    }
+    found
+}
+
+#[test]
+fn pages_have_short_cells_and_short_paragraphs() {
+    let n_words = |text: &str| text.split_whitespace().count();
+    for page in pages() {
+        for line in prose(&read(&page)) {
+            let cells =
+                line.strip_prefix('|').map(|row| row.split('|').map(n_words).max().unwrap());
+            let (words, limit) = cells.map_or((n_words(&line), 80), |words| (words, 15));
+            assert!(words < limit, "{page}: {words} words in `{line}`");
+        }
+    }
+}
+
+/// All Rust sources below these folders, in one text.
+fn sources(folders: &[&str]) -> String {
+    let mut open: Vec<PathBuf> = folders.iter().map(|folder| project(folder)).collect();
+    let mut text = String::new();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(children(&path));
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            text += &fs::read_to_string(path).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn every_test_that_the_page_about_reliability_names_exists() {
+    let page = read("docs/reliability.md");
+    let sources = sources(&["src", "crates", "tests"]);
+    let quoted = page.split('`').skip(1).step_by(2);
+    let names: BTreeSet<&str> =
+        quoted.filter(|words| words.contains("::") && !words.contains(' ')).collect();
+    assert!(names.len() > 50, "{names:?}");
+    for name in names {
+        let last = name.rsplit("::").next().unwrap();
+        let kinds = [format!("fn {last}("), format!("mod {last};"), format!("mod {last} {{")];
+        assert!(kinds.iter().any(|kind| sources.contains(kind)), "`{name}` is nowhere");
+    }
+    let commands = page.lines().filter_map(|line| line.strip_prefix("cargo test --test cli "));
+    for command in commands {
+        let module = command.split_whitespace().next().unwrap();
+        assert!(project(&format!("tests/cli/{module}.rs")).exists(), "{command}");
+    }
+}
+
+#[test]
+fn every_type_of_the_glossary_exists() {
+    let page = read("CONTRIBUTING.md");
+    let types = page.split_once("Types of ddprun:").unwrap().1;
+    let sources = sources(&["src", "crates"]);
+    let cells = types.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let names: Vec<&str> = cells.flat_map(|cell| cell.split(", ")).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names.iter().map(|name| name.trim_matches('`')) {
+        let kinds = ["struct", "enum", "trait"].map(|kind| format!("{kind} {name}"));
+        let ends = [" ", "(", "<", ";"];
+        let is_there =
+            |kind: &String| ends.iter().any(|end| sources.contains(&(kind.clone() + end)));
+        assert!(kinds.iter().any(is_there), "`{name}` is nowhere");
+    }
+}
