@@ -20,6 +20,7 @@
 
 mod escape;
 mod history;
+mod wrap;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub(crate) use escape::{escape, mask};
 pub use history::History;
+pub(crate) use wrap::wrapped;
 
 use crate::units::{Bytes, Rank};
 

@@ -45,7 +45,7 @@ pub(crate) fn doctor(args: &DoctorArgs, registry: &Registry) -> Result<u8, Refus
 /// The experiment at the largest of the world sizes, so that its shards admit the others.
 fn at_most(args: &DoctorArgs, registry: &Registry) -> Result<Prepared, Refusal> {
     if args.run.launch.nnodes > 1 {
-        let page = "error: `ddprun doctor` compares ranks of one machine\n  do: leave `--nnodes` away; several \
+        let page = "error: `ddprun doctor` compares ranks of one machine\n  do: omit `--nnodes`; several \
             machines give the bits of one with as many ranks";
         return Err(Refusal::new(exit::REFUSED, page));
     }

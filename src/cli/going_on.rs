@@ -76,7 +76,7 @@ impl GoingOn {
                 &format!(
                     "this run has checkpoints in `{folder}`, so it does not begin from scratch"
                 ),
-                "leave `--from-scratch` out, or start a new run",
+                "omit `--from-scratch`, or start a new run",
             ),
             (Past::Unsaved, _) | (_, Gone::FromScratch) => Ok(true),
             (Past::Lost | Past::Unknown, Gone::Refused) => {

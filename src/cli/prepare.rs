@@ -121,7 +121,7 @@ pub(crate) fn vocabulary(registry: &Registry) -> Vocabulary {
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
 pub(crate) fn refused(problems: Problems) -> Refusal {
     /// Columns of the page.
-    const WIDTH: usize = 100;
+    const WIDTH: usize = 80;
     Refusal::of_problems(exit::REFUSED, problems.page(use_color(), WIDTH))
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
         let going_on = Some(GoingOn { folders: description.run, data, gone });
         Ok(Asked { prepared, going_on })
     };
-    start(&launch, role, make, registry)
+    start(&launch, &role, make, registry)
 }
 
 /// What a relative path means here.

@@ -29,7 +29,7 @@ pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
         warn_about(&prepared);
         Ok(Asked { prepared, going_on: None })
     };
-    start(&args.launch, role()?, make, registry)
+    start(&args.launch, &role()?, make, registry)
 }
 
 /// What is to be run.
@@ -67,27 +67,27 @@ impl Asked {
 /// started us. Only one process makes the run.
 pub(crate) fn start(
     launch: &Launch,
-    role: Role,
+    role: &Role,
     make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
     registry: &Registry,
 ) -> Result<u8, Refusal> {
     let place = machines::place(launch)?;
-    match (&role, place) {
+    match (role, place) {
         (Role::Foreign(launched), None) => match machines::launched_place(launched)? {
             Some(place) => {
-                let asked = make((&role, place.nodes))?;
+                let asked = make((role, place.nodes))?;
                 machines::train_launched(launched, &place, &asked, registry)
             }
-            None => foreign(make, (&role, launched), registry),
+            None => foreign(make, (role, launched), registry),
         },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for several machines\n  \
                 do: start `ddprun --nnodes` on each machine by itself, without a launcher";
             Err(Refusal::new(exit::REFUSED, page))
         }
-        (_, Some(place)) => machines::train(&place, &make((&role, place.nodes))?, registry),
+        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, registry),
         (_, None) => {
-            let asked = make((&role, 1))?;
+            let asked = make((role, 1))?;
             let (mut run, resume) = asked.open(registry)?;
             let smaller = asked.prepared.smaller(registry)?;
             let plan = &asked.prepared.plan;

@@ -152,7 +152,7 @@ impl Stack {
         match asked {
             Err(problem) => self.problems.push(problem),
             Ok(Asked::Set(layer)) if layer.dict.contains_key("extends") => {
-                let what = "can only stand in a file".to_owned();
+                let what = "works only in a file".to_owned();
                 self.problems.push(layer.at_key(&["extends".to_owned()], what, self.layers.len()));
             }
             Ok(Asked::Set(layer)) => self.push(layer, group),

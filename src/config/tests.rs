@@ -224,7 +224,7 @@ fn remedy(text: &str, overrides: &[&str], expected: &str) {
 #[test]
 fn an_override_is_told_the_whole_key_that_was_meant() {
     let check = |word: &str, expected: &str| remedy(GOOD, &[word], expected);
-    check("optimizer=adamw", "`optimizer` is a table; did you mean `optimizer.name=adamw`?");
+    check("optimizer=adamw", "did you mean `optimizer.name=adamw`?");
     check("trian.epochs=3", "did you mean `train.epochs`?");
     check("train.epohcs=3", "did you mean `train.epochs`?");
     check("trian.epohcs=3", "did you mean `train.epochs`?");
@@ -396,7 +396,7 @@ fn every_word_names_something() {
         &["model.strict=false"],
         &["`model.strict`: must be `true` or `\"except_head\"`, not `false`"],
     );
-    check(&["extends=base.toml"], &["`extends`: can only stand in a file"]);
+    check(&["extends=base.toml"], &["`extends`: works only in a file"]);
 }
 
 #[test]

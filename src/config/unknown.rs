@@ -63,7 +63,7 @@ fn remedy(layer: &Layer, misfit: &Misfit) -> String {
     let name = dotted(&misfit.path);
     match layer.get(&misfit.path) {
         Some(Value::String(_, kind)) if is_word && misfit.has_name => {
-            format!("`{name}` is a table; did you mean `{name}.name={kind}`?")
+            format!("did you mean `{name}.name={kind}`?")
         }
         value if is_word && misfit.meant.is_some() => {
             let key = whole(&only_leaf(&misfit.path, value));

@@ -105,16 +105,18 @@ impl Failure {
         for (index, other) in self.secondary.iter().enumerate() {
             let Secondary { rank, phase, step, message, .. } = other;
             let label = if index == 0 { "then:" } else { "" };
+            let same = format!("said: {}", self.message);
+            let message = if *message == same { "said the same" } else { message };
             let _ = writeln!(text, "{label:<7}rank {rank} ({phase}, step {step}) {message}");
         }
         for (attempt, cause) in self.history.iter().enumerate() {
             let _ = writeln!(text, "       before restart {}: {cause}", attempt + 1);
         }
-        if !self.log_tail.is_empty() {
+        if self.log.is_file() {
             let _ = writeln!(text, "log:   {}", self.log.display());
-            for line in &self.log_tail {
-                let _ = writeln!(text, "       | {line}");
-            }
+        }
+        for line in &self.log_tail {
+            let _ = writeln!(text, "       | {line}");
         }
         let _ = write!(text, "saved: {saved}\ndo:    {}", self.remedy());
         text
@@ -326,7 +328,14 @@ fn own_code(code: i32) -> u8 {
     u8::try_from(code).ok().filter(|code| (2..=8).contains(code)).unwrap_or(70)
 }
 
-/// The last lines of a log; nothing if it cannot be read.
+/// Whether a line of a log says how the training went, which the terminal has shown; what a rank prints itself has no time,
+/// and warnings are worth to be seen again.
+fn is_record(line: &str) -> bool {
+    let time = line.split_once("  ").map(|(time, rest)| (time.parse::<jiff::Timestamp>(), rest));
+    time.is_some_and(|(time, rest)| time.is_ok() && !rest.starts_with("warning: "))
+}
+
+/// The last lines of a log that the terminal has not shown; nothing if it cannot be read.
 fn tail(log: &Path) -> Vec<String> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = std::fs::File::open(log)?;
@@ -338,6 +347,20 @@ fn tail(log: &Path) -> Vec<String> {
     };
     let bytes = read().unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().collect();
+    let lines: Vec<&str> = text.lines().filter(|line| !is_record(line)).collect();
     lines[lines.len().saturating_sub(TAIL_LINES)..].iter().map(|line| (*line).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_of_a_log_is_what_the_terminal_has_not_shown() {
+        let time = "2026-11-23T08:32:47.397Z  ";
+        assert!(is_record(&format!("{time}epoch 1: 64 samples for 2 ranks")));
+        assert!(!is_record(&format!("{time}warning: the disk is slow")));
+        assert!(!is_record("thread 'training' panicked at src/a.rs:1:2:"));
+        assert!(!is_record("about to fail"));
+    }
 }

@@ -153,7 +153,7 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     let count = match (facts.launched_world, asked) {
         (Some(world), Devices::List(list)) if list.len() != world.count() => {
             return Err(problem(other_list(list.len(), world, facts.nodes))
-                .help("list as many GPUs as the launcher starts ranks, or leave it out"));
+                .help("list as many GPUs as the launcher starts ranks, or omit it"));
         }
         // The launcher's number of ranks overrides the experiment's, as that of `--nproc-per-node` does.
         (Some(world), _) => world.get(),
@@ -211,14 +211,15 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
     let backend = experiment.distributed.backend;
     if ranks.nodes == 1 {
         let what = "is \"tcp\", which connects several machines, but there is one";
-        let help = "leave it out: ranks of one machine share memory; or see `--nnodes` in docs/machines.md";
+        let help =
+            "omit it: ranks of one machine share memory; or see `--nnodes` in docs/machines.md";
         let problem = || loaded.problem("distributed.backend", what.to_owned()).help(help);
         return (backend == Backend::Tcp).then(problem);
     }
     let problem = |key: &str, what: String, help: &str| Some(loaded.problem(key, what).help(help));
     if !matches!(backend, Backend::Auto | Backend::Tcp | Backend::Nccl) {
         let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
-        return problem("distributed.backend", what, "leave it out, or use backend = \"tcp\"");
+        return problem("distributed.backend", what, "omit it, or use backend = \"tcp\"");
     }
     if ranks.world.get() > MOST_OVER_MACHINES {
         let what = format!(
@@ -237,7 +238,7 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         return problem(
             "distributed.min_world_size",
             what,
-            "leave it out; `ddprun resume` continues with any number of ranks",
+            "omit it; `ddprun resume` continues with any number of ranks",
         );
     }
     if experiment.fault.max_restarts > 0 {
@@ -281,7 +282,7 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions admit that.
     let gpu = ranks.share_a_gpu().filter(|_| ranks.launched)?;
     let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
-    let help = "leave it out: ranks of a launcher find out whether their GPUs differ";
+    let help = "omit it: ranks of a launcher find out whether their GPUs differ";
     Some(problem(what).help(help))
 }
 

@@ -302,7 +302,7 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
         None => Ok(data.target.last().copied().unwrap_or(1)),
         Some(given) if (given as usize) < classes => {
             let what = format!("is {given}, but the data has {classes} classes");
-            let help = "leave it out: \"auto\" is the number of classes";
+            let help = "omit it: \"auto\" is the number of classes";
             Err(loaded.problem("model.num_classes", what).help(help))
         }
         Some(given) => Ok(given as usize),

@@ -101,7 +101,9 @@ pub(crate) fn decide(
     let warmup_steps = warmup_steps(asked.warmup, length.steps_per_epoch);
     if length.is_bounded() && warmup_steps > 0 && warmup_steps >= length.total_steps {
         let total = length.total_steps;
-        let what = format!("{warmup_steps} steps must be shorter than the run, which has {total}");
+        let what = format!(
+            "must be shorter than the run: it lasts {warmup_steps} steps, the run has {total}"
+        );
         return Err(loaded.problem("scheduler.warmup", what));
     }
     if asked.eta_min.is_some_and(|eta_min| eta_min > lr) {

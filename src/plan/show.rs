@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::schema::PrecisionChoice;
 use crate::config::{Loaded, Source, leaves};
+use crate::event::wrapped;
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
@@ -11,8 +12,12 @@ use crate::plan::{
     Mode, Plan, Precision, ScheduleRule, SourcePlan, UpdateRule, graph,
 };
 
-/// Widest value in the table of keys.
-const WIDEST: usize = 44;
+/// Columns of the page.
+const WIDTH: usize = 80;
+/// Columns of the labels.
+const LABEL: usize = 18;
+/// Most characters of a value that are shown: a list may hold thousands.
+const LONGEST: usize = 160;
 
 /// What a run costs beside its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +40,6 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("model", model(plan, loaded)),
         ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
         ("memory", memory(needs)),
-        ("", activations(needs)),
-        ("", format!("= {} per rank", needs.total())),
         ("data", data(plan)),
         ("", source(plan)),
         ("ranks", ranks(plan)),
@@ -52,9 +55,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
     let warnings = plan.warnings(facts, needs);
     rows.extend(warnings.into_iter().map(|line| ("warning", line)));
     let head = format!("{} ({})\n\n", plan.name, loaded.path.display());
-    let rows = rows
-        .iter()
-        .map(|(label, line)| format!("  {label:<16}{line}").trim_end().to_owned() + "\n");
+    let rows = rows.iter().map(|(label, text)| beside(&format!("  {label}"), LABEL, text));
     head + &rows.collect::<String>() + "\n" + &layers(plan) + &keys(plan, loaded)
 }
 
@@ -100,32 +101,60 @@ fn origin<'a>(loaded: &'a Loaded, key: &str) -> &'a Source {
     loaded.sources.get(key).unwrap_or(&Source::Defaults)
 }
 
-/// Every key, its value and its source, in columns.
+/// `label`, and beside it `text` from `column` on, in as many lines as it needs.
+fn beside(label: &str, column: usize, text: &str) -> String {
+    let gap = "\n".to_owned() + &" ".repeat(column);
+    let lines: Vec<String> =
+        text.lines().map(|line| wrapped(line, WIDTH.saturating_sub(column), 0)).collect();
+    format!("{label:<column$}{}\n", lines.join("\n").replace('\n', &gap))
+}
+
+/// Every key and its value below the source that gave it, the strongest source first.
 fn keys(plan: &Plan, loaded: &Loaded) -> String {
-    let mut rows: Vec<(String, String, String)> = Vec::new();
+    let mut groups: Vec<(&Source, Vec<(String, String)>)> = Vec::new();
     for (key, value) in leaves(&loaded.experiment) {
-        let from = origin(loaded, &key).to_string();
-        match serde_json::from_str(&value) {
-            Ok(Value::Array(items)) if items.iter().any(Value::is_object) => {
-                for (index, item) in items.iter().enumerate() {
-                    rows.push((format!("{key}[{index}]"), entry(item), from.clone()));
-                }
-            }
-            _ => {
-                let decided = decided(plan, &key).filter(|_| value == "\"auto\"");
-                let shown = decided.map_or(value, |decided| format!("auto = {decided}"));
-                rows.push((key, shown, from));
-            }
+        let from = origin(loaded, &key);
+        let same = groups.iter().position(|(source, _)| source.to_string() == from.to_string());
+        let at = same.unwrap_or_else(|| {
+            groups.push((from, Vec::new()));
+            groups.len() - 1
+        });
+        groups[at].1.extend(shown_values(plan, key, value));
+    }
+    groups.sort_by_key(|(source, _)| weakness(source));
+    let keys = groups.iter().flat_map(|(_, rows)| rows);
+    let column = keys.map(|(key, _)| key.chars().count()).max().unwrap_or(0) + 4;
+    let rows = |rows: &[(String, String)]| -> String {
+        rows.iter().map(|(key, value)| beside(&format!("  {key}"), column, &cut(value))).collect()
+    };
+    let groups: Vec<String> =
+        groups.iter().map(|(source, keys)| format!("{source}:\n{}", rows(keys))).collect();
+    groups.join("\n")
+}
+
+/// Place of a source on the page.
+fn weakness(source: &Source) -> u8 {
+    match source {
+        Source::CommandLine(_) => 0,
+        Source::Environment(_) => 1,
+        Source::File(_) => 2,
+        Source::FileName => 3,
+        Source::Defaults => 4,
+    }
+}
+
+/// A key and its value as they are shown: the tables of a list one by one.
+fn shown_values(plan: &Plan, key: String, value: String) -> Vec<(String, String)> {
+    match serde_json::from_str(&value) {
+        Ok(Value::Array(items)) if items.iter().any(Value::is_object) => {
+            let numbered = items.iter().enumerate();
+            numbered.map(|(index, item)| (format!("{key}[{index}]"), entry(item))).collect()
+        }
+        _ => {
+            let decided = decided(plan, &key).filter(|_| value == "\"auto\"");
+            vec![(key, decided.map_or(value, |decided| format!("auto = {decided}")))]
         }
     }
-    let width = |column: fn(&(String, String, String)) -> &String, most: usize| {
-        rows.iter().map(|row| column(row).chars().count().min(most)).max().unwrap_or(0)
-    };
-    let (first, second) = (width(|row| &row.0, 52), width(|row| &row.1, WIDEST));
-    let line = |(key, value, from): &(String, String, String)| {
-        format!("{key:<first$}  {:<second$}  {from}", cut(value))
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n") + "\n"
 }
 
 /// What became of an "auto".
@@ -160,14 +189,25 @@ fn entry(item: &Value) -> String {
     let name = keys.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     keys.iter()
         .filter(|(key, _)| *key != "name")
-        .fold(name, |text, (key, value)| format!("{text} {key}={value}"))
+        .fold(name, |text, (key, value)| format!("{text} {key}={}", inner(value)))
+}
+
+/// A value in an entry; of entries in it their names: `[conv2d relu]`.
+fn inner(value: &Value) -> String {
+    let name = |item: &Value| Some(item.get("name")?.as_str()?.to_owned());
+    match value {
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            format!("[{}]", items.iter().filter_map(name).collect::<Vec<_>>().join(" "))
+        }
+        value => value.to_string(),
+    }
 }
 
 fn cut(value: &str) -> String {
-    if value.chars().count() <= WIDEST {
+    if value.chars().count() <= LONGEST {
         return value.to_owned();
     }
-    value.chars().take(WIDEST - 3).collect::<String>() + "..."
+    value.chars().take(LONGEST - 3).collect::<String>() + "..."
 }
 
 fn schedule(plan: &Plan) -> String {
@@ -264,28 +304,50 @@ fn model(plan: &Plan, loaded: &Loaded) -> String {
 
 /// "1.81 GFLOPs forward per sample"
 fn operations(flops: u64) -> String {
+    let (size, unit) = unit(flops as f64);
+    let digits = if unit.is_empty() { 0 } else { 2 };
+    format!("{:.digits$} {unit}FLOPs forward per sample", flops as f64 / size)
+}
+
+/// "75.5M"
+pub(super) fn scaled(n: u64) -> String {
+    let (size, unit) = unit(n as f64);
+    let digits = usize::from(!unit.is_empty());
+    format!("{:.digits$}{unit}", n as f64 / size)
+}
+
+fn unit(n: f64) -> (f64, &'static str) {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    let flops = flops as f64;
-    let (size, unit) = units.into_iter().find(|(size, _)| flops >= *size).unwrap_or((1.0, ""));
-    let digits = if flops >= 1e3 { 2 } else { 0 };
-    format!("{:.digits$} {unit}FLOPs forward per sample", flops / size)
+    units.into_iter().find(|(size, _)| n >= *size).unwrap_or((1.0, ""))
 }
 
+/// The parts of the memory of a rank, as many on a line as fit, and their sum.
 fn memory(needs: &Memory) -> String {
-    format!(
-        "weights {} + gradients {} + optimizer {} + buffers {}",
-        needs.weights, needs.gradients, needs.optimizer, needs.buffers
-    )
-}
-
-fn activations(needs: &Memory) -> String {
     let activations = match needs.activations {
         Some(activations) if activations > needs.checkpoint => format!("activations {activations}"),
         Some(_) => format!("checkpoint {}", needs.checkpoint),
         None => "unknown activations".to_owned(),
     };
-    let (loading, waiting, base) = (needs.loading, needs.waiting, needs.base);
-    format!("+ {activations} + loading {loading} + kept for reuse {waiting} + program {base}")
+    let parts = [
+        format!("gradients {}", needs.gradients),
+        format!("optimizer {}", needs.optimizer),
+        format!("buffers {}", needs.buffers),
+        activations,
+        format!("loading {}", needs.loading),
+        format!("kept for reuse {}", needs.waiting),
+        format!("program {}", needs.base),
+    ];
+    let mut lines = vec![format!("weights {}", needs.weights)];
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if LABEL + line.len() + part.len() + 3 <= WIDTH => {
+                *line += &format!(" + {part}");
+            }
+            _ => lines.push(format!("+ {part}")),
+        }
+    }
+    lines.push(format!("= {} per rank", needs.total()));
+    lines.join("\n")
 }
 
 fn data(plan: &Plan) -> String {

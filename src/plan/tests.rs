@@ -225,7 +225,7 @@ fn the_page_of_a_regression_on_one_rank() {
         read(PRICES, &["early_stopping.patience=5", "train.time=2h", "model.hidden=[64,32]"]);
     let plan = Plan::new(&loaded, &prices(), &describe).unwrap();
     let page = page(&plan, &loaded, &prices(), &costs(&plan, None));
-    insta::assert_snapshot!("page_regression", page.split_once("\n\ncheckpoint.dir").unwrap().0);
+    insta::assert_snapshot!("page_regression", page.split_once("\n\ncommand line:").unwrap().0);
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     );
     check(
         &["scheduler.warmup=60 epochs"],
-        &["`scheduler.warmup`: 720 steps must be shorter than the run, which has 600"],
+        &["`scheduler.warmup`: must be shorter than the run: it lasts 720 steps, the run has 600"],
     );
     check(
         &["scheduler.eta_min=0.1"],
@@ -424,7 +424,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["model.num_classes=3"],
         &[
-            "`model.num_classes`: is 3, but the data has 4 classes (leave it out: \"auto\" is the number of classes)",
+            "`model.num_classes`: is 3, but the data has 4 classes (omit it: \"auto\" is the number of classes)",
         ],
     );
     check(

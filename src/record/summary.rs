@@ -16,7 +16,9 @@ pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String
         let value = metric(&best.metric, best.value);
         lines.push(format!("best {} {value} at step {}", best.metric, best.step));
     }
-    lines.push(format!("time: {}", shares(&finished.time, finished.seconds)));
+    if has_trained(finished) {
+        lines.push(format!("time: {}", shares(&finished.time, finished.seconds)));
+    }
     if let Some(peak) = finished.peak_memory {
         lines.push(format!("memory: peak {peak} (rank 0)"));
     }
@@ -45,11 +47,17 @@ fn ending(finished: &Finished) -> String {
         Reason::Stopped => "stopped by request (state saved)",
         Reason::Abandoned => "stopped by request (state not saved)",
     };
-    // A run that was over when it was started again trained on nothing.
-    let rate = (finished.samples_per_second > 0.0)
-        .then(|| format!(", {}", rate(finished.samples_per_second)))
-        .unwrap_or_default();
+    let rate = if has_trained(finished) {
+        format!(", {}", rate(finished.samples_per_second))
+    } else {
+        String::new()
+    };
     format!("{why} after step {} in {}{rate}", finished.step, duration(finished.seconds))
+}
+
+/// Not a run that was over when it was started again.
+fn has_trained(finished: &Finished) -> bool {
+    finished.samples_per_second > 0.0
 }
 
 /// Each phase's share of `seconds` in percent, on two lines. What no phase claims is `other`: start, logging, waiting.
@@ -95,7 +103,10 @@ mod tests {
     #[test]
     fn a_run_that_was_over_has_no_speed() {
         let finished = Finished { samples_per_second: 0.0, ..examples::finished() };
-        assert_eq!(ending(&finished), "completed after step 50 in 2m 31s");
+        assert_snapshot!(summary(&finished, "r", &Vec::new()), @r"
+        completed after step 50 in 2m 31s
+        best val/accuracy 72.50 % at step 40
+        ");
     }
 
     #[test]

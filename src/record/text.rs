@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-pub(crate) use crate::event::escape;
+pub(crate) use crate::event::{escape, wrapped};
 
 /// A loss: four decimals, and an exponent where they would hide it.
 pub(crate) fn loss(value: f64) -> String {
@@ -59,25 +59,6 @@ pub(crate) fn time_left(seconds_per_step: Option<f64>, remaining: u64) -> Option
     Duration::try_from_secs_f64(seconds_per_step? * remaining as f64).ok()
 }
 
-/// The text in lines of at most `width` columns, broken between words; the second and later ones begin with `indent`
-/// spaces. A word that is longer stands on a line of its own.
-pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for part in text.lines() {
-        let mut open = false;
-        for word in part.split_whitespace() {
-            let fits = |line: &String| line.chars().count() + 1 + word.chars().count() <= width;
-            match lines.pop() {
-                None => lines.push(word.to_owned()),
-                Some(line) if open && fits(&line) => lines.push(line + " " + word),
-                Some(line) => lines.extend([line, " ".repeat(indent) + word]),
-            }
-            open = true;
-        }
-    }
-    lines.join("\n")
-}
-
 /// The value of a metric by its name: shares in percent, everything else like a loss.
 pub(crate) fn metric(name: &str, value: f64) -> String {
     if name.ends_with("accuracy") || name.ends_with("success") {
@@ -90,14 +71,6 @@ pub(crate) fn metric(name: &str, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_break_between_words() {
-        assert_eq!(wrapped("one two three", 8, 2), "one two\n  three");
-        assert_eq!(wrapped("a-word-that-is-long b", 8, 2), "a-word-that-is-long\n  b");
-        assert_eq!(wrapped("first\n    second line", 30, 2), "first\n  second line");
-        assert_eq!(wrapped("", 8, 2), "");
-    }
 
     #[test]
     fn losses_are_never_shown_as_zero_that_are_not() {

@@ -23,7 +23,9 @@ pub(crate) fn nothing_left(reason: Reason, state: &TrainState) -> String {
             "already stopped early after step {step}; raise `early_stopping.patience` to continue"
         ),
         Reason::OutOfTime => {
-            format!("already out of time after step {step}; raise `train.time` to continue")
+            format!(
+                "the time limit was already reached after step {step}; raise `train.time` to continue"
+            )
         }
         Reason::Completed | Reason::Stopped | Reason::Abandoned => format!(
             "already complete: all {step} steps are done; raise `train.epochs` or `train.steps` to continue"

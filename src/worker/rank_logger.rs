@@ -69,6 +69,8 @@ impl RankLogger {
             Self::Other { log, context } => {
                 if let Event::Started(started) = event {
                     *context = Context::of(started);
+                    // The log of rank 0 has it.
+                    return Ok(());
                 }
                 line(event, context).map_or(Ok(()), |text| log.say(&text))
             }

@@ -90,7 +90,9 @@ fn a_run_out_of_time_stays_so_until_it_is_given_more() {
         .says(&["time limit reached after"]);
     let (checkpoints, step) = (lab.steps(), state(&lab)["step"].as_u64().unwrap());
     let again = lab.run_to(0, &["resume"]);
-    again.says(&[&format!("already out of time after step {step}; raise `train.time`")]);
+    again.says(&[&format!(
+        "the time limit was already reached after step {step}; raise `train.time`"
+    )]);
     again.says(&[&format!("time limit reached after step {step} in ")]);
     assert_eq!(lab.steps(), checkpoints);
     lab.run_to(0, &["resume", "train.time=2s"]).says(&["time limit reached after"]);

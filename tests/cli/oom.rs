@@ -1,6 +1,7 @@
 //! Ranks that run out of memory: named, or given smaller passes.
 
 use std::fmt::Write;
+use std::fs;
 use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
@@ -83,6 +84,27 @@ fn a_gpu_without_memory_gets_smaller_passes_on_all_ranks_by_the_parents_word() {
     let (_, ended) = run_out("memory=oom@*,*,*", &[shrinks]);
     ended.has_code(8);
     ended.says(&["passes of 2 samples from now on", "passes of 1 sample from now on"]);
+}
+
+#[test]
+fn no_stack_frames_reach_the_user_unless_asked_for() {
+    let run = |ours: &str| {
+        let lab = Lab::with(BASE);
+        let mut command = lab.ddprun(&["small.toml"]);
+        command.env("DDPRUN_FP", "memory=oom@1,3");
+        command.env("RUST_BACKTRACE", "1").env("RUST_LIB_BACKTRACE", ours);
+        if ours.is_empty() {
+            command.env_remove("RUST_LIB_BACKTRACE");
+        }
+        let ended = spawn(command).wait();
+        ended.has_code(8);
+        let logs = lab.run_folder().join("rank-1.log");
+        (ended.stderr.clone(), fs::read_to_string(logs).unwrap())
+    };
+    let frame = "candle_core::error";
+    let (said, log) = run("");
+    assert!(!said.contains(frame) && !log.contains(frame), "{said}\n{log}");
+    assert!(run("1").0.contains(frame));
 }
 
 /// Runs the shell's words.

@@ -1,7 +1,7 @@
 //! The table of a graph's layers in `ddprun plan`.
 
 use super::{LayerOp, LayerPlan, WindowPlan};
-use crate::plan::show::thousands;
+use crate::plan::show::{scaled, thousands};
 
 /// Header and rows: layer, key, output, parameters, operations; layers inside a layer are indented.
 pub(crate) fn rows(layers: &[LayerPlan]) -> Vec<[String; 5]> {
@@ -12,7 +12,7 @@ pub(crate) fn rows(layers: &[LayerPlan]) -> Vec<[String; 5]> {
     }
     let parameters: usize = layers.iter().map(LayerPlan::parameters).sum();
     let flops: u64 = layers.iter().map(LayerPlan::flops).sum();
-    let sums = [thousands(parameters), thousands(flops as usize)];
+    let sums = [thousands(parameters), scaled(flops)];
     let mut all = named("all".to_owned());
     all[3..].clone_from_slice(&sums);
     rows.push(all);
@@ -21,14 +21,16 @@ pub(crate) fn rows(layers: &[LayerPlan]) -> Vec<[String; 5]> {
 
 fn add(layer: &LayerPlan, depth: usize, rows: &mut Vec<[String; 5]>) {
     let [inside, round] = layer.inside();
-    let or_blank = |n: u64| if n == 0 { String::new() } else { thousands(n as usize) };
+    let or_blank = |n: u64, shown: String| if n == 0 { String::new() } else { shown };
+    let parameters = or_blank(layer.parameters() as u64, thousands(layer.parameters()));
+    let flops = or_blank(layer.flops(), scaled(layer.flops()));
     let is_leaf = inside.is_empty();
     rows.push([
         "  ".repeat(depth) + &words(&layer.op),
         if is_leaf && layer.parameters() > 0 { layer.path.clone() } else { String::new() },
         layer.output.to_string(),
-        if is_leaf { or_blank(layer.parameters() as u64) } else { String::new() },
-        if is_leaf { or_blank(layer.flops()) } else { String::new() },
+        if is_leaf { parameters } else { String::new() },
+        if is_leaf { flops } else { String::new() },
     ]);
     for layer in inside {
         add(layer, depth + 1, rows);
@@ -96,7 +98,7 @@ fn slid(name: &str, window: &WindowPlan) -> String {
         words += &format!(", stride {stride}");
     }
     if *padding > 0 {
-        words += &format!(", padding {padding}");
+        words += &format!(", pad {padding}");
     }
     words
 }

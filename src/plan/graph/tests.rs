@@ -126,13 +126,13 @@ fn the_table_counts_parameters_and_operations() {
             "layer | key | output | parameters | FLOPs",
             "sequential |  | 3x32x32 |  | ",
             "  residual |  | 3x32x32 |  | ",
-            "    conv2d 3, padding 1 | h.0.c | 3x32x32 | 84 | 165,888",
+            "    conv2d 3, pad 1 | h.0.c | 3x32x32 | 84 | 165.9k",
             "    shortcut: |  |  |  | ",
             "    batch_norm | h.0.n | 3x32x32 | 6 | ",
         ]
     );
     assert_eq!(
         table[table.len() - 2..],
-        ["linear | fc | 10 | 40 | 60", "all |  |  | 220 | 331,836"]
+        ["linear | fc | 10 | 40 | 60", "all |  |  | 220 | 331.8k"]
     );
 }

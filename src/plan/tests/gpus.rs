@@ -49,7 +49,7 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
         told(&auto(), &["distributed.devices=[1, 0]"], &by_launcher),
         [
             "`distributed.devices`: lists 2 GPUs, but the launcher started 4 ranks (list as many GPUs as the launcher \
-             starts ranks, or leave it out)",
+             starts ranks, or omit it)",
         ]
     );
 }
@@ -96,7 +96,7 @@ fn ranks_of_a_launcher_that_see_as_many_gpus_as_one_rank_find_out_whether_they_d
     let shared = good(&auto(), &["distributed.devices=[0, 0]"], &with_gpus(1));
     assert!(!shared.distributed.nccl_if_apart, "we gave them the same");
     let refused = told(&auto(), &["distributed.backend=nccl"], &launched(1));
-    assert!(refused[0].contains("leave it out"), "{refused:?}");
+    assert!(refused[0].contains("omit it"), "{refused:?}");
 }
 
 #[test]
