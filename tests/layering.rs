@@ -1,5 +1,5 @@
-//! The house rules that a text scan can check: a module uses only modules declared above it in its package's `lib.rs`,
-//! nothing is left to do, and no file is a novel.
+//! The house rules that a text scan can check: a module uses only modules declared above it in its package's `lib.rs`, and
+//! in [`ORDERED_ROOMS`] also within its room; nothing is left to do, and no file is a novel.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// Lines at which a file must be cut.
 const LONGEST: usize = 600;
+
+/// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and re-exports, no more.
+const ORDERED_ROOMS: [&str; 2] = ["transport", "launch"];
 
 /// Packages of the workspace, by the folder of their sources: the program first.
 fn packages() -> Vec<PathBuf> {
@@ -137,6 +140,112 @@ fn plan_looks_at_nothing_but_its_arguments() {
     }
 }
 
+/// A source file of the program.
+fn source(path: &str) -> String {
+    fs::read_to_string(packages()[0].join(path)).unwrap()
+}
+
+/// The modules that a file declares, in order.
+fn declared_in(text: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let (_, name) = line.strip_suffix(';')?.rsplit_once("mod ")?;
+        let is_module = !line.contains("use ") && !line.starts_with("//");
+        is_module.then(|| name.to_owned())
+    };
+    text.lines().filter_map(name).collect()
+}
+
+/// The module path of a source file: `["launch", "parent", "watch"]`.
+fn module_path(file: &Path) -> Vec<String> {
+    let path = file.with_extension("");
+    let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+    parts.filter(|part| part != "mod").collect()
+}
+
+/// Paths of modules and items in `use` declarations and expressions of a room: `["launch", "parent", "watch", "Watch"]`.
+fn used_paths(text: &str) -> Vec<Vec<String>> {
+    let code: String = text.lines().map(|line| format!("{}\n", code(line))).collect();
+    let mut found = Vec::new();
+    for rest in code.split("crate::").skip(1) {
+        let is_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let path: String = rest.chars().take_while(|c| is_path(*c)).collect();
+        let names: Vec<String> =
+            path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        match rest[path.len()..].strip_prefix('{') {
+            // `use crate::launch::{Nodes, parent::Start}`
+            Some(group) => found.extend(group.split('}').next().unwrap().split(',').map(|name| {
+                let inner = name.trim().split("::").filter(|name| !["", "self"].contains(name));
+                names.iter().cloned().chain(inner.map(str::to_owned)).collect()
+            })),
+            None => found.push(names),
+        }
+    }
+    found
+}
+
+/// The path of an item that `mod.rs` of its room re-exports: that of the module that defines it.
+fn resolved(path: &[String]) -> Vec<String> {
+    let (folder, name) = (path[..path.len().min(1)].join("/"), path.get(1));
+    let facade = source(&format!("{folder}/mod.rs"));
+    let Some(name) = name.filter(|name| !declared_in(&facade).contains(name)) else {
+        return path.to_vec();
+    };
+    let exports = facade.split(';').filter_map(|statement| statement.split_once("use "));
+    for (_, export) in exports {
+        let (module, names) = export.rsplit_once("::").unwrap();
+        let mut names = names.trim_matches(['{', '}']).split(',').map(str::trim);
+        if names.any(|export| export == name || export.ends_with(&format!(" as {name}"))) {
+            let module = module.split("::").map(str::to_owned);
+            return path[..1].iter().cloned().chain(module).collect();
+        }
+    }
+    panic!("`{}` is neither a module nor re-exported", path.join("::"));
+}
+
+/// The module that `own` uses although it is declared below, if `path` leads there.
+fn below(own: &[String], path: &[String]) -> Option<String> {
+    let path = resolved(path);
+    let common = own.iter().zip(&path).take_while(|(own, other)| own == other).count();
+    let order = declared_in(&source(&format!("{}/mod.rs", path[..common].join("/"))));
+    let position = |name: Option<&String>| order.iter().position(|module| Some(module) == name);
+    let (own, other) = (position(own.get(common))?, position(path.get(common))?);
+    (other > own).then(|| path.join("::"))
+}
+
+/// A file without its tests, which may use anything.
+fn untested(path: &Path, text: &str) -> String {
+    if path.to_string_lossy().ends_with("tests.rs") {
+        return String::new();
+    }
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned()
+}
+
+#[test]
+fn within_an_ordered_room_a_module_uses_only_modules_declared_above_it() {
+    let mut broken = Vec::new();
+    for (path, text) in sources(&packages()[0]) {
+        let own = module_path(&path);
+        if !ORDERED_ROOMS.contains(&own[0].as_str()) {
+            continue;
+        }
+        let is_facade = path.ends_with("mod.rs");
+        if is_facade {
+            let items = ["fn ", "struct ", "enum ", "trait ", "impl "];
+            let defines = |line: &&str| items.iter().any(|item| code(line).contains(item));
+            assert_eq!(text.lines().find(defines), None, "{} defines something", path.display());
+            continue;
+        }
+        for used in used_paths(&untested(&path, &text)) {
+            if used.first() == Some(&own[0])
+                && let Some(other) = below(&own, &used)
+            {
+                broken.push(format!("{}: `{other}` is declared below", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
 #[test]
 fn nothing_is_left_to_do() {
     let forbidden = ["TODO", "FIXME", "todo!", "dbg!"];
@@ -169,4 +278,16 @@ fn the_scan_sees_every_way_to_name_a_room() {
     assert_eq!(used("let x: crate::data::Batch = crate::nn::f(); // crate::cli"), ["data", "nn"]);
     assert_eq!(used("use candle_train::ops;"), ["ops"]);
     assert_eq!(used("/// [`crate::cli`]"), Vec::<String>::new());
+}
+
+#[test]
+fn the_scan_sees_every_way_to_name_a_module_of_a_room() {
+    let paths = |text: &str| -> Vec<String> {
+        used_paths(text).iter().map(|path| path.join("::")).collect()
+    };
+    assert_eq!(paths("use crate::a::b::C;"), ["a::b::C"]);
+    assert_eq!(paths("use crate::a::{\n    self, B, c::D,\n};"), ["a", "a::B", "a::c::D", "a"]);
+    assert_eq!(paths("let x = crate::a::f(); // crate::b"), ["a::f"]);
+    assert_eq!(module_path(Path::new("launch/parent/mod.rs")), ["launch", "parent"]);
+    assert_eq!(declared_in("mod a;\npub(in crate::b) mod c;\npub use d::E;"), ["a", "c"]);
 }

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 use ddprun::collective::{self, Collective};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
-use ddprun::launch::{self, Made, Membership};
+use ddprun::launch::{self, Membership, PreparedRun};
 use ddprun::plan::Plan;
 use ddprun::units::Rank;
 
@@ -28,7 +28,7 @@ pub(crate) struct Task {
 /// The rank that this process is.
 pub(crate) fn run(work: &'static Work, task: Task) {
     let role = launch::rank_env::from_environment().expect("a launcher");
-    let none = || Err::<Made, String>("only the parent makes a plan".into());
+    let none = || Err::<PreparedRun, String>("only the parent makes a plan".into());
     let Membership { rank_plan, shm, link, .. } = launch::join(&role, none).expect("a place");
     let (plan, rank) = (Arc::new(rank_plan.plan), rank_plan.rank);
     let threads = plan.distributed.threads_per_rank;

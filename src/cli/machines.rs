@@ -8,7 +8,7 @@ use crate::cli::train::{Asked, supervise, take_part};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::launch::rank_env::Foreign;
-use crate::launch::{self, Made, MeetError, Place};
+use crate::launch::{self, NodeConfig, NodeRendezvousError, PreparedRun};
 use crate::model::Registry;
 use crate::plan::RunFolders;
 use crate::transport::{self, Key};
@@ -19,7 +19,7 @@ use crate::worker::exit;
 const PORT: u16 = 29_500;
 
 /// This machine's place, if the flags speak of several.
-pub(crate) fn place(launch: &Launch) -> Result<Option<Place>, Refusal> {
+pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, Refusal> {
     let (nodes, flags) = (launch.nnodes, &launch.rendezvous);
     if nodes == 1 {
         return Ok(None);
@@ -49,15 +49,15 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<Place>, Refusal> {
             `--token-file run.token`";
         return refuse("needs the token that authenticates the run's machines", help);
     };
-    Ok(Some(Place { node, nodes, master, port, token: read_token(file)? }))
+    Ok(Some(NodeConfig { node, nodes, master, port, token: read_token(file)? }))
 }
 
 /// The place of a rank that another launcher started beside ranks of other machines, if it may meet them.
-pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<Place>, Refusal> {
-    let Some(meeting) = &foreign.meeting else { return Ok(None) };
-    let (node, nodes, port) = (foreign.rank.0, foreign.world.get(), meeting.port);
-    let token = read_token(&meeting.token_file)?;
-    Ok(Some(Place { node, nodes, master: meeting.master.clone(), port, token }))
+pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<NodeConfig>, Refusal> {
+    let Some(endpoint) = &foreign.rendezvous else { return Ok(None) };
+    let (node, nodes, port) = (foreign.rank.0, foreign.world.get(), endpoint.port);
+    let token = read_token(&endpoint.token_file)?;
+    Ok(Some(NodeConfig { node, nodes, master: endpoint.master.clone(), port, token }))
 }
 
 fn read_token(file: &Path) -> Result<Key, Refusal> {
@@ -81,12 +81,13 @@ fn master(launch: &Launch) -> Option<(String, u16)> {
 }
 
 /// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's folders.
-pub(crate) fn train(place: &Place, asked: &Asked, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn train(place: &NodeConfig, asked: &Asked, registry: &Registry) -> Result<u8, Refusal> {
     let plan = &asked.prepared.plan;
     let mut owned = None;
     let make = make(asked, registry, &mut owned);
-    let met = launch::meet(place, plan, make, &mut |line| to_stderr(line));
-    let ((plan, folders, resume), mut nodes) = met.map_err(apart)?;
+    let met = launch::join_nodes(place, plan, make, &mut |line| to_stderr(line));
+    let (prepared, mut nodes) = met.map_err(apart)?;
+    let PreparedRun { plan, folders, resume } = prepared;
     let mut run = owned_or_joined(owned, &folders, asked)?;
     if place.node > 0 {
         let ranks: Vec<Rank> = nodes.ranks().collect();
@@ -103,7 +104,7 @@ pub(crate) fn train(place: &Place, asked: &Asked, registry: &Registry) -> Result
 /// A rank of another launcher, which meets those of all machines itself. Rank 0 makes the run's folders.
 pub(crate) fn train_launched(
     foreign: &Foreign,
-    place: &Place,
+    place: &NodeConfig,
     asked: &Asked,
     registry: &Registry,
 ) -> Result<u8, Refusal> {
@@ -122,11 +123,12 @@ fn make<'a>(
     asked: &'a Asked,
     registry: &'a Registry,
     owned: &'a mut Option<OwnedRun>,
-) -> impl FnOnce() -> Result<Made, Refusal> + 'a {
+) -> impl FnOnce() -> Result<PreparedRun, Refusal> + 'a {
     move || {
         let (run, resume) = asked.open(registry)?;
         let run = owned.insert(run);
-        Ok((asked.prepared.plan.clone(), run.folders.clone(), resume))
+        let (plan, folders) = (asked.prepared.plan.clone(), run.folders.clone());
+        Ok(PreparedRun { plan, folders, resume })
     }
 }
 
@@ -139,18 +141,18 @@ fn owned_or_joined(
     owned.map_or_else(|| join_run(folders.clone(), &asked.prepared, asked.other_data()), Ok)
 }
 
-fn apart(error: MeetError<Refusal>) -> Refusal {
+fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
     let (code, help) = match error {
-        MeetError::Make(refusal) => return refusal,
-        MeetError::Refused { .. } => (
+        NodeRendezvousError::Prepare(refusal) => return refusal,
+        NodeRendezvousError::Refused { .. } => (
             exit::REFUSED,
             "start the same program with the same experiment and flags on all machines",
         ),
-        MeetError::Stranger { .. } => (
+        NodeRendezvousError::Unauthenticated { .. } => (
             exit::PEER,
             "copy node 0's token file to this machine, and make sure that nothing else uses the port",
         ),
-        MeetError::Missing { .. } | MeetError::Io { .. } => (
+        NodeRendezvousError::Missing { .. } | NodeRendezvousError::Io { .. } => (
             exit::PEER,
             "make sure that all machines were started and can reach each other, with no firewall between them",
         ),

@@ -30,8 +30,8 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
     let (mut launch, mut role) = (args.launch.clone(), role()?);
     // They are meant from here, and the run may be elsewhere.
     launch.rendezvous.token_file = launch.rendezvous.token_file.take().map(absolute);
-    if let Role::Foreign(Foreign { meeting: Some(meeting), .. }) = &mut role {
-        meeting.token_file = absolute(std::mem::take(&mut meeting.token_file));
+    if let Role::Foreign(Foreign { rendezvous: Some(endpoint), .. }) = &mut role {
+        endpoint.token_file = absolute(std::mem::take(&mut endpoint.token_file));
     }
     // Each rank of a foreign launcher goes there; those that do not see the run are told of it by the first.
     let entered = enter_run(run);

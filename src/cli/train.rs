@@ -13,7 +13,8 @@ use crate::cli::{Refusal, machines, relaunch, sample, to_stderr};
 use crate::files;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{
-    self, Console, JoinError, Membership, Nodes, Note, Program, RendezvousError, Role, Start, Stop,
+    self, Console, JoinError, Membership, Nodes, Note, PreparedRun, Program, RendezvousError, Role,
+    Start, Stop,
 };
 use crate::model::Registry;
 use crate::plan::{Plan, RunFolders, Sink};
@@ -184,7 +185,7 @@ fn announce(note: &Note) {
             });
             to_stderr(&format!(
                 "{}, from the newest checkpoint: {why}",
-                launch::instead(*to, *from)
+                launch::describe_resize(*to, *from)
             ));
         }
         Note::Started { .. } | Note::Progress { .. } => {}
@@ -242,12 +243,12 @@ fn foreign(
         let asked = make((role, 1))?;
         say_overridden(place, &asked.prepared);
         let (run, resume) = asked.open(registry)?;
-        let told = (asked.prepared.plan, run.folders.clone(), resume);
+        let (plan, folders) = (asked.prepared.plan, run.folders.clone());
         owned = Some(run);
-        Ok::<_, Refusal>(told)
+        Ok::<_, Refusal>(PreparedRun { plan, folders, resume })
     });
     let membership = match joined {
-        Err(JoinError::Make(refusal)) => return Err(refusal),
+        Err(JoinError::Prepare(refusal)) => return Err(refusal),
         joined => joined.map_err(|error| no_place(&error))?,
     };
     Ok(take_part(membership, registry))
@@ -281,7 +282,7 @@ pub(crate) fn take_part(membership: Membership, registry: &Registry) -> u8 {
 
 fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
     let code = match error {
-        JoinError::Make(_)
+        JoinError::Prepare(_)
         | JoinError::NotARank
         | JoinError::SeveralMachines { .. }
         | JoinError::OtherWorld { .. }

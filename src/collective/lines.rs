@@ -17,7 +17,7 @@ use rustix::time::Timespec;
 
 use crate::collective::message::{Incoming, Outgoing, Target};
 use crate::collective::{Call, Error, Missing};
-use crate::transport::auth::Seal;
+use crate::transport::auth::MessageAuth;
 use crate::transport::{Peer, Waker};
 use crate::units::Rank;
 
@@ -43,14 +43,14 @@ impl Calls {
     /// To wait no longer.
     pub(super) fn give_up(&self) {
         self.gives_up.store(true, Ordering::SeqCst);
-        self.waker.ring();
+        self.waker.wake();
     }
 
     /// To end the group. The first reason stays.
     pub(super) fn abort(&self, reason: &str) {
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert_with(|| reason.to_owned());
-        self.waker.ring();
+        self.waker.wake();
     }
 
     /// Whether to wait no longer.
@@ -69,17 +69,17 @@ pub(super) struct Line {
     pub(super) rank: Rank,
     address: String,
     socket: OwnedFd,
-    send: Option<Seal>,
-    receive: Option<Seal>,
+    send: Option<MessageAuth>,
+    receive: Option<MessageAuth>,
     /// Whether the last message to it was sent to its end.
     is_between: bool,
 }
 
 impl Line {
     pub(super) fn open(peer: Peer) -> io::Result<Self> {
-        let Peer { rank, address, socket, session } = peer;
+        let Peer { rank, address, socket, keys } = peer;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let seals = session.map(|keys| (Seal::new(keys.send), Seal::new(keys.receive)));
+        let seals = keys.map(|keys| (MessageAuth::new(keys.send), MessageAuth::new(keys.receive)));
         let (send, receive) = seals.unzip();
         Ok(Self { rank, address, socket, send, receive, is_between: true })
     }

@@ -15,7 +15,7 @@ use rustix::net::RecvFlags;
 use rustix::net::SendFlags;
 
 use crate::collective::{Call, Error, Op};
-use crate::transport::auth::{Seal, TAG};
+use crate::transport::auth::{MAC_BYTES, MessageAuth};
 use crate::units::{Bytes, Rank};
 
 /// Bytes of a header.
@@ -66,7 +66,7 @@ pub(super) struct Outgoing<'a> {
     part: usize,
     /// Bytes of it, and of its MAC, that are sent.
     sent: usize,
-    tag: Option<[u8; TAG]>,
+    tag: Option<[u8; MAC_BYTES]>,
 }
 
 impl<'a> Outgoing<'a> {
@@ -98,7 +98,7 @@ impl<'a> Outgoing<'a> {
     pub(super) fn push(
         &mut self,
         socket: &OwnedFd,
-        mut seal: Option<&mut Seal>,
+        mut seal: Option<&mut MessageAuth>,
     ) -> io::Result<bool> {
         let mut has_moved = false;
         while !self.is_done() {
@@ -141,12 +141,12 @@ pub(super) struct Incoming<'a> {
     part: usize,
     /// Bytes of it, and of its MAC, that are here.
     here: usize,
-    tag: [u8; TAG],
+    tag: [u8; MAC_BYTES],
 }
 
 impl<'a> Incoming<'a> {
     pub(super) fn new(target: Target<'a>) -> Self {
-        let (header, reason, tag) = ([0; HEADER], Vec::new(), [0; TAG]);
+        let (header, reason, tag) = ([0; HEADER], Vec::new(), [0; MAC_BYTES]);
         Self { header, target, reason, part: 0, here: 0, tag }
     }
 
@@ -171,7 +171,7 @@ impl<'a> Incoming<'a> {
     pub(super) fn pull(
         &mut self,
         socket: &OwnedFd,
-        mut seal: Option<&mut Seal>,
+        mut seal: Option<&mut MessageAuth>,
     ) -> io::Result<bool> {
         let had_begun = self.has_begun();
         let mut has_moved = false;
@@ -179,7 +179,7 @@ impl<'a> Incoming<'a> {
             if self.has_begun() && (!had_begun || self.part == parts(self.len())) {
                 return Ok(has_moved);
             }
-            let tag_len = if seal.is_some() { TAG } else { 0 };
+            let tag_len = if seal.is_some() { MAC_BYTES } else { 0 };
             let (here, mut tag) = (self.here, self.tag);
             let part = self.at_hand();
             let len = part.len();
@@ -199,7 +199,7 @@ impl<'a> Incoming<'a> {
             self.tag = tag;
             if self.here == len + tag_len {
                 let part = self.at_hand();
-                if seal.as_deref_mut().is_some_and(|seal| !seal.holds(part, &tag)) {
+                if seal.as_deref_mut().is_some_and(|seal| !seal.verify(part, &tag)) {
                     let text = "a message was altered, replayed or inserted on its way";
                     return Err(io::Error::new(ErrorKind::InvalidData, text));
                 }

@@ -1,16 +1,16 @@
-//! An error of a rank, as it crosses to the parent and into `rank-N.error.json`.
+//! An error of a rank, as sent to the parent and written to `rank-N.error.json`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::Phase;
+use crate::launch::phase::Phase;
 use crate::units::Rank;
 
 /// Version of [`ErrorReport`]'s and of a failure's written form.
 pub(super) const FORMAT: u32 = 1;
 
-/// An error of a rank, with all that is known where it happened.
+/// An error of a rank, with all that the rank knows about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorReport {
     /// Version of this form.
@@ -23,7 +23,7 @@ pub struct ErrorReport {
     pub host: String,
     /// When, by the machine's monotonic clock: orders the errors of its processes.
     pub monotonic: Duration,
-    /// When, for people.
+    /// When, as wall-clock time.
     pub time: jiff::Timestamp,
     /// What the rank was doing.
     pub phase: Phase,
@@ -33,7 +33,7 @@ pub struct ErrorReport {
     pub exit_code: u8,
     /// Whether the cause is here or at another rank.
     pub blame: Blame,
-    /// Ranks that this one waited for in vain.
+    /// Ranks that this one waited for until its deadline.
     #[serde(default)]
     pub suspects: Vec<Rank>,
     /// Whether memory, of the machine or of a device, ran out.
@@ -73,13 +73,13 @@ pub(super) fn host() -> String {
 /// The messages of an error and of its sources, outermost first.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     let all = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
-    // A message that shows its cause itself needs no second one.
-    let is_news =
-        |told: &[String], cause: &str| told.last().is_none_or(|last| !last.contains(cause));
-    all.fold(Vec::new(), |mut told, cause| {
-        if is_news(&told, &cause) {
-            told.push(cause);
+    // A message that contains its cause is not followed by it.
+    let is_new =
+        |messages: &[String], cause: &str| messages.last().is_none_or(|last| !last.contains(cause));
+    all.fold(Vec::new(), |mut messages, cause| {
+        if is_new(&messages, &cause) {
+            messages.push(cause);
         }
-        told
+        messages
     })
 }

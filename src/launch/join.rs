@@ -1,48 +1,35 @@
-//! A rank's process -> its place in the group: plan, shared memory, and line to whoever started it.
+//! A rank's process -> its [`Membership`]: plan, shared memory, connections, and link to its parent or launcher.
 
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::failpoint;
-use crate::launch::foreign::local_rendezvous as foreign;
+use crate::launch::foreign::local_rendezvous::{self, Host, RendezvousError, Shared};
 use crate::launch::messages::ToRank;
+use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::{Child, Foreign, Role};
 use crate::launch::rank::inherit;
 use crate::launch::rank::link::Link;
+use crate::launch::rank::membership::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::launch::rank::status::RankStatus;
-use crate::plan::{Plan, RankPlan, RunFolders};
+use crate::plan::RankPlan;
 use crate::transport::Peer;
 use crate::transport::channel::Channel;
 use crate::units::{Rank, WorldSize};
 
-/// Longest wait of a rank for its parent's first word.
-const PLAN_PATIENCE: Duration = Duration::from_mins(1);
+/// Longest wait of a rank for its plan.
+const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A rank's place in its group.
-pub struct Membership {
-    /// What to do.
-    pub rank_plan: RankPlan,
-    /// The mapping to hand to `collective::open`; absent in a world of one.
-    pub shm: Option<OwnedFd>,
-    /// The other ranks, to hand to `collective::open_tcp`; empty on one machine.
-    pub peers: Vec<Peer>,
-    /// Progress, errors and requests to stop.
-    pub link: Link,
-}
-
-/// What a run is, as the one who makes it says: plan, folders, and whether to continue from a checkpoint.
-pub type Made = (Plan, RunFolders, bool);
-
-/// Why a rank has no place. All but `Make` and `Environment` mean that the rendezvous failed.
+/// Why a rank cannot join its group.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError<E> {
-    /// This is rank 0 under a foreign launcher, and it could not make the run. The other ranks were told.
+    /// This is rank 0 under a foreign launcher, and it could not prepare the run. The other ranks were told.
     #[error(transparent)]
-    Make(E),
-    /// This process is no rank.
+    Prepare(E),
+    /// This process is not a rank.
     #[error(
         "this process was not started as a rank: `ddprun`, torchrun, srun and mpirun start ranks"
     )]
@@ -78,23 +65,23 @@ pub enum JoinError<E> {
     },
     /// The ranks of a foreign launcher did not find each other.
     #[error(transparent)]
-    Rendezvous(#[from] foreign::Error),
+    Rendezvous(#[from] RendezvousError),
 }
 
-/// Takes this rank's place. Under a foreign launcher rank 0 makes the run by `make` (parses the experiment,
-/// creates folders) and hands it to the others; `make` is not called anywhere else.
+/// Joins the group of this rank. Under a foreign launcher rank 0 prepares the run by `prepare` (parses the experiment, creates
+/// folders) and sends it to the others; `prepare` is called nowhere else.
 ///
 /// # Errors
 ///
 /// As [`JoinError`].
 pub fn join<E: std::fmt::Display>(
     role: &Role,
-    make: impl FnOnce() -> Result<Made, E>,
+    prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
     match role {
         Role::Parent => Err(JoinError::NotARank),
         Role::Child(child) => join_parent(child),
-        Role::Foreign(place) => join_foreign(place, make),
+        Role::Foreign(foreign) => join_foreign(foreign, prepare),
     }
 }
 
@@ -107,7 +94,7 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     let status = status.map_err(fail("use its status file"))?.map(RankStatus::from);
     let channel = Channel::new(UnixStream::from(socket));
     let mut channel = channel.map_err(fail("use its control socket"))?;
-    let first = channel.receive_one(PLAN_PATIENCE).map_err(fail("receive its plan"))?;
+    let first = channel.receive_one(PLAN_TIMEOUT).map_err(fail("receive its plan"))?;
     let ToRank::Plan(rank_plan) = first else {
         return Err(fail("receive its plan")(io::ErrorKind::InvalidData.into()));
     };
@@ -120,56 +107,57 @@ fn join_parent<E>(child: &Child) -> Result<Membership, JoinError<E>> {
     Ok(Membership { rank_plan: *rank_plan, shm, peers, link })
 }
 
-/// The inherited sockets, with what the parent says of them.
+/// The inherited sockets, with the parent's description of each.
 fn peers(channel: &mut Channel, fds: &[RawFd]) -> io::Result<Vec<Peer>> {
     if fds.is_empty() {
         return Ok(Vec::new());
     }
-    let ToRank::Peers(words) = channel.receive_one(PLAN_PATIENCE)? else {
+    let ToRank::Peers(descriptions) = channel.receive_one(PLAN_TIMEOUT)? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let peers = words.into_iter().zip(fds).map(|(word, &fd)| Ok(word.with(inherit::take(fd)?)));
-    peers.collect()
+    let peers = descriptions.into_iter().zip(fds);
+    peers.map(|(peer, &fd)| Ok(peer.with_socket(inherit::take(fd)?))).collect()
 }
 
 fn join_foreign<E: std::fmt::Display>(
-    place: &Foreign,
-    make: impl FnOnce() -> Result<Made, E>,
+    foreign: &Foreign,
+    prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
-    let Foreign { rank, world, local_world, restarts, .. } = *place;
+    let Foreign { rank, world, local_world, restarts, .. } = *foreign;
     if world != local_world {
         return Err(JoinError::SeveralMachines { world, local_world });
     }
-    let (made, shm, peer_monitor) =
-        if rank.is_first() { serve(place, make)? } else { foreign::receive(place)? };
-    let (plan, run, resume) = made;
+    let (prepared, shared) =
+        if rank.is_first() { host(foreign, prepare)? } else { local_rendezvous::join(foreign)? };
+    let PreparedRun { plan, folders: run, resume } = prepared;
+    let Shared { memory: shm, peer_monitor } = shared;
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
     let link = Link::open(None, None, peer_monitor, rank, run.logs.clone()).map_err(fail)?;
-    // The launcher keeps to itself why it started the group again.
+    // The launcher does not tell why it started the group again.
     let causes = vec![];
     let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes };
     Ok(Membership { rank_plan, shm, peers: vec![], link })
 }
 
-/// Rank 0: opens the meeting place first, so that the others wait there while the run is made.
-fn serve<E: std::fmt::Display>(
-    place: &Foreign,
-    make: impl FnOnce() -> Result<Made, E>,
-) -> Result<(Made, Option<OwnedFd>, PeerMonitor), JoinError<E>> {
-    let host = foreign::Host::open(place)?;
-    let made = match make() {
-        Ok(made) => made,
+/// Rank 0: listens first, so that the others can wait while the run is prepared.
+fn host<E: std::fmt::Display>(
+    foreign: &Foreign,
+    prepare: impl FnOnce() -> Result<PreparedRun, E>,
+) -> Result<(PreparedRun, Shared), JoinError<E>> {
+    let host = Host::open(foreign)?;
+    let prepared = match prepare() {
+        Ok(prepared) => prepared,
         Err(error) => {
             host.refuse(&error.to_string());
-            return Err(JoinError::Make(error));
+            return Err(JoinError::Prepare(error));
         }
     };
-    let (planned, launched) = (made.0.distributed.world_size, place.world);
+    let (planned, launched) = (prepared.plan.distributed.world_size, foreign.world);
     if planned != launched {
         let error = JoinError::OtherWorld { planned, launched };
         host.refuse(&error.to_string());
         return Err(error);
     }
-    let (shm, peer_monitor) = host.welcome(&made)?;
-    Ok((made, shm, peer_monitor))
+    let shared = host.welcome(&prepared)?;
+    Ok((prepared, shared))
 }

@@ -5,13 +5,14 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::{ErrorReport, Stop};
+use crate::launch::error_report::ErrorReport;
+use crate::launch::stop::Stop;
 use crate::plan::RankPlan;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::transport::channel::Channel;
-use crate::transport::peer::PeerWord;
+use crate::transport::peer::PeerDescription;
 
-/// What a rank says.
+/// From a rank to its parent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::launch) enum FromRank {
     /// It failed, and is about to exit.
@@ -22,16 +23,16 @@ pub(in crate::launch) enum FromRank {
     Saved,
 }
 
-/// What the parent says.
+/// From the parent to a rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::launch) enum ToRank {
-    /// First: what to do.
+    /// The first message: what to do.
     Plan(Box<RankPlan>),
-    /// Then, in a run over several machines: to whom its further sockets lead.
-    Peers(Vec<PeerWord>),
-    /// To stop at the next step.
+    /// The second, in a run over several machines: which ranks its inherited sockets are connected to.
+    Peers(Vec<PeerDescription>),
+    /// Stop at the end of the step.
     Stop(Stop),
-    /// To wait no longer for other ranks, and to say for whom.
+    /// Wait no longer for other ranks, and report which are missing.
     GiveUp,
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn receive_both(bytes: &[u8]) -> io::Result<[bool; 2]> {
     use std::io::Write;
     let receive = || {
         let (mut from, to) = std::os::unix::net::UnixStream::pair()?;
-        // More would fill the socket.
+        // More would fill the socket's buffer.
         from.write_all(&bytes[..bytes.len().min(64 << 10)])?;
         Channel::new(to)
     };

@@ -1,4 +1,4 @@
-//! `Plan -> one process per rank`, watched to the end: first failure named, nobody left behind.
+//! `Plan -> one process per rank`, watched to the end: the first failure is named, and no process is left behind.
 //!
 //! ```text
 //! Role::Parent                                    Role::Child (one process per rank)
@@ -7,50 +7,55 @@
 //!    │  ◀── progress, error reports ─────────────────┤        link.report(&link.describe(error, ..))
 //!    │  ─── Stop ───────────────────────────────────▶│        link.stop_requested() -> vote -> save
 //!    ▼                                               ▼        link.finish(), exit 0 | 75 | 130
-//! Ok(Ended) | Err(Failure), after up to `max_restarts` new groups of each admitted size
+//! Ok(Ended) | Err(Failure), after up to `max_restarts` new groups of each allowed size
 //!
 //! Role::Foreign (torchrun, srun, mpirun, PyTorchJob)
-//! join(make) ── rank 0 makes the run and hands plan and memfd to the others over an abstract socket
+//! join(prepare) ── rank 0 prepares the run and sends plan and memfd to the others over an abstract socket
 //! ```
 //!
-//! Several machines (`--nnodes`): their parents meet first (`meet`), connect all ranks to each other, and then each runs
-//! its own, `run_node`, and tells the others how it ends.
+//! Several machines (`--nnodes`): their parents find each other first (`machines`) and connect all ranks; then each
+//! parent runs its own ranks, `run_node`, and tells the others how they end.
 //!
-//! No port is opened on one machine. Ranks die with the thread that called [`run()`] (the main thread), and
-//! again with their control socket. Signals to one rank are a vote of all: `worker` exchanges
-//! [`Link::stop_requested`] at each step's edge. A rank that fails reports once and exits with the code of its
-//! report; what a collective says is [`Blame::Peer`], everything else [`Blame::Own`].
+//! On one machine no port is opened. Ranks die with the thread that called [`run()`] (the main thread), and when their
+//! control socket closes. A signal to one rank stops all: `worker` votes on [`Link::stop_requested`] at the end of each step.
+//! A rank that fails reports once and exits with the code of its report. A failed collective is [`Blame::Peer`], every other
+//! error [`Blame::Own`].
 
 mod phase;
+mod exit;
+mod stop;
 mod error_report;
 mod signals;
+mod prepared_run;
 mod messages;
-mod rank;
 mod failure;
+mod rank;
 mod machines;
 mod foreign;
 mod join;
 mod parent;
 
 pub use error_report::{Blame, ErrorReport};
+pub use exit::{Ended, Exit, RESIZED};
 pub use failure::{Failure, Secondary};
 pub use foreign::launch_id::{LaunchId, Launcher, launch_ids};
-pub use foreign::local_rendezvous::Error as RendezvousError;
+pub use foreign::local_rendezvous::RendezvousError;
 pub use foreign::multi_machine::join_machines;
-pub use join::{JoinError, Made, Membership, join};
-pub use machines::node_rendezvous::{MeetError, meet};
-pub use machines::nodes::{Nodes, Place};
+pub use join::{JoinError, join};
+pub use machines::node_rendezvous::{NodeRendezvousError, join_nodes};
+pub use machines::nodes::{NodeConfig, Nodes};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use messages::receive_both;
-pub use parent::group::{Exit, RESIZED, Stop};
-pub(crate) use parent::recovery::instead;
-pub use parent::run::{Console, Note, Start, run, run_node};
-pub use parent::spawn::Program;
-pub use parent::verdict::Ended;
+pub use parent::options::{Console, Note, Program, Start};
+pub(crate) use parent::recovery::describe_resize;
+pub use parent::run::{run, run_node};
 pub use phase::Phase;
+pub use prepared_run::PreparedRun;
 pub use rank::env as rank_env;
 pub use rank::env::Role;
 pub use rank::inherit::hide_backtraces_of_errors;
 pub use rank::link::Link;
+pub use rank::membership::Membership;
 pub use rank::threads::limit_threads;
 pub(crate) use signals::Signals;
+pub use stop::Stop;

@@ -1,10 +1,10 @@
-//! What a rank is doing, in the words that a failure is reported in.
+//! What a rank is doing, as failures name it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A part of a rank's life.
+/// What a rank is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -54,7 +54,7 @@ impl Phase {
         }
     }
 
-    /// The phase with this number; the first for a number that is none.
+    /// The phase with this number; the first for an unknown number.
     pub(super) fn from_number(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).map_or(Self::Starting, |(phase, _)| *phase)
     }

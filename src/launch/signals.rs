@@ -1,4 +1,4 @@
-//! Signals -> bytes in a socket that can be waited for together with everything else.
+//! Signals -> bytes in a socket that can be polled together with other descriptors.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level;
 
-/// Counts the arrivals of some signals, from the making of this until its end.
+/// Counts the arrivals of some signals as long as it lives.
 pub(crate) struct Signals {
     pipe: UnixStream,
     registered: Vec<SigId>,
@@ -61,7 +61,7 @@ impl Drop for Signals {
     }
 }
 
-/// Whether whoever started this process decided that it ignores `signal`.
+/// Whether this process inherited the disposition to ignore `signal`.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -63,7 +63,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     let earlier = story.as_ref().map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
     let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
-    let mut session = Session {
+    let mut session = SessionKeys {
         order,
         trainer,
         base,
@@ -165,7 +165,7 @@ struct Ears {
     interruption: Signals,
 }
 
-struct Session<'a> {
+struct SessionKeys<'a> {
     order: Order<'a>,
     trainer: &'a dyn Trainer,
     base: BaseValues,
@@ -178,7 +178,7 @@ struct Session<'a> {
     view: View,
 }
 
-impl<'a> Session<'a> {
+impl<'a> SessionKeys<'a> {
     /// Every trial that is known before any result is, decided.
     fn check_ahead(&self) -> Result<(), Error> {
         let first = self.trials.len() as u32 + 1;
@@ -230,7 +230,7 @@ impl<'a> Session<'a> {
             let ended = self.serve(scope, journal, &mut ears, (&sender, &receiver));
             if ended.is_err() {
                 // A journal that cannot be written ends the sweep; its trials save and leave first.
-                self.running.iter().for_each(|running| running.job.waker.ring());
+                self.running.iter().for_each(|running| running.job.waker.wake());
             }
             ended
         });
@@ -279,7 +279,7 @@ impl<'a> Session<'a> {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
             if stopped.is_some() {
-                self.running.iter().for_each(|running| running.job.waker.ring());
+                self.running.iter().for_each(|running| running.job.waker.wake());
             }
         }
     }
@@ -473,7 +473,7 @@ impl<'a> Session<'a> {
         journal.ended(trial, self.order.sweep.search.goal)?;
         failpoint::reach("sweep.pruned");
         running.is_cut = true;
-        running.job.waker.ring();
+        running.job.waker.wake();
         Ok(())
     }
 

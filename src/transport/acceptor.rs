@@ -1,6 +1,8 @@
-//! A listening socket -> those who proved that they hold the key. Strangers cost little and hold up nobody: each has
-//! a thread, five seconds and 96 bytes; there are 64 at most, 16 of one address; and of one address at most one
-//! refusal a second is told.
+//! A listening socket -> the connections that proved that they hold the key.
+//!
+//! A connection that does not is cheap and blocks no other: it has a thread of its own for at most five seconds and
+//! 96 bytes. At most 64 are authenticated at a time, 16 of them from one address, and at most one refusal a second is
+//! reported for an address.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,152 +14,172 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::transport::auth::{Key, Purpose, Session};
+use crate::transport::auth::{Key, Purpose, SessionKeys};
 use crate::transport::channel::poll;
-use crate::transport::handshake::admit;
+use crate::transport::handshake::respond;
 
-/// Connections that are heard at a time.
-const MOST: usize = 64;
-/// Those of one address.
-const MOST_OF_ONE: usize = 16;
-/// Time between two words about refusals of one address.
-const QUIET: Duration = Duration::from_secs(1);
+/// Connections that are authenticated at a time.
+const MAX_PENDING: usize = 64;
+/// Those from one address.
+const MAX_PENDING_PER_ADDRESS: usize = 16;
+/// Time between two reports of refusals for one address.
+const REFUSAL_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Addresses whose last refusal is remembered.
-const REMEMBERED: usize = 1024;
+const MAX_REMEMBERED_ADDRESSES: usize = 1024;
+/// Pause after a failed `accept`.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Somebody who proved that they hold the key.
-pub(crate) struct Guest {
+/// A connection whose other end proved that it holds the key.
+pub(crate) struct AuthenticatedConnection {
     pub(crate) stream: TcpStream,
     pub(crate) address: IpAddr,
     pub(crate) purpose: Purpose,
-    pub(crate) session: Session,
+    pub(crate) keys: SessionKeys,
 }
 
-enum Knock {
-    Guest(Box<Guest>),
+/// How a handshake ended.
+enum Outcome {
+    Accepted(Box<AuthenticatedConnection>),
     Refused(IpAddr, &'static str),
 }
 
-/// Hears whoever connects, until it is dropped; what is connected then and not heard yet waits for the next acceptor.
+/// Authenticates incoming connections on threads of its own until it is dropped. A connection that has not been accepted by
+/// then stays in the system's queue for the next acceptor.
 pub(crate) struct Acceptor {
-    knocks: Receiver<Knock>,
-    refusals: BTreeMap<IpAddr, Instant>,
+    outcomes: Receiver<Outcome>,
+    last_refusals: BTreeMap<IpAddr, Instant>,
     /// Ends the thread when it is closed.
-    _waker: UnixStream,
+    _stop: UnixStream,
 }
 
 impl Acceptor {
     pub(crate) fn open(listener: &TcpListener, key: &Key) -> io::Result<Self> {
         let listener = listener.try_clone()?;
         listener.set_nonblocking(true)?;
-        let (waker, sleeper) = UnixStream::pair()?;
-        let (sender, knocks) = sync_channel(MOST);
+        let (stop, stopped) = UnixStream::pair()?;
+        let (sender, outcomes) = sync_channel(MAX_PENDING);
         let key = key.clone();
         std::thread::Builder::new()
             .name("acceptor".to_owned())
-            .spawn(move || keep(&listener, &sleeper, &key, &sender))?;
-        Ok(Self { knocks, refusals: BTreeMap::new(), _waker: waker })
+            .spawn(move || accept_loop(&listener, &stopped, &key, &sender))?;
+        Ok(Self { outcomes, last_refusals: BTreeMap::new(), _stop: stop })
     }
 
-    /// The next guest, or `None` if nobody comes until then. `say` hears of those who were refused.
-    pub(crate) fn wait(&mut self, until: Instant, say: &mut dyn FnMut(&str)) -> Option<Guest> {
+    /// The next authenticated connection, or `None` if there is none before `until`. Refusals are reported through `warn`.
+    pub(crate) fn accept(
+        &mut self,
+        until: Instant,
+        warn: &mut dyn FnMut(&str),
+    ) -> Option<AuthenticatedConnection> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.knocks.recv_timeout(left) {
-                Ok(Knock::Guest(guest)) => return Some(*guest),
-                Ok(Knock::Refused(address, why)) if self.is_news(address) => {
-                    say(&format!("warning: a connection from {address} was refused: {why}"));
+            match self.outcomes.recv_timeout(left) {
+                Ok(Outcome::Accepted(connection)) => return Some(*connection),
+                Ok(Outcome::Refused(address, why)) if self.should_report(address) => {
+                    warn(&format!("warning: a connection from {address} was refused: {why}"));
                 }
-                Ok(Knock::Refused(..)) => {}
+                Ok(Outcome::Refused(..)) => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
             }
         }
     }
 
-    fn is_news(&mut self, address: IpAddr) -> bool {
+    fn should_report(&mut self, address: IpAddr) -> bool {
         let now = Instant::now();
-        if self.refusals.len() >= REMEMBERED {
-            self.refusals.retain(|_, at| now.duration_since(*at) < QUIET);
+        let is_recent = |at: &Instant| now.duration_since(*at) < REFUSAL_REPORT_INTERVAL;
+        if self.last_refusals.len() >= MAX_REMEMBERED_ADDRESSES {
+            self.last_refusals.retain(|_, at| is_recent(at));
         }
-        let is_news = self.refusals.get(&address).is_none_or(|at| now.duration_since(*at) >= QUIET);
-        if is_news && self.refusals.len() < REMEMBERED {
-            self.refusals.insert(address, now);
+        let should_report = !self.last_refusals.get(&address).is_some_and(is_recent);
+        if should_report && self.last_refusals.len() < MAX_REMEMBERED_ADDRESSES {
+            self.last_refusals.insert(address, now);
         }
-        is_news
+        should_report
     }
 }
 
-/// Accepts until the other end of `sleeper` is closed.
-fn keep(listener: &TcpListener, sleeper: &UnixStream, key: &Key, sender: &SyncSender<Knock>) {
-    let hall = Arc::new(Hall::default());
+/// Accepts until the other end of `stopped` is closed.
+fn accept_loop(
+    listener: &TcpListener,
+    stopped: &UnixStream,
+    key: &Key,
+    outcomes: &SyncSender<Outcome>,
+) {
+    let pending = Arc::new(Pending::default());
     loop {
-        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(sleeper, PollFlags::IN)];
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         if poll(&mut fds, None).is_err() || !fds[1].revents().is_empty() {
             return;
         }
-        // It may have left again; without descriptors it waits in the system's queue, and so do we for a moment.
+        // The client may have left again. Without free descriptors it waits in the system's queue until we try again.
         let Ok((stream, address)) = listener.accept() else {
-            let _ =
-                poll(&mut [PollFd::new(sleeper, PollFlags::IN)], Some(Duration::from_millis(1)));
+            let mut fds = [PollFd::new(stopped, PollFlags::IN)];
+            let _ = poll(&mut fds, Some(ACCEPT_RETRY_INTERVAL));
             continue;
         };
         let address = address.ip();
-        let Some(place) = Hall::enter(&hall, address) else {
-            let _ = sender
-                .try_send(Knock::Refused(address, "too many connections are being authenticated"));
+        let Some(slot) = Pending::reserve(&pending, address) else {
+            let why = "too many connections are being authenticated";
+            let _ = outcomes.try_send(Outcome::Refused(address, why));
             continue;
         };
-        let (key, sender) = (key.clone(), sender.clone());
+        let (key, outcomes) = (key.clone(), outcomes.clone());
         // Without a thread the connection is closed, and its opener tries again.
         let _ = std::thread::Builder::new()
-            .name("guest".to_owned())
-            .spawn(move || hear(stream, place, &key, &sender));
+            .name("handshake".to_owned())
+            .spawn(move || authenticate(stream, slot, &key, &outcomes));
     }
 }
 
-fn hear(mut stream: TcpStream, place: Seat, key: &Key, sender: &SyncSender<Knock>) {
-    let address = place.address;
-    let heard = stream.set_nonblocking(false).map_err(|_| "the system refuses to read from it");
-    match heard.and_then(|()| admit(&mut stream, key)) {
-        Ok((purpose, session)) => {
+fn authenticate(
+    mut stream: TcpStream,
+    slot: PendingSlot,
+    key: &Key,
+    outcomes: &SyncSender<Outcome>,
+) {
+    let address = slot.address;
+    let readable = stream.set_nonblocking(false).map_err(|_| "the system refuses to read from it");
+    match readable.and_then(|()| respond(&mut stream, key)) {
+        Ok((purpose, keys)) => {
+            let connection = AuthenticatedConnection { stream, address, purpose, keys };
             // An error means that the acceptor is closed.
-            let _ =
-                sender.send(Knock::Guest(Box::new(Guest { stream, address, purpose, session })));
+            let _ = outcomes.send(Outcome::Accepted(Box::new(connection)));
         }
-        // A word that finds no room is one of very many.
-        Err(why) => drop(sender.try_send(Knock::Refused(address, why))),
+        // A report for which the queue has no room is one of very many.
+        Err(why) => drop(outcomes.try_send(Outcome::Refused(address, why))),
     }
-    drop(place);
+    drop(slot);
 }
 
-/// Those who are being heard, by address.
+/// The number of connections that are being authenticated, by address.
 #[derive(Default)]
-struct Hall(Mutex<BTreeMap<IpAddr, usize>>);
+struct Pending(Mutex<BTreeMap<IpAddr, usize>>);
 
-/// A place among them, until it is dropped.
-struct Seat {
-    hall: Arc<Hall>,
+/// One of them, until it is dropped.
+struct PendingSlot {
+    pending: Arc<Pending>,
     address: IpAddr,
 }
 
-impl Hall {
-    fn enter(hall: &Arc<Self>, address: IpAddr) -> Option<Seat> {
-        let mut all = hall.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_this = all.get(&address).copied().unwrap_or(0);
-        if of_this >= MOST_OF_ONE || all.values().sum::<usize>() >= MOST {
+impl Pending {
+    fn reserve(pending: &Arc<Self>, address: IpAddr) -> Option<PendingSlot> {
+        let mut counts = pending.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let from_address = counts.get(&address).copied().unwrap_or(0);
+        let total = counts.values().sum::<usize>();
+        if from_address >= MAX_PENDING_PER_ADDRESS || total >= MAX_PENDING {
             return None;
         }
-        all.insert(address, of_this + 1);
-        Some(Seat { hall: Arc::clone(hall), address })
+        counts.insert(address, from_address + 1);
+        Some(PendingSlot { pending: Arc::clone(pending), address })
     }
 }
 
-impl Drop for Seat {
+impl Drop for PendingSlot {
     fn drop(&mut self) {
-        let mut all = self.hall.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get_mut(&self.address) {
+        let mut counts = self.pending.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match counts.get_mut(&self.address) {
             Some(n @ 2..) => *n -= 1,
-            _ => drop(all.remove(&self.address)),
+            _ => drop(counts.remove(&self.address)),
         }
     }
 }

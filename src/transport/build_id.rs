@@ -1,19 +1,19 @@
-//! Which program this is: two builds of one version may speak the same words and mean something else.
+//! Which build of the program this is: two builds of one version need not understand each other.
 
 use std::fs::File;
 use std::sync::OnceLock;
 
 /// "0.1.0 (build 3f9a2c81)": the version, and a hash of the program's file.
-pub(crate) fn identity() -> &'static str {
-    static IDENTITY: OnceLock<String> = OnceLock::new();
-    IDENTITY.get_or_init(|| {
-        let build = build().unwrap_or_else(|_| "unknown".to_owned());
-        format!("{} (build {build})", env!("CARGO_PKG_VERSION"))
+pub(crate) fn build_id() -> &'static str {
+    static BUILD_ID: OnceLock<String> = OnceLock::new();
+    BUILD_ID.get_or_init(|| {
+        let hash = executable_hash().unwrap_or_else(|_| "unknown".to_owned());
+        format!("{} (build {hash})", env!("CARGO_PKG_VERSION"))
     })
 }
 
-/// The file that this process runs, also if another has its name by now.
-fn build() -> std::io::Result<String> {
+/// Hash of the file that this process runs, even if it was replaced since.
+fn executable_hash() -> std::io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open("/proc/self/exe")?)?;
     Ok(hasher.finalize().to_hex()[..8].to_owned())
@@ -24,9 +24,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_itself_and_says_its_version() {
-        let known = identity();
-        assert!(known.starts_with(concat!(env!("CARGO_PKG_VERSION"), " (build ")), "{known}");
-        assert_eq!(known, format!("{} (build {})", env!("CARGO_PKG_VERSION"), build().unwrap()));
+    fn the_build_id_holds_the_version_and_the_hash_of_the_executable() {
+        let id = build_id();
+        assert!(id.starts_with(concat!(env!("CARGO_PKG_VERSION"), " (build ")), "{id}");
+        assert_eq!(
+            id,
+            format!("{} (build {})", env!("CARGO_PKG_VERSION"), executable_hash().unwrap())
+        );
     }
 }

@@ -1,7 +1,6 @@
-//! Messages between the parent and its ranks, and between the parents of several machines: JSON with its length
-//! before it, over a socket; between machines with a MAC after it.
+//! Messages over a stream socket: JSON after its length and, between machines, before its MAC.
 //!
-//! Sockets never block: whoever stops reading cannot hold up the other side, which keeps what is unsent.
+//! Sockets are non-blocking: a receiver that stops reading does not block the sender, which buffers what is unsent.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,16 +12,16 @@ use rustix::time::Timespec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::transport::auth::{Seal, Session, TAG};
+use crate::transport::auth::{MAC_BYTES, MessageAuth, SessionKeys};
 
-/// Longest message that is accepted: a plan with very many class names is far smaller.
-const LONGEST: usize = 64 << 20;
+/// Largest message that is accepted: far larger than a plan with very many class names.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// One end of a connection.
 pub(crate) struct Channel {
     socket: OwnedFd,
     /// Of what is sent and of what is received; absent within a machine.
-    seals: Option<[Seal; 2]>,
+    auth: Option<[MessageAuth; 2]>,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     is_closed: bool,
@@ -32,39 +31,39 @@ impl Channel {
     pub(crate) fn new(socket: impl Into<OwnedFd>) -> io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket, seals: None, inbox: Vec::new(), outbox: Vec::new(), is_closed: false })
+        Ok(Self { socket, auth: None, inbox: Vec::new(), outbox: Vec::new(), is_closed: false })
     }
 
-    /// A connection whose ends have proved themselves.
-    pub(crate) fn sealed(socket: impl Into<OwnedFd>, session: Session) -> io::Result<Self> {
-        let seals = Some([Seal::new(session.send), Seal::new(session.receive)]);
-        Ok(Self { seals, ..Self::new(socket)? })
+    /// A connection whose messages are authenticated by these keys.
+    pub(crate) fn authenticated(socket: impl Into<OwnedFd>, keys: SessionKeys) -> io::Result<Self> {
+        let auth = Some([MessageAuth::new(keys.send), MessageAuth::new(keys.receive)]);
+        Ok(Self { auth, ..Self::new(socket)? })
     }
 
-    /// Whether the other end is gone. What it said before can still be received.
+    /// Whether the other end is gone. What it sent before can still be received.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Whether something waits to be sent.
+    /// Whether messages wait to be sent.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.outbox.is_empty() && !self.is_closed
     }
 
-    /// Puts a message into the line and sends what can be sent now.
+    /// Queues a message and sends what can be sent now.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
         let body = serde_json::to_vec(message)?;
         let length =
             u32::try_from(body.len()).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
         self.outbox.extend_from_slice(&length.to_le_bytes());
         self.outbox.extend_from_slice(&body);
-        if let Some([seal, _]) = &mut self.seals {
-            self.outbox.extend_from_slice(&seal.tag(&body));
+        if let Some([auth, _]) = &mut self.auth {
+            self.outbox.extend_from_slice(&auth.tag(&body));
         }
         self.flush()
     }
 
-    /// Sends what can be sent now. A peer that is gone is no error here: its end is noticed elsewhere.
+    /// Sends what can be sent now. A peer that is gone is not an error here: see [`Channel::is_closed`].
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while self.has_unsent() {
             match rustix::net::send(&self.socket, &self.outbox, SendFlags::NOSIGNAL)
@@ -80,29 +79,29 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends everything, but waits no longer than `patience`.
+    /// Sends everything within `timeout`.
     pub(crate) fn send_all<T: Serialize>(
         &mut self,
         message: &T,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<()> {
         self.send(message)?;
         let began = Instant::now();
         while self.has_unsent() {
-            self.wait(PollFlags::OUT, began, patience)?;
+            self.wait(PollFlags::OUT, began, timeout)?;
             self.flush()?;
         }
         Ok(())
     }
 
-    /// All messages that are here now.
+    /// All messages that have arrived.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
         self.read_available()?;
         std::iter::from_fn(|| self.next_message().transpose()).collect()
     }
 
     /// The next message, or `TimedOut`, or `UnexpectedEof` if the other end is gone.
-    pub(crate) fn receive_one<T: DeserializeOwned>(&mut self, patience: Duration) -> io::Result<T> {
+    pub(crate) fn receive_one<T: DeserializeOwned>(&mut self, timeout: Duration) -> io::Result<T> {
         let began = Instant::now();
         loop {
             if let Some(message) = self.next_message()? {
@@ -111,7 +110,7 @@ impl Channel {
             if self.is_closed {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
-            self.wait(PollFlags::IN, began, patience)?;
+            self.wait(PollFlags::IN, began, timeout)?;
             self.read_available()?;
         }
     }
@@ -134,20 +133,20 @@ impl Channel {
     fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let Some(header) = self.inbox.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*header) as usize;
-        if length > LONGEST {
+        if length > MAX_MESSAGE_BYTES {
             let text = format!("a message of {length} bytes is announced");
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
-        let end = 4 + length + if self.seals.is_some() { TAG } else { 0 };
+        let end = 4 + length + if self.auth.is_some() { MAC_BYTES } else { 0 };
         let Some((body, tag)) =
             self.inbox.get(4..end).and_then(|rest| rest.split_at_checked(length))
         else {
             return Ok(None);
         };
-        if let Some([_, seal]) = &mut self.seals
-            && !tag.try_into().is_ok_and(|tag| seal.holds(body, tag))
+        if let Some([_, auth]) = &mut self.auth
+            && !tag.try_into().is_ok_and(|tag| auth.verify(body, tag))
         {
-            let text = "a message was altered, replayed or inserted on its way";
+            let text = "a message was altered, replayed or inserted in transit";
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
         let message = serde_json::from_slice(body)?;
@@ -155,8 +154,8 @@ impl Channel {
         Ok(Some(message))
     }
 
-    fn wait(&self, flags: PollFlags, began: Instant, patience: Duration) -> io::Result<()> {
-        let left = patience.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
+    fn wait(&self, flags: PollFlags, began: Instant, timeout: Duration) -> io::Result<()> {
+        let left = timeout.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
         poll(&mut [PollFd::new(&self.socket, flags)], Some(left))
     }
 }
@@ -167,7 +166,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Waits for one of `fds`, or for the time; a signal may end it early.
+/// Waits for one of `fds`, at most for `time`. A signal may end the wait early.
 pub(crate) fn poll(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<()> {
     let time = time.map(|time| Timespec {
         tv_sec: time.as_secs() as i64,
@@ -179,7 +178,7 @@ pub(crate) fn poll(fds: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result
     }
 }
 
-/// Whether the other end is gone, or its machine.
+/// Whether this error means that the other end or its machine is gone.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     use ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkUnreachable,
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_the_end_is_still_received() {
+    fn messages_sent_before_the_end_are_still_received() {
         let (mut from, mut to) = ends();
         from.send(&7).unwrap();
         drop(from);
@@ -235,24 +234,24 @@ mod tests {
     }
 
     #[test]
-    fn between_machines_a_message_that_was_changed_or_repeated_is_refused() {
+    fn an_authenticated_message_that_was_changed_or_repeated_is_refused() {
         let changed = |bytes: &mut Vec<u8>| bytes[5] ^= 1;
         let repeated = |bytes: &mut Vec<u8>| bytes.extend(bytes.clone());
-        for spoil in [changed, repeated] {
+        for tamper in [changed, repeated] {
             let (a, b) = UnixStream::pair().unwrap();
-            let session = |send, receive| Session {
-                send: Key::new([send; TAG]),
-                receive: Key::new([receive; TAG]),
+            let keys = |send, receive| SessionKeys {
+                send: Key::new([send; MAC_BYTES]),
+                receive: Key::new([receive; MAC_BYTES]),
             };
-            let mut from = Channel::sealed(a, session(1, 2)).unwrap();
-            let mut to = Channel::sealed(b, session(2, 1)).unwrap();
+            let mut from = Channel::authenticated(a, keys(1, 2)).unwrap();
+            let mut to = Channel::authenticated(b, keys(2, 1)).unwrap();
             from.send(&"first").unwrap();
             assert_eq!(to.receive::<String>().unwrap(), ["first"]);
             // What `send` would have put on the wire.
             let body = b"\"second\"";
-            let tag = from.seals.as_mut().unwrap()[0].tag(body);
+            let tag = from.auth.as_mut().unwrap()[0].tag(body);
             from.outbox = [&(body.len() as u32).to_le_bytes()[..], body, &tag].concat();
-            spoil(&mut from.outbox);
+            tamper(&mut from.outbox);
             from.flush().unwrap();
             let error = to.receive::<String>().unwrap_err();
             assert!(error.to_string().contains("altered, replayed or inserted"), "{error}");
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_length_is_refused_and_a_silent_peer_times_out() {
+    fn a_huge_length_is_refused_and_a_silent_peer_times_out() {
         let (mut from, mut to) = ends();
         let silent = to.receive_one::<u32>(Duration::from_millis(10)).unwrap_err();
         assert_eq!(silent.kind(), ErrorKind::TimedOut);

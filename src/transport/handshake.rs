@@ -1,56 +1,60 @@
-//! A fresh TCP connection -> one whose ends have proved that they hold the same key, or none.
+//! A fresh TCP connection -> one whose ends have proved that they hold the same key.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::transport::auth::{self, Key, OPENING, Purpose, Session, TAG};
+use crate::transport::auth::{self, HELLO_BYTES, Key, MAC_BYTES, Purpose, SessionKeys};
 
 /// Longest time that a handshake may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why there is no connection.
+/// Why a handshake failed.
 #[derive(Debug)]
-pub(crate) enum Unmet {
+pub(crate) enum HandshakeError {
     /// The other end left, or did not answer.
     Io(io::Error),
     /// It did not prove that it holds the key.
-    Unproved,
+    Unauthenticated,
 }
 
-/// Introduces this end, which has opened the connection.
-pub(crate) fn handshake(
+/// The handshake of the end that opened the connection.
+pub(crate) fn initiate(
     stream: &mut TcpStream,
     key: &Key,
     purpose: Purpose,
-) -> Result<Session, Unmet> {
-    let until = Instant::now() + PATIENCE;
-    let opening = auth::open(purpose, &Key::random().map_err(Unmet::Io)?);
-    send(stream, &opening).map_err(Unmet::Io)?;
-    let mut answer = [0; OPENING];
-    receive(stream, &mut answer, until).map_err(Unmet::Io)?;
-    let (proof, session) = auth::prove(key, &opening, &answer).ok_or(Unmet::Unproved)?;
-    send(stream, &proof).map_err(Unmet::Io)?;
-    Ok(session)
+) -> Result<SessionKeys, HandshakeError> {
+    let until = Instant::now() + HANDSHAKE_TIMEOUT;
+    let hello = auth::client_hello(purpose, &Key::random().map_err(HandshakeError::Io)?);
+    send(stream, &hello).map_err(HandshakeError::Io)?;
+    let mut answer = [0; HELLO_BYTES];
+    receive(stream, &mut answer, until).map_err(HandshakeError::Io)?;
+    let proof = auth::client_proof(key, &hello, &answer);
+    let (proof, keys) = proof.ok_or(HandshakeError::Unauthenticated)?;
+    send(stream, &proof).map_err(HandshakeError::Io)?;
+    Ok(keys)
 }
 
-/// Hears out whoever has opened the connection: 96 bytes at most, of which none means anything before the last 32 have
-/// proved the others. The error says why it is refused.
-pub(crate) fn admit(stream: &mut TcpStream, key: &Key) -> Result<(Purpose, Session), &'static str> {
-    let until = Instant::now() + PATIENCE;
-    let mut opening = [0; OPENING];
-    receive(stream, &mut opening, until).map_err(|error| silence(&error))?;
-    let nonce = Key::random().map_err(|_| "the system gives no randomness")?;
-    let answer = auth::answer(key, &opening, &nonce)
+/// The handshake of the end that accepted the connection. It reads 96 bytes at most, and interprets none of them
+/// before the last 32 have authenticated the others. The error says why the connection is refused.
+pub(crate) fn respond(
+    stream: &mut TcpStream,
+    key: &Key,
+) -> Result<(Purpose, SessionKeys), &'static str> {
+    let until = Instant::now() + HANDSHAKE_TIMEOUT;
+    let mut hello = [0; HELLO_BYTES];
+    receive(stream, &mut hello, until).map_err(|error| io_reason(&error))?;
+    let nonce = Key::random().map_err(|_| "the system provides no randomness")?;
+    let answer = auth::server_hello(key, &hello, &nonce)
         .ok_or("it does not speak this version of ddprun's protocol")?;
-    send(stream, &answer).map_err(|error| silence(&error))?;
-    let mut proof = [0; TAG];
-    receive(stream, &mut proof, until).map_err(|error| silence(&error))?;
-    auth::accept(key, &opening, &answer, &proof)
+    send(stream, &answer).map_err(|error| io_reason(&error))?;
+    let mut proof = [0; MAC_BYTES];
+    receive(stream, &mut proof, until).map_err(|error| io_reason(&error))?;
+    auth::verify_client(key, &hello, &answer, &proof)
         .ok_or("it does not prove that it has the token of this run")
 }
 
-fn silence(error: &io::Error) -> &'static str {
+fn io_reason(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::TimedOut => "it did not authenticate within 5 seconds",
         _ => "it left before it had authenticated",
@@ -59,22 +63,22 @@ fn silence(error: &io::Error) -> &'static str {
 
 fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     stream.write_all(bytes)
 }
 
-/// Fills `bytes`; whoever sends a byte now and then does not gain time.
+/// Fills `bytes`. The deadline is for all of them, so a client that trickles bytes gains no time.
 fn receive(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<()> {
-    let mut here = 0;
-    while here < bytes.len() {
+    let mut received = 0;
+    while received < bytes.len() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut bytes[here..]) {
+        match stream.read(&mut bytes[received..]) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(n) => here += n,
+            Ok(n) => received += n,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(ErrorKind::TimedOut.into());
             }

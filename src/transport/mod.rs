@@ -14,8 +14,9 @@ pub(crate) mod channel;
 pub(crate) mod handshake;
 pub(crate) mod acceptor;
 pub(crate) mod peer;
+pub(crate) mod peer_connections;
 
-pub use auth::{Key, Session};
+pub use auth::{Key, SessionKeys};
 pub use peer::Peer;
 pub use shared_memory::shared_memory;
 pub use token::{TokenError, new_token, read_token};

@@ -1,50 +1,49 @@
-//! Another rank, as one rank reaches it.
+//! A connection to another rank.
 
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
-use crate::transport::auth::{Key, Session};
+use crate::transport::auth::{Key, SessionKeys};
 use crate::units::Rank;
 
-/// Another rank of a group without shared memory, and the way to it.
+/// Another rank of a group without shared memory, and the connection to it.
 #[derive(Debug)]
 pub struct Peer {
     /// The rank.
     pub rank: Rank,
-    /// Its machine, in words.
+    /// Its machine, for messages.
     pub address: String,
     /// A connected stream.
     pub socket: OwnedFd,
-    /// Keys of both directions; absent within a machine, where nobody is between.
-    pub session: Option<Session>,
+    /// Keys of both directions; absent within a machine.
+    pub keys: Option<SessionKeys>,
 }
 
-/// A peer as the parent tells its rank of it, beside the inherited socket.
+/// A [`Peer`] without its socket, which a rank inherits from its parent.
 #[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct PeerWord {
+pub(crate) struct PeerDescription {
     rank: Rank,
     address: String,
     keys: Option<[[u8; 32]; 2]>,
 }
 
-impl PeerWord {
+impl PeerDescription {
     pub(crate) fn of(peer: &Peer) -> Self {
-        let keys = peer.session.as_ref().map(|keys| [*keys.send.bytes(), *keys.receive.bytes()]);
+        let keys = peer.keys.as_ref().map(|keys| [*keys.send.bytes(), *keys.receive.bytes()]);
         Self { rank: peer.rank, address: peer.address.clone(), keys }
     }
 
-    /// The peer, with its socket.
-    pub(crate) fn with(self, socket: OwnedFd) -> Peer {
-        let session = self
-            .keys
-            .map(|[send, receive]| Session { send: Key::new(send), receive: Key::new(receive) });
-        Peer { rank: self.rank, address: self.address, socket, session }
+    pub(crate) fn with_socket(self, socket: OwnedFd) -> Peer {
+        let key = Key::new;
+        let keys =
+            self.keys.map(|[send, receive]| SessionKeys { send: key(send), receive: key(receive) });
+        Peer { rank: self.rank, address: self.address, socket, keys }
     }
 }
 
 /// Keys are never shown.
-impl std::fmt::Debug for PeerWord {
+impl std::fmt::Debug for PeerDescription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "rank {} at {}", self.rank, self.address)
     }

@@ -1,4 +1,4 @@
-//! The memory that the ranks of a machine share: an anonymous file that ends with its last holder.
+//! The memory that the ranks of a machine share: an anonymous file that is freed with its last descriptor.
 
 use std::os::fd::OwnedFd;
 
@@ -6,8 +6,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::units::Bytes;
 
-/// A zeroed anonymous file of `size` bytes, closed on exec, that can be neither shortened nor grown: whoever
-/// has mapped it is never killed for touching it. Pages exist from their first use on.
+/// A zeroed anonymous file of `size` bytes, closed on exec. Its size is sealed, so touching a mapping of it never raises
+/// SIGBUS. Pages are allocated at their first use.
 ///
 /// # Errors
 ///

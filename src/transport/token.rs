@@ -1,11 +1,11 @@
-//! The token of a run over several machines: 32 random bytes as hex, in a file that its user alone can read.
+//! The token of a run over several machines: 32 random bytes as hex, in a file that only its user can read.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::transport::auth::{Key, TAG};
+use crate::transport::auth::{Key, MAC_BYTES};
 
 /// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -18,15 +18,15 @@ pub enum TokenError {
         /// Why not.
         source: io::Error,
     },
-    /// Others could have read it, or written it.
+    /// Other users could have read or written it.
     #[error("the token file `{}` {what}", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Who could have.
+        /// Why.
         what: String,
     },
-    /// It holds something else.
+    /// It does not hold a token.
     #[error("the token file `{}` does not hold 64 hexadecimal digits", path.display())]
     Malformed {
         /// The file.
@@ -38,12 +38,12 @@ pub enum TokenError {
 ///
 /// # Errors
 ///
-/// It cannot be read, is not of this user alone (mode 0600 or 0400), or holds something else.
+/// It cannot be read, other users can read it (its mode is not 0600 or 0400), or it does not hold a token.
 pub fn read_token(path: &Path) -> Result<Key, TokenError> {
     let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
     let exposed = |what: String| TokenError::Exposed { path: path.to_owned(), what };
     let file = File::open(path).map_err(unreadable)?;
-    // Of the open file, not of the name: it may be exchanged meanwhile.
+    // Of the open file, not of its name: the file of that name may be replaced meanwhile.
     let about = file.metadata().map_err(unreadable)?;
     if about.uid() != rustix::process::geteuid().as_raw() {
         return Err(exposed("belongs to another user".to_owned()));
@@ -53,8 +53,8 @@ pub fn read_token(path: &Path) -> Result<Key, TokenError> {
         return Err(exposed(format!("has mode {mode:04o}: others may have read it")));
     }
     let mut text = String::new();
-    // A file that does not end, or holds no text, holds no token.
-    let read = file.take(2 * TAG as u64 + 2).read_to_string(&mut text);
+    // An endless file, or one that is not text, holds no token.
+    let read = file.take(2 * MAC_BYTES as u64 + 2).read_to_string(&mut text);
     let key = read.ok().and_then(|_| parse(text.trim_end()));
     key.ok_or_else(|| TokenError::Malformed { path: path.to_owned() })
 }
@@ -63,7 +63,7 @@ pub fn read_token(path: &Path) -> Result<Key, TokenError> {
 ///
 /// # Errors
 ///
-/// The system gives no randomness.
+/// The system provides no randomness.
 pub fn new_token() -> io::Result<String> {
     Ok(format!("{}\n", blake3::Hash::from_bytes(*Key::random()?.bytes()).to_hex()))
 }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn anything_but_a_token_is_refused() {
         let token = new_token().unwrap();
         for text in ["", "abc\n", &token[1..], &format!("0{token}"), &token.replace('\n', "\nx")] {
             let (_folder, path) = file(text, 0o600);

@@ -1,16 +1,16 @@
-//! How another thread of this program asks a run to stop, as a SIGTERM to the run would.
+//! A flag that wakes a thread waiting in `poll`: how another thread of this program asks a run to stop, as SIGTERM does.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A waker that one thread rings and another hears.
+/// Wakes a thread that waits for it, once for any number of calls.
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
 impl Waker {
-    /// A waker that nobody has rung.
+    /// A waker that has not been called.
     ///
     /// # Errors
     ///
@@ -19,13 +19,13 @@ impl Waker {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Asks the run to finish its step, save and leave. Ringing twice asks once.
-    pub fn ring(&self) {
-        // Only a counter at its limit refuses, and that has been rung.
+    /// Wakes the waiting thread. A run that waits for it finishes its step, saves and exits.
+    pub fn wake(&self) {
+        // The write fails only if the counter is at its limit, and then the waker was called before.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was rung since the last call.
+    /// Whether it was woken since the last call.
     pub(crate) fn take(&self) -> bool {
         rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
     }
@@ -42,11 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_is_heard_once_however_often_it_was_rung() {
+    fn several_wakes_are_taken_once() {
         let waker = Waker::new().unwrap();
         assert!(!waker.take());
-        waker.ring();
-        waker.ring();
+        waker.wake();
+        waker.wake();
         assert!(waker.take());
         assert!(!waker.take());
     }

@@ -33,11 +33,11 @@ pub(crate) fn assemble(
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
     let place = Place::open(&plan, rank)?;
     let collective = place.join(&plan, means)?;
-    link.when_told_to_give_up({
+    link.on_give_up({
         let collective = collective.clone();
         move || collective.give_up()
     });
-    link.when_a_rank_is_lost({
+    link.on_rank_lost({
         let collective = collective.clone();
         move |why| collective.abort(why)
     });

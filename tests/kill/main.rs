@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use ddprun::collective;
 use ddprun::launch::{
-    self, Blame, Console, Ended, Failure, Link, Membership, Note, Phase, Program, Start, Stop,
-    rank_env,
+    self, Blame, Console, Ended, Failure, Link, Membership, Note, Phase, PreparedRun, Program,
+    Start, Stop, rank_env,
 };
 use ddprun::plan::{Plan, RunFolders};
 use ddprun::units::Rank;
@@ -49,7 +49,7 @@ fn as_worker() {
             return Err("`lr` must be positive".to_owned());
         }
         let folder = PathBuf::from(folder.unwrap());
-        Ok((plan(3, 0, LONG), folders(&folder), false))
+        Ok(PreparedRun { plan: plan(3, 0, LONG), folders: folders(&folder), resume: false })
     };
     let membership = match launch::join(&role, make) {
         Ok(membership) => membership,
@@ -69,11 +69,11 @@ fn train(scenario: &str, membership: Membership) -> i32 {
     let world = distributed.world_size;
     let group =
         collective::open(distributed.backend, rank, world, shm, distributed.timeout).unwrap();
-    link.when_told_to_give_up({
+    link.on_give_up({
         let group = group.clone();
         move || group.give_up()
     });
-    link.when_a_rank_is_lost({
+    link.on_rank_lost({
         let group = group.clone();
         move |why| group.abort(why)
     });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::transport::{Key, Session};
+use crate::transport::{Key, SessionKeys};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -34,12 +34,12 @@ pub(in crate::collective) fn peers(world: u32) -> Vec<Vec<Peer>> {
             for (own, other, socket, send, receive) in
                 [(a, b, to_b, &up, &down), (b, a, to_a, &down, &up)]
             {
-                let session = Session { send: send.clone(), receive: receive.clone() };
+                let keys = SessionKeys { send: send.clone(), receive: receive.clone() };
                 peers[own as usize].push(Peer {
                     rank: Rank(other),
                     address: format!("machine {}", other % 2),
                     socket,
-                    session: is_far.then_some(session),
+                    keys: is_far.then_some(keys),
                 });
             }
         }

@@ -1,5 +1,5 @@
-//! Which launch of another program this process belongs to, so that a run is found again when its launcher starts the ranks
-//! once more. Pure but for the environment.
+//! Which launch of another program this process belongs to, so that a run is found again when its launcher restarts the
+//! ranks. Pure except for the environment.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ use crate::launch::rank::env::CONTROL_FD;
 /// A launch of torchrun, or a job of Slurm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchId {
-    /// Whose.
+    /// The launcher.
     pub launcher: Launcher,
     /// torchrun's run id, or Slurm's job.
     pub id: String,
-    /// What no other launch of this id has: torchrun's folder of this launch, or Slurm's step. Absent if the launcher does
-    /// not say.
+    /// Distinguishes launches with the same id: torchrun's folder of this launch, or Slurm's step. Absent if the launcher does
+    /// not tell.
     pub mark: Option<String>,
     /// The machine.
     pub host: String,
@@ -26,9 +26,9 @@ pub struct LaunchId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Launcher {
-    /// PyTorch's.
+    /// PyTorch's launcher.
     Torchrun,
-    /// Which starts a job again after its machine failed, or when it was preempted.
+    /// Slurm, which restarts a job after its machine failed, or when it was preempted.
     Slurm,
 }
 
@@ -42,10 +42,10 @@ impl std::fmt::Display for Launcher {
 }
 
 impl LaunchId {
-    /// Whether `earlier` is this launch before it was started again; `None` if nobody can tell.
+    /// Whether `earlier` is this launch before its restart; `None` if that is unknown.
     pub fn continues(&self, earlier: &Self) -> Option<bool> {
-        let is_named_so = (self.launcher, &self.id) == (earlier.launcher, &earlier.id);
-        if !is_named_so || earlier.attempt > self.attempt {
+        let has_same_name = (self.launcher, &self.id) == (earlier.launcher, &earlier.id);
+        if !has_same_name || earlier.attempt > self.attempt {
             return Some(false);
         }
         let (mark, before) = (self.mark.as_ref()?, earlier.mark.as_ref()?);
@@ -74,7 +74,7 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Vec<LaunchId> {
     });
     let slurm = get("SLURM_JOB_ID").map(|job| LaunchId {
         launcher: Launcher::Slurm,
-        // Numbers of jobs are those of a cluster.
+        // Job ids are unique within a cluster.
         id: get("SLURM_CLUSTER_NAME").map_or(job.clone(), |cluster| format!("{cluster}/{job}")),
         mark: Some(get("SLURM_STEP_ID").unwrap_or_else(|| "batch".to_owned())),
         host: host(),
@@ -83,7 +83,7 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Vec<LaunchId> {
     torchrun.into_iter().chain(slurm).collect()
 }
 
-/// The folder that torchrun makes once for a launch, whose name is random: above those of the attempt and of the rank.
+/// The folder with a random name that torchrun creates for a launch: above those of the attempt and of the rank.
 fn folder_of_launch(error_file: &str) -> Option<String> {
     let folder = std::path::Path::new(error_file).ancestors().nth(3)?;
     folder.file_name().is_some().then(|| folder.to_string_lossy().into_owned())
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_of_torchrun_is_known_by_its_folder_whatever_its_run_id_is() {
+    fn a_launch_of_torchrun_is_identified_by_its_folder_and_run_id() {
         let again = torchrun("none", "none_x7", 2);
         assert_eq!(again.mark.as_deref(), Some("/tmp/torchelastic_1/none_x7"));
         assert_eq!(again.continues(&torchrun("none", "none_x7", 0)), Some(true));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_folder_or_on_another_machine_nobody_can_tell() {
+    fn without_a_folder_or_on_another_machine_it_is_unknown() {
         let before = torchrun("none", "none_x7", 0);
         assert_eq!(torchrun("none", "", 1).mark, None);
         assert_eq!(torchrun("none", "", 1).continues(&before), None);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_slurm_is_known_by_cluster_number_and_step() {
+    fn a_job_of_slurm_is_identified_by_cluster_number_and_step() {
         let job = |step: &str, attempt: u32| {
             let environment =
                 format!("SLURM_CLUSTER_NAME=c SLURM_JOB_ID=7 {step} SLURM_RESTART_COUNT={attempt}");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun_in_a_job_counts_first_and_our_own_ranks_belong_to_no_launch() {
+    fn torchrun_within_a_job_comes_first_and_our_own_ranks_belong_to_no_launch() {
         let both = "TORCHELASTIC_RUN_ID=a SLURM_JOB_ID=7";
         let launchers: Vec<Launcher> = ids(both).into_iter().map(|id| id.launcher).collect();
         assert_eq!(launchers, [Launcher::Torchrun, Launcher::Slurm]);

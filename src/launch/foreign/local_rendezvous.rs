@@ -1,8 +1,7 @@
-//! Ranks of a foreign launcher find each other: rank 0 hands plan and shared memory to the others.
+//! The ranks of a foreign launcher on one machine find each other: rank 0 sends plan and shared memory to the others.
 //!
-//! They meet at an abstract Unix socket, named after what only this launch has in common. It exists in memory
-//! only, ends with rank 0, needs no port (the launcher's own store holds `MASTER_PORT`), and
-//! admits processes of the same user only.
+//! They connect to an abstract Unix socket, whose name identifies the launch. It exists in memory only, ends with rank 0,
+//! needs no port (the launcher's own store holds `MASTER_PORT`), and accepts only processes of the same user.
 //!
 //! ```text
 //! rank r ──Hello {version, rank, world}──▶ rank 0
@@ -24,26 +23,26 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::launch::join::Made;
+use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::Foreign;
-use crate::launch::rank::peer_monitor::{Fellow, PeerMonitor};
-use crate::transport::build_id::identity;
+use crate::launch::rank::peer_monitor::{MonitoredPeer, PeerMonitor};
+use crate::transport::build_id::build_id;
 use crate::transport::channel::{Channel, poll};
 use crate::transport::shared_memory;
 use crate::units::{Rank, WorldSize};
 
 /// Longest wait for the others.
-const PATIENCE: Duration = Duration::from_mins(1);
-/// Longest wait of a rank for rank 0 to make the run: data may have to be generated first.
-const MAKE_PATIENCE: Duration = Duration::from_mins(15);
-/// Longest wait for those who come to hear that there is no run.
-const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two tries to reach rank 0.
-const RETRY: Duration = Duration::from_millis(20);
+const RENDEZVOUS_TIMEOUT: Duration = Duration::from_mins(1);
+/// Longest wait of a rank for rank 0 to prepare the run, which may have to generate data.
+const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
+/// Longest wait for the others to be told that there is no run.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two attempts to reach rank 0.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why the ranks did not find each other.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RendezvousError {
     /// The system refused.
     #[error("rank {rank} cannot {what}")]
     Io {
@@ -55,30 +54,30 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A rank did not come.
+    /// Ranks did not join.
     #[error("rank {rank} waited {:.0} s, but {} of {world} ranks did not come", waited.as_secs_f64(), names(missing))]
     Missing {
         /// This rank.
         rank: Rank,
-        /// Who is missing.
+        /// Which ranks.
         missing: Vec<Rank>,
         /// All ranks.
         world: WorldSize,
         /// How long.
         waited: Duration,
     },
-    /// A process came that does not belong here.
-    #[error("a process that says it is {came} does not fit this group: {why}")]
-    Stranger {
-        /// As whom.
-        came: String,
+    /// A process that does not belong to this launch tried to join.
+    #[error("a process claiming to be {claimed} does not belong to this group: {why}")]
+    WrongProcess {
+        /// The rank that it claimed to be.
+        claimed: String,
         /// Why not.
         why: String,
     },
-    /// Rank 0 has no run for us.
+    /// Rank 0 has no run for this rank.
     #[error("rank 0 could not prepare the run: {reason}")]
     Refused {
-        /// In its words.
+        /// Its reason.
         reason: String,
     },
 }
@@ -92,117 +91,131 @@ struct Hello {
 
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    Welcome(Box<Made>),
+    Welcome(Box<PreparedRun>),
     Refused(String),
 }
 
-/// Rank 0, where the others come to.
+/// What the ranks of one machine share, beside the run.
+pub(in crate::launch) struct Shared {
+    /// The mapping, if there is more than one rank.
+    pub(in crate::launch) memory: Option<OwnedFd>,
+    /// The connections, kept open to notice the death of a rank.
+    pub(in crate::launch) peer_monitor: PeerMonitor,
+}
+
+/// Rank 0, which the others connect to.
 pub(in crate::launch) struct Host<'a> {
-    place: &'a Foreign,
+    launch: &'a Foreign,
     listener: UnixListener,
 }
 
 impl<'a> Host<'a> {
-    /// Opens the meeting place.
-    pub(in crate::launch) fn open(place: &'a Foreign) -> Result<Self, Error> {
+    /// Starts listening.
+    pub(in crate::launch) fn open(launch: &'a Foreign) -> Result<Self, RendezvousError> {
         let open = || -> io::Result<UnixListener> {
-            let listener = UnixListener::bind_addr(&address(place)?)?;
+            let listener = UnixListener::bind_addr(&address(launch)?)?;
             listener.set_nonblocking(true)?;
             Ok(listener)
         };
         let listener = open().map_err(|source| match source.kind() {
-            ErrorKind::AddrInUse => Error::Stranger {
-                came: "rank 0".to_owned(),
-                why: format!("another process already is, in the launch `{}`", place.group),
+            ErrorKind::AddrInUse => RendezvousError::WrongProcess {
+                claimed: "rank 0".to_owned(),
+                why: format!("another process already is, in the launch `{}`", launch.group),
             },
-            _ => io_error(place.rank, "open the meeting place")(source),
+            _ => io_error(launch.rank, "listen for the other ranks")(source),
         })?;
-        Ok(Self { place, listener })
+        Ok(Self { launch, listener })
     }
 
-    /// Hands the run, and new shared memory if there is more than one rank, to all, and keeps the connections.
+    /// Sends the run, and new shared memory if there is more than one rank, to all, and keeps the connections.
     pub(in crate::launch) fn welcome(
         &self,
-        made: &Made,
-    ) -> Result<(Option<OwnedFd>, PeerMonitor), Error> {
-        let memory = made.0.distributed.backend.mapping().map(shared_memory);
-        let memory = memory.transpose().map_err(io_error(self.place.rank, "make shared memory"))?;
-        let answer = Answer::Welcome(Box::new(made.clone()));
-        let peer_monitor = self.answer_all(&answer, memory.as_ref(), PATIENCE)?;
-        Ok((memory, peer_monitor))
+        prepared: &PreparedRun,
+    ) -> Result<Shared, RendezvousError> {
+        let memory = prepared.plan.distributed.backend.mapping().map(shared_memory);
+        let memory =
+            memory.transpose().map_err(io_error(self.launch.rank, "create shared memory"))?;
+        let answer = Answer::Welcome(Box::new(prepared.clone()));
+        let peer_monitor = self.answer_all(&answer, memory.as_ref(), RENDEZVOUS_TIMEOUT)?;
+        Ok(Shared { memory, peer_monitor })
     }
 
-    /// Tells all who come soon that there is no run.
+    /// Tells the ranks that connect soon that there is no run.
     pub(in crate::launch) fn refuse(&self, reason: &str) {
-        // A rank that does not come in time waits for us until its own deadline, and says so.
-        let _ = self.answer_all(&Answer::Refused(reason.to_owned()), None, REFUSAL_PATIENCE);
+        // A rank that connects later waits until its own timeout, and reports that.
+        let _ = self.answer_all(&Answer::Refused(reason.to_owned()), None, REFUSAL_TIMEOUT);
     }
 
     fn answer_all(
         &self,
         answer: &Answer,
         memory: Option<&OwnedFd>,
-        patience: Duration,
-    ) -> Result<PeerMonitor, Error> {
-        let Foreign { rank, world, .. } = *self.place;
+        timeout: Duration,
+    ) -> Result<PeerMonitor, RendezvousError> {
+        let Foreign { rank, world, .. } = *self.launch;
         let began = Instant::now();
-        let mut here = Vec::new();
+        let mut joined = Vec::new();
         let mut missing: Vec<Rank> = (1..world.get()).map(Rank).collect();
         while !missing.is_empty() {
-            let left = patience.checked_sub(began.elapsed());
-            let left = left.ok_or_else(|| Error::Missing {
+            let left = timeout.checked_sub(began.elapsed());
+            let left = left.ok_or_else(|| RendezvousError::Missing {
                 rank,
                 missing: missing.clone(),
                 world,
-                waited: patience,
+                waited: timeout,
             })?;
             let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(left));
             let Ok((stream, _)) = self.listener.accept() else { continue };
-            let Some((came, channel)) = self.answer(stream, answer, memory, &missing)? else {
+            let Some((peer, channel)) = self.answer(stream, answer, memory, &missing)? else {
                 continue;
             };
-            missing.retain(|rank| *rank != came);
-            here.push(Fellow::new(came, channel).map_err(io_error(rank, "tell who has come"))?);
+            missing.retain(|rank| *rank != peer);
+            let peer = MonitoredPeer::new(peer, channel);
+            joined.push(peer.map_err(io_error(rank, "identify a process that has joined"))?);
         }
-        Ok(here.into_iter().collect())
+        Ok(joined.into_iter().collect())
     }
 
-    /// Answers one process; `None` if it is of another user or left again.
+    /// Answers one process; `None` if it belongs to another user or has left.
     fn answer(
         &self,
         stream: UnixStream,
         answer: &Answer,
         memory: Option<&OwnedFd>,
         missing: &[Rank],
-    ) -> Result<Option<(Rank, Channel)>, Error> {
+    ) -> Result<Option<(Rank, Channel)>, RendezvousError> {
         if !is_same_user(&stream) {
             return Ok(None);
         }
         let Ok(mut channel) = Channel::new(stream) else { return Ok(None) };
-        let Ok(hello) = channel.receive_one::<Hello>(REFUSAL_PATIENCE) else { return Ok(None) };
+        let Ok(hello) = channel.receive_one::<Hello>(REFUSAL_TIMEOUT) else { return Ok(None) };
         let refuse = |mut channel: Channel, why: &str| {
-            // A process that left meanwhile needs no answer.
+            // A process that has left gets no answer.
             let _ = send_memory(&channel, None);
-            let _ = channel.send_all(&Answer::Refused(why.to_owned()), REFUSAL_PATIENCE);
+            let _ = channel.send_all(&Answer::Refused(why.to_owned()), REFUSAL_TIMEOUT);
         };
         if let Some(why) = self.objection(&hello) {
             refuse(channel, &why);
-            return Err(Error::Stranger { came: format!("rank {}", hello.rank), why });
+            return Err(RendezvousError::WrongProcess {
+                claimed: format!("rank {}", hello.rank),
+                why,
+            });
         }
         if !missing.contains(&hello.rank) {
-            // The one that came first is good: the group goes on without this one.
+            // The first one is already a member: the group continues without this one.
             refuse(channel, "this rank has already joined");
             return Ok(None);
         }
-        let sent = send_memory(&channel, memory).and_then(|()| channel.send_all(answer, PATIENCE));
-        sent.map_err(io_error(self.place.rank, "hand over the plan"))?;
+        let sent = send_memory(&channel, memory)
+            .and_then(|()| channel.send_all(answer, RENDEZVOUS_TIMEOUT));
+        sent.map_err(io_error(self.launch.rank, "send the plan"))?;
         Ok(Some((hello.rank, channel)))
     }
 
     fn objection(&self, hello: &Hello) -> Option<String> {
-        let world = self.place.world;
-        if hello.version != identity() {
-            Some(format!("it is ddprun {}, but rank 0 is {}", hello.version, identity()))
+        let world = self.launch.world;
+        if hello.version != build_id() {
+            Some(format!("it is ddprun {}, but rank 0 is {}", hello.version, build_id()))
         } else if hello.world != world {
             Some(format!("its world size is {}, but that of rank 0 is {world}", hello.world))
         } else {
@@ -211,53 +224,62 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Another rank: goes to rank 0, and waits there for the run.
-pub(in crate::launch) fn receive(
-    place: &Foreign,
-) -> Result<(Made, Option<OwnedFd>, PeerMonitor), Error> {
-    let Foreign { rank, world, .. } = *place;
-    let stream = reach(place)?;
+/// Another rank: connects to rank 0, and waits for the run.
+pub(in crate::launch) fn join(launch: &Foreign) -> Result<(PreparedRun, Shared), RendezvousError> {
+    let Foreign { rank, world, .. } = *launch;
+    let stream = connect(launch)?;
     if !is_same_user(&stream) {
         let why = "it belongs to another user".to_owned();
-        return Err(Error::Stranger { came: "rank 0".to_owned(), why });
+        return Err(RendezvousError::WrongProcess { claimed: "rank 0".to_owned(), why });
     }
     let lost = |source: io::Error| match source.kind() {
-        ErrorKind::TimedOut => {
-            Error::Missing { rank, missing: vec![Rank(0)], world, waited: MAKE_PATIENCE }
-        }
+        ErrorKind::TimedOut => RendezvousError::Missing {
+            rank,
+            missing: vec![Rank(0)],
+            world,
+            waited: PREPARE_TIMEOUT,
+        },
         _ => io_error(rank, "receive the plan from rank 0")(source),
     };
     let mut channel = Channel::new(stream).map_err(lost)?;
-    let hello = Hello { version: identity().to_owned(), rank, world };
-    channel.send_all(&hello, PATIENCE).map_err(lost)?;
+    let hello = Hello { version: build_id().to_owned(), rank, world };
+    channel.send_all(&hello, RENDEZVOUS_TIMEOUT).map_err(lost)?;
     let memory = receive_memory(&channel).map_err(lost)?;
-    match channel.receive_one(PATIENCE).map_err(lost)? {
-        Answer::Welcome(made) => {
-            let first = Fellow::new(Rank(0), channel).map_err(lost)?;
-            Ok((*made, memory, std::iter::once(first).collect()))
+    match channel.receive_one(RENDEZVOUS_TIMEOUT).map_err(lost)? {
+        Answer::Welcome(prepared) => {
+            let first = MonitoredPeer::new(Rank(0), channel).map_err(lost)?;
+            let peer_monitor = std::iter::once(first).collect();
+            Ok((*prepared, Shared { memory, peer_monitor }))
         }
-        Answer::Refused(reason) => Err(Error::Refused { reason }),
+        Answer::Refused(reason) => Err(RendezvousError::Refused { reason }),
     }
 }
 
 /// Connects to rank 0, which may start later than this rank.
-fn reach(place: &Foreign) -> Result<UnixStream, Error> {
-    let Foreign { rank, world, .. } = *place;
-    let address = address(place).map_err(io_error(rank, "name the meeting place"))?;
+fn connect(launch: &Foreign) -> Result<UnixStream, RendezvousError> {
+    let Foreign { rank, world, .. } = *launch;
+    let address = address(launch).map_err(io_error(rank, "name the socket of rank 0"))?;
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < RENDEZVOUS_TIMEOUT {
         match UnixStream::connect_addr(&address) {
             Ok(stream) => return Ok(stream),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::thread::sleep(RETRY),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                std::thread::sleep(RETRY_INTERVAL)
+            }
             Err(error) => return Err(io_error(rank, "reach rank 0")(error)),
         }
     }
-    Err(Error::Missing { rank, missing: vec![Rank(0)], world, waited: PATIENCE })
+    Err(RendezvousError::Missing {
+        rank,
+        missing: vec![Rank(0)],
+        world,
+        waited: RENDEZVOUS_TIMEOUT,
+    })
 }
 
-fn address(place: &Foreign) -> io::Result<SocketAddr> {
+fn address(launch: &Foreign) -> io::Result<SocketAddr> {
     let user = rustix::process::geteuid().as_raw();
-    let group = blake3::hash(place.group.as_bytes()).to_hex();
+    let group = blake3::hash(launch.group.as_bytes()).to_hex();
     SocketAddr::from_abstract_name(format!("ddprun-{user}-{}", &group[..32]))
 }
 
@@ -266,7 +288,7 @@ fn is_same_user(stream: &UnixStream) -> bool {
     peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-/// One byte, which carries the descriptor.
+/// Sends one byte, which carries the descriptor.
 fn send_memory(to: &Channel, memory: Option<&OwnedFd>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -281,7 +303,7 @@ fn send_memory(to: &Channel, memory: Option<&OwnedFd>) -> io::Result<()> {
 fn receive_memory(from: &Channel) -> io::Result<Option<OwnedFd>> {
     let began = Instant::now();
     loop {
-        let left = MAKE_PATIENCE.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
+        let left = PREPARE_TIMEOUT.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
         poll(&mut [PollFd::new(from, PollFlags::IN)], Some(left))?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -301,8 +323,8 @@ fn receive_memory(from: &Channel) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-fn io_error(rank: Rank, what: &'static str) -> impl Fn(io::Error) -> Error {
-    move |source| Error::Io { rank, what, source }
+fn io_error(rank: Rank, what: &'static str) -> impl Fn(io::Error) -> RendezvousError {
+    move |source| RendezvousError::Io { rank, what, source }
 }
 
 fn names(missing: &[Rank]) -> String {

@@ -1,5 +1,5 @@
-//! A run over several machines: their parents find each other, and tell each other how it goes.
+//! A run over several machines: their parents find each other, agree on the plan, and tell each other how the run goes.
 
 pub(in crate::launch) mod nodes;
-pub(in crate::launch) mod peer_connections;
+mod compatibility;
 pub(in crate::launch) mod node_rendezvous;

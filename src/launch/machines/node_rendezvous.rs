@@ -1,4 +1,12 @@
 //! The parents of several machines find each other, agree on the plan, and connect their ranks.
+//!
+//! ```text
+//! node k ──Hello {plan}──▶ node 0      after a handshake that proves the token (`transport::handshake`)
+//! node k ◀─Welcome {run}── node 0      once all nodes have joined; or Refused
+//! node k ─────────────────▶ node i     for i < k: a connection from each of k's ranks to each of i's
+//! ```
+//!
+//! No port stays open once the ranks are connected.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -7,26 +15,29 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
-use crate::launch::join::Made;
-use crate::launch::machines::nodes::{Neighbour, Nodes, Place};
-use crate::launch::machines::peer_connections::{CONNECT_PATIENCE, PeerConnections, reach};
-use crate::plan::{DistributedPlan, Plan};
-use crate::transport::acceptor::{Acceptor, Guest};
-use crate::transport::auth::{Key, Purpose, Session};
-use crate::transport::build_id::identity;
+use crate::launch::machines::compatibility;
+use crate::launch::machines::nodes::{NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode};
+use crate::plan::Plan;
+use crate::transport::acceptor::{Acceptor, AuthenticatedConnection};
+use crate::transport::auth::{Key, Purpose, SessionKeys};
+use crate::transport::build_id::build_id;
 use crate::transport::channel::Channel;
-use crate::transport::handshake::{PATIENCE, Unmet};
+use crate::transport::handshake::{HANDSHAKE_TIMEOUT, HandshakeError};
+use crate::transport::peer_connections::{
+    CONNECT_TIMEOUT, ConnectError, PeerConnections, connect_authenticated,
+};
 
-/// Longest wait of a node for node 0 to make the run, beside that for the other nodes: data may have to be generated.
-const MAKE_PATIENCE: Duration = Duration::from_mins(15);
+/// Longest wait of a node for node 0 to prepare the run, which may have to generate data, after all nodes have joined.
+const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// Why the nodes did not meet.
+/// Why the nodes of a run did not find each other.
 #[derive(Debug, thiserror::Error)]
-pub enum MeetError<E> {
-    /// This is node 0, and it could not make the run. The other nodes were told.
+pub enum NodeRendezvousError<E> {
+    /// This is node 0, and it could not prepare the run. The other nodes were told.
     #[error(transparent)]
-    Make(E),
+    Prepare(E),
     /// The system refused.
     #[error("node {node} cannot {what}: {source}")]
     Io {
@@ -37,19 +48,19 @@ pub enum MeetError<E> {
         /// Why not.
         source: io::Error,
     },
-    /// A node did not come.
+    /// A node did not join.
     #[error("node {node} waited {:.0} s, but {missing} did not come", waited.as_secs_f64())]
     Missing {
         /// This node.
         node: u32,
-        /// Who is missing.
+        /// Which nodes or ranks are missing.
         missing: String,
         /// How long.
         waited: Duration,
     },
     /// What listens at the address does not hold the token.
-    #[error("whatever listens at {address} does not prove that it has the token of this run")]
-    Stranger {
+    #[error("the process listening at {address} did not prove that it has the token of this run")]
+    Unauthenticated {
         /// Where node 0 should be.
         address: String,
     },
@@ -61,7 +72,21 @@ pub enum MeetError<E> {
     },
 }
 
-/// What a node says first.
+impl<E> NodeRendezvousError<E> {
+    fn connecting(node: u32) -> impl Fn(ConnectError) -> Self {
+        move |error| match error {
+            ConnectError::Io { what, source } => Self::Io { node, what, source },
+            ConnectError::Unauthenticated(address) => {
+                Self::Unauthenticated { address: address.to_string() }
+            }
+            ConnectError::Missing(missing) => {
+                Self::Missing { node, missing, waited: CONNECT_TIMEOUT }
+            }
+        }
+    }
+}
+
+/// The first message of a node.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     version: String,
@@ -73,7 +98,7 @@ struct Hello {
     plan: serde_json::Value,
 }
 
-/// What it is answered.
+/// Node 0's answer.
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Welcome(Box<Welcome>),
@@ -82,8 +107,8 @@ enum Answer {
 
 #[derive(Serialize, Deserialize)]
 struct Welcome {
-    made: Made,
-    /// Of this meeting alone: ranks of another do not get in.
+    prepared: PreparedRun,
+    /// Of this run alone: ranks of another run cannot connect.
     secret: [u8; 32],
     /// Address and name of each node but the first.
     nodes: Vec<(SocketAddr, String)>,
@@ -91,34 +116,34 @@ struct Welcome {
     host: String,
 }
 
-/// Meets the other nodes. Node 0 makes the run by `make` once all are here, and hands it to the others, which use it if
-/// their own plan is the same but for threads; `say` hears what a person at the terminal should know.
+/// Finds the other nodes. Node 0 prepares the run by `prepare` once all have joined, and sends it to the others, which use
+/// it if their own plan is the same except for what may differ between machines. `report` gets lines for the terminal.
 ///
 /// # Errors
 ///
-/// As [`MeetError`].
-pub fn meet<E: fmt::Display>(
-    place: &Place,
+/// As [`NodeRendezvousError`].
+pub fn join_nodes<E: fmt::Display>(
+    config: &NodeConfig,
     plan: &Plan,
-    make: impl FnOnce() -> Result<Made, E>,
-    say: &mut dyn FnMut(&str),
-) -> Result<(Made, Nodes), MeetError<E>> {
-    if place.node == 0 {
-        Host::open(place)?.receive(plan, make, say)
+    prepare: impl FnOnce() -> Result<PreparedRun, E>,
+    report: &mut dyn FnMut(&str),
+) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+    if config.node == 0 {
+        Host::open(config)?.welcome_all(plan, prepare, report)
     } else {
-        join(place, plan, say)
+        join_host(config, plan, report)
     }
 }
 
-/// Node 0 at its address.
+/// Node 0, which the others connect to.
 struct Host<'a> {
-    place: &'a Place,
+    config: &'a NodeConfig,
     listener: TcpListener,
 }
 
 impl<'a> Host<'a> {
-    fn open<E>(place: &'a Place) -> Result<Self, MeetError<E>> {
-        let address = (place.master.as_str(), place.port);
+    fn open<E>(config: &'a NodeConfig) -> Result<Self, NodeRendezvousError<E>> {
+        let address = (config.master.as_str(), config.port);
         let listener = TcpListener::bind(address).map_err(|source| {
             let (master, port) = address;
             let remedy = match source.kind() {
@@ -126,132 +151,136 @@ impl<'a> Host<'a> {
                 ErrorKind::AddrNotAvailable => "; node 0 must be the machine of `--master-addr`",
                 _ => "",
             };
-            MeetError::Io { node: 0, what: format!("listen at {master}:{port}{remedy}"), source }
+            let what = format!("listen at {master}:{port}{remedy}");
+            NodeRendezvousError::Io { node: 0, what, source }
         })?;
-        Ok(Self { place, listener })
+        Ok(Self { config, listener })
     }
 
-    fn receive<E: fmt::Display>(
+    fn welcome_all<E: fmt::Display>(
         self,
         plan: &Plan,
-        make: impl FnOnce() -> Result<Made, E>,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<(Made, Nodes), MeetError<E>> {
-        let mut arrived = self.gather(plan, say)?;
-        let made = make().map_err(|error| {
-            refuse(&mut arrived, &format!("node 0 could not prepare the run: {error}"));
-            MeetError::Make(error)
+        prepare: impl FnOnce() -> Result<PreparedRun, E>,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+        let mut joined = self.gather(plan, report)?;
+        let prepared = prepare().map_err(|error| {
+            refuse(&mut joined, &format!("node 0 could not prepare the run: {error}"));
+            NodeRendezvousError::Prepare(error)
         })?;
         let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
-        welcome(&mut arrived, &made, &secret).map_err(io_error(0, "hand over the plan"))?;
+        send_run(&mut joined, &prepared, &secret).map_err(io_error(0, "send the plan"))?;
         let names: Vec<String> =
-            std::iter::once(host()).chain(arrived.iter().map(Arrived::name)).collect();
-        let key = run_key(&self.place.token, &secret, &made);
-        let ranks = ranks_per_node(plan, self.place);
-        let peer_connections = PeerConnections { place: self.place, key, names: &names, ranks };
-        let peers = peer_connections.connect(&self.listener, &[], say)?;
-        let neighbours = arrived.into_iter().map(|node| {
+            std::iter::once(host()).chain(joined.iter().map(JoinedNode::name)).collect();
+        let key = run_key(&self.config.token, &secret, &prepared);
+        let ranks = NodeRanks::new(self.config, plan);
+        let connections = peer_connections(self.config, ranks, key, &names);
+        let peers = connections
+            .connect(&self.listener, &[], report)
+            .map_err(NodeRendezvousError::connecting(0))?;
+        let remotes = joined.into_iter().map(|node| {
             let name = node.name();
-            Neighbour::new(node.node, name, node.channel)
+            RemoteNode::new(node.node, name, node.channel)
         });
-        let (neighbours, timeout) = (neighbours.collect(), plan.distributed.timeout);
-        let nodes = Nodes::new((0, ranks), neighbours, peers, made.1.clone(), timeout);
-        Ok((made, nodes))
+        let connections = NodeConnections { remotes: remotes.collect(), peers };
+        let (run, timeout) = (prepared.folders.clone(), plan.distributed.timeout);
+        Ok((prepared, Nodes::new(ranks, connections, run, timeout)))
     }
 
-    /// All other nodes, in their order.
+    /// Waits for all other nodes, and returns them in their order.
     fn gather<E>(
         &self,
         plan: &Plan,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Vec<Arrived>, MeetError<E>> {
-        let Place { nodes, ref master, port, .. } = *self.place;
-        let acceptor = Acceptor::open(&self.listener, &self.place.token);
+        report: &mut dyn FnMut(&str),
+    ) -> Result<Vec<JoinedNode>, NodeRendezvousError<E>> {
+        let NodeConfig { nodes, ref master, port, .. } = *self.config;
+        let acceptor = Acceptor::open(&self.listener, &self.config.token);
         let mut acceptor = acceptor.map_err(io_error(0, "listen"))?;
         let waited = plan.distributed.timeout;
         let until = Instant::now() + waited;
-        let mut here: Vec<Option<Arrived>> = (1..nodes).map(|_| None).collect();
-        say(&format!("waiting for {} at {master}:{port} ...", absent(&here)));
-        while here.iter().any(Option::is_none) {
-            let Some(guest) = acceptor.wait(until, say) else {
-                return Err(MeetError::Missing { node: 0, missing: absent(&here), waited });
+        let mut joined: Vec<Option<JoinedNode>> = (1..nodes).map(|_| None).collect();
+        report(&format!("waiting for {} at {master}:{port} ...", missing(&joined)));
+        while joined.iter().any(Option::is_none) {
+            let Some(connection) = acceptor.accept(until, report) else {
+                let missing = missing(&joined);
+                return Err(NodeRendezvousError::Missing { node: 0, missing, waited });
             };
-            if let Some((came, hello)) = Arrived::hear(guest) {
-                self.seat(came, &hello, plan, &mut here, say)?;
+            if let Some((node, hello)) = JoinedNode::receive(connection) {
+                self.register(node, &hello, plan, &mut joined, report)?;
             }
         }
-        Ok(here.into_iter().flatten().collect())
+        Ok(joined.into_iter().flatten().collect())
     }
 
-    /// Gives a node its place. One whose place is taken is sent away; one that does not fit is the end for all.
-    fn seat<E>(
+    /// Adds a node. A second one of the same number is refused; one that does not fit ends the rendezvous for all.
+    fn register<E>(
         &self,
-        mut came: Arrived,
+        mut node: JoinedNode,
         hello: &Hello,
         plan: &Plan,
-        here: &mut [Option<Arrived>],
-        say: &mut dyn FnMut(&str),
-    ) -> Result<(), MeetError<E>> {
-        if let Some(why) = objection(hello, plan, self.place.nodes) {
-            let reason = format!("node {} ({}): {why}", hello.node, came.name());
-            refuse(here.iter_mut().flatten().chain([&mut came]), &reason);
-            return Err(MeetError::Refused { reason });
+        joined: &mut [Option<JoinedNode>],
+        report: &mut dyn FnMut(&str),
+    ) -> Result<(), NodeRendezvousError<E>> {
+        if let Some(why) = objection(hello, plan, self.config.nodes) {
+            let reason = format!("node {} ({}): {why}", hello.node, node.name());
+            refuse(joined.iter_mut().flatten().chain([&mut node]), &reason);
+            return Err(NodeRendezvousError::Refused { reason });
         }
-        // `objection` has compared the number with those of the places.
-        let place = &mut here[hello.node as usize - 1];
-        match place {
+        // `objection` has checked the number.
+        let slot = &mut joined[hello.node as usize - 1];
+        match slot {
             Some(earlier) if !earlier.has_left() => {
                 let why = format!("node {} has already joined: {}", hello.node, earlier.name());
-                say(&format!("warning: {} was refused: {why}", came.name()));
-                refuse([&mut came], &why);
+                report(&format!("warning: {} was refused: {why}", node.name()));
+                refuse([&mut node], &why);
             }
-            _ => *place = Some(came),
+            _ => *slot = Some(node),
         }
         Ok(())
     }
 }
 
 /// "node 1, node 3"
-fn absent(here: &[Option<Arrived>]) -> String {
-    let absent = (1..).zip(here).filter(|(_, node)| node.is_none());
-    let names: Vec<String> = absent.map(|(node, _)| format!("node {node}")).collect();
+fn missing(joined: &[Option<JoinedNode>]) -> String {
+    let missing = (1..).zip(joined).filter(|(_, node)| node.is_none());
+    let names: Vec<String> = missing.map(|(node, _)| format!("node {node}")).collect();
     names.join(", ")
 }
 
-/// Sends nodes away. Whoever left meanwhile needs no answer.
-fn refuse<'a>(nodes: impl IntoIterator<Item = &'a mut Arrived>, reason: &str) {
+/// Refuses nodes. One that has left gets no answer.
+fn refuse<'a>(nodes: impl IntoIterator<Item = &'a mut JoinedNode>, reason: &str) {
     for node in nodes {
-        let _ = node.channel.send_all(&Answer::Refused(reason.to_owned()), PATIENCE);
+        let _ = node.channel.send_all(&Answer::Refused(reason.to_owned()), HANDSHAKE_TIMEOUT);
     }
 }
 
-/// Hands the run to all nodes, with what they need to reach each other.
-fn welcome(arrived: &mut [Arrived], made: &Made, secret: &Key) -> io::Result<()> {
-    let nodes: Vec<_> = arrived.iter().map(|node| (node.address, node.name())).collect();
-    for node in arrived {
-        let (made, nodes, host) = (made.clone(), nodes.clone(), host());
-        let welcome = Welcome { made, secret: *secret.bytes(), nodes, host };
-        node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_PATIENCE)?;
+/// Sends the run to all nodes, with what they need to connect to each other.
+fn send_run(joined: &mut [JoinedNode], prepared: &PreparedRun, secret: &Key) -> io::Result<()> {
+    let nodes: Vec<_> = joined.iter().map(|node| (node.address, node.name())).collect();
+    for node in joined {
+        let (prepared, nodes, host) = (prepared.clone(), nodes.clone(), host());
+        let welcome = Welcome { prepared, secret: *secret.bytes(), nodes, host };
+        node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_TIMEOUT)?;
     }
     Ok(())
 }
 
-/// A node that has come to node 0.
-struct Arrived {
+/// A node that has connected to node 0.
+struct JoinedNode {
     node: u32,
     host: String,
     address: SocketAddr,
     channel: Channel,
 }
 
-impl Arrived {
-    fn hear(guest: Guest) -> Option<(Self, Hello)> {
-        let mut channel = Channel::sealed(guest.stream, guest.session).ok()?;
-        let hello: Hello = channel.receive_one(PATIENCE).ok()?;
-        if guest.purpose != Purpose::Node(hello.node) {
+impl JoinedNode {
+    fn receive(connection: AuthenticatedConnection) -> Option<(Self, Hello)> {
+        let mut channel = Channel::authenticated(connection.stream, connection.keys).ok()?;
+        let hello: Hello = channel.receive_one(HANDSHAKE_TIMEOUT).ok()?;
+        if connection.purpose != Purpose::Node(hello.node) {
             return None;
         }
-        let address = SocketAddr::new(guest.address, hello.port);
+        let address = SocketAddr::new(connection.address, hello.port);
         Some((Self { node: hello.node, host: hello.host.clone(), address, channel }, hello))
     }
 
@@ -259,7 +288,7 @@ impl Arrived {
         format!("{} at {}", self.host, self.address.ip())
     }
 
-    /// Whether it waits no longer; it has nothing to say before it is answered.
+    /// Whether it has closed its connection; it sends nothing before it is answered.
     fn has_left(&self) -> bool {
         use rustix::net::{RecvFlags, recv};
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -267,10 +296,10 @@ impl Arrived {
     }
 }
 
-/// Why a node does not belong to this run.
+/// Why a node does not belong to this run, if so.
 fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
-    if hello.version != identity() {
-        return Some(format!("it is ddprun {}, but node 0 is {}", hello.version, identity()));
+    if hello.version != build_id() {
+        return Some(format!("it is ddprun {}, but node 0 is {}", hello.version, build_id()));
     }
     if hello.nodes != nodes {
         return Some(format!("it was told of {} nodes, but node 0 of {nodes}", hello.nodes));
@@ -278,204 +307,98 @@ fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
     if hello.node == 0 || hello.node >= nodes {
         return Some(format!("the nodes are numbered from 0 to {}", nodes.saturating_sub(1)));
     }
-    let Ok(theirs) = serde_json::from_value::<Plan>(hello.plan.clone()) else {
-        return Some("its plan cannot be read".to_owned());
-    };
-    if let Some(why) = other_devices(&plan.distributed, &theirs.distributed) {
-        return Some(why);
-    }
-    let ours = serde_json::to_value(for_machine_of(plan, &theirs)).unwrap_or_default();
-    difference("", &ours, &hello.plan)
+    compatibility::objection(plan, &hello.plan)
 }
 
-/// Devices that do not go together: on some machines GPUs and on others CPUs, other numbers of them, or ranks that share a GPU
-/// here and there not.
-fn other_devices(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<String> {
-    let kind = |plan: &DistributedPlan| if plan.is_on_gpus() { "on GPUs" } else { "on the CPU" };
-    let (our_kind, their_kind) = (kind(ours), kind(theirs));
-    if our_kind != their_kind {
-        return Some(format!(
-            "it computes {their_kind}, but node 0 {our_kind}; CUDA_VISIBLE_DEVICES= on all machines hides all GPUs"
-        ));
-    }
-    let (our_ranks, their_ranks) = (ours.local_world(), theirs.local_world());
-    if our_ranks != their_ranks {
-        return Some(format!(
-            "its number of ranks is {their_ranks}, but node 0's is {our_ranks}: set it with `--nproc-per-node`"
-        ));
-    }
-    let shares = |plan: &DistributedPlan| {
-        if plan.nccl_shares_a_gpu() { "share a GPU" } else { "have a GPU each" }
-    };
-    (shares(ours) != shares(theirs))
-        .then(|| format!("its ranks {}, but those of node 0 {}", shares(theirs), shares(ours)))
+/// The key of this run's ranks. Another run with the same token has another one.
+fn run_key(token: &Key, secret: &Key, prepared: &PreparedRun) -> Key {
+    token.derive("ranks of a run", &[secret.bytes(), prepared.folders.id.as_bytes()])
 }
 
-/// `plan` with what may differ between machines as `theirs` has it: nothing that changes a bit. Which of its GPUs a machine
-/// uses is its own affair.
-fn for_machine_of(plan: &Plan, theirs: &Plan) -> Plan {
-    let mut plan = plan.clone();
-    if plan.distributed.is_on_gpus() && theirs.distributed.is_on_gpus() {
-        plan.distributed.devices.clone_from(&theirs.distributed.devices);
-    }
-    plan.distributed.threads_per_rank = theirs.distributed.threads_per_rank;
-    plan.data.num_workers = theirs.data.num_workers;
-    plan.data.prefetch_factor = theirs.data.prefetch_factor;
-    plan
+fn peer_connections<'a>(
+    config: &NodeConfig,
+    ranks: NodeRanks,
+    key: Key,
+    names: &'a [String],
+) -> PeerConnections<'a> {
+    let NodeRanks { node, ranks_per_node } = ranks;
+    PeerConnections { node, nodes: config.nodes, ranks_per_node, key, names }
 }
 
-/// The first place where two plans differ, in words.
-fn difference(at: &str, ours: &serde_json::Value, theirs: &serde_json::Value) -> Option<String> {
-    use serde_json::Value::{Array, Object};
-    let inside = |key: &str| if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") };
-    match (ours, theirs) {
-        (Object(a), Object(b)) => {
-            let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
-            let null = serde_json::Value::Null;
-            keys.into_iter().find_map(|key| {
-                difference(&inside(key), a.get(key).unwrap_or(&null), b.get(key).unwrap_or(&null))
-            })
-        }
-        (Array(a), Array(b)) if a.len() == b.len() => (0..)
-            .zip(a.iter().zip(b))
-            .find_map(|(n, (a, b)): (usize, _)| difference(&inside(&n.to_string()), a, b)),
-        _ => (ours != theirs)
-            .then(|| format!("in its plan `{at}` is {theirs}, but in that of node 0 it is {ours}")),
-    }
-}
-
-fn ranks_per_node(plan: &Plan, place: &Place) -> u32 {
-    plan.distributed.world_size.get() / place.nodes
-}
-
-/// The key of this run's ranks: another run with the same token has another.
-fn run_key(token: &Key, secret: &Key, made: &Made) -> Key {
-    token.derive("ranks of a run", &[secret.bytes(), made.1.id.as_bytes()])
-}
-
-/// Another node: goes to node 0, and waits there for the run.
-fn join<E>(
-    place: &Place,
+/// Another node: connects to node 0, and waits there for the run.
+fn join_host<E>(
+    config: &NodeConfig,
     plan: &Plan,
-    say: &mut dyn FnMut(&str),
-) -> Result<(Made, Nodes), MeetError<E>> {
-    let (node, timeout) = (place.node, plan.distributed.timeout);
-    let (stream, session) = reach_first(place, timeout, say)?;
-    let addresses = stream.local_addr().and_then(|here| Ok((here.ip(), stream.peer_addr()?)));
-    let (here, there) = addresses.map_err(io_error(node, "tell its own address"))?;
-    let listener = TcpListener::bind((here, 0)).map_err(io_error(node, "listen"))?;
+    report: &mut dyn FnMut(&str),
+) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+    let (node, timeout) = (config.node, plan.distributed.timeout);
+    let (stream, keys) = connect_to_host(config, timeout, report)?;
+    let addresses = stream.local_addr().and_then(|own| Ok((own.ip(), stream.peer_addr()?)));
+    let (own_ip, host_address) = addresses.map_err(io_error(node, "tell its own address"))?;
+    let listener = TcpListener::bind((own_ip, 0)).map_err(io_error(node, "listen"))?;
     let port = listener.local_addr().map_err(io_error(node, "listen"))?.port();
-    let channel = Channel::sealed(stream, session);
+    let channel = Channel::authenticated(stream, keys);
     let mut channel = channel.map_err(io_error(node, "use its connection"))?;
-    let Welcome { made, secret, nodes, host } = apply(&mut channel, place, plan, port)?;
-    let made = (for_machine_of(&made.0, plan), made.1, made.2);
-    let key = run_key(&place.token, &Key::new(secret), &made);
-    let first = format!("{host} at {}", there.ip());
+    let welcome = receive_run(&mut channel, config, plan, port)?;
+    let Welcome { prepared, secret, nodes, host } = welcome;
+    let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
+    let key = run_key(&config.token, &Key::new(secret), &prepared);
+    let first = format!("{host} at {}", host_address.ip());
     let (addresses, names): (Vec<_>, Vec<_>) =
-        std::iter::once((there, first.clone())).chain(nodes).unzip();
-    let ranks = ranks_per_node(plan, place);
-    let peer_connections = PeerConnections { place, key, names: &names, ranks };
+        std::iter::once((host_address, first.clone())).chain(nodes).unzip();
+    let ranks = NodeRanks::new(config, plan);
     let lower = addresses.get(..node as usize).unwrap_or_default();
-    let peers = peer_connections.connect(&listener, lower, say)?;
-    let neighbours = vec![Neighbour::new(0, first, channel)];
-    let nodes = Nodes::new((node, ranks), neighbours, peers, made.1.clone(), timeout);
-    Ok((made, nodes))
+    let peers = peer_connections(config, ranks, key, &names)
+        .connect(&listener, lower, report)
+        .map_err(NodeRendezvousError::connecting(node))?;
+    let remotes = vec![RemoteNode::new(0, first, channel)];
+    let run = prepared.folders.clone();
+    let nodes = Nodes::new(ranks, NodeConnections { remotes, peers }, run, timeout);
+    Ok((prepared, nodes))
 }
 
 /// A connection to node 0, which may be started later.
-fn reach_first<E>(
-    place: &Place,
+fn connect_to_host<E>(
+    config: &NodeConfig,
     waited: Duration,
-    say: &mut dyn FnMut(&str),
-) -> Result<(TcpStream, Session), MeetError<E>> {
-    let node = place.node;
-    let address = format!("{}:{}", place.master, place.port);
-    say(&format!("node {node} connects to node 0 at {address} ..."));
-    let at = (place.master.as_str(), place.port);
-    let met = reach(at, &place.token, Purpose::Node(node), Instant::now() + waited);
-    met.map_err(|unmet| match unmet {
-        Unmet::Unproved => MeetError::Stranger { address },
-        Unmet::Io(_) => {
-            MeetError::Missing { node, missing: format!("node 0 at {address}"), waited }
+    report: &mut dyn FnMut(&str),
+) -> Result<(TcpStream, SessionKeys), NodeRendezvousError<E>> {
+    let NodeConfig { node, ref master, port, ref token, .. } = *config;
+    let address = format!("{master}:{port}");
+    report(&format!("node {node} connects to node 0 at {address} ..."));
+    let until = Instant::now() + waited;
+    let connected =
+        connect_authenticated((master.as_str(), port), token, Purpose::Node(node), until);
+    connected.map_err(|error| match error {
+        HandshakeError::Unauthenticated => NodeRendezvousError::Unauthenticated { address },
+        HandshakeError::Io(_) => {
+            NodeRendezvousError::Missing { node, missing: format!("node 0 at {address}"), waited }
         }
     })
 }
 
-/// Says who this node is, and waits for the run.
-fn apply<E>(
+/// Introduces this node, and waits for the run.
+fn receive_run<E>(
     channel: &mut Channel,
-    place: &Place,
+    config: &NodeConfig,
     plan: &Plan,
     port: u16,
-) -> Result<Welcome, MeetError<E>> {
-    let Place { node, nodes, .. } = *place;
+) -> Result<Welcome, NodeRendezvousError<E>> {
+    let NodeConfig { node, nodes, .. } = *config;
     let plan_as_json = serde_json::to_value(plan).unwrap_or_default();
-    let (version, host) = (identity().to_owned(), host());
+    let (version, host) = (build_id().to_owned(), host());
     let hello = Hello { version, node, nodes, host, port, plan: plan_as_json };
-    channel.send_all(&hello, CONNECT_PATIENCE).map_err(io_error(node, "handshake node 0"))?;
-    let answer = channel.receive_one(plan.distributed.timeout + MAKE_PATIENCE);
+    channel.send_all(&hello, CONNECT_TIMEOUT).map_err(io_error(node, "join node 0"))?;
+    let answer = channel.receive_one(plan.distributed.timeout + PREPARE_TIMEOUT);
     match answer.map_err(io_error(node, "receive the plan from node 0"))? {
         Answer::Welcome(welcome) => Ok(*welcome),
-        Answer::Refused(reason) => Err(MeetError::Refused { reason }),
+        Answer::Refused(reason) => Err(NodeRendezvousError::Refused { reason }),
     }
 }
 
 pub(in crate::launch) fn io_error<E>(
     node: u32,
     what: &'static str,
-) -> impl Fn(io::Error) -> MeetError<E> {
-    move |source| MeetError::Io { node, what: what.to_owned(), source }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::plan::BackendPlan;
-    use crate::units::WorldSize;
-
-    fn distributed(devices: &[&str], nodes: u32) -> DistributedPlan {
-        let world = WorldSize::new(devices.len() as u32 * nodes).unwrap();
-        let devices: Vec<&&str> = devices.iter().cycle().take(world.count()).collect();
-        let backend = BackendPlan::Nccl { mapping: None };
-        serde_json::from_value(json!({
-            "world_size": world, "nodes": nodes, "devices": devices, "threads_per_rank": 1, "backend": backend,
-            "bucket_cap": 1, "first_bucket_cap": 1, "overlap": true, "find_unused_parameters": false,
-            "timeout": Duration::from_secs(1),
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn machines_with_and_without_gpus_do_not_go_together_and_each_uses_gpus_of_its_own() {
-        let ours = distributed(&["cuda:0", "cuda:1"], 2);
-        let told = |theirs: &[&str]| other_devices(&ours, &distributed(theirs, 2));
-        assert_eq!(told(&["cuda:0", "cuda:1"]), None);
-        assert_eq!(told(&["cuda:3", "cuda:2"]), None, "which of its GPUs is its own affair");
-        let cpus = told(&["cpu", "cpu"]).unwrap();
-        assert!(cpus.starts_with("it computes on the CPU, but node 0 on GPUs"), "{cpus}");
-        let fewer = told(&["cuda:0"]).unwrap();
-        assert!(fewer.starts_with("its number of ranks is 1, but node 0's is 2"), "{fewer}");
-        let shared = told(&["cuda:0", "cuda:0"]).unwrap();
-        assert_eq!(shared, "its ranks share a GPU, but those of node 0 have a GPU each");
-    }
-
-    #[test]
-    fn the_first_number_that_differs_is_named_with_its_place() {
-        let ours = json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.999] } });
-        let told = |theirs: serde_json::Value| difference("", &ours, &theirs);
-        assert_eq!(told(ours.clone()), None);
-        assert_eq!(
-            told(json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.95] } })).unwrap(),
-            "in its plan `optimizer.betas.1` is 0.95, but in that of node 0 it is 0.999"
-        );
-        assert_eq!(
-            told(json!({ "name": "a", "optimizer": { "betas": [0.9, 0.999] } })).unwrap(),
-            "in its plan `optimizer.lr` is null, but in that of node 0 it is 0.1"
-        );
-        let more =
-            json!({ "name": "a", "optimizer": { "lr": 0.1, "betas": [0.9, 0.999] }, "x": 1 });
-        assert_eq!(told(more).unwrap(), "in its plan `x` is 1, but in that of node 0 it is null");
-    }
+) -> impl Fn(io::Error) -> NodeRendezvousError<E> {
+    move |source| NodeRendezvousError::Io { node, what: what.to_owned(), source }
 }

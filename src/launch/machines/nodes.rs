@@ -1,13 +1,8 @@
-//! The parents of several machines: they meet once, connect their ranks, and then tell each other how it goes.
+//! The other machines of a run, while its ranks train: heartbeats, and how the run ends.
 //!
 //! ```text
-//! node k ──Hello {plan}──▶ node 0      each after a handshake that proves the token (`seal`)
-//! node k ◀─Welcome {run}── node 0      once all are here; or Refused
-//! node k ─────────────────▶ node i     for i < k: a connection from each of k's ranks to each of i's
-//! node k ◀─Beat, Failed, Ended─▶ node 0
+//! node k ◀─Heartbeat, Failed, Ended─▶ node 0
 //! ```
-//!
-//! Nobody listens any more once the ranks are connected.
 
 use std::time::Duration;
 
@@ -16,281 +11,324 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::Failure;
 use crate::launch::error_report::clock;
-use crate::launch::parent::verdict::Ended;
-use crate::plan::RunFolders;
-use crate::transport::Peer;
+use crate::launch::exit::Ended;
+use crate::plan::{Plan, RunFolders};
 use crate::transport::auth::Key;
 use crate::transport::channel::{Channel, poll};
+use crate::transport::peer::Peer;
 use crate::units::Rank;
 
-/// Time between two signs of life.
-const BEAT: Duration = Duration::from_secs(1);
+/// Time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest silence of another node, unless `distributed.timeout` is shorter.
-const SILENCE: Duration = Duration::from_secs(30);
-/// Longest time between two looks that counts as watched.
-const BLINK: Duration = Duration::from_secs(2);
-/// Longest wait for the others' last words: after a failure, and after a good end.
-const LAST_WORDS: [Duration; 2] = [Duration::from_secs(5), Duration::from_mins(1)];
-/// Longest wait until all have heard why the run ended: what is unread when a connection is closed may be lost.
-const PARTING: Duration = Duration::from_secs(2);
-/// Longest time for words to a node that does not listen.
-const PATIENCE: Duration = Duration::from_secs(1);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time between two polls that counts as watched: this process was suspended for the rest.
+const MAX_POLL_GAP: Duration = Duration::from_secs(2);
+/// Longest wait for the cause of a failure that is a consequence.
+const CAUSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the other nodes to end, after this one ended well.
+const END_TIMEOUT: Duration = Duration::from_mins(1);
+/// Longest wait until the others have read why the run ended: what is unread when a connection is closed may be lost.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time to send to a node that does not read.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This machine's part in a run over several.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct NodeConfig {
     /// Number of this machine; 0 has rank 0.
     pub node: u32,
     /// Number of machines.
     pub nodes: u32,
-    /// Node 0: a name or an address.
+    /// Name or address of node 0.
     pub master: String,
     /// Its port.
     pub port: u16,
-    /// What all nodes know and nobody else.
+    /// The secret that authenticates the machines.
     pub token: Key,
 }
 
-/// What parents say to each other while their ranks run.
+/// The ranks of one machine: as many on each.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::launch) struct NodeRanks {
+    pub(in crate::launch) node: u32,
+    pub(in crate::launch) ranks_per_node: u32,
+}
+
+impl NodeRanks {
+    pub(in crate::launch) fn new(config: &NodeConfig, plan: &Plan) -> Self {
+        let ranks_per_node = plan.distributed.world_size.get() / config.nodes;
+        Self { node: config.node, ranks_per_node }
+    }
+
+    fn first_of(self, node: u32) -> Rank {
+        Rank(node * self.ranks_per_node)
+    }
+}
+
+/// A failure of a node's ranks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::launch) struct NodeFailure {
+    pub(in crate::launch) failure: Box<Failure>,
+    /// Whether it follows from a failure of another node.
+    pub(in crate::launch) is_consequence: bool,
+}
+
+/// What parents send each other while their ranks run.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::launch) enum Word {
-    /// This node lives.
-    Beat,
-    /// Its ranks have failed; `is_consequence`: of what another node should know.
-    Failed { failure: Box<Failure>, is_consequence: bool },
-    /// Its ranks have done what they should.
+pub(in crate::launch) enum NodeMessage {
+    /// This node is alive.
+    Heartbeat,
+    /// Its ranks have failed.
+    Failed(NodeFailure),
+    /// Its ranks have ended well.
     Ended,
 }
 
-/// Another node, as its parent is known here.
-pub(in crate::launch) struct Neighbour {
-    pub(in crate::launch) node: u32,
-    /// In words: name and address.
-    pub(in crate::launch) name: String,
-    pub(in crate::launch) channel: Channel,
-    /// When it was last heard, in watched time.
-    heard: Duration,
+/// Another node.
+pub(in crate::launch) struct RemoteNode {
+    node: u32,
+    /// Its name and address, for messages.
+    name: String,
+    channel: Channel,
+    /// When its last message arrived, in watched time.
+    last_message: Duration,
     has_ended: bool,
-    failed: Option<(Box<Failure>, bool)>,
+    failed: Option<NodeFailure>,
 }
 
-impl Neighbour {
+impl RemoteNode {
     pub(in crate::launch) fn new(node: u32, name: String, channel: Channel) -> Self {
-        Self { node, name, channel, heard: Duration::ZERO, has_ended: false, failed: None }
+        let (last_message, has_ended, failed) = (Duration::ZERO, false, None);
+        Self { node, name, channel, last_message, has_ended, failed }
     }
 
-    fn is_settled(&self) -> bool {
+    /// Whether it said how its ranks ended.
+    fn has_concluded(&self) -> bool {
         self.has_ended || self.failed.is_some()
     }
+
+    /// Reads its messages, and returns why it is lost, if it is.
+    fn receive(&mut self, watched: Duration, timeout: Duration) -> Option<String> {
+        let messages = match self.channel.receive::<NodeMessage>() {
+            Ok(messages) => messages,
+            Err(error) => return Some(format!("what it sent cannot be trusted: {error}")),
+        };
+        if !messages.is_empty() {
+            self.last_message = watched;
+        }
+        for message in messages {
+            match message {
+                NodeMessage::Heartbeat => {}
+                NodeMessage::Ended => self.has_ended = true,
+                NodeMessage::Failed(failed) => {
+                    // A later message may have the cause.
+                    if !failed.is_consequence || self.failed.is_none() {
+                        self.failed = Some(failed);
+                    }
+                }
+            }
+        }
+        if self.channel.is_closed() {
+            let why =
+                "its connection ended: its ddprun was killed, or its machine or network failed";
+            return Some(why.to_owned());
+        }
+        let silent = watched.saturating_sub(self.last_message);
+        (silent >= timeout)
+            .then(|| format!("nothing was heard from it for {:.0} s", silent.as_secs_f64()))
+    }
+}
+
+/// The connections of a node, once all nodes have joined.
+pub(in crate::launch) struct NodeConnections {
+    /// To all other nodes for node 0, to node 0 for the others.
+    pub(in crate::launch) remotes: Vec<RemoteNode>,
+    /// For each rank of this node, those to all other ranks.
+    pub(in crate::launch) peers: Vec<Vec<Peer>>,
 }
 
 /// The other nodes of a run: all of them for node 0, node 0 for the others.
 pub struct Nodes {
-    node: u32,
-    ranks_per_node: u32,
-    neighbours: Vec<Neighbour>,
-    /// For each rank of this node, those that it talks to.
-    peers: Vec<Vec<Peer>>,
+    ranks: NodeRanks,
+    connections: NodeConnections,
     run: RunFolders,
-    silence: Duration,
+    heartbeat_timeout: Duration,
     /// Time in which this process itself ran.
     watched: Duration,
-    looked: Duration,
-    beaten: Duration,
+    polled_at: Duration,
+    /// When this node last sent a heartbeat, in watched time.
+    last_heartbeat: Duration,
 }
 
 impl Nodes {
     pub(in crate::launch) fn new(
-        (node, ranks_per_node): (u32, u32),
-        neighbours: Vec<Neighbour>,
-        peers: Vec<Vec<Peer>>,
+        ranks: NodeRanks,
+        connections: NodeConnections,
         run: RunFolders,
         timeout: Duration,
     ) -> Self {
-        let (watched, looked, silence) = (Duration::ZERO, clock(), timeout.min(SILENCE));
-        let beaten = Duration::ZERO;
-        Self { node, ranks_per_node, neighbours, peers, run, silence, watched, looked, beaten }
+        Self {
+            ranks,
+            connections,
+            run,
+            heartbeat_timeout: timeout.min(HEARTBEAT_TIMEOUT),
+            watched: Duration::ZERO,
+            polled_at: clock(),
+            last_heartbeat: Duration::ZERO,
+        }
     }
 
     /// Number of this machine.
     pub fn node(&self) -> u32 {
-        self.node
+        self.ranks.node
     }
 
     /// The ranks of this machine.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        let first = self.node * self.ranks_per_node;
-        (first..first + self.ranks_per_node).map(Rank)
+        let first = self.ranks.first_of(self.ranks.node).0;
+        (first..first + self.ranks.ranks_per_node).map(Rank)
     }
 
-    /// The connections of this machine's ranks, which are theirs from now on.
+    /// The connections of this machine's ranks. Returned once.
     pub(in crate::launch) fn take_peers(&mut self) -> Vec<Vec<Peer>> {
-        std::mem::take(&mut self.peers)
+        std::mem::take(&mut self.connections.peers)
     }
 
-    /// What to wait for.
+    /// The descriptors to poll.
     pub(in crate::launch) fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let open = self.neighbours.iter().filter(|neighbour| !neighbour.channel.is_closed());
-        open.map(|neighbour| {
-            let unsent = neighbour.channel.has_unsent();
+        let open = self.connections.remotes.iter().filter(|remote| !remote.channel.is_closed());
+        open.map(|remote| {
+            let unsent = remote.channel.has_unsent();
             let out = if unsent { PollFlags::OUT } else { PollFlags::empty() };
-            PollFd::new(&neighbour.channel, PollFlags::IN | out)
+            PollFd::new(&remote.channel, PollFlags::IN | out)
         })
     }
 
-    /// Shows that this node lives, hears the others, and says whether one of them has failed. To be called more often
-    /// than there are beats.
-    pub(in crate::launch) fn look(&mut self) -> bool {
+    /// Sends a heartbeat if it is time for one, reads what the others sent, and returns whether one of them has failed. To be
+    /// called more often than there are heartbeats.
+    pub(in crate::launch) fn poll(&mut self) -> bool {
         let now = clock();
-        self.watched += now.saturating_sub(self.looked).min(BLINK);
-        self.looked = now;
-        if self.watched >= self.beaten + BEAT {
-            self.beaten = self.watched;
-            self.tell(&Word::Beat);
+        self.watched += now.saturating_sub(self.polled_at).min(MAX_POLL_GAP);
+        self.polled_at = now;
+        if self.watched >= self.last_heartbeat + HEARTBEAT_INTERVAL {
+            self.last_heartbeat = self.watched;
+            self.send(&NodeMessage::Heartbeat);
         }
-        let (run, watched, silence) = (&self.run, self.watched, self.silence);
-        for neighbour in &mut self.neighbours {
-            let _ = neighbour.channel.flush();
-            let lost = hear(neighbour, watched, silence);
-            if let Some(why) = lost.filter(|_| !neighbour.is_settled()) {
-                let first = Rank(neighbour.node * self.ranks_per_node);
-                let lost = Failure::of_node(run, (neighbour.node, first), &neighbour.name, why);
-                neighbour.failed = Some((lost, false));
+        for remote in &mut self.connections.remotes {
+            let _ = remote.channel.flush();
+            let lost = remote.receive(self.watched, self.heartbeat_timeout);
+            if let Some(why) = lost.filter(|_| !remote.has_concluded()) {
+                let first = self.ranks.first_of(remote.node);
+                let failure = Failure::of_node(&self.run, remote.node, first, &remote.name, why);
+                remote.failed = Some(NodeFailure { failure, is_consequence: false });
             }
         }
-        self.neighbours.iter().any(|neighbour| neighbour.failed.is_some())
+        self.connections.remotes.iter().any(|remote| remote.failed.is_some())
     }
 
-    /// Tells the others how this node's group has ended, and says how the run has: with the first failure of any node
+    /// Tells the others how this node's ranks have ended, and returns how the run has: with the first failure of any node
     /// that is not another's consequence.
     pub(in crate::launch) fn conclude(
         &mut self,
-        own: Result<Ended, (Box<Failure>, bool)>,
+        own: Result<Ended, NodeFailure>,
     ) -> Result<Ended, Box<Failure>> {
-        let is_first = self.node == 0;
         match own {
             // The user here does not want to wait.
             Ok(ended @ Ended::Interrupted { saved: false }) => {
-                self.tell(&Word::Ended);
+                self.send(&NodeMessage::Ended);
                 Ok(ended)
             }
-            Ok(ended) => {
-                if !is_first {
-                    self.tell(&Word::Ended);
-                }
-                self.wait(LAST_WORDS[1], |nodes| {
-                    nodes.neighbours.iter().all(Neighbour::is_settled)
-                });
-                match self.cause() {
-                    Some((cause, _)) => Err(self.pass_on(cause)),
-                    None if is_first => {
-                        self.tell(&Word::Ended);
-                        Ok(ended)
-                    }
-                    None => Ok(ended),
-                }
-            }
-            Err((failure, false)) => {
-                self.tell(&Word::Failed { failure: failure.clone(), is_consequence: false });
-                self.part();
-                Err(failure)
-            }
-            Err((failure, true)) => {
-                if !is_first && self.cause().is_none() {
-                    let failure = failure.clone();
-                    self.tell(&Word::Failed { failure, is_consequence: true });
-                }
-                let knows = |nodes: &Self| nodes.cause().is_some_and(|(_, is_cause)| is_cause);
-                self.wait(LAST_WORDS[0], knows);
-                match self.cause() {
-                    Some((cause, true)) => Err(self.pass_on(cause)),
-                    _ => Err(self.pass_on(failure)),
-                }
+            Ok(ended) => self.conclude_success(ended),
+            Err(failed) if failed.is_consequence => self.conclude_consequence(failed),
+            Err(failed) => {
+                self.send(&NodeMessage::Failed(failed.clone()));
+                self.wait_until_read();
+                Err(failed.failure)
             }
         }
     }
 
-    /// As it is told on other nodes than its own.
-    fn pass_on(&mut self, cause: Box<Failure>) -> Box<Failure> {
-        if self.node == 0 {
-            self.tell(&Word::Failed { failure: cause.clone(), is_consequence: false });
-            self.part();
+    fn conclude_success(&mut self, ended: Ended) -> Result<Ended, Box<Failure>> {
+        let is_first = self.node() == 0;
+        if !is_first {
+            self.send(&NodeMessage::Ended);
         }
-        let code = if cause.node == Some(self.node) { cause.code } else { 5 };
+        self.wait(END_TIMEOUT, |nodes| {
+            nodes.connections.remotes.iter().all(RemoteNode::has_concluded)
+        });
+        if let Some(failed) = self.remote_failure() {
+            return Err(self.pass_on(failed.failure));
+        }
+        if is_first {
+            self.send(&NodeMessage::Ended);
+        }
+        Ok(ended)
+    }
+
+    fn conclude_consequence(&mut self, failed: NodeFailure) -> Result<Ended, Box<Failure>> {
+        if self.node() > 0 && self.remote_failure().is_none() {
+            self.send(&NodeMessage::Failed(failed.clone()));
+        }
+        let is_cause = |failed: &NodeFailure| !failed.is_consequence;
+        self.wait(CAUSE_TIMEOUT, |nodes| nodes.remote_failure().as_ref().is_some_and(is_cause));
+        let cause = self.remote_failure().filter(is_cause).unwrap_or(failed);
+        Err(self.pass_on(cause.failure))
+    }
+
+    /// The failure as this node reports it; node 0 sends it to all others.
+    fn pass_on(&mut self, cause: Box<Failure>) -> Box<Failure> {
+        if self.node() == 0 {
+            let failed = NodeFailure { failure: cause.clone(), is_consequence: false };
+            self.send(&NodeMessage::Failed(failed));
+            self.wait_until_read();
+        }
+        let code = if cause.node == Some(self.node()) { cause.code } else { 5 };
         Box::new(Failure { code, ..*cause })
     }
 
-    /// Waits until the others have heard the last words: node 0 answers, and then waits for those whom it has answered.
-    fn part(&mut self) {
-        let is_first = self.node == 0;
-        self.wait(PARTING, |nodes| {
-            let has_heard = |neighbour: &Neighbour| {
-                neighbour.channel.is_closed() || (!is_first && neighbour.is_settled())
+    /// Waits until the others have read the last message: node 0 answers it, and waits until the others, whom it answered,
+    /// close their connections.
+    fn wait_until_read(&mut self) {
+        let is_first = self.node() == 0;
+        self.wait(ACKNOWLEDGE_TIMEOUT, |nodes| {
+            let has_read = |remote: &RemoteNode| {
+                remote.channel.is_closed() || (!is_first && remote.has_concluded())
             };
-            nodes.neighbours.iter().all(has_heard)
+            nodes.connections.remotes.iter().all(has_read)
         });
     }
 
-    /// The failure of another node, one that is no consequence if there is one, and whether it is such.
-    fn cause(&self) -> Option<(Box<Failure>, bool)> {
-        let failed = || self.neighbours.iter().filter_map(|neighbour| neighbour.failed.as_ref());
-        let cause =
-            failed().find(|(_, is_consequence)| !is_consequence).or_else(|| failed().next());
-        cause.map(|(failure, is_consequence)| (failure.clone(), !is_consequence))
+    /// A failure of another node, preferably one that is not a consequence.
+    fn remote_failure(&self) -> Option<NodeFailure> {
+        let failed = || self.connections.remotes.iter().filter_map(|remote| remote.failed.as_ref());
+        failed().find(|failed| !failed.is_consequence).or_else(|| failed().next()).cloned()
     }
 
-    /// Waits for words of the others, at most for `time`.
+    /// Polls until `is_enough`, at most for `time`.
     fn wait(&mut self, time: Duration, is_enough: impl Fn(&Self) -> bool) {
         let until = clock() + time;
         loop {
-            self.look();
+            self.poll();
             let left = until.saturating_sub(clock());
             if is_enough(self) || left.is_zero() {
                 return;
             }
             let mut fds: Vec<PollFd<'_>> = self.fds().collect();
-            // Any return only means to look again.
-            let _ = poll(&mut fds, Some(left.min(BEAT)));
+            // Whatever the result, the loop looks again.
+            let _ = poll(&mut fds, Some(left.min(HEARTBEAT_INTERVAL)));
         }
     }
 
-    fn tell(&mut self, word: &Word) {
-        for neighbour in &mut self.neighbours {
-            // A node that cannot be told is gone, or will be found silent.
-            let _ = match word {
-                Word::Beat => neighbour.channel.send(word),
-                Word::Failed { .. } | Word::Ended => neighbour.channel.send_all(word, PATIENCE),
+    fn send(&mut self, message: &NodeMessage) {
+        for remote in &mut self.connections.remotes {
+            // A node that cannot be reached is gone, or its heartbeats will time out.
+            let _ = match message {
+                NodeMessage::Heartbeat => remote.channel.send(message),
+                NodeMessage::Failed(_) | NodeMessage::Ended => {
+                    remote.channel.send_all(message, SEND_TIMEOUT)
+                }
             };
         }
     }
-}
-
-/// Takes in what a node said, and says why it is lost, if it is.
-fn hear(neighbour: &mut Neighbour, watched: Duration, silence: Duration) -> Option<String> {
-    let words = match neighbour.channel.receive::<Word>() {
-        Ok(words) => words,
-        Err(error) => return Some(format!("what it sent cannot be trusted: {error}")),
-    };
-    if !words.is_empty() {
-        neighbour.heard = watched;
-    }
-    for word in words {
-        match word {
-            Word::Beat => {}
-            Word::Ended => neighbour.has_ended = true,
-            Word::Failed { failure, is_consequence } => {
-                // A later word may know the cause.
-                if !is_consequence || neighbour.failed.is_none() {
-                    neighbour.failed = Some((failure, is_consequence));
-                }
-            }
-        }
-    }
-    if neighbour.channel.is_closed() {
-        let why = "its connection ended: its ddprun was killed, or its machine or network failed";
-        return Some(why.to_owned());
-    }
-    let silent = watched.saturating_sub(neighbour.heard);
-    (silent >= silence)
-        .then(|| format!("nothing was heard from it for {:.0} s", silent.as_secs_f64()))
 }

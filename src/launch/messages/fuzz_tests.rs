@@ -1,4 +1,4 @@
-//! Messages between parent and ranks that are damaged: an error, and never a crash or a large allocation.
+//! Damaged messages between parent and ranks: an error, and never a crash or a large allocation.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

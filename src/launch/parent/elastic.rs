@@ -1,4 +1,4 @@
-//! How many ranks a run goes on with when some stay lost, and when it tries to have more again. Pure.
+//! With how many ranks a run continues when some stay lost, and when it tries to have more again. Pure.
 //!
 //! ```text
 //!  4 ranks ──restarts spent──▶ 2 ──restarts spent──▶ 1 ──restarts spent──▶ the run fails
@@ -6,37 +6,37 @@
 //!     └───after a checkpoint───┘ └─after a checkpoint┘
 //! ```
 //!
-//! Nobody but the rank itself can tell whether it works again, so the larger group is tried: one that fails before
-//! its first checkpoint is given up at once, and the next try waits for twice as many checkpoints.
+//! Only an attempt shows whether a lost rank works again. A larger group that fails before its first checkpoint is given up at
+//! once, and the next attempt waits for twice as many checkpoints.
 
-/// Most checkpoints between two tries.
-const LONGEST: u32 = 64;
+/// Most checkpoints between two attempts to grow.
+const MAX_CHECKPOINTS_BEFORE_GROWTH: u32 = 64;
 
-/// The sizes that a run may have, largest first, by their places in a list of plans.
+/// The sizes that a run may have, as indices into a list of plans, largest first.
 #[derive(Debug)]
-pub(in crate::launch) struct Sizes {
+pub(in crate::launch) struct GroupSizes {
     count: usize,
-    at: usize,
+    index: usize,
     /// Checkpoints after which more ranks are tried.
-    patience: u32,
-    /// Whether this size was grown to, and has not saved anything yet.
+    checkpoints_before_growth: u32,
+    /// Whether the group has grown to this size, and not saved anything since.
     is_on_trial: bool,
 }
 
-impl Sizes {
+impl GroupSizes {
     /// At the largest of `count` sizes.
     pub(in crate::launch) fn new(count: usize) -> Self {
-        Self { count, at: 0, patience: 1, is_on_trial: false }
+        Self { count, index: 0, checkpoints_before_growth: 1, is_on_trial: false }
     }
 
-    /// Place of the present size.
-    pub(in crate::launch) fn at(&self) -> usize {
-        self.at
+    /// Index of the present size.
+    pub(in crate::launch) fn index(&self) -> usize {
+        self.index
     }
 
-    /// Checkpoints after which the group shall stop for a larger one; `None` at the largest size.
+    /// Checkpoints after which the group stops for a larger one; `None` at the largest size.
     pub(in crate::launch) fn grows_after(&self) -> Option<u32> {
-        (self.at > 0).then_some(self.patience)
+        (self.index > 0).then_some(self.checkpoints_before_growth)
     }
 
     /// Whether a failure now gives up this size at once.
@@ -44,25 +44,26 @@ impl Sizes {
         self.is_on_trial
     }
 
-    /// Takes in that a group of this size has saved its work.
+    /// Records that a group of this size has saved a checkpoint.
     pub(in crate::launch) fn has_saved(&mut self) {
         self.is_on_trial = false;
     }
 
     /// Goes to the next larger size.
     pub(in crate::launch) fn grow(&mut self) {
-        self.at = self.at.saturating_sub(1);
+        self.index = self.index.saturating_sub(1);
         self.is_on_trial = true;
     }
 
     /// Goes to the next smaller size; `false` if there is none.
     pub(in crate::launch) fn shrink(&mut self) -> bool {
-        let is_smaller = self.at + 1 < self.count;
+        let is_smaller = self.index + 1 < self.count;
         if is_smaller {
-            self.at += 1;
+            self.index += 1;
         }
         if std::mem::take(&mut self.is_on_trial) {
-            self.patience = (self.patience * 2).min(LONGEST);
+            self.checkpoints_before_growth =
+                (self.checkpoints_before_growth * 2).min(MAX_CHECKPOINTS_BEFORE_GROWTH);
         }
         is_smaller
     }
@@ -74,20 +75,20 @@ mod tests {
 
     #[test]
     fn a_run_shrinks_step_by_step_and_grows_step_by_step() {
-        let mut sizes = Sizes::new(3);
-        assert_eq!((sizes.at(), sizes.grows_after()), (0, None));
+        let mut sizes = GroupSizes::new(3);
+        assert_eq!((sizes.index(), sizes.grows_after()), (0, None));
         assert!(sizes.shrink() && sizes.shrink() && !sizes.shrink());
-        assert_eq!((sizes.at(), sizes.grows_after()), (2, Some(1)));
+        assert_eq!((sizes.index(), sizes.grows_after()), (2, Some(1)));
         sizes.grow();
         assert!(sizes.is_on_trial());
         sizes.has_saved();
         sizes.grow();
-        assert_eq!((sizes.at(), sizes.grows_after()), (0, None));
+        assert_eq!((sizes.index(), sizes.grows_after()), (0, None));
     }
 
     #[test]
-    fn tries_that_fail_become_rarer_and_those_that_last_do_not() {
-        let mut sizes = Sizes::new(2);
+    fn failed_attempts_to_grow_become_rarer_and_successful_ones_do_not() {
+        let mut sizes = GroupSizes::new(2);
         sizes.shrink();
         let mut waits = Vec::new();
         for _ in 0..8 {
@@ -96,7 +97,7 @@ mod tests {
             sizes.shrink();
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64]);
-        let mut sizes = Sizes::new(2);
+        let mut sizes = GroupSizes::new(2);
         sizes.grow();
         sizes.has_saved();
         sizes.shrink();

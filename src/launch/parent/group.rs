@@ -5,54 +5,28 @@
 //!    └──────────────────── all ranks exit ────────────────────────────────────▶ over
 //! ```
 //!
-//! Settling gives the others time to say what they saw: the earliest error is the cause, and a failed
-//! collective only a consequence. Nothing is saved meanwhile, so nothing is lost by the kill.
+//! Settling gives the others time to report: the earliest error is the cause, and a failed collective only a
+//! consequence. Nothing is saved meanwhile, so nothing is lost by the kill.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
+use crate::launch::error_report::ErrorReport;
+use crate::launch::exit::{Exit, RESIZED};
+use crate::launch::parent::options::Note;
 use crate::launch::parent::stall::Stall;
-use crate::launch::{ErrorReport, Note, Phase};
+use crate::launch::phase::Phase;
+use crate::launch::stop::Stop;
 use crate::units::{Bytes, Rank};
 
 /// Time for other ranks to report after the first failure.
-const SETTLE: Duration = Duration::from_millis(200);
-/// Time to leave without saving, after the second Ctrl-C.
-const ABANDON: Duration = Duration::from_secs(5);
-/// How long a process may live on after all ranks have done their work: one that is stopped then, or hangs while it
-/// cleans up, is killed, and has done its work all the same.
-const LINGER: Duration = Duration::from_secs(10);
-/// Time for killed processes to vanish.
-const VANISH: Duration = Duration::from_secs(10);
-
-/// How ranks are asked to stop; the stronger counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum Stop {
-    /// The group is to come back with more ranks: finish the step, save, exit with [`RESIZED`].
-    Resize = 1,
-    /// The parent shows no sign of life: finish the step, save, exit 75.
-    Unwatched,
-    /// SIGTERM, SIGUSR1, SIGHUP: finish the step, save, exit 75.
-    Preempt,
-    /// Ctrl-C: finish the step, save, exit 130.
-    Interrupt,
-    /// Ctrl-C again: finish the step, exit 130.
-    Abandon,
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Exit {
-    /// By itself, with this code.
-    Code(i32),
-    /// By this signal.
-    Signal(i32),
-}
+const SETTLE_TIME: Duration = Duration::from_millis(200);
+/// Time to exit without saving, after the second Ctrl-C.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for processes to exit once all ranks have done their work. One that is stopped then, or hangs in its cleanup, is
+/// killed, and the run has succeeded all the same.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for killed processes to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something that the parent noticed.
 #[derive(Clone, Debug)]
@@ -77,11 +51,11 @@ pub(in crate::launch) enum Event {
     Stalled(Stall),
     /// Another machine has failed.
     FailedElsewhere,
-    /// Somebody sent us SIGTERM or its like.
+    /// SIGTERM or a similar signal arrived.
     Preempted,
-    /// Somebody pressed Ctrl-C.
+    /// Ctrl-C was pressed.
     Interrupted,
-    /// Time went by.
+    /// Time has passed.
     Tick,
 }
 
@@ -90,7 +64,7 @@ pub(in crate::launch) enum Event {
 pub(in crate::launch) enum Action {
     /// Send this to all ranks.
     Send(Stop),
-    /// Tell all ranks that they wait in vain.
+    /// Tell all ranks to wait no longer for each other.
     GiveUp,
     /// Kill all ranks that are left.
     Kill,
@@ -102,20 +76,20 @@ pub(in crate::launch) enum Action {
 #[derive(Clone, Debug)]
 pub(in crate::launch) struct Group {
     pub(in crate::launch) members: Vec<Member>,
-    /// Of `members`: the others' are watched on other machines.
+    /// The first of `members`: others are watched on other machines.
     first: Rank,
     stage: Stage,
-    /// Who held up the group, if that is how it ended.
+    /// The rank that held up the group, if that is how it ended.
     stall: Option<Stall>,
     asked: Option<Stop>,
     /// Checkpoints that have reached the disk.
     saved: u32,
     /// Checkpoints after which the group shall come back with more ranks.
     grows_after: Option<u32>,
-    /// When the patience after the second Ctrl-C ends.
+    /// When the group is killed after the second Ctrl-C.
     abandon_at: Option<Duration>,
-    /// When whoever is still there is killed, since all ranks have done their work.
-    linger_until: Option<Duration>,
+    /// When the processes that are left are killed, as all ranks have done their work.
+    exit_deadline: Option<Duration>,
     /// Whether the user had everything killed.
     is_abandoned: bool,
     /// Whether this group is ended because of another machine.
@@ -132,16 +106,16 @@ pub(in crate::launch) struct Member {
     pub(in crate::launch) has_finished: bool,
     pub(in crate::launch) is_stopped: bool,
     pub(in crate::launch) exit: Option<(Duration, Exit)>,
-    /// How it last had too little memory.
-    lack: Option<Lack>,
+    /// How it last lacked memory.
+    out_of_memory: Option<OutOfMemory>,
     /// Whether it still ran when we killed the group.
     pub(in crate::launch) was_killed: bool,
 }
 
-/// How a rank had too little memory.
+/// How a rank lacked memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Lack {
-    /// The system denied it so much.
+enum OutOfMemory {
+    /// The system denied it so many bytes.
     Denied(Bytes),
     /// The kernel killed it.
     Killed,
@@ -166,14 +140,14 @@ impl Group {
             saved: 0,
             grows_after: None,
             abandon_at: None,
-            linger_until: None,
+            exit_deadline: None,
             is_abandoned: false,
             has_failed_elsewhere: false,
         }
     }
 
-    /// The same, whose first rank is not 0: those before it run on other machines.
-    pub(in crate::launch) fn from(self, first: Rank) -> Self {
+    /// The same, with `first` as its first rank: those before it run on other machines.
+    pub(in crate::launch) fn starting_at(self, first: Rank) -> Self {
         Self { first, ..self }
     }
 
@@ -201,14 +175,14 @@ impl Group {
         Self { grows_after: checkpoints, ..self }
     }
 
-    /// Why `rank` had no memory, if that is how it ended.
+    /// Why `rank` ran out of memory, if that is how it ended.
     pub(in crate::launch) fn lack_of_memory(&self, rank: Rank) -> Option<String> {
         let member = self.member(rank);
-        match (member.exit?.1, member.lack?) {
-            (Exit::Signal(libc::SIGABRT), Lack::Denied(bytes)) => {
+        match (member.exit?.1, member.out_of_memory?) {
+            (Exit::Signal(libc::SIGABRT), OutOfMemory::Denied(bytes)) => {
                 Some(format!("it asked for {bytes} more, which the system denied"))
             }
-            (Exit::Signal(libc::SIGKILL), Lack::Killed) if !member.was_killed => {
+            (Exit::Signal(libc::SIGKILL), OutOfMemory::Killed) if !member.was_killed => {
                 Some("the kernel killed it, because memory ran out".to_owned())
             }
             _ => None,
@@ -225,7 +199,7 @@ impl Group {
         self.asked
     }
 
-    /// Whether the user had everything killed, or left without saving in a hurry.
+    /// Whether the user had everything killed.
     pub(in crate::launch) fn is_abandoned(&self) -> bool {
         self.is_abandoned
     }
@@ -237,11 +211,11 @@ impl Group {
 
     /// Whether every process is gone, or those that are left cannot be killed.
     pub(in crate::launch) fn is_over(&self, now: Duration) -> bool {
-        let given_up = matches!(self.stage, Stage::Killed { since } if now >= since + VANISH);
+        let given_up = matches!(self.stage, Stage::Killed { since } if now >= since + KILL_TIMEOUT);
         given_up || self.members.iter().all(|member| member.exit.is_some())
     }
 
-    /// Who held up the group until it was ended.
+    /// The rank that held up the group until it was ended.
     pub(in crate::launch) fn stall(&self) -> Option<Stall> {
         self.stall
     }
@@ -254,26 +228,27 @@ impl Group {
     /// When [`Event::Tick`] will change something.
     pub(in crate::launch) fn next_deadline(&self) -> Option<Duration> {
         let stage = match self.stage {
-            Stage::Running => self.linger_until,
-            Stage::Settling { since } => Some(since + SETTLE),
-            Stage::Killed { since } => Some(since + VANISH),
+            Stage::Running => self.exit_deadline,
+            Stage::Settling { since } => Some(since + SETTLE_TIME),
+            Stage::Killed { since } => Some(since + KILL_TIMEOUT),
         };
         [stage, self.abandon_at].into_iter().flatten().min()
     }
 
-    /// Takes in what happened, and says what to do.
+    /// What to do about an event.
     pub(in crate::launch) fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
             Event::Progress(rank, step, phase) => self.progress(rank, step, phase),
             Event::Failed(report) => self.failed(now, *report),
             Event::Finished(rank) => self.finished(now, rank),
-            Event::Saved => self.saved_one(),
+            Event::Saved => self.checkpoint_saved(),
             Event::Denied(rank, bytes) => {
-                self.member_mut(rank).lack = (bytes.0 > 0).then_some(Lack::Denied(bytes));
+                self.member_mut(rank).out_of_memory =
+                    (bytes.0 > 0).then_some(OutOfMemory::Denied(bytes));
                 vec![]
             }
             Event::KilledForMemory(rank) => {
-                self.member_mut(rank).lack = Some(Lack::Killed);
+                self.member_mut(rank).out_of_memory = Some(OutOfMemory::Killed);
                 vec![]
             }
             Event::Exited(rank, exit) => self.exited(now, rank, exit),
@@ -311,14 +286,14 @@ impl Group {
         vec![]
     }
 
-    /// Where all have done their work, those who are still there have not long to go.
+    /// Once all have done their work, their processes have [`EXIT_TIMEOUT`] left.
     fn expect_exits(&mut self, now: Duration) {
         if self.members.iter().all(|member| member.has_finished || member.exit.is_some()) {
-            self.linger_until.get_or_insert(now + LINGER);
+            self.exit_deadline.get_or_insert(now + EXIT_TIMEOUT);
         }
     }
 
-    fn saved_one(&mut self) -> Vec<Action> {
+    fn checkpoint_saved(&mut self) -> Vec<Action> {
         self.saved += 1;
         if self.stage == Stage::Running && self.grows_after.is_some_and(|n| self.saved >= n) {
             return self.ask(Stop::Resize);
@@ -351,7 +326,7 @@ impl Group {
         vec![Action::Tell(note)]
     }
 
-    /// Those who wait shall say in what, before all are killed.
+    /// The ranks that wait report in which call, before all are killed.
     fn stalled(&mut self, now: Duration, stall: Stall) -> Vec<Action> {
         if self.stage != Stage::Running {
             return vec![];
@@ -377,7 +352,7 @@ impl Group {
         match self.asked {
             Some(Stop::Abandon) => self.abandon(now),
             Some(Stop::Interrupt) => {
-                self.abandon_at = Some(now + ABANDON);
+                self.abandon_at = Some(now + ABANDON_TIMEOUT);
                 self.ask(Stop::Abandon)
             }
             _ => self.ask(Stop::Interrupt),
@@ -389,8 +364,10 @@ impl Group {
             return self.abandon(now);
         }
         match self.stage {
-            Stage::Running if self.linger_until.is_some_and(|until| now >= until) => self.kill(now),
-            Stage::Settling { since } if now >= since + SETTLE => self.kill(now),
+            Stage::Running if self.exit_deadline.is_some_and(|until| now >= until) => {
+                self.kill(now)
+            }
+            Stage::Settling { since } if now >= since + SETTLE_TIME => self.kill(now),
             _ => vec![],
         }
     }
@@ -422,24 +399,21 @@ impl Group {
 /// Why a rank counts as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::launch) enum Fault {
-    /// It said so.
+    /// It reported an error.
     Reported,
     /// A signal that we did not send.
     Signal(i32),
-    /// A code that means failure, without a word.
+    /// A code that means failure, without a report.
     Code(i32),
     /// A code that means success or a stop, but it had not finished.
-    Left(i32),
+    ExitedEarly(i32),
 }
 
-/// Code of a rank that left so that its group can come back with more ranks; never that of a program.
-pub const RESIZED: u8 = 76;
-
-/// Codes of a rank that did what it should: done, expectation missed, stopped and saved, interrupted.
-pub(in crate::launch) const ORDERLY: [i32; 5] = [0, 9, 75, RESIZED as i32, 130];
+/// Exit codes of a rank without a fault: completed, expectation missed, stopped and saved, resized, interrupted.
+const ORDERLY_EXITS: [i32; 5] = [0, 9, 75, RESIZED as i32, 130];
 
 impl Member {
-    /// Whether it has work left, as far as anybody has said.
+    /// Whether it has work left, as far as is known.
     pub(in crate::launch) fn is_at_work(&self) -> bool {
         self.exit.is_none() && self.report.is_none() && !self.has_finished
     }
@@ -453,7 +427,7 @@ impl Member {
             has_finished: false,
             is_stopped: false,
             exit: None,
-            lack: None,
+            out_of_memory: None,
             was_killed: false,
         }
     }
@@ -466,8 +440,8 @@ impl Member {
         match self.exit?.1 {
             _ if self.was_killed => None,
             Exit::Signal(signal) => Some(Fault::Signal(signal)),
-            Exit::Code(code) if !ORDERLY.contains(&code) => Some(Fault::Code(code)),
-            Exit::Code(code) => (!self.has_finished).then_some(Fault::Left(code)),
+            Exit::Code(code) if !ORDERLY_EXITS.contains(&code) => Some(Fault::Code(code)),
+            Exit::Code(code) => (!self.has_finished).then_some(Fault::ExitedEarly(code)),
         }
     }
 
@@ -475,28 +449,6 @@ impl Member {
     pub(in crate::launch) fn fault_time(&self) -> Duration {
         let reported = self.report.as_ref().map(|report| report.monotonic);
         reported.or(self.exit.map(|(at, _)| at)).unwrap_or(Duration::MAX)
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(number) => match signal_hook::low_level::signal_name(*number) {
-                Some(name) => write!(f, "was killed by {name}"),
-                None => write!(f, "was killed by signal {number}"),
-            },
-        }
-    }
-}
-
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Resize | Self::Preempt | Self::Interrupt => "finish the step, save and leave",
-            Self::Unwatched => "save and leave, as the parent shows no sign of life",
-            Self::Abandon => "leave without saving",
-        })
     }
 }
 

@@ -1,12 +1,14 @@
-//! The parent of the ranks: starts them, watches them, and starts them again.
+//! The parent of the ranks: starts them, watches them, and starts them again after a failure.
 
+pub(in crate::launch) mod options;
 mod oom_kills;
-pub(in crate::launch) mod stall;
-pub(in crate::launch) mod group;
-pub(in crate::launch) mod verdict;
+mod stall;
+mod group;
+mod verdict;
+mod diagnosis;
 mod restart;
 mod elastic;
 pub(in crate::launch) mod recovery;
-pub(in crate::launch) mod spawn;
+mod spawn;
 mod watch;
 pub(in crate::launch) mod run;

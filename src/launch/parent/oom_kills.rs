@@ -1,22 +1,22 @@
-//! Which deaths of ranks were the kernel's doing, because memory ran out.
+//! Which ranks the kernel's OOM killer killed.
 //!
-//! Only the count of this process's own control group is believed; our ranks are in the same one. A machine's count
-//! (`/proc/vmstat`) says nothing about us. Where there is no such count, no death is put down to memory.
+//! Counted by the control group of this process, in which its ranks are, too. The count of the machine (`/proc/vmstat`)
+//! includes other programs. Without a control group's count no death is attributed to memory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest time from the kernel's kill until its victim is gone: memory is given back first.
-const VANISH: Duration = Duration::from_secs(10);
+/// Longest time from the kernel's kill until its victim is gone: its memory is freed first.
+const MAX_EXIT_DELAY: Duration = Duration::from_secs(10);
 
-/// Kills that the kernel has counted since we began to look, and that have explained no death so far.
-pub(in crate::launch) struct Kills {
+/// The kills that the kernel has counted since this began to look, less those that explained a death.
+pub(in crate::launch) struct OomKills {
     /// The file with the count.
     counter: Option<PathBuf>,
-    tally: Tally,
+    counts: Counts,
 }
 
-impl Kills {
+impl OomKills {
     /// From now on.
     pub(in crate::launch) fn from_now_on() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -24,38 +24,38 @@ impl Kills {
         let mut counters = counters(&groups, &mounts).into_iter();
         let counter = counters.find(|path| read_count(path).is_some());
         let count = counter.as_deref().and_then(read_count).unwrap_or(0);
-        Self { counter, tally: Tally { count, unexplained: 0, seen: Duration::ZERO } }
+        Self { counter, counts: Counts { count, unexplained: 0, rose_at: Duration::ZERO } }
     }
 
-    /// Looks at the count. To be called regularly: a kill that is seen late is taken for a later one.
-    pub(in crate::launch) fn look(&mut self, now: Duration) {
+    /// Reads the count. To be called regularly: a kill that is seen late is taken for a later one.
+    pub(in crate::launch) fn read(&mut self, now: Duration) {
         if let Some(count) = self.counter.as_deref().and_then(read_count) {
-            self.tally.see(count, now);
+            self.counts.update(count, now);
         }
     }
 
     /// Whether a process that has just died of SIGKILL is one of those that the kernel killed.
     pub(in crate::launch) fn explain_death(&mut self, now: Duration) -> bool {
-        self.look(now);
-        self.tally.explain_death(now)
+        self.read(now);
+        self.counts.explain_death(now)
     }
 }
 
-/// The part without files.
+/// The part that reads no files.
 #[derive(Debug)]
-struct Tally {
+struct Counts {
     count: u64,
     unexplained: u64,
-    /// When the count was last found higher.
-    seen: Duration,
+    /// When the count last rose.
+    rose_at: Duration,
 }
 
-impl Tally {
-    fn see(&mut self, count: u64, now: Duration) {
+impl Counts {
+    fn update(&mut self, count: u64, now: Duration) {
         if count > self.count {
             self.forget(now);
             self.unexplained += count - self.count;
-            self.seen = now;
+            self.rose_at = now;
         }
         self.count = count;
     }
@@ -67,9 +67,9 @@ impl Tally {
         explains
     }
 
-    /// Kills of long ago were of somebody else.
+    /// Kills of long ago were of other processes.
     fn forget(&mut self, now: Duration) {
-        if now > self.seen + VANISH {
+        if now > self.rose_at + MAX_EXIT_DELAY {
             self.unexplained = 0;
         }
     }
@@ -122,18 +122,18 @@ fn own_group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// Whether each death is explained, of counts that were seen at (second, count) and deaths at (second).
+    /// Whether each death at (second) is explained by the counts that were read at (second, count).
     #[track_caller]
-    fn check(story: &[(u64, u64)], deaths: &[u64], expected: &[bool]) {
+    fn check(reads: &[(u64, u64)], deaths: &[u64], expected: &[bool]) {
         let second = Duration::from_secs;
-        let mut tally = Tally { count: 5, unexplained: 0, seen: Duration::ZERO };
-        let mut looks = story.iter().peekable();
+        let mut counts = Counts { count: 5, unexplained: 0, rose_at: Duration::ZERO };
+        let mut reads = reads.iter().peekable();
         let mut explained = Vec::new();
         for death in deaths {
-            while let Some((at, count)) = looks.next_if(|(at, _)| at <= death) {
-                tally.see(*count, second(*at));
+            while let Some((at, count)) = reads.next_if(|(at, _)| at <= death) {
+                counts.update(*count, second(*at));
             }
-            explained.push(tally.explain_death(second(*death)));
+            explained.push(counts.explain_death(second(*death)));
         }
         assert_eq!(explained, expected);
     }

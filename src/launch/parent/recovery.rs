@@ -1,15 +1,16 @@
-//! The way of a run over its failures: the same group again, a smaller one, smaller passes, or the end. Pure.
+//! What follows a failure: the same group again, a smaller one, smaller micro-batches, or the end of the run. Pure.
 
 use std::time::Duration;
 
-use crate::launch::parent::elastic::Sizes;
-use crate::launch::parent::restart::{Budget, may_pass};
-use crate::launch::{Failure, Note};
+use crate::launch::Failure;
+use crate::launch::parent::elastic::GroupSizes;
+use crate::launch::parent::options::Note;
+use crate::launch::parent::restart::{RestartBudget, is_retryable};
 use crate::plan::{OnOom, Plan};
 use crate::units::WorldSize;
 
 /// A group that did not end as it should.
-pub(in crate::launch) struct Failed {
+pub(in crate::launch) struct FailedAttempt {
     pub(in crate::launch) failure: Box<Failure>,
     /// Furthest step that a rank had begun.
     pub(in crate::launch) step: u64,
@@ -17,31 +18,31 @@ pub(in crate::launch) struct Failed {
     pub(in crate::launch) saved: u32,
     /// Whether not all of its ranks could be started.
     pub(in crate::launch) never_started: bool,
-    /// Whether it had been asked to leave.
+    /// Whether it had been asked to stop.
     pub(in crate::launch) was_asked: bool,
 }
 
-/// Where a run stands.
-pub(in crate::launch) struct Course {
-    /// Of each size, largest first.
+/// The plans that a run may continue with, and what is left of its restarts.
+pub(in crate::launch) struct Recovery {
+    /// One for each size, largest first.
     plans: Vec<Plan>,
-    sizes: Sizes,
-    budget: Budget,
+    sizes: GroupSizes,
+    budget: RestartBudget,
     /// Devices of the ranks that were lost.
     lost: Vec<String>,
 }
 
-impl Course {
-    /// At the beginning, with the plan of all ranks and those of fewer, largest first.
+impl Recovery {
+    /// For a run with the plan of all ranks and those of fewer, largest first.
     pub(in crate::launch) fn new(plan: &Plan, smaller: &[Plan]) -> Self {
         let plans: Vec<Plan> = std::iter::once(plan).chain(smaller).cloned().collect();
-        let (sizes, budget) = (Sizes::new(plans.len()), Budget::new(plan.max_restarts));
+        let (sizes, budget) = (GroupSizes::new(plans.len()), RestartBudget::new(plan.max_restarts));
         Self { plans, sizes, budget, lost: vec![] }
     }
 
     /// The plan of the group to be started next.
     pub(in crate::launch) fn plan(&self) -> &Plan {
-        &self.plans[self.sizes.at()]
+        &self.plans[self.sizes.index()]
     }
 
     /// Why the groups before ended, oldest first.
@@ -59,35 +60,35 @@ impl Course {
         let from = self.plan().world_size();
         self.sizes.grow();
         let to = self.plan().world_size();
-        self.budget.renew(format!("{}: a checkpoint was on disk", instead(to, from)));
+        self.budget.renew(format!("{}: a checkpoint was on disk", describe_resize(to, from)));
         Note::Resized { from, to, cause: None }
     }
 
-    /// What follows a failure, and after which wait: a group has its restarts; then, or if it was only tried, or cannot
-    /// even be started, a smaller one goes on. One that ran out of memory goes on in smaller passes, if that was asked
-    /// for.
+    /// What follows a failure, and after which wait. A group has its restarts; then, or if it had just grown, or cannot
+    /// even be started, a smaller one continues. One that ran out of memory continues with smaller micro-batches, if the
+    /// experiment allows it.
     ///
     /// # Errors
     ///
     /// The failure is the end.
     pub(in crate::launch) fn after(
         &mut self,
-        failed: Failed,
+        failed: FailedAttempt,
     ) -> Result<(Note, Duration), Box<Failure>> {
-        if failed.was_asked || !may_pass(failed.failure.code) {
+        if failed.was_asked || !is_retryable(failed.failure.code) {
             return Err(self.end(failed.failure));
         }
         if failed.saved > 0 {
             self.sizes.has_saved();
-            if self.sizes.at() == 0 {
-                // With all of them.
+            if self.sizes.index() == 0 {
+                // The group of all ranks works again.
                 self.lost.clear();
             }
         }
         if failed.failure.out_of_memory && self.plan().on_oom == OnOom::ShrinkBatch {
-            // The same passes would fail again; with none smaller, perhaps something else takes less next time.
+            // The same micro-batches would fail again. If there are none smaller, another restart may still succeed.
             if let Some(smaller) = self.plans.iter().map(Plan::in_smaller_passes).collect() {
-                return Ok((self.shrink_passes(smaller, failed.failure), Duration::ZERO));
+                return Ok((self.shrink_micro_batches(smaller, failed.failure), Duration::ZERO));
             }
         }
         // What could not be started the first time will not start the next time either.
@@ -104,7 +105,7 @@ impl Course {
 
     /// The restart that was to follow `failure` was called off.
     pub(in crate::launch) fn call_off(&mut self, failure: Box<Failure>) -> Box<Failure> {
-        self.budget.take_back();
+        self.budget.refund();
         self.end(failure)
     }
 
@@ -112,7 +113,7 @@ impl Course {
         Box::new(Failure { history: self.causes().to_vec(), ..*failure })
     }
 
-    fn shrink_passes(&mut self, smaller: Vec<Plan>, cause: Box<Failure>) -> Note {
+    fn shrink_micro_batches(&mut self, smaller: Vec<Plan>, cause: Box<Failure>) -> Note {
         self.plans = smaller;
         let size = self.plan().batch.size;
         self.budget.renew(format!("passes of {size}: {cause}"));
@@ -131,12 +132,12 @@ impl Course {
             *smaller = smaller.sparing(&devices, &self.lost);
         }
         let to = self.plan().world_size();
-        self.budget.renew(format!("{}: {cause}", instead(to, from)));
+        self.budget.renew(format!("{}: {cause}", describe_resize(to, from)));
         Ok(Note::Resized { from, to, cause: Some(cause) })
     }
 }
 
 /// "2 ranks instead of 4"
-pub(crate) fn instead(to: WorldSize, from: WorldSize) -> String {
+pub(crate) fn describe_resize(to: WorldSize, from: WorldSize) -> String {
     format!("{to} {} instead of {from}", if to == WorldSize::ONE { "rank" } else { "ranks" })
 }

@@ -5,24 +5,24 @@ use std::time::Duration;
 use crate::launch::Failure;
 
 /// Longest wait before a restart.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Restarts of one run: what is left of them, and why those before were needed.
 #[derive(Debug)]
-pub(in crate::launch) struct Budget {
+pub(in crate::launch) struct RestartBudget {
     allowed: u32,
     /// Restarts since the group has its present size.
     spent: u32,
     causes: Vec<String>,
     /// Furthest step that any attempt has begun.
     furthest: u64,
-    /// Failures in a row that came no further than those before them.
-    in_vain: u32,
+    /// Failures in a row that reached no further step than those before them.
+    without_progress: u32,
 }
 
-impl Budget {
+impl RestartBudget {
     pub(in crate::launch) fn new(allowed: u32) -> Self {
-        Self { allowed, spent: 0, causes: Vec::new(), furthest: 0, in_vain: 0 }
+        Self { allowed, spent: 0, causes: Vec::new(), furthest: 0, without_progress: 0 }
     }
 
     /// Restarts of the group in its present size.
@@ -40,43 +40,43 @@ impl Budget {
         &self.causes
     }
 
-    /// Spends a restart on `failure` of a group that had begun `step`, and says how long to wait for it; `None`
-    /// if there is none left, or the failure would come again. A run that moves on does not wait.
+    /// Spends a restart on `failure` of a group that had begun `step`, and returns how long to wait before it; `None` if
+    /// there is none left, or the failure would recur. A run that makes progress does not wait.
     pub(in crate::launch) fn spend(&mut self, failure: &Failure, step: u64) -> Option<Duration> {
-        if self.spent >= self.allowed || !may_pass(failure.code) {
+        if self.spent >= self.allowed || !is_retryable(failure.code) {
             return None;
         }
-        self.in_vain = if step > self.furthest { 0 } else { self.in_vain + 1 };
+        self.without_progress = if step > self.furthest { 0 } else { self.without_progress + 1 };
         self.furthest = self.furthest.max(step);
         self.causes.push(failure.to_string());
         self.spent += 1;
-        Some(backoff(self.in_vain))
+        Some(backoff(self.without_progress))
     }
 
-    /// Takes the last restart back: it was called off.
-    pub(in crate::launch) fn take_back(&mut self) {
+    /// Returns the last restart to the budget: it was called off.
+    pub(in crate::launch) fn refund(&mut self) {
         self.causes.pop();
         self.spent = self.spent.saturating_sub(1);
     }
 
-    /// Begins anew for a group of another size, which has one because of `cause`.
+    /// Starts over for a group of another size, for which `cause` is the reason.
     pub(in crate::launch) fn renew(&mut self, cause: String) {
         self.causes.push(cause);
-        (self.spent, self.in_vain) = (0, 0);
+        (self.spent, self.without_progress) = (0, 0);
     }
 }
 
 /// Nothing, then seconds: 1, 2, 4 ... 30.
-fn backoff(in_vain: u32) -> Duration {
-    match in_vain.checked_sub(1) {
+fn backoff(without_progress: u32) -> Duration {
+    match without_progress.checked_sub(1) {
         None => Duration::ZERO,
-        Some(doublings) => Duration::from_secs(1 << doublings.min(5)).min(LONGEST),
+        Some(doublings) => Duration::from_secs(1 << doublings.min(5)).min(MAX_BACKOFF),
     }
 }
 
-/// Whether a failure may be gone at the next attempt. The same file, data, numbers or checkpoint would
-/// fail in the same way, bit for bit.
-pub(in crate::launch) fn may_pass(code: u8) -> bool {
+/// Whether the next attempt may succeed. A bad experiment, bad data, numbers that are not finite or a bad checkpoint would
+/// fail again in the same way.
+pub(in crate::launch) fn is_retryable(code: u8) -> bool {
     !matches!(code, 2 | 3 | 4 | 7)
 }
 
@@ -94,8 +94,8 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_moves_on_is_started_at_once_and_one_that_does_not_waits_ever_longer() {
-        let mut budget = Budget::new(20);
+    fn a_run_that_makes_progress_restarts_at_once_and_one_that_does_not_waits_ever_longer() {
+        let mut budget = RestartBudget::new(20);
         let steps = [0, 0, 9, 9, 9, 7, 9, 9, 9, 9, 9, 10];
         let waits = steps.map(|step| budget.spend(&failure(5), step).unwrap().as_secs());
         assert_eq!(waits, [1, 2, 0, 1, 2, 4, 8, 16, 30, 30, 30, 0]);
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn a_budget_is_spent_and_a_restart_that_was_called_off_is_not() {
-        let mut budget = Budget::new(1);
+        let mut budget = RestartBudget::new(1);
         assert!(budget.spend(&failure(5), 1).is_some());
-        budget.take_back();
+        budget.refund();
         assert!(budget.spend(&failure(5), 2).is_some());
         assert!(budget.spend(&failure(5), 3).is_none());
         assert_eq!((budget.spent(), budget.causes().len()), (1, 1));
@@ -116,11 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn only_failures_that_may_pass_are_worth_a_restart() {
-        let worth: Vec<u8> = (0..=255)
+    fn only_retryable_failures_are_restarted() {
+        let retried: Vec<u8> = (0..=255)
             .filter(|&code| (2..=8).contains(&code) || code == 70)
-            .filter(|&code| Budget::new(1).spend(&failure(code), 1).is_some())
+            .filter(|&code| RestartBudget::new(1).spend(&failure(code), 1).is_some())
             .collect();
-        assert_eq!(worth, [5, 6, 8, 70]);
+        assert_eq!(retried, [5, 6, 8, 70]);
     }
 }

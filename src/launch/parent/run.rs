@@ -1,114 +1,21 @@
 //! `Plan` -> the run's end: starts the group, watches it, and starts it again after a failure.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use crate::files;
-use crate::launch::parent::group::Stop;
-use crate::launch::parent::recovery::{Course, Failed};
-use crate::launch::parent::spawn::{Program, start_all};
-use crate::launch::parent::verdict::{Ended, Verdict, judge};
-use crate::launch::parent::watch::{Ears, watch};
-use crate::launch::{Failure, Nodes, Phase};
+use crate::launch::exit::Ended;
+use crate::launch::machines::nodes::NodeFailure;
+use crate::launch::parent::options::{Note, Start};
+use crate::launch::parent::recovery::{FailedAttempt, Recovery};
+use crate::launch::parent::spawn::spawn_all;
+use crate::launch::parent::verdict::{Verdict, judge};
+use crate::launch::parent::watch::{StopSources, Watch};
+use crate::launch::{Failure, Nodes, Stop};
 use crate::plan::{Plan, RunFolders};
-use crate::transport::Waker;
-use crate::units::{BatchSize, Rank, WorldSize};
-
-/// How the run is started.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// Whether ranks continue from the newest checkpoint of the run.
-    pub resume: bool,
-    /// What a rank executes.
-    pub program: Program,
-    /// Where rank 0 speaks.
-    pub console: Console,
-    /// Plans of the smaller groups that the run may go on with, largest first.
-    pub smaller: Vec<Plan>,
-    /// Rung by another thread to stop this run; it then ends as after a SIGTERM.
-    pub waker: Option<Arc<Waker>>,
-}
-
-/// Where rank 0 speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Console {
-    /// On the terminal of its parent.
-    Terminal,
-    /// Into `console.log` of the run.
-    File,
-}
-
-/// What the parent says while it watches.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Note {
-    /// A rank's process exists.
-    Started {
-        /// The rank.
-        rank: Rank,
-        /// Its process.
-        pid: u32,
-    },
-    /// A rank was seen here; each is looked at a few times a second.
-    Progress {
-        /// The rank.
-        rank: Rank,
-        /// Last step begun.
-        step: u64,
-        /// What it is doing.
-        phase: Phase,
-    },
-    /// A rank stands still (SIGSTOP); the others will wait for it until their deadline.
-    Stopped {
-        /// The rank.
-        rank: Rank,
-        /// Its process.
-        pid: u32,
-    },
-    /// It runs again.
-    Continued {
-        /// The rank.
-        rank: Rank,
-        /// Its process.
-        pid: u32,
-    },
-    /// All ranks were asked to stop.
-    Stopping {
-        /// How.
-        stop: Stop,
-    },
-    /// The group failed and will be started again from the newest checkpoint.
-    Restarting {
-        /// From 1.
-        attempt: u32,
-        /// Attempts that the plan allows.
-        of: u32,
-        /// Time until then.
-        wait: Duration,
-        /// Why it failed.
-        cause: Box<Failure>,
-    },
-    /// A rank ran out of memory: the run goes on from its newest checkpoint in smaller passes, and more of them.
-    Shrunk {
-        /// Samples of a pass from now on.
-        size: BatchSize,
-        /// Who ran out of memory.
-        cause: Box<Failure>,
-    },
-    /// The run goes on from its newest checkpoint with another number of ranks.
-    Resized {
-        /// Before.
-        from: WorldSize,
-        /// From now on.
-        to: WorldSize,
-        /// Why it has fewer; absent if it has more.
-        cause: Option<Box<Failure>>,
-    },
-}
+use crate::units::Rank;
 
 /// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts` times; then with
-/// fewer ranks, if `start` has plans for them, and with more again after a checkpoint (`elastic.rs`). No process
-/// is left when it returns. The run's folders exist, and the calling thread must be one that
-/// lives as long as the run (the main thread), because ranks die with the thread that started them.
+/// fewer ranks, if `start` has plans for them, and with more again after a checkpoint. No process is left when it returns. The
+/// run's folders exist, and the calling thread must be one that lives as long as the run (the main thread), because ranks
+/// die with the thread that started them.
 ///
 /// # Errors
 ///
@@ -119,10 +26,11 @@ pub fn run(
     start: &Start,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    run_here(plan, run, start, None, on_note)
+    run_to_end(plan, run, start, None, on_note)
 }
 
-/// As [`run()`], for this machine's ranks of a run over several, whose parents have met. No group is started again.
+/// As [`run()`], for this machine's ranks of a run over several, whose parents have found each other. No group is started
+/// again.
 ///
 /// # Errors
 ///
@@ -135,10 +43,10 @@ pub fn run_node(
     nodes: &mut Nodes,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
-    run_here(plan, run, start, Some(nodes), on_note)
+    run_to_end(plan, run, start, Some(nodes), on_note)
 }
 
-fn run_here(
+fn run_to_end(
     plan: &Plan,
     run: &RunFolders,
     start: &Start,
@@ -149,90 +57,79 @@ fn run_here(
         0 => "failure.json".to_owned(),
         node => format!("failure.node-{node}.json"),
     };
-    let ears =
-        Ears::open(start.waker.clone()).map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
-    let ended = ears.and_then(|mut ears| attempts(plan, run, start, (&mut ears, nodes), on_note));
+    let stops = StopSources::open(start.waker.clone())
+        .map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
+    let ended = stops.and_then(|stops| Runner { run, start, stops, nodes, on_note }.run(plan));
     ended.inspect_err(|failure| {
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
-        // The failure itself goes to the caller; a disk that takes no file must not hide it.
+        // The failure itself goes to the caller; a full disk must not hide it.
         let _ = files::write_atomic(&run.logs.join(name), &text);
     })
 }
 
-fn attempts(
-    plan: &Plan,
-    run: &RunFolders,
-    start: &Start,
-    (ears, mut nodes): (&mut Ears, Option<&mut Nodes>),
-    on_note: &mut dyn FnMut(Note),
-) -> Result<Ended, Box<Failure>> {
-    let mut course = Course::new(plan, &start.smaller);
-    loop {
-        let (plan, causes) = (course.plan(), course.causes());
-        let group = Attempt { plan, run, start, causes, grows_after: course.grows_after() };
-        match group.make(ears, nodes.as_deref_mut(), on_note) {
-            Ok(Some(ended)) => return Ok(ended),
-            Ok(None) => on_note(course.grow()),
-            Err(failed) => {
-                let failure = failed.failure.clone();
-                let (note, wait) = course.after(failed)?;
-                on_note(note);
-                if ears.is_called_within(wait) {
-                    return Err(course.call_off(failure));
+/// What all attempts of a run share.
+struct Runner<'a> {
+    run: &'a RunFolders,
+    start: &'a Start,
+    stops: StopSources,
+    nodes: Option<&'a mut Nodes>,
+    on_note: &'a mut dyn FnMut(Note),
+}
+
+impl Runner<'_> {
+    fn run(&mut self, plan: &Plan) -> Result<Ended, Box<Failure>> {
+        let mut recovery = Recovery::new(plan, &self.start.smaller);
+        loop {
+            match self.attempt(&recovery) {
+                Ok(Some(ended)) => return Ok(ended),
+                Ok(None) => (self.on_note)(recovery.grow()),
+                Err(failed) => {
+                    let failure = failed.failure.clone();
+                    let (note, wait) = recovery.after(failed)?;
+                    (self.on_note)(note);
+                    if self.stops.is_requested_within(wait) {
+                        return Err(recovery.call_off(failure));
+                    }
                 }
             }
         }
     }
-}
 
-/// One start of the group.
-struct Attempt<'a> {
-    plan: &'a Plan,
-    run: &'a RunFolders,
-    start: &'a Start,
-    /// Why those before ended.
-    causes: &'a [String],
-    /// Checkpoints after which it makes room for a larger one.
-    grows_after: Option<u32>,
-}
-
-impl Attempt<'_> {
-    /// Starts the group and follows it to its end; `None`: it was stopped to become larger.
-    fn make(
-        &self,
-        ears: &mut Ears,
-        mut nodes: Option<&mut Nodes>,
-        on_note: &mut dyn FnMut(Note),
-    ) -> Result<Option<Ended>, Failed> {
-        let Self { plan, run, .. } = *self;
-        let processes = start_all(plan, run, self.start, self.causes, nodes.as_deref_mut());
+    /// Starts the group once and follows it to its end; `None`: it was stopped to come back with more ranks.
+    fn attempt(&mut self, recovery: &Recovery) -> Result<Option<Ended>, FailedAttempt> {
+        let (plan, run, causes) = (recovery.plan(), self.run, recovery.causes());
+        let processes = spawn_all(plan, run, self.start, causes, self.nodes.as_deref_mut());
         let processes = processes.map_err(|failure| {
-            let failure = match nodes.as_deref_mut() {
-                Some(nodes) => end_everywhere(nodes, failure),
-                None => failure,
-            };
-            Failed { failure, step: 0, saved: 0, never_started: true, was_asked: false }
+            let failure = self.end_everywhere(failure);
+            FailedAttempt { failure, step: 0, saved: 0, never_started: true, was_asked: false }
         })?;
-        let limits = (plan.stall_timeout, self.grows_after);
-        let group = watch(processes, limits, ears, nodes.as_deref_mut(), on_note);
+        let watch = Watch {
+            stall_timeout: plan.stall_timeout,
+            grows_after: recovery.grows_after(),
+            stops: &mut self.stops,
+            nodes: self.nodes.as_deref_mut(),
+            on_note: &mut *self.on_note,
+        };
+        let group = watch.to_end(processes);
         let verdict = judge(&group);
-        let is_consequence = verdict.is_consequence(&group);
         let ended = match verdict {
             Verdict::Ended(ended) => Ok(ended),
             Verdict::Resized => return Ok(None),
-            Verdict::Elsewhere => Err(Failure::of_elsewhere(run, group.first())),
+            Verdict::FailedElsewhere => Err(Failure::of_elsewhere(run, group.first())),
             Verdict::Fault(rank, fault) => Err(Failure::of_fault(run, &group, rank, fault)),
-            Verdict::Frozen(rank) => Err(Failure::of_frozen(run, &group, rank)),
+            Verdict::Stopped(rank) => Err(Failure::of_stopped(run, &group, rank)),
             Verdict::Stalled(stall) => Err(Failure::of_stall(run, &group, stall)),
-            Verdict::Missed(rank) => Err(Failure::of_missed(run, &group, rank)),
+            Verdict::MissedDeadline(rank) => Err(Failure::of_missed_deadline(run, &group, rank)),
         };
-        let ended = match nodes {
-            Some(nodes) => nodes.conclude(
-                ended.map_err(|failure| (at_node(nodes.node(), failure), is_consequence)),
-            ),
+        let ended = match &mut self.nodes {
+            Some(nodes) => {
+                let is_consequence = verdict.is_consequence(&group);
+                let ended = ended.map_err(|failure| node_failure(nodes, failure, is_consequence));
+                nodes.conclude(ended)
+            }
             None => ended,
         };
-        ended.map(Some).map_err(|failure| Failed {
+        ended.map(Some).map_err(|failure| FailedAttempt {
             failure,
             step: group.members.iter().map(|member| member.step).max().unwrap_or(0),
             saved: group.saved(),
@@ -240,17 +137,19 @@ impl Attempt<'_> {
             was_asked: group.asked() > Some(Stop::Resize),
         })
     }
-}
 
-/// Tells the other machines why this one has not even begun.
-fn end_everywhere(nodes: &mut Nodes, failure: Box<Failure>) -> Box<Failure> {
-    let failure = at_node(nodes.node(), failure);
-    match nodes.conclude(Err((failure.clone(), false))) {
-        Ok(_) => failure,
-        Err(failure) => failure,
+    /// Tells the other machines why this one could not even start.
+    fn end_everywhere(&mut self, failure: Box<Failure>) -> Box<Failure> {
+        let Some(nodes) = &mut self.nodes else { return failure };
+        let failed = node_failure(nodes, failure, false);
+        match nodes.conclude(Err(failed.clone())) {
+            Ok(_) => failed.failure,
+            Err(failure) => failure,
+        }
     }
 }
 
-fn at_node(node: u32, failure: Box<Failure>) -> Box<Failure> {
-    Box::new(Failure { node: Some(node), ..*failure })
+fn node_failure(nodes: &Nodes, failure: Box<Failure>, is_consequence: bool) -> NodeFailure {
+    let failure = Box::new(Failure { node: Some(nodes.node()), ..*failure });
+    NodeFailure { failure, is_consequence }
 }

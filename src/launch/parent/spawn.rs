@@ -1,11 +1,9 @@
 //! `Plan` -> running processes: one per rank, each with a socket to us and the shared mapping.
 
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,60 +13,36 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::failpoint;
 use crate::launch::messages::ToRank;
+use crate::launch::parent::options::{Console, Program, Start};
 use crate::launch::rank::env::{CONTROL_FD, PEER_FDS, SHM_FD, STATUS_FD};
 use crate::launch::rank::status::RankStatus;
 use crate::launch::rank::{inherit, threads};
-use crate::launch::{Console, Failure, Nodes, Start};
+use crate::launch::{Failure, Nodes};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::transport::channel::{Channel, poll};
-use crate::transport::peer::PeerWord;
-use crate::transport::{Peer, shared_memory};
+use crate::transport::peer::{Peer, PeerDescription};
+use crate::transport::shared_memory;
 use crate::units::Rank;
 
-/// Time for a killed process to vanish, where nobody watches it any more.
-const VANISH: Duration = Duration::from_secs(1);
+/// Longest wait for a killed process to exit when it is dropped.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What rank 0 would have said on a terminal.
-const CONSOLE: &str = "console.log";
-
-/// What a rank executes.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The binary.
-    pub path: PathBuf,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// Variables beside the launcher's own.
-    pub env: Vec<(OsString, OsString)>,
-}
-
-impl Program {
-    /// This binary, as `ddprun worker`.
-    ///
-    /// # Errors
-    ///
-    /// The system does not tell its path.
-    pub fn this() -> io::Result<Self> {
-        let path = std::env::current_exe()?;
-        // A binary that was rebuilt meanwhile has no path any more, but can still be executed.
-        let path = if path.exists() { path } else { PathBuf::from("/proc/self/exe") };
-        Ok(Self { path, args: vec!["worker".into()], env: vec![] })
-    }
-}
+/// Output of a rank 0 that does not print on a terminal.
+const CONSOLE_LOG: &str = "console.log";
 
 /// A running rank. Killed and reaped when dropped.
-pub(in crate::launch) struct Process {
-    pub(in crate::launch) rank: Rank,
-    pub(in crate::launch) child: Child,
-    pub(in crate::launch) pidfd: OwnedFd,
-    pub(in crate::launch) channel: Channel,
+pub(super) struct Process {
+    pub(super) rank: Rank,
+    pub(super) child: Child,
+    pub(super) pidfd: OwnedFd,
+    pub(super) channel: Channel,
     /// Shared by the group.
-    pub(in crate::launch) status: Arc<RankStatus>,
+    pub(super) status: Arc<RankStatus>,
 }
 
 impl Process {
-    /// Kills it; a process that is gone is no error.
-    pub(in crate::launch) fn kill(&self) {
+    /// Kills it; a process that is gone is not an error.
+    pub(super) fn kill(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }
@@ -76,18 +50,18 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
-        // Not `wait`: a process in an uninterruptible call would hold us for ever.
-        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(VANISH));
+        // Not `wait`: a process in an uninterruptible call would block us for ever.
+        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(KILL_TIMEOUT));
         let _ = self.child.try_wait();
     }
 }
 
-/// Starts all ranks of the plan, or of this machine among several, and sends each its plan; a group that is started again, because of the last of
-/// `causes`, continues from the newest checkpoint. If one cannot be started, none is left.
-pub(in crate::launch) fn start_all(
+/// Starts all ranks of the plan, or those of this machine among several, and sends each its plan. A group that is started
+/// again, because of the last of `causes`, continues from the newest checkpoint. If one cannot be started, none is left.
+pub(super) fn spawn_all(
     plan: &Plan,
     run: &RunFolders,
-    how: &Start,
+    start: &Start,
     causes: &[String],
     nodes: Option<&mut Nodes>,
 ) -> Result<Vec<Process>, Box<Failure>> {
@@ -106,44 +80,54 @@ pub(in crate::launch) fn start_all(
     let local_world = ranks.len();
     let mut peers = nodes.map_or(vec![], Nodes::take_peers).into_iter();
     for (local_rank, rank) in ranks.into_iter().enumerate() {
-        let log = open_log(run, rank, how.console).map_err(fail_log(rank))?;
+        let log = open_log(run, rank, start.console).map_err(fail_log(rank))?;
         let rank_plan = RankPlan {
             plan: plan.clone(),
             rank,
             run: run.clone(),
-            resume: how.resume || !causes.is_empty(),
+            resume: start.resume || !causes.is_empty(),
             restarts: causes.len() as u32,
             causes: causes.to_vec(),
         };
-        let place = LocalPlace { local_rank, local_world, node };
-        let means = (memory.as_ref(), peers.next().unwrap_or_default());
-        let process = start(rank_plan, place, &how.program, means, (&status, log));
-        let process = process.map_err(fail(rank))?;
+        let resources = RankResources {
+            local_rank,
+            local_world,
+            node,
+            memory: memory.as_ref(),
+            peers: peers.next().unwrap_or_default(),
+            status: &status,
+            log,
+        };
+        let process = spawn(rank_plan, &start.program, resources).map_err(fail(rank))?;
         processes.push(process);
         failpoint::reach("spawn");
     }
     Ok(processes)
 }
 
-/// Where a rank is among those of its machine.
-#[derive(Clone, Copy)]
-struct LocalPlace {
+/// What a rank gets beside its plan.
+struct RankResources<'a> {
+    /// Among the ranks of this machine.
     local_rank: usize,
     local_world: usize,
     node: u32,
+    memory: Option<&'a OwnedFd>,
+    peers: Vec<Peer>,
+    status: &'a Arc<RankStatus>,
+    /// For its output; `None`: our own terminal.
+    log: Option<File>,
 }
 
-fn start(
+fn spawn(
     rank_plan: RankPlan,
-    place: LocalPlace,
     program: &Program,
-    (memory, peers): (Option<&OwnedFd>, Vec<Peer>),
-    (status, log): (&Arc<RankStatus>, Option<File>),
+    resources: RankResources<'_>,
 ) -> io::Result<Process> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(&program.path);
     command.args(&program.args).envs(program.env.iter().map(|(name, value)| (name, value)));
-    contract(&mut command, &rank_plan, place);
+    set_torch_environment(&mut command, &rank_plan, &resources);
+    let RankResources { memory, peers, status, log, .. } = resources;
     command.env(CONTROL_FD, theirs.as_raw_fd().to_string());
     match memory {
         Some(fd) => command.env(SHM_FD, fd.as_raw_fd().to_string()),
@@ -172,17 +156,17 @@ fn start(
     let mut process = Process { rank, child, pidfd, channel, status };
     process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;
     if !peers.is_empty() {
-        // Keys go through the socket: the environment of a process can be read by others of its user.
-        process.channel.send(&ToRank::Peers(peers.iter().map(PeerWord::of).collect()))?;
+        // Keys go through the socket: other processes of the same user can read a process's environment.
+        process.channel.send(&ToRank::Peers(peers.iter().map(PeerDescription::of).collect()))?;
     }
     Ok(process)
 }
 
-/// What takes the words of a rank; none for a rank 0 that speaks to our own terminal.
+/// The file for a rank's output; none for a rank 0 that prints on our own terminal.
 fn open_log(run: &RunFolders, rank: Rank, console: Console) -> io::Result<Option<File>> {
     let name = match (rank.is_first(), console) {
         (true, Console::Terminal) => return Ok(None),
-        (true, Console::File) => CONSOLE.to_owned(),
+        (true, Console::File) => CONSOLE_LOG.to_owned(),
         (false, _) => format!("rank-{rank}.log"),
     };
     let path = run.logs.join(name);
@@ -191,16 +175,19 @@ fn open_log(run: &RunFolders, rank: Rank, console: Console) -> io::Result<Option
     OpenOptions::new().create(true).append(true).open(&path).map(Some).map_err(named)
 }
 
-/// The environment contract of torchrun. No port is opened: `MASTER_PORT` is written for programs that want one.
-fn contract(command: &mut Command, rank_plan: &RankPlan, place: LocalPlace) {
+/// The environment that torchrun gives its ranks. No port is opened: `MASTER_PORT` is for programs that want one.
+fn set_torch_environment(
+    command: &mut Command,
+    rank_plan: &RankPlan,
+    resources: &RankResources<'_>,
+) {
     let RankPlan { plan, rank, run, restarts, .. } = rank_plan;
-    let world = plan.distributed.world_size.to_string();
     for (name, value) in [
         ("RANK", rank.to_string()),
-        ("LOCAL_RANK", place.local_rank.to_string()),
-        ("WORLD_SIZE", world),
-        ("LOCAL_WORLD_SIZE", place.local_world.to_string()),
-        ("GROUP_RANK", place.node.to_string()),
+        ("LOCAL_RANK", resources.local_rank.to_string()),
+        ("WORLD_SIZE", plan.distributed.world_size.to_string()),
+        ("LOCAL_WORLD_SIZE", resources.local_world.to_string()),
+        ("GROUP_RANK", resources.node.to_string()),
         ("MASTER_ADDR", "127.0.0.1".to_owned()),
         ("MASTER_PORT", "29500".to_owned()),
         ("TORCHELASTIC_RUN_ID", run.id.clone()),

@@ -1,32 +1,32 @@
-//! Environment -> what this process is: the parent, a rank of our own parent, or a rank of a foreign launcher.
+//! Environment -> the role of this process: the parent, a rank of our own parent, or a rank of a foreign launcher.
 //!
-//! The only reader of the launchers' variables. Torch's names (torchrun, Kubernetes `PyTorchJob`) count
-//! first, then Open MPI's, then those of a Slurm step. A step or world of one that nobody numbered
-//! is no launcher: there we start the ranks ourselves.
+//! The only reader of the launchers' variables. PyTorch's (torchrun, Kubernetes `PyTorchJob`) take precedence over Open
+//! MPI's, and those over a Slurm step's. A world of one without numbered ranks has no launcher: there we start the ranks
+//! ourselves.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use crate::units::{Rank, WorldSize};
 
-/// Names that our own parent writes for its ranks.
+/// The control socket. Set by our own parent for its ranks, as the next three.
 pub(in crate::launch) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";
 /// The shared mapping; absent in a world of one.
 pub(in crate::launch) const SHM_FD: &str = "DDPRUN_SHM_FD";
-/// Where each rank writes where it is.
+/// The [`RankStatus`](crate::launch::rank::status) file.
 pub(in crate::launch) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
 /// Sockets to the other ranks, in a run over several machines: numbers between commas.
 pub(in crate::launch) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
 
-/// The file of the token by which ranks of several machines know each other, under a foreign launcher.
+/// The token file that authenticates ranks of several machines under a foreign launcher.
 const TOKEN_FILE: &str = "DDPRUN_TOKEN_FILE";
-/// Where they meet, if not beside the launcher's port.
+/// The port of their rendezvous, if not the one after the launcher's.
 const PORT: &str = "DDPRUN_PORT";
 
 /// What this process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Nobody started us as a rank: we start the ranks.
+    /// Not a rank: this process starts the ranks.
     Parent,
     /// A rank that our own parent started.
     Child(Child),
@@ -43,7 +43,7 @@ pub struct Child {
     pub control_fd: RawFd,
     /// The shared mapping, if there is more than one rank.
     pub shm_fd: Option<RawFd>,
-    /// Where ranks write where they are.
+    /// The file in which ranks report where they are.
     pub status_fd: Option<RawFd>,
     /// Sockets to the other ranks, if they share no memory.
     pub peer_fds: Vec<RawFd>,
@@ -60,17 +60,17 @@ pub struct Foreign {
     pub local_rank: Rank,
     /// Ranks of this machine.
     pub local_world: WorldSize,
-    /// What this launch has and no other on this machine: run id, address, port, restart count.
+    /// Identifies this launch on this machine: run id, address, port, restart count.
     pub group: String,
     /// How often the launcher has started the group again.
     pub restarts: u32,
-    /// Where the ranks meet that are on several machines, if the environment names a token.
-    pub meeting: Option<Meeting>,
+    /// The rendezvous of ranks on several machines, if the environment names a token.
+    pub rendezvous: Option<RendezvousEndpoint>,
 }
 
-/// Where ranks of several machines meet, and what lets them in.
+/// Where ranks of several machines find each other, and what authenticates them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct RendezvousEndpoint {
     /// The machine of rank 0.
     pub master: String,
     /// A free port of it.
@@ -94,7 +94,7 @@ pub enum EnvError {
     },
     /// One variable of a pair.
     #[error("the environment has `{present}`, but not `{absent}`")]
-    Half {
+    Incomplete {
         /// Set.
         present: &'static str,
         /// Not set.
@@ -103,7 +103,7 @@ pub enum EnvError {
 }
 
 /// The variables of one launcher.
-struct Names {
+struct LauncherVariables {
     rank: &'static str,
     world: &'static str,
     local_rank: &'static str,
@@ -113,7 +113,7 @@ struct Names {
     identity: &'static [&'static str],
 }
 
-const TORCH: Names = Names {
+const TORCH: LauncherVariables = LauncherVariables {
     rank: "RANK",
     world: "WORLD_SIZE",
     local_rank: "LOCAL_RANK",
@@ -123,7 +123,7 @@ const TORCH: Names = Names {
     identity: &["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"],
 };
 
-const OPEN_MPI: Names = Names {
+const OPEN_MPI: LauncherVariables = LauncherVariables {
     rank: "OMPI_COMM_WORLD_RANK",
     world: "OMPI_COMM_WORLD_SIZE",
     local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -133,8 +133,8 @@ const OPEN_MPI: Names = Names {
     identity: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
 };
 
-/// `SLURM_PROCID` alone is also set in a batch script, where nobody started several of us.
-const SLURM: Names = Names {
+/// `SLURM_PROCID` alone is also set in a batch script, which is not a launcher.
+const SLURM: LauncherVariables = LauncherVariables {
     rank: "SLURM_PROCID",
     world: "SLURM_STEP_NUM_TASKS",
     local_rank: "SLURM_LOCALID",
@@ -153,15 +153,15 @@ pub fn from_environment() -> Result<Role, EnvError> {
     parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
-/// What a process with these variables is.
+/// The role of a process with these variables.
 ///
 /// # Errors
 ///
-/// A variable is not a number, out of range, or lacks its partner.
+/// A variable is not a number, out of range, or set without another one that it needs.
 pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
     if let Some(control_fd) = number(&get, CONTROL_FD)? {
         let rank = number(&get, TORCH.rank)?;
-        let rank = rank.ok_or(EnvError::Half { present: CONTROL_FD, absent: TORCH.rank })?;
+        let rank = rank.ok_or(EnvError::Incomplete { present: CONTROL_FD, absent: TORCH.rank })?;
         let [shm_fd, status_fd] = [number(&get, SHM_FD)?, number(&get, STATUS_FD)?];
         let (shm_fd, status_fd) = (shm_fd.map(|fd| fd as RawFd), status_fd.map(|fd| fd as RawFd));
         let control_fd = control_fd as RawFd;
@@ -169,14 +169,14 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
         return Ok(Role::Child(Child { rank, control_fd, shm_fd, status_fd, peer_fds }));
     }
     if get(TORCH.rank).is_some() || get(TORCH.world).is_some() {
-        let (rank, world) = pair(&get, &TORCH)?;
-        // A Kubernetes job of one pod: the pod's devices are ours to fill.
+        let (rank, world) = rank_and_world(&get, &TORCH)?;
+        // A Kubernetes job of one pod: we use all of the pod's devices.
         let alone = world == WorldSize::ONE && get(TORCH.local_rank).is_none();
         return if alone { Ok(Role::Parent) } else { foreign(&get, &TORCH, rank, world) };
     }
     for names in [&OPEN_MPI, &SLURM] {
         if get(names.world).is_some() && get(names.rank).is_some() {
-            let (rank, world) = pair(&get, names)?;
+            let (rank, world) = rank_and_world(&get, names)?;
             if world > WorldSize::ONE {
                 return foreign(&get, names, rank, world);
             }
@@ -194,7 +194,7 @@ fn peer_fds(get: &impl Fn(&str) -> Option<String>) -> Result<Vec<RawFd>, EnvErro
 
 fn foreign(
     get: &impl Fn(&str) -> Option<String>,
-    names: &Names,
+    names: &LauncherVariables,
     rank: Rank,
     world: WorldSize,
 ) -> Result<Role, EnvError> {
@@ -216,16 +216,18 @@ fn foreign(
     let local_guess = if local_world == WorldSize::ONE { Rank(0) } else { rank };
     let local_rank = number(get, names.local_rank)?.map_or(local_guess, Rank);
     let restarts = number(get, names.restarts)?.unwrap_or(0);
-    let meeting = if world == local_world { None } else { meeting(get)? };
-    Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts, meeting }))
+    let rendezvous = if world == local_world { None } else { rendezvous(get)? };
+    Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts, rendezvous }))
 }
 
 /// `MASTER_PORT` is the launcher's own: torchrun's store listens there.
-fn meeting(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Meeting>, EnvError> {
+fn rendezvous(
+    get: &impl Fn(&str) -> Option<String>,
+) -> Result<Option<RendezvousEndpoint>, EnvError> {
     const MASTER: &str = "MASTER_ADDR";
     const MASTER_PORT: &str = "MASTER_PORT";
     let Some(token_file) = get(TOKEN_FILE).map(PathBuf::from) else { return Ok(None) };
-    let master = get(MASTER).ok_or(EnvError::Half { present: TOKEN_FILE, absent: MASTER })?;
+    let master = get(MASTER).ok_or(EnvError::Incomplete { present: TOKEN_FILE, absent: MASTER })?;
     let (name, port) = match (number(get, PORT)?, number(get, MASTER_PORT)?) {
         (Some(port), _) => (PORT, port),
         (None, port) => (MASTER_PORT, port.unwrap_or(29_500) + 1),
@@ -234,17 +236,17 @@ fn meeting(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Meeting>, Env
     let port = u16::try_from(port).ok().filter(|port| *port > 0);
     let port =
         port.ok_or(EnvError::Bad { name, value: get(name).unwrap_or_default(), expected })?;
-    Ok(Some(Meeting { master, port, token_file }))
+    Ok(Some(RendezvousEndpoint { master, port, token_file }))
 }
 
-fn pair(
+fn rank_and_world(
     get: &impl Fn(&str) -> Option<String>,
-    names: &Names,
+    names: &LauncherVariables,
 ) -> Result<(Rank, WorldSize), EnvError> {
     let (rank, world) = match (number(get, names.rank)?, number(get, names.world)?) {
         (Some(rank), Some(world)) => (rank, world),
-        (None, _) => return Err(EnvError::Half { present: names.world, absent: names.rank }),
-        (_, None) => return Err(EnvError::Half { present: names.rank, absent: names.world }),
+        (None, _) => return Err(EnvError::Incomplete { present: names.world, absent: names.rank }),
+        (_, None) => return Err(EnvError::Incomplete { present: names.rank, absent: names.world }),
     };
     let bad =
         |name, value: u32, expected| EnvError::Bad { name, value: value.to_string(), expected };
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn mpirun_and_srun_are_understood_and_a_batch_script_is_no_launcher() {
+    fn mpirun_and_srun_are_understood_and_a_batch_script_is_not_a_launcher() {
         check(
             "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3 \
              OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=j SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
@@ -338,8 +340,8 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_several_machines_meet_beside_the_launchers_port_if_there_is_a_token() {
-        let meeting = |more: &str| {
+    fn ranks_of_several_machines_use_the_port_after_the_launchers_if_there_is_a_token() {
+        let rendezvous = |more: &str| {
             let text = format!("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 {more}");
             let get = |name: &str| {
                 let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
@@ -347,26 +349,26 @@ mod tests {
                 values.next().map(str::to_owned)
             };
             match parse(get) {
-                Ok(Role::Foreign(Foreign { meeting: Some(at), .. })) => {
+                Ok(Role::Foreign(Foreign { rendezvous: Some(at), .. })) => {
                     format!("{}:{} {}", at.master, at.port, at.token_file.display())
                 }
                 Ok(_) => "none".to_owned(),
                 Err(error) => error.to_string(),
             }
         };
-        assert_eq!(meeting("MASTER_ADDR=h MASTER_PORT=7"), "none");
+        assert_eq!(rendezvous("MASTER_ADDR=h MASTER_PORT=7"), "none");
         let token = "DDPRUN_TOKEN_FILE=t MASTER_ADDR=h";
-        assert_eq!(meeting(token), "h:29501 t");
-        assert_eq!(meeting(&format!("{token} MASTER_PORT=7")), "h:8 t");
-        assert_eq!(meeting(&format!("{token} MASTER_PORT=7 DDPRUN_PORT=9")), "h:9 t");
+        assert_eq!(rendezvous(token), "h:29501 t");
+        assert_eq!(rendezvous(&format!("{token} MASTER_PORT=7")), "h:8 t");
+        assert_eq!(rendezvous(&format!("{token} MASTER_PORT=7 DDPRUN_PORT=9")), "h:9 t");
         let last = "`MASTER_PORT=65535` in the environment is not a port, from 1 to 65534";
-        assert_eq!(meeting(&format!("{token} MASTER_PORT=65535")), last);
+        assert_eq!(rendezvous(&format!("{token} MASTER_PORT=65535")), last);
         let half = "the environment has `DDPRUN_TOKEN_FILE`, but not `MASTER_ADDR`";
-        assert_eq!(meeting("DDPRUN_TOKEN_FILE=t"), half);
+        assert_eq!(rendezvous("DDPRUN_TOKEN_FILE=t"), half);
     }
 
     #[test]
-    fn our_own_parent_counts_before_every_launcher() {
+    fn our_own_parent_takes_precedence_over_every_launcher() {
         check(
             "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_SHM_FD=6 DDPRUN_STATUS_FD=7",
             "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6), status_fd: Some(7), peer_fds: [] }",

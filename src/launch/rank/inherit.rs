@@ -2,7 +2,7 @@
     unsafe_code,
     reason = "what happens between fork and exec, descriptors known by number, and the environment"
 )]
-//! What a rank inherits from its parent: descriptors, the environment, and the end.
+//! What a rank inherits from its parent: descriptors, the environment, and the death signal.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::FdFlags;
 use rustix::process::Signal;
 
-/// Lets the child keep `fds` over exec, die with the calling thread, and leave Ctrl-C to its parent (a
-/// terminal sends it to both). Call it from a thread that lives as long as the child should.
+/// Makes the child keep `fds` over exec, die with the calling thread, and ignore Ctrl-C, which a terminal sends to both
+/// and its parent handles. To be called from a thread that lives as long as the child should.
 pub(in crate::launch) fn prepare(command: &mut Command, fds: Vec<RawFd>) {
     let parent = rustix::process::getpid();
     let in_child = move || {
@@ -65,7 +65,7 @@ pub fn hide_backtraces_of_errors() {
 pub(in crate::launch) fn set_if_absent(name: &str, value: &str) {
     let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
     if is_alone && std::env::var_os(name).is_none() {
-        // SAFETY: this thread is the only one, as just seen, so nobody reads the environment meanwhile.
+        // SAFETY: this thread is the only one, as just seen, so no other reads the environment meanwhile.
         unsafe { std::env::set_var(name, value) };
     }
 }

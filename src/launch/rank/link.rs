@@ -1,4 +1,4 @@
-//! A rank's line to whoever started it: where it is, what went wrong, and whether to stop.
+//! A rank's link to its parent or launcher: where it is, what went wrong, and whether to stop.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,32 +17,32 @@ use crate::files;
 use crate::launch::Phase;
 use crate::launch::error_report::{Blame, ErrorReport, FORMAT, chain, clock, host};
 use crate::launch::messages::{FromRank, ToRank};
-use crate::launch::parent::group::Stop;
-use crate::launch::rank::parent_watchdog::Silence;
+use crate::launch::rank::parent_watchdog::ParentWatchdog;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::launch::rank::status::RankStatus;
 use crate::launch::signals::Signals;
+use crate::launch::stop::Stop;
 use crate::transport::channel::{Channel, poll};
 use crate::units::Rank;
 
-/// Longest time for last words to a parent that does not listen.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Time after which a second SIGTERM means it. One signal may come twice at once: to all processes of a job, and through
-/// the launcher.
-const INSISTENCE: Duration = Duration::from_secs(5);
-/// Time between two signs of life.
-const BEAT: Duration = Duration::from_millis(500);
+/// Longest time to send to a parent that does not read.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which a second SIGTERM counts as one. The first may arrive twice: sent to all processes of a job, and
+/// forwarded by the launcher.
+const MIN_SIGTERM_INTERVAL: Duration = Duration::from_secs(5);
+/// Time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The line of one rank. Its thread ends with it.
+/// The link of one rank. Its thread ends with it.
 pub struct Link {
     shared: Arc<Shared>,
     rank: Rank,
     logs: PathBuf,
     step: AtomicU64,
     phase: AtomicU8,
-    /// How often this rank has moved.
-    moves: AtomicU64,
-    /// Where the parent looks; absent under a foreign launcher.
+    /// Number of progress reports.
+    progress: AtomicU64,
+    /// Read by the parent; absent under a foreign launcher.
     status: Option<Arc<RankStatus>>,
     /// Wakes the thread: it ends when this is closed.
     waker: Option<UnixStream>,
@@ -59,18 +59,18 @@ struct Shared {
     /// To our own parent; absent under a foreign launcher.
     channel: Option<Mutex<Channel>>,
     /// To the other ranks of a foreign launcher.
-    voices: Mutex<Vec<Channel>>,
-    /// What to do when waiting is in vain.
+    peers: Mutex<Vec<Channel>>,
+    /// How to stop waiting for other ranks.
     give_up: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Why the group cannot go on, and what to do then.
+    /// Why the group cannot continue, and how to end it.
     lost: OnceLock<String>,
     end_group: OnceLock<Box<EndGroup>>,
 }
 
 impl Link {
-    /// Starts listening: to our parent through `channel` (Ctrl-C then reaches us through it), or to
-    /// signals and `peer_monitor`. Reports are written into the folder `logs`. `status` is where to show oneself, and how long the
-    /// parent may show nothing there: then this rank requests to save and leave.
+    /// Starts listening: to our parent through `channel`, which also forwards Ctrl-C, or to signals and `peer_monitor`.
+    /// Reports are written into the folder `logs`. `status` holds this rank's state and the parent's heartbeats; without one
+    /// for the given time this rank requests to save and stop.
     ///
     /// # Errors
     ///
@@ -84,46 +84,47 @@ impl Link {
     ) -> io::Result<Self> {
         let preemption = Signals::of_preemption()?;
         let interruption = if channel.is_none() { Some(Signals::of_interruption()?) } else { None };
-        let (waker, sleeper) = UnixStream::pair()?;
+        let (waker, woken) = UnixStream::pair()?;
         let control =
             channel.as_ref().map(|channel| channel.as_fd().try_clone_to_owned()).transpose()?;
-        let (status, patience) = status.map(|(status, time)| (Arc::new(status), time)).unzip();
+        let (status, timeout) = status.map(|(status, time)| (Arc::new(status), time)).unzip();
         if let Some(status) = &status {
-            status.note_denials(rank)?;
+            status.record_denials(rank)?;
         }
         let shared = Arc::new(Shared {
             stop: AtomicU8::new(0),
             is_ending: AtomicBool::new(false),
             channel: channel.map(Mutex::new),
-            voices: Mutex::new(peer_monitor.voices()?),
+            peers: Mutex::new(peer_monitor.clone_channels()?),
             give_up: OnceLock::new(),
             lost: OnceLock::new(),
             end_group: OnceLock::new(),
         });
-        let pulse = status.clone().map(|status| (status, rank));
-        let silence = patience.map(|patience| Silence::new(patience, 2 * BEAT, clock()));
-        let mut ears = Listener {
+        let own_status = status.clone().map(|status| (status, rank));
+        let max_gap = 2 * HEARTBEAT_INTERVAL;
+        let watchdog = timeout.map(|timeout| ParentWatchdog::new(timeout, max_gap, clock()));
+        let mut listener = Listener {
             shared: Arc::clone(&shared),
             preemption,
             preempted: None,
             interruption,
-            sleeper,
+            woken,
             control,
             peer_monitor,
-            pulse,
-            beats: 0,
-            silence,
+            status: own_status,
+            heartbeats: 0,
+            watchdog,
         };
         let thread =
-            std::thread::Builder::new().name("link".to_owned()).spawn(move || ears.listen())?;
-        let (step, phase, moves) = (AtomicU64::new(0), AtomicU8::new(0), AtomicU64::new(0));
+            std::thread::Builder::new().name("link".to_owned()).spawn(move || listener.listen())?;
+        let (step, phase, progress) = (AtomicU64::new(0), AtomicU8::new(0), AtomicU64::new(0));
         let link = Self {
             shared,
             rank,
             logs,
             step,
             phase,
-            moves,
+            progress,
             status,
             waker: Some(waker),
             thread: Some(thread),
@@ -132,39 +133,39 @@ impl Link {
         Ok(link)
     }
 
-    /// Says where this rank is, in well under a microsecond; the parent knows it even if we are killed next.
+    /// Reports where this rank is, in well under a microsecond; the parent knows it even if this process is killed next.
     pub fn progress(&self, step: u64, phase: Phase) {
         self.step.store(step, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
-        self.write_place();
+        self.write_status();
         failpoint::enter_step(step);
         failpoint::reach(phase.point());
     }
 
-    /// Says that this rank is still where it was, and gets on.
+    /// Reports that this rank makes progress in the same phase.
     pub fn still_moving(&self) {
-        self.write_place();
+        self.write_status();
     }
 
-    fn write_place(&self) {
-        let moves = self.moves.fetch_add(1, Ordering::Relaxed) + 1;
+    fn write_status(&self) {
+        let progress = self.progress.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(status) = &self.status {
             let phase = Phase::from_number(self.phase.load(Ordering::Relaxed));
-            status.write(self.rank, self.step.load(Ordering::Relaxed), phase, moves);
+            status.write(self.rank, self.step.load(Ordering::Relaxed), phase, progress);
         }
     }
 
-    /// Has `give_up` done on another thread when the parent says that waiting for other ranks is in vain, or, where
-    /// there is no parent, a second SIGTERM does. Only the first call counts.
-    pub fn when_told_to_give_up(&self, give_up: impl Fn() + Send + Sync + 'static) {
+    /// Sets what another thread calls when the parent, or without a parent a second SIGTERM, tells this rank to wait no longer
+    /// for others. Only the first call counts.
+    pub fn on_give_up(&self, give_up: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.give_up.set(Box::new(give_up));
     }
 
-    /// Has `end_group` done, with the reason, when another rank of a foreign launcher died or failed, also if it did so
-    /// before this call. Only the first call counts.
-    pub fn when_a_rank_is_lost(&self, end_group: impl Fn(&str) + Send + Sync + 'static) {
+    /// Sets what is called, with the reason, when another rank of a foreign launcher died or failed, even before this call.
+    /// Only the first call counts.
+    pub fn on_rank_lost(&self, end_group: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.shared.end_group.set(Box::new(end_group));
-        self.shared.pass_on_loss();
+        self.shared.end_group_if_lost();
     }
 
     /// The strongest request to stop so far, by the parent or by a signal to this process. Ranks may learn of it at
@@ -173,7 +174,7 @@ impl Link {
         self.shared.stop()
     }
 
-    /// An error of this rank, at its present place, with the messages of all its sources.
+    /// A report of an error of this rank, with the messages of all its sources.
     pub fn describe(
         &self,
         error: &(dyn std::error::Error + 'static),
@@ -187,7 +188,7 @@ impl Link {
         report
     }
 
-    /// As [`Link::describe`], for what is no error value: a panic.
+    /// As [`Link::describe`], for a panic, which has no error value.
     pub fn describe_message(&self, message: String, exit_code: u8, blame: Blame) -> ErrorReport {
         ErrorReport {
             format: FORMAT,
@@ -209,38 +210,38 @@ impl Link {
         }
     }
 
-    /// Tells the parent, and writes `rank-N.error.json`. The process then exits with `report.exit_code`.
+    /// Sends the report to the parent, and writes `rank-N.error.json`. The process then exits with `report.exit_code`.
     ///
     /// # Errors
     ///
-    /// The file cannot be written; the parent was told before.
+    /// The file cannot be written; the parent has the report.
     pub fn report(&self, report: &ErrorReport) -> Result<(), files::Error> {
-        self.say(&FromRank::Failed(Box::new(report.clone())));
+        self.send(&FromRank::Failed(Box::new(report.clone())));
         let text = serde_json::to_vec_pretty(report).unwrap_or_default();
         files::write_atomic(&self.logs.join(format!("rank-{}.error.json", self.rank)), &text)
     }
 
-    /// Says that this rank has done all its work (also: has stopped as asked, and saved). Without it, an exit
-    /// with code 0 is a failure.
+    /// Reports that this rank has done all its work, or has stopped as asked and saved. An exit with code 0 without it is a
+    /// failure.
     pub fn finish(&self) {
-        self.say(&FromRank::Finished);
+        self.send(&FromRank::Finished);
     }
 
-    /// Says that a checkpoint is on disk. What a parent that is stopped does not take goes with the next words.
+    /// Reports that a checkpoint is on disk. What a stopped parent does not read is sent with the next message.
     pub fn saved(&self) {
         if let Some(mut channel) = self.shared.channel() {
             let _ = channel.send(&FromRank::Saved);
         }
     }
 
-    fn say(&self, message: &FromRank) {
+    fn send(&self, message: &FromRank) {
         if let Some(mut channel) = self.shared.channel() {
-            // A parent that is gone, or does not listen, cannot be told; our exit tells the rest.
-            let _ = channel.send_all(message, PATIENCE);
+            // A parent that is gone or does not read cannot be told; our exit tells the rest.
+            let _ = channel.send_all(message, SEND_TIMEOUT);
         }
-        let mut voices = self.shared.voices.lock().unwrap_or_else(PoisonError::into_inner);
-        for voice in &mut *voices {
-            let _ = voice.send_all(message, PATIENCE);
+        let mut peers = self.shared.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        for peer in &mut *peers {
+            let _ = peer.send_all(message, SEND_TIMEOUT);
         }
     }
 }
@@ -250,14 +251,14 @@ impl Drop for Link {
         self.shared.is_ending.store(true, Ordering::Relaxed);
         drop(self.waker.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say but that it panicked, which changes nothing any more.
+            // An error means that it panicked, which no longer matters.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// A thread that panicked while it sent leaves at worst half a message, after which the parent reads no more.
+    /// A thread that panicked while sending leaves at worst half a message, after which the parent reads no more.
     fn channel(&self) -> Option<MutexGuard<'_, Channel>> {
         self.channel.as_ref().map(|channel| channel.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -282,8 +283,8 @@ impl Shared {
         self.give_up.get().into_iter().for_each(|give_up| give_up());
     }
 
-    /// Ends the group of a rank that was lost, as soon as both are known.
-    fn pass_on_loss(&self) {
+    /// Ends the group if a rank was lost and [`Link::on_rank_lost`] was called.
+    fn end_group_if_lost(&self) {
         if let (Some(why), Some(end_group)) = (self.lost.get(), self.end_group.get()) {
             end_group(why);
         }
@@ -294,18 +295,17 @@ impl Shared {
 struct Listener {
     shared: Arc<Shared>,
     preemption: Signals,
-    /// When the first of them came.
+    /// When the first of them arrived.
     preempted: Option<Duration>,
     interruption: Option<Signals>,
-    sleeper: UnixStream,
-    /// The channel's socket once more, to wait for it without its lock.
+    woken: UnixStream,
+    /// The channel's socket, to poll it without its lock.
     control: Option<OwnedFd>,
     peer_monitor: PeerMonitor,
-    /// Where to show that this process lives.
-    pulse: Option<(Arc<RankStatus>, Rank)>,
-    beats: u64,
-    /// Of the parent.
-    silence: Option<Silence>,
+    /// Where to show heartbeats.
+    status: Option<(Arc<RankStatus>, Rank)>,
+    heartbeats: u64,
+    watchdog: Option<ParentWatchdog>,
 }
 
 impl Listener {
@@ -314,47 +314,49 @@ impl Listener {
             if self.wait().is_err() {
                 return;
             }
-            self.beat();
-            self.look_after_parent();
-            self.hear_signals();
-            self.hear_parent();
-            self.hear_fellows();
+            self.show_heartbeat();
+            self.check_parent_heartbeats();
+            self.check_signals();
+            self.receive_from_parent();
+            self.check_peers();
         }
     }
 
-    fn beat(&mut self) {
-        self.beats += 1;
-        if let Some((status, rank)) = &self.pulse {
-            status.beat(*rank, self.beats);
+    fn show_heartbeat(&mut self) {
+        self.heartbeats += 1;
+        if let Some((status, rank)) = &self.status {
+            status.write_heartbeats(*rank, self.heartbeats);
         }
     }
 
-    /// A parent that is stopped would not notice if a rank hung or died, and nobody could stop us through it.
-    fn look_after_parent(&mut self) {
-        let (Some((status, _)), Some(silence)) = (&self.pulse, &mut self.silence) else { return };
-        if silence.is_too_long(status.looks(), clock()) {
+    /// A parent that is stopped would not notice that a rank hangs or died, nor forward a request to stop.
+    fn check_parent_heartbeats(&mut self) {
+        let (Some((status, _)), Some(watchdog)) = (&self.status, &mut self.watchdog) else {
+            return;
+        };
+        if watchdog.has_timed_out(status.parent_heartbeats(), clock()) {
             self.shared.ask(Stop::Unwatched);
         }
     }
 
     fn wait(&self) -> io::Result<()> {
         let mut fds = vec![
-            PollFd::new(&self.sleeper, PollFlags::IN),
+            PollFd::new(&self.woken, PollFlags::IN),
             PollFd::new(&self.preemption, PollFlags::IN),
         ];
         fds.extend(self.interruption.iter().map(|signals| PollFd::new(signals, PollFlags::IN)));
         fds.extend(self.control.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         fds.extend(self.peer_monitor.fds());
-        poll(&mut fds, self.pulse.is_some().then_some(BEAT))
+        poll(&mut fds, self.status.is_some().then_some(HEARTBEAT_INTERVAL))
     }
 
-    fn hear_signals(&mut self) {
+    fn check_signals(&mut self) {
         if self.preemption.take() > 0 {
             self.shared.ask(Stop::Preempt);
             let now = clock();
             let first = *self.preempted.get_or_insert(now);
-            // A parent would end a group that does not come to the edge of a step.
-            if self.control.is_none() && now >= first + INSISTENCE {
+            // A parent would end a group that does not reach the end of a step.
+            if self.control.is_none() && now >= first + MIN_SIGTERM_INTERVAL {
                 self.shared.give_up();
             }
         }
@@ -368,7 +370,7 @@ impl Listener {
         }
     }
 
-    fn hear_parent(&mut self) {
+    fn receive_from_parent(&mut self) {
         let Some(mut channel) = self.shared.channel() else { return };
         for message in channel.receive().unwrap_or_default() {
             match message {
@@ -378,16 +380,16 @@ impl Listener {
             }
         }
         if channel.is_closed() && !self.shared.is_ending.load(Ordering::Relaxed) {
-            // The parent is gone: nobody would restart, stop or name us.
+            // The parent is gone: nothing would restart, stop or report this rank.
             die();
         }
         let _ = channel.flush();
     }
 
-    fn hear_fellows(&mut self) {
-        if let Some(why) = self.peer_monitor.hear() {
+    fn check_peers(&mut self) {
+        if let Some(why) = self.peer_monitor.check() {
             let _ = self.shared.lost.set(why);
-            self.shared.pass_on_loss();
+            self.shared.end_group_if_lost();
         }
     }
 }

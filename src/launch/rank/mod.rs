@@ -7,3 +7,4 @@ pub(in crate::launch) mod status;
 mod parent_watchdog;
 pub(in crate::launch) mod peer_monitor;
 pub(in crate::launch) mod link;
+pub(in crate::launch) mod membership;

@@ -1,16 +1,16 @@
-//! The threads that libraries start by themselves, beside those that compute.
+//! Limits of the thread pools of libraries, which compete with our compute threads.
 
 use crate::launch::rank::env::{self, Role};
 use crate::launch::rank::inherit;
 
-/// Threads of Candle's own pool, for sums of tensors: none beside the calling one. They wait actively beside ours, and on
-/// busy cores a step took four times as long.
+/// Candle's own pool, for sums of tensors: the calling thread only. Its threads spin while they wait, and on busy cores a
+/// step took four times as long.
 pub(in crate::launch) const CANDLE: (&str, &str) = ("CANDLE_NUM_THREADS", "1");
-/// Threads of rayon's pool for whatever does not run in ours.
+/// Rayon's global pool, for what does not run in ours.
 pub(in crate::launch) const RAYON: &str = "RAYON_NUM_THREADS";
 
-/// Gives this process what a parent of ours gives its ranks: no threads that get in each other's way. Variables that are
-/// set stay as they are. To be called first: a program that has started threads by then sets its environment itself.
+/// Limits the thread pools of this process, as our parent does for its ranks. Variables that are set are left alone. To be
+/// called first: it does nothing in a process that has started threads.
 pub fn limit_threads() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for (name, value) in limits(env::from_environment().ok().as_ref(), cores) {
@@ -18,7 +18,7 @@ pub fn limit_threads() {
     }
 }
 
-/// Variables for a process of this role: a rank of another launcher has its share of the cores.
+/// Variables for a process of this role. A rank of another launcher has its share of the cores.
 fn limits(role: Option<&Role>, cores: usize) -> Vec<(&'static str, String)> {
     let share = match role {
         Some(Role::Foreign(place)) => Some((cores / place.local_world.count()).max(1)),

@@ -1,157 +1,158 @@
-//! Strangers at a acceptor that also lets somebody in.
+//! Clients without the key, beside one that has it.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use super::*;
-use crate::transport::auth::{self, OPENING, TAG};
-use crate::transport::handshake::{PATIENCE, Unmet, handshake};
+use crate::transport::auth::{self, HELLO_BYTES, MAC_BYTES};
+use crate::transport::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, initiate};
 
 const LONG: Duration = Duration::from_mins(1);
 
 fn key(byte: u8) -> Key {
-    Key::new([byte; TAG])
+    Key::new([byte; MAC_BYTES])
 }
 
-/// A acceptor for the holders of `key(1)`, and what was said at it.
-struct House {
+/// An acceptor for the holders of `key(1)`, and the warnings that it gave.
+struct Server {
     acceptor: Acceptor,
     address: SocketAddr,
-    said: Vec<String>,
+    warnings: Vec<String>,
 }
 
-impl House {
+impl Server {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        Self { acceptor: Acceptor::open(&listener, &key(1)).unwrap(), address, said: Vec::new() }
+        let acceptor = Acceptor::open(&listener, &key(1)).unwrap();
+        Self { acceptor, address, warnings: Vec::new() }
     }
 
     fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).unwrap()
     }
 
-    /// Whoever comes next, or says something that is refused.
-    fn next(&mut self) -> Option<Guest> {
-        let heard = self.said.len();
+    /// The next connection, or `None` after a warning.
+    fn next(&mut self) -> Option<AuthenticatedConnection> {
+        let before = self.warnings.len();
         let until = Instant::now() + LONG;
-        let said = &mut self.said;
-        while Instant::now() < until && said.len() == heard {
+        let warnings = &mut self.warnings;
+        while Instant::now() < until && warnings.len() == before {
             let moment = Instant::now() + Duration::from_millis(5);
-            if let Some(guest) = self.acceptor.wait(moment, &mut |text| said.push(text.to_owned()))
-            {
-                return Some(guest);
+            let next = self.acceptor.accept(moment, &mut |text| warnings.push(text.to_owned()));
+            if next.is_some() {
+                return next;
             }
         }
         None
     }
 
-    /// Somebody with the key gets in.
-    fn is_open(&mut self) {
-        let mut friend = self.connect();
-        let session = handshake(&mut friend, &key(1), Purpose::Node(3)).unwrap();
-        let guest = self.next().unwrap_or_else(|| panic!("{:?}", self.said));
-        assert_eq!(guest.purpose, Purpose::Node(3));
-        assert_eq!(
-            (&session.send, &session.receive),
-            (&guest.session.receive, &guest.session.send)
-        );
+    /// A client with the key is accepted.
+    fn accepts_the_key(&mut self) {
+        let mut client = self.connect();
+        let keys = initiate(&mut client, &key(1), Purpose::Node(3)).unwrap();
+        let accepted = self.next().unwrap_or_else(|| panic!("{:?}", self.warnings));
+        assert_eq!(accepted.purpose, Purpose::Node(3));
+        assert_eq!((&keys.send, &keys.receive), (&accepted.keys.receive, &accepted.keys.send));
     }
 }
 
-/// What a stranger is answered until the connection is closed.
-fn answered(stream: &mut TcpStream) -> usize {
+/// Bytes that the server sends until it closes the connection.
+fn bytes_until_closed(stream: &mut TcpStream) -> usize {
     let mut bytes = Vec::new();
-    // Being cut off in the middle is an end, too.
+    // A connection that is reset is closed, too.
     let _ = stream.read_to_end(&mut bytes);
     bytes.len()
 }
 
 #[test]
-fn who_has_the_key_gets_in_and_who_has_another_does_not_and_the_door_stays_open() {
-    let mut house = House::new();
-    house.is_open();
-    let unmet = handshake(&mut house.connect(), &key(2), Purpose::Node(1));
-    assert!(matches!(unmet, Err(Unmet::Unproved)), "{unmet:?}");
-    assert!(house.next().is_none());
-    house.is_open();
+fn a_client_with_the_key_is_accepted_also_after_one_with_another_key_was_refused() {
+    let mut server = Server::new();
+    server.accepts_the_key();
+    let refused = initiate(&mut server.connect(), &key(2), Purpose::Node(1));
+    assert!(matches!(refused, Err(HandshakeError::Unauthenticated)), "{refused:?}");
+    assert!(server.next().is_none());
+    server.accepts_the_key();
 }
 
 #[test]
 fn a_replayed_handshake_is_refused() {
-    let mut house = House::new();
-    // What somebody between two honest ends would have seen.
-    let opening = auth::open(Purpose::Node(3), &key(9));
-    let mut honest = house.connect();
-    honest.write_all(&opening).unwrap();
-    let mut answer = [0; OPENING];
+    let mut server = Server::new();
+    // What a listener between two honest ends would have seen.
+    let hello = auth::client_hello(Purpose::Node(3), &key(9));
+    let mut honest = server.connect();
+    honest.write_all(&hello).unwrap();
+    let mut answer = [0; HELLO_BYTES];
     honest.read_exact(&mut answer).unwrap();
-    let (proof, _) = auth::prove(&key(1), &opening, &answer).unwrap();
+    let (proof, _) = auth::client_proof(&key(1), &hello, &answer).unwrap();
     honest.write_all(&proof).unwrap();
-    assert!(house.next().is_some());
+    assert!(server.next().is_some());
     for _ in 0..3 {
-        let mut replay = house.connect();
-        replay.write_all(&[&opening[..], &proof].concat()).unwrap();
-        assert_eq!(answered(&mut replay), OPENING);
+        let mut replay = server.connect();
+        replay.write_all(&[&hello[..], &proof].concat()).unwrap();
+        assert_eq!(bytes_until_closed(&mut replay), HELLO_BYTES);
     }
-    assert!(house.next().is_none());
-    assert!(house.said[0].contains("does not prove that it has the token"), "{:?}", house.said);
-    house.is_open();
+    assert!(server.next().is_none());
+    let warning = &server.warnings[0];
+    assert!(warning.contains("does not prove that it has the token"), "{warning}");
+    server.accepts_the_key();
 }
 
 #[test]
-fn what_is_no_handshake_is_closed_without_an_answer() {
-    let mut house = House::new();
+fn garbage_instead_of_a_handshake_gets_no_answer() {
+    let mut server = Server::new();
     for garbage in [
         &b"GET / HTTP/1.1\r\nHost: 127.0.0.1:29500\r\nAccept: */*\r\n\r\n................"[..],
         &[0xff; 4096],
     ] {
-        let mut stream = house.connect();
-        // The other end may close before it has taken everything.
+        let mut stream = server.connect();
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(garbage);
-        assert_eq!(answered(&mut stream), 0);
+        assert_eq!(bytes_until_closed(&mut stream), 0);
     }
-    assert!(house.next().is_none());
-    assert!(house.said[0].contains("does not speak"), "{:?}", house.said);
-    house.is_open();
+    assert!(server.next().is_none());
+    assert!(server.warnings[0].contains("does not speak"), "{:?}", server.warnings);
+    server.accepts_the_key();
 }
 
 #[test]
-fn strangers_who_say_nothing_hold_up_nobody_and_are_closed_in_time() {
-    let mut house = House::new();
-    let mut silent: Vec<TcpStream> = (0..MOST_OF_ONE - 1).map(|_| house.connect()).collect();
+fn silent_clients_block_no_other_and_are_closed_in_time() {
+    let mut server = Server::new();
+    let mut silent: Vec<TcpStream> =
+        (0..MAX_PENDING_PER_ADDRESS - 1).map(|_| server.connect()).collect();
     for stream in &mut silent {
         // As a slow loris does: a byte, and then nothing for long.
         stream.write_all(b"d").unwrap();
     }
     let began = Instant::now();
-    house.is_open();
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    assert!(silent.iter_mut().all(|stream| answered(stream) == 0));
-    assert!(house.next().is_none());
-    assert!(house.said.iter().any(|text| text.contains("within 5 seconds")), "{:?}", house.said);
+    server.accepts_the_key();
+    assert!(began.elapsed() < HANDSHAKE_TIMEOUT, "{:?}", began.elapsed());
+    assert!(silent.iter_mut().all(|stream| bytes_until_closed(stream) == 0));
+    assert!(server.next().is_none());
+    let warnings = &server.warnings;
+    assert!(warnings.iter().any(|text| text.contains("within 5 seconds")), "{warnings:?}");
 }
 
 #[test]
-fn too_many_strangers_are_closed_at_once_and_told_once_a_second() {
-    let mut house = House::new();
-    let waiting: Vec<TcpStream> = (0..MOST_OF_ONE).map(|_| house.connect()).collect();
+fn too_many_connections_are_closed_at_once_and_reported_once_a_second() {
+    let mut server = Server::new();
+    let pending: Vec<TcpStream> = (0..MAX_PENDING_PER_ADDRESS).map(|_| server.connect()).collect();
     for _ in 0..100 {
-        assert_eq!(answered(&mut house.connect()), 0);
+        assert_eq!(bytes_until_closed(&mut server.connect()), 0);
     }
-    while house.next().is_none() && house.said.len() < 2 {}
-    assert!(house.said[0].contains("too many"), "{:?}", house.said);
-    assert!(house.said.len() <= 8, "{:?}", house.said);
-    drop(waiting);
-    // Places are free again once those who waited are gone.
+    while server.next().is_none() && server.warnings.len() < 2 {}
+    assert!(server.warnings[0].contains("too many"), "{:?}", server.warnings);
+    assert!(server.warnings.len() <= 8, "{:?}", server.warnings);
+    drop(pending);
+    // Slots are free again once the pending clients are gone.
     let until = Instant::now() + LONG;
-    while handshake(&mut house.connect(), &key(1), Purpose::Node(3)).is_err() {
+    while initiate(&mut server.connect(), &key(1), Purpose::Node(3)).is_err() {
         assert!(Instant::now() < until);
     }
 }
 
 #[test]
-fn what_connects_while_the_door_changes_is_heard_at_the_next() {
+fn a_connection_made_between_two_acceptors_is_accepted_by_the_second() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let first = Acceptor::open(&listener, &key(1)).unwrap();
@@ -160,14 +161,14 @@ fn what_connects_while_the_door_changes_is_heard_at_the_next() {
         let until = Instant::now() + LONG;
         loop {
             let mut stream = TcpStream::connect(address).unwrap();
-            match handshake(&mut stream, &key(2), Purpose::Ranks { from: 2, to: 0 }) {
-                Ok(session) => return session,
-                Err(unmet) => assert!(Instant::now() < until, "{unmet:?}"),
+            match initiate(&mut stream, &key(2), Purpose::Ranks { from: 2, to: 0 }) {
+                Ok(keys) => return keys,
+                Err(error) => assert!(Instant::now() < until, "{error:?}"),
             }
         }
     });
     let mut second = Acceptor::open(&listener, &key(2)).unwrap();
-    let guest = second.wait(Instant::now() + LONG, &mut |_| ()).unwrap();
-    assert_eq!(guest.purpose, Purpose::Ranks { from: 2, to: 0 });
-    assert!(early.join().unwrap().send == guest.session.receive);
+    let accepted = second.accept(Instant::now() + LONG, &mut |_| ()).unwrap();
+    assert_eq!(accepted.purpose, Purpose::Ranks { from: 2, to: 0 });
+    assert!(early.join().unwrap().send == accepted.keys.receive);
 }

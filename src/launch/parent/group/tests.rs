@@ -1,13 +1,13 @@
-//! Stories that end in a verdict, and laws that hold for every story.
+//! Sequences of events that end in a verdict, and what holds for every sequence.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::launch::Ended;
 use crate::launch::error_report::{Blame, FORMAT};
-use crate::launch::parent::stall::Kind;
+use crate::launch::exit::Ended;
+use crate::launch::parent::stall::StallKind;
 use crate::launch::parent::verdict::{Verdict, judge};
 
 fn at(ms: u64) -> Duration {
@@ -47,10 +47,10 @@ fn finished(rank: u32) -> Event {
     Event::Finished(Rank(rank))
 }
 
-/// Tells a story of three ranks, lets us kill whoever is left, and returns the verdict.
-fn told(story: Vec<(u64, Event)>) -> Verdict {
+/// The verdict on a group of three ranks after these events, where the ranks that are left are killed.
+fn verdict_on(events: Vec<(u64, Event)>) -> Verdict {
     let mut group = Group::new([100, 101, 102]);
-    for (ms, event) in story {
+    for (ms, event) in events {
         group.step(at(ms), Event::Tick);
         group.step(at(ms), event);
     }
@@ -67,8 +67,8 @@ fn told(story: Vec<(u64, Event)>) -> Verdict {
 }
 
 #[track_caller]
-fn check(story: Vec<(u64, Event)>, expected: Verdict) {
-    assert_eq!(told(story), expected);
+fn check(events: Vec<(u64, Event)>, expected: Verdict) {
+    assert_eq!(verdict_on(events), expected);
 }
 
 fn orderly(codes: [i32; 3]) -> Vec<(u64, Event)> {
@@ -78,7 +78,7 @@ fn orderly(codes: [i32; 3]) -> Vec<(u64, Event)> {
 }
 
 #[test]
-fn ranks_that_say_they_finished_end_the_run_by_their_code() {
+fn finished_ranks_end_the_run_by_their_exit_code() {
     check(orderly([0, 0, 0]), Verdict::Ended(Ended::Completed));
     check(orderly([9, 0, 0]), Verdict::Ended(Ended::Missed));
     check(orderly([75, 75, 75]), Verdict::Ended(Ended::Stopped));
@@ -87,16 +87,16 @@ fn ranks_that_say_they_finished_end_the_run_by_their_code() {
 
 #[test]
 fn the_earliest_error_counts_not_the_first_to_arrive() {
-    let story = vec![(20, report(2, 15, Blame::Own)), (21, report(0, 12, Blame::Own))];
-    check(story, Verdict::Fault(Rank(0), Fault::Reported));
+    let events = vec![(20, report(2, 15, Blame::Own)), (21, report(0, 12, Blame::Own))];
+    check(events, Verdict::Fault(Rank(0), Fault::Reported));
 }
 
 #[test]
 fn a_failed_collective_is_never_the_cause_if_a_rank_failed_by_itself() {
-    let story = vec![(10, report(0, 10, Blame::Peer)), (11, exited(0, 5)), (60, killed(1))];
-    check(story, Verdict::Fault(Rank(1), Fault::Signal(9)));
-    let story = vec![(10, report(0, 10, Blame::Peer)), (11, report(1, 12, Blame::Own))];
-    check(story, Verdict::Fault(Rank(1), Fault::Reported));
+    let events = vec![(10, report(0, 10, Blame::Peer)), (11, exited(0, 5)), (60, killed(1))];
+    check(events, Verdict::Fault(Rank(1), Fault::Signal(9)));
+    let events = vec![(10, report(0, 10, Blame::Peer)), (11, report(1, 12, Blame::Own))];
+    check(events, Verdict::Fault(Rank(1), Fault::Reported));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_failed_collective_is_the_cause_if_there_is_no_other() {
 #[test]
 fn a_stopped_rank_is_the_cause_of_failed_collectives_only() {
     let stopped = || (5, Event::Stopped(Rank(1), true));
-    check(vec![stopped(), (10, report(0, 10, Blame::Peer))], Verdict::Frozen(Rank(1)));
+    check(vec![stopped(), (10, report(0, 10, Blame::Peer))], Verdict::Stopped(Rank(1)));
     let went_on = (6, Event::Stopped(Rank(1), false));
     check(
         vec![stopped(), went_on, (10, report(0, 10, Blame::Peer))],
@@ -117,8 +117,8 @@ fn a_stopped_rank_is_the_cause_of_failed_collectives_only() {
 }
 
 #[test]
-fn a_group_makes_room_for_a_larger_one_after_its_checkpoints_unless_it_was_asked_to_leave() {
-    let leave = |mut group: Group, codes: [i32; 2]| {
+fn a_group_makes_room_for_a_larger_one_after_its_checkpoints_unless_it_was_asked_to_stop() {
+    let exit_with = |mut group: Group, codes: [i32; 2]| {
         for (code, rank) in codes.into_iter().zip(0..) {
             group.step(at(60), finished(rank));
             group.step(at(60), exited(rank, code));
@@ -129,23 +129,23 @@ fn a_group_makes_room_for_a_larger_one_after_its_checkpoints_unless_it_was_asked
     assert_eq!(group.step(at(1), Event::Saved), []);
     assert_eq!(group.step(at(2), Event::Saved), [Action::Send(Stop::Resize)]);
     assert_eq!(group.step(at(3), Event::Saved), []);
-    assert_eq!(leave(group.clone(), [76, 76]), Verdict::Resized);
-    // It was over before it could leave.
-    assert_eq!(leave(group.clone(), [0, 0]), Verdict::Ended(Ended::Completed));
-    // One rank alone was told to leave for good, and the others agreed.
-    assert_eq!(leave(group.clone(), [75, 75]), Verdict::Ended(Ended::Stopped));
+    assert_eq!(exit_with(group.clone(), [76, 76]), Verdict::Resized);
+    // It was over before it could exit.
+    assert_eq!(exit_with(group.clone(), [0, 0]), Verdict::Ended(Ended::Completed));
+    // One rank alone was asked to stop for good, and the others agreed.
+    assert_eq!(exit_with(group.clone(), [75, 75]), Verdict::Ended(Ended::Stopped));
     // The user asked a moment too late for the vote.
     assert_eq!(group.step(at(4), Event::Preempted).len(), 2);
-    assert_eq!(leave(group, [76, 76]), Verdict::Ended(Ended::Stopped));
+    assert_eq!(exit_with(group, [76, 76]), Verdict::Ended(Ended::Stopped));
     let mut group = Group::new([100, 101]);
     assert_eq!(group.step(at(1), Event::Saved), []);
 }
 
-fn stalled(kind: Kind) -> (u64, Event) {
+fn stalled(kind: StallKind) -> (u64, Event) {
     (5, Event::Stalled(Stall { rank: Rank(1), kind, time: at(9000) }))
 }
 
-/// A rank that waited in vain for `suspect`.
+/// A rank that waited for `suspect` until its deadline.
 fn waited(rank: u32, ms: u64, suspect: u32) -> (u64, Event) {
     let Event::Failed(mut waiter) = report(rank, ms, Blame::Peer) else { unreachable!() };
     waiter.suspects = vec![Rank(suspect)];
@@ -154,66 +154,69 @@ fn waited(rank: u32, ms: u64, suspect: u32) -> (u64, Event) {
 
 #[test]
 fn a_rank_that_holds_up_the_others_is_the_cause_of_what_they_say() {
-    let silent = Stall { rank: Rank(1), kind: Kind::Silent, time: at(9000) };
-    check(vec![stalled(Kind::Silent), waited(0, 10, 1)], Verdict::Stalled(silent));
-    check(vec![stalled(Kind::Silent)], Verdict::Stalled(silent));
+    let silent = Stall { rank: Rank(1), kind: StallKind::NoProgress, time: at(9000) };
+    check(vec![stalled(StallKind::NoProgress), waited(0, 10, 1)], Verdict::Stalled(silent));
+    check(vec![stalled(StallKind::NoProgress)], Verdict::Stalled(silent));
     let failed = (10, report(2, 10, Blame::Own));
-    check(vec![stalled(Kind::Silent), failed], Verdict::Fault(Rank(2), Fault::Reported));
+    check(vec![stalled(StallKind::NoProgress), failed], Verdict::Fault(Rank(2), Fault::Reported));
     let stopped = (4, Event::Stopped(Rank(1), true));
-    check(vec![stopped, stalled(Kind::Lifeless), waited(0, 10, 1)], Verdict::Frozen(Rank(1)));
+    check(
+        vec![stopped, stalled(StallKind::NoHeartbeat), waited(0, 10, 1)],
+        Verdict::Stopped(Rank(1)),
+    );
 }
 
 #[test]
-fn those_who_wait_know_better_who_is_missing() {
-    let together = Stall { rank: Rank(2), kind: Kind::Together, time: at(9000) };
-    check(vec![stalled(Kind::Together), waited(0, 10, 2)], Verdict::Stalled(together));
+fn waiting_ranks_know_better_which_rank_is_missing() {
+    let together = Stall { rank: Rank(2), kind: StallKind::Deadlock, time: at(9000) };
+    check(vec![stalled(StallKind::Deadlock), waited(0, 10, 2)], Verdict::Stalled(together));
     let aborted = (9, report(1, 9, Blame::Peer));
-    let story = vec![stalled(Kind::Together), aborted, waited(0, 10, 2)];
-    check(story, Verdict::Stalled(together));
-    check(vec![waited(0, 10, 2)], Verdict::Missed(Rank(2)));
+    let events = vec![stalled(StallKind::Deadlock), aborted, waited(0, 10, 2)];
+    check(events, Verdict::Stalled(together));
+    check(vec![waited(0, 10, 2)], Verdict::MissedDeadline(Rank(2)));
     // A suspect that is itself a victim is none.
-    let story = vec![waited(0, 10, 2), (11, report(2, 11, Blame::Peer))];
-    check(story, Verdict::Fault(Rank(0), Fault::Reported));
+    let events = vec![waited(0, 10, 2), (11, report(2, 11, Blame::Peer))];
+    check(events, Verdict::Fault(Rank(0), Fault::Reported));
 }
 
 #[test]
-fn those_who_wait_are_told_once_to_give_up_and_killed_a_moment_later() {
+fn waiting_ranks_are_told_once_to_give_up_and_killed_a_moment_later() {
     let mut group = Group::new([100, 101]);
-    let (_, stall) = stalled(Kind::Silent);
+    let (_, stall) = stalled(StallKind::NoProgress);
     assert_eq!(group.step(at(0), stall.clone()), [Action::GiveUp]);
     assert_eq!(group.step(at(1), stall), []);
-    assert_eq!(group.step(SETTLE, Event::Tick), [Action::Kill]);
+    assert_eq!(group.step(SETTLE_TIME, Event::Tick), [Action::Kill]);
 }
 
 #[test]
-fn leaving_is_a_failure_unless_the_rank_had_finished() {
-    check(vec![(10, exited(1, 0))], Verdict::Fault(Rank(1), Fault::Left(0)));
-    check(vec![(10, exited(1, 75))], Verdict::Fault(Rank(1), Fault::Left(75)));
+fn an_early_exit_is_a_failure_unless_the_rank_had_finished() {
+    check(vec![(10, exited(1, 0))], Verdict::Fault(Rank(1), Fault::ExitedEarly(0)));
+    check(vec![(10, exited(1, 75))], Verdict::Fault(Rank(1), Fault::ExitedEarly(75)));
     check(vec![(10, exited(1, 101))], Verdict::Fault(Rank(1), Fault::Code(101)));
-    let mut story = orderly([0, 0, 0]);
-    story.remove(4);
-    check(story, Verdict::Fault(Rank(2), Fault::Left(0)));
+    let mut events = orderly([0, 0, 0]);
+    events.remove(4);
+    check(events, Verdict::Fault(Rank(2), Fault::ExitedEarly(0)));
 }
 
 #[test]
-fn a_rank_that_has_done_its_work_and_does_not_go_is_killed_and_has_done_it() {
+fn a_rank_that_has_done_its_work_but_does_not_exit_is_killed_and_counts_as_done() {
     let mut group = Group::new([100, 101]);
     for event in [finished(0), exited(0, 0), finished(1)] {
         assert_eq!(group.step(at(50), event), []);
     }
-    assert_eq!(group.next_deadline(), Some(at(50) + LINGER));
+    assert_eq!(group.next_deadline(), Some(at(50) + EXIT_TIMEOUT));
     assert_eq!(group.step(at(60), Event::Tick), []);
-    assert_eq!(group.step(at(50) + LINGER, Event::Tick), [Action::Kill]);
-    assert_eq!(group.step(at(50) + LINGER, killed(1)), []);
+    assert_eq!(group.step(at(50) + EXIT_TIMEOUT, Event::Tick), [Action::Kill]);
+    assert_eq!(group.step(at(50) + EXIT_TIMEOUT, killed(1)), []);
     assert_eq!(judge(&group), Verdict::Ended(Ended::Completed));
 }
 
 #[test]
-fn ranks_that_all_saved_and_left_need_not_have_said_so() {
-    let story =
+fn ranks_that_all_saved_and_exited_need_not_have_reported_it() {
+    let events =
         |codes: [i32; 3]| codes.into_iter().zip(0..).map(|(code, rank)| (50, exited(rank, code)));
-    check(story([75; 3]).collect(), Verdict::Ended(Ended::Stopped));
-    check(story([75, 0, 75]).collect(), Verdict::Fault(Rank(0), Fault::Left(75)));
+    check(events([75; 3]).collect(), Verdict::Ended(Ended::Stopped));
+    check(events([75, 0, 75]).collect(), Verdict::Fault(Rank(0), Fault::ExitedEarly(75)));
 }
 
 #[test]
@@ -227,12 +230,12 @@ fn ctrl_c_once_saves_twice_does_not_and_thrice_kills() {
 }
 
 #[test]
-fn after_the_second_ctrl_c_patience_ends_by_itself() {
+fn the_second_ctrl_c_has_a_timeout() {
     let mut group = Group::new([100]);
     group.step(at(0), Event::Interrupted);
     group.step(at(0), Event::Interrupted);
-    assert_eq!(group.next_deadline(), Some(ABANDON));
-    assert_eq!(group.step(ABANDON, Event::Tick), [Action::Kill]);
+    assert_eq!(group.next_deadline(), Some(ABANDON_TIMEOUT));
+    assert_eq!(group.step(ABANDON_TIMEOUT, Event::Tick), [Action::Kill]);
 }
 
 #[test]
@@ -245,12 +248,12 @@ fn a_preempted_run_can_still_be_interrupted() {
 }
 
 #[test]
-fn a_process_that_cannot_be_killed_does_not_hold_us_for_ever() {
+fn a_process_that_cannot_be_killed_does_not_block_the_parent_for_ever() {
     let mut group = Group::new([100, 101]);
     group.step(at(0), killed(0));
-    assert_eq!(group.step(SETTLE, Event::Tick), [Action::Kill]);
-    assert!(!group.is_over(VANISH));
-    assert!(group.is_over(SETTLE + VANISH));
+    assert_eq!(group.step(SETTLE_TIME, Event::Tick), [Action::Kill]);
+    assert!(!group.is_over(KILL_TIMEOUT));
+    assert!(group.is_over(SETTLE_TIME + KILL_TIMEOUT));
     assert_eq!(judge(&group), Verdict::Fault(Rank(0), Fault::Signal(9)));
 }
 
@@ -278,12 +281,12 @@ fn any_event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn every_story_kills_at_most_once_asks_ever_stronger_and_ends(
-        story in prop::collection::vec((0u64..150, any_event()), 0..40),
+    fn every_sequence_kills_at_most_once_asks_ever_stronger_and_ends(
+        events in prop::collection::vec((0u64..150, any_event()), 0..40),
     ) {
         let mut group = Group::new([100, 101, 102]);
         let (mut now, mut kills, mut asked) = (0, 0, None);
-        for (ms, event) in story {
+        for (ms, event) in events {
             now += ms;
             // A process is gone once.
             if matches!(&event, Event::Exited(rank, _) if group.members[rank.index()].exit.is_some()) {
@@ -303,8 +306,8 @@ proptest! {
         prop_assert!(kills <= 1);
         // A failing group is over soon, whatever its processes do.
         if group.is_failing() {
-            group.step(at(now) + SETTLE, Event::Tick);
-            prop_assert!(group.is_over(at(now) + SETTLE + VANISH));
+            group.step(at(now) + SETTLE_TIME, Event::Tick);
+            prop_assert!(group.is_over(at(now) + SETTLE_TIME + KILL_TIMEOUT));
             let faulty = group.members.iter().any(|member| member.fault().is_some());
             prop_assert_eq!(matches!(judge(&group), Verdict::Ended(_)), group.is_abandoned() || !faulty);
         }

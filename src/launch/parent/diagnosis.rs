@@ -1,0 +1,144 @@
+//! The verdict on a group -> the [`Failure`] that the user sees.
+
+use crate::launch::exit::Exit;
+use crate::launch::failure::{Failure, Secondary};
+use crate::launch::parent::group::{Fault, Group, Member};
+use crate::launch::parent::stall::{Stall, StallKind};
+use crate::launch::phase::Phase;
+use crate::plan::RunFolders;
+use crate::units::Rank;
+
+/// What to do when memory runs out.
+const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set `fault.on_oom = \
+    \"shrink_batch\"`; `ddprun plan` shows how much memory a rank needs";
+
+impl Failure {
+    /// A rank that failed by itself.
+    pub(super) fn of_fault(run: &RunFolders, group: &Group, rank: Rank, fault: Fault) -> Box<Self> {
+        let member = group.member(rank);
+        let exit = member.exit.map(|(_, exit)| exit).filter(|_| !member.was_killed);
+        if let Some(why) = group.lack_of_memory(rank) {
+            let message = format!("rank {rank} ran out of memory");
+            let failure = Self::new(run, rank, message, vec![why], 8).with_member(member, group);
+            let help = Some(LESS_MEMORY.to_owned());
+            return Box::new(Self { exit, out_of_memory: true, help, ..failure });
+        }
+        let (message, causes, code) = match (fault, &member.report) {
+            (_, Some(report)) => (report.message.clone(), report.causes.clone(), report.exit_code),
+            (Fault::Signal(signal), _) => {
+                (format!("rank {rank} {}", Exit::Signal(signal)), vec![signal_source(signal)], 5)
+            }
+            (Fault::ExitedEarly(code), _) => (
+                format!("rank {rank} exited before the run ended"),
+                vec![format!("its process exited with code {code} with work left to do")],
+                5,
+            ),
+            (Fault::Code(code), _) => (
+                format!("rank {rank} {}", Exit::Code(code)),
+                vec!["it gave no reason: see its log".to_owned()],
+                program_code(code),
+            ),
+            (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], 70),
+        };
+        let failure = Self::new(run, rank, message, causes, code).with_member(member, group);
+        let out_of_memory = member.report.as_ref().is_some_and(|report| report.out_of_memory);
+        Box::new(Self { exit, out_of_memory, ..failure })
+    }
+
+    /// A rank that is stopped while the others waited for it.
+    pub(super) fn of_stopped(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
+        let member = group.member(rank);
+        let message = format!("rank {rank} (pid {}) is stopped (SIGSTOP)", member.pid);
+        let why = "its process was stopped, and the other ranks could not continue without it";
+        Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
+    }
+
+    /// A rank that held up the others.
+    pub(super) fn of_stall(run: &RunFolders, group: &Group, stall: Stall) -> Box<Self> {
+        let Stall { rank, kind, time } = stall;
+        let member = group.member(rank);
+        let (what, why) = match kind {
+            StallKind::NoHeartbeat => {
+                ("shown a sign of life", "its process is frozen, or starved of cores")
+            }
+            StallKind::NoProgress => ("made progress", likely_cause(member.phase)),
+            StallKind::Deadlock => ("made progress", likely_cause(Phase::Reducing)),
+        };
+        let (pid, seconds) = (member.pid, time.as_secs_f64());
+        let message = format!("rank {rank} (pid {pid}) has not {what} for {seconds:.1} s");
+        Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
+    }
+
+    /// A rank that others waited for until their deadline.
+    pub(super) fn of_missed_deadline(run: &RunFolders, group: &Group, rank: Rank) -> Box<Self> {
+        let member = group.member(rank);
+        let message =
+            format!("rank {rank} (pid {}) did not join the other ranks in time", member.pid);
+        let why = vec![likely_cause(member.phase).to_owned()];
+        Box::new(Self::new(run, rank, message, why, 5).with_member(member, group))
+    }
+
+    fn with_member(self, member: &Member, group: &Group) -> Self {
+        let others = group.ranks().filter(|(rank, _)| *rank != self.rank);
+        let report = member.report.as_ref();
+        Self {
+            pid: Some(member.pid),
+            phase: member.phase,
+            step: member.step,
+            place: report.and_then(|report| report.place.clone()),
+            help: report.and_then(|report| report.help.clone()),
+            secondary: others.map(|(rank, other)| secondary(rank, other)).collect(),
+            ..self
+        }
+    }
+}
+
+fn secondary(rank: Rank, member: &Member) -> Secondary {
+    let message = match (&member.report, member.exit) {
+        (Some(report), _) => format!("said: {}", report.message),
+        (None, None) => {
+            format!("cannot be killed (pid {}); the machine may need a restart", member.pid)
+        }
+        (None, Some(_)) if member.was_killed => "was ended with the group".to_owned(),
+        (None, Some((_, exit))) => exit.to_string(),
+    };
+    Secondary { rank, pid: member.pid, phase: member.phase, step: member.step, message }
+}
+
+/// What may keep a rank in this phase for ever.
+fn likely_cause(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Starting | Phase::Joining => {
+            "it does not become ready: a slow disk, or too few cores"
+        }
+        Phase::LoadingData => {
+            "its loader delivers no batch: a file system that does not respond, or a file without end"
+        }
+        Phase::Forward | Phase::Backward => {
+            "its computation does not end: too few cores, or an operation of the model that hangs"
+        }
+        Phase::Reducing => "all ranks wait for each other in collectives that none completes",
+        Phase::Optimizer | Phase::Evaluating | Phase::Saving | Phase::Finishing => {
+            "its work between two steps does not end: a disk that does not respond, or too few cores"
+        }
+    }
+}
+
+/// What may have sent a signal that was not ours.
+fn signal_source(signal: i32) -> String {
+    match signal {
+        libc::SIGKILL => {
+            "not by ddprun: the kernel sends it when memory runs out (see `dmesg`), or it was killed manually"
+        }
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGABRT => {
+            "a crash in native code; a core dump may exist (see `coredumpctl`)"
+        }
+        _ => "not by ddprun: another process sent it",
+    }
+    .to_owned()
+}
+
+/// The program's exit code for that of a rank. An unknown one is a bug of ours (a panic exits with 101).
+fn program_code(code: i32) -> u8 {
+    u8::try_from(code).ok().filter(|code| (2..=8).contains(code)).unwrap_or(70)
+}

@@ -1,0 +1,128 @@
+//! How a run is started, and what is told while it runs.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::launch::{Failure, Phase, Stop};
+use crate::plan::Plan;
+use crate::transport::Waker;
+use crate::units::{BatchSize, Rank, WorldSize};
+
+/// How the run is started.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// Whether ranks continue from the newest checkpoint of the run.
+    pub resume: bool,
+    /// What a rank executes.
+    pub program: Program,
+    /// Where rank 0 prints.
+    pub console: Console,
+    /// Plans of the smaller groups that the run may continue with, largest first.
+    pub smaller: Vec<Plan>,
+    /// Woken by another thread to stop this run; it then ends as after a SIGTERM.
+    pub waker: Option<Arc<Waker>>,
+}
+
+/// Where rank 0 prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Console {
+    /// On the terminal of its parent.
+    Terminal,
+    /// Into `console.log` of the run.
+    File,
+}
+
+/// What a rank executes.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The binary.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables beside the launcher's own.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Program {
+    /// This binary, as `ddprun worker`.
+    ///
+    /// # Errors
+    ///
+    /// The system does not tell its path.
+    pub fn this() -> io::Result<Self> {
+        let path = std::env::current_exe()?;
+        // A binary that was rebuilt meanwhile no longer has a path, but can still be executed.
+        let path = if path.exists() { path } else { PathBuf::from("/proc/self/exe") };
+        Ok(Self { path, args: vec!["worker".into()], env: vec![] })
+    }
+}
+
+/// What the parent tells while it watches its ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// A rank's process exists.
+    Started {
+        /// The rank.
+        rank: Rank,
+        /// Its process.
+        pid: u32,
+    },
+    /// Where a rank is; each is looked at a few times a second.
+    Progress {
+        /// The rank.
+        rank: Rank,
+        /// Last step begun.
+        step: u64,
+        /// What it is doing.
+        phase: Phase,
+    },
+    /// A rank is stopped (SIGSTOP); the others will wait for it until their deadline.
+    Stopped {
+        /// The rank.
+        rank: Rank,
+        /// Its process.
+        pid: u32,
+    },
+    /// It runs again.
+    Continued {
+        /// The rank.
+        rank: Rank,
+        /// Its process.
+        pid: u32,
+    },
+    /// All ranks were asked to stop.
+    Stopping {
+        /// How.
+        stop: Stop,
+    },
+    /// The group failed and will be started again from the newest checkpoint.
+    Restarting {
+        /// From 1.
+        attempt: u32,
+        /// Attempts that the plan allows.
+        of: u32,
+        /// Time until then.
+        wait: Duration,
+        /// Why it failed.
+        cause: Box<Failure>,
+    },
+    /// A rank ran out of memory: the run continues from its newest checkpoint with smaller micro-batches, and more of them.
+    Shrunk {
+        /// Samples of a micro-batch from now on.
+        size: BatchSize,
+        /// Which rank ran out of memory.
+        cause: Box<Failure>,
+    },
+    /// The run continues from its newest checkpoint with another number of ranks.
+    Resized {
+        /// Before.
+        from: WorldSize,
+        /// From now on.
+        to: WorldSize,
+        /// Why it has fewer; absent if it has more.
+        cause: Option<Box<Failure>>,
+    },
+}

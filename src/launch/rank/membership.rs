@@ -1,0 +1,19 @@
+//! A rank's place in its group.
+
+use std::os::fd::OwnedFd;
+
+use crate::launch::rank::link::Link;
+use crate::plan::RankPlan;
+use crate::transport::Peer;
+
+/// What a rank needs to take part in its group.
+pub struct Membership {
+    /// What to do.
+    pub rank_plan: RankPlan,
+    /// The mapping for `collective::open`; absent in a world of one.
+    pub shm: Option<OwnedFd>,
+    /// The other ranks, for `collective::open_tcp`; empty on one machine.
+    pub peers: Vec<Peer>,
+    /// Progress, errors and requests to stop.
+    pub link: Link,
+}

@@ -1,0 +1,207 @@
+//! Connections between any two ranks of several machines, made by the machines' parents.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::transport::acceptor::Acceptor;
+use crate::transport::auth::{Key, Purpose, SessionKeys};
+use crate::transport::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, initiate};
+use crate::transport::peer::Peer;
+use crate::units::Rank;
+
+/// Longest wait for all ranks to be connected.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time between two attempts to reach a node.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Why the ranks are not connected.
+#[derive(Debug)]
+pub(crate) enum ConnectError {
+    /// The system refused.
+    Io {
+        /// What was tried.
+        what: String,
+        source: io::Error,
+    },
+    /// What listens at this address does not hold the key.
+    Unauthenticated(SocketAddr),
+    /// These ranks did not connect within [`CONNECT_TIMEOUT`].
+    Missing(String),
+}
+
+/// Connects to `address`, again and again until `until` if it cannot be reached; another key at the other end is an error at
+/// once.
+pub(crate) fn connect_authenticated(
+    address: impl ToSocketAddrs,
+    key: &Key,
+    purpose: Purpose,
+    until: Instant,
+) -> Result<(TcpStream, SessionKeys), HandshakeError> {
+    loop {
+        let connected = connect(&address, until).map_err(HandshakeError::Io);
+        let connected = connected.and_then(|mut stream| {
+            let keys = initiate(&mut stream, key, purpose)?;
+            Ok((stream, keys))
+        });
+        match connected {
+            // It does not listen yet, or is busy with other connections.
+            Err(HandshakeError::Io(_)) if Instant::now() < until => {
+                std::thread::sleep(RETRY_INTERVAL);
+            }
+            connected => return connected,
+        }
+    }
+}
+
+/// Connects to one of the addresses. One that does not answer, as behind a firewall, delays neither the others nor the
+/// deadline.
+fn connect(address: &impl ToSocketAddrs, until: Instant) -> io::Result<TcpStream> {
+    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in address.to_socket_addrs()? {
+        let left = until.saturating_duration_since(Instant::now());
+        match TcpStream::connect_timeout(&address, left.clamp(RETRY_INTERVAL, HANDSHAKE_TIMEOUT)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+/// What a node needs to connect its ranks to those of the other nodes.
+pub(crate) struct PeerConnections<'a> {
+    /// This node, of so many.
+    pub(crate) node: u32,
+    pub(crate) nodes: u32,
+    pub(crate) ranks_per_node: u32,
+    /// Of this run alone.
+    pub(crate) key: Key,
+    /// Of all nodes.
+    pub(crate) names: &'a [String],
+}
+
+impl PeerConnections<'_> {
+    /// For each rank of this node, its connections to all other ranks. This node connects to the nodes before it, at
+    /// `lower`, and is connected to by those after it. Refused connections are reported through `warn`.
+    pub(crate) fn connect(
+        &self,
+        listener: &TcpListener,
+        lower: &[SocketAddr],
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Vec<Vec<Peer>>, ConnectError> {
+        let refused = |what: &str| {
+            let what = what.to_owned();
+            move |source| ConnectError::Io { what, source }
+        };
+        let mut peers = self.within_node().map_err(refused("connect its own ranks"))?;
+        // Listens first, so that no node waits for this one while it connects.
+        let mut acceptor = Acceptor::open(listener, &self.key).map_err(refused("listen"))?;
+        let until = Instant::now() + CONNECT_TIMEOUT;
+        for (other, &address) in (0..).zip(lower) {
+            for pair in self.pairs(other) {
+                let purpose = Purpose::Ranks { from: pair.own.0, to: pair.other.0 };
+                let (stream, keys) = connect_authenticated(address, &self.key, purpose, until)
+                    .map_err(|error| unreached(address, error))?;
+                self.add(&mut peers, pair, stream, keys);
+            }
+        }
+        let mut expected: Vec<RankPair> =
+            (self.node + 1..self.nodes).flat_map(|other| self.pairs(other)).collect();
+        while !expected.is_empty() {
+            let Some(accepted) = acceptor.accept(until, warn) else {
+                return Err(ConnectError::Missing(missing(&expected)));
+            };
+            let Purpose::Ranks { from, to } = accepted.purpose else { continue };
+            let pair = RankPair { own: Rank(to), other: Rank(from) };
+            let Some(at) = expected.iter().position(|other| *other == pair) else { continue };
+            expected.swap_remove(at);
+            self.add(&mut peers, pair, accepted.stream, accepted.keys);
+        }
+        Ok(peers)
+    }
+
+    /// Each rank of this node with each of another.
+    fn pairs(&self, other: u32) -> impl Iterator<Item = RankPair> + use<> {
+        let n = self.ranks_per_node;
+        let (own, other) = (self.node * n, other * n);
+        (own..own + n).flat_map(move |own| {
+            (other..other + n).map(move |other| RankPair { own: Rank(own), other: Rank(other) })
+        })
+    }
+
+    fn add(
+        &self,
+        peers: &mut [Vec<Peer>],
+        RankPair { own, other }: RankPair,
+        stream: TcpStream,
+        keys: SessionKeys,
+    ) {
+        let node = (other.0 / self.ranks_per_node) as usize;
+        let address = self.names.get(node).cloned().unwrap_or_default();
+        // Without it small messages are only slower.
+        let _ = stream.set_nodelay(true);
+        let peer = Peer { rank: other, address, socket: stream.into(), keys: Some(keys) };
+        peers[(own.0 % self.ranks_per_node) as usize].push(peer);
+    }
+
+    /// The connections between the ranks of this node.
+    fn within_node(&self) -> io::Result<Vec<Vec<Peer>>> {
+        let first = self.node * self.ranks_per_node;
+        let mut peers: Vec<Vec<Peer>> = (0..self.ranks_per_node).map(|_| Vec::new()).collect();
+        for a in 0..self.ranks_per_node {
+            for b in a + 1..self.ranks_per_node {
+                let (to_b, to_a) = UnixStream::pair()?;
+                for (own, other, socket) in [(a, b, to_b), (b, a, to_a)] {
+                    let (rank, address) = (Rank(first + other), "this machine".to_owned());
+                    let socket = socket.into();
+                    peers[own as usize].push(Peer { rank, address, socket, keys: None });
+                }
+            }
+        }
+        Ok(peers)
+    }
+}
+
+/// A rank of this node and one of another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct RankPair {
+    own: Rank,
+    other: Rank,
+}
+
+fn missing(expected: &[RankPair]) -> String {
+    let first = expected.first().map_or(Rank(0), |pair| pair.other);
+    match expected.len() - 1 {
+        0 => format!("rank {first}"),
+        more => format!("rank {first} and {more} more"),
+    }
+}
+
+fn unreached(address: SocketAddr, error: HandshakeError) -> ConnectError {
+    match error {
+        HandshakeError::Unauthenticated => ConnectError::Unauthenticated(address),
+        HandshakeError::Io(source) => ConnectError::Io { what: format!("reach {address}"), source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_does_not_answer_is_given_up_at_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queue = Vec::new();
+        // Nothing accepts: once the queue is full, further connections wait.
+        let error = loop {
+            match connect(&address, Instant::now()) {
+                Ok(stream) => queue.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}
