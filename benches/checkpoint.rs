@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ddprun::checkpoint::{self, Destination, Importance, Snapshot, Writer};
-use ddprun::config::{self, Vocabulary};
+use ddprun::config;
 use ddprun::data;
 use ddprun::engine::TrainState;
 use ddprun::event::Saved;
-use ddprun::model::Registry;
+use ddprun::kinds::Kinds;
 use ddprun::optim::Moments;
 use ddprun::plan::{Facts, Plan, Shapes};
 
@@ -22,11 +22,10 @@ use ddprun::plan::{Facts, Plan, Shapes};
 const REPETITIONS: usize = 7;
 
 /// The plan of a ResNet-50 with 1,000 classes.
-fn plan(registry: &Registry) -> Plan {
-    let models = registry.names().into_iter().map(str::to_owned).collect();
+fn plan(kinds: &Kinds) -> Plan {
     let changes = ["model.name=resnet50", "distributed.devices=1"].map(str::to_owned);
     let path = Path::new("experiments/quickstart.toml");
-    let loaded = config::load(path, &changes, &Vocabulary { models }).expect("an experiment");
+    let loaded = config::load(path, &changes, &kinds.vocabulary()).expect("an experiment");
     let mut section = loaded.experiment.data.clone();
     section.dir = Some(Shapes::of(&loaded.experiment).dir);
     let data = data::survey(&section, 0, true).expect("data");
@@ -39,7 +38,7 @@ fn plan(registry: &Registry) -> Plan {
         local_rank: 0,
         nodes: 1,
     };
-    let mut plan = Plan::new(&loaded, &facts, &|model| registry.describe(model)).expect("a plan");
+    let mut plan = Plan::new(&loaded, &facts, kinds).expect("a plan");
     plan.model.outputs = 1000;
     plan
 }
@@ -89,10 +88,10 @@ fn main() {
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from)
         .join("checkpoint-bench");
     fs::create_dir_all(&folder).expect("a folder");
-    let registry = Registry::default();
-    let plan = plan(&registry);
-    let (_, params) = registry.build(&plan.model, 0).expect("a model");
-    let rule = &plan.optimizer.rule;
+    let kinds = Kinds::default();
+    let plan = plan(&kinds);
+    let (_, params) = kinds.models.build(&plan.model, 0).expect("a model");
+    let rule = &plan.optimizer;
     let mut moments: Vec<Moments> =
         params.parameters().iter().map(|param| Moments::new(rule, param.elem_count())).collect();
     moments.iter_mut().flat_map(|moments| &mut moments.first).for_each(|value| *value = 0.1);

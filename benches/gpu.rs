@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::{Device, Result, Tensor};
-use ddprun::config::{self, Vocabulary};
+use ddprun::config;
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
-use ddprun::model::Registry;
+use ddprun::kinds::Kinds;
 use ddprun::ops::{open_gpu, take_gpu_peak, visible_gpus};
 use ddprun::plan::{DataFacts, Facts, GpuFacts, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
@@ -169,18 +169,16 @@ impl Work {
     }
 
     fn plan(&self, batch: usize, changes: &[&str], gpus: Option<Vec<GpuFacts>>) -> Plan {
-        let registry = Registry::default();
-        let models = registry.names().into_iter().map(str::to_owned).collect();
+        let kinds = Kinds::default();
         let optimizer: &[&str] = if self.is_text() { &ADAMW } else { &[] };
         let all = self.settings.iter().chain(optimizer).chain(changes);
         let mut changes: Vec<String> = all.map(|&change| change.into()).collect();
         changes.push(format!("train.batch_size={batch}"));
         changes.push("distributed.devices=1".into());
         let path = Path::new("gpu.toml");
-        let loaded = config::load_text(path, EXPERIMENT, &changes, &Vocabulary { models })
+        let loaded = config::load_text(path, EXPERIMENT, &changes, &kinds.vocabulary())
             .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)));
-        let describe = |model: &_| registry.describe(model);
-        Plan::new(&loaded, &self.facts(gpus), &describe)
+        Plan::new(&loaded, &self.facts(gpus), &kinds)
             .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)))
     }
 
@@ -228,14 +226,13 @@ impl Work {
     /// Trains for `steps` steps after `warm` others.
     fn measure(&self, plan: Plan, device: &Device, (warm, steps): (usize, usize)) -> Result<Found> {
         let plan = Arc::new(plan);
-        let registry = Registry::default();
-        let built = registry.build_on(&plan.model, plan.seed, device);
-        let (model, params) = built.map_err(candle_core::Error::msg)?;
+        let built = Kinds::default().components(&plan, device);
+        let components = built.map_err(candle_core::Error::msg)?;
         let distributed = &plan.distributed;
         let (backend, world) = (distributed.backend, distributed.world_size);
         let group = ddprun::collective::open(backend, Rank(0), world, None, distributed.timeout);
         let group = group.map_err(candle_core::Error::msg)?;
-        let engine = Engine::new(plan.clone(), model, params, group, None);
+        let engine = Engine::new(plan.clone(), components, group, None);
         let mut engine = engine.map_err(candle_core::Error::msg)?;
         let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
         let size = plan.batch.size.count();

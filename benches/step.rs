@@ -8,8 +8,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ddprun::nn::{Builder, ForwardContext, Init, Param, Params};
 use ddprun::ops::{ConvOptions, GradientSink, Window, conv2d, cross_entropy};
-use ddprun::optim::{Moments, Part, Update, sum_of_squares};
-use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision, ScalingRule, UpdateRule};
+use ddprun::optim::{self, AdamW, Moments, Optimizer, Part, Rates, Sgd, Update, sum_of_squares};
+use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::GlobalBatchSize;
 
@@ -84,26 +84,22 @@ fn update(c: &mut Criterion) {
     let bytes = |vectors: u64| Throughput::Bytes(vectors * 4 * N as u64);
     group.throughput(bytes(1));
     group.bench_function("norm", |bencher| bencher.iter(|| sum_of_squares(&gradient)));
-    let sgd = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true };
-    let adam_w = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-    for (name, rule, vectors) in [("sgd with momentum", sgd, 5), ("adamw", adam_w, 7)] {
-        let plan = OptimizerPlan {
-            rule,
-            lr: 1e-3,
-            base_lr: 1e-3,
-            scaling: ScalingRule::None,
-            base_batch_size: GlobalBatchSize::ONE,
-            weight_decay: 5e-4,
-            no_decay_on_1d: false,
-        };
-        let mut moments = Moments::new(&rule, N);
+    let sgd = Sgd { momentum: 0.9, nesterov: true, weight_decay: 5e-4, ..Sgd::default() };
+    let adam_w = AdamW { weight_decay: 5e-4, ..AdamW::default() };
+    let rules: [(_, OptimizerPlan, Box<dyn Optimizer>, u64); 2] = [
+        ("sgd with momentum", optim::plan(&sgd, 1e-3), Box::new(sgd), 5),
+        ("adamw", optim::plan(&adam_w, 1e-3), Box::new(adam_w), 7),
+    ];
+    for (name, plan, rule, vectors) in rules {
+        let mut moments = Moments::new(&plan, N);
         group.throughput(bytes(vectors));
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 let (values, gradient) = (&mut values[..], &gradient[..]);
                 let (moments, count) = (&mut moments, Some(2));
                 let part = Part { values, gradient, moments, dimensions: 2, count };
-                Update::new(&plan, plan.lr, None).apply([part]);
+                let rates = Rates { lr: plan.lr, momentum: None };
+                Update::new(rule.as_ref(), &plan, rates).apply([part]);
             });
         });
     }

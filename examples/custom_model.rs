@@ -11,7 +11,8 @@
 use std::process::ExitCode;
 
 use candle_core::{Result, Tensor};
-use ddprun::model::{Model, Registry};
+use ddprun::kinds::Kinds;
+use ddprun::model::Model;
 use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
 use ddprun::plan::ModelPlan;
 
@@ -51,7 +52,7 @@ impl Model for ResidualMlp {
 }
 
 fn main() -> ExitCode {
-    let mut registry = Registry::default();
-    registry.register("residual_mlp", build);
-    ddprun::cli::run(std::env::args_os(), &registry)
+    let mut kinds = Kinds::default();
+    kinds.models.register("residual_mlp", build);
+    ddprun::cli::run(std::env::args_os(), &kinds)
 }

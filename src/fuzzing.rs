@@ -9,9 +9,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use crate::config::schema::DataKind;
-use crate::config::{Loaded, Vocabulary, load_text, resolved};
+use crate::config::{Loaded, load_text, resolved};
 use crate::data::fuzzed;
-use crate::model::Registry;
+use crate::kinds::Kinds;
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::nn::{Builder, Init};
 use crate::plan::{DataFacts, Facts, Plan, SourcePlan};
@@ -39,9 +39,8 @@ pub const TARGETS: [(&str, Target); 9] = [
 ///
 /// An experiment that was understood is not understood again, or not as the same one, from its `resolved.toml`.
 pub fn config(bytes: &[u8]) {
-    let registry = Registry::default();
-    let models = registry.names().into_iter().map(str::to_owned).collect();
-    let vocabulary = Vocabulary { models };
+    let kinds = Kinds::default();
+    let vocabulary = kinds.vocabulary();
     let text = String::from_utf8_lossy(bytes);
     let loaded = match load_text(Path::new("fuzzed.toml"), &text, &[], &vocabulary) {
         Ok(loaded) => loaded,
@@ -53,7 +52,7 @@ pub fn config(bytes: &[u8]) {
         assert!(again.as_ref() == Ok(&loaded.experiment), "{again:?} is not what it was:\n{text}");
     }
     let Some(facts) = facts(&loaded) else { return };
-    match Plan::new(&loaded, &facts, &|model| registry.describe(model)) {
+    match Plan::new(&loaded, &facts, &kinds) {
         Ok(plan) => drop(plan.pin(loaded.experiment)),
         Err(problems) => assert!(!problems.page(false, 100).is_empty()),
     }

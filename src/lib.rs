@@ -28,6 +28,7 @@ pub mod optim;
 pub mod engine;
 pub mod checkpoint;
 pub mod record;
+pub mod kinds;
 pub mod worker;
 pub mod report;
 pub mod sweep;

@@ -1,7 +1,7 @@
-//! The `ddprun` command: the library's command line with the models that come with it.
+//! The `ddprun` command: the library's command line with the kinds that come with it.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ddprun::cli::run(std::env::args_os(), &ddprun::model::Registry::default())
+    ddprun::cli::run(std::env::args_os(), &ddprun::kinds::Kinds::default())
 }

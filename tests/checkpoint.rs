@@ -178,7 +178,13 @@ fn a_checkpoint_of_format_1_is_read_bit_for_bit_and_its_damage_is_found() {
     assert_eq!((restored.state.step, restored.state.metrics["val/loss"]), (3, 0.1 + 0.2));
     let state = Some((restored.state, restored.moments));
     let collective = group(&plan).remove(0);
-    let engine = Engine::new(Arc::new(plan.clone()), model, params, collective, state).unwrap();
+    let engine = Engine::new(
+        Arc::new(plan.clone()),
+        support::components(&plan, (model, params)),
+        collective,
+        state,
+    )
+    .unwrap();
     assert_eq!(fingerprint(&engine), FINGERPRINT_1);
 
     let copy = tempfile::tempdir().unwrap();
@@ -252,7 +258,7 @@ fn a_checkpoint_of_another_experiment_is_refused_by_what_differs() {
     assert!(error.to_string().contains("does not fit this experiment: `"), "{error}");
     assert!(error.to_string().contains(" instead of ["), "{error}");
     let mut other = lab.plan.clone();
-    other.optimizer.rule = ddprun::plan::UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    other.optimizer = ddprun::optim::plan(&ddprun::optim::AdamW::default(), 0.05);
     let error = checkpoint::restore_newest(lab.folder.path(), &other, &lab.params).unwrap_err();
     assert!(error.to_string().contains("it has no `exp_avg"), "{error}");
 }
@@ -317,7 +323,13 @@ fn a_checkpoint_holds_the_state_of_its_step_however_far_training_has_gone_on() {
     alone.distributed.backend = ddprun::plan::BackendPlan::Solo;
     alone.distributed.world_size = ddprun::units::WorldSize::ONE;
     let collective = group(&alone).remove(0);
-    let engine = Engine::new(Arc::new(alone), model, params, collective, Some(state)).unwrap();
+    let engine = Engine::new(
+        Arc::new(alone.clone()),
+        support::components(&alone, (model, params)),
+        collective,
+        Some(state),
+    )
+    .unwrap();
     let then = undisturbed[0].clone().unwrap();
     assert_eq!((fingerprint(&engine), engine.state().clone()), then);
 }

@@ -20,10 +20,10 @@ use ddprun::engine::buckets::Layout;
 use ddprun::engine::{Engine, Error, Split, StopRequest, TrainState};
 use ddprun::model::Registry;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
-use ddprun::optim::Moments;
+use ddprun::optim::{self, AdamW, Moments};
 use ddprun::plan::{
     EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, OnNonFinite, Plan, Precision, ScalerPlan,
-    ScheduleRule, UpdateRule, WindowPlan,
+    ScheduleRule, WindowPlan,
 };
 use ddprun::units::{AccumulationSteps, BatchSize, Bytes, Rank};
 use sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
@@ -197,8 +197,8 @@ fn transformers_of_text_train_in_bf16_as_in_fp32_with_the_same_bits_at_any_world
         let plan = |world, precision| {
             let mut plan = Plan { precision, ..in_world(world) };
             plan.schedule.rule = ScheduleRule::Constant;
-            plan.optimizer.rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8 };
-            plan.optimizer.lr = 0.02;
+            let adamw = AdamW { betas: [0.9, 0.99], weight_decay: 1e-3, ..AdamW::default() };
+            plan.optimizer = optim::plan(&adamw, 0.02);
             // Frozen heads can only say much with weights as large as those of a trained model.
             plan.model.llama.init_std = 0.3;
             plan
@@ -318,8 +318,13 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
     let (model, params) = Registry::default().build(&plan.model, 1).unwrap();
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
     let restored = Some((restored.state, restored.moments));
-    let mut engine =
-        Engine::new(Arc::new(plan.clone()), model, params, collective(), restored).unwrap();
+    let mut engine = Engine::new(
+        Arc::new(plan.clone()),
+        support::components(&plan, (model, params)),
+        collective(),
+        restored,
+    )
+    .unwrap();
     assert_eq!(losses, [val_loss(&mut engine, &plan, Rank(0)); 2]);
     let opened = checkpoint::newest(folder.path()).unwrap();
     let exported = folder.path().join("exported.safetensors");
@@ -328,8 +333,13 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
     let plan = Plan { ema: None, ..plan.clone() };
     let (model, params) = Registry::default().build(&plan.model, 1).unwrap();
     load_state_dict(&params, &exported, Strict::All).unwrap();
-    let mut engine =
-        Engine::new(Arc::new(plan.clone()), model, params, collective(), None).unwrap();
+    let mut engine = Engine::new(
+        Arc::new(plan.clone()),
+        support::components(&plan, (model, params)),
+        collective(),
+        None,
+    )
+    .unwrap();
     assert_eq!(losses, [val_loss(&mut engine, &plan, Rank(0)); 2]);
 }
 
@@ -446,8 +456,13 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
         let (model, params) = Registry::default().build(&plan.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
         let state = Some((restored.state, restored.moments));
-        let mut engine =
-            Engine::new(Arc::new(plan.clone()), model, params, collective, state).unwrap();
+        let mut engine = Engine::new(
+            Arc::new(plan.clone()),
+            support::components(&plan, (model, params)),
+            collective,
+            state,
+        )
+        .unwrap();
         assert_eq!(engine.state().step, 4);
         for _ in 4..8 {
             step(&mut engine, &plan, rank).unwrap();
@@ -476,7 +491,12 @@ fn start_otherwise(change: impl Fn(&mut TrainState, &mut Vec<Moments>) + Sync) -
         }
         let (model, params) = Registry::default().build(&plan.model, plan.seed).unwrap();
         let restored = Some((state, moments));
-        match Engine::new(Arc::new(plan.clone()), model, params, collective, restored) {
+        match Engine::new(
+            Arc::new(plan.clone()),
+            support::components(&plan, (model, params)),
+            collective,
+            restored,
+        ) {
             Ok(engine) => format!("starts after step {}", engine.state().step),
             Err(error) => error.to_string(),
         }
@@ -577,7 +597,12 @@ fn ranks_with_different_models_are_refused_with_the_first_difference() {
             mine.model.hidden = vec![32, 17];
         }
         let (model, params) = Registry::default().build(&mine.model, 0).unwrap();
-        match Engine::new(Arc::new(mine), model, params, collective, None) {
+        match Engine::new(
+            Arc::new(mine.clone()),
+            support::components(&mine, (model, params)),
+            collective,
+            None,
+        ) {
             Ok(_) => panic!("different models trained together"),
             Err(error) => error.to_string(),
         }

@@ -17,9 +17,10 @@ use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
+use ddprun::optim::Adam;
 use ddprun::plan::{
     Calendar, DataPlan, ModelPlan, OnBadSample, Precision, Sampler, SequencePlan, SourcePlan,
-    SplitRule, UpdateRule,
+    SplitRule,
 };
 use ddprun::rng::{Key, Purpose};
 use golden::{Collected, check_sum, fill, filled, model_plan, near, near_summary, number};
@@ -121,7 +122,7 @@ fn timebridge_equals_pytorch() {
 #[test]
 fn twenty_steps_of_timebridge_equal_pytorch() {
     let (model, params) = filled(&tiny());
-    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let adam = Adam::default();
     let mut steps = Steps::new(&params, adam, 1e-3, (0.0, f64::INFINITY));
     let golden = timebridge();
     let losses = golden["tiny"]["adam_lr1e-3_losses_20_steps"].as_array().unwrap();
@@ -227,7 +228,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         ..SequencePlan::default()
     };
     let (model, params) = filled(&plan("timebridge", (720, 96, 7), sizes));
-    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let adam = Adam::default();
     let mut steps = Steps::new(&params, adam, 2e-4, (0.0, f64::INFINITY));
     for (step, expected) in golden["losses_20_steps_f32"].as_array().unwrap().iter().enumerate() {
         let samples = (0..64).map(|i| (((step * 64 + i) * 37) % 7825) as u32).collect();

@@ -17,7 +17,8 @@ use ddprun::model::{Model, Registry};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
-use ddprun::plan::{ModelPlan, Precision, SequencePlan, UpdateRule};
+use ddprun::optim::AdamW;
+use ddprun::plan::{ModelPlan, Precision, SequencePlan};
 use ddprun::rng::{Key, Purpose};
 use golden::{Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number};
 use serde_json::Value;
@@ -80,7 +81,7 @@ fn gpt_equals_nanogpt() {
 fn twenty_steps_of_gpt_equal_nanogpt() {
     let golden = golden();
     let (model, params) = filled(&plan(TINY, true));
-    let adamw = UpdateRule::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8 };
+    let adamw = AdamW { betas: [0.9, 0.99], ..AdamW::default() };
     let mut steps = Steps::new(&params, adamw, 1e-3, (0.1, 1.0));
     let losses = golden["tiny"]["adamw_losses_20"].as_array().unwrap();
     let norms = golden["tiny"]["grad_norm_before_clip"].as_array().unwrap();

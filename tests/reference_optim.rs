@@ -10,9 +10,12 @@ mod kernel;
 #[path = "../crates/candle-train/tests/kernels/numbers.rs"]
 mod numbers;
 
-use ddprun::optim::{Moments, Part, Plateau, Schedule, Update, clip_coefficient};
-use ddprun::plan::{Mode, OptimizerPlan, ScalingRule, SchedulePlan, ScheduleRule, UpdateRule};
-use ddprun::units::GlobalBatchSize;
+use ddprun::config::kind::Kind;
+use ddprun::optim::{
+    self, Adam, AdamW, Lion, Moments, Optimizer, Part, Plateau, Rates, RmsProp, Schedule, Sgd,
+    Update, clip_coefficient,
+};
+use ddprun::plan::{Mode, OptimizerPlan, SchedulePlan, ScheduleRule};
 use numbers::{agree, values};
 use serde_json::Value;
 use test_support::skipped;
@@ -25,28 +28,34 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
-fn plan(rule: UpdateRule, lr: f64, weight_decay: f64) -> OptimizerPlan {
-    OptimizerPlan {
-        rule,
-        lr,
-        base_lr: lr,
-        scaling: ScalingRule::None,
-        base_batch_size: GlobalBatchSize::ONE,
-        weight_decay,
-        no_decay_on_1d: false,
+/// A rule and its plan.
+struct Case {
+    rule: Box<dyn Optimizer>,
+    plan: OptimizerPlan,
+}
+
+impl Case {
+    fn new<K: Kind + Optimizer>(rule: K, lr: f64) -> Self {
+        let plan = optim::plan(&rule, lr);
+        Self { rule: Box::new(rule), plan }
+    }
+
+    fn update(&self) -> Update<'_> {
+        let rates = Rates { lr: self.plan.lr, momentum: None };
+        Update::new(self.rule.as_ref(), &self.plan, rates)
     }
 }
 
-/// Five updates of a 6-vector under `plan` give the recorded parameters, to the rounding of f32.
+/// Five updates of a 6-vector under `rule` give the recorded parameters, to the rounding of f32.
 #[track_caller]
-fn check_rule(name: &str, plan: &OptimizerPlan) {
+fn check_rule<K: Kind + Optimizer>(name: &str, rule: K, lr: f64) {
+    let case = Case::new(rule, lr);
     let golden = golden();
     let mut values: Vec<f32> = numbers(&golden["param0"]).iter().map(|&v| v as f32).collect();
-    let mut moments = Moments::new(&plan.rule, values.len());
+    let mut moments = Moments::new(&case.plan, values.len());
     for step in 0..5 {
         let gradient: Vec<f32> =
             numbers(&golden["grads"][step]).iter().map(|&v| v as f32).collect();
-        let update = Update::new(plan, plan.lr, None);
         let part = Part {
             values: &mut values,
             gradient: &gradient,
@@ -54,7 +63,7 @@ fn check_rule(name: &str, plan: &OptimizerPlan) {
             dimensions: 1,
             count: Some(step as u64 + 1),
         };
-        update.apply([part]);
+        case.update().apply([part]);
         for (value, expected) in values.iter().zip(numbers(&golden[name][step])) {
             let error = (f64::from(*value) - expected).abs();
             assert!(error < 3e-7, "{name}, step {step}: {value} instead of {expected}");
@@ -62,53 +71,61 @@ fn check_rule(name: &str, plan: &OptimizerPlan) {
     }
 }
 
-fn sgd(momentum: f64, dampening: f64, nesterov: bool) -> UpdateRule {
-    UpdateRule::Sgd { momentum, dampening, nesterov }
+fn sgd(momentum: f64, dampening: f64, nesterov: bool) -> Sgd {
+    Sgd { momentum, dampening, nesterov, ..Sgd::default() }
 }
 
 #[test]
 fn sgd_moves_as_pytorchs() {
-    check_rule("sgd_lr.1", &plan(sgd(0.0, 0.0, false), 0.1, 0.0));
-    check_rule("sgd_lr.1_m.9", &plan(sgd(0.9, 0.0, false), 0.1, 0.0));
-    check_rule("sgd_lr.1_m.9_damp.5", &plan(sgd(0.9, 0.5, false), 0.1, 0.0));
-    check_rule("sgd_lr.1_m.9_wd.01_nesterov", &plan(sgd(0.9, 0.0, true), 0.1, 0.01));
+    check_rule("sgd_lr.1", sgd(0.0, 0.0, false), 0.1);
+    check_rule("sgd_lr.1_m.9", sgd(0.9, 0.0, false), 0.1);
+    check_rule("sgd_lr.1_m.9_damp.5", sgd(0.9, 0.5, false), 0.1);
+    let nesterov = Sgd { weight_decay: 0.01, ..sgd(0.9, 0.0, true) };
+    check_rule("sgd_lr.1_m.9_wd.01_nesterov", nesterov, 0.1);
 }
 
 #[test]
 fn adam_and_adamw_move_as_pytorchs() {
-    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-    let adam_w = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-    check_rule("adam_lr.01", &plan(adam, 0.01, 0.0));
-    check_rule("adam_lr.01_wd.1_L2", &plan(adam, 0.01, 0.1));
-    check_rule("adamw_lr.01_wd.1", &plan(adam_w, 0.01, 0.1));
-    let other = UpdateRule::AdamW { beta1: 0.95, beta2: 0.999, eps: 1e-8 };
-    check_rule("adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4", &plan(other, 1e-4, 1e-6));
+    check_rule("adam_lr.01", Adam::default(), 0.01);
+    check_rule("adam_lr.01_wd.1_L2", Adam { weight_decay: 0.1, ..Adam::default() }, 0.01);
+    check_rule("adamw_lr.01_wd.1", AdamW { weight_decay: 0.1, ..AdamW::default() }, 0.01);
+    let other = AdamW { betas: [0.95, 0.999], weight_decay: 1e-6, ..AdamW::default() };
+    check_rule("adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4", other, 1e-4);
+}
+
+#[test]
+fn rmsprop_moves_as_pytorchs() {
+    let rule = RmsProp { alpha: 0.9, weight_decay: 0.01, ..RmsProp::default() };
+    check_rule("rmsprop_lr.01", RmsProp::default(), 0.01);
+    check_rule("rmsprop_lr.01_a.9_m.9_wd.01", RmsProp { momentum: 0.9, ..rule }, 0.01);
+}
+
+#[test]
+fn lion_moves_as_its_paper_says() {
+    check_rule("lion_lr.01", Lion::default(), 0.01);
+    let other = Lion { betas: [0.95, 0.98], weight_decay: 0.1 };
+    check_rule("lion_lr.01_b.95_.98_wd.1", other, 0.01);
 }
 
 /// The formulas of PyTorch's documentation in f64, for one element: its value after each step. In steps without a
 /// gradient it does not take part.
-fn in_f64(plan: &OptimizerPlan, start: f64, gradients: &[Option<f64>]) -> Vec<f64> {
-    let (mut value, mut m, mut v, mut t) = (start, 0.0, 0.0, 0);
+fn in_f64(formula: &Formula, lr: f64, start: f64, gradients: &[Option<f64>]) -> Vec<f64> {
+    let (mut value, mut m, mut v, mut t) = (start, 0.0f64, 0.0f64, 0);
     let mut step = |g: f64| {
         t += 1;
-        match plan.rule {
-            UpdateRule::Sgd { momentum, dampening, nesterov } => {
-                let g = g + plan.weight_decay * value;
+        match *formula {
+            Formula::Sgd(Sgd { momentum, dampening, nesterov, weight_decay }) => {
+                let g = g + weight_decay * value;
                 m = if t == 1 { g } else { momentum * m + (1.0 - dampening) * g };
-                value -= plan.lr * if nesterov { g + momentum * m } else { m };
+                value -= lr * if nesterov { g + momentum * m } else { m };
             }
-            UpdateRule::Adam { beta1, beta2, eps } | UpdateRule::AdamW { beta1, beta2, eps } => {
-                let penalty = if let UpdateRule::Adam { .. } = plan.rule {
-                    plan.weight_decay
-                } else {
-                    value *= 1.0 - plan.lr * plan.weight_decay;
-                    0.0
-                };
+            Formula::Adam { betas: [beta1, beta2], penalty, decay } => {
+                value *= 1.0 - lr * decay;
                 let g = g + penalty * value;
                 m = beta1 * m + (1.0 - beta1) * g;
                 v = beta2 * v + (1.0 - beta2) * g * g;
                 let (m, v) = (m / (1.0 - beta1.powi(t)), v / (1.0 - beta2.powi(t)));
-                value -= plan.lr * m / (v.sqrt() + eps);
+                value -= lr * m / (v.sqrt() + 1e-8);
             }
         }
         value
@@ -121,16 +138,24 @@ fn in_f64(plan: &OptimizerPlan, start: f64, gradients: &[Option<f64>]) -> Vec<f6
     after.collect()
 }
 
+/// A rule as PyTorch's documentation writes it.
+#[derive(Debug)]
+enum Formula {
+    Sgd(Sgd),
+    Adam { betas: [f64; 2], penalty: f64, decay: f64 },
+}
+
 /// A hundred updates of a parameter that is first used in step `first`, and now and then not used later, are those of
 /// `in_f64`.
 #[track_caller]
-fn check_late(plan: &OptimizerPlan, first: usize) {
+fn check_late<K: Kind + Optimizer>(rule: K, formula: &Formula, first: usize) {
+    let case = Case::new(rule, 0.01);
     const N: usize = 40;
     const STEPS: usize = 100;
     let wave = |i: usize, step: usize| 1.0 + ((i * 7 + step * 13) as f32 * 0.37).sin();
     let used = |step: usize| step >= first && step % 17 != 16;
     let start: Vec<f32> = (0..N).map(|i| wave(i, 1000)).collect();
-    let (mut values, mut moments, mut count) = (start.clone(), Moments::new(&plan.rule, N), 0);
+    let (mut values, mut moments, mut count) = (start.clone(), Moments::new(&case.plan, N), 0);
     for step in 0..STEPS {
         let gradient: Vec<f32> = (0..N).map(|i| wave(i, step)).collect();
         count += u64::from(used(step));
@@ -141,14 +166,14 @@ fn check_late(plan: &OptimizerPlan, first: usize) {
             dimensions: 2,
             count: used(step).then_some(count),
         };
-        Update::new(plan, plan.lr, None).apply([part]);
+        case.update().apply([part]);
     }
     for (i, (value, start)) in values.iter().zip(start).enumerate() {
         let gradient = |step| used(step).then(|| f64::from(wave(i, step)));
         let gradients: Vec<_> = (0..STEPS).map(gradient).collect();
-        let expected = in_f64(plan, start.into(), &gradients)[STEPS - 1];
+        let expected = in_f64(formula, 0.01, start.into(), &gradients)[STEPS - 1];
         let error = (f64::from(*value) - expected).abs();
-        assert!(error < 4e-6, "{:?} from step {first}: {value}, not {expected}", plan.rule);
+        assert!(error < 4e-6, "{formula:?} from step {first}: {value}, not {expected}");
     }
 }
 
@@ -156,21 +181,23 @@ fn check_late(plan: &OptimizerPlan, first: usize) {
 fn updates_are_those_of_f64_for_every_beta_and_from_the_first_use_on() {
     for first in [0, 30] {
         for betas in [[0.9, 0.999], [0.95, 0.9999], [0.9, 0.99999], [0.4, 0.9], [0.0, 0.5]] {
-            let ([beta1, beta2], eps) = (betas, 1e-8);
-            check_late(&plan(UpdateRule::Adam { beta1, beta2, eps }, 0.01, 0.01), first);
-            check_late(&plan(UpdateRule::AdamW { beta1, beta2, eps }, 0.01, 0.1), first);
+            let formula = Formula::Adam { betas, penalty: 0.01, decay: 0.0 };
+            check_late(Adam { betas, weight_decay: 0.01, ..Adam::default() }, &formula, first);
+            let formula = Formula::Adam { betas, penalty: 0.0, decay: 0.1 };
+            check_late(AdamW { betas, weight_decay: 0.1, ..AdamW::default() }, &formula, first);
         }
-        check_late(&plan(sgd(0.9, 0.7, false), 0.01, 0.01), first);
-        check_late(&plan(sgd(0.9, 0.0, true), 0.01, 0.01), first);
-        check_late(&plan(sgd(0.0, 0.0, false), 0.01, 0.01), first);
+        for rule in [sgd(0.9, 0.7, false), sgd(0.9, 0.0, true), sgd(0.0, 0.0, false)] {
+            let rule = Sgd { weight_decay: 0.01, ..rule };
+            check_late(rule.clone(), &Formula::Sgd(rule), first);
+        }
     }
 }
 
 #[test]
 fn an_average_follows_the_weights_as_exactly_as_f32_can() {
-    let plan = plan(sgd(0.0, 0.0, false), 0.01, 0.0);
+    let case = Case::new(sgd(0.0, 0.0, false), 0.01);
     for decay in [0.0, 0.4, 0.999, 0.99999, 1.0] {
-        let (mut values, mut moments) = (vec![1f32], Moments::new(&plan.rule, 1).averaged(1));
+        let (mut values, mut moments) = (vec![1f32], Moments::new(&case.plan, 1).averaged(1));
         let mut expected = 0.0;
         for step in 0..2000 {
             let gradient = [(step as f32).sin()];
@@ -178,7 +205,7 @@ fn an_average_follows_the_weights_as_exactly_as_f32_can() {
             let count = (step < 1500).then_some(step + 1);
             let (values, moments) = (&mut values, &mut moments);
             let part = Part { values, gradient: &gradient, moments, dimensions: 1, count };
-            Update::new(&plan, plan.lr, None).averaging(decay).apply([part]);
+            case.update().averaging(decay).apply([part]);
             expected = decay * expected + (1.0 - decay) * f64::from(values[0]);
         }
         let error = (f64::from(moments.average[0]) - expected).abs();

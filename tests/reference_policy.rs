@@ -14,8 +14,8 @@ use candle_core::{Device, Tensor};
 use ddprun::model::{DiffusionPolicy, Registry};
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
-use ddprun::optim::ema_decay;
-use ddprun::plan::{EmaPlan, ModelPlan, NoiseScheduler, PolicyPlan, Precision, UpdateRule};
+use ddprun::optim::{AdamW, ema_decay};
+use ddprun::plan::{EmaPlan, ModelPlan, NoiseScheduler, PolicyPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use golden::{
     Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
@@ -121,7 +121,7 @@ fn noise_loss_and_every_gradient_equal_the_original() {
 fn twenty_steps_equal_the_original() {
     let golden = &golden()["small"];
     let (policy, params) = small(|_| ());
-    let adamw = UpdateRule::AdamW { beta1: 0.95, beta2: 0.999, eps: 1e-8 };
+    let adamw = AdamW { betas: [0.95, 0.999], ..AdamW::default() };
     let mut steps = Steps::new(&params, adamw, 1e-4, (1e-6, f64::INFINITY));
     steps.keep = |count| {
         let plan = EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false };

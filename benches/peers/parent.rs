@@ -11,7 +11,7 @@ use crate::work::Work;
 
 /// Runs `task` on `ranks` ranks; rank 0 prints its line to our standard output.
 pub(crate) fn train(work: &'static Work, ranks: u32, threads: u32, task: Task) -> ExitCode {
-    let plan = work.plan(ranks, threads, &transformers::registry());
+    let plan = work.plan(ranks, threads, &transformers::kinds());
     let folder = std::env::temp_dir().join(format!("ddprun-peers-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
     let (id, checkpoints) = ("peers".to_owned(), folder.clone());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use candle_core::Device;
 use ddprun::collective::{self, Collective};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
@@ -66,9 +67,9 @@ struct Trainer {
 
 impl Trainer {
     fn new(work: &'static Work, plan: Arc<Plan>, rank: Rank, group: Arc<dyn Collective>) -> Self {
-        let (model, params) =
-            transformers::registry().build(&plan.model, plan.seed).expect("a model");
-        let engine = Engine::new(plan.clone(), model, params, group.clone(), None);
+        let kinds = transformers::kinds();
+        let components = kinds.components(&plan, &Device::Cpu).expect("a model");
+        let engine = Engine::new(plan.clone(), components, group.clone(), None);
         let world = plan.distributed.world_size;
         let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
         let (engine, batches) = (engine.expect("an engine"), vec![]);

@@ -1,17 +1,18 @@
 //! The transformers of `models.py`, as a user registers a model of their own.
 
 use candle_core::{D, Result, Tensor};
-use ddprun::model::{Model, Registry};
+use ddprun::kinds::Kinds;
+use ddprun::model::Model;
 use ddprun::nn::{Builder, Embedding, ForwardContext, LayerNorm, Linear};
 use ddprun::ops::{self, Attention, Deviation, InstanceNorm, LinearActivation};
 use ddprun::plan::ModelPlan;
 
 /// The models that come with ddprun, and these.
-pub(crate) fn registry() -> Registry {
-    let mut registry = Registry::default();
-    registry.register("bench_gpt", gpt);
-    registry.register("bench_itransformer", itransformer);
-    registry
+pub(crate) fn kinds() -> Kinds {
+    let mut kinds = Kinds::default();
+    kinds.models.register("bench_gpt", gpt);
+    kinds.models.register("bench_itransformer", itransformer);
+    kinds
 }
 
 /// A number of `model.options`.

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use candle_core::{Device, Result, Tensor};
-use ddprun::config::{self, Vocabulary};
+use ddprun::config;
 use ddprun::data::Batch;
-use ddprun::model::Registry;
+use ddprun::kinds::Kinds;
 use ddprun::plan::{DataFacts, Facts, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
 
@@ -112,16 +112,14 @@ impl Work {
     }
 
     /// The plan for `ranks` ranks of `threads` threads, decided as the command line decides it.
-    pub(crate) fn plan(&self, ranks: u32, threads: u32, registry: &Registry) -> Plan {
-        let models = registry.names().into_iter().map(str::to_owned).collect();
+    pub(crate) fn plan(&self, ranks: u32, threads: u32, kinds: &Kinds) -> Plan {
         let mut changes: Vec<String> = self.settings.iter().map(|&change| change.into()).collect();
         changes.push(format!("distributed.devices={ranks}"));
         changes.push(format!("distributed.threads_per_rank={threads}"));
         let (path, text) = (Path::new("benches/peers/work.toml"), include_str!("work.toml"));
-        let loaded = config::load_text(path, text, &changes, &Vocabulary { models })
+        let loaded = config::load_text(path, text, &changes, &kinds.vocabulary())
             .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)));
-        let describe = |model: &_| registry.describe(model);
-        Plan::new(&loaded, &self.facts(ranks), &describe)
+        Plan::new(&loaded, &self.facts(ranks), kinds)
             .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)))
     }
 

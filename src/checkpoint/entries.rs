@@ -6,7 +6,7 @@ use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
 
 use crate::nn::{Counter, Params, change_values};
 use crate::optim::Moments;
-use crate::plan::UpdateRule;
+use crate::plan::OptimizerPlan;
 
 /// A tensor of a safetensors file with its values, or the place for them.
 pub(crate) struct Entry<V> {
@@ -113,31 +113,31 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'
 /// `ema.layer1.0.conv1.weight`, and buffers.
 pub(crate) fn of_moments<'a>(
     params: &Params,
-    rule: &UpdateRule,
+    plan: &OptimizerPlan,
     moments: &'a [Moments],
 ) -> Vec<Entry<&'a [f32]>> {
     let all = moments.iter().map(|moments| {
         [moments.first.as_slice(), moments.second.as_slice(), moments.average.as_slice()]
     });
-    named(params, rule, all, |values| values.is_empty())
+    named(params, plan, all, |values| values.is_empty())
 }
 
 /// As [`of_moments`], to be filled.
 pub(crate) fn of_moments_mut<'a>(
     params: &Params,
-    rule: &UpdateRule,
+    plan: &OptimizerPlan,
     moments: &'a mut [Moments],
 ) -> Vec<Entry<&'a mut [f32]>> {
     let all = moments.iter_mut().map(|Moments { first, second, average }| {
         [first.as_mut_slice(), second.as_mut_slice(), average.as_mut_slice()]
     });
-    named(params, rule, all, |values| values.is_empty())
+    named(params, plan, all, |values| values.is_empty())
 }
 
 /// Names the moments and the average of each parameter; what there is not is left out.
 fn named<V>(
     params: &Params,
-    rule: &UpdateRule,
+    plan: &OptimizerPlan,
     all: impl Iterator<Item = [V; 3]>,
     is_empty: impl Fn(&V) -> bool,
 ) -> Vec<Entry<V>> {
@@ -145,7 +145,7 @@ fn named<V>(
     let parameters = params.parameters().iter().map(|param| (param.name(), param.shape()));
     let buffers = params.moving_buffers().map(|buffer| (buffer.name(), buffer.shape()));
     for ((of, shape), state) in parameters.chain(buffers).zip(all) {
-        for (kind, values) in Moments::names(rule).into_iter().zip(state) {
+        for (kind, values) in Moments::names(plan).into_iter().zip(state) {
             if !is_empty(&values) {
                 let (name, shape) = (format!("{kind}.{of}"), shape.to_vec());
                 entries.push(Entry { name, dtype: Dtype::F32, shape, values });

@@ -241,12 +241,15 @@ pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
 /// A file is damaged; a tensor is missing, left over or of another shape: the checkpoint is another
 /// experiment's. The parameters then have no meaning.
 pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Moments>, Error> {
-    let rule = &plan.optimizer.rule;
     let tensors = entries::of_model(params)
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
-    let mut moments = Moments::of_all(rule, plan.ema.as_ref(), params);
-    read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, rule, &mut moments))?;
+    let mut moments = Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params);
+    read_tensors(
+        opened,
+        OPTIMIZER,
+        entries::of_moments_mut(params, &plan.optimizer, &mut moments),
+    )?;
     Ok(moments)
 }
 

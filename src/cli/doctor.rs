@@ -9,17 +9,17 @@ use crate::cli::prepare::{ALONE, Prepared, decide, generate, prepare, refused, v
 use crate::cli::{Refusal, to_stdout};
 use crate::config::{self, Loaded};
 use crate::files;
+use crate::kinds::Kinds;
 use crate::launch::{self, Console, Program, Start};
-use crate::model::Registry;
 use crate::plan::{Cadence, Plan, RunFolders, Sampler};
 use crate::units::WorldSize;
 use crate::worker::exit;
 
 /// Trains at each world size and compares what is left. Exit 9 names the first parameter that differs.
-pub(crate) fn doctor(args: &DoctorArgs, registry: &Registry) -> Result<u8, Refusal> {
-    let prepared = at_most(args, registry)?;
+pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let prepared = at_most(args, kinds)?;
     generate(&prepared)?;
-    let plans = plans(args, &prepared, registry)?;
+    let plans = plans(args, &prepared, kinds)?;
     let mut room = Room::make(&prepared.plan)?;
     let shards = prepared.plan.batch.shards;
     let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
@@ -43,7 +43,7 @@ pub(crate) fn doctor(args: &DoctorArgs, registry: &Registry) -> Result<u8, Refus
 }
 
 /// The experiment at the largest of the world sizes, so that its shards admit the others.
-fn at_most(args: &DoctorArgs, registry: &Registry) -> Result<Prepared, Refusal> {
+fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
     if args.run.launch.nnodes > 1 {
         let page = "error: `ddprun doctor` compares ranks of one machine\n  do: omit `--nnodes`; several \
             machines give the bits of one with as many ranks";
@@ -53,7 +53,7 @@ fn at_most(args: &DoctorArgs, registry: &Registry) -> Result<Prepared, Refusal> 
     let largest = args.world_sizes.iter().max().copied().unwrap_or(1);
     let mut changes = args.run.all_changes();
     changes.push(format!("distributed.devices={largest}"));
-    let prepared = prepare(&path, &changes, ALONE, registry)?;
+    let prepared = prepare(&path, &changes, ALONE, kinds)?;
     if prepared.plan.data.sampler != Sampler::Shards {
         let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is another \
             experiment\n  do: use `data.sampler = \"shards\"`";
@@ -63,30 +63,21 @@ fn at_most(args: &DoctorArgs, registry: &Registry) -> Result<Prepared, Refusal> 
 }
 
 /// A plan for each world size: the first steps of the run, without anything that only a whole run has.
-fn plans(
-    args: &DoctorArgs,
-    prepared: &Prepared,
-    registry: &Registry,
-) -> Result<Vec<Plan>, Refusal> {
+fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Plan>, Refusal> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
     let text =
         config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     let mut plans = Vec::new();
     for world in &args.world_sizes {
         let change = format!("distributed.devices={world}");
-        let loaded = load(&prepared.loaded, &text, change, registry)?;
-        plans.push(shortened(decide(loaded, ALONE, registry)?.plan, args.steps));
+        let loaded = load(&prepared.loaded, &text, change, kinds)?;
+        plans.push(shortened(decide(loaded, ALONE, kinds)?.plan, args.steps));
     }
     Ok(plans)
 }
 
-fn load(
-    original: &Loaded,
-    text: &str,
-    change: String,
-    registry: &Registry,
-) -> Result<Loaded, Refusal> {
-    config::load_text(&original.path, text, &[change], &vocabulary(registry)).map_err(refused)
+fn load(original: &Loaded, text: &str, change: String, kinds: &Kinds) -> Result<Loaded, Refusal> {
+    config::load_text(&original.path, text, &[change], &vocabulary(kinds)).map_err(refused)
 }
 
 /// The first `steps` of a plan, with a checkpoint after them.

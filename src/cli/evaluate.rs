@@ -12,7 +12,7 @@ use crate::cli::kept::{Description, enter_best_run};
 use crate::cli::prepare::{ALONE, generate, prepare};
 use crate::cli::{Refusal, to_stdout};
 use crate::event::Event;
-use crate::model::Registry;
+use crate::kinds::Kinds;
 use crate::record::text::metric;
 use crate::record::{Context, line, say};
 use crate::worker::{self, exit};
@@ -26,15 +26,15 @@ pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<O
 }
 
 /// Evaluates in this process alone; prints one metric a line, or JSON.
-pub(crate) fn evaluate(args: &EvalArgs, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(weights) = &args.weights {
-        let metrics = of_weights(weights, args, registry)?;
+        let metrics = of_weights(weights, args, kinds)?;
         let head = format!("{}\n", weights.display());
         return print(args, &metrics, &head, &json!({ "weights": weights, "metrics": metrics }));
     }
     let description = enter_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description, args.latest)?;
-    let measured = worker::evaluate(&description.plan, Some(&opened), registry);
+    let measured = worker::evaluate(&description.plan, Some(&opened), kinds);
     let metrics = told(measured.map_err(failed)?);
     let step = opened.state.step;
     print(args, &metrics, &format!("step {step}\n"), &json!({ "step": step, "metrics": metrics }))
@@ -44,16 +44,16 @@ type Metrics = BTreeMap<String, f64>;
 
 /// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left behind but data that
 /// the experiment wants generated.
-fn of_weights(weights: &Path, args: &EvalArgs, registry: &Registry) -> Result<Metrics, Refusal> {
+fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Metrics, Refusal> {
     let experiment = Path::new(args.run.as_deref().unwrap_or_default());
     let weights = toml::Value::from(weights.to_string_lossy().into_owned());
     let ours = [format!("model.pretrained={weights}"), "model.strict=true".to_owned()];
     let changes: Vec<String> = args.changes.iter().cloned().chain(ours).collect();
-    let mut prepared = prepare(experiment, &changes, ALONE, registry)?;
+    let mut prepared = prepare(experiment, &changes, ALONE, kinds)?;
     generate(&prepared)?;
     // Averages are made in training.
     prepared.plan.ema = None;
-    worker::evaluate(&prepared.plan, None, registry).map(told).map_err(failed)
+    worker::evaluate(&prepared.plan, None, kinds).map(told).map_err(failed)
 }
 
 /// The metrics, after it was said what could not be read.

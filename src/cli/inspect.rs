@@ -8,19 +8,19 @@ use crate::cli::named::find_sweep;
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::{Refusal, sweep, to_stdout};
 use crate::engine::{self, Needs};
+use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::model::Registry;
 use crate::plan::{self, Costs, Memory};
 use crate::report;
 use crate::units::Bytes;
 use crate::worker::exit;
 
 /// `ddprun plan x.toml`
-pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.run.experiment.clone().unwrap_or_default();
     let origin = (&Role::Parent, args.run.launch.nnodes);
-    let prepared = prepare(&path, &args.run.all_changes(), origin, registry)?;
-    let rehearsed = rehearsed(&prepared, registry);
+    let prepared = prepare(&path, &args.run.all_changes(), origin, kinds)?;
+    let rehearsed = rehearsed(&prepared, kinds);
     let memory = Memory::of(&prepared.plan, rehearsed.map(|needs| needs.activations));
     let costs = Costs { memory, flops: rehearsed.map(|needs| needs.flops) };
     if args.json {
@@ -33,13 +33,13 @@ pub(crate) fn plan(args: &PlanArgs, registry: &Registry) -> Result<u8, Refusal> 
 
 /// What a pass needs; `None` for a model that cannot be built or run here, which training will say, or is too large for
 /// this machine even without its activations.
-fn rehearsed(prepared: &Prepared, registry: &Registry) -> Option<Needs> {
+fn rehearsed(prepared: &Prepared, kinds: &Kinds) -> Option<Needs> {
     let plan = &prepared.plan;
     let least = Memory::of(plan, None).weights;
     if prepared.facts.memory.is_some_and(|memory| Bytes(2 * least.0) > memory) {
         return None;
     }
-    let (model, params) = registry.build(&plan.model, plan.seed).ok()?;
+    let (model, params) = kinds.models.build(&plan.model, plan.seed).ok()?;
     engine::rehearse(plan, model.as_ref(), &params).ok()
 }
 

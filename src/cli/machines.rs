@@ -7,9 +7,10 @@ use crate::cli::prepare::{OwnedRun, join_run};
 use crate::cli::train::{Asked, supervise, take_part};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
+use crate::kinds::Kinds;
+use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, NodeConfig, NodeRendezvousError, PreparedRun};
-use crate::model::Registry;
 use crate::plan::RunFolders;
 use crate::transport::{self, Key};
 use crate::units::Rank;
@@ -81,10 +82,10 @@ fn master(launch: &Launch) -> Option<(String, u16)> {
 }
 
 /// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's folders.
-pub(crate) fn train(place: &NodeConfig, asked: &Asked, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn train(place: &NodeConfig, asked: &Asked, kinds: &Kinds) -> Result<u8, Refusal> {
     let plan = &asked.prepared.plan;
     let mut owned = None;
-    let make = make(asked, registry, &mut owned);
+    let make = make(asked, kinds, &mut owned);
     let met = launch::join_nodes(place, plan, make, &mut |line| to_stderr(line));
     let (prepared, mut nodes) = met.map_err(apart)?;
     let PreparedRun { plan, folders, resume } = prepared;
@@ -106,26 +107,26 @@ pub(crate) fn train_launched(
     foreign: &Foreign,
     place: &NodeConfig,
     asked: &Asked,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<u8, Refusal> {
     let plan = &asked.prepared.plan;
     let mut owned = None;
-    let make = make(asked, registry, &mut owned);
+    let make = make(asked, kinds, &mut owned);
     let met = launch::join_machines(foreign, place, plan, make, &mut |line| to_stderr(line));
     let membership = met.map_err(apart)?;
     // Rank 0 holds the run's lock as long as it lives.
     let _run = owned_or_joined(owned, &membership.rank_plan.run, asked)?;
-    Ok(take_part(membership, registry))
+    Ok(take_part(membership, kinds))
 }
 
 /// Makes the run where this process is the first of all, and leaves it in `owned`.
 fn make<'a>(
     asked: &'a Asked,
-    registry: &'a Registry,
+    kinds: &'a Kinds,
     owned: &'a mut Option<OwnedRun>,
 ) -> impl FnOnce() -> Result<PreparedRun, Refusal> + 'a {
     move || {
-        let (run, resume) = asked.open(registry)?;
+        let (run, resume) = asked.open(kinds)?;
         let run = owned.insert(run);
         let (plan, folders) = (asked.prepared.plan.clone(), run.folders.clone());
         Ok(PreparedRun { plan, folders, resume })

@@ -29,8 +29,8 @@ use clap::{CommandFactory, Parser};
 
 use crate::event::escape;
 use crate::failpoint;
+use crate::kinds::Kinds;
 use crate::launch::{self, Role, rank_env};
-use crate::model::Registry;
 use crate::record;
 use crate::worker::exit;
 use args::{Args, Verb};
@@ -75,21 +75,21 @@ impl Refusal {
     }
 }
 
-/// Runs the command line `arguments` (the first is the program's name) with the models of `registry`.
-pub fn run(arguments: impl IntoIterator<Item = OsString>, registry: &Registry) -> ExitCode {
+/// Runs the command line `arguments` (the first is the program's name) with the models of `kinds`.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> ExitCode {
     launch::limit_threads();
     launch::hide_backtraces_of_errors();
     outlive_file_limits();
     let line: Vec<OsString> = arguments.into_iter().collect();
     let args = match Args::try_parse_from(&line) {
         Ok(args) => args,
-        Err(error) => return no_command(&error, &line),
+        Err(error) => return no_command(&error, &line, kinds),
     };
     if let Err(wrong) = failpoint::check() {
         to_stderr(&format!("error: {wrong}"));
         return ExitCode::from(exit::REFUSED);
     }
-    match dispatch(args, registry) {
+    match dispatch(args, kinds) {
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {
             if !is_said_by_another(refusal.code) {
@@ -115,30 +115,30 @@ fn outlive_file_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, nobody_looks);
 }
 
-fn dispatch(args: Args, registry: &Registry) -> Result<u8, Refusal> {
+fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
     match args.verb {
-        Some(Verb::Worker) => train::worker(registry),
-        Some(Verb::Plan(plan)) => inspect::plan(&plan, registry),
-        Some(Verb::Resume(resume)) => resume::resume(&resume, registry),
-        Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, registry),
-        Some(Verb::Sample(asked)) => sample::sample(&asked, registry),
-        Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, registry),
-        Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, registry),
+        Some(Verb::Worker) => train::worker(kinds),
+        Some(Verb::Plan(plan)) => inspect::plan(&plan, kinds),
+        Some(Verb::Resume(resume)) => resume::resume(&resume, kinds),
+        Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),
+        Some(Verb::Sample(asked)) => sample::sample(&asked, kinds),
+        Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
+        Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
         Some(Verb::Report { run }) => inspect::report(run.as_deref()),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
         Some(Verb::Token { file }) => machines::token(file.as_deref()),
-        Some(Verb::Schema) => to_stdout(crate::config::DEFAULTS),
+        Some(Verb::Schema) => to_stdout(kinds.vocabulary().reference()),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => {
             usage::refuse_unknown_verb(&args.run)?;
-            train::train(&args.run, registry)
+            train::train(&args.run, kinds)
         }
     }
 }
 
-fn no_command(error: &clap::Error, line: &[OsString]) -> ExitCode {
+fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode {
     if !(error.use_stderr() && is_said_by_another(exit::REFUSED)) {
-        match usage::refuse_unknown_flag(error, line) {
+        match usage::refuse_unknown_flag(error, line, kinds) {
             Some(refusal) => last_words(&refusal.page),
             // A closed terminal is no reason to fail.
             None => drop(error.print()),

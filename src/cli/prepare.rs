@@ -9,8 +9,9 @@ use crate::config::schema::DataKind;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::data::Fingerprint;
 use crate::files::RunLock;
+use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::model::{self, Registry};
+use crate::model;
 use crate::plan::{Facts, GpuFacts, LossKind, Memory, Plan, RunFolders, Shapes};
 use crate::record::Environment;
 use crate::units::{Bytes, WorldSize};
@@ -26,9 +27,8 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// The plans of the smaller groups that the run may go on with.
-    pub(crate) fn smaller(&self, registry: &Registry) -> Result<Vec<Plan>, Refusal> {
-        let describe = |model: &_| registry.describe(model);
-        self.plan.smaller(&self.loaded, &self.facts, &describe).map_err(refused)
+    pub(crate) fn smaller(&self, kinds: &Kinds) -> Result<Vec<Plan>, Refusal> {
+        self.plan.smaller(&self.loaded, &self.facts, kinds).map_err(refused)
     }
 }
 
@@ -43,12 +43,12 @@ pub(crate) fn prepare(
     path: &Path,
     changes: &[String],
     origin: Origin<'_>,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
-    let mut loaded = config::load(path, changes, &vocabulary(registry)).map_err(refused)?;
+    let mut loaded = config::load(path, changes, &vocabulary(kinds)).map_err(refused)?;
     complete(&mut loaded).map_err(refused)?;
-    let prepared = decide(loaded, origin, registry)?;
-    check_weights(&prepared.loaded, &prepared.plan, registry).map_err(refused)?;
+    let prepared = decide(loaded, origin, kinds)?;
+    check_weights(&prepared.loaded, &prepared.plan, kinds).map_err(refused)?;
     Ok(prepared)
 }
 
@@ -57,11 +57,11 @@ pub(crate) fn prepare(
 pub(crate) fn decide(
     loaded: Loaded,
     origin: Origin<'_>,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
     failpoint::reach("parse");
     let facts = measure(&loaded, origin)?;
-    let plan = planned(&loaded, &facts, registry).map_err(refused)?;
+    let plan = planned(&loaded, &facts, kinds).map_err(refused)?;
     collective::check(plan.distributed.backend).map_err(|why| {
         let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
         Refusal::new(exit::REFUSED, page)
@@ -70,17 +70,14 @@ pub(crate) fn decide(
 }
 
 /// The plan of an experiment, whose model must take what its data gives.
-pub(crate) fn planned(
-    loaded: &Loaded,
-    facts: &Facts,
-    registry: &Registry,
-) -> Result<Plan, Problems> {
+pub(crate) fn planned(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
     let given = facts.data.source.modality();
-    if let Some(what) = registry.refuses(&loaded.experiment.model.name, given) {
-        let help = format!("models for {}: {}", given.words(), registry.made_for(given).join(", "));
+    if let Some(what) = kinds.models.refuses(&loaded.experiment.model.name, given) {
+        let help =
+            format!("models for {}: {}", given.words(), kinds.models.made_for(given).join(", "));
         return Err(loaded.problem("model.name", what).help(help).into());
     }
-    Plan::new(loaded, facts, &|model| registry.describe(model))
+    Plan::new(loaded, facts, kinds)
 }
 
 /// Fills in the sizes that lie beside the weights and the adapters that the experiment names.
@@ -98,12 +95,8 @@ pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Problems> {
 }
 
 /// Compares the weights to start from with the model, by the header of their file.
-pub(crate) fn check_weights(
-    loaded: &Loaded,
-    plan: &Plan,
-    registry: &Registry,
-) -> Result<(), Problems> {
-    registry.check_pretrained(&plan.model).map_err(|unfit| {
+pub(crate) fn check_weights(loaded: &Loaded, plan: &Plan, kinds: &Kinds) -> Result<(), Problems> {
+    kinds.models.check_pretrained(&plan.model).map_err(|unfit| {
         let problem = loaded.problem(unfit.key, unfit.what);
         match unfit.help {
             Some(help) => problem.help(help).into(),
@@ -113,8 +106,8 @@ pub(crate) fn check_weights(
 }
 
 /// Names that an experiment may use.
-pub(crate) fn vocabulary(registry: &Registry) -> Vocabulary {
-    Vocabulary { models: registry.names().into_iter().map(str::to_owned).collect() }
+pub(crate) fn vocabulary(kinds: &Kinds) -> Vocabulary {
+    kinds.vocabulary()
 }
 
 /// The page of all problems of an experiment.

@@ -12,8 +12,8 @@ use crate::cli::prepare::{Prepared, refused, resolved, unwritable, vocabulary};
 use crate::cli::{Refusal, to_stderr};
 use crate::config;
 use crate::files;
+use crate::kinds::Kinds;
 use crate::launch::LaunchId;
-use crate::model::Registry;
 use crate::plan::RunFolders;
 use crate::record::RESOLVED;
 use crate::worker::exit;
@@ -59,7 +59,7 @@ pub(crate) fn note(
 pub(crate) fn begun(
     prepared: &Prepared,
     launches: &[LaunchId],
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<Option<RunFolders>, Refusal> {
     let again: Vec<&LaunchId> = launches.iter().filter(|launch| launch.attempt > 0).collect();
     let Some(launch) = again.first() else { return Ok(None) };
@@ -69,7 +69,7 @@ pub(crate) fn begun(
     match choose(&again, &notes) {
         Choice::Of(launch, folder) => {
             let Description { run, .. } = described(folder)?;
-            must_be_the_same(&run, prepared, registry)?;
+            must_be_the_same(&run, prepared, kinds)?;
             let restart = restart(launch);
             to_stderr(&format!("{restart}: continuing run {} from its newest checkpoint", run.id));
             Ok(Some(run))
@@ -129,14 +129,10 @@ fn unclear(launch: &LaunchId, folders: &[&Path]) -> Refusal {
 }
 
 /// Refuses to go on with numbers that the run did not begin with: on a machine with another number of GPUs, for example.
-fn must_be_the_same(
-    run: &RunFolders,
-    prepared: &Prepared,
-    registry: &Registry,
-) -> Result<(), Refusal> {
+fn must_be_the_same(run: &RunFolders, prepared: &Prepared, kinds: &Kinds) -> Result<(), Refusal> {
     let (path, before) = stored_experiment(run)?;
     let load = |text: &str| {
-        let loaded = config::load_text(&path, text, &[], &vocabulary(registry));
+        let loaded = config::load_text(&path, text, &[], &vocabulary(kinds));
         loaded.map(|loaded| loaded.experiment).map_err(refused)
     };
     let changed = config::refuse_unsafe(&load(&before)?, &load(&resolved(prepared)?)?);

@@ -11,13 +11,13 @@ use crate::cli::train::{Asked, role, start};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::PrecisionChoice;
 use crate::config::{self, Change, Loaded};
+use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::rank_env::Foreign;
-use crate::model::Registry;
 use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
-pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let (run, changes) = split(&args.words);
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         let page = format!(
@@ -37,13 +37,13 @@ pub(crate) fn resume(args: &ResumeArgs, registry: &Registry) -> Result<u8, Refus
     let entered = enter_run(run);
     let make = |origin: Origin<'_>| {
         let description = entered?;
-        let prepared = prepare(&description, changes, (origin, &launch), registry)?;
+        let prepared = prepare(&description, changes, (origin, &launch), kinds)?;
         let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
         let gone = if args.from_scratch { Gone::FromScratch } else { Gone::Refused };
         let going_on = Some(GoingOn { folders: description.run, data, gone });
         Ok(Asked { prepared, going_on })
     };
-    start(&launch, &role, make, registry)
+    start(&launch, &role, make, kinds)
 }
 
 /// What a relative path means here.
@@ -55,11 +55,11 @@ fn prepare(
     description: &Description,
     changes: Vec<String>,
     (origin, launch): (Origin<'_>, &Launch),
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
-    let before = load(description, &[], registry)?;
+    let before = load(description, &[], kinds)?;
     let changes: Vec<String> = changes.into_iter().chain(launch.changes()).collect();
-    let mut now = load(description, &changes, registry)?;
+    let mut now = load(description, &changes, kinds)?;
     let changed = config::refuse_unsafe(&before.experiment, &now.experiment);
     for change in changed.map_err(|changes| refusal(&changes))? {
         to_stderr(&format!("changed: {change}"));
@@ -68,7 +68,7 @@ fn prepare(
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision.into();
     }
-    let prepared = decide(now, origin, registry)?;
+    let prepared = decide(now, origin, kinds)?;
     warn_about(&prepared);
     Ok(prepared)
 }
@@ -82,13 +82,9 @@ fn split(words: &[String]) -> (Option<&str>, Vec<String>) {
     }
 }
 
-fn load(
-    description: &Description,
-    changes: &[String],
-    registry: &Registry,
-) -> Result<Loaded, Refusal> {
+fn load(description: &Description, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
     let (path, text) = stored_experiment(&description.run)?;
-    config::load_text(&path, &text, changes, &vocabulary(registry)).map_err(refused)
+    config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(refused)
 }
 
 fn refusal(changes: &[Change]) -> Refusal {

@@ -11,17 +11,17 @@ use crate::cli::evaluate::checkpoint_of;
 use crate::cli::kept::enter_best_run;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::data::{self, Tokenizer};
-use crate::model::Registry;
+use crate::kinds::Kinds;
 use crate::plan::{InstructionSource, Plan, SourcePlan};
 use crate::worker::{self, Sampling, exit};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
-pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let description = enter_best_run(args.run.as_deref())?;
     let plan = &description.plan;
     if let SourcePlan::Trajectories { .. } = plan.data.source {
         let opened = checkpoint_of(&description, args.latest)?;
-        return policy::sample(args, plan, &opened, registry);
+        return policy::sample(args, plan, &opened, kinds);
     }
     let words = Words::of(plan)?;
     let prompt = words.read(&args.prompt)?;
@@ -38,18 +38,18 @@ pub(crate) fn sample(args: &SampleArgs, registry: &Registry) -> Result<u8, Refus
         seed: args.seed,
         end: words.end(),
     };
-    let drawn = worker::sample(plan, &opened, registry, &prompt, &asked)
+    let drawn = worker::sample(plan, &opened, kinds, &prompt, &asked)
         .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
     to_stdout(&(words.page(&args.prompt, &prompt, &drawn) + "\n"))
 }
 
 /// Prints what a run that is over has learnt to write, as `ddprun sample` does. Whatever is wrong with that must not
 /// hide how the run ended.
-pub(crate) fn at_the_end(tokens: u32, logs: &Path, registry: &Registry) {
+pub(crate) fn at_the_end(tokens: u32, logs: &Path, kinds: &Kinds) {
     let (logs, tokens) = (logs.to_string_lossy(), tokens.to_string());
     let args = Args::try_parse_from(["ddprun", "sample", "--tokens", &tokens, "--", &logs]);
     let Ok(Args { verb: Some(Verb::Sample(args)), .. }) = args else { return };
-    if let Err(refusal) = sample(&args, registry) {
+    if let Err(refusal) = sample(&args, kinds) {
         to_stderr(&format!("warning: no text was sampled: {refusal}"));
     }
 }

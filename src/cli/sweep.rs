@@ -14,8 +14,8 @@ use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::sweep::Method;
 use crate::config::{self, Loaded, Problems};
+use crate::kinds::Kinds;
 use crate::launch::{self, Console, Note, Program, Start};
-use crate::model::Registry;
 use crate::plan::{Facts, LossKind};
 use crate::record::Screen;
 use crate::sweep::{
@@ -25,13 +25,13 @@ use crate::units::Rank;
 use crate::worker::exit;
 
 /// Runs a sweep or goes on with it; `--status` only looks.
-pub(crate) fn sweep(args: &SweepArgs, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(folder) = &args.status {
         return show_status(folder, args.json);
     }
     let path = args.file.clone().unwrap_or_default();
     let (sweep, base) =
-        config::sweep::load(&path, &args.words, &vocabulary(registry)).map_err(refused)?;
+        config::sweep::load(&path, &args.words, &vocabulary(kinds)).map_err(refused)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let order = Order {
         sweep: &sweep,
@@ -45,7 +45,7 @@ pub(crate) fn sweep(args: &SweepArgs, registry: &Registry) -> Result<u8, Refusal
     };
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let trainer = Ddp {
-        registry,
+        kinds,
         base: &sweep.base,
         program,
         opening: Mutex::new(()),
@@ -135,7 +135,7 @@ fn refusal(error: &sweep::Error) -> Refusal {
 
 /// Trials as runs of this program: one process per rank.
 struct Ddp<'a> {
-    registry: &'a Registry,
+    kinds: &'a Kinds,
     base: &'a Path,
     program: Program,
     /// Held while a trial's folders and data are made.
@@ -173,13 +173,13 @@ impl Ddp<'_> {
         gpus: Option<&[usize]>,
     ) -> Result<Prepared, String> {
         let mut loaded =
-            config::load(self.base, changes, &vocabulary(self.registry)).map_err(in_words)?;
+            config::load(self.base, changes, &vocabulary(self.kinds)).map_err(in_words)?;
         complete(&mut loaded).map_err(in_words)?;
         let mut facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
         }
-        let plan = planned(&loaded, &facts, self.registry).map_err(in_words)?;
+        let plan = planned(&loaded, &facts, self.kinds).map_err(in_words)?;
         Ok(Prepared { loaded, plan, facts })
     }
 
@@ -211,7 +211,7 @@ impl Ddp<'_> {
     fn run(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Result<Outcome, String> {
         let prepared = self.decide(&job.changes, job.cores, Some(&job.gpus))?;
         if !job.resume {
-            check_weights(&prepared.loaded, &prepared.plan, self.registry).map_err(in_words)?;
+            check_weights(&prepared.loaded, &prepared.plan, self.kinds).map_err(in_words)?;
         }
         let run = {
             // Two trials that begin together must not both generate the same data.
@@ -225,7 +225,7 @@ impl Ddp<'_> {
             resume: job.resume,
             program: self.program_on(&job.gpus),
             console: Console::File,
-            smaller: prepared.smaller(self.registry).map_err(|refusal| refusal.to_string())?,
+            smaller: prepared.smaller(self.kinds).map_err(|refusal| refusal.to_string())?,
             waker: Some(job.waker.clone()),
         };
         let mut hear = |note: Note| {
@@ -246,7 +246,7 @@ impl Ddp<'_> {
 impl Trainer for Ddp<'_> {
     fn check(&self, changes: &[String]) -> Result<Length, String> {
         let prepared = self.decide(changes, 1, None)?;
-        check_weights(&prepared.loaded, &prepared.plan, self.registry).map_err(in_words)?;
+        check_weights(&prepared.loaded, &prepared.plan, self.kinds).map_err(in_words)?;
         let length = prepared.plan.length;
         Ok(Length { steps_per_epoch: length.steps_per_epoch, total_steps: length.total_steps })
     }

@@ -11,26 +11,26 @@ use crate::cli::kept::OtherData;
 use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, prepare, warn_about};
 use crate::cli::{Refusal, machines, relaunch, sample, to_stderr};
 use crate::files;
+use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{
     self, Console, JoinError, Membership, Nodes, Note, PreparedRun, Program, RendezvousError, Role,
     Start, Stop,
 };
-use crate::model::Registry;
 use crate::plan::{Plan, RunFolders, Sink};
 use crate::report;
 use crate::units::Rank;
 use crate::worker::{self, exit};
 
 /// `ddprun x.toml [key=value ...]`
-pub(crate) fn train(args: &Run, registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.experiment.clone().unwrap_or_default();
     let make = |origin: Origin<'_>| {
-        let prepared = prepare(&path, &args.all_changes(), origin, registry)?;
+        let prepared = prepare(&path, &args.all_changes(), origin, kinds)?;
         warn_about(&prepared);
         Ok(Asked { prepared, going_on: None })
     };
-    start(&args.launch, &role()?, make, registry)
+    start(&args.launch, &role()?, make, kinds)
 }
 
 /// What is to be run.
@@ -43,11 +43,11 @@ pub(crate) struct Asked {
 impl Asked {
     /// Makes the run's folders, or takes possession of those of the run that goes on: as was asked, or because a launcher
     /// has started its ranks again. Says whether it goes on.
-    pub(crate) fn open(&self, registry: &Registry) -> Result<(OwnedRun, bool), Refusal> {
+    pub(crate) fn open(&self, kinds: &Kinds) -> Result<(OwnedRun, bool), Refusal> {
         let (prepared, launches) = (&self.prepared, launch::launch_ids());
         let going_on = match &self.going_on {
             Some(run) => Some(run.clone()),
-            None => relaunch::begun(prepared, &launches, registry)?.map(GoingOn::of),
+            None => relaunch::begun(prepared, &launches, kinds)?.map(GoingOn::of),
         };
         let goes_on = going_on.is_some();
         let run = match going_on {
@@ -70,32 +70,32 @@ pub(crate) fn start(
     launch: &Launch,
     role: &Role,
     make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<u8, Refusal> {
     let place = machines::place(launch)?;
     match (role, place) {
         (Role::Foreign(launched), None) => match machines::launched_place(launched)? {
             Some(place) => {
                 let asked = make((role, place.nodes))?;
-                machines::train_launched(launched, &place, &asked, registry)
+                machines::train_launched(launched, &place, &asked, kinds)
             }
-            None => foreign(make, (role, launched), registry),
+            None => foreign(make, (role, launched), kinds),
         },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for several machines\n  \
                 do: start `ddprun --nnodes` on each machine by itself, without a launcher";
             Err(Refusal::new(exit::REFUSED, page))
         }
-        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, registry),
+        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, kinds),
         (_, None) => {
             let asked = make((role, 1))?;
-            let (mut run, resume) = asked.open(registry)?;
-            let smaller = asked.prepared.smaller(registry)?;
+            let (mut run, resume) = asked.open(kinds)?;
+            let smaller = asked.prepared.smaller(kinds)?;
             let plan = &asked.prepared.plan;
             let code = supervise(plan, smaller, &mut run, resume, None)?;
             let tokens = asked.prepared.loaded.experiment.data.sample_tokens;
             if let Some(tokens) = tokens.filter(|_| code == 0) {
-                sample::at_the_end(tokens, &run.folders.logs, registry);
+                sample::at_the_end(tokens, &run.folders.logs, kinds);
             }
             Ok(code)
         }
@@ -216,10 +216,10 @@ fn saved(checkpoints: &Path) -> String {
 }
 
 /// `ddprun worker`: a rank that our own parent started.
-pub(crate) fn worker(registry: &Registry) -> Result<u8, Refusal> {
+pub(crate) fn worker(kinds: &Kinds) -> Result<u8, Refusal> {
     let role = role()?;
     let membership = launch::join(&role, || Err(Never)).map_err(|error| no_place(&error))?;
-    Ok(worker::run(membership, registry).code)
+    Ok(worker::run(membership, kinds).code)
 }
 
 /// Only rank 0 of a foreign launcher makes a run; `worker` never does.
@@ -235,14 +235,14 @@ impl fmt::Display for Never {
 fn foreign(
     make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
     (role, place): (&Role, &Foreign),
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<u8, Refusal> {
     // Rank 0 holds the run's lock as long as it lives.
     let mut owned = None;
     let joined = launch::join(role, || {
         let asked = make((role, 1))?;
         say_overridden(place, &asked.prepared);
-        let (run, resume) = asked.open(registry)?;
+        let (run, resume) = asked.open(kinds)?;
         let (plan, folders) = (asked.prepared.plan, run.folders.clone());
         owned = Some(run);
         Ok::<_, Refusal>(PreparedRun { plan, folders, resume })
@@ -251,7 +251,7 @@ fn foreign(
         Err(JoinError::Prepare(refusal)) => return Err(refusal),
         joined => joined.map_err(|error| no_place(&error))?,
     };
-    Ok(take_part(membership, registry))
+    Ok(take_part(membership, kinds))
 }
 
 /// Says that the launcher's number of ranks counts, and not the experiment's.
@@ -266,10 +266,10 @@ fn say_overridden(place: &Foreign, prepared: &Prepared) {
 }
 
 /// Trains as one rank, which nobody watches but its launcher.
-pub(crate) fn take_part(membership: Membership, registry: &Registry) -> u8 {
+pub(crate) fn take_part(membership: Membership, kinds: &Kinds) -> u8 {
     let plan = membership.rank_plan.plan.clone();
     let (rank, folders) = (membership.rank_plan.rank, membership.rank_plan.run.clone());
-    let outcome = worker::run(membership, registry);
+    let outcome = worker::run(membership, kinds);
     if rank == Rank(0) {
         draw(&plan, &folders);
     }

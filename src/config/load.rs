@@ -6,23 +6,17 @@ use figment::value::Value;
 
 use crate::config::check;
 use crate::config::extract::{self, strongest};
-use crate::config::keys::path_of;
+use crate::config::keys::{Page, path_of};
 use crate::config::kinds::{KINDS, fits};
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
 use crate::config::problem::{Problem, Problems};
+use crate::config::vocabulary::Vocabulary;
 use crate::config::{sweep, text, unknown};
 
 /// Files that extend files that extend files ... end here.
 const DEEPEST: usize = 16;
-
-/// Words that this program knows beside those of the schema.
-#[derive(Clone, Debug, Default)]
-pub struct Vocabulary {
-    /// Names of registered models.
-    pub models: Vec<String>,
-}
 
 /// Reads the experiment file `path`, the files that it extends, the environment and `overrides` (`key=value`).
 ///
@@ -52,6 +46,18 @@ pub fn load_text(
     Stack::new().build(path, text.to_owned(), &[], overrides, vocabulary)
 }
 
+/// Reads `text` as the file `path` in `environment`.
+#[cfg(test)]
+pub(crate) fn load_in(
+    path: &Path,
+    text: &str,
+    environment: &[(String, String)],
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    Stack::new().build(path, text.to_owned(), environment, overrides, vocabulary)
+}
+
 /// Layers as they are collected.
 pub(crate) struct Stack {
     layers: Vec<Layer>,
@@ -74,13 +80,14 @@ impl Stack {
         vocabulary: &Vocabulary,
     ) -> Result<Loaded, Problems> {
         self.file(path, text, &mut Vec::new());
+        let page = vocabulary.page();
         let files = self.next_group();
         for (key, value) in environment {
-            self.ask(overrides::variable(key, value), files);
+            self.ask(overrides::variable(key, value), files, page);
         }
         let command_line = self.next_group();
         for text in overrides {
-            self.ask(overrides::command_line(text), command_line);
+            self.ask(overrides::command_line(text), command_line, page);
         }
         if !self.problems.is_empty() {
             // What could not be read cannot be checked; its consequences would only hide it.
@@ -148,7 +155,7 @@ impl Stack {
     }
 
     /// One variable or override.
-    fn ask(&mut self, asked: Result<Asked, Problem>, group: usize) {
+    fn ask(&mut self, asked: Result<Asked, Problem>, group: usize, page: &Page) {
         match asked {
             Err(problem) => self.problems.push(problem),
             Ok(Asked::Set(layer)) if layer.dict.contains_key("extends") => {
@@ -157,7 +164,7 @@ impl Stack {
             }
             Ok(Asked::Set(layer)) => self.push(layer, group),
             Ok(Asked::Remove(path, layer)) => {
-                if let Some(problem) = unknown::unknown(&layer, &path, self.layers.len()) {
+                if let Some(problem) = unknown::unknown(&layer, &path, self.layers.len(), page) {
                     self.problems.push(problem);
                 }
                 for layer in &mut self.layers[1..] {
@@ -169,10 +176,10 @@ impl Stack {
 
     fn finish(mut self, path: &Path, vocabulary: &Vocabulary) -> Result<Loaded, Problems> {
         for (order, layer) in self.layers.iter_mut().enumerate() {
-            self.problems.extend(unknown::weed(layer, order));
+            self.problems.extend(unknown::weed(layer, order, vocabulary.page()));
         }
-        self.drop_keys_of_other_kinds();
-        let mut extracted = extract::extract(&mut self.layers);
+        self.drop_keys_of_other_kinds(vocabulary);
+        let mut extracted = extract::extract(&mut self.layers, vocabulary);
         self.problems.append(&mut extracted.problems);
         let Some(mut experiment) = extracted.experiment else {
             return Err(Problems::new(self.problems));
@@ -190,22 +197,36 @@ impl Stack {
     }
 
     /// Where a stronger source names another kind, keys that belong only to the weaker one's kind fall away.
-    fn drop_keys_of_other_kinds(&mut self) {
+    fn drop_keys_of_other_kinds(&mut self, vocabulary: &Vocabulary) {
         for (table, keys) in KINDS {
-            let name = path_of(&format!("{table}.name"));
-            for index in 1..self.layers.len() {
-                let weaker = self.groups.partition_point(|&group| group < self.groups[index]);
-                let word =
-                    |layer: &Layer| layer.get(&name).and_then(Value::as_str).map(str::to_owned);
-                let Some(kind) = word(&self.layers[index]) else { continue };
-                let before = strongest(&self.layers[..weaker], &name);
-                if before.and_then(|i| word(&self.layers[i])).is_none_or(|old| old == kind) {
-                    continue;
-                }
-                for (key, _) in keys.iter().filter(|(_, kinds)| !fits(&kind, kinds)) {
-                    for layer in &mut self.layers[1..weaker.max(1)] {
-                        layer.remove(&path_of(&format!("{table}.{key}")));
-                    }
+            self.drop_keys(table, |kind| {
+                let foreign = keys.iter().filter(|(_, kinds)| !fits(kind, kinds));
+                foreign.map(|(key, _)| (*key).to_owned()).collect()
+            });
+        }
+        for family in vocabulary.families() {
+            self.drop_keys(family.table, |kind| {
+                let Some(kind) = family.kind(kind) else { return Vec::new() };
+                let keys = family.kinds.iter().flat_map(|kind| &kind.keys);
+                keys.map(|key| key.name.clone()).filter(|key| kind.key(key).is_none()).collect()
+            });
+        }
+    }
+
+    /// The same for one table; `foreign` names the keys that a kind does not have.
+    fn drop_keys(&mut self, table: &str, foreign: impl Fn(&str) -> Vec<String>) {
+        let name = path_of(&format!("{table}.name"));
+        for index in 1..self.layers.len() {
+            let weaker = self.groups.partition_point(|&group| group < self.groups[index]);
+            let word = |layer: &Layer| layer.get(&name).and_then(Value::as_str).map(str::to_owned);
+            let Some(kind) = word(&self.layers[index]) else { continue };
+            let before = strongest(&self.layers[..weaker], &name);
+            if before.and_then(|i| word(&self.layers[i])).is_none_or(|old| old == kind) {
+                continue;
+            }
+            for key in foreign(&kind) {
+                for layer in &mut self.layers[1..weaker.max(1)] {
+                    layer.remove(&path_of(&format!("{table}.{key}")));
                 }
             }
         }

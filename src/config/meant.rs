@@ -2,7 +2,7 @@
 
 use figment::value::Value;
 
-use crate::config::keys::{self, KNOWN, Known, dotted};
+use crate::config::keys::{Known, Page, dotted};
 use crate::config::kinds::LAYER;
 use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
@@ -35,9 +35,9 @@ pub(crate) fn among<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Opt
 }
 
 /// Dotted names of the keys called `word`, or nearly so, whatever table they are in.
-pub(crate) fn anywhere(word: &str) -> Vec<String> {
+pub(crate) fn anywhere(word: &str, page: &Page) -> Vec<String> {
     let last = |dotted: &str| dotted.rsplit('.').next().unwrap_or(dotted).to_owned();
-    let all = keys::all();
+    let all = page.all();
     let called = |word: &str| -> Vec<String> {
         all.iter().filter(|dotted| last(dotted) == word).cloned().collect()
     };
@@ -50,12 +50,12 @@ pub(crate) fn anywhere(word: &str) -> Vec<String> {
 }
 
 /// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is `train.batch_size`.
-pub(crate) fn of_flag(word: &str) -> Option<String> {
+pub(crate) fn of_flag(word: &str, page: &Page) -> Option<String> {
     let word = word.replace('-', "_");
     if word.contains('.') {
-        return whole(&word.split('.').map(str::to_owned).collect::<Path>());
+        return whole(&word.split('.').map(str::to_owned).collect::<Path>(), page);
     }
-    let mut found = anywhere(&word);
+    let mut found = anywhere(&word, page);
     let first = found.iter().position(|key| key.starts_with("train."));
     let is_in_list =
         |key: &str| ["model.layers.", "data.transforms."].iter().any(|list| key.starts_with(list));
@@ -67,12 +67,12 @@ pub(crate) fn of_flag(word: &str) -> Option<String> {
 }
 
 /// The whole key that was meant by `path`: `trian.epohcs` is `train.epochs`; `None` where a part is like no key there.
-pub(crate) fn whole(path: &[String]) -> Option<String> {
-    let mut known = &*KNOWN;
+pub(crate) fn whole(path: &[String], page: &Page) -> Option<String> {
+    let mut known = page.known();
     let mut right = Path::new();
     for part in path {
         let name = match known {
-            Known::Table(keys) => {
+            Known::Table(keys) | Known::Open(keys) => {
                 let name = among(part, keys.keys().map(String::as_str))?;
                 known = keys.get(name)?;
                 name
@@ -119,14 +119,14 @@ mod tests {
 
     #[test]
     fn a_flag_of_another_program_is_the_key_of_that_name() {
-        let check =
-            |word: &str, key: Option<&str>| assert_eq!(of_flag(word).as_deref(), key, "{word}");
+        let check = |word: &str, key: Option<&str>| {
+            assert_eq!(of_flag(word, &Page::new(&[])).as_deref(), key, "{word}")
+        };
         check("epochs", Some("train.epochs"));
         check("lr", Some("optimizer.lr"));
         check("learning-rate", Some("optimizer.lr"));
         check("batch-size", Some("train.batch_size"));
         check("batch_size", Some("train.batch_size"));
-        check("weight-decay", Some("optimizer.weight_decay"));
         check("gpus", Some("distributed.devices"));
         check("optimizer.lr", Some("optimizer.lr"));
         check("optimiser.lr", Some("optimizer.lr"));
@@ -140,7 +140,7 @@ mod tests {
     fn each_part_of_a_key_may_be_misspelt() {
         let check = |written: &str, key: Option<&str>| {
             let path: Path = written.split('.').map(str::to_owned).collect();
-            assert_eq!(whole(&path).as_deref(), key, "{written}");
+            assert_eq!(whole(&path, &Page::new(&[])).as_deref(), key, "{written}");
         };
         check("trian.epohcs", Some("train.epochs"));
         check("optimizer.learning_rate", Some("optimizer.lr"));

@@ -10,6 +10,7 @@
 mod check;
 mod extract;
 mod keys;
+pub mod kind;
 mod kinds;
 mod layer;
 mod load;
@@ -25,22 +26,25 @@ pub mod sweep;
 mod text;
 mod unknown;
 pub mod values;
+mod vocabulary;
 mod wording;
 
 pub use check::METRICS;
 pub use keys::DEFAULTS;
+#[cfg(test)]
+pub(crate) use keys::commented_keys;
 pub use layer::Source;
-pub use load::{Vocabulary, load, load_text};
+#[cfg(test)]
+pub(crate) use load::load_in;
+pub use load::{load, load_text};
 pub use loaded::Loaded;
-pub(crate) use meant::of_flag as key_of_flag;
 pub use overrides::RESERVED;
 pub use problem::{Problem, Problems};
 pub(crate) use resolved::leaves;
 pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, refuse_unsafe, resolved};
 pub use schema::Experiment;
 pub(crate) use suggest::closest;
+pub use vocabulary::Vocabulary;
 
 #[cfg(test)]
 mod damaged;
-#[cfg(test)]
-mod tests;

@@ -61,6 +61,13 @@ impl Problem {
         self
     }
 
+    /// The same problem of another key.
+    #[must_use]
+    pub(crate) fn of_key(mut self, key: String) -> Self {
+        self.0.key = key;
+        self
+    }
+
     /// Dotted key that is wrong; empty if the problem is not one of a key.
     pub fn key(&self) -> &str {
         &self.0.key

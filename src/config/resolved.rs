@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::config::keys::dotted;
+use crate::config::kind::TABLES;
 use crate::config::schema::{Experiment, PrecisionChoice};
 
 /// The whole experiment as TOML, every key decided; `ddprun resolved.toml` does the same again.
@@ -12,7 +13,7 @@ use crate::config::schema::{Experiment, PrecisionChoice};
 /// A value that TOML cannot hold; none can come out of a loaded experiment.
 pub fn resolved(experiment: &Experiment) -> Result<String, toml::ser::Error> {
     let head = "# Written by ddprun: every key of this run, runnable as it is.\n\n";
-    let mut table = present(serde_json::to_value(experiment).unwrap_or_default());
+    let mut table = present(experiment.to_json());
     if experiment.train.precision != PrecisionChoice::Fp16 {
         // Its numbers have no meaning here, and asking for them would be refused.
         table.as_object_mut().and_then(|keys| keys.shift_remove("loss_scale"));
@@ -82,8 +83,17 @@ pub const SAFE_ON_RESUME: [&str; 21] = [
 pub fn changed_keys(old: &Experiment, new: &Experiment) -> Vec<Change> {
     let (old, new) = (leaves(old), leaves(new));
     let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    // Options that only one of two kinds has are a consequence of the other name.
+    let of_other_kind = |key: &str| {
+        TABLES.iter().any(|table| {
+            let name = format!("{table}.name");
+            let is_option = key.starts_with(table) && key[table.len()..].starts_with('.');
+            let in_one = old.contains_key(key) != new.contains_key(key);
+            is_option && in_one && old.get(&name) != new.get(&name)
+        })
+    };
     keys.into_iter()
-        .filter(|key| old.get(*key) != new.get(*key))
+        .filter(|key| old.get(*key) != new.get(*key) && !of_other_kind(key))
         .map(|key| Change {
             key: key.clone(),
             old: old.get(key).cloned(),
@@ -111,7 +121,7 @@ fn is_safe(key: &str) -> bool {
 
 /// Every key that has a value, and the value as JSON.
 pub(crate) fn leaves(experiment: &Experiment) -> std::collections::BTreeMap<String, String> {
-    let whole = serde_json::to_value(experiment).unwrap_or_default();
+    let whole = experiment.to_json();
     let mut found = std::collections::BTreeMap::new();
     let mut open = vec![(Vec::new(), whole)];
     while let Some((path, value)) = open.pop() {

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::kind::{Options, TABLES};
 use crate::config::values::{Auto, Duration, Every, Patience};
 
 pub use data::{
@@ -65,6 +66,38 @@ pub struct Experiment {
     pub expect: BTreeMap<String, Expectation>,
 }
 
+impl Experiment {
+    /// The kind that `table` chooses: its name, and its options.
+    pub(crate) fn choice_mut(&mut self, table: &str) -> Option<(&str, &mut Options)> {
+        match table {
+            "optimizer" => Some((&self.optimizer.name, &mut self.optimizer.options)),
+            _ => None,
+        }
+    }
+
+    /// The options of the kind that `table` chooses.
+    pub(crate) fn options(&self, table: &str) -> Option<&Options> {
+        match table {
+            "optimizer" => Some(&self.optimizer.options),
+            _ => None,
+        }
+    }
+
+    /// The experiment as JSON in the shape of its file: options beside the keys that all kinds share.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let mut whole = serde_json::to_value(self).unwrap_or_default();
+        for table in TABLES {
+            let Some(keys) = whole.get_mut(table).and_then(|table| table.as_object_mut()) else {
+                continue;
+            };
+            if let Some(serde_json::Value::Object(options)) = keys.shift_remove("options") {
+                keys.extend(options);
+            }
+        }
+        whole
+    }
+}
+
 /// `[experiment]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -106,35 +139,14 @@ pub enum LossKind {
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
     /// Which update rule.
-    pub name: OptimizerKind,
+    pub name: String,
     /// Base learning rate, before `lr_scaling`.
     pub lr: f64,
-    /// L2 penalty (`sgd`, `adam`) or decoupled decay (`adamw`).
-    pub weight_decay: Option<f64>,
-    /// `sgd`
-    pub momentum: Option<f64>,
-    /// `sgd`
-    pub dampening: Option<f64>,
-    /// `sgd`
-    pub nesterov: Option<bool>,
-    /// `adam`, `adamw`
-    pub betas: Option<[f64; 2]>,
-    /// `adam`, `adamw`
-    pub eps: Option<f64>,
     /// Leave biases and norm parameters (one-dimensional tensors) without weight decay.
     pub no_decay_on_1d: bool,
-}
-
-/// Update rules, each exactly PyTorch's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerKind {
-    /// `torch.optim.SGD`
-    Sgd,
-    /// `torch.optim.Adam`
-    Adam,
-    /// `torch.optim.AdamW`
-    AdamW,
+    /// What only some update rules have.
+    #[serde(default)]
+    pub options: Options,
 }
 
 /// `[ema]`

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use figment::value::{Dict, Value};
 
-use crate::config::keys::{self, KNOWN, Known, dotted};
+use crate::config::keys::{Known, Page, dotted};
 use crate::config::layer::{Layer, Source};
 use crate::config::meant::{among, anywhere, of_layer, only_leaf, whole};
 use crate::config::problem::Problem;
@@ -15,7 +15,7 @@ use crate::config::spans::Path;
 use crate::config::suggest::any_of;
 
 /// Unknown keys that are reported one by one.
-const MOST: usize = 60;
+const MAX_REPORTED: usize = 60;
 
 /// Something at a place where it cannot be.
 #[derive(Default)]
@@ -30,24 +30,25 @@ struct Misfit {
 }
 
 /// Reports what no schema knows in `layer`, and leaves only what may be.
-pub(crate) fn weed(layer: &mut Layer, order: usize) -> Vec<Problem> {
-    let mut misfits = Vec::new();
-    if let Known::Table(keys) = &*KNOWN {
-        walk(&layer.dict, keys, &mut Path::new(), &mut misfits);
+pub(crate) fn weed(layer: &mut Layer, order: usize, page: &Page) -> Vec<Problem> {
+    let mut search = Search { page, found: Vec::new() };
+    if let Known::Table(keys) = page.known() {
+        search.walk(&layer.dict, keys, &mut Path::new());
     }
+    let misfits = search.found;
     let problem = |misfit: &Misfit| {
-        layer.at_key(&misfit.path, misfit.what.clone(), order).help(remedy(layer, misfit))
+        layer.at_key(&misfit.path, misfit.what.clone(), order).help(remedy(layer, misfit, page))
     };
     // A word is told at once what it should be.
-    let most = if is_word(layer) { 1 } else { MOST };
+    let most = if is_word(layer) { 1 } else { MAX_REPORTED };
     let mut problems: Vec<Problem> = misfits.iter().take(most).map(problem).collect();
-    if let Some(more) = misfits.len().checked_sub(MOST).filter(|&more| more > 0) {
+    if let Some(more) = misfits.len().checked_sub(MAX_REPORTED).filter(|&more| more > 0) {
         problems
             .push(Problem::new("", format!("{more} more keys of {} are unknown", layer.source)));
     }
     // What is inside another first: its path holds the other's wrong name.
     for misfit in misfits.iter().rev() {
-        mend(layer, misfit);
+        mend(layer, misfit, page);
     }
     problems
 }
@@ -58,7 +59,7 @@ fn is_word(layer: &Layer) -> bool {
 }
 
 /// What to write instead; an override and a variable are told their whole key.
-fn remedy(layer: &Layer, misfit: &Misfit) -> String {
+fn remedy(layer: &Layer, misfit: &Misfit, page: &Page) -> String {
     let is_word = is_word(layer);
     let name = dotted(&misfit.path);
     match layer.get(&misfit.path) {
@@ -66,7 +67,7 @@ fn remedy(layer: &Layer, misfit: &Misfit) -> String {
             format!("did you mean `{name}.name={kind}`?")
         }
         value if is_word && misfit.meant.is_some() => {
-            let key = whole(&only_leaf(&misfit.path, value));
+            let key = whole(&only_leaf(&misfit.path, value), page);
             key.map_or_else(|| misfit.help.clone(), |key| format!("did you mean `{key}`?"))
         }
         _ => misfit.help.clone(),
@@ -74,27 +75,33 @@ fn remedy(layer: &Layer, misfit: &Misfit) -> String {
 }
 
 /// The misfit that the key at `path` is, if it is none of the schema's.
-pub(crate) fn unknown(layer: &Layer, path: &[String], order: usize) -> Option<Problem> {
-    let mut known = &*KNOWN;
+pub(crate) fn unknown(
+    layer: &Layer,
+    path: &[String],
+    order: usize,
+    page: &Page,
+) -> Option<Problem> {
+    let mut known = page.known();
     for (depth, key) in path.iter().enumerate() {
         known = match known {
             Known::Table(keys) => {
                 let Some(inner) = keys.get(key) else {
-                    let misfit = unknown_key(key, keys, &path[..depth]);
-                    let help = whole(path).map(|key| format!("did you mean `{key}`?"));
+                    let misfit = unknown_key(key, keys, &path[..depth], page);
+                    let help = whole(path, page).map(|key| format!("did you mean `{key}`?"));
                     let problem = layer.at_key(&path[..=depth], misfit.what, order);
                     return Some(problem.help(help.unwrap_or(misfit.help)));
                 };
                 inner
             }
             Known::Each(inner) => inner,
+            Known::Open(keys) => keys.get(key)?,
             Known::List(_) | Known::Nested | Known::Anything | Known::Leaf => return None,
         };
     }
     None
 }
 
-fn mend(layer: &mut Layer, misfit: &Misfit) {
+fn mend(layer: &mut Layer, misfit: &Misfit, page: &Page) {
     let parent = &misfit.path[..misfit.path.len() - 1];
     let free = |layer: &mut Layer, name: &str| {
         layer.table_mut(parent).is_some_and(|table| !table.contains_key(name))
@@ -105,7 +112,7 @@ fn mend(layer: &mut Layer, misfit: &Misfit) {
             if !layer.remove(&misfit.path) {
                 // An element of a list: its neighbours must keep their numbers.
                 if let (Some(value), Some(example)) =
-                    (layer.get_mut(&misfit.path), keys::example(&misfit.path))
+                    (layer.get_mut(&misfit.path), page.example(&misfit.path))
                 {
                     *value = example;
                 }
@@ -114,78 +121,110 @@ fn mend(layer: &mut Layer, misfit: &Misfit) {
     }
 }
 
-fn walk(dict: &Dict, keys: &BTreeMap<String, Known>, path: &mut Path, found: &mut Vec<Misfit>) {
-    for (key, value) in dict {
-        path.push(key.clone());
-        match keys.get(key) {
-            None => {
-                // Those past the most are only counted.
-                let misfit = if found.len() < MOST {
-                    in_layer(unknown_key(key, keys, &path[..path.len() - 1]), dict)
-                } else {
-                    Misfit { path: path.clone(), ..Misfit::default() }
-                };
-                let meant = misfit.meant.as_ref().and_then(|name| keys.get(name));
-                found.push(misfit);
-                if let Some(table @ Known::Table(_)) = meant {
-                    fit(value, table, path, found);
+/// A walk through a file, and what does not belong there.
+struct Search<'a> {
+    page: &'a Page,
+    found: Vec<Misfit>,
+}
+
+impl Search<'_> {
+    fn walk(&mut self, dict: &Dict, keys: &BTreeMap<String, Known>, path: &mut Path) {
+        for (key, value) in dict {
+            path.push(key.clone());
+            match keys.get(key) {
+                None => self.unknown((key, value), dict, keys, path),
+                Some(known) => self.fit(value, known, keys, path),
+            }
+            path.pop();
+        }
+    }
+
+    /// A key of `table` that is none of `keys`; where another table was meant, its keys are looked at too.
+    fn unknown(
+        &mut self,
+        (key, value): (&str, &Value),
+        table: &Dict,
+        keys: &BTreeMap<String, Known>,
+        path: &mut Path,
+    ) {
+        // Those past the most are only counted.
+        let misfit = if self.found.len() < MAX_REPORTED {
+            in_layer(unknown_key(key, keys, &path[..path.len() - 1], self.page), table)
+        } else {
+            Misfit { path: path.clone(), ..Misfit::default() }
+        };
+        let meant = misfit.meant.as_ref().and_then(|name| keys.get(name));
+        self.found.push(misfit);
+        if let Some(table @ Known::Table(_)) = meant {
+            self.fit(value, table, keys, path);
+        }
+    }
+
+    /// `value` where `known` belongs; `siblings` are the keys beside it.
+    fn fit(
+        &mut self,
+        value: &Value,
+        known: &Known,
+        siblings: &BTreeMap<String, Known>,
+        path: &mut Path,
+    ) {
+        match (known, value) {
+            (Known::Leaf, _) | (Known::Anything, Value::Dict(..)) => {}
+            (Known::Table(keys), _) => self.fit_table(value, keys, path),
+            (Known::Open(keys), Value::Dict(_, dict)) => {
+                for (key, value) in dict {
+                    let Some(known) = keys.get(key) else { continue };
+                    path.push(key.clone());
+                    self.fit(value, known, keys, path);
+                    path.pop();
                 }
             }
-            Some(Known::Nested) => fit_list(value, path, found, |item, path, found| {
-                fit_table(item, keys, path, found);
+            (Known::Each(inner), Value::Dict(_, dict)) => {
+                for (key, value) in dict {
+                    path.push(key.clone());
+                    self.fit(value, inner, siblings, path);
+                    path.pop();
+                }
+            }
+            (Known::List(inner), _) => self.fit_list(value, path, |search, item, path| {
+                search.fit(item, inner, siblings, path);
             }),
-            Some(known) => fit(value, known, path, found),
-        }
-        path.pop();
-    }
-}
-
-fn fit(value: &Value, known: &Known, path: &mut Path, found: &mut Vec<Misfit>) {
-    match (known, value) {
-        (Known::Leaf, _) | (Known::Anything, Value::Dict(..)) => {}
-        (Known::Table(keys), _) => fit_table(value, keys, path, found),
-        (Known::Each(inner), Value::Dict(_, dict)) => {
-            for (key, value) in dict {
-                path.push(key.clone());
-                fit(value, inner, path, found);
-                path.pop();
+            (Known::Nested, _) => self.fit_list(value, path, |search, item, path| {
+                search.fit_table(item, siblings, path);
+            }),
+            (Known::Open(_) | Known::Each(_) | Known::Anything, _) => {
+                self.found.push(no_table(path));
             }
         }
-        (Known::List(inner), _) => {
-            fit_list(value, path, found, |item, path, found| fit(item, inner, path, found));
+    }
+
+    fn fit_table(&mut self, value: &Value, keys: &BTreeMap<String, Known>, path: &mut Path) {
+        match value {
+            Value::Dict(_, dict) => self.walk(dict, keys, path),
+            _ => {
+                let has_name = keys.contains_key("name");
+                self.found.push(Misfit { has_name, ..no_table(path) });
+            }
         }
-        (Known::Each(_) | Known::Anything | Known::Nested, _) => found.push(no_table(path)),
     }
-}
 
-fn fit_table(
-    value: &Value,
-    keys: &BTreeMap<String, Known>,
-    path: &mut Path,
-    found: &mut Vec<Misfit>,
-) {
-    match value {
-        Value::Dict(_, dict) => walk(dict, keys, path, found),
-        _ => found.push(Misfit { has_name: keys.contains_key("name"), ..no_table(path) }),
-    }
-}
-
-fn fit_list(
-    value: &Value,
-    path: &mut Path,
-    found: &mut Vec<Misfit>,
-    fit_item: impl Fn(&Value, &mut Path, &mut Vec<Misfit>),
-) {
-    let Value::Array(_, items) = value else {
-        let help = format!("begin each with `[[{}]]`", dotted(path));
-        let what = "must be a list of tables".to_owned();
-        found.push(Misfit { path: path.clone(), what, help, ..Misfit::default() });
-        return;
-    };
-    for (index, item) in items.iter().enumerate() {
-        path.push(index.to_string());
-        fit_item(item, path, found);
-        path.pop();
+    fn fit_list(
+        &mut self,
+        value: &Value,
+        path: &mut Path,
+        fit_item: impl Fn(&mut Self, &Value, &mut Path),
+    ) {
+        let Value::Array(_, items) = value else {
+            let help = format!("begin each with `[[{}]]`", dotted(path));
+            let what = "must be a list of tables".to_owned();
+            self.found.push(Misfit { path: path.clone(), what, help, ..Misfit::default() });
+            return;
+        };
+        for (index, item) in items.iter().enumerate() {
+            path.push(index.to_string());
+            fit_item(self, item, path);
+            path.pop();
+        }
     }
 }
 
@@ -199,7 +238,12 @@ fn no_table(path: &[String]) -> Misfit {
     Misfit { path: path.to_vec(), what: "must be a table".to_owned(), help, ..Misfit::default() }
 }
 
-fn unknown_key(key: &str, keys: &BTreeMap<String, Known>, parent: &[String]) -> Misfit {
+fn unknown_key(
+    key: &str,
+    keys: &BTreeMap<String, Known>,
+    parent: &[String],
+    page: &Page,
+) -> Misfit {
     let mut path = parent.to_vec();
     path.push(key.to_owned());
     let meant = among(key, keys.keys().map(String::as_str)).map(str::to_owned);
@@ -208,7 +252,7 @@ fn unknown_key(key: &str, keys: &BTreeMap<String, Known>, parent: &[String]) -> 
         None if parent.is_empty() && ["base", "sweep"].contains(&key) => {
             "a file with `base` and `[sweep]` is run by `ddprun sweep`".to_owned()
         }
-        None => elsewhere(key, parent).unwrap_or_else(|| {
+        None => elsewhere(key, parent, page).unwrap_or_else(|| {
             let names = any_of(keys.keys().map(String::as_str));
             match parent {
                 [] => format!("the file may hold {names}"),
@@ -221,9 +265,9 @@ fn unknown_key(key: &str, keys: &BTreeMap<String, Known>, parent: &[String]) -> 
 }
 
 /// Where else a key of this name, or nearly this name, is found; what an entry of a list lacks is nowhere else.
-fn elsewhere(key: &str, parent: &[String]) -> Option<String> {
+fn elsewhere(key: &str, parent: &[String], page: &Page) -> Option<String> {
     let is_entry = parent.iter().any(|part| part.parse::<usize>().is_ok());
-    let found = if is_entry { Vec::new() } else { anywhere(key) };
+    let found = if is_entry { Vec::new() } else { anywhere(key, page) };
     let names = any_of(found.iter().map(String::as_str));
     (!found.is_empty()).then(|| format!("did you mean {names}?"))
 }

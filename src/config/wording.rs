@@ -13,7 +13,7 @@ pub(crate) fn describe(
 ) -> (String, Option<String>) {
     let wanted = |expected| wanted(expected, bounds);
     match kind {
-        Kind::UnknownVariant(written, names) => not_one_of(written, names),
+        Kind::UnknownVariant(written, names) => not_one_of(written, names.iter().copied()),
         Kind::InvalidType(actual, _) if !allowed.is_empty() => {
             (format!("must be {}, not {}", any_of(allowed.iter().copied()), found(actual)), None)
         }
@@ -31,9 +31,13 @@ pub(crate) fn describe(
     }
 }
 
-fn not_one_of(written: &str, names: &[&str]) -> (String, Option<String>) {
-    let what = format!("must be {}, not `{written}`", any_of(names.iter().copied()));
-    let meant = closest(&written.to_lowercase(), names.iter().copied());
+/// A word that is none of `names`: what is wrong, and the word that was probably meant.
+pub(crate) fn not_one_of<'a>(
+    written: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> (String, Option<String>) {
+    let what = format!("must be {}, not `{written}`", any_of(names.clone()));
+    let meant = closest(&written.to_lowercase(), names);
     (what, meant.map(|name| format!("did you mean `{name}`?")))
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn swap_averages(params: &Params, moments: &mut [Moments]) -> Result<
 
 /// Moves the averages of the buffers, where there are some.
 pub(super) fn average_buffers(
-    update: &Update,
+    update: &Update<'_>,
     params: &Params,
     moments: &mut [Moments],
 ) -> Result<()> {

@@ -50,7 +50,7 @@ use crate::launch::Phase;
 use crate::model::{Comparison, Model};
 use crate::nn::{ForwardContext, Mode, Params};
 use crate::ops::GradientSink;
-use crate::optim::{GradientNorm, Moments, Rates, Schedule};
+use crate::optim::{GradientNorm, Moments, Optimizer, Rates, Schedule};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use compare::Compared;
@@ -63,6 +63,7 @@ pub struct Engine {
     plan: Arc<Plan>,
     model: Box<dyn Model>,
     params: Params,
+    optimizer: Box<dyn Optimizer>,
     moments: Vec<Moments>,
     collective: Arc<dyn Collective>,
     reducer: Box<dyn Reduce>,
@@ -83,6 +84,16 @@ pub struct Engine {
     graph: Option<graph_pass::GraphPass>,
     /// Something that the run should say once.
     notice: Option<String>,
+}
+
+/// What an engine trains, made by the kinds that the plan chooses.
+pub struct Components {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// Its parameters and buffers.
+    pub params: Params,
+    /// What moves the parameters.
+    pub optimizer: Box<dyn Optimizer>,
 }
 
 /// Is told what a rank is doing: the step (from 1) and the phase.

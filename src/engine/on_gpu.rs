@@ -291,7 +291,7 @@ impl Reduce for GpuReducer {
 
     fn update(
         &mut self,
-        update: &Update,
+        update: &Update<'_>,
         _params: &[Param],
         _moments: &mut [Moments],
         counts: &[Option<u64>],
@@ -315,7 +315,12 @@ impl Reduce for GpuReducer {
         Ok(())
     }
 
-    fn average_buffers(&mut self, update: &Update, _: &Params, _: &mut [Moments]) -> Result<()> {
+    fn average_buffers(
+        &mut self,
+        update: &Update<'_>,
+        _: &Params,
+        _: &mut [Moments],
+    ) -> Result<()> {
         match (&mut self.follower, update.on_gpu(None)) {
             (Some(follower), Some(rule)) => follower.update(rule, |_| true),
             _ => Ok(()),

@@ -74,7 +74,7 @@ pub(crate) trait Reduce: Send {
     /// A parameter has no values, or the device's.
     fn update(
         &mut self,
-        update: &Update,
+        update: &Update<'_>,
         params: &[Param],
         moments: &mut [Moments],
         counts: &[Option<u64>],
@@ -103,7 +103,7 @@ pub(crate) trait Reduce: Send {
     /// As [`Reduce::begin_averages`].
     fn average_buffers(
         &mut self,
-        update: &Update,
+        update: &Update<'_>,
         params: &Params,
         moments: &mut [Moments],
     ) -> candle_core::Result<()> {

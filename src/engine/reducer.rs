@@ -213,7 +213,7 @@ impl Reduce for Reducer {
 
     fn update(
         &mut self,
-        update: &Update,
+        update: &Update<'_>,
         params: &[Param],
         moments: &mut [Moments],
         counts: &[Option<u64>],

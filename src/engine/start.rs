@@ -16,9 +16,8 @@ use crate::engine::on_gpu::GpuReducer;
 use crate::engine::reduce::Reduce;
 use crate::engine::reducer::Reducer;
 use crate::engine::straggler::Stragglers;
-use crate::engine::{Engine, TrainState, vote};
+use crate::engine::{Components, Engine, TrainState, vote};
 use crate::event::TimeShares;
-use crate::model::Model;
 use crate::nn::{Param, Params, change_values};
 use crate::optim::Moments;
 use crate::plan::Plan;
@@ -33,11 +32,11 @@ impl Engine {
     /// A rank built another model or restored another checkpoint, or a collective failed.
     pub fn new(
         plan: Arc<Plan>,
-        model: Box<dyn Model>,
-        params: Params,
+        components: Components,
         collective: Arc<dyn Collective>,
         restored: Option<(TrainState, Vec<Moments>)>,
     ) -> Result<Self, Error> {
+        let Components { model, params, optimizer } = components;
         let is_new = restored.is_none();
         let start = restored.as_ref().map_or(0, |(state, _)| state.step);
         same_start(collective.as_ref(), &params, start)?;
@@ -57,6 +56,7 @@ impl Engine {
             plan,
             model,
             params,
+            optimizer,
             moments,
             collective,
             reducer,
@@ -165,7 +165,7 @@ fn reducer(
 
 /// Zeroed optimizer state.
 fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
-    Moments::of_all(&plan.optimizer.rule, plan.ema.as_ref(), params)
+    Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params)
 }
 
 /// Buckets in reverse registration order: the order in which backward finishes parameters.

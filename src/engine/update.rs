@@ -74,7 +74,7 @@ impl Engine {
         let (plan, count) = (&self.plan, self.state.updates + 1);
         let clip = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
         let limit = plan.clip.value.map_or(f32::INFINITY, |limit| limit as f32);
-        let update = Update::new(&plan.optimizer, rates.lr, rates.momentum)
+        let update = Update::new(self.optimizer.as_ref(), &plan.optimizer, rates)
             .prepared(Preparation { mean, clip: clip as f32, limit })
             .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)));
         let counts = self.counts(idle);

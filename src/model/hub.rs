@@ -107,7 +107,7 @@ mod tests {
             "[model]\nname = \"{name}\"\n{more}pretrained = {pretrained:?}\n\
              [data]\nname = \"tokens\"\nfile = \"x\"\nseq_len = 8\n[train]\nsteps = 1\nbatch_size = 2\n"
         );
-        let known = Vocabulary { models: vec![name.to_owned()] };
+        let known = Vocabulary::of_models([name]);
         load_text(Path::new("x.toml"), &text, &[], &known).unwrap().experiment.model
     }
 

@@ -20,8 +20,10 @@ use crate::plan::{Modality, ModelFacts, ModelPlan};
 pub type Build = fn(&ModelPlan, &Builder) -> CandleResult<Box<dyn Model>>;
 
 /// Models by name.
+#[derive(Clone, Debug)]
 pub struct Registry(Vec<Entry>);
 
+#[derive(Clone, Debug)]
 struct Entry {
     name: String,
     build: Build,
@@ -31,6 +33,7 @@ struct Entry {
 }
 
 /// The layers that depend on the number of outputs.
+#[derive(Clone, Debug)]
 enum Head {
     /// Those under these prefixes of keys (`fc.`); none = there is no such layer.
     Keys(Vec<String>),

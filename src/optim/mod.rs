@@ -1,18 +1,34 @@
-//! Gradients -> new parameters: SGD, Adam, `AdamW`, learning-rate schedules, clipping, averages of the
-//! weights.
+//! Gradients -> new parameters: update rules, learning-rate schedules, clipping, averages of the weights.
 //!
 //! Everything here works on plain `f32` slices and does the same on every rank. The gradients that come in
 //! are sums over all ranks; the update turns them into means as it reads them.
+//!
+//! Each update rule is a file of its own: its options, what it keeps, and what it does to an element.
 
+mod adam;
+mod adamw;
 mod average;
+mod block;
 mod clip;
-mod kernel;
-mod rule;
+mod lion;
+mod moments;
+mod optimizer;
+mod rmsprop;
 mod schedule;
+mod sgd;
+mod update;
 
+pub use adam::Adam;
+pub use adamw::AdamW;
 pub use average::ema_decay;
+pub use block::{Block, lerp};
 pub use clip::{
     GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
 };
-pub use rule::{Moments, Part, Update};
+pub use lion::Lion;
+pub use moments::Moments;
+pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
+pub use rmsprop::RmsProp;
 pub use schedule::{Plateau, Rates, Schedule};
+pub use sgd::Sgd;
+pub use update::{Part, Update};

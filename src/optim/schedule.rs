@@ -160,7 +160,7 @@ mod tests {
             target = \"y\"\n[train]\nbatch_size = 2\n[loss]\nname = \"mse\"\n[optimizer]\nname = \"sgd\"\n\
             lr = 0.5\n";
         let words = [vec![format!("train.steps={total}")], keys.to_vec()].concat();
-        let vocabulary = Vocabulary { models: vec!["mlp".to_owned()] };
+        let vocabulary = Vocabulary::of_models(["mlp"]);
         let loaded = load_text(Path::new("x.toml"), text, &words, &vocabulary)
             .map_err(|problems| problems.page(false, 80))?;
         let source = SourcePlan::Csv {
@@ -193,7 +193,7 @@ mod tests {
             buffers: vec![],
             least_rows: None,
         };
-        Plan::new(&loaded, &facts, &|_| Ok(model.clone()))
+        Plan::new(&loaded, &facts, &|_: &crate::plan::ModelPlan| Ok(model.clone()))
             .map_err(|problems| problems.page(false, 80))
     }
 

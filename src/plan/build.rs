@@ -3,8 +3,8 @@
 use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
-    BatchPlan, Facts, ModelFacts, ModelPlan, Plan, Sampler, batch, capture, data, distributed,
-    keep, length, loss, model, optimizer, precision, schedule, statistics, transforms,
+    BatchPlan, Facts, KindFacts, Plan, Sampler, batch, capture, data, distributed, keep, length,
+    loss, model, optimizer, precision, schedule, statistics, transforms,
 };
 use crate::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -23,23 +23,19 @@ impl Collected {
 }
 
 impl Plan {
-    /// Decides every number. `describe` builds the model without memory and counts it, or says why it cannot be.
+    /// Decides every number. `kinds` says what the model and the other kinds need.
     ///
     /// # Errors
     ///
     /// All numbers that cannot be together, each drawn on the text that asks for it.
-    pub fn new(
-        loaded: &Loaded,
-        facts: &Facts,
-        describe: &dyn Fn(&ModelPlan) -> Result<ModelFacts, String>,
-    ) -> Result<Self, Problems> {
+    pub fn new(loaded: &Loaded, facts: &Facts, kinds: &dyn KindFacts) -> Result<Self, Problems> {
         let experiment = &loaded.experiment;
         let mut problems = Collected::default();
         let transformed = problems.take(transforms::decide(loaded, &facts.data));
         let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
         let model = problems.one(model::decide(loaded, &facts.data, input));
         let model = model.filter(|_| transformed.is_some()).and_then(|model| {
-            let found = describe(&model).map_err(|what| loaded.problem("model.name", what));
+            let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
             problems.one(found).map(|found| (model.counted(&found), found))
         });
         let loss = problems.one(loss::decide(loaded, &facts.data));
@@ -52,7 +48,8 @@ impl Plan {
         });
         let moving = world.zip(batch).and_then(|(world, batch)| {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
-            let optimizer = problems.one(optimizer::decide(loaded, &batch))?;
+            let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
+            let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
             let schedule = problems.one(schedule::decide(loaded, &length, optimizer.lr))?;
             Some((length, optimizer, schedule))
         });
@@ -151,7 +148,7 @@ impl Plan {
         &self,
         loaded: &Loaded,
         facts: &Facts,
-        describe: &dyn Fn(&ModelPlan) -> Result<ModelFacts, String>,
+        kinds: &dyn KindFacts,
     ) -> Result<Vec<Self>, Problems> {
         let mut loaded = loaded.clone();
         loaded.experiment = self.pin(loaded.experiment);
@@ -160,7 +157,7 @@ impl Plan {
         worlds
             .map(|world| {
                 loaded.experiment.distributed.devices = Devices::Count(world.get());
-                Self::new(&loaded, facts, describe)
+                Self::new(&loaded, facts, kinds)
             })
             .collect()
     }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::SourcePlan;
+use crate::config::kind::Choice;
+use crate::plan::{ModelPlan, OptimizerFacts, SourcePlan};
 use crate::units::{Bytes, WorldSize};
 
 /// What was found on this machine and in the data; measured elsewhere, so that planning is pure.
@@ -59,6 +60,23 @@ pub struct DataFacts {
     pub target: Vec<usize>,
 }
 
+/// What the kinds that a program has registered say of themselves, for planning.
+pub trait KindFacts {
+    /// The model, counted without taking memory.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be built, in words.
+    fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
+
+    /// The update rule.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such rule, in words.
+    fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String>;
+}
+
 /// Counts of a built model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelFacts {
@@ -80,5 +98,28 @@ impl ModelFacts {
     /// Elements of all buffers.
     pub fn buffer_elements(&self) -> usize {
         self.buffers.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+}
+
+/// Tests of rooms that know no kinds: SGD and Adam by their names.
+#[cfg(test)]
+impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
+    fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
+        self(plan)
+    }
+
+    fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {
+        let option = |key: &str| rule.options.get(key).and_then(serde_json::Value::as_f64);
+        let (state, momentum): (&[&str], _) = match rule.name.as_str() {
+            "sgd" if option("momentum").is_none() => (&[], None),
+            "sgd" => (&["momentum_buffer"], Some("momentum")),
+            _ => (&["exp_avg", "exp_avg_sq"], Some("beta1")),
+        };
+        Ok(OptimizerFacts {
+            state: state.iter().map(|&name| name.to_owned()).collect(),
+            weight_decay: option("weight_decay").unwrap_or(0.0),
+            momentum: momentum.map(str::to_owned),
+            runs_on_gpus: true,
+        })
     }
 }

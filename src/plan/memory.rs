@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::KEPT_SHARE;
 use crate::plan::mapping::STAGING_BYTES;
-use crate::plan::{BackendPlan, Plan, SourcePlan, UpdateRule};
+use crate::plan::{BackendPlan, Plan, SourcePlan};
 use crate::units::Bytes;
 
 /// What a process of ddprun holds before it knows a model: program, libraries, stacks, the plan.
@@ -43,7 +43,7 @@ impl Memory {
     /// What a rank of `plan` needs, if a pass needs `activations`.
     pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
         let weights = Bytes::of_f32(plan.model.n_parameters);
-        let kept = moments(&plan.optimizer.rule) + u64::from(plan.ema.is_some());
+        let kept = plan.optimizer.state.len() as u64 + u64::from(plan.ema.is_some());
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
         let averaged = u64::from(plan.ema.is_some_and(|ema| ema.use_buffers));
         let optimizer = Bytes(kept * weights.0 + averaged * buffers.0);
@@ -69,14 +69,6 @@ impl Memory {
         let lasting = [self.weights, self.gradients, self.optimizer, self.buffers];
         let others = [held, self.loading, self.waiting, self.base];
         Bytes(lasting.iter().chain(&others).map(|part| part.0).sum())
-    }
-}
-
-/// Values kept per parameter element.
-fn moments(rule: &UpdateRule) -> u64 {
-    match rule {
-        UpdateRule::Sgd { momentum, .. } => u64::from(*momentum > 0.0),
-        UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => 2,
     }
 }
 

@@ -2,16 +2,21 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::schema::{Ema, Optimizer, OptimizerKind};
+use crate::config::kind::Choice;
+use crate::config::schema::Ema;
 use crate::config::{Loaded, Problem};
-use crate::plan::{BatchPlan, ScalingRule};
+use crate::plan::{BatchPlan, KindFacts, ScalingRule};
 use crate::units::GlobalBatchSize;
 
 /// Update rule with all its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerPlan {
-    /// Which rule.
-    pub rule: UpdateRule,
+    /// Which rule, with all its options.
+    pub rule: Choice,
+    /// Names of what it keeps for each element of a parameter.
+    pub state: Vec<String>,
+    /// What a schedule of momentum moves, if the rule has it.
+    pub momentum: Option<String>,
     /// Learning rate after scaling by the global batch size; schedules multiply it.
     pub lr: f64,
     /// Learning rate as written.
@@ -26,37 +31,35 @@ pub struct OptimizerPlan {
     pub no_decay_on_1d: bool,
 }
 
-/// The update rules.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UpdateRule {
-    /// `torch.optim.SGD`
-    Sgd {
-        /// 0 = none.
-        momentum: f64,
-        /// Damping of the new gradient in the momentum buffer.
-        dampening: f64,
-        /// Nesterov's look-ahead.
-        nesterov: bool,
-    },
-    /// `torch.optim.Adam`: decay is added to the gradient.
-    Adam {
-        /// First moment.
-        beta1: f64,
-        /// Second moment.
-        beta2: f64,
-        /// Added to the root of the second moment.
-        eps: f64,
-    },
-    /// `torch.optim.AdamW`: decay shrinks the weights first.
-    AdamW {
-        /// First moment.
-        beta1: f64,
-        /// Second moment.
-        beta2: f64,
-        /// Added to the root of the second moment.
-        eps: f64,
-    },
+/// What an update rule says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerFacts {
+    /// Names of what it keeps for each element of a parameter.
+    pub state: Vec<String>,
+    /// Coefficient of its weight decay.
+    pub weight_decay: f64,
+    /// The option that a schedule of momentum moves.
+    pub momentum: Option<String>,
+    /// Whether it has a kernel for GPUs.
+    pub runs_on_gpus: bool,
+}
+
+impl OptimizerPlan {
+    /// The rule with a learning rate that does not depend on the batch size.
+    pub fn new(rule: Choice, facts: OptimizerFacts, lr: f64) -> Self {
+        let OptimizerFacts { state, weight_decay, momentum, .. } = facts;
+        Self {
+            rule,
+            state,
+            momentum,
+            lr,
+            base_lr: lr,
+            scaling: ScalingRule::None,
+            base_batch_size: GlobalBatchSize::ONE,
+            weight_decay,
+            no_decay_on_1d: false,
+        }
+    }
 }
 
 /// A moving average of the parameters.
@@ -87,21 +90,31 @@ pub fn scale_lr(
 }
 
 /// The update rule as asked, at the rate that the batch asks for.
-pub(crate) fn decide(loaded: &Loaded, batch: &BatchPlan) -> Result<OptimizerPlan, Problem> {
+pub(crate) fn decide(
+    loaded: &Loaded,
+    batch: &BatchPlan,
+    on_gpus: bool,
+    kinds: &dyn KindFacts,
+) -> Result<OptimizerPlan, Problem> {
     let asked = &loaded.experiment.optimizer;
     let scaling = loaded.experiment.lr_scaling.rule;
     let Some(base_batch_size) = GlobalBatchSize::new(loaded.experiment.lr_scaling.base_batch_size)
     else {
         return Err(loaded.problem("lr_scaling.base_batch_size", "must be at least 1"));
     };
+    let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
+    let facts = kinds.optimizer(&rule).map_err(|what| loaded.problem("optimizer.name", what))?;
+    if on_gpus && !facts.runs_on_gpus {
+        let what = format!("`{}` has no kernel for GPUs", rule.name);
+        let help = "train on CPUs (`distributed.backend=\"shm\"`), or choose another optimizer";
+        return Err(loaded.problem("optimizer.name", what).help(help));
+    }
     Ok(OptimizerPlan {
-        rule: rule(asked),
         lr: scale_lr(scaling, asked.lr, base_batch_size, batch.global),
-        base_lr: asked.lr,
         scaling,
         base_batch_size,
-        weight_decay: asked.weight_decay.unwrap_or(default_decay(asked.name)),
         no_decay_on_1d: asked.no_decay_on_1d,
+        ..OptimizerPlan::new(rule, facts, asked.lr)
     })
 }
 
@@ -109,27 +122,6 @@ pub(crate) fn decide(loaded: &Loaded, batch: &BatchPlan) -> Result<OptimizerPlan
 pub(crate) fn ema(asked: &Ema) -> Option<EmaPlan> {
     let (power, use_buffers) = (asked.power, asked.use_buffers.unwrap_or(false));
     asked.decay.map(|decay| EmaPlan { decay, power, use_buffers })
-}
-
-fn default_decay(kind: OptimizerKind) -> f64 {
-    match kind {
-        OptimizerKind::Sgd | OptimizerKind::Adam => 0.0,
-        OptimizerKind::AdamW => 1e-2,
-    }
-}
-
-fn rule(asked: &Optimizer) -> UpdateRule {
-    let [beta1, beta2] = asked.betas.unwrap_or([0.9, 0.999]);
-    let eps = asked.eps.unwrap_or(1e-8);
-    match asked.name {
-        OptimizerKind::Sgd => UpdateRule::Sgd {
-            momentum: asked.momentum.unwrap_or(0.0),
-            dampening: asked.dampening.unwrap_or(0.0),
-            nesterov: asked.nesterov.unwrap_or(false),
-        },
-        OptimizerKind::Adam => UpdateRule::Adam { beta1, beta2, eps },
-        OptimizerKind::AdamW => UpdateRule::AdamW { beta1, beta2, eps },
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
     BackendPlan, Behaviour, CYCLED_MOMENTUM, Cadence, ChunkPlan, Facts, InstructionSource, Memory,
-    Mode, Plan, Precision, ScheduleRule, SourcePlan, UpdateRule, graph,
+    Mode, Plan, Precision, ScheduleRule, SourcePlan, graph,
 };
 
 /// Columns of the page.
@@ -255,24 +255,13 @@ fn schedule(plan: &Plan) -> String {
 /// What `one_cycle` moves beside the rate.
 fn cycled(plan: &Plan) -> String {
     let [low, high] = CYCLED_MOMENTUM.map(shown);
-    match plan.optimizer.rule {
-        UpdateRule::Sgd { momentum: 0.0, .. } => String::new(),
-        UpdateRule::Sgd { .. } => format!(", momentum from {high} to {low} and back"),
-        UpdateRule::Adam { .. } | UpdateRule::AdamW { .. } => {
-            format!(", beta1 from {high} to {low} and back")
-        }
+    match &plan.optimizer.momentum {
+        None => String::new(),
+        Some(name) => format!(", {name} from {high} to {low} and back"),
     }
 }
 
 fn optimizer(plan: &Plan) -> String {
-    let rule = match plan.optimizer.rule {
-        UpdateRule::Sgd { momentum, nesterov, .. } => {
-            let nesterov = if nesterov { ", nesterov" } else { "" };
-            format!("sgd, momentum {}{nesterov}", shown(momentum))
-        }
-        UpdateRule::Adam { beta1, beta2, .. } => format!("adam, betas {beta1} {beta2}"),
-        UpdateRule::AdamW { beta1, beta2, .. } => format!("adamw, betas {beta1} {beta2}"),
-    };
     let clip =
         plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
     let ema = plan.ema.map_or(String::new(), |ema| {
@@ -280,7 +269,7 @@ fn optimizer(plan: &Plan) -> String {
         let buffers = if ema.use_buffers { ", with buffers" } else { "" };
         format!(", averaged: {}{power}{buffers}", shown(ema.decay))
     });
-    format!("{rule}, weight decay {}{clip}{ema}", shown(plan.optimizer.weight_decay))
+    format!("{}{clip}{ema}", plan.optimizer.rule)
 }
 
 fn model(plan: &Plan, loaded: &Loaded) -> String {

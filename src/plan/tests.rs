@@ -3,7 +3,7 @@ use std::path::Path;
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
     BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, LossKind, Memory, ModelFacts,
-    ModelPlan, Plan, Precision, ScheduleRule, SourcePlan, TransformPlan, UpdateRule, json, page,
+    ModelPlan, Plan, Precision, ScheduleRule, SourcePlan, TransformPlan, json, page,
 };
 use crate::units::{Bytes, WorldSize};
 
@@ -86,7 +86,7 @@ fn costs(plan: &Plan, activations: Option<Bytes>) -> Costs {
 
 fn read(text: &str, overrides: &[&str]) -> Loaded {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    let vocabulary = Vocabulary { models: ["mlp", "resnet18"].map(str::to_owned).to_vec() };
+    let vocabulary = Vocabulary::of_models(["mlp", "resnet18"]);
     load_text(Path::new("animals.toml"), text, &overrides, &vocabulary)
         .unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
 }
@@ -273,16 +273,6 @@ fn the_first_lines_state_the_arithmetic() {
 
 #[test]
 fn whatever_was_not_said_is_pytorchs() {
-    let rule = |overrides: &[&str]| {
-        let plan = good(PRICES, overrides, &prices());
-        (plan.optimizer.rule, plan.optimizer.weight_decay)
-    };
-    let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-    let adamw = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-    let sgd = UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false };
-    assert_eq!(rule(&[]), (adamw, 1e-2));
-    assert_eq!(rule(&["optimizer.name=adam"]), (adam, 0.0));
-    assert_eq!(rule(&["optimizer.name=sgd"]), (sgd, 0.0));
     let plan = good(PRICES, &[], &prices());
     assert_eq!((plan.optimizer.lr, plan.model.hidden.clone()), (1e-3, vec![256]));
     assert_eq!((plan.loss.kind, plan.model.outputs), (LossKind::Mse, 1));
@@ -454,8 +444,9 @@ fn all_impossible_numbers_are_told_at_once_with_their_places() {
 #[test]
 fn a_model_that_cannot_be_built_says_why_at_its_name() {
     let loaded = read(ANIMALS, &[]);
-    let problems =
-        Plan::new(&loaded, &animals(), &|_| Err("needs images of at least 32x32".to_owned()));
+    let problems = Plan::new(&loaded, &animals(), &|_: &ModelPlan| {
+        Err("needs images of at least 32x32".to_owned())
+    });
     let problems = problems.unwrap_err();
     let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(told, ["`model.name`: needs images of at least 32x32"]);
@@ -501,7 +492,7 @@ fn smaller_groups_take_the_same_steps_and_smaller_passes_too() {
     assert_eq!(worlds, [2, 1]);
     let same = |plan: &Plan| {
         let BatchPlan { global, shards, .. } = plan.batch;
-        (global, shards, plan.length, plan.optimizer, plan.schedule.clone())
+        (global, shards, plan.length, plan.optimizer.clone(), plan.schedule.clone())
     };
     assert!(smaller.iter().all(|smaller| same(smaller) == same(&plan)));
     assert!(smaller.iter().all(|smaller| smaller.batch.size == plan.batch.size));
@@ -542,7 +533,7 @@ proptest::proptest! {
         ]
         .to_vec();
         for kept in 0..overrides.len() {
-            let vocabulary = Vocabulary { models: vec!["resnet18".to_owned()] };
+            let vocabulary = Vocabulary::of_models(["resnet18"]);
             let Ok(loaded) = load_text(Path::new("a.toml"), ANIMALS, &overrides[kept..], &vocabulary) else { continue };
             let mut facts = animals();
             (facts.cores, facts.data.n_train) = (cores, n_train);

@@ -9,8 +9,8 @@ use crate::collective::Collective;
 use crate::data::{self, Fingerprint};
 use crate::engine::{Clock, Engine, TrainState};
 use crate::event::{Event, FORMAT, Started};
+use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
-use crate::model::Registry;
 use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
@@ -28,7 +28,7 @@ pub(crate) fn assemble(
     rank_plan: RankPlan,
     means: (Option<OwnedFd>, Vec<Peer>),
     link: Arc<Link>,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<RankRun, Error> {
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
     let place = Place::open(&plan, rank)?;
@@ -49,7 +49,7 @@ pub(crate) fn assemble(
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
-    let mut engine = open_engine(&plan, registry, &place, collective.clone(), |params| {
+    let mut engine = open_engine(&plan, kinds, &place, collective.clone(), |params| {
         let folder = &folders.checkpoints;
         // Other machines may not see the folder of rank 0.
         let is_far = plan.distributed.nodes > 1;
@@ -130,18 +130,19 @@ pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
 /// The engine with the model's first values: those that `restore` puts in place, pretrained ones, or drawn ones.
 fn open_engine(
     plan: &Arc<Plan>,
-    registry: &Registry,
+    kinds: &Kinds,
     place: &Place,
     collective: Arc<dyn Collective>,
     restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
-    let (model, params) = registry.build_on(&plan.model, plan.seed, &place.device)?;
-    let restored = restore(&params)?;
+    let components = kinds.components(plan, &place.device)?;
+    let params = &components.params;
+    let restored = restore(params)?;
     if restored.is_none() {
-        registry.load_pretrained(&plan.model, &params)?;
-        registry.load_adapters(&plan.model, &params)?;
+        kinds.models.load_pretrained(&plan.model, params)?;
+        kinds.models.load_adapters(&plan.model, params)?;
     }
-    Ok(Engine::new(plan.clone(), model, params, collective, restored)?)
+    Ok(Engine::new(plan.clone(), components, collective, restored)?)
 }
 
 fn started(run: &RankRun, restarts: Vec<String>) -> Event {
@@ -165,7 +166,7 @@ fn started(run: &RankRun, restarts: Vec<String>) -> Event {
 pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&Opened>,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<Measured, Error> {
     let mut plan = plan.clone();
     plan.distributed.world_size = WorldSize::ONE;
@@ -175,7 +176,7 @@ pub(crate) fn evaluate(
     let place = Place::open(&plan, Rank(0))?;
     let collective = place.join(&plan, (None, vec![]))?;
     let group = collective.clone();
-    let mut engine = open_engine(&plan, registry, &place, group, |params| {
+    let mut engine = open_engine(&plan, kinds, &place, group, |params| {
         let Some(opened) = opened else { return Ok(None) };
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))

@@ -5,7 +5,7 @@ use std::any::Any;
 use crate::launch::Blame;
 use crate::plan::Expectation;
 use crate::units::Rank;
-use crate::{checkpoint, collective, data, engine, files, model, nn, record};
+use crate::{checkpoint, collective, data, engine, files, kinds, nn, record};
 
 /// Exit codes (docs/runs.md).
 pub mod exit {
@@ -50,7 +50,7 @@ pub enum Error {
     Collective(#[from] collective::Error),
     /// The model cannot be built.
     #[error("cannot build the model: {0}")]
-    Model(#[from] model::Error),
+    Model(#[from] kinds::Error),
     /// `model.pretrained`, or `model.lora.adapters`, does not fit.
     #[error("cannot start from given weights: {0}")]
     Pretrained(#[from] nn::state_dict::Error),

@@ -32,8 +32,8 @@ use crate::data::Splits;
 use crate::engine::{Clock, Engine, StopRequest};
 use crate::event::Event;
 use crate::failpoint;
+use crate::kinds::Kinds;
 use crate::launch::{ErrorReport, Link, Membership, RESIZED, Stop};
-use crate::model::Registry;
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::transport::Peer;
 use crate::units::Rank;
@@ -78,10 +78,10 @@ pub struct Outcome {
 }
 
 /// Trains as `membership` says. Failures are reported to the launcher and written into the run folder.
-pub fn run(membership: Membership, registry: &Registry) -> Outcome {
+pub fn run(membership: Membership, kinds: &Kinds) -> Outcome {
     let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
-    let result = on_large_stack(|| live(rank_plan, (shm, peers), link.clone(), registry));
+    let result = on_large_stack(|| live(rank_plan, (shm, peers), link.clone(), kinds));
     match result {
         Ok(code) => {
             link.finish();
@@ -116,10 +116,10 @@ fn live(
     rank_plan: RankPlan,
     means: (Option<OwnedFd>, Vec<Peer>),
     link: Arc<Link>,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<u8, Error> {
     let _threads = share_of_cores(&rank_plan.plan)?;
-    let mut run = assemble::assemble(rank_plan, means, link, registry)?;
+    let mut run = assemble::assemble(rank_plan, means, link, kinds)?;
     let ending = train::train(&mut run).inspect_err(|error| {
         // The others wait for us: they shall hear at once, not at their deadline.
         run.collective.abort(&error.to_string());
@@ -156,9 +156,9 @@ fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
 pub fn evaluate(
     plan: &Plan,
     opened: Option<&checkpoint::Opened>,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<Measured, Error> {
-    on_large_stack(|| assemble::evaluate(plan, opened, registry))
+    on_large_stack(|| assemble::evaluate(plan, opened, kinds))
 }
 
 /// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this process alone.
@@ -169,11 +169,11 @@ pub fn evaluate(
 pub fn sample(
     plan: &Plan,
     opened: &checkpoint::Opened,
-    registry: &Registry,
+    kinds: &Kinds,
     prompt: &[u32],
     asked: &Sampling,
 ) -> Result<Vec<u32>, Error> {
-    on_large_stack(|| sample::sample(plan, opened, registry, prompt, asked))
+    on_large_stack(|| sample::sample(plan, opened, kinds, prompt, asked))
 }
 
 /// What the policy of the checkpoint `opened` does in `episodes` simulated episodes from one start, drawn for `seed`, in
@@ -185,11 +185,11 @@ pub fn sample(
 pub fn roll_out(
     plan: &Plan,
     opened: &checkpoint::Opened,
-    registry: &Registry,
+    kinds: &Kinds,
     episodes: usize,
     seed: u64,
 ) -> Result<Option<Vec<Episode>>, Error> {
-    on_large_stack(|| sample::roll_out(plan, opened, registry, episodes, seed))
+    on_large_stack(|| sample::roll_out(plan, opened, kinds, episodes, seed))
 }
 
 /// The actions that the policy of the checkpoint `opened` would do after the observations `seen`, oldest first; `None` if
@@ -201,11 +201,11 @@ pub fn roll_out(
 pub fn act(
     plan: &Plan,
     opened: &checkpoint::Opened,
-    registry: &Registry,
+    kinds: &Kinds,
     seen: Vec<Vec<f32>>,
     seed: u64,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
-    on_large_stack(|| sample::act(plan, opened, registry, seen, seed))
+    on_large_stack(|| sample::act(plan, opened, kinds, seen, seed))
 }
 
 impl RankRun {

@@ -5,8 +5,9 @@ use candle_core::{Device, Tensor};
 
 use crate::checkpoint::{self, Opened};
 use crate::data::Push;
-use crate::engine;
-use crate::model::{Model, Registry, asked};
+use crate::engine::{self, Components};
+use crate::kinds::Kinds;
+use crate::model::{Model, asked};
 use crate::nn::ForwardContext;
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -35,11 +36,11 @@ pub struct Sampling {
 pub(crate) fn sample(
     plan: &Plan,
     opened: &Opened,
-    registry: &Registry,
+    kinds: &Kinds,
     prompt: &[u32],
     asked: &Sampling,
 ) -> Result<Vec<u32>, Error> {
-    let model = restored(plan, opened, registry)?;
+    let model = restored(plan, opened, kinds)?;
     let failed = |source| failed(opened, source);
     let length = plan.model.input.first().copied().unwrap_or(1);
     let key = Key::new(asked.seed, Purpose::Sample, 0, 0);
@@ -57,8 +58,8 @@ pub(crate) fn sample(
 }
 
 /// The model of the checkpoint, with averaged weights where the run kept some.
-fn restored(plan: &Plan, opened: &Opened, registry: &Registry) -> Result<Box<dyn Model>, Error> {
-    let (model, params) = registry.build(&plan.model, plan.seed)?;
+fn restored(plan: &Plan, opened: &Opened, kinds: &Kinds) -> Result<Box<dyn Model>, Error> {
+    let Components { model, params, .. } = kinds.components(plan, &Device::Cpu)?;
     let mut moments = checkpoint::restore(opened, plan, &params)?;
     engine::swap_averages(&params, &mut moments).map_err(|source| failed(opened, source))?;
     Ok(model)
@@ -72,12 +73,12 @@ fn failed(opened: &Opened, source: candle_core::Error) -> engine::Error {
 pub(crate) fn roll_out(
     plan: &Plan,
     opened: &Opened,
-    registry: &Registry,
+    kinds: &Kinds,
     episodes: usize,
     seed: u64,
 ) -> Result<Option<Vec<Episode>>, Error> {
     let (Some(eyes), Some(_)) = (Eyes::of(plan), simulated(plan)) else { return Ok(None) };
-    let model = restored(plan, opened, registry)?;
+    let model = restored(plan, opened, kinds)?;
     let start = Push::start(Key::new(seed, Purpose::Generate, SHOWN, 0));
     let mut all = vec![Episode::new(start); episodes];
     let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
@@ -91,12 +92,12 @@ pub(crate) fn roll_out(
 pub(crate) fn act(
     plan: &Plan,
     opened: &Opened,
-    registry: &Registry,
+    kinds: &Kinds,
     seen: Vec<Vec<f32>>,
     seed: u64,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
     let Some(eyes) = Eyes::of(plan) else { return Ok(None) };
-    let model = restored(plan, opened, registry)?;
+    let model = restored(plan, opened, kinds)?;
     let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
     let pass = ForwardContext::eval(plan.precision);
     let mut ask = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use ddprun::config::{self, Vocabulary};
-use ddprun::model::Registry;
+use ddprun::kinds::Kinds;
 use ddprun::nn::state_dict::save_state_dict;
 use ddprun::plan::ModelPlan;
 use hound::{SampleFormat, WavSpec, WavWriter};
@@ -53,8 +53,9 @@ fn vocabulary() -> Vocabulary {
         let names = text.split("register(\"").skip(1).filter_map(|rest| rest.split('"').next());
         names.map(str::to_owned).collect::<Vec<_>>()
     });
-    let own = Registry::default();
-    Vocabulary { models: own.names().into_iter().map(str::to_owned).chain(registered).collect() }
+    let own = Kinds::default();
+    let models = own.models.names().into_iter().map(str::to_owned).chain(registered).collect();
+    Vocabulary::new(models, vec![own.optimizers.spec()])
 }
 
 /// A fenced block: its language, its first line (counted from 1) and its text.
@@ -360,7 +361,7 @@ fn every_documented_verb_exists() {
 fn every_key_is_documented_by_the_schema_verb() {
     let lab = Lab::new();
     let page = lab.run_to(0, &["schema"]).stdout;
-    assert_eq!(page, config::DEFAULTS);
+    assert_eq!(page, Kinds::default().vocabulary().reference());
     for key in ["global_batch_size", "find_unused_parameters", "on_bad_sample", "label_smoothing"] {
         assert!(page.contains(key), "{key}");
     }

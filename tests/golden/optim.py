@@ -26,6 +26,23 @@ def steps(optimizer):
     return after
 
 
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), lr, decay = group["betas"], group["lr"], group["weight_decay"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                direction = (beta1 * m + (1 - beta1) * p.grad).sign()
+                p -= lr * (direction + decay * p)
+                m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+
 def rates(n, schedule, lr=0.1):
     """The learning rate of each of n steps."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
@@ -79,6 +96,7 @@ def scaler(bad):
 
 
 sgd, adam, adamw = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+rmsprop = torch.optim.RMSprop
 inf, nan = float("inf"), float("nan")
 write({
     "param0": list(fill("opt.p", 6)),
@@ -91,6 +109,10 @@ write({
     "adam_lr.01_wd.1_L2": steps(lambda p: adam(p, lr=0.01, weight_decay=0.1)),
     "adamw_lr.01_wd.1": steps(lambda p: adamw(p, lr=0.01, weight_decay=0.1)),
     "adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4": steps(lambda p: adamw(p, lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)),
+    "rmsprop_lr.01": steps(lambda p: rmsprop(p, lr=0.01)),
+    "rmsprop_lr.01_a.9_m.9_wd.01": steps(lambda p: rmsprop(p, lr=0.01, alpha=0.9, momentum=0.9, weight_decay=0.01)),
+    "lion_lr.01": steps(lambda p: Lion(p, lr=0.01)),
+    "lion_lr.01_b.95_.98_wd.1": steps(lambda p: Lion(p, lr=0.01, betas=(0.95, 0.98), weight_decay=0.1)),
     "onecycle_max.1_total20_pct.2": rates(20, lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=20, pct_start=0.2)),
     "cosine_T10_eta0": rates(11, lambda o: schedulers.CosineAnnealingLR(o, T_max=10)),
     "step_3_.1": rates(10, lambda o: schedulers.StepLR(o, step_size=3)),

@@ -1,8 +1,10 @@
 //! The GPU's kernel of the update, compiled as C++, against the CPU's update.
 
-use ddprun::optim::{Moments, Part, Preparation, Update, sum_of_squares};
-use ddprun::plan::{OptimizerPlan, ScalingRule, UpdateRule};
-use ddprun::units::GlobalBatchSize;
+use ddprun::config::kind::Kind;
+use ddprun::optim::{
+    self, Adam, AdamW, Moments, Optimizer, Part, Preparation, Rates, Sgd, Update, sum_of_squares,
+};
+use ddprun::plan::OptimizerPlan;
 
 use crate::emulator::Arg::{Bytes, Count, Doubles, Out, Whole};
 use crate::emulator::{STRIDING, emulator, rows};
@@ -26,16 +28,10 @@ const PER_BLOCK: usize = 300;
 const KEEP: f32 = 0.75;
 const PREPARATION: Preparation = Preparation { mean: 0.5, clip: 0.9, limit: 0.6 };
 
-fn plan(rule: UpdateRule) -> OptimizerPlan {
-    OptimizerPlan {
-        rule,
-        lr: LR,
-        base_lr: LR,
-        scaling: ScalingRule::None,
-        base_batch_size: GlobalBatchSize::new(1).unwrap(),
-        weight_decay: DECAY,
-        no_decay_on_1d: true,
-    }
+fn plan<K: Kind + Optimizer>(rule: K) -> (Box<dyn Optimizer>, OptimizerPlan) {
+    let plan =
+        OptimizerPlan { weight_decay: DECAY, no_decay_on_1d: true, ..optim::plan(&rule, LR) };
+    (Box::new(rule), plan)
 }
 
 /// The rule as words: kind, then f32 in the order of `Rule` in optimizer.cu.
@@ -52,7 +48,7 @@ const DECAY: f64 = 0.02;
 const COUNT: i32 = 3;
 
 /// Every rule, and as words.
-fn rules() -> [(UpdateRule, Vec<u32>); 5] {
+fn rules() -> [((Box<dyn Optimizer>, OptimizerPlan), Vec<u32>); 5] {
     let (lr, decay, count) = (LR, DECAY, COUNT);
     let [beta1, beta2, eps] = [0.9f64, 0.99999, 1e-8];
     let [c1, c2] = [beta1, beta2].map(|beta| 1.0 - beta.powi(count));
@@ -61,14 +57,16 @@ fn rules() -> [(UpdateRule, Vec<u32>); 5] {
         [&[0.0; 3][..], &moments, &steps, &[penalty, shrink]].concat().try_into().unwrap()
     };
     let sgd = |momentum, damp| [lr, momentum, damp, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, decay, 0.0];
-    let with = |nesterov, dampening| UpdateRule::Sgd { momentum: 0.8, dampening, nesterov };
-    let plain = UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false };
+    let with =
+        |nesterov, dampening| plan(Sgd { momentum: 0.8, dampening, nesterov, ..Sgd::default() });
+    let plain = plan(Sgd::default());
+    let betas = [beta1, beta2];
     [
         (plain, words(0, sgd(0.0, 1.0))),
         (with(false, 0.1), words(1, sgd(0.8, 0.9))),
         (with(true, 0.0), words(2, sgd(0.8, 1.0))),
-        (UpdateRule::Adam { beta1, beta2, eps }, words(3, adam([decay, 1.0]))),
-        (UpdateRule::AdamW { beta1, beta2, eps }, words(3, adam([0.0, 1.0 - lr * decay]))),
+        (plan(Adam { betas, eps, ..Adam::default() }), words(3, adam([decay, 1.0]))),
+        (plan(AdamW { betas, eps, ..AdamW::default() }), words(3, adam([0.0, 1.0 - lr * decay]))),
     ]
 }
 
@@ -77,7 +75,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
     let Some(gpu) = emulator() else { return };
     // A matrix of several blocks, a vector without weight decay, and one that nobody uses.
     let sizes = [(700usize, 2usize), (50, 1), (10, 2)];
-    for (rule, words) in rules() {
+    for ((rule, plan), words) in rules() {
         let start: Vec<Vec<f32>> = (0..3).map(|i| values(i, sizes[i as usize].0)).collect();
         let gradients: Vec<Vec<f32>> = (3..6).map(|i| values(i, sizes[i as usize - 3].0)).collect();
         let seconds = |i: u64| values(i, 700).iter().map(|v| v * v).collect::<Vec<f32>>();
@@ -85,7 +83,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
 
         let mut expected = start.clone();
         // The first parameter alone has an average.
-        let mut states: Vec<Moments> = sizes.iter().map(|(n, _)| Moments::new(&rule, *n)).collect();
+        let mut states: Vec<Moments> = sizes.iter().map(|(n, _)| Moments::new(&plan, *n)).collect();
         states[0].average = values(9, sizes[0].0);
         let mut average = states[0].average.clone();
         let averages = [average.as_mut_ptr(), std::ptr::null_mut(), std::ptr::null_mut()];
@@ -94,7 +92,7 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             state.first.copy_from_slice(&first[..a]);
             state.second.copy_from_slice(&second[..b]);
         }
-        let update = Update::new(&plan(rule), LR, None);
+        let update = Update::new(rule.as_ref(), &plan, Rates { lr: LR, momentum: None });
         let update = update.prepared(PREPARATION).averaging(KEEP.into());
         let all = expected.iter_mut().zip(&gradients).zip(&mut states).zip(sizes).take(2);
         update.apply(all.map(|(((values, gradient), moments), (_, dimensions))| Part {

@@ -8,14 +8,16 @@ use candle_core::{Device, Tensor};
 use ddprun::collective::{self, Collective};
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
-use ddprun::engine::{Engine, StepReport, StopRequest};
-use ddprun::model::Registry;
+use ddprun::engine::{Components, Engine, StepReport, StopRequest};
+use ddprun::kinds::Kinds;
+use ddprun::model::Model;
+use ddprun::nn::Params;
+use ddprun::optim::{self, Sgd};
 use ddprun::plan::{
     BackboneMode, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
     DataPlan, DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, LossKind, LossPlan, Mode,
-    ModelPlan, OnBadSample, OnNonFinite, OptimizerPlan, Plan, PolicyPlan, Precision, Sampler,
-    ScalingRule, SchedulePlan, ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem,
-    UpdateRule,
+    ModelPlan, OnBadSample, OnNonFinite, Plan, PolicyPlan, Precision, Sampler, SchedulePlan,
+    ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -51,15 +53,10 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         clip: ClipPlan { norm: Some(1.0), value: None },
         convolutions: Convolutions::Fast,
         on_non_finite: OnNonFinite::Stop,
-        optimizer: OptimizerPlan {
-            rule: UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true },
-            lr: 0.05,
-            base_lr: 0.05,
-            scaling: ScalingRule::None,
-            base_batch_size: GlobalBatchSize::ONE,
-            weight_decay: 1e-3,
-            no_decay_on_1d: false,
-        },
+        optimizer: optim::plan(
+            &Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-3, ..Sgd::default() },
+            0.05,
+        ),
         ema: None,
         schedule: SchedulePlan {
             warmup_steps: 2,
@@ -189,8 +186,8 @@ pub(crate) fn on_ranks<T: Send>(
 
 /// A fresh engine of one rank.
 pub(crate) fn engine(plan: &Plan, collective: Arc<dyn Collective>) -> Engine {
-    let (model, params) = Registry::default().build(&plan.model, plan.seed).unwrap();
-    Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap()
+    let components = Kinds::default().components(plan, &Device::Cpu).unwrap();
+    Engine::new(Arc::new(plan.clone()), components, collective, None).unwrap()
 }
 
 /// Samples whose values and labels follow from their indices.
@@ -275,4 +272,10 @@ pub(crate) fn fingerprint(engine: &Engine) -> String {
         hasher.update(bytemuck::cast_slice(&moments.average));
     }
     hasher.finalize().to_hex().to_string()
+}
+
+/// What an engine of `plan` trains, with a model that a test has built.
+pub(crate) fn components(plan: &Plan, (model, params): (Box<dyn Model>, Params)) -> Components {
+    let optimizer = Kinds::default().optimizers.build(&plan.optimizer.rule).unwrap();
+    Components { model, params, optimizer }
 }

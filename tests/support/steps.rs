@@ -3,16 +3,17 @@
 
 use std::collections::BTreeMap;
 
+use ddprun::config::kind::Kind;
 use ddprun::nn::{Params, change_values};
-use ddprun::optim::{Moments, Part, Preparation, Update, clip_coefficient};
-use ddprun::plan::{OptimizerPlan, ScalingRule, UpdateRule};
-use ddprun::units::GlobalBatchSize;
+use ddprun::optim::{self, Moments, Optimizer, Part, Preparation, Rates, Update, clip_coefficient};
+use ddprun::plan::OptimizerPlan;
 
 /// Gradients by parameter index.
 pub(crate) type Gradients = BTreeMap<usize, Vec<f32>>;
 
 /// An optimizer with a constant rate.
 pub(crate) struct Steps {
+    rule: Box<dyn Optimizer>,
     plan: OptimizerPlan,
     clip: f64,
     pub(crate) moments: Vec<Moments>,
@@ -23,24 +24,17 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// Weight decay acts on matrices only; gradients are clipped to the length `clip`.
-    pub(crate) fn new(
+    pub(crate) fn new<K: Kind + Optimizer>(
         params: &Params,
-        rule: UpdateRule,
+        rule: K,
         lr: f64,
         (weight_decay, clip): (f64, f64),
     ) -> Self {
-        let new = |param: &ddprun::nn::Param| Moments::new(&rule, param.elem_count());
+        let plan = OptimizerPlan { weight_decay, no_decay_on_1d: true, ..optim::plan(&rule, lr) };
+        let new = |param: &ddprun::nn::Param| Moments::new(&plan, param.elem_count());
         let moments = params.parameters().iter().map(new).collect();
-        let plan = OptimizerPlan {
-            rule,
-            lr,
-            base_lr: lr,
-            scaling: ScalingRule::None,
-            base_batch_size: GlobalBatchSize::ONE,
-            weight_decay,
-            no_decay_on_1d: true,
-        };
-        Self { plan, clip, moments, count: 0, keep: |_| 1.0 }
+        let rule = Box::new(rule);
+        Self { rule, plan, clip, moments, count: 0, keep: |_| 1.0 }
     }
 
     /// One step; the gradients' length before clipping.
@@ -49,7 +43,8 @@ impl Steps {
         let squares: f64 = gradients.values().flatten().map(|&g| f64::from(g).powi(2)).sum();
         let clip = clip_coefficient(squares.sqrt(), self.clip) as f32;
         let clipped = Preparation { clip, ..Preparation::default() };
-        let update = Update::new(&self.plan, self.plan.lr, None)
+        let rates = Rates { lr: self.plan.lr, momentum: None };
+        let update = Update::new(self.rule.as_ref(), &self.plan, rates)
             .prepared(clipped)
             .averaging((self.keep)(self.count));
         for (&index, gradient) in gradients {

@@ -9,7 +9,8 @@ use ddprun::checkpoint::{self, Snapshot};
 use ddprun::engine::{Engine, Error};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
-use ddprun::plan::{ModelPlan, Plan, ScheduleRule, UpdateRule};
+use ddprun::optim::{self, Adam};
+use ddprun::plan::{ModelPlan, Plan, ScheduleRule};
 use ddprun::units::Rank;
 
 use crate::support::{self, CLASSES, fingerprint, on_ranks, plan, step};
@@ -34,7 +35,13 @@ fn half_used_engine(plan: &Plan, collective: Arc<dyn ddprun::collective::Collect
     let mut registry = Registry::default();
     registry.register("half_used", half_used);
     let (model, params) = registry.build(&plan.model, plan.seed).unwrap();
-    Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap()
+    Engine::new(
+        Arc::new(plan.clone()),
+        support::components(&plan, (model, params)),
+        collective,
+        None,
+    )
+    .unwrap()
 }
 
 #[test]
@@ -92,8 +99,7 @@ fn late_plan(world: u32, first: u64) -> Plan {
     let passes = u64::from(plan.batch.accumulation.get());
     plan.model.options.insert("after".into(), ((first - 1) * passes).into());
     plan.distributed.find_unused_parameters = true;
-    plan.optimizer.rule = UpdateRule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
-    plan.optimizer.weight_decay = 0.0;
+    plan.optimizer = optim::plan(&Adam::default(), plan.optimizer.lr);
     (plan.schedule.warmup_steps, plan.schedule.rule) = (0, ScheduleRule::Constant);
     plan
 }
@@ -112,8 +118,13 @@ fn a_parameter_that_is_used_late_begins_at_its_own_first_update() {
         let all = on_ranks(&plan, |collective| {
             let rank = collective.rank();
             let (model, params) = late_model(&plan);
-            let mut engine =
-                Engine::new(Arc::new(plan.clone()), model, params, collective, None).unwrap();
+            let mut engine = Engine::new(
+                Arc::new(plan.clone()),
+                support::components(&plan, (model, params)),
+                collective,
+                None,
+            )
+            .unwrap();
             let gain = |engine: &Engine| -> Vec<f32> {
                 engine.params().parameters()[2].var().unwrap().to_vec1().unwrap()
             };
@@ -139,8 +150,13 @@ fn a_parameter_that_is_used_late_begins_at_its_own_first_update() {
     let (plan, folder) = (late_plan(1, 4), tempfile::tempdir().unwrap());
     let (model, params) = late_model(&plan);
     let collective = || support::group(&plan).remove(0);
-    let mut engine =
-        Engine::new(Arc::new(plan.clone()), model, params, collective(), None).unwrap();
+    let mut engine = Engine::new(
+        Arc::new(plan.clone()),
+        support::components(&plan, (model, params)),
+        collective(),
+        None,
+    )
+    .unwrap();
     (0..4).for_each(|_| {
         step(&mut engine, &plan, Rank(0)).unwrap();
     });
@@ -151,8 +167,13 @@ fn a_parameter_that_is_used_late_begins_at_its_own_first_update() {
     let (model, params) = late_model(&plan);
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
     let restored = Some((restored.state, restored.moments));
-    let mut engine =
-        Engine::new(Arc::new(plan.clone()), model, params, collective(), restored).unwrap();
+    let mut engine = Engine::new(
+        Arc::new(plan.clone()),
+        support::components(&plan, (model, params)),
+        collective(),
+        restored,
+    )
+    .unwrap();
     step(&mut engine, &plan, Rank(0)).unwrap();
     assert_eq!(fingerprint(&engine), runs[0]);
 }

@@ -3,7 +3,7 @@
 use crate::checkpoint::Opened;
 use crate::cli::args::SampleArgs;
 use crate::cli::{Refusal, to_stdout};
-use crate::model::Registry;
+use crate::kinds::Kinds;
 use crate::plan::Plan;
 use crate::worker::{self, Episode, exit};
 
@@ -12,11 +12,11 @@ pub(super) fn sample(
     args: &SampleArgs,
     plan: &Plan,
     opened: &Opened,
-    registry: &Registry,
+    kinds: &Kinds,
 ) -> Result<u8, Refusal> {
     let failed = |error: worker::Error| Refusal::of(error.exit_code(), &error, error.help());
     if args.prompt.trim().is_empty() {
-        let episodes = worker::roll_out(plan, opened, registry, args.episodes, args.seed);
+        let episodes = worker::roll_out(plan, opened, kinds, args.episodes, args.seed);
         return match episodes.map_err(failed)? {
             Some(episodes) => to_stdout(&table(&episodes)),
             None => Err(refusal("there is no simulation of this data", plan)),
@@ -24,7 +24,7 @@ pub(super) fn sample(
     }
     let seen = observations(plan, &args.prompt)
         .ok_or_else(|| refusal("the prompt is not a list of observations", plan))?;
-    let actions = worker::act(plan, opened, registry, seen, args.seed).map_err(failed)?;
+    let actions = worker::act(plan, opened, kinds, seen, args.seed).map_err(failed)?;
     let lines = actions.unwrap_or_default().into_iter().map(|action| numbers(&action) + "\n");
     to_stdout(&lines.collect::<String>())
 }

@@ -5,6 +5,7 @@
 
 mod kinds;
 mod names;
+mod options;
 mod ranges;
 mod together;
 
@@ -13,9 +14,9 @@ pub(crate) use ranges::bounds;
 
 use std::collections::BTreeSet;
 
-use crate::config::load::Vocabulary;
 use crate::config::loaded::Loaded;
 use crate::config::problem::Problem;
+use crate::config::vocabulary::Vocabulary;
 
 /// Something that a rule found.
 pub(crate) struct Finding {
@@ -95,6 +96,7 @@ pub(crate) fn all(
         .iter()
         .flat_map(|rule| rule(loaded))
         .chain(names::model(loaded, vocabulary))
+        .chain(options::all(loaded, vocabulary))
         .filter(|finding| !finding.is_consequence(broken))
         .map(|finding| finding.into_problem(loaded))
         .collect()

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::config::check::Finding;
 use crate::config::layer::Source;
-use crate::config::load::Vocabulary;
 use crate::config::loaded::Loaded;
 use crate::config::suggest::{any_of, closest};
+use crate::config::vocabulary::Vocabulary;
 
 /// What can be watched while a run trains.
 pub const METRICS: [&str; 6] =

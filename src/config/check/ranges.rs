@@ -78,10 +78,6 @@ const REALS: &[Real] = &[
     ("loss.label_smoothing", |e| e.loss.label_smoothing, SHARE),
     ("loss.alpha", |e| e.loss.alpha, SHARE),
     ("optimizer.lr", |e| Some(e.optimizer.lr), RATE),
-    ("optimizer.weight_decay", |e| e.optimizer.weight_decay, NOT_NEGATIVE),
-    ("optimizer.momentum", |e| e.optimizer.momentum, SHARE),
-    ("optimizer.dampening", |e| e.optimizer.dampening, SHARE),
-    ("optimizer.eps", |e| e.optimizer.eps, NOT_NEGATIVE),
     ("ema.decay", |e| e.ema.decay, SHARE),
     ("ema.power", |e| e.ema.power, POSITIVE),
     ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
@@ -270,9 +266,6 @@ fn times(experiment: &Experiment) -> Vec<Finding> {
 pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let mut found = Vec::new();
-    if let Some(betas) = experiment.optimizer.betas {
-        each("optimizer.betas", &betas, &BELOW_ONE, &mut found);
-    }
     let model = &experiment.model;
     for (key, widths) in [("model.hidden", &model.hidden), ("model.down_dims", &model.down_dims)] {
         for (index, &width) in widths.iter().flatten().enumerate() {

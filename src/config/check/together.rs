@@ -30,7 +30,6 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
         found.push(finding.about("train.steps").help("give `train.epochs` or `train.steps`"));
     }
     found.retain(|finding| finding.key != "scheduler.name" || train.time.is_some());
-    found.extend(optimizer(loaded));
     found.extend(chunk(loaded));
     let ema = &loaded.experiment.ema;
     if ema.power.is_some() && ema.decay.is_none() {
@@ -81,18 +80,6 @@ fn chunk(loaded: &Loaded) -> Option<Finding> {
         );
         let finding = Finding::new("data.horizon", what).asked_by("data.name");
         finding.about("data.n_obs_steps").about("data.n_action_steps")
-    })
-}
-
-fn optimizer(loaded: &Loaded) -> Option<Finding> {
-    let optimizer = &loaded.experiment.optimizer;
-    let nesterov = optimizer.nesterov == Some(true);
-    let plain = optimizer.momentum.is_none_or(|momentum| momentum == 0.0)
-        || optimizer.dampening.is_some_and(|dampening| dampening != 0.0);
-    (nesterov && plain).then(|| {
-        Finding::new("optimizer.nesterov", "needs a momentum and no dampening")
-            .about("optimizer.momentum")
-            .about("optimizer.dampening")
     })
 }
 

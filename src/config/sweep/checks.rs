@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use figment::value::Value;
 
-use crate::config::keys::{self, path_of};
+use crate::config::keys::path_of;
 use crate::config::spans::{Path, Place};
 use crate::config::sweep::reader::{Reader, join, json};
 use crate::config::sweep::space::Condition;
@@ -85,7 +85,7 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str) {
         reader.problems.push(at);
         return;
     }
-    let known = keys::all();
+    let known = reader.vocabulary.page().all();
     let open = ["model.options.", "expect."].iter().any(|prefix| key.starts_with(prefix));
     if open || known.iter().any(|name| name == key) {
         return;
@@ -98,9 +98,10 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str) {
         let place = Place { key: place.clone(), value: place.clone() };
         probe.places.insert(schema_path[..length].to_vec(), place);
     }
-    let problem = unknown(&probe, &schema_path, order).unwrap_or_else(|| {
-        reader.problem(path, "is a table").help("name one of its keys, such as `optimizer.lr`")
-    });
+    let problem =
+        unknown(&probe, &schema_path, order, reader.vocabulary.page()).unwrap_or_else(|| {
+            reader.problem(path, "is a table").help("name one of its keys, such as `optimizer.lr`")
+        });
     reader.problems.push(problem);
 }
 
@@ -257,7 +258,9 @@ pub(super) fn constraints(reader: &mut Reader) -> Vec<Constraint> {
         match Constraint::parse(text) {
             Ok(constraint) => {
                 for name in constraint.names() {
-                    if !keys::all().contains(&name) && !name.starts_with("model.options.") {
+                    if !reader.vocabulary.page().all().contains(&name)
+                        && !name.starts_with("model.options.")
+                    {
                         reader.wrong(&at, format!("`{name}` is not a key of an experiment"));
                     }
                 }

@@ -70,7 +70,8 @@ pub fn load(
         // An experiment: it has nothing to say about the sweep but where it is.
         layer.dict = Dict::new();
     }
-    let mut reader = Reader { layers: vec![layer], problems: Vec::new() };
+    let mut reader =
+        Reader { layers: vec![layer], problems: Vec::new(), vocabulary: vocabulary.clone() };
     let changes = take_words(&mut reader, words)?;
     let base = if is_sweep { base(&mut reader, path) } else { Some(path.to_owned()) };
     let name = name(&mut reader, path, is_sweep);

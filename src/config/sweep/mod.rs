@@ -137,6 +137,3 @@ pub struct Sweep {
     /// Whether trials that were given up keep their checkpoints.
     pub keep_pruned_checkpoints: bool,
 }
-
-#[cfg(test)]
-mod tests;

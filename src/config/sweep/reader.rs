@@ -9,11 +9,14 @@ use crate::config::problem::Problem;
 use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
 use crate::config::sweep::Json;
+use crate::config::vocabulary::Vocabulary;
 
 /// The layers of a sweep, weakest first, and what is wrong with them.
 pub(super) struct Reader {
     pub(super) layers: Vec<Layer>,
     pub(super) problems: Vec<Problem>,
+    /// What an experiment may say.
+    pub(super) vocabulary: Vocabulary,
 }
 
 impl Reader {

@@ -14,11 +14,12 @@ use crate::rng::{Key, Purpose};
 /// The model of an experiment of the house, for images of 32x32 pixels and ten classes.
 fn of_file(name: &str) -> ModelPlan {
     let registry = Registry::default();
-    let models = registry.names().into_iter().map(str::to_owned).collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").join(name);
-    let loaded = load(&path, &[], &Vocabulary { models }).unwrap();
+    let loaded = load(&path, &[], &Vocabulary::of_models(registry.names())).unwrap();
     let source = SourcePlan::ImageFolder { train: "t".into(), val: "v".into() };
-    Plan::new(&loaded, &facts(source, None), &|model| registry.describe(model)).unwrap().model
+    Plan::new(&loaded, &facts(source, None), &|model: &ModelPlan| registry.describe(model))
+        .unwrap()
+        .model
 }
 
 /// Ten classes.
@@ -116,11 +117,11 @@ fn of_layers(layers: &str) -> ModelPlan {
     let text = format!(
         "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
     );
-    let vocabulary = Vocabulary { models: vec!["graph".to_owned()] };
+    let vocabulary = Vocabulary::of_models(["graph"]);
     let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
     let facts = facts(SourcePlan::Mnist { dir: "d".into() }, Some(vec![1, 28, 28]));
     let registry = Registry::default();
-    Plan::new(&loaded, &facts, &|model| registry.describe(model)).unwrap().model
+    Plan::new(&loaded, &facts, &|model: &ModelPlan| registry.describe(model)).unwrap().model
 }
 
 #[test]

@@ -2,13 +2,17 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::config::schema::{DataKind, OptimizerKind, Sink};
+use crate::config::schema::{DataKind, Sink};
 use crate::config::values::{Auto, Every};
 use crate::config::{
-    Loaded, Problems, Source, Vocabulary, changed_keys, load, load_text, refuse_unsafe, resolved,
+    Loaded, Problems, Source, Vocabulary, changed_keys, load, load_in, load_text, refuse_unsafe,
+    resolved,
 };
 
+use super::Kinds;
+
 mod misspelt;
+mod sweep;
 
 const GOOD: &str = r#"schema = 1
 
@@ -39,7 +43,7 @@ momentum = 0.9
 "#;
 
 fn vocabulary() -> Vocabulary {
-    Vocabulary { models: ["mlp", "resnet18", "resnet34", "resnet50"].map(str::to_owned).to_vec() }
+    Kinds::default().vocabulary()
 }
 
 fn read(text: &str, overrides: &[&str]) -> Result<Loaded, Problems> {
@@ -79,7 +83,7 @@ fn a_good_file_is_read_over_the_defaults() {
     assert_eq!(experiment.train.batch_size, Auto::Given(32));
     assert_eq!(experiment.train.global_batch_size, Auto::Auto);
     assert_eq!(experiment.validation.every, Every::Epochs(1));
-    assert_eq!(experiment.optimizer.weight_decay, None);
+    assert_eq!(experiment.optimizer.options["weight_decay"], 0.0);
     let source = |key: &str| loaded.sources[key].to_string();
     assert_eq!(source("train.epochs"), "exp.toml");
     assert_eq!(source("train.precision"), "built-in defaults");
@@ -118,7 +122,7 @@ fn each_layer_wins_over_the_weaker_ones() {
     assert_eq!((train.epochs, train.steps), (Some(1), Some(2)));
     assert_eq!(train.batch_size, Auto::Given(3));
     assert_eq!((train.clip_grad_norm, train.clip_grad_value), (Some(1.0), Some(4.0)));
-    assert_eq!(loaded.experiment.optimizer.name, OptimizerKind::Adam);
+    assert_eq!(loaded.experiment.optimizer.name, "adam");
     assert_eq!(loaded.experiment.logging.sinks, [Sink::Jsonl], "lists are replaced whole");
 
     let file = |key: &str| match &loaded.sources[key] {
@@ -155,19 +159,19 @@ fn overrides_set_and_remove() {
     let experiment = &loaded.experiment;
     assert_eq!((experiment.train.epochs, experiment.train.steps), (None, Some(10)));
     assert_eq!(experiment.logging.sinks, [Sink::Csv]);
-    assert_eq!(experiment.optimizer.momentum, None);
+    assert_eq!(experiment.optimizer.options["momentum"], 0.0);
     assert_eq!(loaded.sources["train.steps"], Source::CommandLine("train.steps=10".to_owned()));
 }
 
 #[test]
 fn another_kind_in_a_stronger_layer_takes_its_own_keys_only() {
     let adam = good(GOOD, &["optimizer.name=adam"]);
-    assert_eq!(adam.experiment.optimizer.momentum, None);
+    assert!(!adam.experiment.optimizer.options.contains_key("momentum"));
     assert_eq!(adam.experiment.optimizer.lr, 0.1);
     let sgd = good(GOOD, &["optimizer.name=sgd"]);
-    assert_eq!(sgd.experiment.optimizer.momentum, Some(0.9));
+    assert_eq!(sgd.experiment.optimizer.options["momentum"], 0.9);
     let both = told(GOOD, &["optimizer.name=adam", "optimizer.momentum=0.5"]);
-    assert_eq!(both, ["`optimizer.momentum`: belongs to `sgd`, but `name` is `adam`"]);
+    assert_eq!(both, ["`optimizer.momentum`: belongs to `sgd` or `rmsprop`, but `name` is `adam`"]);
 }
 
 #[test]
@@ -455,7 +459,7 @@ fn a_wrong_value_has_no_consequences() {
         [
             "`data.train_dir`: must be text in quotes, not 3",
             "`train.epochs`: must be a whole number of at least 1, not `\"many\"`",
-            "`optimizer.name`: must be `sgd`, `adam` or `adamw`, not `adma`",
+            "`optimizer.name`: must be `sgd`, `adam`, `adamw`, `rmsprop` or `lion`, not `adma`",
         ]
     );
 }
@@ -497,19 +501,12 @@ fn a_flood_of_problems_is_cut() {
 
 #[test]
 fn the_environment_is_a_layer_between_file_and_command_line() {
-    use crate::config::load::Stack;
     let environment = [
         ("train__batch_size".to_owned(), "64".to_owned()),
         ("train__steps".to_owned(), "5".to_owned()),
     ];
     let build = |environment: &[(String, String)], overrides: &[String]| {
-        Stack::new().build(
-            Path::new("exp.toml"),
-            GOOD.to_owned(),
-            environment,
-            overrides,
-            &vocabulary(),
-        )
+        load_in(Path::new("exp.toml"), GOOD, environment, overrides, &vocabulary())
     };
     let loaded = build(&environment, &["train.steps=6".to_owned()]).unwrap();
     assert_eq!(loaded.experiment.train.batch_size, Auto::Given(64));
@@ -576,4 +573,25 @@ fn several_values_for_one_key_name_the_command_that_tries_them() {
     let spaced = shown("train.batch_size=choice(16,32)");
     assert!(spaced.contains("exp.toml 'train.batch_size=choice(16,32)'`"), "{spaced}");
     assert!(!shown("optimizer.lr=-0.1").contains("ddprun sweep"));
+}
+
+#[test]
+fn the_list_of_keys_grows_only_on_purpose() {
+    insta::assert_snapshot!("keys", vocabulary().page().all().join("\n"));
+}
+
+#[test]
+fn whatever_is_not_given_is_pytorchs_default() {
+    let options = |name: &str| {
+        let choose = format!("optimizer.name={name}");
+        good(GOOD, &[&choose, "~optimizer.momentum"]).experiment.optimizer.options
+    };
+    let json = |name: &str| serde_json::to_string(&options(name)).unwrap();
+    assert_eq!(json("adam"), r#"{"betas":[0.9,0.999],"eps":1e-8,"weight_decay":0.0}"#);
+    assert_eq!(json("adamw"), r#"{"betas":[0.9,0.999],"eps":1e-8,"weight_decay":0.01}"#);
+    let sgd = r#"{"dampening":0.0,"momentum":0.0,"nesterov":false,"weight_decay":0.0}"#;
+    assert_eq!(json("sgd"), sgd);
+    let rmsprop = r#"{"alpha":0.99,"eps":1e-8,"momentum":0.0,"weight_decay":0.0}"#;
+    assert_eq!(json("rmsprop"), rmsprop);
+    assert_eq!(json("lion"), r#"{"betas":[0.9,0.99],"weight_decay":0.0}"#);
 }

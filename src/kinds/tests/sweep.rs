@@ -2,8 +2,11 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::*;
-use crate::config::{Loaded, Problems, Vocabulary};
+use super::vocabulary;
+use crate::config::schema::Mode;
+use crate::config::sweep::*;
+use crate::config::values::Every;
+use crate::config::{Loaded, Problems};
 
 const BASE: &str = r#"schema = 1
 [model]
@@ -38,7 +41,7 @@ fn load_in(text: &str, words: &[&str]) -> Result<(Sweep, Loaded), Problems> {
     write("base.toml", BASE);
     let path = write("tune.toml", text);
     let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-    load(&path, &words, &Vocabulary { models: vec!["mlp".into()] })
+    load(&path, &words, &vocabulary())
 }
 
 #[track_caller]
@@ -159,7 +162,7 @@ fn a_value_that_the_experiment_cannot_have_is_refused_where_it_stands() {
     refused(&file("", "\"optimizer.lr\" = { values = [0.1, -1.0] }"), &[], 6, &["from 0 to 1e6"]);
     refused(&file("", "\"optimizer.name\" = [\"sgd\", \"sgdd\"]"), &[], 6, &["sgd"]);
     let both = "\"optimizer.name\" = [\"sgd\", \"adamw\"]\n\"optimizer.momentum\" = [0.9]";
-    let help = "when = { \"optimizer.name\" = \"sgd\" }";
+    let help = "when = { \"optimizer.name\" = [\"sgd\", \"rmsprop\"] }";
     refused(&file("", both), &[], 7, &["belongs to `sgd`", help]);
 }
 

@@ -1,6 +1,7 @@
 //! Every key of the reference, misspelt by one letter in each way.
 
 use super::*;
+use crate::config::commented_keys;
 
 /// One character of `key` missing, doubled, exchanged with its neighbour, or another.
 fn misspelt(key: &str, way: usize) -> String {
@@ -27,9 +28,10 @@ fn is_suggested(text: &str, wrong: &str, key: &str) -> bool {
 
 #[test]
 fn each_key_misspelt_by_one_letter_is_found_on_its_line_and_the_right_one_suggested() {
-    let commented = crate::config::keys::commented_keys(crate::config::DEFAULTS);
+    let vocabulary = vocabulary();
+    let commented = commented_keys(vocabulary.reference());
     let (mut tried, mut suggested) = (0, 0);
-    for page in [crate::config::DEFAULTS, &commented] {
+    for page in [vocabulary.reference(), &commented] {
         let mut table = "";
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             if line.starts_with('[') {
@@ -72,7 +74,7 @@ proptest::proptest! {
             "[[]]", "{}", "{a = 1}", "[1, 2, 3]", "true", "1979-05-27", "\"auto\"", "\"0 steps\"", "\"1 epoch\"",
         ]),
     ) {
-        let keys = crate::config::keys::all();
+        let keys = vocabulary().page().all();
         let key = keys[index % keys.len()].replace("transforms.train.", "transforms.train = [{ ");
         let (key, value) = match key.split_once(" = ") {
             Some((key, rest)) => (key.to_owned(), format!("{rest} = {value} }}]")),

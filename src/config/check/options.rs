@@ -1,0 +1,118 @@
+//! Options of kinds: whose they are, what they may be, and the rules between them.
+
+use figment::value::{Dict, Value};
+use serde_json::Value as Json;
+
+use crate::config::check::Finding;
+use crate::config::extract::merged;
+use crate::config::kind::{FamilySpec, Key, Spec};
+use crate::config::loaded::Loaded;
+use crate::config::suggest::any_of;
+use crate::config::vocabulary::Vocabulary;
+
+/// What is wrong with the options of each kind that the experiment chooses.
+pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
+    let whole: Dict = merged(&loaded.layers).extract().unwrap_or_default();
+    let mut found = Vec::new();
+    for family in vocabulary.families() {
+        let Some(Value::Dict(_, given)) = whole.get(family.table) else { continue };
+        let name = given.get("name").and_then(Value::as_str).unwrap_or_default();
+        let Some(kind) = family.kind(name) else { continue };
+        found.extend(foreign(loaded, family, kind, given));
+        found.extend(ranges(family, kind, given));
+        found.extend(rules(loaded, family, kind));
+    }
+    found
+}
+
+/// "`betas` belongs to `adam` or `adamw`, but `name` is `sgd`"
+fn foreign(loaded: &Loaded, family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
+    let table = family.table;
+    let is_foreign = |key: &&String| {
+        kind.key(key).is_none()
+            && family.owners(key).next().is_some()
+            && loaded.is_given(&format!("{table}.{key}"))
+    };
+    let finding = |key: &String| {
+        let owners = any_of(family.owners(key));
+        let what = format!("belongs to {owners}, but `name` is `{}`", kind.name);
+        Finding::new(format!("{table}.{key}"), what)
+            .about(format!("{table}.name"))
+            .help(format!("take it out, or `~{table}.{key}` on the command line"))
+    };
+    given.keys().filter(is_foreign).map(finding).collect()
+}
+
+/// Numbers that are not in the range of their option.
+fn ranges(family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for Key { name, schema, .. } in &kind.keys {
+        if let Some(value) = given.get(name) {
+            range(&format!("{}.{name}", family.table), value, schema, &mut found);
+        }
+    }
+    found
+}
+
+/// Numbers of `value`, which is at `key`, that `schema` does not admit.
+fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
+    match value {
+        Value::Array(_, items) => {
+            for (index, item) in items.iter().enumerate() {
+                range(&format!("{key}[{index}]"), item, &schema["items"], found);
+            }
+        }
+        Value::Num(_, number) => {
+            let whole = number.to_i128().map(|whole| whole as f64);
+            let number = number.to_f64().or(whole).unwrap_or(f64::INFINITY);
+            if !admits(schema, number) {
+                let what = format!("must be {}, not {}", words(schema), shown(number));
+                found.push(Finding::new(key, what));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The bounds of a JSON schema: lowest, highest, and those that are not reached.
+fn bounds(schema: &Json) -> [Option<f64>; 4] {
+    ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"].map(|key| schema[key].as_f64())
+}
+
+fn admits(schema: &Json, number: f64) -> bool {
+    let [low, high, above, below] = bounds(schema);
+    number.is_finite()
+        && low.is_none_or(|low| number >= low)
+        && high.is_none_or(|high| number <= high)
+        && above.is_none_or(|above| number > above)
+        && below.is_none_or(|below| number < below)
+}
+
+/// "from 0 to 1"
+fn words(schema: &Json) -> String {
+    match bounds(schema) {
+        [Some(low), Some(high), ..] => format!("from {low} to {high}"),
+        [None, None, Some(above), Some(below)] => format!("between {above} and {below}"),
+        [Some(low), None, None, Some(below)] => format!("at least {low} and less than {below}"),
+        [None, Some(high), Some(above), None] => format!("greater than {above} and at most {high}"),
+        [Some(low), ..] => format!("at least {low} and finite"),
+        [None, None, Some(above), None] => format!("greater than {above} and finite"),
+        _ => "finite".to_owned(),
+    }
+}
+
+/// A number without a tail of noughts: 0.1, 1e308, nan.
+fn shown(value: f64) -> String {
+    if value.is_nan() { "nan".to_owned() } else { format!("{value:?}") }
+}
+
+/// What the kind itself says of its options.
+fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
+    let table = family.table;
+    let Some(options) = loaded.experiment.options(table) else { return Vec::new() };
+    let finding = |wrong: crate::config::kind::Wrong| {
+        let finding = Finding::new(format!("{table}.{}", wrong.key), wrong.what);
+        wrong.with.iter().fold(finding, |finding, key| finding.about(format!("{table}.{key}")))
+    };
+    kind.check(options).into_iter().map(finding).collect()
+}

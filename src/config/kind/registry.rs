@@ -1,0 +1,112 @@
+//! Families of kinds, and what is registered in them.
+
+use std::fmt;
+
+use crate::config::kind::{Choice, Kind, Options, Spec, spec};
+
+/// What the `name` of one table chooses among.
+pub trait Family: 'static {
+    /// The table: "optimizer".
+    const TABLE: &'static str;
+    /// What one of its kinds is called: "optimizer".
+    const NOUN: &'static str;
+    /// What each of its kinds can do.
+    type Object: ?Sized;
+}
+
+/// A kind of the family `F`.
+pub trait Member<F: Family>: Kind {
+    /// The kind as what the family can do.
+    fn boxed(self) -> Box<F::Object>;
+}
+
+/// A family as data.
+#[derive(Clone, Debug)]
+pub struct FamilySpec {
+    /// The table.
+    pub table: &'static str,
+    /// What one of its kinds is called.
+    pub noun: &'static str,
+    /// Its kinds, in the order of their registration.
+    pub kinds: Vec<Spec>,
+}
+
+impl FamilySpec {
+    /// The kind called `name`.
+    pub fn kind(&self, name: &str) -> Option<&Spec> {
+        self.kinds.iter().find(|kind| kind.name == name)
+    }
+
+    /// Names of all kinds.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.kinds.iter().map(|kind| kind.name)
+    }
+
+    /// Names of the kinds that have the option `key`.
+    pub fn owners<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.kinds.iter().filter(move |kind| kind.key(key).is_some()).map(|kind| kind.name)
+    }
+}
+
+/// Makes an object of the family from options.
+type Build<F> = fn(&Options) -> Result<Box<<F as Family>::Object>, serde_json::Error>;
+
+/// The kinds of a family that a program knows.
+pub struct Registry<F: Family> {
+    kinds: Vec<(Spec, Build<F>)>,
+}
+
+impl<F: Family> Clone for Registry<F> {
+    fn clone(&self) -> Self {
+        Self { kinds: self.kinds.clone() }
+    }
+}
+
+impl<F: Family> fmt::Debug for Registry<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.kinds.iter().map(|(spec, _)| spec.name);
+        f.debug_struct("Registry").field(F::TABLE, &names.collect::<Vec<_>>()).finish()
+    }
+}
+
+impl<F: Family> Registry<F> {
+    /// A family without kinds.
+    pub fn empty() -> Self {
+        Self { kinds: Vec::new() }
+    }
+
+    /// Adds the kind `K`, or puts it in the place of the one of the same name.
+    pub fn add<K: Member<F>>(&mut self) {
+        let build: Build<F> = |options| spec::kind::<K>(options).map(K::boxed);
+        let entry = (Spec::of::<K>(), build);
+        match self.kinds.iter_mut().find(|(spec, _)| spec.name == K::NAME) {
+            Some(existing) => *existing = entry,
+            None => self.kinds.push(entry),
+        }
+    }
+
+    /// What an experiment may say of the family.
+    pub fn spec(&self) -> FamilySpec {
+        let kinds = self.kinds.iter().map(|(spec, _)| spec.clone()).collect();
+        FamilySpec { table: F::TABLE, noun: F::NOUN, kinds }
+    }
+
+    /// The kind that was chosen.
+    ///
+    /// # Errors
+    ///
+    /// No kind has this name, or it does not take these options: neither can come out of a loaded experiment.
+    pub fn build(&self, choice: &Choice) -> Result<Box<F::Object>, Unbuildable> {
+        let name = &choice.name;
+        let Some((_, build)) = self.kinds.iter().find(|(spec, _)| spec.name == name) else {
+            return Err(Unbuildable(format!("no {} is called `{name}`", F::NOUN)));
+        };
+        build(&choice.options)
+            .map_err(|error| Unbuildable(format!("{} `{name}`: {error}", F::NOUN)))
+    }
+}
+
+/// A choice that the registered kinds cannot make.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unbuildable(String);

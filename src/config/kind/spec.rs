@@ -1,0 +1,132 @@
+//! What is known of a kind without using it: derived from its type.
+
+use figment::value::{Dict, Value as Given};
+use serde_json::Value;
+
+use crate::config::kind::{Kind, Options, Wrong};
+
+/// A kind as data.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What `name` says.
+    pub name: &'static str,
+    /// The first paragraph of the type's documentation.
+    pub about: String,
+    /// Its options, in the order of their declaration.
+    pub keys: Vec<Key>,
+    /// JSON schema of the options.
+    pub schema: Value,
+    read: fn(&Dict) -> Result<Options, figment::Error>,
+    check: fn(&Options) -> Vec<Wrong>,
+}
+
+/// An option of a kind.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub about: String,
+    /// Its value where none is given; `None` if it has to be given, or is off without a value.
+    pub default: Option<Value>,
+    /// A value that it takes.
+    pub example: Value,
+    /// Whether it has to be given.
+    pub required: bool,
+    /// JSON schema of its value.
+    pub schema: Value,
+}
+
+impl Spec {
+    /// The spec of `K`.
+    pub fn of<K: Kind>() -> Self {
+        let schema = schemars::generate::SchemaSettings::draft2020_12()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator()
+            .into_root_schema_for::<K>()
+            .to_value();
+        let required: Vec<&str> = schema["required"]
+            .as_array()
+            .map(|keys| keys.iter().filter_map(Value::as_str).collect())
+            .unwrap_or_default();
+        let defaults = (read::<K>)(&Dict::new()).unwrap_or_default();
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let key = |(name, schema): (&String, &Value)| {
+            let default = schema.get("default").or(defaults.get(name));
+            let default = default.filter(|value| !value.is_null()).cloned();
+            Key {
+                name: name.clone(),
+                about: text(&schema["description"]),
+                example: example(schema, default.as_ref()),
+                default,
+                required: required.contains(&name.as_str()),
+                schema: schema.clone(),
+            }
+        };
+        Self {
+            name: K::NAME,
+            about: text(&schema["description"]),
+            keys: properties.map(key).collect(),
+            read: read::<K>,
+            check: check::<K>,
+            schema,
+        }
+    }
+
+    /// The option `name`.
+    pub fn key(&self, name: &str) -> Option<&Key> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+
+    /// The options `given`, completed with defaults.
+    ///
+    /// # Errors
+    ///
+    /// An option that is missing, or of another type; its path begins at the option.
+    pub(crate) fn read(&self, given: &Dict) -> Result<Options, figment::Error> {
+        (self.read)(given)
+    }
+
+    /// What the options break of the rules between them.
+    pub(crate) fn check(&self, options: &Options) -> Vec<Wrong> {
+        (self.check)(options)
+    }
+}
+
+/// The options of `kind`, without those that are off.
+pub(super) fn options<K: Kind>(kind: &K) -> Options {
+    let value = serde_json::to_value(kind).unwrap_or_default();
+    let fields = value.as_object().cloned().unwrap_or_default();
+    fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
+/// The kind whose options are `options`.
+pub(super) fn kind<K: Kind>(options: &Options) -> Result<K, serde_json::Error> {
+    serde_json::from_value(Value::Object(options.clone().into_iter().collect()))
+}
+
+fn read<K: Kind>(given: &Dict) -> Result<Options, figment::Error> {
+    Ok(options(&Given::from(given.clone()).deserialize::<K>()?))
+}
+
+fn check<K: Kind>(options: &Options) -> Vec<Wrong> {
+    kind::<K>(options).map(|kind| kind.check()).unwrap_or_default()
+}
+
+/// A documentation comment as one line.
+fn text(description: &Value) -> String {
+    description.as_str().unwrap_or_default().replace('\n', " ")
+}
+
+/// A value that `schema` admits: its example, its default, or the smallest.
+fn example(schema: &Value, default: Option<&Value>) -> Value {
+    if let Some(example) = schema["examples"].get(0).or(default) {
+        return example.clone();
+    }
+    match schema["type"].as_str() {
+        Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or(1.into()),
+        Some("boolean") => true.into(),
+        Some("array") => Value::Array(Vec::new()),
+        _ => schema["enum"].get(0).cloned().unwrap_or_else(|| "...".into()),
+    }
+}

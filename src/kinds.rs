@@ -1,0 +1,63 @@
+//! All kinds that a program knows: those that come with ddprun, and those that a user's program adds.
+
+use candle_core::Device;
+
+use crate::config::Vocabulary;
+use crate::config::kind::{Choice, Unbuildable};
+use crate::engine::Components;
+use crate::model::{self, Registry};
+use crate::optim::{self, Optimizers};
+use crate::plan::{KindFacts, ModelFacts, ModelPlan, OptimizerFacts, Plan};
+
+/// All kinds that a program knows.
+#[derive(Clone, Debug, Default)]
+pub struct Kinds {
+    /// Models.
+    pub models: Registry,
+    /// Update rules.
+    pub optimizers: Optimizers,
+}
+
+impl Kinds {
+    /// What an experiment may say.
+    pub fn vocabulary(&self) -> Vocabulary {
+        let models = self.models.names().into_iter().map(str::to_owned).collect();
+        Vocabulary::new(models, vec![self.optimizers.spec()])
+    }
+
+    /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the plan's seed.
+    ///
+    /// # Errors
+    ///
+    /// A kind that is not registered, options that do not fit, or too little memory.
+    pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
+        let (model, params) = self.models.build_on(&plan.model, plan.seed, device)?;
+        let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
+        Ok(Components { model, params, optimizer })
+    }
+}
+
+impl KindFacts for Kinds {
+    fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
+        self.models.describe(plan)
+    }
+
+    fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {
+        let rule = self.optimizers.build(rule).map_err(|error| error.to_string())?;
+        Ok(optim::facts(rule.as_ref()))
+    }
+}
+
+/// A plan's choice that this program cannot make.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// Another kind.
+    #[error(transparent)]
+    Kind(#[from] Unbuildable),
+}
+
+#[cfg(test)]
+mod tests;

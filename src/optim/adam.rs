@@ -1,0 +1,148 @@
+//! `optimizer.name = "adam"`
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
+use crate::optim::block::lerp;
+use crate::optim::{Block, Optimizer, Step};
+
+/// Adam with an L2 penalty, as `torch.optim.Adam`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Adam {
+    /// L2 penalty: the share of a weight that is added to its gradient.
+    #[schemars(range(min = 0.0), example = 1e-4)]
+    pub weight_decay: f64,
+    /// decay of the two moments.
+    #[schemars(schema_with = "decays")]
+    pub betas: [f64; 2],
+    /// added to the root of the second moment.
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+}
+
+impl Default for Adam {
+    fn default() -> Self {
+        Self { weight_decay: 0.0, betas: [0.9, 0.999], eps: 1e-8 }
+    }
+}
+
+impl Kind for Adam {
+    const NAME: &'static str = "adam";
+}
+
+impl Optimizer for Adam {
+    fn state(&self) -> Vec<&'static str> {
+        STATE.to_vec()
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn momentum(&self) -> Option<&'static str> {
+        Some("beta1")
+    }
+
+    fn update(&self, block: &mut Block<'_>, step: &Step) {
+        self.factors(step).update(block);
+    }
+
+    fn runs_on_gpus(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        Some(self.factors(step).on_gpu())
+    }
+}
+
+impl Adam {
+    fn factors(&self, step: &Step) -> AdamFactors {
+        AdamFactors {
+            penalty: step.weight_decay as f32,
+            ..AdamFactors::new(self.betas, self.eps, step)
+        }
+    }
+}
+
+/// Two decays, each at least 0 and less than 1.
+pub(super) fn decays(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "number", "minimum": 0.0, "exclusiveMaximum": 1.0 },
+        "minItems": 2,
+        "maxItems": 2,
+    })
+}
+
+/// PyTorch's names of the two moments.
+pub(super) const STATE: [&str; 2] = ["exp_avg", "exp_avg_sq"];
+
+/// The numbers of a step of Adam or `AdamW`. A share such as 1 - beta is taken in f64 and then rounded, as PyTorch does:
+/// of a beta that was rounded before, few digits of it would be left.
+pub(super) struct AdamFactors {
+    /// 1 - beta1
+    rest1: f32,
+    beta2: f32,
+    /// 1 - beta2
+    rest2: f32,
+    eps: f32,
+    step_size: f32,
+    root_correction: f32,
+    /// Share of the parameter that is added to its gradient.
+    penalty: f32,
+    /// What is left of the parameter before it moves.
+    shrink: f32,
+}
+
+impl AdamFactors {
+    /// Without weight decay.
+    pub(super) fn new([beta1, beta2]: [f64; 2], eps: f64, step: &Step) -> Self {
+        let beta1 = step.momentum.unwrap_or(beta1);
+        let count = i32::try_from(step.count).unwrap_or(i32::MAX);
+        let correction = |beta: f64| 1.0 - beta.powi(count);
+        Self {
+            rest1: (1.0 - beta1) as f32,
+            beta2: beta2 as f32,
+            rest2: (1.0 - beta2) as f32,
+            eps: eps as f32,
+            step_size: (step.lr / correction(beta1)) as f32,
+            root_correction: correction(beta2).sqrt() as f32,
+            penalty: 0.0,
+            shrink: 1.0,
+        }
+    }
+
+    /// `AdamW`'s weight decay: what is left of a value before it moves.
+    pub(super) fn shrinking(self, shrink: f32) -> Self {
+        Self { shrink, ..self }
+    }
+
+    pub(super) fn update(&self, block: &mut Block<'_>) {
+        let &Self { rest1, beta2, rest2, eps, step_size, .. } = self;
+        let &Self { root_correction, penalty, shrink, .. } = self;
+        block.each_with_two(
+            #[inline(always)]
+            |value, g, m, v| {
+                let g = g + penalty * value;
+                *m = lerp(*m, g, rest1);
+                *v = beta2 * *v + rest2 * (g * g);
+                value * shrink - step_size * (*m / (v.sqrt() / root_correction + eps))
+            },
+        );
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_gpu(&self) -> Rule {
+        let &Self { rest1, beta2, rest2, eps, step_size, .. } = self;
+        let &Self { root_correction, penalty, shrink, .. } = self;
+        let kind = Rule::ADAM;
+        let rule = Rule { kind, rest1, beta2, rest2, eps, step_size, ..Rule::default() };
+        Rule { root_correction, penalty, shrink, ..rule }
+    }
+}

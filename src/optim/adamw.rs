@@ -1,0 +1,69 @@
+//! `optimizer.name = "adamw"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
+use crate::optim::adam::{AdamFactors, STATE, decays};
+use crate::optim::{Block, Optimizer, Step};
+
+/// Adam with decoupled weight decay, as `torch.optim.AdamW`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdamW {
+    /// decoupled weight decay: the share of a weight, times the learning rate, that a step takes away.
+    #[schemars(range(min = 0.0))]
+    pub weight_decay: f64,
+    /// decay of the two moments.
+    #[schemars(schema_with = "decays")]
+    pub betas: [f64; 2],
+    /// added to the root of the second moment.
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        Self { weight_decay: 1e-2, betas: [0.9, 0.999], eps: 1e-8 }
+    }
+}
+
+impl Kind for AdamW {
+    const NAME: &'static str = "adamw";
+}
+
+impl Optimizer for AdamW {
+    fn state(&self) -> Vec<&'static str> {
+        STATE.to_vec()
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn momentum(&self) -> Option<&'static str> {
+        Some("beta1")
+    }
+
+    fn update(&self, block: &mut Block<'_>, step: &Step) {
+        self.factors(step).update(block);
+    }
+
+    fn runs_on_gpus(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        Some(self.factors(step).on_gpu())
+    }
+}
+
+impl AdamW {
+    fn factors(&self, step: &Step) -> AdamFactors {
+        let shrink = (1.0 - step.lr * step.weight_decay) as f32;
+        AdamFactors::new(self.betas, self.eps, step).shrinking(shrink)
+    }
+}

@@ -1,0 +1,96 @@
+//! A block of elements of one parameter, and the loops over it that an update rule fills in.
+//!
+//! Plain loops: they are compiled for the instruction set at hand, and as no two roundings are contracted, every
+//! instruction set gives the same bits.
+
+use crate::ops::vectorised;
+use crate::optim::Preparation;
+
+/// Elements of one parameter with their gradients and their state.
+#[derive(Debug)]
+pub struct Block<'a> {
+    pub(super) values: &'a mut [f32],
+    pub(super) gradient: &'a [f32],
+    /// What is done to a gradient as it is read.
+    pub(super) preparation: Preparation,
+    /// The state that the rule names; empty where it names none.
+    pub(super) first: &'a mut [f32],
+    pub(super) second: &'a mut [f32],
+    /// The average of the values; empty where there is none.
+    pub(super) average: &'a mut [f32],
+}
+
+/// From `start` to `end` by the share `weight`, with the roundings of `torch.lerp`: at 1 it is `end`.
+#[inline(always)]
+pub fn lerp(start: f32, end: f32, weight: f32) -> f32 {
+    if weight < 0.5 { start + weight * (end - start) } else { end - (end - start) * (1.0 - weight) }
+}
+
+/// Moves an average the share `follow` of its way to the values.
+pub(super) fn follow_values(average: &mut [f32], values: &[f32], follow: f32) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (average, &value) in average.iter_mut().zip(values) {
+                *average = lerp(*average, value, follow);
+            }
+        },
+    );
+}
+
+impl Block<'_> {
+    /// Number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Replaces each value by `rule(value, gradient)`.
+    #[inline(always)]
+    pub fn each(&mut self, rule: impl Fn(f32, f32) -> f32) {
+        let preparation = self.preparation;
+        vectorised(
+            #[inline(always)]
+            || {
+                for (value, &g) in self.values.iter_mut().zip(self.gradient) {
+                    *value = rule(*value, preparation.of(g));
+                }
+            },
+        );
+    }
+
+    /// Replaces each value by `rule(value, gradient, state)`, which also renews the state.
+    #[inline(always)]
+    pub fn each_with(&mut self, rule: impl Fn(f32, f32, &mut f32) -> f32) {
+        let preparation = self.preparation;
+        vectorised(
+            #[inline(always)]
+            || {
+                let state = self.first.iter_mut();
+                for ((value, &g), first) in self.values.iter_mut().zip(self.gradient).zip(state) {
+                    *value = rule(*value, preparation.of(g), first);
+                }
+            },
+        );
+    }
+
+    /// Replaces each value by `rule(value, gradient, first, second)`, which also renews both kinds of state.
+    #[inline(always)]
+    pub fn each_with_two(&mut self, rule: impl Fn(f32, f32, &mut f32, &mut f32) -> f32) {
+        let preparation = self.preparation;
+        vectorised(
+            #[inline(always)]
+            || {
+                let state = self.first.iter_mut().zip(self.second.iter_mut());
+                let values = self.values.iter_mut().zip(self.gradient);
+                for ((value, &g), (first, second)) in values.zip(state) {
+                    *value = rule(*value, preparation.of(g), first, second);
+                }
+            },
+        );
+    }
+
+    /// Moves the average the share `follow` of its way to the values.
+    pub(super) fn follow(&mut self, follow: f32) {
+        follow_values(self.average, self.values, follow);
+    }
+}

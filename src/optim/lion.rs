@@ -1,0 +1,73 @@
+//! `optimizer.name = "lion"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::optim::adam::decays;
+use crate::optim::block::lerp;
+use crate::optim::{Block, Optimizer, Step};
+
+/// Lion (Chen et al. 2023): the sign of an interpolated momentum, with decoupled weight decay. Its learning rate is 3 to
+/// 10 times smaller than `AdamW`'s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lion {
+    /// decoupled weight decay: the share of a weight, times the learning rate, that a step takes away.
+    #[schemars(range(min = 0.0), example = 0.1)]
+    pub weight_decay: f64,
+    /// weights of the momentum in the update, and of the old momentum in the new one.
+    #[schemars(schema_with = "decays")]
+    pub betas: [f64; 2],
+}
+
+impl Default for Lion {
+    fn default() -> Self {
+        Self { weight_decay: 0.0, betas: [0.9, 0.99] }
+    }
+}
+
+impl Kind for Lion {
+    const NAME: &'static str = "lion";
+}
+
+impl Optimizer for Lion {
+    fn state(&self) -> Vec<&'static str> {
+        vec!["exp_avg"]
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn momentum(&self) -> Option<&'static str> {
+        Some("beta1")
+    }
+
+    fn update(&self, block: &mut Block<'_>, step: &Step) {
+        let lr = step.lr as f32;
+        let shrink = (1.0 - step.lr * step.weight_decay) as f32;
+        let [beta1, beta2] = self.betas;
+        let (rest1, rest2) = ((1.0 - step.momentum.unwrap_or(beta1)) as f32, (1.0 - beta2) as f32);
+        block.each_with(
+            #[inline(always)]
+            |value, g, momentum| {
+                let direction = lerp(*momentum, g, rest1);
+                *momentum = lerp(*momentum, g, rest2);
+                value * shrink - lr * sign(direction)
+            },
+        );
+    }
+}
+
+/// `torch.sign`: 0 has none.
+#[inline(always)]
+fn sign(x: f32) -> f32 {
+    if x > 0.0 {
+        1.0
+    } else if x < 0.0 {
+        -1.0
+    } else {
+        0.0
+    }
+}

@@ -1,0 +1,48 @@
+//! What an update rule keeps of each parameter.
+
+use crate::nn::{Buffer, Param, Params};
+use crate::plan::{EmaPlan, OptimizerPlan};
+
+/// State of one parameter: SGD's momentum buffer, or Adam's two moments, and the average of its values. As long as
+/// the parameter, or empty where there is none. A buffer whose values are averaged has the average alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moments {
+    /// `momentum_buffer` or `exp_avg`.
+    pub first: Vec<f32>,
+    /// `exp_avg_sq`.
+    pub second: Vec<f32>,
+    /// Moving average of the parameter (`[ema]`); its first values are given to it later.
+    pub average: Vec<f32>,
+}
+
+impl Moments {
+    /// Zeroed state of all parameters under the rule of `plan` in registration order; with `ema`, averages too, and after them those
+    /// of the moving buffers if it wants them.
+    pub fn of_all(plan: &OptimizerPlan, ema: Option<&EmaPlan>, params: &Params) -> Vec<Self> {
+        let of_param = |param: &Param| {
+            let (n, moments) = (param.elem_count(), Self::new(plan, param.elem_count()));
+            if ema.is_some() { moments.averaged(n) } else { moments }
+        };
+        let of_buffer = |buffer: &Buffer| Self::default().averaged(buffer.shape().iter().product());
+        let buffers = params.moving_buffers().filter(|_| ema.is_some_and(|ema| ema.use_buffers));
+        params.parameters().iter().map(of_param).chain(buffers.map(of_buffer)).collect()
+    }
+
+    /// Zeroed state of a parameter with `n` elements under the rule of `plan`.
+    pub fn new(plan: &OptimizerPlan, n: usize) -> Self {
+        let zeros = |kept: usize| vec![0.0; if plan.state.len() > kept { n } else { 0 }];
+        Self { first: zeros(0), second: zeros(1), average: Vec::new() }
+    }
+
+    /// The same with room for an average.
+    #[must_use]
+    pub fn averaged(self, n: usize) -> Self {
+        Self { average: vec![0.0; n], ..self }
+    }
+
+    /// PyTorch's names of the two moments under the rule of `plan` (empty where there is none), and that of the average.
+    pub fn names(plan: &OptimizerPlan) -> [&str; 3] {
+        let name = |kept: usize| plan.state.get(kept).map_or("", String::as_str);
+        [name(0), name(1), "ema"]
+    }
+}

@@ -1,0 +1,99 @@
+//! The family of update rules.
+
+use std::fmt::Debug;
+
+use crate::config::kind::{Choice, Family, Kind, Member, Registry};
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
+use crate::optim::{Adam, AdamW, Block, Lion, RmsProp, Sgd};
+use crate::plan::{OptimizerFacts, OptimizerPlan};
+
+/// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
+pub trait Optimizer: Debug + Send + Sync {
+    /// Names of the values that are kept for each element of a parameter between steps, as PyTorch's: two at most. They
+    /// begin as zeros, and are saved in checkpoints under these names.
+    fn state(&self) -> Vec<&'static str>;
+
+    /// Coefficient of the weight decay.
+    fn weight_decay(&self) -> f64;
+
+    /// The option that a schedule of momentum moves, if the rule has one.
+    fn momentum(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Makes one step: [`Block::each`], [`Block::each_with`] or [`Block::each_with_two`] by the number of its state.
+    fn update(&self, block: &mut Block<'_>, step: &Step);
+
+    /// Whether it has a kernel for GPUs.
+    fn runs_on_gpus(&self) -> bool {
+        false
+    }
+
+    /// The numbers of its kernel for a step.
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        let _ = step;
+        None
+    }
+}
+
+/// The numbers of one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Learning rate.
+    pub lr: f64,
+    /// Weight decay of this parameter: zero where it is exempt.
+    pub weight_decay: f64,
+    /// Which update of the parameter this is, from 1.
+    pub count: u64,
+    /// What replaces the option of [`Optimizer::momentum`], where a schedule moves it.
+    pub momentum: Option<f64>,
+}
+
+/// `[optimizer]`
+#[derive(Debug)]
+pub enum OptimizerFamily {}
+
+impl Family for OptimizerFamily {
+    const TABLE: &'static str = "optimizer";
+    const NOUN: &'static str = "optimizer";
+    type Object = dyn Optimizer;
+}
+
+impl<K: Kind + Optimizer> Member<OptimizerFamily> for K {
+    fn boxed(self) -> Box<dyn Optimizer> {
+        Box::new(self)
+    }
+}
+
+/// Update rules that a program knows.
+pub type Optimizers = Registry<OptimizerFamily>;
+
+impl Default for Optimizers {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        let mut all = Self::empty();
+        all.add::<Sgd>();
+        all.add::<Adam>();
+        all.add::<AdamW>();
+        all.add::<RmsProp>();
+        all.add::<Lion>();
+        all
+    }
+}
+
+/// What planning needs to know of a rule.
+pub fn facts(rule: &dyn Optimizer) -> OptimizerFacts {
+    OptimizerFacts {
+        state: rule.state().into_iter().map(str::to_owned).collect(),
+        weight_decay: rule.weight_decay(),
+        momentum: rule.momentum().map(str::to_owned),
+        runs_on_gpus: rule.runs_on_gpus(),
+    }
+}
+
+/// The plan of `rule` at the learning rate `lr`, which does not depend on the batch size.
+pub fn plan<K: Kind + Optimizer>(rule: &K, lr: f64) -> OptimizerPlan {
+    OptimizerPlan::new(Choice::of(rule), facts(rule), lr)
+}

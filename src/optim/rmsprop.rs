@@ -1,0 +1,77 @@
+//! `optimizer.name = "rmsprop"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::optim::{Block, Optimizer, Step};
+
+/// `RMSprop` (Tieleman and Hinton 2012), as `torch.optim.RMSprop` without `centered`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RmsProp {
+    /// L2 penalty: the share of a weight that is added to its gradient.
+    #[schemars(range(min = 0.0), example = 1e-4)]
+    pub weight_decay: f64,
+    /// smoothing of the mean square.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub alpha: f64,
+    /// added to the root of the mean square.
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+    /// momentum of the update; 0 is none.
+    #[schemars(range(min = 0.0, max = 1.0), example = 0.9)]
+    pub momentum: f64,
+}
+
+impl Default for RmsProp {
+    fn default() -> Self {
+        Self { weight_decay: 0.0, alpha: 0.99, eps: 1e-8, momentum: 0.0 }
+    }
+}
+
+impl Kind for RmsProp {
+    const NAME: &'static str = "rmsprop";
+}
+
+impl Optimizer for RmsProp {
+    fn state(&self) -> Vec<&'static str> {
+        if self.momentum == 0.0 {
+            vec!["square_avg"]
+        } else {
+            vec!["square_avg", "momentum_buffer"]
+        }
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn momentum(&self) -> Option<&'static str> {
+        (self.momentum != 0.0).then_some("momentum")
+    }
+
+    fn update(&self, block: &mut Block<'_>, step: &Step) {
+        let (lr, penalty, eps) = (step.lr as f32, step.weight_decay as f32, self.eps as f32);
+        let (alpha, rest) = (self.alpha as f32, (1.0 - self.alpha) as f32);
+        let square = move |square: &mut f32, g: f32| {
+            *square = alpha * *square + rest * (g * g);
+            g / (square.sqrt() + eps)
+        };
+        if self.momentum == 0.0 {
+            block.each_with(
+                #[inline(always)]
+                |value, g, mean| value - lr * square(mean, g + penalty * value),
+            );
+        } else {
+            let momentum = step.momentum.unwrap_or(self.momentum) as f32;
+            block.each_with_two(
+                #[inline(always)]
+                |value, g, mean, buffer| {
+                    *buffer = momentum * *buffer + square(mean, g + penalty * value);
+                    value - lr * *buffer
+                },
+            );
+        }
+    }
+}

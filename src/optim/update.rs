@@ -1,0 +1,239 @@
+//! One optimizer step with all its numbers decided, over any number of parameters at once.
+
+use rayon::prelude::*;
+
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
+use crate::optim::block::follow_values;
+use crate::optim::{Block, Moments, Optimizer, Preparation, Rates, Step};
+use crate::plan::OptimizerPlan;
+
+/// Elements that one thread updates at a time: 64 KiB of each vector.
+const BLOCK: usize = 1 << 14;
+/// Elements below which one thread is done sooner than others are woken.
+const WORTH_SHARING: usize = 1 << 16;
+
+/// One parameter in an update; all slices are equally long, or empty where the rule has no such moment.
+pub struct Part<'a> {
+    /// The parameter.
+    pub values: &'a mut [f32],
+    /// Its gradient, before the update's [`Preparation`].
+    pub gradient: &'a [f32],
+    /// Its moments.
+    pub moments: &'a mut Moments,
+    /// Rank of the parameter's shape.
+    pub dimensions: usize,
+    /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no pass used it: it stays
+    /// where it is, and its average comes nearer.
+    pub count: Option<u64>,
+}
+
+/// One optimizer step with all its numbers decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Update<'a> {
+    rule: &'a dyn Optimizer,
+    rates: Rates,
+    weight_decay: f64,
+    no_decay_on_1d: bool,
+    preparation: Preparation,
+    /// Share of their way to the parameters that averages go.
+    follow: f32,
+}
+
+impl<'a> Update<'a> {
+    /// A step of `rule`, the rule of `plan`, at the rates of a schedule.
+    pub fn new(rule: &'a dyn Optimizer, plan: &OptimizerPlan, rates: Rates) -> Self {
+        Self {
+            rule,
+            rates,
+            weight_decay: plan.weight_decay,
+            no_decay_on_1d: plan.no_decay_on_1d,
+            preparation: Preparation::default(),
+            follow: 0.0,
+        }
+    }
+
+    /// The same update over gradients that are prepared first.
+    #[must_use]
+    pub fn prepared(self, preparation: Preparation) -> Self {
+        Self { preparation, ..self }
+    }
+
+    /// The same update, after which averages keep the share `keep` of themselves and take the rest from the
+    /// parameters. Without averages it changes nothing.
+    #[must_use]
+    pub fn averaging(self, keep: f64) -> Self {
+        Self { follow: (1.0 - keep) as f32, ..self }
+    }
+
+    /// Moves the average of values that have no gradient.
+    pub fn follow(&self, average: &mut [f32], values: &[f32]) {
+        follow_values(average, values, self.follow);
+    }
+
+    /// Moves all parameters along their gradients in one pass over memory. Blocks are independent of
+    /// each other: the number of threads changes no bit.
+    pub fn apply<'b>(&self, parts: impl IntoIterator<Item = Part<'b>>) {
+        let blocks: Vec<(Block<'b>, Option<Step>)> =
+            parts.into_iter().flat_map(|part| self.blocks(part)).collect();
+        let elements: usize = blocks.iter().map(|(block, _)| block.len()).sum();
+        if elements < WORTH_SHARING {
+            blocks.into_iter().for_each(|(block, step)| self.move_block(block, step));
+        } else {
+            blocks.into_par_iter().for_each(|(block, step)| self.move_block(block, step));
+        }
+    }
+
+    fn move_block(&self, mut block: Block<'_>, step: Option<Step>) {
+        if let Some(step) = step {
+            self.rule.update(&mut block, &step);
+        }
+        block.follow(self.follow);
+    }
+
+    /// The same update for a GPU and the parameters whose `count`-th it is; `None` if it changes nothing.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_gpu(&self, count: Option<u64>) -> Option<Rule> {
+        let Preparation { mean, clip, limit } = self.preparation;
+        let still = Rule { kind: Rule::STILL, ..Rule::default() };
+        let step = self.step(count, self.weight_decay);
+        let rule = step.map_or(Some(still), |step| self.rule.on_gpu(&step))?;
+        let changes = count.is_some() || self.follow > 0.0;
+        changes.then_some(Rule { mean, clip, limit, follow: self.follow, ..rule })
+    }
+
+    /// The blocks of one parameter, and the step that each makes.
+    fn blocks<'b>(&self, part: Part<'b>) -> impl Iterator<Item = (Block<'b>, Option<Step>)> {
+        let exempt = self.no_decay_on_1d && part.dimensions <= 1;
+        let step = self.step(part.count, if exempt { 0.0 } else { self.weight_decay });
+        let preparation = self.preparation;
+        let Part { mut values, mut gradient, moments, .. } = part;
+        let Moments { first, second, average } = moments;
+        let (mut first, mut second, mut average) =
+            (&mut first[..], &mut second[..], &mut average[..]);
+        std::iter::from_fn(move || {
+            let n = BLOCK.min(values.len());
+            let block = Block {
+                values: values.split_off_mut(..n)?,
+                gradient: gradient.split_off(..n)?,
+                preparation,
+                first: first.split_off_mut(..n.min(first.len()))?,
+                second: second.split_off_mut(..n.min(second.len()))?,
+                average: average.split_off_mut(..n.min(average.len()))?,
+            };
+            (n > 0).then_some((block, step))
+        })
+    }
+
+    /// The `count`-th step of a parameter with this weight decay.
+    fn step(&self, count: Option<u64>, weight_decay: f64) -> Option<Step> {
+        let Rates { lr, momentum } = self.rates;
+        count.map(|count| Step { lr, momentum, weight_decay, count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::kind::Choice;
+    use crate::optim::{Adam, AdamW, Lion, RmsProp, Sgd, facts};
+
+    const PREPARATION: Preparation = Preparation { mean: 0.3, clip: 0.7, limit: 0.15 };
+
+    fn plan(rule: &dyn Optimizer) -> OptimizerPlan {
+        let choice = Choice { name: String::new(), options: Default::default() };
+        let plan = OptimizerPlan::new(choice, facts(rule), 0.1);
+        OptimizerPlan { weight_decay: 0.01, no_decay_on_1d: true, ..plan }
+    }
+
+    fn rules() -> Vec<Box<dyn Optimizer>> {
+        let sgd = |momentum, nesterov| Sgd { momentum, nesterov, dampening: 0.5, ..Sgd::default() };
+        vec![
+            Box::new(sgd(0.0, false)),
+            Box::new(sgd(0.9, false)),
+            Box::new(sgd(0.9, true)),
+            Box::new(Adam::default()),
+            Box::new(AdamW::default()),
+            Box::new(RmsProp::default()),
+            Box::new(RmsProp { momentum: 0.9, ..RmsProp::default() }),
+            Box::new(Lion::default()),
+        ]
+    }
+
+    fn wave(n: usize, salt: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7 + salt) as f32 * 0.37).sin()).collect()
+    }
+
+    /// Three updates of three parameters by `apply`, of which the second is not used at first; all values and moments.
+    fn train(
+        rule: &dyn Optimizer,
+        apply: impl Fn(Update<'_>, &mut [Vec<f32>], &[Vec<f32>], &mut [Moments], [Option<u64>; 3]),
+    ) -> (Vec<Vec<f32>>, Vec<Moments>) {
+        let plan = plan(rule);
+        let rates = Rates { lr: 0.1, momentum: None };
+        let sizes = [70_001, 3, BLOCK];
+        let mut values: Vec<_> = sizes.iter().map(|&n| wave(n, n)).collect();
+        let mut moments: Vec<_> =
+            sizes.iter().map(|&n| Moments::new(&plan, n).averaged(n)).collect();
+        for step in 1..=3 {
+            let gradients: Vec<_> = sizes.iter().map(|&n| wave(n, step as usize)).collect();
+            let update = Update::new(rule, &plan, rates).prepared(PREPARATION).averaging(0.9);
+            let late = (step > 1).then_some(step - 1);
+            apply(update, &mut values, &gradients, &mut moments, [Some(step), late, Some(step)]);
+        }
+        (values, moments)
+    }
+
+    fn parts<'a>(
+        values: &'a mut [Vec<f32>],
+        gradients: &'a [Vec<f32>],
+        moments: &'a mut [Moments],
+        counts: [Option<u64>; 3],
+    ) -> impl Iterator<Item = Part<'a>> {
+        let all = values.iter_mut().zip(gradients).zip(moments).enumerate();
+        all.map(move |(i, ((values, gradient), moments))| Part {
+            values,
+            gradient,
+            moments,
+            dimensions: 1 + i,
+            count: counts[i],
+        })
+    }
+
+    #[test]
+    fn threads_and_the_company_of_other_parameters_change_no_bit() {
+        for rule in &rules() {
+            let rule = rule.as_ref();
+            let together = |threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                train(rule, |update, values, gradients, moments, counts| {
+                    pool.install(|| update.apply(parts(values, gradients, moments, counts)));
+                })
+            };
+            let alone = train(rule, |update, values, gradients, moments, counts| {
+                parts(values, gradients, moments, counts).for_each(|part| update.apply([part]));
+            });
+            assert!(together(1) == alone && together(3) == alone, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn the_preparation_is_that_of_separate_passes() {
+        for rule in &rules() {
+            let rule = rule.as_ref();
+            let fused = train(rule, |update, values, gradients, moments, counts| {
+                update.apply(parts(values, gradients, moments, counts));
+            });
+            let separate = train(rule, |update, values, gradients, moments, counts| {
+                let Preparation { mean, clip, limit } = PREPARATION;
+                let mut gradients = gradients.to_vec();
+                gradients.iter_mut().flatten().for_each(|g| *g *= mean);
+                gradients.iter_mut().flatten().for_each(|g| *g *= clip);
+                gradients.iter_mut().flatten().for_each(|g| *g = g.clamp(-limit, limit));
+                let update = update.prepared(Preparation::default());
+                update.apply(parts(values, &gradients, moments, counts));
+            });
+            assert!(fused == separate, "{rule:?}");
+        }
+    }
+}
