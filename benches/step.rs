@@ -11,7 +11,6 @@ use ddprun::ops::{ConvOptions, GradientSink, Window, conv2d, cross_entropy};
 use ddprun::optim::{self, AdamW, Moments, Optimizer, Part, Rates, Sgd, Update, sum_of_squares};
 use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use ddprun::units::GlobalBatchSize;
 
 /// Gradients that nobody needs.
 struct Ignored;

@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_help_texts_are_accepted() {
-        let vocabulary = crate::cli::prepare::vocabulary(&crate::model::Kinds::default());
+        let vocabulary = crate::cli::prepare::vocabulary(&crate::kinds::Kinds::default());
         let mut checked = 0;
         for line in examples() {
             let args = Args::try_parse_from(&line).unwrap_or_else(|error| panic!("{error}"));

@@ -112,7 +112,7 @@ mod tests {
         let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let refusal = match Args::try_parse_from(&line) {
             Ok(args) => refuse_unknown_verb(&args.run).err(),
-            Err(error) => refuse_unknown_flag(&error, &line),
+            Err(error) => refuse_unknown_flag(&error, &line, &Kinds::default()),
         };
         refusal.map(|refusal| refusal.page.lines().last().unwrap_or_default().to_owned())
     }

@@ -148,7 +148,7 @@ fn flattened(path: &[String]) -> Vec<String> {
 }
 
 fn walk(known: &Known, prefix: &str, found: &mut Vec<String>) {
-    let Known::Table(keys) = known else {
+    let (Known::Table(keys) | Known::Open(keys)) = known else {
         found.push(prefix.to_owned());
         return;
     };

@@ -270,7 +270,7 @@ fn write_weights(lab: &Lab, name: &str, changes: &[&str], path: &str) {
         [&["plan", "--json", name, "~model.pretrained", "~model.strict"][..], changes].concat();
     let page: serde_json::Value = serde_json::from_str(&lab.run_to(0, &plan).stdout).unwrap();
     let model: ModelPlan = serde_json::from_value(page["plan"]["model"].clone()).unwrap();
-    let (_, params) = Registry::default().build(&model, 1).unwrap();
+    let (_, params) = Kinds::default().models.build(&model, 1).unwrap();
     lab.write(path, save_state_dict(&params).unwrap());
 }
 
