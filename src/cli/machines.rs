@@ -8,7 +8,6 @@ use crate::cli::train::{Asked, supervise, take_part};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, NodeConfig, NodeRendezvousError, PreparedRun};
 use crate::plan::RunFolders;
