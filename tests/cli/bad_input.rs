@@ -52,7 +52,7 @@ fn a_misspelt_command_is_not_taken_for_an_experiment() {
         "error: `resum` is neither a file nor a command\n  do: did you mean `ddprun resume`?";
     refuses(&lab, &["resum"]).says(&[says]);
     refuses(&lab, &["sweeep", "small.toml"]).says(&["did you mean `ddprun sweep`?"]);
-    refuses(&lab, &["work"]).says(&["`work` cannot be read"]);
+    refuses(&lab, &["work"]).says(&["`work` is neither a file nor a command"]);
     fs::write(lab.path("plam"), BASE).unwrap();
     lab.run_to(0, &["plam", "train.epochs=1"]);
 }
@@ -91,7 +91,7 @@ fn a_misspelt_key_is_shown_with_its_line_and_the_right_name() {
 #[test]
 fn a_misspelt_key_of_the_command_line_is_blamed_on_the_command_line() {
     let ended = refuses(&Lab::new(), &["small.toml", "train.epoch=3"]);
-    ended.says(&["`train.epoch`", "command line", "did you mean `epochs`?"]);
+    ended.says(&["`train.epoch`", "command line", "did you mean `train.epochs`?"]);
 }
 
 #[test]

@@ -106,10 +106,17 @@ impl Ended {
 
     /// Each of `words` is in what was said to the user.
     pub(crate) fn says(&self, words: &[&str]) {
+        let text = flowing(&self.stderr);
         for word in words {
-            assert!(self.stderr.contains(word), "`{word}` is not in:\n{}", self.stderr);
+            let is_said = self.stderr.contains(word) || text.contains(&flowing(word));
+            assert!(is_said, "`{word}` is not in:\n{}", self.stderr);
         }
     }
+}
+
+/// The words of a page, however its lines are broken.
+pub(crate) fn flowing(page: &str) -> String {
+    page.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn pid_of(pid: u32) -> Pid {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
-use crate::running::Ended;
+use crate::running::{Ended, flowing};
 
 /// Trains the small experiment and exports its best weights to `weights.safetensors`.
 fn trained() -> Lab {
@@ -22,9 +22,7 @@ fn runs(lab: &Lab) -> usize {
 
 #[track_caller]
 fn says(ended: &Ended, words: &[&str]) {
-    for word in words {
-        assert!(ended.stderr.contains(word), "`{word}` is not in\n{}", ended.stderr);
-    }
+    ended.says(words);
 }
 
 #[test]
@@ -57,7 +55,7 @@ fn weights_that_are_absent_or_of_another_kind_are_refused_at_their_key() {
             &ended,
             &["`model.pretrained`", "small.toml:", "`none` cannot be read", "nothing was"],
         );
-        assert_eq!(ended.stderr.matches("(os error 2)").count(), 1, "{}", ended.stderr);
+        assert_eq!(flowing(&ended.stderr).matches("(os error 2)").count(), 1, "{}", ended.stderr);
     }
     lab.write("none", b"PK\x03\x04\x00\x00\x08\x08\x00\x00archive/data.pkl");
     let ended = lab.run_to(2, &["plan", "small.toml"]);
@@ -96,7 +94,7 @@ fn amp_is_fp32_on_a_cpu_and_an_older_run_keeps_what_it_had() {
     let lab = Lab::new();
     let amp = ["small.toml", "train.precision=amp", "train.epochs=1"];
     let page = lab.run_to(0, &[&["plan"][..], &amp].concat()).stdout;
-    assert!(page.contains("fp32 (amp on a CPU)"), "{page}");
+    assert!(flowing(&page).contains("fp32 (amp on a CPU)"), "{page}");
     lab.run_to(0, &amp);
     let run = lab.run_folder();
     // As a version before wrote it.
@@ -119,10 +117,14 @@ fn what_may_not_be_meant_is_told_by_plan_and_at_the_start() {
     let many = [&["small.toml", "train.epochs=1"][..], &sizes].concat();
     let page = lab.run_to(0, &[&["plan"][..], &many].concat()).stdout;
     let expected = "a step takes 128 samples, but there are only 48 to train on";
-    assert!(page.contains(&format!("warning         {expected}")), "{page}");
+    assert!(flowing(&page).contains(&format!("warning {expected}")), "{page}");
     says(&lab.run_to(0, &many), &[&format!("warning: {expected}")]);
     // A quarter of a trillion parameters.
     let wide = format!("model.hidden=[{}]", "65536,".repeat(60).trim_end_matches(','));
     let page = lab.run_to(0, &["plan", "small.toml", &wide]).stdout;
-    assert!(page.contains("2 ranks need at least ") && page.contains("this machine has"), "{page}");
+    let words = flowing(&page);
+    assert!(
+        words.contains("2 ranks need at least ") && words.contains("this machine has"),
+        "{page}"
+    );
 }
