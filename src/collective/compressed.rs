@@ -1,4 +1,4 @@
-//! Gradients that are exchanged in half precision, as the hooks of PyTorch's DDP do it (`fp16_compress_hook` and
+//! Gradients exchanged in half precision, as by the communication hooks of PyTorch's DDP (`fp16_compress_hook` and
 //! `bf16_compress_hook` of `torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`).
 //!
 //! Each rank divides its gradients by the number of ranks and rounds them; their sum, taken in f32 in the tree of the group, is rounded

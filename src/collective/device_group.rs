@@ -1,9 +1,9 @@
-//! Gradients are summed by a library of the devices; everything else, which is small and lives on the CPU, goes through a group of
-//! this program (its control): shared memory of one machine, or connections between several.
+//! Gradients are summed by a library on the devices. All else, which is small and in the CPU's memory, goes through a group of
+//! this program, the control group: shared memory of one machine, or connections between several.
 //!
-//! A library waits for other ranks without a deadline and does not know why one is gone. So nobody waits in it: its work is
-//! given to a thread that can be left behind, or enqueued and asked after, and between two looks the control is asked whether
-//! the group has ended. Then the library's part is aborted, so that it lets go of the device.
+//! The library waits for other ranks without a deadline, and does not know why one is gone. So this program never waits in it:
+//! a thread that can be abandoned joins the library's group, and sums are enqueued and polled. Between two polls the control
+//! group is asked whether it has ended; then the library's part is aborted, to free the device.
 
 use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, channel};
@@ -14,24 +14,24 @@ use candle_core::Tensor;
 use crate::collective::{Collective, Error, OnGpu, Segment};
 use crate::units::{Rank, WorldSize};
 
-/// Bytes of what identifies a group of the library.
+/// Bytes of the library's group id.
 pub(super) const ID_BYTES: usize = 128;
-/// Time between two looks at sums that are under way: a fraction of a small step.
-const LOOK: Duration = Duration::from_micros(50);
+/// Time between two polls of pending sums: a fraction of a small step.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// A group of this program that can be asked how it stands while this rank waits for something else.
+/// A group of this program that can be polled while this rank waits for something else.
 pub(super) trait Control: Collective {
-    /// Why the group has ended, if it has. Waits for nobody.
+    /// Why the group has ended, if it has. Does not wait.
     fn end(&self) -> Option<Error>;
 
-    /// Whether this rank was told that waiting is in vain.
+    /// Whether this rank was told to wait no longer.
     fn gives_up(&self) -> bool;
 }
 
 /// One rank's part of the library's group.
-pub(super) trait Sums: Send + Sync {
-    /// A moment in the order of the device's work.
-    type Moment;
+pub(super) trait DeviceReducer: Send + Sync {
+    /// A point in the order of the device's work.
+    type Event;
 
     /// The library and its version.
     fn describe(&self) -> String;
@@ -39,80 +39,81 @@ pub(super) trait Sums: Send + Sync {
     /// As [`OnGpu::enqueue_all_reduce`].
     fn enqueue(&self, values: &Tensor) -> Result<(), Error>;
 
-    /// Lets all that the device is given from now on wait for the sums, and says when they are there.
-    fn close(&self) -> Result<Self::Moment, Error>;
+    /// Makes later work of the device wait for the sums, and returns the event of their completion.
+    fn record(&self) -> Result<Self::Event, Error>;
 
-    /// Whether it is that moment, or later.
-    fn is_over(&self, moment: &Self::Moment) -> Result<bool, Error>;
+    /// Whether the device has reached the event.
+    fn is_complete(&self, event: &Self::Event) -> Result<bool, Error>;
 
-    /// What the library found out by itself since it was last asked.
+    /// An error that the library has detected since the last call.
     fn failure(&self) -> Option<Error>;
 
-    /// Takes all that is under way from the device. The group is of no further use.
+    /// Cancels all pending sums. The group is unusable then.
     fn abort(&self);
 }
 
 /// One rank of both groups.
 pub(super) struct DeviceGroup<S> {
     control: Arc<dyn Control>,
-    sums: S,
+    reducer: S,
     timeout: Duration,
 }
 
-impl<S: Sums> DeviceGroup<S> {
-    /// Makes the library's group together with the other ranks: rank 0 gives it a `name`, which the control takes to all; then
-    /// each joins it. `joined` waits for the others without a deadline, on a thread of its own; `enter` is this rank's part.
+impl<S: DeviceReducer> DeviceGroup<S> {
+    /// Creates the library's group with the other ranks: the control group broadcasts the id that rank 0 gets from `new_id`.
+    /// `join` joins the group of that id on a thread of its own, where it may wait for the others without a deadline; `finish`
+    /// makes this rank's part of the result.
     ///
     /// # Errors
     ///
-    /// The library's or the control's, or a rank did not come in time. The other ranks are told.
+    /// The library's or the control group's, or a rank did not join in time. The other ranks are told.
     pub(super) fn open<J: Send + 'static>(
         control: Arc<dyn Control>,
         timeout: Duration,
-        name: impl FnOnce() -> Result<[u8; ID_BYTES], Error>,
-        joined: impl FnOnce([u8; ID_BYTES], Rank, WorldSize) -> Result<J, Error> + Send + 'static,
-        enter: impl FnOnce(J) -> Result<S, Error>,
+        new_id: impl FnOnce() -> Result<[u8; ID_BYTES], Error>,
+        join: impl FnOnce([u8; ID_BYTES], Rank, WorldSize) -> Result<J, Error> + Send + 'static,
+        finish: impl FnOnce(J) -> Result<S, Error>,
     ) -> Result<Self, Error> {
-        let made = meet(control.as_ref(), timeout, name, joined).and_then(enter);
-        let sums = made.inspect_err(|error| control.abort(&error.to_string()))?;
-        Ok(Self { control, sums, timeout })
+        let joined = join_library(control.as_ref(), timeout, new_id, join).and_then(finish);
+        let reducer = joined.inspect_err(|error| control.abort(&error.to_string()))?;
+        Ok(Self { control, reducer, timeout })
     }
 
     /// Ends both groups and passes the reason on.
     fn end(&self, error: Error) -> Error {
         self.control.abort(&error.to_string());
-        self.sums.abort();
+        self.reducer.abort();
         error
     }
 
     fn wait(&self) -> Result<(), Error> {
-        let over = self.sums.close()?;
+        let event = self.reducer.record()?;
         let what = "a sum of gradients did not end";
         wait_for(self.control.as_ref(), self.timeout, what, || {
-            if self.sums.is_over(&over)? {
+            if self.reducer.is_complete(&event)? {
                 return Ok(Some(()));
             }
-            self.sums.failure().map_or(Ok(None), Err)
+            self.reducer.failure().map_or(Ok(None), Err)
         })
     }
 }
 
-/// Meets the other ranks in the library's group.
-fn meet<J: Send + 'static>(
+/// Joins the library's group.
+fn join_library<J: Send + 'static>(
     control: &dyn Control,
     timeout: Duration,
-    name: impl FnOnce() -> Result<[u8; ID_BYTES], Error>,
-    joined: impl FnOnce([u8; ID_BYTES], Rank, WorldSize) -> Result<J, Error> + Send + 'static,
+    new_id: impl FnOnce() -> Result<[u8; ID_BYTES], Error>,
+    join: impl FnOnce([u8; ID_BYTES], Rank, WorldSize) -> Result<J, Error> + Send + 'static,
 ) -> Result<J, Error> {
     let (rank, world) = (control.rank(), control.world_size());
-    let mut id = if rank.is_first() { name()? } else { [0; ID_BYTES] };
+    let mut id = if rank.is_first() { new_id()? } else { [0; ID_BYTES] };
     control.broadcast(&mut id)?;
-    let (made, here) = channel();
-    // Nobody listens any more if it took too long: the process then ends.
-    let join = move || drop(made.send(joined(id, rank, world)));
+    let (sender, receiver) = channel();
+    // After a timeout nothing receives it: the process then ends.
+    let join = move || drop(sender.send(join(id, rank, world)));
     let thread = std::thread::Builder::new().name("nccl".into()).spawn(join);
     thread.map_err(|error| Error::Nccl { what: format!("no thread for it: {error}") })?;
-    wait_for(control, timeout, "not all ranks joined the group", || match here.try_recv() {
+    wait_for(control, timeout, "not all ranks joined the group", || match receiver.try_recv() {
         Ok(joined) => joined.map(Some),
         Err(TryRecvError::Empty) => Ok(None),
         Err(TryRecvError::Disconnected) => {
@@ -121,17 +122,17 @@ fn meet<J: Send + 'static>(
     })
 }
 
-/// Asks until there is an answer, or until waiting makes no sense any more: `what` then says what did not happen.
+/// Polls until there is an answer, or until the group has ended or the timeout is over. `what` names what did not happen.
 fn wait_for<T>(
     control: &dyn Control,
     timeout: Duration,
     what: &str,
-    mut ask: impl FnMut() -> Result<Option<T>, Error>,
+    mut poll: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let began = Instant::now();
     loop {
-        // What the library says of a rank that is gone is a consequence: the control may know why.
-        if let Some(answer) = ask().map_err(|error| control.end().unwrap_or(error))? {
+        // The library's error may be the consequence of a rank that is gone: the control group may know why.
+        if let Some(answer) = poll().map_err(|error| control.end().unwrap_or(error))? {
             return Ok(answer);
         }
         if let Some(end) = control.end() {
@@ -144,13 +145,13 @@ fn wait_for<T>(
             return Err(Error::Nccl { what });
         }
         // CUDA has no wait with a deadline.
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-impl<S: Sums> OnGpu for DeviceGroup<S> {
+impl<S: DeviceReducer> OnGpu for DeviceGroup<S> {
     fn enqueue_all_reduce(&self, values: &Tensor) -> Result<(), Error> {
-        self.sums.enqueue(values).map_err(|error| self.end(self.control.end().unwrap_or(error)))
+        self.reducer.enqueue(values).map_err(|error| self.end(self.control.end().unwrap_or(error)))
     }
 
     fn finish(&self) -> Result<(), Error> {
@@ -158,7 +159,7 @@ impl<S: Sums> OnGpu for DeviceGroup<S> {
     }
 }
 
-impl<S: Sums> Collective for DeviceGroup<S> {
+impl<S: DeviceReducer> Collective for DeviceGroup<S> {
     fn rank(&self) -> Rank {
         self.control.rank()
     }
@@ -189,7 +190,7 @@ impl<S: Sums> Collective for DeviceGroup<S> {
     }
 
     fn describe(&self) -> Option<String> {
-        Some(self.sums.describe())
+        Some(self.reducer.describe())
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
@@ -198,7 +199,7 @@ impl<S: Sums> Collective for DeviceGroup<S> {
 
     fn abort(&self, reason: &str) {
         self.control.abort(reason);
-        self.sums.abort();
+        self.reducer.abort();
     }
 
     fn give_up(&self) {

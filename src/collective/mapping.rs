@@ -5,9 +5,8 @@
 //! HEADER 64 KiB | rank 0: STAGING 1 MiB, gradients | rank 1: STAGING 1 MiB, gradients | ...
 //! ```
 //!
-//! Words of the header are atomics. Staging and gradients are plain memory whose turns `barrier` grants:
-//! between two barriers of all ranks, a range is written by at most one rank, and read by others only
-//! if nobody writes it. The functions below that touch plain memory rely on exactly that.
+//! Words of the header are atomics. Staging and gradients are plain memory, ordered by `shm_barrier`: between two barriers of
+//! all ranks, a range is written by at most one rank, and read by others only if no rank writes it. The functions below that touch plain memory rely on exactly that.
 
 use std::fs::File;
 use std::ops::Range;
@@ -34,7 +33,7 @@ pub(super) struct Mapping {
     world: usize,
 }
 
-// SAFETY: the memory is reached through atomics, or in turns (see the header); the pointer itself never changes.
+// SAFETY: the memory is accessed through atomics, or ordered by barriers (see the header); the pointer itself never changes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -101,19 +100,19 @@ impl Mapping {
         unsafe { self.at(offset, 8).cast().as_ref() }
     }
 
-    /// Copies `bytes` into the staging area of `rank`, whose turn to write it is now.
+    /// Copies `bytes` into the staging area of `rank`, which no other rank accesses until the next barrier.
     pub(super) fn write_staging(&self, rank: Rank, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= STAGING, "inside the staging area");
         let to = self.at(HEADER + rank.index() * self.area() + offset, bytes.len());
-        // SAFETY: in range, and nobody else touches this range until the next barrier.
+        // SAFETY: in range, and no other rank touches this range until the next barrier.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
     }
 
-    /// Copies from the staging area of `rank`, which nobody writes now.
+    /// Copies from the staging area of `rank`, which no rank writes until the next barrier.
     pub(super) fn read_staging(&self, rank: Rank, offset: usize, bytes: &mut [u8]) {
         assert!(offset + bytes.len() <= STAGING, "inside the staging area");
         let from = self.at(HEADER + rank.index() * self.area() + offset, bytes.len());
-        // SAFETY: in range, and nobody writes this range until the next barrier.
+        // SAFETY: in range, and no rank writes this range until the next barrier.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *bytes).cast(), bytes.len()) }
     }
 }
@@ -127,14 +126,14 @@ impl Drop for Mapping {
 }
 
 /// A part of this rank's gradient area. Each range exists once: `Shm::segments` gives it out once.
-pub(super) struct Floats {
+pub(super) struct SharedFloats {
     mapping: Arc<Mapping>,
     rank: Rank,
     start: usize,
     len: usize,
 }
 
-impl Floats {
+impl SharedFloats {
     /// `len` elements from the `start`-th of the gradient area of `rank`.
     ///
     /// # Errors
@@ -161,34 +160,34 @@ impl Floats {
 
     /// The elements.
     pub(super) fn as_slice(&self) -> &[f32] {
-        let place = self.place(self.rank, 0, self.len);
+        let address = self.address(self.rank, 0, self.len);
         // SAFETY: in range, aligned, any bits are an f32; others write here only during `reduce`, for
         // which the owner of this part gives `&mut`.
-        unsafe { std::slice::from_raw_parts(place.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(address.as_ptr(), self.len) }
     }
 
     /// The elements, to be written.
     pub(super) fn as_mut_slice(&mut self) -> &mut [f32] {
-        let place = self.place(self.rank, 0, self.len);
+        let address = self.address(self.rank, 0, self.len);
         // SAFETY: as for `as_slice`; this part exists once, and is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), self.len) }
     }
 
     /// Replaces the elements of `share` by their sum over all ranks, in every rank's area. Only
     /// between two barriers inside an `all_reduce`, and with shares that are disjoint between ranks.
     pub(super) fn reduce(&mut self, share: &Range<usize>) {
         let part = |rank| {
-            let place = self.place(Rank(rank), share.start, share.len());
+            let address = self.address(Rank(rank), share.start, share.len());
             // SAFETY: in range and aligned; the areas of ranks are disjoint, the range belongs to this
             // rank's share, and all ranks are inside this call with their part borrowed mutably.
-            unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), share.len()) }
+            unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), share.len()) }
         };
         let mut parts: Vec<&mut [f32]> = (0..self.mapping.world as u32).map(part).collect();
         reduce::tree_sum_everywhere(&mut parts);
     }
 
     /// Address of the elements `from..from + len` of this part in the area of `rank`.
-    fn place(&self, rank: Rank, from: usize, len: usize) -> NonNull<f32> {
+    fn address(&self, rank: Rank, from: usize, len: usize) -> NonNull<f32> {
         let gradients = HEADER + rank.index() * self.mapping.area() + STAGING;
         self.mapping.at(gradients + 4 * (self.start + from), 4 * len).cast()
     }

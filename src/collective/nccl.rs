@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "the C interface of NCCL")]
-//! Sums of gradients by NCCL, on a stream of their own, beside what the GPU computes. Streams wait for each other by events; the CPU
-//! only asks, as [`crate::collective::pair`] does.
+//! Sums of gradients by NCCL, on a stream of their own, overlapping with the computation. Streams wait for each other by events; the
+//! CPU only polls, as [`crate::collective::device_group`] does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 use cudarc::nccl::{result as api, sys};
 
 use crate::collective::Error;
-use crate::collective::device_group::{Control, DeviceGroup, ID_BYTES, Sums};
+use crate::collective::device_group::{Control, DeviceGroup, DeviceReducer, ID_BYTES};
 use crate::cuda_libraries;
 use crate::ops::cuda::{Gpu, compress, expand, pointer};
 use crate::plan::CommHook;
 use crate::units::{Rank, WorldSize};
 
-/// The first version that admits several ranks on one GPU, with `NCCL_MULTI_RANK_GPU_ENABLE`.
-const FIRST_TO_SHARE: i32 = 23_000;
+/// The first version that allows several ranks on one GPU, with `NCCL_MULTI_RANK_GPU_ENABLE`.
+const MIN_SHARING_VERSION: i32 = 23_000;
 
 /// One rank of NCCL's group.
 pub(super) struct Nccl {
@@ -30,7 +30,7 @@ pub(super) struct Nccl {
     /// Where gradients are summed.
     sums: Arc<CudaStream>,
     hook: CommHook,
-    /// What is under way in half precision, and where it belongs.
+    /// Pending sums in half precision, and the tensors that they belong to.
     halves: Mutex<Vec<(Tensor, Tensor)>>,
     version: String,
 }
@@ -38,10 +38,10 @@ pub(super) struct Nccl {
 /// NCCL's handle.
 struct Communicator(sys::ncclComm_t);
 
-// SAFETY: a handle may be used by any thread, one at a time: it stands behind a lock.
+// SAFETY: a handle may be used by any thread, one at a time: it is behind a lock.
 unsafe impl Send for Communicator {}
 
-/// Joins NCCL's group of all ranks; all else they exchange goes through `control`.
+/// Joins NCCL's group of all ranks; all else is exchanged through `control`.
 ///
 /// # Errors
 ///
@@ -54,20 +54,20 @@ pub(super) fn open(
 ) -> Result<DeviceGroup<Nccl>, Error> {
     let (world, compute) = (control.world_size(), gpu.cuda().cuda_stream());
     let context = compute.context().clone();
-    let name = || {
+    let new_id = || {
         let id = api::get_uniqueid().map_err(failed("making a group"))?;
         Ok(id.internal.map(|byte| byte as u8))
     };
-    let joined = move |id: [u8; ID_BYTES], rank: Rank, world: WorldSize| {
+    let join_group = move |id: [u8; ID_BYTES], rank: Rank, world: WorldSize| {
         context.bind_to_thread().map_err(driver)?;
         join(id, rank, world)
     };
-    let enter = move |communicator| {
+    let finish = move |communicator| {
         let sums = compute.context().new_stream().map_err(driver)?;
         let (communicator, halves) = (Mutex::new(Some(communicator)), Mutex::new(Vec::new()));
         Ok(Nccl { communicator, world, compute, sums, hook, halves, version: version()? })
     };
-    DeviceGroup::open(control, timeout, name, joined, enter)
+    DeviceGroup::open(control, timeout, new_id, join_group, finish)
 }
 
 /// Waits for the other ranks in NCCL. The GPU's context is current.
@@ -82,9 +82,9 @@ fn join(id: [u8; ID_BYTES], rank: Rank, world: WorldSize) -> Result<Communicator
 }
 
 impl Nccl {
-    /// What travels for `values`, and what NCCL calls its numbers: themselves, or their half that goes back in
-    /// [`Nccl::expand_halves`].
-    fn travelling(&self, values: &Tensor) -> candle_core::Result<(Tensor, sys::ncclDataType_t)> {
+    /// The tensor that is summed for `values`, and NCCL's type of its numbers: itself, or its half-precision copy, which
+    /// [`Nccl::expand_halves`] copies back.
+    fn compressed(&self, values: &Tensor) -> candle_core::Result<(Tensor, sys::ncclDataType_t)> {
         let (dtype, name) = match self.hook {
             CommHook::None => return Ok((values.clone(), sys::ncclDataType_t::ncclFloat32)),
             CommHook::Bf16 => (DType::BF16, sys::ncclDataType_t::ncclBfloat16),
@@ -95,7 +95,7 @@ impl Nccl {
         Ok((half, name))
     }
 
-    /// Puts what travelled in half precision back, behind its sums in the order of the compute stream.
+    /// Copies sums in half precision back, after them in the order of the compute stream.
     fn expand_halves(&self) -> candle_core::Result<()> {
         let world = self.world.get() as f32;
         let mut halves = self.halves();
@@ -111,16 +111,16 @@ impl Nccl {
     }
 }
 
-impl Sums for Nccl {
-    type Moment = CudaEvent;
+impl DeviceReducer for Nccl {
+    type Event = CudaEvent;
 
     fn describe(&self) -> String {
         format!("gradients are summed by NCCL {}, in {}", self.version, self.hook.name())
     }
 
     fn enqueue(&self, values: &Tensor) -> Result<(), Error> {
-        let (travelling, number_type) = self.travelling(values).map_err(tensor)?;
-        let place = pointer(&travelling).map_err(tensor)? as *mut std::ffi::c_void;
+        let (summed, number_type) = self.compressed(values).map_err(tensor)?;
+        let place = pointer(&summed).map_err(tensor)? as *mut std::ffi::c_void;
         let ready = self.compute.record_event(None).map_err(driver)?;
         self.sums.wait(&ready).map_err(driver)?;
         let communicator = self.communicator();
@@ -128,7 +128,7 @@ impl Sums for Nccl {
             return Err(Error::Nccl { what: "the group has ended".to_owned() });
         };
         // SAFETY: the handle is live; these are that many numbers in the memory of this rank's GPU, which live as long as
-        // the engine, or until `close` has enqueued their way back; the stream is of the same context.
+        // the engine, or until `record` has enqueued their way back; the stream is of the same context.
         let enqueued = unsafe {
             api::all_reduce(
                 place,
@@ -143,14 +143,14 @@ impl Sums for Nccl {
         enqueued.map(|_| ()).map_err(failed("a sum of gradients"))
     }
 
-    fn close(&self) -> Result<CudaEvent, Error> {
+    fn record(&self) -> Result<CudaEvent, Error> {
         let done = self.sums.record_event(None).map_err(driver)?;
         self.compute.wait(&done).map_err(driver)?;
         self.expand_halves().map_err(tensor)?;
         Ok(done)
     }
 
-    fn is_over(&self, done: &CudaEvent) -> Result<bool, Error> {
+    fn is_complete(&self, done: &CudaEvent) -> Result<bool, Error> {
         done.try_is_complete().map_err(driver)
     }
 
@@ -168,7 +168,7 @@ impl Sums for Nccl {
 
     fn abort(&self) {
         if let Some(Communicator(handle)) = self.communicator().take() {
-            // SAFETY: the handle is live, and nobody has it any more.
+            // SAFETY: the handle is live, and nothing else has it.
             drop(unsafe { api::comm_abort(handle) });
         }
     }
@@ -183,7 +183,7 @@ impl Drop for Nccl {
     }
 }
 
-/// What tells the GPU from all others, whatever number it has here; nothing if NCCL cannot be had or the driver does not tell.
+/// The GPU's UUID; empty if NCCL is missing or the driver does not tell.
 pub(super) fn identity(gpu: &Gpu) -> Vec<u8> {
     let device = gpu.cuda().cuda_stream().context().cu_device();
     match (cuda_libraries::check_nccl(), device::get_uuid(device)) {
@@ -192,26 +192,26 @@ pub(super) fn identity(gpu: &Gpu) -> Vec<u8> {
     }
 }
 
-/// Whether the NCCL of this machine admits several ranks on one GPU.
+/// Checks that the NCCL of this machine allows several ranks on one GPU.
 pub(super) fn check_sharing() -> Result<(), Error> {
     let code = api::get_nccl_version().map_err(failed("asking for its version"))?;
-    if code >= FIRST_TO_SHARE {
+    if code >= MIN_SHARING_VERSION {
         return Ok(());
     }
-    let (here, first) = (version()?, shown(FIRST_TO_SHARE));
+    let (here, first) = (version()?, shown(MIN_SHARING_VERSION));
     let what = format!(
-        "version {here} refuses two ranks on one GPU, which {first} is the first to admit: use `distributed.backend = \"shm\"`"
+        "version {here} refuses two ranks on one GPU, which {first} and later allow: use `distributed.backend = \"shm\"`"
     );
     Err(Error::Nccl { what })
 }
 
-/// NCCL's error in its own words, which cudarc's does not show.
+/// NCCL's error with its message, which cudarc's does not show.
 fn failed(doing: &'static str) -> impl Fn(api::NcclError) -> Error {
     move |api::NcclError(result)| {
         // SAFETY: NCCL returns a text that lives as long as the library, for any result.
-        let words = unsafe { std::ffi::CStr::from_ptr(sys::ncclGetErrorString(result)) };
-        let words = words.to_string_lossy();
-        let what = format!("{doing} failed: {words} ({result:?}); NCCL_DEBUG=INFO tells more");
+        let message = unsafe { std::ffi::CStr::from_ptr(sys::ncclGetErrorString(result)) };
+        let message = message.to_string_lossy();
+        let what = format!("{doing} failed: {message} ({result:?}); NCCL_DEBUG=INFO tells more");
         Error::Nccl { what }
     }
 }

@@ -1,11 +1,11 @@
-//! Sums in a fixed order: the same bits whoever adds, however the elements are cut into shares.
+//! Sums in a fixed order: the same bits whichever rank adds, and however the elements are cut into shares.
 
 use std::ops::Range;
 
 use crate::ops::vectorised;
 
 /// Shares begin at multiples of a cache line, so that two ranks never write the same one.
-const LINE: usize = 16;
+const CACHE_LINE_ELEMENTS: usize = 16;
 
 /// Elements that are reduced at a time: the pieces of a few ranks fit the first-level cache.
 const PIECE: usize = 2048;
@@ -79,7 +79,7 @@ fn both(first: &mut [f32], second: &mut [f32]) {
 pub(super) fn share(n: usize, rank: usize, world: usize) -> Range<usize> {
     let bound = |rank: usize| match rank {
         last if last == world => n,
-        rank => (n * rank / world).next_multiple_of(LINE).min(n),
+        rank => (n * rank / world).next_multiple_of(CACHE_LINE_ELEMENTS).min(n),
     };
     bound(rank)..bound(rank + 1)
 }

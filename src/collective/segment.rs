@@ -1,12 +1,12 @@
-//! The handle of gradient memory.
+//! Gradient memory that a reduction replaces by its sum.
 
 use std::ops::{Deref, DerefMut};
 
-use crate::collective::mapping::Floats;
+use crate::collective::mapping::SharedFloats;
 
 /// Gradient memory, f32, that moves between the training thread and the communication thread.
 ///
-/// Whoever owns it may write it; a reduction needs it whole (`&mut`), so nobody looks while others write.
+/// Its owner may write it. A reduction needs `&mut`, so it is not read while other ranks write it.
 pub struct Segment {
     pub(super) memory: Memory,
     pub(super) index: usize,
@@ -17,7 +17,7 @@ pub(super) enum Memory {
     /// A world of one.
     Private(Vec<f32>),
     /// A part of this rank's gradient area.
-    Shared(Floats),
+    Shared(SharedFloats),
 }
 
 impl Segment {

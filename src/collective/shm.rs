@@ -1,7 +1,7 @@
 //! The ranks of one machine through one shared mapping.
 //!
 //! Gradients live in the mapping, so a reduction is in place: after a barrier, rank r adds the r-th share
-//! of the elements of all ranks and writes the sum to all of them, then all meet again. `broadcast` and
+//! of the elements of all ranks and writes the sum to all of them, then there is another barrier. `broadcast` and
 //! `all_gather` go through the ranks' staging areas in pieces of half an area: while one half is
 //! read, the other is written, so each piece costs one barrier. The halves take turns over all calls, and
 //! the barrier that begins a call is that of its first piece.
@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::collective::mapping::{Floats, Mapping, STAGING};
+use crate::collective::call::lengths_tag;
+use crate::collective::mapping::{Mapping, STAGING, SharedFloats};
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
-use crate::collective::shm_barrier::{self, MAX_WORLD, Seat};
-use crate::collective::{Call, Collective, Error, Op, Segment, lengths_tag};
+use crate::collective::shm_barrier::{self, MAX_WORLD, ShmBarrier};
+use crate::collective::{Collective, Error, Op, Segment};
 use crate::failpoint;
 use crate::plan::mapping::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
@@ -35,24 +36,24 @@ pub(super) struct Shm {
 }
 
 struct State {
-    seat: Seat,
-    given: bool,
+    barrier: ShmBarrier,
+    has_given_segments: bool,
     /// Pieces exchanged so far, equal on all ranks.
     pieces: usize,
-    /// Reductions since somebody asked for the lags, and each rank's sum of them in nanoseconds.
+    /// Reductions since the last call of `lags`, and each rank's sum of lags in nanoseconds.
     reductions: u64,
     lags: Vec<u64>,
 }
 
 impl State {
-    /// Takes in who came how late to the reduction that has begun.
-    fn note_lags(&mut self) {
+    /// Adds the lags of the reduction that has begun.
+    fn add_lags(&mut self) {
         self.reductions += 1;
-        self.lags.iter_mut().zip(self.seat.lags()).for_each(|(sum, lag)| *sum += lag);
+        self.lags.iter_mut().zip(self.barrier.lags()).for_each(|(sum, lag)| *sum += lag);
     }
 
-    /// Where the next piece is in the staging areas. When all ranks meet for it, all have read the last piece
-    /// but one, which was at the same place.
+    /// Offset of the next piece in the staging areas. At its barrier all ranks have read the last piece but one, which was at
+    /// the same offset.
     fn next_half(&mut self) -> usize {
         self.pieces += 1;
         self.pieces % 2 * PIECE
@@ -60,7 +61,7 @@ impl State {
 }
 
 impl Shm {
-    /// Maps the memory; waits for nobody.
+    /// Maps the memory. Does not wait.
     pub(super) fn open(
         fd: &OwnedFd,
         size: Bytes,
@@ -75,15 +76,16 @@ impl Shm {
         }
         let mapping = Arc::new(Mapping::open(fd, size, world)?);
         let gives_up = Arc::new(AtomicBool::new(false));
-        let seat = Seat::new(Arc::clone(&mapping), rank, world, timeout, Arc::clone(&gives_up));
+        let barrier =
+            ShmBarrier::new(Arc::clone(&mapping), rank, world, timeout, Arc::clone(&gives_up));
         Ok(Self {
             rank,
             world,
             mapping,
             gives_up,
             state: Mutex::new(State {
-                seat,
-                given: false,
+                barrier,
+                has_given_segments: false,
                 pieces: 0,
                 reductions: 0,
                 lags: vec![0; world.count()],
@@ -91,28 +93,16 @@ impl Shm {
         })
     }
 
-    /// A panic inside a call leaves a group whose barriers no longer agree, which the next call finds out.
+    /// A panic inside a call leaves a group whose barriers disagree, which the next call notices.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Meets the others for a piece of a call; the first piece begins the call `(op, length, own number)`.
-    fn meet(
-        seat: &mut Seat,
-        call: &mut Option<Call>,
-        (op, len, own): (Op, usize, usize),
-    ) -> Result<(), Error> {
-        match call {
-            Some(call) => seat.meet(call),
-            None => seat.begin(op, len, 0, own as u64).map(|begun| *call = Some(begun)),
-        }
     }
 
     fn lay_out(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
         let mut start = 0;
         let mut segments = Vec::with_capacity(lengths.len());
         for (index, &len) in lengths.iter().enumerate() {
-            let floats = Floats::new(&self.mapping, self.rank, start, len)?;
+            let floats = SharedFloats::new(&self.mapping, self.rank, start, len)?;
             segments.push(Segment { memory: Memory::Shared(floats), index });
             start += len.next_multiple_of(ALIGNMENT);
         }
@@ -142,11 +132,11 @@ impl Collective for Shm {
 
     fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
         let mut state = self.state();
-        if std::mem::replace(&mut state.given, true) {
+        if std::mem::replace(&mut state.has_given_segments, true) {
             return Err(Error::mapping("its segments were already given out"));
         }
         let bytes = 4 * lengths.iter().sum::<usize>();
-        state.seat.begin(Op::Segments, bytes, lengths_tag(lengths), 0)?;
+        state.barrier.begin(Op::Segments, bytes, lengths_tag(lengths), 0)?;
         self.lay_out(lengths)
     }
 
@@ -159,11 +149,11 @@ impl Collective for Shm {
             return Err(Error::mapping("the segment belongs to another group"));
         }
         let mut state = self.state();
-        let call = state.seat.begin(Op::AllReduce, 4 * len, index, 0)?;
-        state.note_lags();
+        let call = state.barrier.begin(Op::AllReduce, 4 * len, index, 0)?;
+        state.add_lags();
         failpoint::reach("collective");
         floats.reduce(&share(len, self.rank.index(), self.world.count()));
-        state.seat.meet(&call)
+        state.barrier.wait(&call)
     }
 
     fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {
@@ -175,7 +165,10 @@ impl Collective for Shm {
             if self.rank.is_first() {
                 self.mapping.write_staging(self.rank, half, piece);
             }
-            Self::meet(&mut state.seat, &mut call, (Op::Broadcast, len, 0))?;
+            call = Some(match call {
+                Some(call) => state.barrier.wait(&call).map(|()| call)?,
+                None => state.barrier.begin(Op::Broadcast, len, 0, 0)?,
+            });
             if !self.rank.is_first() {
                 self.mapping.read_staging(Rank(0), half, piece);
             }
@@ -193,10 +186,13 @@ impl Collective for Shm {
             let half = state.next_half();
             let piece = |len: usize| from.min(len)..(from + PIECE).min(len);
             self.mapping.write_staging(self.rank, half, &mine[piece(mine.len())]);
-            Self::meet(&mut state.seat, &mut call, (Op::AllGather, 0, mine.len()))?;
+            call = Some(match call {
+                Some(call) => state.barrier.wait(&call).map(|()| call)?,
+                None => state.barrier.begin(Op::AllGather, 0, 0, mine.len() as u64)?,
+            });
             let mut longest = 0;
             for (rank, bytes) in (0..).map(Rank).zip(&mut all) {
-                let len = state.seat.own(rank) as usize;
+                let len = state.barrier.own(rank) as usize;
                 longest = longest.max(len);
                 bytes.resize(piece(len).end, 0);
                 self.mapping.read_staging(rank, half, &mut bytes[piece(len)]);
@@ -217,11 +213,11 @@ impl Collective for Shm {
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        self.state().seat.begin(Op::Barrier, 0, 0, 0).map(|_| ())
+        self.state().barrier.begin(Op::Barrier, 0, 0, 0).map(|_| ())
     }
 
     fn abort(&self, reason: &str) {
-        // Not through the seat, which a waiting thread of this rank may hold.
+        // Not through the state, which a waiting thread of this rank may hold.
         shm_barrier::end(&self.mapping, self.rank, reason);
     }
 

@@ -1,15 +1,13 @@
-//! Where the ranks of a mapping meet: nobody goes on before all are here, nobody waits past the
-//! deadline, and everyone learns what the others came for.
+//! A barrier in shared memory: no rank continues before all have arrived, none waits past the deadline, and all learn which
+//! call the others make.
 //!
-//! The header is all zeros at first. `ARRIVALS` counts the arrivals of all ranks together and is the word
-//! that ranks watch and sleep on: the n-th barrier of W ranks is complete at n W. Its top bit says that
-//! the group has ended; from then on nobody arrives, so all ranks agree on whether a barrier was complete.
-//! Each rank also counts its own arrivals on a cache line of its own, so whoever waits can name those
-//! who are missing. The last to arrive wakes those who sleep, if any do.
+//! The header is all zeros at first. `ARRIVALS` counts the arrivals of all ranks together and is the word that ranks spin and
+//! sleep on: the n-th barrier of W ranks is complete at n W. Its top bit says that the group has ended; from then on no rank
+//! arrives, so all ranks agree on whether a barrier was complete. Each rank also counts its own arrivals on a cache line of
+//! its own, by which waiting ranks name those that are missing. The last to arrive wakes those that sleep, if any do.
 //!
-//! Whoever waits watches the word for a moment (the others are usually microseconds away), then sleeps.
-//! With fewer cores than ranks it sleeps at once: watching would keep the one who is waited for from
-//! its core.
+//! A waiting rank spins for a moment (the others are usually microseconds away), then sleeps. With fewer cores than ranks it
+//! sleeps at once: spinning would take the core of a rank that it waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +22,7 @@ use crate::collective::{Call, Error, Missing, Op};
 use crate::plan::mapping::MOST_RANKS;
 use crate::units::{Bytes, Rank, WorldSize};
 
-/// Most ranks, whose slots fit the header.
+/// Most ranks: their slots fit the header.
 pub(super) const MAX_WORLD: usize = MOST_RANKS as usize;
 
 /// Word: arrivals of all ranks at all barriers, and the ended bit.
@@ -46,27 +44,27 @@ const OP: usize = 1;
 const BYTES: usize = 2;
 const TAG: usize = 3;
 const OWN: usize = 4;
-/// When it came, in nanoseconds of the machine's monotonic clock.
-const CAME: usize = 5;
+/// When its rank arrived, in nanoseconds of the machine's monotonic clock.
+const ARRIVED_AT: usize = 5;
 
 const ENDED: u32 = 1 << 31;
 const COUNT: u32 = ENDED - 1;
-/// Time for which a rank watches before it sleeps, if every rank has a core. Ranks in step are apart by less;
-/// on a busy machine a longer watch costs more (50 microseconds: five times the latency) than it saves.
-const WATCH: Duration = Duration::from_micros(10);
-/// Looks between two looks at the clock.
-const LOOKS: u32 = 16;
-/// Longest sleep between two looks.
-const NAP: Duration = Duration::from_secs(1);
+/// Time for which a rank spins before it sleeps, if every rank has a core. Ranks in step are apart by less; on a busy
+/// machine spinning longer costs more (50 microseconds: five times the latency) than it saves.
+const SPIN_TIME: Duration = Duration::from_micros(10);
+/// Spins between two looks at the clock.
+const SPINS_PER_CLOCK_READ: u32 = 16;
+/// Longest sleep between two checks.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
-/// One rank's seat at the barriers of its group.
-pub(super) struct Seat {
+/// One rank's part of the barriers of its group.
+pub(super) struct ShmBarrier {
     mapping: Arc<Mapping>,
     rank: Rank,
     world: WorldSize,
     timeout: Duration,
     /// Whether every rank has a core.
-    watches: bool,
+    spins: bool,
     /// Set by another thread: the deadline is over.
     gives_up: Arc<AtomicBool>,
     arrivals: u32,
@@ -74,7 +72,7 @@ pub(super) struct Seat {
     failed: Option<Error>,
 }
 
-impl Seat {
+impl ShmBarrier {
     pub(super) fn new(
         mapping: Arc<Mapping>,
         rank: Rank,
@@ -83,13 +81,13 @@ impl Seat {
         gives_up: Arc<AtomicBool>,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let watches = world.count() <= cores;
+        let spins = world.count() <= cores;
         let (arrivals, seq, failed) = (0, 0, None);
-        Self { mapping, rank, world, timeout, watches, gives_up, arrivals, seq, failed }
+        Self { mapping, rank, world, timeout, spins, gives_up, arrivals, seq, failed }
     }
 
-    /// Begins a call: meets all ranks and compares what they came for. `own` is a number that may differ between
-    /// ranks; [`Seat::own`] gives everyone's.
+    /// Begins a call: waits for all ranks and compares their calls. `own` is a number that may differ between ranks;
+    /// [`ShmBarrier::own`] returns that of each.
     pub(super) fn begin(
         &mut self,
         op: Op,
@@ -107,7 +105,7 @@ impl Seat {
         for (field, value) in fields.into_iter().enumerate() {
             self.mapping.long(field_at(self.rank, self.seq, field)).store(value, Relaxed);
         }
-        self.meet(&call)?;
+        self.wait(&call)?;
         let begun = self.compare();
         self.failed = begun.as_ref().err().cloned();
         begun.map(|()| call)
@@ -118,19 +116,19 @@ impl Seat {
         self.field(rank, OWN)
     }
 
-    /// By how many nanoseconds each rank came after the first to the call that was begun last.
+    /// By how many nanoseconds each rank arrived later than the first at the call that was begun last.
     pub(super) fn lags(&self) -> impl Iterator<Item = u64> {
-        let came = || (0..self.world.get()).map(|rank| self.field(Rank(rank), CAME));
-        let first = came().min().unwrap_or(0);
-        came().map(move |came| came - first)
+        let arrived_at = || (0..self.world.get()).map(|rank| self.field(Rank(rank), ARRIVED_AT));
+        let first = arrived_at().min().unwrap_or(0);
+        arrived_at().map(move |at| at - first)
     }
 
     /// Waits until every rank has arrived as often as this one.
-    pub(super) fn meet(&mut self, call: &Call) -> Result<(), Error> {
+    pub(super) fn wait(&mut self, call: &Call) -> Result<(), Error> {
         self.arrivals = self.arrivals.wrapping_add(1);
-        let met = self.arrive().and_then(|seen| self.wait(call, seen));
-        self.failed = met.as_ref().err().cloned();
-        met
+        let done = self.arrive().and_then(|seen| self.wait_until_complete(call, seen));
+        self.failed = done.as_ref().err().cloned();
+        done
     }
 
     /// Counts this rank in, wakes the sleepers if it is the last, and returns the count.
@@ -155,15 +153,15 @@ impl Seat {
         seen.wrapping_sub(all) & COUNT <= COUNT / 2
     }
 
-    fn wait(&self, call: &Call, mut seen: u32) -> Result<(), Error> {
+    fn wait_until_complete(&self, call: &Call, mut seen: u32) -> Result<(), Error> {
         let arrivals = self.mapping.word(ARRIVALS);
-        let mut watch = Watch::new(self.watches);
+        let mut spin = Spin::new(self.spins);
         let mut waited = Duration::ZERO;
         while !self.is_complete(seen) {
             if seen & ENDED != 0 {
                 return Err(ended(&self.mapping));
             }
-            if !watch.goes_on() {
+            if !spin.again() {
                 if waited >= self.timeout || self.gives_up.load(SeqCst) {
                     return self.give_up(call, waited);
                 }
@@ -174,24 +172,25 @@ impl Seat {
         Ok(())
     }
 
-    /// Sleeps until somebody completes the barrier or ends the group, at most for `time`, and says how long. While
-    /// the whole group stands still (Ctrl-Z), so does the deadline: a nap counts no longer than it was meant to be.
+    /// Sleeps until the barrier is complete or the group ended, at most for `time`, and returns how long. No sleep counts for
+    /// longer than it was meant to be: while the whole group is suspended (Ctrl-Z), so is the deadline.
     fn sleep(&self, time: Duration) -> Duration {
         let (arrivals, sleepers) = (self.mapping.word(ARRIVALS), self.mapping.word(SLEEPERS));
-        let nap = time.min(NAP);
-        let timeout = Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: nap.subsec_nanos().into() };
+        let time = time.min(MAX_SLEEP);
+        let timeout =
+            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         let began = Instant::now();
         sleepers.fetch_add(1, SeqCst);
         let seen = arrivals.load(SeqCst);
         if !self.is_complete(seen) && seen & ENDED == 0 {
-            // Any return, also by a signal or because the word has changed, only means to look again.
+            // Whatever the result, the caller checks again.
             let _ = futex::wait(arrivals, futex::Flags::empty(), seen, Some(&timeout));
         }
         sleepers.fetch_sub(1, SeqCst);
-        began.elapsed().min(nap)
+        began.elapsed().min(time)
     }
 
-    /// Those who have arrived less often than this rank.
+    /// The ranks that have arrived less often than this one.
     fn missing(&self) -> Vec<Missing> {
         let is_here = |rank: &Rank| {
             let theirs = self.mapping.word(arrived(*rank)).load(SeqCst);
@@ -208,7 +207,7 @@ impl Seat {
         seq(0).max(seq(1))
     }
 
-    /// Ends the group. If the barrier became complete meanwhile, this call goes on, as it does on the other ranks.
+    /// Ends the group. If the barrier became complete meanwhile, this call continues, as it does on the other ranks.
     fn give_up(&self, call: &Call, waited: Duration) -> Result<(), Error> {
         let error = Error::Timeout { call: *call, missing: self.missing(), waited };
         end(&self.mapping, self.rank, &error.to_string());
@@ -216,12 +215,12 @@ impl Seat {
         if self.is_complete(seen) { Ok(()) } else { Err(error) }
     }
 
-    /// After the barrier of a call: whether all ranks came for the same.
+    /// After the barrier of a call: whether all ranks make the same one.
     fn compare(&self) -> Result<(), Error> {
-        let came_for = |rank| [SEQ, OP, BYTES, TAG].map(|field| self.field(rank, field));
-        let first = came_for(Rank(0));
+        let call_of = |rank| [SEQ, OP, BYTES, TAG].map(|field| self.field(rank, field));
+        let first = call_of(Rank(0));
         let others = (1..self.world.get()).map(Rank);
-        for (other, second) in others.map(|rank| (rank, came_for(rank))) {
+        for (other, second) in others.map(|rank| (rank, call_of(rank))) {
             if first != second {
                 let (first, second) = (call(Rank(0), first)?, call(other, second)?);
                 return Err(Error::Mismatch { first: (Rank(0), first), second: (other, second) });
@@ -235,26 +234,26 @@ impl Seat {
     }
 }
 
-/// How long a rank watches before it sleeps.
-struct Watch {
+/// Spins for a while before the rank sleeps.
+struct Spin {
     /// `None` once the time is over.
-    looks: Option<u32>,
+    spins: Option<u32>,
     since: Option<Instant>,
 }
 
-impl Watch {
-    fn new(watches: bool) -> Self {
-        Self { looks: watches.then_some(0), since: None }
+impl Spin {
+    fn new(enabled: bool) -> Self {
+        Self { spins: enabled.then_some(0), since: None }
     }
 
-    /// Passes a moment; `false` once it is time to sleep.
-    fn goes_on(&mut self) -> bool {
-        let Some(looks) = &mut self.looks else { return false };
-        *looks += 1;
-        if looks.is_multiple_of(LOOKS) {
+    /// Spins once; `false` once it is time to sleep.
+    fn again(&mut self) -> bool {
+        let Some(spins) = &mut self.spins else { return false };
+        *spins += 1;
+        if spins.is_multiple_of(SPINS_PER_CLOCK_READ) {
             let since = *self.since.get_or_insert_with(Instant::now);
-            if since.elapsed() >= WATCH {
-                self.looks = None;
+            if since.elapsed() >= SPIN_TIME {
+                self.spins = None;
             }
         }
         std::hint::spin_loop();
@@ -262,7 +261,7 @@ impl Watch {
     }
 }
 
-/// Ends the group, unless it has ended: all who wait, and all who come, get `reason`.
+/// Ends the group, unless it has ended: all present and later calls return `reason`.
 pub(super) fn end(mapping: &Mapping, by: Rank, reason: &str) {
     if mapping.word(ENDED_BY).compare_exchange(0, by.0 + 1, SeqCst, SeqCst).is_err() {
         return;
@@ -294,7 +293,7 @@ pub(super) fn end_of(mapping: &Mapping) -> Option<Error> {
     (mapping.word(ENDED_BY).load(SeqCst) != 0).then(|| ended(mapping))
 }
 
-/// Lets all who sleep look again.
+/// Wakes all ranks that sleep.
 pub(super) fn wake_all(mapping: &Mapping) {
     // It fails only for a word that is not mapped, and this one is.
     let _ = futex::wake(mapping.word(ARRIVALS), futex::Flags::empty(), i32::MAX as u32);

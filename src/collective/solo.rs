@@ -1,4 +1,4 @@
-//! A world of one: sums are what they are, and nobody is waited for.
+//! A world of one: sums are the values themselves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -62,6 +62,6 @@ impl Collective for Solo {
         aborted.get_or_insert_with(|| reason.to_owned());
     }
 
-    /// A world of one waits for nobody.
+    /// A world of one never waits.
     fn give_up(&self) {}
 }

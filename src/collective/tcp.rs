@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::collective::call::lengths_tag;
 #[cfg(any(feature = "cuda", test))]
-use crate::collective::lines::heard_end;
-use crate::collective::lines::{Calls, Line, end_all, exchange};
+use crate::collective::exchange::received_end;
+use crate::collective::exchange::{Connection, Exchange, Interrupts, end_all, exchange};
 use crate::collective::message::Target;
 use crate::collective::reduce::{share, tree_sum};
 use crate::collective::segment::Memory;
-use crate::collective::{Call, Collective, Error, Op, Segment, lengths_tag};
+use crate::collective::{Call, Collective, Error, Op, Segment};
 use crate::failpoint;
 use crate::transport::Peer;
 use crate::units::{Bytes, Rank, WorldSize};
@@ -23,7 +24,7 @@ use crate::units::{Bytes, Rank, WorldSize};
 pub(super) struct Tcp {
     rank: Rank,
     world: WorldSize,
-    calls: Calls,
+    interrupts: Interrupts,
     timeout: Duration,
     /// Held for a whole call: calls of different threads follow one another.
     state: Mutex<State>,
@@ -31,7 +32,7 @@ pub(super) struct Tcp {
 
 struct State {
     /// To all other ranks, in their order.
-    lines: Vec<Line>,
+    connections: Vec<Connection>,
     seq: u64,
     given: bool,
     failed: Option<Error>,
@@ -39,29 +40,38 @@ struct State {
     parts: Vec<Vec<f32>>,
 }
 
+impl State {
+    /// A failed exchange ends the group.
+    fn record(&mut self, done: Result<(), Error>) -> Result<(), Error> {
+        self.failed = done.as_ref().err().cloned();
+        done
+    }
+}
+
 impl Tcp {
-    /// Takes the connections to all other ranks; waits for nobody.
+    /// Takes over the connections to all other ranks. Does not wait.
     pub(super) fn open(
         rank: Rank,
         world: WorldSize,
         mut peers: Vec<Peer>,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let refused = |error: std::io::Error| Error::Lines { what: error.to_string() };
+        let refused = |error: std::io::Error| Error::Connections { what: error.to_string() };
         peers.sort_by_key(|peer| peer.rank);
         let others = (0..world.get()).map(Rank).filter(|other| *other != rank);
         if !peers.iter().map(|peer| peer.rank).eq(others) {
             let what = format!("rank {rank} of {world} has {} of them", peers.len());
-            return Err(Error::Lines { what });
+            return Err(Error::Connections { what });
         }
-        let lines = peers.into_iter().map(Line::open).collect::<Result<_, _>>().map_err(refused)?;
+        let connections =
+            peers.into_iter().map(Connection::open).collect::<Result<_, _>>().map_err(refused)?;
         let (seq, given, failed) = (0, false, None);
         let parts = vec![Vec::new(); world.count()];
-        let state = Mutex::new(State { lines, seq, given, failed, parts });
-        Ok(Self { rank, world, calls: Calls::new().map_err(refused)?, timeout, state })
+        let state = Mutex::new(State { connections, seq, given, failed, parts });
+        Ok(Self { rank, world, interrupts: Interrupts::new().map_err(refused)?, timeout, state })
     }
 
-    /// A panic inside a call leaves messages half sent, which the other ranks find out.
+    /// A panic inside a call leaves messages half sent, which the other ranks notice.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,18 +91,10 @@ impl Tcp {
         Ok((Call { seq: state.seq, op, bytes: Bytes(bytes as u64), tag }, state))
     }
 
-    /// An exchange of a call, after which the group has ended if it failed.
-    fn exchange(
-        &self,
-        (lines, failed): (&mut [Line], &mut Option<Error>),
-        (call, round): (&Call, u64),
-        out: &[&[u8]],
-        into: Vec<Target<'_>>,
-    ) -> Result<(), Error> {
-        let done =
-            exchange(lines, (self.rank, call, round), out, into, (&self.calls, self.timeout));
-        *failed = done.as_ref().err().cloned();
-        done
+    /// The `round`-th exchange of a call.
+    fn round<'a>(&'a self, call: &'a Call, round: u64) -> Exchange<'a> {
+        let Self { rank, ref interrupts, timeout, .. } = *self;
+        Exchange { rank, call, round, interrupts, timeout }
     }
 
     /// All ranks but this one.
@@ -101,18 +103,18 @@ impl Tcp {
         (0..self.world.count()).filter(move |other| *other != me)
     }
 
-    /// A call that moves nothing.
-    fn meet(&self, op: Op, bytes: usize, tag: u64) -> Result<MutexGuard<'_, State>, Error> {
+    /// A call that moves no data.
+    fn synchronize(&self, op: Op, bytes: usize, tag: u64) -> Result<MutexGuard<'_, State>, Error> {
         let (call, mut state) = self.begin(op, bytes, tag)?;
         let n = self.world.count() - 1;
         let into = (0..n).map(|_| Target::Slice(&mut [])).collect();
-        let State { lines, failed, .. } = &mut *state;
-        self.exchange((lines, failed), (&call, 0), &vec![&[][..]; n], into)?;
+        let done = exchange(&self.round(&call, 0), &mut state.connections, &vec![&[][..]; n], into);
+        state.record(done)?;
         Ok(state)
     }
 
-    /// Everyone's elements of this rank's share, and their sum in the first part.
-    fn add_up(
+    /// Receives all ranks' elements of this rank's share, and leaves their sum in the first part.
+    fn reduce_share(
         &self,
         state: &mut State,
         call: &Call,
@@ -120,7 +122,7 @@ impl Tcp {
         shares: &[Range<usize>],
     ) -> Result<(), Error> {
         let me = self.rank.index();
-        let State { lines, failed, parts, .. } = state;
+        let State { connections, parts, .. } = state;
         for part in &mut *parts {
             part.resize(shares[me].len(), 0.0);
         }
@@ -131,14 +133,15 @@ impl Tcp {
             .collect();
         let theirs = parts.iter_mut().enumerate().filter(|(rank, _)| *rank != me);
         let into = theirs.map(|(_, part)| Target::Slice(bytemuck::cast_slice_mut(part))).collect();
-        self.exchange((lines, failed), (call, 0), &out, into)?;
-        let mut parts: Vec<&mut [f32]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
+        let done = exchange(&self.round(call, 0), connections, &out, into);
+        state.record(done)?;
+        let mut parts: Vec<&mut [f32]> = state.parts.iter_mut().map(Vec::as_mut_slice).collect();
         tree_sum(&mut parts);
         Ok(())
     }
 
-    /// This rank's sums to everyone, and everyone's into `values`.
-    fn hand_out(
+    /// Sends this rank's sums to all ranks, and receives theirs into `values`.
+    fn gather_shares(
         &self,
         state: &mut State,
         call: &Call,
@@ -146,7 +149,7 @@ impl Tcp {
         shares: &[Range<usize>],
     ) -> Result<(), Error> {
         let me = self.rank.index();
-        let State { lines, failed, parts, .. } = state;
+        let State { connections, parts, .. } = state;
         values[shares[me].clone()].copy_from_slice(&parts[0]);
         let (mut into, mut rest) = (Vec::new(), values);
         for (rank, share) in shares.iter().enumerate() {
@@ -157,29 +160,31 @@ impl Tcp {
             rest = after;
         }
         let out = vec![bytemuck::cast_slice(&parts[0]); into.len()];
-        self.exchange((lines, failed), (call, 1), &out, into)
+        let done = exchange(&self.round(call, 1), connections, &out, into);
+        state.record(done)
     }
 }
 
 #[cfg(any(feature = "cuda", test))]
 impl crate::collective::device_group::Control for Tcp {
     fn end(&self) -> Option<Error> {
-        // Whoever holds the lines is in a call, and finds out by itself.
+        // A thread that holds the connections is in a call, and finds out by itself.
         let mut state = self.state.try_lock().ok()?;
-        let State { lines, seq, failed, .. } = &mut *state;
+        let State { connections, seq, failed, .. } = &mut *state;
         if failed.is_none() {
             let call = Call { seq: *seq, op: Op::SumOnDevices, bytes: Bytes(0), tag: 0 };
-            let told = self.calls.reason().map(|reason| Error::Aborted { by: self.rank, reason });
-            *failed = told.or_else(|| heard_end(lines, &call));
+            let told =
+                self.interrupts.reason().map(|reason| Error::Aborted { by: self.rank, reason });
+            *failed = told.or_else(|| received_end(connections, &call));
             if let Some(error) = failed {
-                end_all(lines, self.rank, error);
+                end_all(connections, self.rank, error);
             }
         }
         failed.clone()
     }
 
     fn gives_up(&self) -> bool {
-        self.calls.gives_up()
+        self.interrupts.gives_up()
     }
 }
 
@@ -194,9 +199,11 @@ impl Collective for Tcp {
 
     fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
         let bytes = 4 * lengths.iter().sum::<usize>();
-        let mut state = self.meet(Op::Segments, bytes, lengths_tag(lengths))?;
+        let mut state = self.synchronize(Op::Segments, bytes, lengths_tag(lengths))?;
         if std::mem::replace(&mut state.given, true) {
-            return Err(Error::Lines { what: "the segments were already given out".to_owned() });
+            return Err(Error::Connections {
+                what: "the segments were already given out".to_owned(),
+            });
         }
         let segment = |(index, &n)| Segment { memory: Memory::Private(vec![0.0; n]), index };
         Ok(lengths.iter().enumerate().map(segment).collect())
@@ -205,59 +212,62 @@ impl Collective for Tcp {
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
         let (len, index) = (segment.len(), segment.index as u64);
         let Memory::Private(values) = &mut segment.memory else {
-            return Err(Error::Lines { what: "the segment is shared memory".to_owned() });
+            return Err(Error::Connections { what: "the segment is shared memory".to_owned() });
         };
         let (call, mut state) = self.begin(Op::AllReduce, 4 * len, index)?;
         let world = self.world.count();
         let shares: Vec<Range<usize>> = (0..world).map(|rank| share(len, rank, world)).collect();
-        self.add_up(&mut state, &call, values, &shares)?;
+        self.reduce_share(&mut state, &call, values, &shares)?;
         failpoint::reach("collective");
-        self.hand_out(&mut state, &call, values, &shares)
+        self.gather_shares(&mut state, &call, values, &shares)
     }
 
     fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let (call, mut state) = self.begin(Op::Broadcast, bytes.len(), 0)?;
-        let State { lines, failed, .. } = &mut *state;
-        let n = lines.len();
+        let n = state.connections.len();
         let nothing = || Target::Slice(&mut []);
         if self.rank.is_first() {
             let into = (0..n).map(|_| nothing()).collect();
-            return self.exchange((lines, failed), (&call, 0), &vec![&*bytes; n], into);
+            let out = vec![&*bytes; n];
+            let done = exchange(&self.round(&call, 0), &mut state.connections, &out, into);
+            return state.record(done);
         }
-        // The first line is that to rank 0.
+        // The first connection is that to rank 0.
         let into = std::iter::once(Target::Slice(bytes)).chain((1..n).map(|_| nothing())).collect();
-        self.exchange((lines, failed), (&call, 0), &vec![&[][..]; n], into)
+        let out = vec![&[][..]; n];
+        let done = exchange(&self.round(&call, 0), &mut state.connections, &out, into);
+        state.record(done)
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (call, mut state) = self.begin(Op::AllGather, 0, 0)?;
-        let State { lines, failed, .. } = &mut *state;
         let mut all = vec![Vec::new(); self.world.count()];
         let theirs = all.iter_mut().enumerate().filter(|(rank, _)| *rank != self.rank.index());
         let into = theirs.map(|(_, bytes)| Target::Vec(bytes)).collect();
-        let out = vec![mine; lines.len()];
-        self.exchange((lines, failed), (&call, 0), &out, into)?;
+        let out = vec![mine; state.connections.len()];
+        let done = exchange(&self.round(&call, 0), &mut state.connections, &out, into);
+        state.record(done)?;
         all[self.rank.index()] = mine.to_vec();
         Ok(all)
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        self.meet(Op::Barrier, 0, 0).map(|_| ())
+        self.synchronize(Op::Barrier, 0, 0).map(|_| ())
     }
 
     fn abort(&self, reason: &str) {
-        self.calls.abort(reason);
-        // Whoever holds the lines sees it, and tells the others; so do we if nobody holds them.
+        self.interrupts.abort(reason);
+        // A thread that holds the connections tells the others. If none does, this one does.
         let Ok(mut state) = self.state.try_lock() else { return };
         if state.failed.is_none() {
             let error = Error::Aborted { by: self.rank, reason: reason.to_owned() };
-            end_all(&mut state.lines, self.rank, &error);
+            end_all(&mut state.connections, self.rank, &error);
             state.failed = Some(error);
         }
     }
 
     fn give_up(&self) {
-        self.calls.give_up();
+        self.interrupts.give_up();
     }
 }
 

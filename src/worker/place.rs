@@ -54,7 +54,7 @@ impl Place {
         let (world, timeout) = (distributed.world_size, distributed.timeout);
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &self.gpu {
-            let group = collective::open_on_gpu(gpu, distributed, self.rank, (shm, peers))?;
+            let group = collective::open_on_gpu(gpu, distributed, self.rank, shm, peers)?;
             return Ok(collective::compressed(group, distributed.comm_hook));
         }
         if distributed.backend == BackendPlan::Tcp {

@@ -57,7 +57,7 @@ pub(crate) fn told<T: Serialize + DeserializeOwned>(
     let all = collective.all_gather(&bytes)?;
     serde_json::from_slice(&all[0]).map_err(|error| {
         let what = format!("what rank 0 told cannot be read: {error}");
-        collective::Error::Lines { what }.into()
+        collective::Error::Connections { what }.into()
     })
 }
 

@@ -1,4 +1,4 @@
-//! A library that is made up sums for ranks that are threads; their control is real.
+//! A fake library sums for ranks that are threads; their control groups are real.
 
 use std::collections::BTreeMap;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use crate::plan::Mapping;
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// What each rank has brought to a sum.
-type Brought = Vec<Option<Vec<f32>>>;
+/// The values of each rank in a sum.
+type Enqueued = Vec<Option<Vec<f32>>>;
 
-/// All sums of each group, by the name under which its ranks met.
-type Groups = BTreeMap<[u8; ID_BYTES], Vec<Brought>>;
+/// All sums of each group, by its id.
+type Groups = BTreeMap<[u8; ID_BYTES], Vec<Enqueued>>;
 
-/// The library that is made up.
+/// The fake library.
 #[derive(Default)]
 struct Library(Mutex<Groups>);
 
@@ -30,20 +30,20 @@ impl Library {
     }
 }
 
-/// A rank of it. Sums are there when all ranks have brought their values.
-struct Made {
+/// A rank of it. A sum is complete when all ranks have enqueued their values.
+struct FakeReducer {
     library: Arc<Library>,
     group: [u8; ID_BYTES],
     rank: Rank,
     world: WorldSize,
     enqueued: Mutex<usize>,
     aborted: Mutex<bool>,
-    /// What the library finds out by itself.
-    finds: Option<&'static str>,
+    /// The error that the library detects.
+    detects: Option<&'static str>,
 }
 
-impl Made {
-    /// The sums that are over so far.
+impl FakeReducer {
+    /// The complete sums.
     fn results(&self) -> Vec<f32> {
         let groups = self.library.groups();
         let sums = groups.get(&self.group).into_iter().flatten();
@@ -56,12 +56,12 @@ fn nccl(what: &str) -> Error {
     Error::Nccl { what: what.to_owned() }
 }
 
-impl Sums for Made {
+impl DeviceReducer for FakeReducer {
     /// Sums that were enqueued before it.
-    type Moment = usize;
+    type Event = usize;
 
     fn describe(&self) -> String {
-        "made up".to_owned()
+        "fake".to_owned()
     }
 
     fn enqueue(&self, values: &Tensor) -> Result<(), Error> {
@@ -79,16 +79,16 @@ impl Sums for Made {
         Ok(())
     }
 
-    fn close(&self) -> Result<usize, Error> {
+    fn record(&self) -> Result<usize, Error> {
         Ok(*self.enqueued.lock().unwrap())
     }
 
-    fn is_over(&self, moment: &usize) -> Result<bool, Error> {
-        Ok(self.results().len() >= *moment)
+    fn is_complete(&self, event: &usize) -> Result<bool, Error> {
+        Ok(self.results().len() >= *event)
     }
 
     fn failure(&self) -> Option<Error> {
-        self.finds.map(nccl)
+        self.detects.map(nccl)
     }
 
     fn abort(&self) {
@@ -112,7 +112,7 @@ fn over_connections(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
 /// Ranks of one machine.
 fn over_memory(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
     let size = Mapping::new(world(ranks), []).total();
-    let fd = rustix::fs::memfd_create("pair", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let fd = rustix::fs::memfd_create("device_group", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&fd, size.0).unwrap();
     let open = |rank| {
         let shm = Shm::open(&fd, size, Rank(rank), world(ranks), timeout).unwrap();
@@ -121,18 +121,18 @@ fn over_memory(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
     (0..ranks as u32).map(open).collect()
 }
 
-/// Makes the control of each of so many ranks, with this patience.
-type Way = fn(usize, Duration) -> Vec<Arc<dyn Control>>;
+/// Opens the control groups of so many ranks, with this timeout.
+type OpenControls = fn(usize, Duration) -> Vec<Arc<dyn Control>>;
 
-const WAYS: [Way; 2] = [over_connections, over_memory];
+const CONTROLS: [OpenControls; 2] = [over_connections, over_memory];
 
-/// The rank's part in a group that rank 0 names `name`; `finds` as in [`Made`].
+/// The group of a rank; `detects` as in [`FakeReducer`].
 fn open(
     library: &Arc<Library>,
     control: Arc<dyn Control>,
     timeout: Duration,
-    finds: Option<&'static str>,
-) -> Result<DeviceGroup<Made>, Error> {
+    detects: Option<&'static str>,
+) -> Result<DeviceGroup<FakeReducer>, Error> {
     let library = Arc::clone(library);
     let joined = move |group, rank, world| Ok((group, rank, world));
     DeviceGroup::open(
@@ -142,7 +142,7 @@ fn open(
         joined,
         |(group, rank, world)| {
             let (enqueued, aborted) = (Mutex::new(0), Mutex::new(false));
-            Ok(Made { library, group, rank, world, enqueued, aborted, finds })
+            Ok(FakeReducer { library, group, rank, world, enqueued, aborted, detects })
         },
     )
 }
@@ -166,42 +166,42 @@ fn values(rank: Rank, step: usize) -> Tensor {
 }
 
 #[test]
-fn the_name_of_rank_0_reaches_all_and_gradients_and_votes_go_their_own_ways() {
-    for way in WAYS {
+fn all_ranks_get_the_id_of_rank_0_and_gradients_and_votes_are_independent() {
+    for controls in CONTROLS {
         let library = Arc::new(Library::default());
-        let found = spawn(way(3, LONG), |control| {
-            let pair = open(&library, control, LONG, None).unwrap();
-            let rank = pair.rank();
+        let found = spawn(controls(3, LONG), |control| {
+            let group = open(&library, control, LONG, None).unwrap();
+            let rank = group.rank();
             for step in 0..4 {
-                let sums = pair.on_gpu().unwrap();
+                let sums = group.on_gpu().unwrap();
                 sums.enqueue_all_reduce(&values(rank, step)).unwrap();
                 sums.finish().unwrap();
-                // One rank is ahead, and has said so, while another still asks how its sum stands.
-                let votes = pair.all_gather(&[rank.0 as u8, step as u8]).unwrap();
+                // One rank has sent its vote while another still polls its sum.
+                let votes = group.all_gather(&[rank.0 as u8, step as u8]).unwrap();
                 assert_eq!(votes, [0, 1, 2].map(|rank| vec![rank, step as u8]));
             }
-            pair.barrier().unwrap();
-            (pair.sums.group, pair.sums.results(), pair.describe())
+            group.barrier().unwrap();
+            (group.reducer.group, group.reducer.results(), group.describe())
         });
-        let right = ([7; ID_BYTES], vec![6.0, 60.0, 600.0, 6000.0], Some("made up".to_owned()));
+        let right = ([7; ID_BYTES], vec![6.0, 60.0, 600.0, 6000.0], Some("fake".to_owned()));
         assert!(found.iter().all(|found| *found == right), "{found:?}");
     }
 }
 
 #[test]
-fn a_rank_that_cannot_go_on_frees_those_who_wait_in_the_library_and_says_why() {
-    for way in WAYS {
+fn a_rank_that_aborts_frees_those_that_wait_in_the_library_and_says_why() {
+    for controls in CONTROLS {
         let (library, here) = (Arc::new(Library::default()), Barrier::new(3));
-        let errors = spawn(way(3, LONG), |control| {
-            let pair = open(&library, control, LONG, None).unwrap();
+        let errors = spawn(controls(3, LONG), |control| {
+            let group = open(&library, control, LONG, None).unwrap();
             here.wait();
-            if pair.rank() == Rank(1) {
-                pair.abort("`a.png` is truncated");
+            if group.rank() == Rank(1) {
+                group.abort("`a.png` is truncated");
             } else {
-                pair.enqueue_all_reduce(&values(pair.rank(), 0)).unwrap();
+                group.enqueue_all_reduce(&values(group.rank(), 0)).unwrap();
             }
-            let error = pair.finish().and_then(|()| pair.barrier()).unwrap_err().to_string();
-            (error, *pair.sums.aborted.lock().unwrap())
+            let error = group.finish().and_then(|()| group.barrier()).unwrap_err().to_string();
+            (error, *group.reducer.aborted.lock().unwrap())
         });
         for (error, aborted) in errors {
             assert_eq!(error, "rank 1 ended the group: `a.png` is truncated");
@@ -211,41 +211,41 @@ fn a_rank_that_cannot_go_on_frees_those_who_wait_in_the_library_and_says_why() {
 }
 
 #[test]
-fn a_rank_of_another_machine_that_is_gone_is_named_while_the_library_still_waits() {
+fn a_lost_rank_of_another_machine_is_named_while_the_library_still_waits() {
     let library = Arc::new(Library::default());
     let errors = spawn(over_connections(3, LONG), |control| {
-        let pair = open(&library, control, LONG, None).unwrap();
-        pair.barrier().unwrap();
-        if pair.rank() == Rank(2) {
+        let group = open(&library, control, LONG, None).unwrap();
+        group.barrier().unwrap();
+        if group.rank() == Rank(2) {
             return None;
         }
-        pair.enqueue_all_reduce(&values(pair.rank(), 0)).unwrap();
-        let error = pair.finish().unwrap_err();
-        assert_eq!(pair.barrier().unwrap_err().to_string(), error.to_string());
+        group.enqueue_all_reduce(&values(group.rank(), 0)).unwrap();
+        let error = group.finish().unwrap_err();
+        assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());
         Some(error.to_string())
     });
     for error in errors.into_iter().flatten() {
         let is_gone =
             error.contains("the connection to rank 2 on machine 0 ended in `sum on devices`");
-        // Who was slower hears it from who was faster.
+        // A slower rank has it from a faster one.
         assert!(is_gone, "{error}");
     }
 }
 
 #[test]
-fn a_sum_to_which_a_rank_does_not_come_has_a_deadline() {
-    for way in WAYS {
+fn a_sum_without_all_ranks_has_a_deadline() {
+    for controls in CONTROLS {
         let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(way(2, LONG), |control| {
-            let mut pair = open(&library, control, LONG, None).unwrap();
+        let errors = spawn(controls(2, LONG), |control| {
+            let mut group = open(&library, control, LONG, None).unwrap();
             over.wait();
-            if pair.rank() == Rank(1) {
+            if group.rank() == Rank(1) {
                 over.wait();
                 return String::new();
             }
-            pair.timeout = SHORT;
-            pair.enqueue_all_reduce(&values(Rank(0), 0)).unwrap();
-            let error = pair.finish().unwrap_err().to_string();
+            group.timeout = SHORT;
+            group.enqueue_all_reduce(&values(Rank(0), 0)).unwrap();
+            let error = group.finish().unwrap_err().to_string();
             over.wait();
             error
         });
@@ -255,19 +255,19 @@ fn a_sum_to_which_a_rank_does_not_come_has_a_deadline() {
 }
 
 #[test]
-fn a_library_that_does_not_return_from_a_meeting_is_left_behind_at_the_deadline() {
-    for way in WAYS {
+fn a_library_that_does_not_return_from_joining_is_abandoned_at_the_deadline() {
+    for controls in CONTROLS {
         let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(way(2, LONG), |control| {
+        let errors = spawn(controls(2, LONG), |control| {
             if control.rank().is_first() {
-                let pair = open(&library, control, LONG, None);
+                let group = open(&library, control, LONG, None);
                 over.wait();
-                return pair.err().map_or(String::new(), |error| error.to_string());
+                return group.err().map_or(String::new(), |error| error.to_string());
             }
             let (leave, told) = channel::<()>();
-            // A call of the library that does not return while somebody holds the other end.
-            let joined = move |_, _, _| told.recv().map_err(|_| nccl("left behind"));
-            let enter = |()| Err::<Made, _>(nccl("nobody gets here"));
+            // A call of the library that does not return before `leave` is dropped.
+            let joined = move |_, _, _| told.recv().map_err(|_| nccl("abandoned"));
+            let enter = |()| Err::<FakeReducer, _>(nccl("unreachable"));
             let error =
                 DeviceGroup::open(control, SHORT, || Ok([1; ID_BYTES]), joined, enter).err();
             over.wait();
@@ -279,19 +279,19 @@ fn a_library_that_does_not_return_from_a_meeting_is_left_behind_at_the_deadline(
 }
 
 #[test]
-fn who_is_told_to_give_up_does_not_wait_for_the_deadline() {
-    for way in WAYS {
+fn a_rank_that_is_told_to_give_up_does_not_wait_for_the_deadline() {
+    for controls in CONTROLS {
         let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(way(2, LONG), |control| {
-            let pair = open(&library, control, LONG, None).unwrap();
+        let errors = spawn(controls(2, LONG), |control| {
+            let group = open(&library, control, LONG, None).unwrap();
             over.wait();
-            if pair.rank() == Rank(1) {
+            if group.rank() == Rank(1) {
                 over.wait();
                 return String::new();
             }
-            pair.enqueue_all_reduce(&values(Rank(0), 0)).unwrap();
-            pair.give_up();
-            let error = pair.finish().unwrap_err().to_string();
+            group.enqueue_all_reduce(&values(Rank(0), 0)).unwrap();
+            group.give_up();
+            let error = group.finish().unwrap_err().to_string();
             over.wait();
             error
         });
@@ -300,27 +300,27 @@ fn who_is_told_to_give_up_does_not_wait_for_the_deadline() {
 }
 
 #[test]
-fn what_the_library_finds_on_one_rank_or_cannot_even_begin_is_told_to_all() {
-    for way in WAYS {
+fn an_error_of_the_library_on_one_rank_is_told_to_all() {
+    for controls in CONTROLS {
         let (library, here) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(way(2, LONG), |control| {
-            let finds = (control.rank() == Rank(1)).then_some("unhandled system error");
-            let pair = open(&library, control, LONG, finds).unwrap();
+        let errors = spawn(controls(2, LONG), |control| {
+            let detects = (control.rank() == Rank(1)).then_some("unhandled system error");
+            let group = open(&library, control, LONG, detects).unwrap();
             here.wait();
-            if pair.rank() == Rank(1) {
-                // Rank 0 never brings the second.
-                pair.enqueue_all_reduce(&values(Rank(1), 0)).unwrap();
+            if group.rank() == Rank(1) {
+                // Rank 0 never enqueues the second.
+                group.enqueue_all_reduce(&values(Rank(1), 0)).unwrap();
             }
-            pair.enqueue_all_reduce(&values(pair.rank(), 0)).unwrap();
-            pair.finish().and_then(|()| pair.barrier()).unwrap_err().to_string()
+            group.enqueue_all_reduce(&values(group.rank(), 0)).unwrap();
+            group.finish().and_then(|()| group.barrier()).unwrap_err().to_string()
         });
         assert_eq!(errors[1], "NCCL: unhandled system error");
         assert_eq!(errors[0], "rank 1 ended the group: NCCL: unhandled system error");
 
-        let errors = spawn(way(2, LONG), |control| {
+        let errors = spawn(controls(2, LONG), |control| {
             let joined = |_, _, _| Ok(());
             let name = || Err(nccl("no socket interface found"));
-            let enter = |()| Err::<Made, _>(nccl("nobody gets here"));
+            let enter = |()| Err::<FakeReducer, _>(nccl("unreachable"));
             DeviceGroup::open(control, LONG, name, joined, enter).err().unwrap().to_string()
         });
         assert_eq!(errors[0], "NCCL: no socket interface found");

@@ -1,13 +1,13 @@
-//! Meetings whose counters are about to pass the ends of their words.
+//! Barriers whose counters are about to wrap.
 
 use super::*;
 use crate::transport::shared_memory;
 
-/// What each of `world` ranks returns, whose group has begun `calls` calls and met `arrivals` times.
-fn seated<T: Send>(
+/// What `each` returns on `world` ranks, whose group has begun `calls` calls and passed `arrivals` barriers.
+fn with_counters<T: Send>(
     world: u32,
     (calls, arrivals): (u64, u32),
-    each: impl Fn(Seat) -> T + Sync,
+    each: impl Fn(ShmBarrier) -> T + Sync,
 ) -> Vec<T> {
     let world = WorldSize::new(world).unwrap();
     let size = crate::plan::Mapping::new(world, []).total();
@@ -19,14 +19,14 @@ fn seated<T: Send>(
         mapping.word(arrived(rank)).store(arrivals, SeqCst);
         (0..2).for_each(|i| mapping.long(field_at(rank, calls - i, SEQ)).store(calls - i, SeqCst));
     }
-    let seat = |rank| {
+    let barrier = |rank| {
         let (timeout, gives_up) = (Duration::from_millis(300), Arc::new(AtomicBool::new(false)));
-        let seat = Seat::new(Arc::clone(&mapping), rank, world, timeout, gives_up);
-        Seat { seq: calls, arrivals, ..seat }
+        let new = ShmBarrier::new(Arc::clone(&mapping), rank, world, timeout, gives_up);
+        ShmBarrier { seq: calls, arrivals, ..new }
     };
-    let (seat, each) = (&seat, &each);
+    let (barrier, each) = (&barrier, &each);
     std::thread::scope(|scope| {
-        let threads = ranks.into_iter().map(|rank| scope.spawn(move || each(seat(rank))));
+        let threads = ranks.into_iter().map(|rank| scope.spawn(move || each(barrier(rank))));
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
@@ -42,16 +42,16 @@ const ENDS: [(u64, u32); 5] = [
 ];
 
 #[test]
-fn counts_that_pass_the_ends_of_their_words_do_not_let_anybody_go_on_early() {
+fn no_rank_continues_early_when_counters_wrap() {
     for world in 1..=3 {
         for ends in ENDS {
-            let sums = seated(world, ends, |mut seat| {
+            let sums = with_counters(world, ends, |mut barrier| {
                 let all = (0..world).map(Rank);
                 (0..20_u64).all(|i| {
-                    let mine = (i << 8) + u64::from(seat.rank.0);
-                    let call = seat.begin(Op::Barrier, 0, 0, mine).unwrap();
+                    let mine = (i << 8) + u64::from(barrier.rank.0);
+                    let call = barrier.begin(Op::Barrier, 0, 0, mine).unwrap();
                     assert_eq!(call.seq, ends.0 + i + 1);
-                    all.clone().all(|rank| seat.own(rank) == (i << 8) + u64::from(rank.0))
+                    all.clone().all(|rank| barrier.own(rank) == (i << 8) + u64::from(rank.0))
                 })
             });
             assert!(sums.into_iter().all(|same| same), "{world} ranks from {ends:?}");
@@ -60,12 +60,12 @@ fn counts_that_pass_the_ends_of_their_words_do_not_let_anybody_go_on_early() {
 }
 
 #[test]
-fn whoever_is_missing_beyond_the_ends_of_the_words_is_named_with_its_last_call() {
+fn missing_ranks_are_named_with_their_last_call_when_counters_wrap() {
     for ends in ENDS {
-        let missing = seated(2, ends, |mut seat| {
-            let calls = if seat.rank.0 == 1 { 6 } else { 7 };
+        let missing = with_counters(2, ends, |mut barrier| {
+            let calls = if barrier.rank.0 == 1 { 6 } else { 7 };
             let ended: Result<Vec<Call>, Error> =
-                (0..calls).map(|_| seat.begin(Op::Barrier, 0, 0, 0)).collect();
+                (0..calls).map(|_| barrier.begin(Op::Barrier, 0, 0, 0)).collect();
             ended.err()
         });
         let Some(Error::Timeout { call, missing, .. }) = &missing[0] else { panic!("{missing:?}") };

@@ -23,7 +23,7 @@ fn unix_pair() -> (OwnedFd, OwnedFd) {
     (one.into(), other.into())
 }
 
-/// For each rank the ways to all others: sealed TCP between even and odd ranks, sockets of one machine between others.
+/// For each rank its connections to all others: authenticated TCP between even and odd ranks, Unix sockets between others.
 pub(in crate::collective) fn peers(world: u32) -> Vec<Vec<Peer>> {
     let mut peers: Vec<Vec<Peer>> = (0..world).map(|_| Vec::new()).collect();
     for a in 0..world {
@@ -96,7 +96,7 @@ fn sums_are_those_of_the_fixed_tree_bit_for_bit_on_all_ranks() {
 }
 
 #[test]
-fn everyone_receives_what_rank_0_has_and_what_everyone_has() {
+fn all_ranks_receive_the_broadcast_of_rank_0_and_what_all_ranks_gather() {
     for n in [0, 1, PIECES, PIECES + 1, 3_000_001] {
         let content: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
         let right: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; rank as usize * n]).collect();
@@ -133,7 +133,7 @@ fn other_calls_and_lengths_are_named_on_both_sides_before_data_moves() {
 }
 
 #[test]
-fn a_rank_that_goes_is_named_with_its_machine_and_the_group_has_ended() {
+fn a_lost_rank_is_named_with_its_machine_and_the_group_has_ended() {
     let errors = spawn(3, LONG, |group| {
         group.barrier().unwrap();
         if group.rank() == Rank(2) {
@@ -151,12 +151,12 @@ fn a_rank_that_goes_is_named_with_its_machine_and_the_group_has_ended() {
 #[test]
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
     let began = Instant::now();
-    let (patience, over) = (Duration::from_millis(300), std::sync::Barrier::new(3));
-    let errors = spawn(3, patience, |group| {
+    let (timeout, over) = (Duration::from_millis(300), std::sync::Barrier::new(3));
+    let errors = spawn(3, timeout, |group| {
         if group.rank() == Rank(1) {
-            // It comes when the others have left.
+            // It joins when the others have left.
             over.wait();
-            // What they said before they left is whole; they do not come to the next.
+            // Their messages of this call are complete; they do not join the next.
             return group.barrier().and_then(|()| group.barrier()).unwrap_err();
         }
         let error = group.barrier().unwrap_err();
@@ -171,14 +171,14 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 }
 
 #[test]
-fn whoever_gives_up_waits_no_longer_and_names_the_missing() {
+fn a_rank_that_gives_up_waits_no_longer_and_names_the_missing() {
     let errors = spawn(2, LONG, |group| {
         if group.rank() == Rank(1) {
             let error = group.all_gather(b"too late");
             return error.map(drop).unwrap_err().to_string();
         }
         group.give_up();
-        // The other may have come already: then it does not come to the next.
+        // The other may have joined already: then it does not join the next.
         loop {
             match group.barrier() {
                 Ok(()) => {}
@@ -190,7 +190,7 @@ fn whoever_gives_up_waits_no_longer_and_names_the_missing() {
 }
 
 #[test]
-fn a_rank_that_cannot_go_on_tells_the_others_why() {
+fn a_rank_that_aborts_tells_the_others_why() {
     let errors = spawn(3, LONG, |group| {
         group.barrier().unwrap();
         if group.rank() == Rank(1) {
@@ -204,7 +204,7 @@ fn a_rank_that_cannot_go_on_tells_the_others_why() {
 }
 
 #[test]
-fn a_thread_that_waits_hears_when_another_of_its_rank_ends_the_group() {
+fn a_waiting_thread_returns_when_another_of_its_rank_aborts() {
     let errors = spawn(2, LONG, |group| {
         if group.rank() == Rank(1) {
             let until_told = group.all_gather(b"").and_then(|_| group.barrier());
@@ -220,10 +220,10 @@ fn a_thread_that_waits_hears_when_another_of_its_rank_ends_the_group() {
 }
 
 #[test]
-fn bytes_that_were_put_in_between_end_the_group() {
+fn inserted_bytes_end_the_group() {
     let mut all = peers(2);
     let (one, theirs) = (all.remove(0), all.remove(0));
-    // What a stranger who can write to the wire could do, at best.
+    // The best that an attacker who can write to the wire could do.
     let wire = theirs[0].socket.try_clone().unwrap();
     let world = WorldSize::new(2).unwrap();
     let group = Tcp::open(Rank(0), world, one, LONG).unwrap();
@@ -235,7 +235,7 @@ fn bytes_that_were_put_in_between_end_the_group() {
 }
 
 #[test]
-fn a_group_that_is_not_whole_is_refused() {
+fn a_group_without_all_connections_is_refused() {
     let mut some = peers(3).remove(0);
     some.pop();
     let error = Tcp::open(Rank(0), WorldSize::new(3).unwrap(), some, LONG).err().unwrap();

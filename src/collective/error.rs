@@ -1,0 +1,99 @@
+//! Why a collective failed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::collective::Call;
+use crate::units::Rank;
+
+/// A rank that did not join a call in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The rank.
+    pub rank: Rank,
+    /// The last call that it has begun.
+    pub begun: u64,
+}
+
+/// Why a collective failed. Any of them ends the group.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// Some ranks did not join the call within the deadline.
+    #[error("no sign of {} after {:.1} s in {call}", list(missing), waited.as_secs_f64())]
+    Timeout {
+        /// The call in which this rank waits.
+        call: Call,
+        /// The ranks that it waits for.
+        missing: Vec<Missing>,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+    /// The connection to a rank ended: its process, its machine or the network is gone.
+    #[error("the connection to rank {rank} on {address} ended in {call}: {why}")]
+    Gone {
+        /// The rank.
+        rank: Rank,
+        /// Its machine.
+        address: String,
+        /// The call of this rank.
+        call: Call,
+        /// The system's reason.
+        why: String,
+    },
+    /// The connections to the other ranks cannot be used.
+    #[error("the connections to the other ranks cannot be used: {what}")]
+    Connections {
+        /// What is wrong with them.
+        what: String,
+    },
+    /// Ranks make different calls.
+    #[error("rank {} is in {}, but rank {} is in {}", first.0, first.1, second.0, second.1)]
+    Mismatch {
+        /// Rank 0, or the lower one of two, and its call.
+        first: (Rank, Call),
+        /// The first rank that differs, and its call.
+        second: (Rank, Call),
+    },
+    /// A rank ended the group.
+    #[error("rank {by} ended the group: {reason}")]
+    Aborted {
+        /// The rank.
+        by: Rank,
+        /// Its reason.
+        reason: String,
+    },
+    /// NCCL failed, or a rank did not join a sum in time.
+    #[error("NCCL: {what}")]
+    Nccl {
+        /// What, in NCCL's words or ours.
+        what: String,
+    },
+    /// The shared mapping cannot be used.
+    #[error("the shared mapping cannot be used: {what}")]
+    Mapping {
+        /// What is wrong with it.
+        what: String,
+        /// The system's reason, if it refused.
+        #[source]
+        source: Option<Arc<std::io::Error>>,
+    },
+}
+
+impl Error {
+    /// The ranks that did not join the call in time.
+    pub fn missing(&self) -> &[Missing] {
+        match self {
+            Self::Timeout { missing, .. } => missing,
+            _ => &[],
+        }
+    }
+
+    pub(super) fn mapping(what: impl Into<String>) -> Self {
+        Self::Mapping { what: what.into(), source: None }
+    }
+}
+
+fn list(missing: &[Missing]) -> String {
+    let each = missing.iter().map(|m| format!("rank {} (in call {})", m.rank, m.begun));
+    each.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,286 @@
+//! One message to each other rank and one from each, in both directions of all connections at once.
+//!
+//! A header says which call its sender makes, and is compared before any of the payload is read. Only messages between
+//! machines have MACs. A message that ends the group may come in place of any other.
+
+use std::io;
+#[cfg(any(feature = "cuda", test))]
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::Shutdown;
+use rustix::time::Timespec;
+
+use crate::collective::message::{Incoming, Outgoing, Target};
+use crate::collective::{Call, Error, Missing};
+use crate::transport::auth::MessageAuth;
+use crate::transport::{Peer, Waker};
+use crate::units::Rank;
+
+/// Longest sleep between two checks.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
+
+/// Requests of other threads of this rank to the one that waits in an exchange.
+pub(super) struct Interrupts {
+    waker: Waker,
+    gives_up: AtomicBool,
+    reason: Mutex<Option<String>>,
+}
+
+impl Interrupts {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            waker: Waker::new()?,
+            gives_up: AtomicBool::new(false),
+            reason: Mutex::new(None),
+        })
+    }
+
+    /// Requests to wait no longer.
+    pub(super) fn give_up(&self) {
+        self.gives_up.store(true, Ordering::SeqCst);
+        self.waker.wake();
+    }
+
+    /// Requests to end the group. The first reason stays.
+    pub(super) fn abort(&self, reason: &str) {
+        let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| reason.to_owned());
+        self.waker.wake();
+    }
+
+    /// Whether to wait no longer.
+    pub(super) fn gives_up(&self) -> bool {
+        self.gives_up.load(Ordering::SeqCst)
+    }
+
+    /// Why to end the group, if that was requested.
+    pub(super) fn reason(&self) -> Option<String> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The connection to another rank.
+pub(super) struct Connection {
+    pub(super) rank: Rank,
+    address: String,
+    socket: OwnedFd,
+    send: Option<MessageAuth>,
+    receive: Option<MessageAuth>,
+    /// Whether the last message to it was sent completely.
+    is_at_boundary: bool,
+}
+
+impl Connection {
+    pub(super) fn open(peer: Peer) -> io::Result<Self> {
+        let Peer { rank, address, socket, keys } = peer;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let auth = keys.map(|keys| (MessageAuth::new(keys.send), MessageAuth::new(keys.receive)));
+        let (send, receive) = auth.unzip();
+        Ok(Self { rank, address, socket, send, receive, is_at_boundary: true })
+    }
+
+    fn gone(&self, call: &Call, why: &io::Error) -> Error {
+        let (rank, address) = (self.rank, self.address.clone());
+        Error::Gone { rank, address, call: *call, why: why.to_string() }
+    }
+
+    /// Tells the other rank that the group has ended, if no message is half sent.
+    fn end(&mut self, by: Rank, reason: &str) {
+        if self.is_at_boundary {
+            let mut message = Outgoing::of_end(by, reason);
+            // If it cannot be sent now, the other rank notices when this process is gone.
+            let _ = message.push(&self.socket, self.send.as_mut());
+            self.is_at_boundary = false;
+        }
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+    }
+}
+
+/// One exchange of a call.
+pub(super) struct Exchange<'a> {
+    pub(super) rank: Rank,
+    pub(super) call: &'a Call,
+    /// Number of the exchange within its call, from 0.
+    pub(super) round: u64,
+    pub(super) interrupts: &'a Interrupts,
+    pub(super) timeout: Duration,
+}
+
+/// Sends `out[i]` through connection i and receives into `into[i]`. A rank that makes no progress at all for the timeout is
+/// missing.
+///
+/// # Errors
+///
+/// A rank is gone, late, ended the group, or makes another call. The connections are then unusable, and the other ranks
+/// have been told as far as possible.
+pub(super) fn exchange(
+    exchange: &Exchange<'_>,
+    connections: &mut [Connection],
+    out: &[&[u8]],
+    into: Vec<Target<'_>>,
+) -> Result<(), Error> {
+    let mut transfers: Vec<Transfer> = connections
+        .iter_mut()
+        .zip(out.iter().zip(into))
+        .map(|(connection, (payload, target))| Transfer {
+            connection,
+            out: Outgoing::of_call(exchange.call, exchange.round, payload),
+            into: Incoming::new(target),
+        })
+        .collect();
+    let done = complete(exchange, &mut transfers);
+    for transfer in &mut transfers {
+        let out = &transfer.out;
+        transfer.connection.is_at_boundary = out.is_done() || out.is_untouched();
+    }
+    drop(transfers);
+    done.inspect_err(|error| end_all(connections, exchange.rank, error))
+}
+
+/// Tells all ranks why the group has ended.
+pub(super) fn end_all(connections: &mut [Connection], rank: Rank, error: &Error) {
+    let (by, reason) = match error {
+        Error::Aborted { by, reason } => (*by, reason.clone()),
+        other => (rank, other.to_string()),
+    };
+    for connection in connections {
+        connection.end(by, &reason);
+    }
+}
+
+/// Why the group has ended, as far as the connections show between two calls: a rank says so, or is gone. The message of a rank
+/// that is ahead, in its next call, is left unread. Does not wait.
+#[cfg(any(feature = "cuda", test))]
+pub(super) fn received_end(connections: &mut [Connection], call: &Call) -> Option<Error> {
+    let mut fds: Vec<_> =
+        connections.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)).collect();
+    // If polling fails, the next check polls again.
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
+    let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    drop(fds);
+    let mut ready = connections.iter_mut().zip(ready).filter(|(_, ready)| *ready);
+    ready.find_map(|(connection, _)| match Incoming::begins_with_end(&connection.socket) {
+        Ok(false) => None,
+        Ok(true) => {
+            let mut end = Incoming::new(Target::Slice(&mut []));
+            let mut pulled = Ok(true);
+            while end.may_be_end() && matches!(pulled, Ok(true)) {
+                pulled = end.pull(&connection.socket, connection.receive.as_mut());
+            }
+            let broken = pulled.err().unwrap_or_else(|| ErrorKind::UnexpectedEof.into());
+            Some(end.end().unwrap_or_else(|| connection.gone(call, &broken)))
+        }
+        Err(why) => Some(connection.gone(call, &why)),
+    })
+}
+
+/// Both directions of a connection.
+struct Transfer<'a> {
+    connection: &'a mut Connection,
+    out: Outgoing<'a>,
+    into: Incoming<'a>,
+}
+
+impl Transfer<'_> {
+    /// Sends and receives what is possible now, and returns whether anything was.
+    fn advance(&mut self, exchange: &Exchange<'_>) -> Result<bool, Error> {
+        let Exchange { rank, call, round, .. } = *exchange;
+        let Connection { socket, send, receive, .. } = &mut *self.connection;
+        // Reads first: the other rank may have sent why it has gone.
+        let received = self.into.pull(socket, receive.as_mut());
+        let sent = self.out.push(socket, send.as_mut());
+        let received = received.map_err(|why| self.connection.gone(call, &why))?;
+        self.into.check(rank, self.connection.rank, call, round)?;
+        match sent {
+            Ok(sent) => Ok(received || sent),
+            Err(why) => {
+                let reason = self.pending_end(exchange);
+                Err(reason.unwrap_or_else(|| self.connection.gone(call, &why)))
+            }
+        }
+    }
+
+    /// Why a rank that reads nothing more has gone, if it sent that: in place of its message, or after it.
+    fn pending_end(&mut self, exchange: &Exchange<'_>) -> Option<Error> {
+        let Exchange { rank: own, call, round, .. } = *exchange;
+        let Self { connection: Connection { socket, receive, rank, .. }, into, .. } = self;
+        let mut pull =
+            |message: &mut Incoming<'_>| message.pull(socket, receive.as_mut()).unwrap_or(false);
+        while !into.is_done() && into.check(own, *rank, call, round).is_ok() && pull(into) {}
+        if !into.is_done() {
+            return into.end();
+        }
+        let mut after = Incoming::new(Target::Slice(&mut []));
+        while after.may_be_end() && pull(&mut after) {}
+        after.end()
+    }
+
+    fn is_done(&self) -> bool {
+        self.out.is_done() && self.into.is_done()
+    }
+}
+
+/// Sends and receives until all transfers are done.
+fn complete(exchange: &Exchange<'_>, transfers: &mut [Transfer<'_>]) -> Result<(), Error> {
+    let Exchange { rank, call, interrupts, timeout, .. } = *exchange;
+    let mut waited = Duration::ZERO;
+    loop {
+        if let Some(reason) = interrupts.reason() {
+            return Err(Error::Aborted { by: rank, reason });
+        }
+        let mut has_advanced = false;
+        for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_done()) {
+            has_advanced |= transfer.advance(exchange)?;
+        }
+        if transfers.iter().all(Transfer::is_done) {
+            return Ok(());
+        }
+        if has_advanced {
+            waited = Duration::ZERO;
+        } else if waited >= timeout || interrupts.gives_up() {
+            return Err(Error::Timeout { call: *call, missing: missing(transfers, call), waited });
+        } else {
+            waited += sleep(transfers, &interrupts.waker, timeout.saturating_sub(waited));
+        }
+    }
+}
+
+/// The ranks whose transfers are not done; if some have sent nothing at all, only those.
+fn missing(transfers: &[Transfer<'_>], call: &Call) -> Vec<Missing> {
+    let silent: Vec<&Transfer<'_>> =
+        transfers.iter().filter(|transfer| !transfer.into.has_begun()).collect();
+    let missing = |transfer: &Transfer<'_>| {
+        let begun = if transfer.into.has_begun() { call.seq } else { call.seq - 1 };
+        Missing { rank: transfer.connection.rank, begun }
+    };
+    if silent.is_empty() {
+        transfers.iter().filter(|transfer| !transfer.is_done()).map(missing).collect()
+    } else {
+        silent.into_iter().map(missing).collect()
+    }
+}
+
+/// Sleeps until a transfer can advance or there is an interrupt, at most for `time`, and returns how long. No sleep counts for
+/// longer than it was meant to be: while the whole group is suspended (Ctrl-Z), so is the deadline.
+fn sleep(transfers: &[Transfer<'_>], waker: &Waker, time: Duration) -> Duration {
+    let time = time.min(MAX_SLEEP);
+    let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
+    for transfer in transfers {
+        let out = if transfer.out.is_done() { PollFlags::empty() } else { PollFlags::OUT };
+        let into = if transfer.into.is_done() { PollFlags::empty() } else { PollFlags::IN };
+        if !transfer.is_done() {
+            fds.push(PollFd::new(&transfer.connection.socket, out | into));
+        }
+    }
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let began = Instant::now();
+    // Whatever the result, the caller checks again.
+    let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    waker.take();
+    began.elapsed().min(time)
+}

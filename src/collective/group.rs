@@ -1,0 +1,93 @@
+//! The interface of all backends.
+
+use crate::collective::{Error, Segment};
+use crate::units::{Rank, WorldSize};
+
+/// A group of ranks that exchange tensors.
+pub trait Collective: Send + Sync {
+    /// This rank.
+    fn rank(&self) -> Rank;
+
+    /// Number of ranks in the group.
+    fn world_size(&self) -> WorldSize;
+
+    /// Memory for gradients of the given lengths (f32 elements), zeroed; for `shm` a part of the mapping,
+    /// so that a reduction is in place. Called once, with equal lengths on every rank.
+    ///
+    /// # Errors
+    ///
+    /// The mapping is smaller than the plan says, or the call is the second.
+    fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error>;
+
+    /// Replaces the segment by its sum over all ranks, added in the fixed tree of [`tree_sum`](crate::collective::tree_sum).
+    ///
+    /// # Errors
+    ///
+    /// A rank is gone, late, or makes another call.
+    fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error>;
+
+    /// Replaces `bytes` by those of rank 0. Equal lengths on every rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`Collective::all_reduce`].
+    fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error>;
+
+    /// The `mine` of all ranks, in rank order. Lengths may differ.
+    ///
+    /// # Errors
+    ///
+    /// As [`Collective::all_reduce`].
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// Mean seconds by which each rank joined an `all_reduce` later than the first, over those since the last call of this
+    /// function. Empty if there were none, in a world of one, and where it is not measured.
+    fn lags(&self) -> Vec<f64> {
+        Vec::new()
+    }
+
+    /// Waits until every rank has joined.
+    ///
+    /// # Errors
+    ///
+    /// As [`Collective::all_reduce`].
+    fn barrier(&self) -> Result<(), Error>;
+
+    /// How gradients are summed if not by this program in f32: a library and its version, or a lower precision.
+    fn describe(&self) -> Option<String> {
+        None
+    }
+
+    /// Sums of tensors in the GPU's memory, if this group computes them there.
+    #[cfg(any(feature = "cuda", test))]
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        None
+    }
+
+    /// Ends the group: every present and later call, on every rank, returns [`Error::Aborted`] with this reason. The first
+    /// reason stays. For a rank that cannot continue while others wait for it.
+    fn abort(&self, reason: &str);
+
+    /// Expires the deadline of this rank's present and later calls: they end the group and name the missing ranks. For a rank
+    /// that was told to wait no longer.
+    fn give_up(&self);
+}
+
+/// Sums in the GPU's memory. Every rank makes the same calls in the same order.
+#[cfg(any(feature = "cuda", test))]
+pub trait OnGpu {
+    /// Enqueues on the GPU, after all earlier work, the replacement of `values`, f32 and contiguous, by their sum over all
+    /// ranks. Later work may overlap with it.
+    ///
+    /// # Errors
+    ///
+    /// The library's, or the group ended.
+    fn enqueue_all_reduce(&self, values: &candle_core::Tensor) -> Result<(), Error>;
+
+    /// Waits until all enqueued sums are complete.
+    ///
+    /// # Errors
+    ///
+    /// A rank is gone or late. The group has ended.
+    fn finish(&self) -> Result<(), Error>;
+}

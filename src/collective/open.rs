@@ -1,0 +1,164 @@
+//! The plan -> the group of a rank.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::collective::compressed::Compressed;
+#[cfg(feature = "cuda")]
+use crate::collective::device_group::Control;
+#[cfg(feature = "cuda")]
+use crate::collective::nccl;
+use crate::collective::{Collective, Error, shm, solo, tcp};
+#[cfg(feature = "cuda")]
+use crate::plan::DistributedPlan;
+use crate::plan::{BackendPlan, CommHook};
+use crate::transport::Peer;
+use crate::units::{Rank, WorldSize};
+
+/// [`open`] or [`open_tcp`] for a rank that computes on a GPU: gradients go through NCCL if the plan says so, or if the ranks
+/// find that their GPUs differ.
+///
+/// # Errors
+///
+/// As [`open`] and [`open_tcp`], and those of NCCL.
+#[cfg(feature = "cuda")]
+pub(crate) fn open_on_gpu(
+    gpu: &crate::ops::cuda::Gpu,
+    plan: &DistributedPlan,
+    rank: Rank,
+    fd: Option<OwnedFd>,
+    peers: Vec<Peer>,
+) -> Result<Arc<dyn Collective>, Error> {
+    let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
+    let control: Arc<dyn Control> = match plan.backend {
+        BackendPlan::Solo => return open(plan.backend, rank, world, fd, timeout),
+        BackendPlan::Tcp | BackendPlan::Nccl { mapping: None } => {
+            Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?)
+        }
+        BackendPlan::Shm { mapping } | BackendPlan::Nccl { mapping: Some(mapping) } => {
+            let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
+            Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?)
+        }
+    };
+    let is_planned = matches!(plan.backend, BackendPlan::Nccl { .. });
+    if plan.nccl_shares_a_gpu() {
+        nccl::check_sharing()?;
+    } else if plan.nccl_if_apart || (is_planned && plan.nodes > 1) {
+        // Only the ranks together know the GPUs of all machines.
+        match check_different_gpus(&control.all_gather(&nccl::identity(gpu))?) {
+            Err(what) if is_planned => return Err(Error::Nccl { what }),
+            Err(_) => return Ok(control),
+            Ok(()) => {}
+        }
+    } else if !is_planned {
+        return Ok(control);
+    }
+    Ok(Arc::new(nccl::open(gpu, control, hook, timeout)?))
+}
+
+/// Checks that this machine has the libraries that `backend` calls.
+///
+/// # Errors
+///
+/// NCCL is missing: where it was searched for.
+#[cfg(feature = "cuda")]
+pub(crate) fn check(backend: BackendPlan) -> Result<(), String> {
+    match backend {
+        BackendPlan::Nccl { .. } => crate::cuda_libraries::check_nccl(),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that this machine has the libraries that `backend` calls: without CUDA it calls none.
+#[cfg(not(feature = "cuda"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+pub(crate) fn check(_backend: BackendPlan) -> Result<(), String> {
+    Ok(())
+}
+
+/// Whether all ranks compute on different GPUs, or why they cannot use NCCL. Each rank sends the identity of its GPU, or
+/// nothing if it has no NCCL.
+#[cfg(any(feature = "cuda", test))]
+fn check_different_gpus(gpus: &[Vec<u8>]) -> Result<(), String> {
+    if let Some(rank) = gpus.iter().position(Vec::is_empty) {
+        return Err(format!(
+            "rank {rank} has no NCCL, or its driver does not tell which GPU it has"
+        ));
+    }
+    for (rank, gpu) in gpus.iter().enumerate() {
+        if let Some(earlier) = gpus[..rank].iter().position(|other| other == gpu) {
+            return Err(format!(
+                "ranks {earlier} and {rank} compute on the same GPU, which it refuses"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.
+/// No rank waits longer than `timeout` for another.
+///
+/// # Errors
+///
+/// [`Error::Mapping`]: the descriptor is missing, too small for the world, or cannot be mapped.
+pub fn open(
+    backend: BackendPlan,
+    rank: Rank,
+    world: WorldSize,
+    fd: Option<OwnedFd>,
+    timeout: Duration,
+) -> Result<Arc<dyn Collective>, Error> {
+    match backend {
+        BackendPlan::Solo if world == WorldSize::ONE => Ok(Arc::new(solo::Solo::default())),
+        BackendPlan::Solo => Err(Error::mapping(format!("{world} ranks cannot share `solo`"))),
+        BackendPlan::Shm { mapping } => {
+            let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
+            Ok(Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?))
+        }
+        BackendPlan::Nccl { .. } => Err(Error::mapping("`nccl` is opened on a GPU")),
+        BackendPlan::Tcp => Err(Error::Connections { what: "none were received".to_owned() }),
+    }
+}
+
+/// The group with the communication hook `hook`: its reductions are in half precision. Without a hook, and in a world of one, it is
+/// unchanged. A group that sums on GPUs got its hook when it was opened.
+pub fn compressed(group: Arc<dyn Collective>, hook: CommHook) -> Arc<dyn Collective> {
+    if hook == CommHook::None || group.world_size() == WorldSize::ONE {
+        return group;
+    }
+    Arc::new(Compressed::new(group, hook))
+}
+
+/// Joins a group whose ranks share no memory, through the connections to all other ranks. No rank waits longer than
+/// `timeout` for another that makes no progress.
+///
+/// # Errors
+///
+/// [`Error::Connections`]: a connection is missing, or cannot be used.
+pub fn open_tcp(
+    rank: Rank,
+    world: WorldSize,
+    peers: Vec<Peer>,
+    timeout: Duration,
+) -> Result<Arc<dyn Collective>, Error> {
+    Ok(Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_different_gpus;
+
+    #[test]
+    fn gpus_differ_if_all_are_known_and_none_occurs_twice() {
+        let check = |names: &[&str]| {
+            let gpus: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            check_different_gpus(&gpus)
+        };
+        assert_eq!(check(&["a", "c", "b"]), Ok(()));
+        let shared = check(&["a", "b", "a"]).unwrap_err();
+        assert!(shared.starts_with("ranks 0 and 2 compute on the same GPU"), "{shared}");
+        let without = check(&["a", ""]).unwrap_err();
+        assert!(without.starts_with("rank 1 has no NCCL"), "{without}");
+    }
+}
