@@ -18,6 +18,10 @@ use ddprun::kinds::Kinds;
 use ddprun::optim::Moments;
 use ddprun::plan::{Facts, Plan, Shapes};
 
+/// As the command `ddprun`.
+#[global_allocator]
+static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+
 /// Measured repetitions; one more goes before.
 const REPETITIONS: usize = 7;
 

@@ -22,6 +22,10 @@ use ddprun::plan::{BackendPlan, Mapping};
 use ddprun::transport;
 use ddprun::units::{Rank, WorldSize};
 
+/// As the command `ddprun`.
+#[global_allocator]
+static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+
 /// Bytes that are reduced; 44.7 MB are the gradients of ResNet-18.
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 44_706_000, 256 << 20];
 /// Bytes of what ranks tell each other at the end of a step.

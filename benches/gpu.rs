@@ -27,6 +27,10 @@ use ddprun::plan::{DataFacts, Facts, GpuFacts, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{Bytes, Rank};
 
+/// As the command `ddprun`.
+#[global_allocator]
+static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+
 /// Steps before the clock runs: algorithms are chosen, a graph is recorded and compared.
 const WARM: usize = 8;
 /// Batches that take turns.

@@ -23,6 +23,10 @@ use ddprun::plan::{DataPlan, OnBadSample, Sampler, SourcePlan, TransformPlan};
 use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 use rustix::time::{ClockId, clock_gettime};
 
+/// As the command `ddprun`.
+#[global_allocator]
+static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+
 const BATCH: usize = 32;
 
 fn transforms(work: &str) -> Vec<TransformPlan> {

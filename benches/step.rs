@@ -12,6 +12,10 @@ use ddprun::optim::{self, AdamW, Moments, Optimizer, Part, Rates, Sgd, Update, s
 use ddprun::plan::{Convolutions, ModelPlan, OptimizerPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 
+/// As the command `ddprun`.
+#[global_allocator]
+static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+
 /// Gradients that nobody needs.
 struct Ignored;
 

@@ -12,9 +12,14 @@ use std::process::ExitCode;
 
 use candle_core::{Result, Tensor};
 use ddprun::kinds::Kinds;
+use ddprun::memory::Allocator;
 use ddprun::model::Model;
 use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
 use ddprun::plan::ModelPlan;
+
+/// Keeps large blocks of memory from step to step; leave it out to use another.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 /// A residual MLP over flattened pixels: x + scale * silu(W x), `depth` times, then a linear head.
 struct ResidualMlp {

@@ -1,5 +1,5 @@
-#![expect(unsafe_code, reason = "the process's allocator")]
-//! The process's allocator: large blocks are kept for the next step instead of being given back to the
+#![expect(unsafe_code, reason = "an allocator")]
+//! An allocator for training: large blocks are kept for the next step instead of being given back to the
 //! system and faulted in again, and are counted.
 //!
 //! A training step asks for the same sizes again and again. Sizes are rounded up to one of eight classes per
@@ -27,9 +27,6 @@ const STEPS: usize = 8;
 pub const KEPT_SHARE: usize = 4;
 /// All classes, up to blocks of 2^46 bytes.
 const CLASSES: usize = STEPS * 32;
-
-#[global_allocator]
-static ALLOCATOR: Allocator = Allocator;
 
 static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
     waiting: [None; CLASSES],
@@ -62,12 +59,17 @@ fn given(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() { denied(bytes) } else { block }
 }
 
-/// Bytes of large blocks in use right now.
+/// Whether this process has the [`Allocator`], which is known from its first large block on; without it nothing is counted.
+pub fn is_installed() -> bool {
+    blocks().most > 0
+}
+
+/// Bytes of large blocks in use right now; 0 without the [`Allocator`].
 pub fn in_use() -> Bytes {
     Bytes(blocks().bytes_in_use as u64)
 }
 
-/// Most bytes of large blocks in use at once since [`reset_peak`].
+/// Most bytes of large blocks in use at once since [`reset_peak`]; 0 without the [`Allocator`].
 pub fn peak() -> Bytes {
     Bytes(blocks().peak as u64)
 }
@@ -86,7 +88,19 @@ pub fn most_resident() -> Option<Bytes> {
     line.trim().strip_suffix(" kB")?.parse().ok().map(|kib: u64| Bytes(kib << 10))
 }
 
-struct Allocator;
+/// The allocator, which a program installs in its own binary; the `ddprun` command does. Without it training works, but large
+/// blocks are faulted in again at each step, the memory of activations is unknown to `ddprun plan`, and a rank that is denied
+/// memory cannot say how much it asked for.
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+///
+/// let block = vec![1u8; 1 << 20];
+/// assert!(ddprun::memory::is_installed() && ddprun::memory::in_use().0 >= 1 << 20);
+/// # drop(block);
+/// ```
+pub struct Allocator;
 
 /// Where blocks wait, and how much is in use.
 struct Blocks {
@@ -267,6 +281,10 @@ mod tests {
 
     use super::*;
 
+    /// That of all unit tests.
+    #[global_allocator]
+    static ALLOCATOR: Allocator = Allocator;
+
     proptest! {
         #[test]
         fn a_class_holds_its_sizes_and_wastes_at_most_an_eighth(size in LARGE..1usize << 40) {
@@ -297,7 +315,7 @@ mod tests {
         // Far more than what other tests use at the same time.
         const N: usize = 1 << 30;
         let block = Vec::<u8>::with_capacity(N);
-        assert!(in_use().0 >= N as u64 && peak() >= in_use());
+        assert!(is_installed() && in_use().0 >= N as u64 && peak() >= in_use());
         drop(block);
         assert!(in_use().0 < N as u64);
     }

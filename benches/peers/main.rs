@@ -30,6 +30,10 @@ use std::process::ExitCode;
 use rank::Task;
 use work::{WORKS, Work};
 
+/// As the command `ddprun`.
+#[global_allocator]
+static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
+
 /// What the command line says.
 struct Words(Vec<String>);
 

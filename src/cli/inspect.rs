@@ -21,7 +21,7 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let origin = (&Role::Parent, args.run.launch.nnodes);
     let prepared = prepare(&path, &args.run.all_changes(), origin, kinds)?;
     let rehearsed = rehearsed(&prepared, kinds);
-    let memory = Memory::of(&prepared.plan, rehearsed.map(|needs| needs.activations));
+    let memory = Memory::of(&prepared.plan, rehearsed.and_then(|needs| needs.activations));
     let costs = Costs { memory, flops: rehearsed.map(|needs| needs.flops) };
     if args.json {
         let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts, &costs);

@@ -23,8 +23,9 @@ const STACK_BYTES: usize = 512 << 20;
 /// What a pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Bytes that it holds beside parameters and gradients at its largest moment.
-    pub activations: Bytes,
+    /// Bytes that it holds beside parameters and gradients at its largest moment; unknown in a program without
+    /// [`memory::Allocator`].
+    pub activations: Option<Bytes>,
     /// Floating-point operations of the forward pass, per sample.
     pub flops: u64,
 }
@@ -57,16 +58,19 @@ pub fn rehearse(plan: &Plan, model: &dyn Model, params: &Params) -> Result<Needs
     let flops = flops / many as u64;
     let (large, _) = measure(many)?;
     if size == many {
-        let activations = Bytes(large.into_iter().max().unwrap_or(0));
-        return Ok(Needs { activations, flops });
+        return Ok(Needs { activations: counted(large), flops });
     }
     let few = many / 2;
     let (small, _) = measure(few)?;
     let peak = |(small, large): (u64, u64)| {
         large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64
     };
-    let activations = Bytes(small.into_iter().zip(large).map(peak).max().unwrap_or(0));
-    Ok(Needs { activations, flops })
+    Ok(Needs { activations: counted(small.into_iter().zip(large).map(peak)), flops })
+}
+
+/// The largest of these peaks, where they were counted.
+fn counted(peaks: impl IntoIterator<Item = u64>) -> Option<Bytes> {
+    memory::is_installed().then(|| Bytes(peaks.into_iter().max().unwrap_or(0)))
 }
 
 /// Most bytes in use beside those of `before` until each gradient was handed over, and after the last; and the
