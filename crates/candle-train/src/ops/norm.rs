@@ -91,7 +91,7 @@ pub struct RunningStatistics<'a> {
 ///
 /// # Errors
 ///
-/// One value per channel, as in PyTorch, or shapes that do not fit.
+/// One value per channel, as in PyTorch, shapes that do not fit, or a beta of Candle's graph: it must be [`Weight::learnt`].
 pub fn batch_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],

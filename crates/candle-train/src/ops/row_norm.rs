@@ -31,6 +31,9 @@ pub fn layer_norm(
     eps: f64,
 ) -> Result<Tensor> {
     check(x, residual, [gamma, beta.unwrap_or(gamma)])?;
+    if let Some(shift) = beta.filter(|beta| beta.is_in_graph()) {
+        return layer_norm(x, residual, gamma, None, eps)?.broadcast_add(shift.tensor());
+    }
     let beta = beta.map(Weight::held).transpose()?;
     let op = RowNorm { kind: Kind::Layer, eps, beta, d_gamma: gamma.destination() };
     let x = x.contiguous()?;
@@ -392,7 +395,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::storage::tensor;
-    use super::super::testing::{check_weights, values};
+    use super::super::testing::{check_gradients, check_weights, values};
     use super::*;
 
     fn slow(x: &[f64], gamma: &[f64], beta: Option<&[f64]>, kind: Kind) -> Vec<f64> {
@@ -404,6 +407,16 @@ mod tests {
             (0..c).map(|i| value(i) + beta.map_or(0.0, |beta| beta[i])).collect()
         };
         x.chunks(c).flat_map(row).collect()
+    }
+
+    #[test]
+    fn scale_and_shift_may_be_variables_of_candles_graph() {
+        check_gradients(
+            &[&[7, 3], &[3], &[3]],
+            |t| layer_norm(&t[0], None, &(&t[1]).into(), Some(&(&t[2]).into()), 1e-5),
+            |v| slow(&v[0], &v[1], Some(&v[2]), Kind::Layer),
+            1e-4,
+        );
     }
 
     #[test]

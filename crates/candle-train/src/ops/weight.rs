@@ -80,18 +80,21 @@ impl Weight {
         self.destination.clone()
     }
 
+    /// Whether its gradient follows Candle's graph.
+    pub(super) fn is_in_graph(&self) -> bool {
+        matches!(self.destination, Destination::Graph) && self.tensor.track_op()
+    }
+
     /// The weight as something that an operation holds beside its operands, of which Candle allows three.
     ///
     /// # Errors
     ///
     /// A tensor of Candle's graph: its gradient would be lost.
     pub(super) fn held(&self) -> Result<Self> {
-        match &self.destination {
-            Destination::Graph if self.tensor.track_op() => {
-                bail!("a tensor of the graph can only be an operand: its gradient would be lost")
-            }
-            _ => Ok(self.clone()),
+        if self.is_in_graph() {
+            bail!("a tensor of the graph can only be an operand: its gradient would be lost")
         }
+        Ok(self.clone())
     }
 }
 
