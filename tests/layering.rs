@@ -164,7 +164,7 @@ fn module_path(file: &Path) -> Vec<String> {
 
 /// Paths of modules and items in `use` declarations and expressions of a room: `["launch", "parent", "watch", "Watch"]`.
 fn used_paths(text: &str) -> Vec<Vec<String>> {
-    let code: String = text.lines().map(|line| format!("{}\n", code(line))).collect();
+    let code = text.lines().map(code).collect::<Vec<_>>().join("\n");
     let mut found = Vec::new();
     for rest in code.split("crate::").skip(1) {
         let is_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
@@ -199,7 +199,7 @@ fn resolved(path: &[String]) -> Vec<String> {
             return path[..1].iter().cloned().chain(module).collect();
         }
     }
-    panic!("`{}` is neither a module nor re-exported", path.join("::"));
+    unreachable!("`{}` is neither a module nor re-exported", path.join("::"));
 }
 
 /// The module that `own` uses although it is declared below, if `path` leads there.

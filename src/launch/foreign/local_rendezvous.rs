@@ -264,7 +264,7 @@ fn connect(launch: &Foreign) -> Result<UnixStream, RendezvousError> {
         match UnixStream::connect_addr(&address) {
             Ok(stream) => return Ok(stream),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                std::thread::sleep(RETRY_INTERVAL)
+                std::thread::sleep(RETRY_INTERVAL);
             }
             Err(error) => return Err(io_error(rank, "reach rank 0")(error)),
         }

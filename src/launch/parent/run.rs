@@ -110,7 +110,7 @@ impl Runner<'_> {
             nodes: self.nodes.as_deref_mut(),
             on_note: &mut *self.on_note,
         };
-        let group = watch.to_end(processes);
+        let group = watch.run(processes);
         let verdict = judge(&group);
         let ended = match verdict {
             Verdict::Ended(ended) => Ok(ended),

@@ -83,7 +83,7 @@ pub(super) struct Watch<'a> {
 
 impl Watch<'_> {
     /// Follows the ranks to their end, and returns all that is known of them.
-    pub(super) fn to_end(mut self, mut processes: Vec<Process>) -> Group {
+    pub(super) fn run(mut self, mut processes: Vec<Process>) -> Group {
         let mut oom_kills = OomKills::from_now_on();
         let first = processes.first().map_or(Rank(0), |process| process.rank);
         let mut group = Group::new(processes.iter().map(|process| process.child.id()))
