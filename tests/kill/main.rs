@@ -171,7 +171,7 @@ fn plan(world: u32, max_restarts: u32, timeout: Duration) -> Plan {
         "convolutions": "fast",
         "on_non_finite": "stop",
         "optimizer": {
-            "rule": { "sgd": { "momentum": 0.0, "dampening": 0.0, "nesterov": false } },
+            "rule": { "name": "sgd" }, "state": [], "momentum": null,
             "lr": 0.1, "base_lr": 0.1, "scaling": "none", "base_batch_size": 1, "weight_decay": 0.0,
             "no_decay_on_1d": false
         },
