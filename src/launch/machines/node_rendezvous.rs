@@ -59,7 +59,7 @@ pub enum NodeRendezvousError<E> {
         waited: Duration,
     },
     /// What listens at the address does not hold the token.
-    #[error("the process listening at {address} did not prove that it has the token of this run")]
+    #[error("the process listening at {address} does not prove that it has the token of this run")]
     Unauthenticated {
         /// Where node 0 should be.
         address: String,
