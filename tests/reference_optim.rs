@@ -149,9 +149,9 @@ enum Formula {
 /// `in_f64`.
 #[track_caller]
 fn check_late<K: Kind + Optimizer>(rule: K, formula: &Formula, first: usize) {
-    let case = Case::new(rule, 0.01);
     const N: usize = 40;
     const STEPS: usize = 100;
+    let case = Case::new(rule, 0.01);
     let wave = |i: usize, step: usize| 1.0 + ((i * 7 + step * 13) as f32 * 0.37).sin();
     let used = |step: usize| step >= first && step % 17 != 16;
     let start: Vec<f32> = (0..N).map(|i| wave(i, 1000)).collect();

@@ -10,6 +10,9 @@ flags.add_argument("--model", required=True)
 flags.add_argument("--threads", type=int, default=1)
 flags.add_argument("--cl", action="store_true", help="channels_last")
 flags.add_argument("--compile", action="store_true")
+flags.add_argument("--fused", action="store_true", help="the fused update of parameters")
+flags.add_argument("--bucket-view", action="store_true", help="gradient_as_bucket_view of DDP")
+flags.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"], help="bf16: autocast")
 flags.add_argument("--ddp", action="store_true")
 flags.add_argument("--reps", type=int, default=3)
 flags.add_argument("--seg", type=float, default=2.0, help="seconds of a repetition")
@@ -32,15 +35,24 @@ if flags.cl:
     model = model.to(memory_format=torch.channels_last)
     batches = [(x.contiguous(memory_format=torch.channels_last), y) for x, y in batches]
 optimizer = optimizer(model.parameters())
+if flags.fused:
+    for group in optimizer.param_groups:
+        group["fused"] = True
 if flags.ddp:
-    model = torch.nn.parallel.DistributedDataParallel(model)
+    model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=flags.bucket_view)
 if flags.compile:
     model = torch.compile(model)
 
 
+def autocast():
+    return torch.autocast("cpu", torch.bfloat16, enabled=flags.dtype == "bf16")
+
+
 def step(index):
     inputs, targets = batches[index % 4]
-    loss(model(inputs), targets).backward()
+    with autocast():
+        outputs = model(inputs)
+    loss(outputs, targets).backward()
     if flags.model.startswith("gpt"):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

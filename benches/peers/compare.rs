@@ -18,6 +18,11 @@ pub(crate) type Shape = (u32, u32);
 /// In which training is compared, if not told otherwise.
 const SHAPES: [Shape; 3] = [(1, 1), (1, 2), (2, 1)];
 
+/// Precisions of PyTorch that are compared with our fp32.
+const PRECISIONS: [&str; 2] = ["fp32", "bf16"];
+/// Runs of each mode by whose median the fastest is chosen.
+const TRIALS: usize = 3;
+
 /// Takes a time out of a line that a program printed.
 type Read = fn(&Value) -> Option<(String, f64)>;
 
@@ -35,7 +40,7 @@ struct Comparison {
     label: String,
     ours: Side,
     /// PyTorch in each of its modes, of which the fastest counts.
-    theirs: Vec<(&'static str, Side)>,
+    theirs: Vec<(String, Side)>,
 }
 
 /// Runs the comparisons of the given names (all without one), and prints a line for each and a table of all.
@@ -70,31 +75,59 @@ fn comparisons(python: &Python, shape: Option<Shape>) -> Vec<Comparison> {
     let mut all = Vec::new();
     for work in &WORKS {
         let shapes = shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
-        all.extend(shapes.into_iter().map(|shape| training(python, work.name, shape)));
+        for shape in shapes {
+            all.extend(PRECISIONS.map(|precision| training(python, work.name, precision, shape)));
+        }
     }
     all.extend([allreduce(python), startup(python), first_step(python)]);
     all.extend([loader(python), checkpoint(python)]);
     all
 }
 
-fn training(python: &Python, name: &'static str, (ranks, threads): Shape) -> Comparison {
-    let ours = own(&format!("train {name} --ranks {ranks} --threads {threads}"));
-    let modes: &[(&str, &str)] = if ranks > 1 {
-        &[("default", ""), ("channels_last", "--cl")]
-    } else {
-        &[("default", ""), ("channels_last", "--cl"), ("compile", "--compile")]
+/// A way to run PyTorch's training program: what it is called, and its flags.
+type Mode = (String, String);
+
+/// Every way to train with PyTorch that may be its fastest: each of its options alone and with the others.
+fn modes(precision: &str, has_images: bool, ranks: u32) -> Vec<Mode> {
+    let options = [
+        ("bucket_view", "--bucket-view", ranks > 1),
+        ("fused", "--fused", true),
+        ("channels_last", "--cl", has_images),
+        ("compile", "--compile", true),
+    ];
+    let admitted = options.iter().filter(|(.., is_possible)| *is_possible);
+    let none = vec![(Vec::new(), Vec::new())];
+    let sets = admitted.fold(none, |sets: Vec<(Vec<&str>, Vec<&str>)>, (name, flag, _)| {
+        let with = |(names, flags): &(Vec<&'static str>, Vec<&'static str>)| {
+            ([&names[..], &[*name]].concat(), [&flags[..], &[*flag]].concat())
+        };
+        sets.iter().cloned().chain(sets.iter().map(with)).collect()
+    });
+    let mode = |(names, flags): (Vec<&str>, Vec<&str>)| {
+        let name = if names.is_empty() { "default".to_owned() } else { names.join(" ") };
+        (name, format!("--dtype {precision} {}", flags.join(" ")))
     };
-    let has_images = name.starts_with("resnet");
-    let modes = modes.iter().filter(|(mode, _)| has_images || *mode != "channels_last");
+    sets.into_iter().map(mode).collect()
+}
+
+/// Training in fp32 on our side, in `precision` on theirs: bf16 is the faster one where the processor multiplies in it.
+fn training(
+    python: &Python,
+    name: &'static str,
+    precision: &'static str,
+    (ranks, threads): Shape,
+) -> Comparison {
+    let ours = own(&format!("train {name} --ranks {ranks} --threads {threads}"));
     let ddp = if ranks > 1 { "--ddp" } else { "" };
-    let theirs = modes.map(|(mode, flag)| {
+    let theirs = modes(precision, name.starts_with("resnet"), ranks).into_iter();
+    let theirs = theirs.map(|(mode, flags)| {
         let program = format!(
-            "bench_train.py --model {name} --threads {threads} {flag} {ddp} --reps 3 --seg 2 --warm 1"
+            "bench_train.py --model {name} --threads {threads} {flags} {ddp} --reps 3 --seg 2 --warm 1"
         );
-        (*mode, Side { command: python.command(&program, ranks > 1), read: Some(their_step) })
+        (mode, Side { command: python.command(&program, ranks > 1), read: Some(their_step) })
     });
     let unit = if ranks > 1 { "ranks" } else { "threads" };
-    let label = format!("{name} {} {unit}", ranks.max(threads));
+    let label = format!("{name} {} {unit}, PyTorch in {precision}", ranks.max(threads));
     Comparison {
         name,
         label,
@@ -110,7 +143,7 @@ fn allreduce(python: &Python) -> Comparison {
         name: "allreduce",
         label: "all-reduce, 2 ranks".into(),
         ours: Side { command: cargo("collectives"), read: Some(reduction) },
-        theirs: vec![("gloo", theirs)],
+        theirs: vec![("gloo".to_owned(), theirs)],
     }
 }
 
@@ -121,7 +154,7 @@ fn startup(python: &Python) -> Comparison {
         name: "startup",
         label: "start, meet and end, 2 ranks".into(),
         ours: Side { command: own("train mlp --ranks 2 --repetitions 0"), read: None },
-        theirs: vec![("torchrun", theirs)],
+        theirs: vec![("torchrun".to_owned(), theirs)],
     }
 }
 
@@ -132,7 +165,7 @@ fn first_step(python: &Python) -> Comparison {
         name: "first_step",
         label: "command to first ResNet-18 step, 2 ranks".into(),
         ours: Side { command: ours, read: Some(first) },
-        theirs: vec![("torchrun", theirs)],
+        theirs: vec![("torchrun".to_owned(), theirs)],
     }
 }
 
@@ -149,7 +182,10 @@ fn loader(python: &Python) -> Comparison {
         name: "loader",
         label: "JPEG loader, 1 core".into(),
         ours: Side { command: ours, read: Some(per_image) },
-        theirs: vec![("torchvision.io", Side { command: theirs, read: Some(per_image) })],
+        theirs: vec![(
+            "torchvision.io".to_owned(),
+            Side { command: theirs, read: Some(per_image) },
+        )],
     }
 }
 
@@ -159,7 +195,7 @@ fn checkpoint(python: &Python) -> Comparison {
         name: "checkpoint",
         label: "checkpoint".into(),
         ours: Side { command: cargo("checkpoint"), read: Some(saved) },
-        theirs: vec![("safetensors", theirs)],
+        theirs: vec![("safetensors".to_owned(), theirs)],
     }
 }
 
@@ -231,7 +267,9 @@ fn run(side: &mut Side) -> Figures {
 
 /// Rows of the table, one for each figure that both sides have.
 fn compare(mut comparison: Comparison, pairs: usize) -> Vec<String> {
-    let Some((mode, mut theirs)) = best_mode(comparison.theirs) else { return vec![] };
+    let Some((mode, mut theirs)) = best_mode(&comparison.label, comparison.theirs) else {
+        return vec![];
+    };
     let mut figures: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for _ in 0..pairs {
         let (ours, theirs) = (run(&mut comparison.ours), run(&mut theirs));
@@ -253,16 +291,29 @@ fn compare(mut comparison: Comparison, pairs: usize) -> Vec<String> {
     rows.collect()
 }
 
-/// The mode that is fastest in one run of each; a mode that fails here does not count.
-fn best_mode(modes: Vec<(&'static str, Side)>) -> Option<(&'static str, Side)> {
+/// The mode that is fastest by the median of some runs of each, in turn; a mode that fails here does not count. Prints
+/// what each took.
+fn best_mode(label: &str, mut modes: Vec<(String, Side)>) -> Option<(String, Side)> {
     if modes.len() == 1 {
-        return modes.into_iter().next();
+        return modes.pop();
     }
-    let timed = modes.into_iter().filter_map(|(mode, mut side)| {
-        let time = run(&mut side).into_values().next()?;
-        Some((time, (mode, side)))
-    });
-    timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, mode)| mode)
+    let mut times = vec![Vec::new(); modes.len()];
+    for _ in 0..TRIALS {
+        for ((_, side), times) in modes.iter_mut().zip(&mut times) {
+            times.extend(run(side).into_values().next());
+        }
+    }
+    let mut timed: Vec<_> = modes
+        .into_iter()
+        .zip(times)
+        .filter(|(_, times)| times.len() == TRIALS)
+        .map(|(mode, times)| (median(&sorted(times)), mode))
+        .collect();
+    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let told: Vec<String> =
+        timed.iter().map(|(time, (mode, _))| format!("{mode} {time:.2} ms")).collect();
+    println!("{label}: PyTorch's modes, medians of {TRIALS} runs: {}", told.join(", "));
+    timed.into_iter().next().map(|(_, mode)| mode)
 }
 
 fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {

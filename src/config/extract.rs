@@ -70,7 +70,13 @@ enum Wrong<'a> {
 
 impl From<figment::Error> for Wrong<'_> {
     fn from(error: figment::Error) -> Self {
-        Self::Value(Box::new(error))
+        Box::new(error).into()
+    }
+}
+
+impl From<Box<figment::Error>> for Wrong<'_> {
+    fn from(error: Box<figment::Error>) -> Self {
+        Self::Value(error)
     }
 }
 

@@ -199,12 +199,11 @@ impl Search<'_> {
     }
 
     fn fit_table(&mut self, value: &Value, keys: &BTreeMap<String, Known>, path: &mut Path) {
-        match value {
-            Value::Dict(_, dict) => self.walk(dict, keys, path),
-            _ => {
-                let has_name = keys.contains_key("name");
-                self.found.push(Misfit { has_name, ..no_table(path) });
-            }
+        if let Value::Dict(_, dict) = value {
+            self.walk(dict, keys, path);
+        } else {
+            let has_name = keys.contains_key("name");
+            self.found.push(Misfit { has_name, ..no_table(path) });
         }
     }
 

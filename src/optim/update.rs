@@ -78,7 +78,9 @@ impl<'a> Update<'a> {
             parts.into_iter().flat_map(|part| self.blocks(part)).collect();
         let elements: usize = blocks.iter().map(|(block, _)| block.len()).sum();
         if elements < WORTH_SHARING {
-            blocks.into_iter().for_each(|(block, step)| self.move_block(block, step));
+            for (block, step) in blocks {
+                self.move_block(block, step);
+            }
         } else {
             blocks.into_par_iter().for_each(|(block, step)| self.move_block(block, step));
         }
@@ -128,7 +130,7 @@ impl<'a> Update<'a> {
     /// The `count`-th step of a parameter with this weight decay.
     fn step(&self, count: Option<u64>, weight_decay: f64) -> Option<Step> {
         let Rates { lr, momentum } = self.rates;
-        count.map(|count| Step { lr, momentum, weight_decay, count })
+        count.map(|count| Step { lr, weight_decay, count, momentum })
     }
 }
 

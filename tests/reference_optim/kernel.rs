@@ -28,7 +28,10 @@ const PER_BLOCK: usize = 300;
 const KEEP: f32 = 0.75;
 const PREPARATION: Preparation = Preparation { mean: 0.5, clip: 0.9, limit: 0.6 };
 
-fn plan<K: Kind + Optimizer>(rule: K) -> (Box<dyn Optimizer>, OptimizerPlan) {
+/// A rule and its plan.
+type Planned = (Box<dyn Optimizer>, OptimizerPlan);
+
+fn plan<K: Kind + Optimizer>(rule: K) -> Planned {
     let plan =
         OptimizerPlan { weight_decay: DECAY, no_decay_on_1d: true, ..optim::plan(&rule, LR) };
     (Box::new(rule), plan)
@@ -48,7 +51,7 @@ const DECAY: f64 = 0.02;
 const COUNT: i32 = 3;
 
 /// Every rule, and as words.
-fn rules() -> [((Box<dyn Optimizer>, OptimizerPlan), Vec<u32>); 5] {
+fn rules() -> [(Planned, Vec<u32>); 5] {
     let (lr, decay, count) = (LR, DECAY, COUNT);
     let [beta1, beta2, eps] = [0.9f64, 0.99999, 1e-8];
     let [c1, c2] = [beta1, beta2].map(|beta| 1.0 - beta.powi(count));

@@ -16,7 +16,7 @@ pub struct Spec {
     pub keys: Vec<Key>,
     /// JSON schema of the options.
     pub schema: Value,
-    read: fn(&Dict) -> Result<Options, figment::Error>,
+    read: fn(&Dict) -> Result<Options, Box<figment::Error>>,
     check: fn(&Options) -> Vec<Wrong>,
 }
 
@@ -83,7 +83,7 @@ impl Spec {
     /// # Errors
     ///
     /// An option that is missing, or of another type; its path begins at the option.
-    pub(crate) fn read(&self, given: &Dict) -> Result<Options, figment::Error> {
+    pub(crate) fn read(&self, given: &Dict) -> Result<Options, Box<figment::Error>> {
         (self.read)(given)
     }
 
@@ -105,8 +105,9 @@ pub(super) fn kind<K: Kind>(options: &Options) -> Result<K, serde_json::Error> {
     serde_json::from_value(Value::Object(options.clone().into_iter().collect()))
 }
 
-fn read<K: Kind>(given: &Dict) -> Result<Options, figment::Error> {
-    Ok(options(&Given::from(given.clone()).deserialize::<K>()?))
+fn read<K: Kind>(given: &Dict) -> Result<Options, Box<figment::Error>> {
+    let kind = Given::from(given.clone()).deserialize::<K>().map_err(Box::new)?;
+    Ok(options(&kind))
 }
 
 fn check<K: Kind>(options: &Options) -> Vec<Wrong> {
