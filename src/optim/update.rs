@@ -137,13 +137,13 @@ impl<'a> Update<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::kind::Choice;
+    use crate::config::kind::{Choice, Options};
     use crate::optim::{Adam, AdamW, Lion, RmsProp, Sgd, facts};
 
     const PREPARATION: Preparation = Preparation { mean: 0.3, clip: 0.7, limit: 0.15 };
 
     fn plan(rule: &dyn Optimizer) -> OptimizerPlan {
-        let choice = Choice { name: String::new(), options: Default::default() };
+        let choice = Choice { name: String::new(), options: Options::new() };
         let plan = OptimizerPlan::new(choice, facts(rule), 0.1);
         OptimizerPlan { weight_decay: 0.01, no_decay_on_1d: true, ..plan }
     }

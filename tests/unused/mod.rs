@@ -37,7 +37,7 @@ fn half_used_engine(plan: &Plan, collective: Arc<dyn ddprun::collective::Collect
     let (model, params) = registry.build(&plan.model, plan.seed).unwrap();
     Engine::new(
         Arc::new(plan.clone()),
-        support::components(&plan, (model, params)),
+        support::components(plan, (model, params)),
         collective,
         None,
     )
