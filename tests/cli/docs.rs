@@ -35,6 +35,10 @@ fn experiments() -> Vec<String> {
     found
 }
 
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_optimizer.rs"]
+mod custom_optimizer;
+
 /// The pages that show experiments and commands of a single machine.
 const GUIDES: [&str; 5] =
     ["README.md", "docs/data.md", "docs/experiments.md", "docs/models.md", "docs/runs.md"];
@@ -44,7 +48,7 @@ fn is_sweep(name: &str) -> bool {
     read(name).lines().any(|line| line == "[sweep]")
 }
 
-/// The program's models, and those that the examples and the README register.
+/// The program's kinds, and those that the examples and the README register.
 fn vocabulary() -> Vocabulary {
     let readme = fs::read_to_string(project("README.md")).ok();
     let sources = children(&project("examples")).into_iter().filter(|path| path.is_file());
@@ -53,7 +57,7 @@ fn vocabulary() -> Vocabulary {
         let names = text.split("register(\"").skip(1).filter_map(|rest| rest.split('"').next());
         names.map(str::to_owned).collect::<Vec<_>>()
     });
-    let own = Kinds::default();
+    let own = custom_optimizer::kinds();
     let models = own.models.names().into_iter().map(str::to_owned).chain(registered).collect();
     Vocabulary::new(models, vec![own.optimizers.spec()])
 }

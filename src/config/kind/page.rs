@@ -29,33 +29,43 @@ fn names(family: &FamilySpec) -> String {
     family.kinds.iter().map(name).collect()
 }
 
-/// Each option once: kinds that share one share its meaning.
+/// Each option once, in the order of the kinds.
 fn options(family: &FamilySpec) -> String {
-    let mut text = String::new();
+    let keys = family.kinds.iter().flat_map(|kind| kind.keys.iter().map(|key| &key.name));
     let mut told: Vec<&str> = Vec::new();
-    for kind in &family.kinds {
-        for key in &kind.keys {
-            if !told.contains(&key.name.as_str()) {
-                told.push(&key.name);
-                text.push_str(&option(family, key));
-            }
+    keys.for_each(|key| {
+        if !told.contains(&key.as_str()) {
+            told.push(key);
         }
-    }
-    text
+    });
+    told.into_iter().map(|key| option(family, key)).collect()
 }
 
-fn option(family: &FamilySpec, key: &Key) -> String {
-    let owners: Vec<&Spec> =
-        family.kinds.iter().filter(|kind| kind.key(&key.name).is_some()).collect();
-    let names: Vec<&str> = owners.iter().map(|kind| kind.name).collect();
-    let default = match (&key.default, key.required) {
-        (Some(default), _) => format!(" Default: {}.", toml(default)),
-        (None, true) => " Required.".to_owned(),
-        (None, false) => String::new(),
-    };
-    let about = format!("{}: {}{default}", names.join(", "), key.about);
-    let example = format!("# {} = {}\n", key.name, toml(&key.example));
-    format!("\n{}{example}", comment(&about))
+/// What the option means to each kind that has it: kinds to which it means the same share a paragraph.
+fn option(family: &FamilySpec, name: &str) -> String {
+    let mut meanings: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut example = None;
+    for kind in &family.kinds {
+        let Some(key) = kind.key(name) else { continue };
+        example.get_or_insert(&key.example);
+        let meaning = meaning(key);
+        match meanings.iter_mut().find(|(told, _)| *told == meaning) {
+            Some((_, kinds)) => kinds.push(kind.name),
+            None => meanings.push((meaning, vec![kind.name])),
+        }
+    }
+    let paragraphs =
+        meanings.iter().map(|(told, kinds)| comment(&format!("{}: {told}", kinds.join(", "))));
+    let example = example.map(toml).unwrap_or_default();
+    format!("\n{}# {name} = {example}\n", paragraphs.collect::<String>())
+}
+
+fn meaning(key: &Key) -> String {
+    match (&key.default, key.required) {
+        (Some(default), _) => format!("{} Default: {}.", key.about, toml(default)),
+        (None, true) => format!("{} Required.", key.about),
+        (None, false) => key.about.clone(),
+    }
 }
 
 /// `text` as comment lines.
