@@ -1,5 +1,6 @@
-//! The house rules that a text scan can check: a module uses only modules declared above it in its package's `lib.rs`, and
-//! in [`ORDERED_ROOMS`] also within its room; nothing is left to do, and no file is a novel.
+//! The house rules that a text scan can check: a module uses only modules declared above it in its
+//! package's `lib.rs`, and in [`ORDERED_ROOMS`] also within its room; nothing is left to do, and no
+//! file is a novel.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// Lines at which a file must be cut.
 const LONGEST: usize = 600;
 
-/// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and re-exports, no more.
+/// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and
+/// re-exports, no more.
 const ORDERED_ROOMS: [&str; 3] = ["transport", "collective", "launch"];
 
 /// Packages of the workspace, by the folder of their sources: the program first.
@@ -162,7 +164,8 @@ fn module_path(file: &Path) -> Vec<String> {
     parts.filter(|part| part != "mod").collect()
 }
 
-/// Paths of modules and items in `use` declarations and expressions of a room: `["launch", "parent", "watch", "Watch"]`.
+/// Paths of modules and items in `use` declarations and expressions of a room: `["launch",
+/// "parent", "watch", "Watch"]`.
 fn used_paths(text: &str) -> Vec<Vec<String>> {
     let code = text.lines().map(code).collect::<Vec<_>>().join("\n");
     let mut found = Vec::new();

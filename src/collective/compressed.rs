@@ -1,9 +1,11 @@
-//! Gradients exchanged in half precision, as by the communication hooks of PyTorch's DDP (`fp16_compress_hook` and
-//! `bf16_compress_hook` of `torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`).
+//! Gradients exchanged in half precision, as by the communication hooks of PyTorch's DDP
+//! (`fp16_compress_hook` and `bf16_compress_hook` of
+//! `torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py`).
 //!
-//! Each rank divides its gradients by the number of ranks and rounds them; their sum, taken in f32 in the tree of the group, is rounded
-//! again and multiplied back, since gradients stay sums here. All ranks hold the same bits; they are not those without a hook,
-//! and depend on the number of ranks.
+//! Each rank divides its gradients by the number of ranks and rounds them; their sum, taken in f32
+//! in the tree of the group, is rounded again and multiplied back, since gradients stay sums here.
+//! All ranks hold the same bits; they are not those without a hook, and depend on the number of
+//! ranks.
 
 use std::sync::Arc;
 

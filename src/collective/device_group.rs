@@ -1,9 +1,11 @@
-//! Gradients are summed by a library on the devices. All else, which is small and in the CPU's memory, goes through a group of
-//! this program, the control group: shared memory of one machine, or connections between several.
+//! Gradients are summed by a library on the devices. All else, which is small and in the CPU's
+//! memory, goes through a group of this program, the control group: shared memory of one machine,
+//! or connections between several.
 //!
-//! The library waits for other ranks without a deadline, and does not know why one is gone. So this program never waits in it:
-//! a thread that can be abandoned joins the library's group, and sums are enqueued and polled. Between two polls the control
-//! group is asked whether it has ended; then the library's part is aborted, to free the device.
+//! The library waits for other ranks without a deadline, and does not know why one is gone. So this
+//! program never waits in it: a thread that can be abandoned joins the library's group, and sums
+//! are enqueued and polled. Between two polls the control group is asked whether it has ended; then
+//! the library's part is aborted, to free the device.
 
 use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, channel};
@@ -60,13 +62,15 @@ pub(super) struct DeviceGroup<S> {
 }
 
 impl<S: DeviceReducer> DeviceGroup<S> {
-    /// Creates the library's group with the other ranks: the control group broadcasts the id that rank 0 gets from `new_id`.
-    /// `join` joins the group of that id on a thread of its own, where it may wait for the others without a deadline; `finish`
-    /// makes this rank's part of the result.
+    /// Creates the library's group with the other ranks: the control group broadcasts the id that
+    /// rank 0 gets from `new_id`. `join` joins the group of that id on a thread of its own, where
+    /// it may wait for the others without a deadline; `finish` makes this rank's part of the
+    /// result.
     ///
     /// # Errors
     ///
-    /// The library's or the control group's, or a rank did not join in time. The other ranks are told.
+    /// The library's or the control group's, or a rank did not join in time. The other ranks are
+    /// told.
     pub(super) fn open<J: Send + 'static>(
         control: Arc<dyn Control>,
         timeout: Duration,
@@ -122,7 +126,8 @@ fn join_library<J: Send + 'static>(
     })
 }
 
-/// Polls until there is an answer, or until the group has ended or the timeout is over. `what` names what did not happen.
+/// Polls until there is an answer, or until the group has ended or the timeout is over. `what`
+/// names what did not happen.
 fn wait_for<T>(
     control: &dyn Control,
     timeout: Duration,
@@ -131,7 +136,8 @@ fn wait_for<T>(
 ) -> Result<T, Error> {
     let began = Instant::now();
     loop {
-        // The library's error may be the consequence of a rank that is gone: the control group may know why.
+        // The library's error may be the consequence of a rank that is gone: the control group may
+        // know why.
         if let Some(answer) = poll().map_err(|error| control.end().unwrap_or(error))? {
             return Ok(answer);
         }

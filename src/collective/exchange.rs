@@ -1,7 +1,8 @@
 //! One message to each other rank and one from each, in both directions of all connections at once.
 //!
-//! A header says which call its sender makes, and is compared before any of the payload is read. Only messages between
-//! machines have MACs. A message that ends the group may come in place of any other.
+//! A header says which call its sender makes, and is compared before any of the payload is read.
+//! Only messages between machines have MACs. A message that ends the group may come in place of any
+//! other.
 
 use std::io;
 #[cfg(any(feature = "cuda", test))]
@@ -111,13 +112,13 @@ pub(super) struct Exchange<'a> {
     pub(super) timeout: Duration,
 }
 
-/// Sends `out[i]` through connection i and receives into `into[i]`. A rank that makes no progress at all for the timeout is
-/// missing.
+/// Sends `out[i]` through connection i and receives into `into[i]`. A rank that makes no progress
+/// at all for the timeout is missing.
 ///
 /// # Errors
 ///
-/// A rank is gone, late, ended the group, or makes another call. The connections are then unusable, and the other ranks
-/// have been told as far as possible.
+/// A rank is gone, late, ended the group, or makes another call. The connections are then unusable,
+/// and the other ranks have been told as far as possible.
 pub(super) fn exchange(
     exchange: &Exchange<'_>,
     connections: &mut [Connection],
@@ -153,8 +154,8 @@ pub(super) fn end_all(connections: &mut [Connection], rank: Rank, error: &Error)
     }
 }
 
-/// Why the group has ended, as far as the connections show between two calls: a rank says so, or is gone. The message of a rank
-/// that is ahead, in its next call, is left unread. Does not wait.
+/// Why the group has ended, as far as the connections show between two calls: a rank says so, or is
+/// gone. The message of a rank that is ahead, in its next call, is left unread. Does not wait.
 #[cfg(any(feature = "cuda", test))]
 pub(super) fn received_end(connections: &mut [Connection], call: &Call) -> Option<Error> {
     let mut fds: Vec<_> =
@@ -205,7 +206,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Why a rank that reads nothing more has gone, if it sent that: in place of its message, or after it.
+    /// Why a rank that reads nothing more has gone, if it sent that: in place of its message, or
+    /// after it.
     fn pending_end(&mut self, exchange: &Exchange<'_>) -> Option<Error> {
         let Exchange { rank: own, call, round, .. } = *exchange;
         let Self { connection: Connection { socket, receive, rank, .. }, into, .. } = self;
@@ -265,8 +267,9 @@ fn missing(transfers: &[Transfer<'_>], call: &Call) -> Vec<Missing> {
     }
 }
 
-/// Sleeps until a transfer can advance or there is an interrupt, at most for `time`, and returns how long. No sleep counts for
-/// longer than it was meant to be: while the whole group is suspended (Ctrl-Z), so is the deadline.
+/// Sleeps until a transfer can advance or there is an interrupt, at most for `time`, and returns
+/// how long. No sleep counts for longer than it was meant to be: while the whole group is suspended
+/// (Ctrl-Z), so is the deadline.
 fn sleep(transfers: &[Transfer<'_>], waker: &Waker, time: Duration) -> Duration {
     let time = time.min(MAX_SLEEP);
     let mut fds = vec![PollFd::new(waker, PollFlags::IN)];

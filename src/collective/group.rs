@@ -11,15 +11,16 @@ pub trait Collective: Send + Sync {
     /// Number of ranks in the group.
     fn world_size(&self) -> WorldSize;
 
-    /// Memory for gradients of the given lengths (f32 elements), zeroed; for `shm` a part of the mapping,
-    /// so that a reduction is in place. Called once, with equal lengths on every rank.
+    /// Memory for gradients of the given lengths (f32 elements), zeroed; for `shm` a part of the
+    /// mapping, so that a reduction is in place. Called once, with equal lengths on every rank.
     ///
     /// # Errors
     ///
     /// The mapping is smaller than the plan says, or the call is the second.
     fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error>;
 
-    /// Replaces the segment by its sum over all ranks, added in the fixed tree of [`tree_sum`](crate::collective::tree_sum).
+    /// Replaces the segment by its sum over all ranks, added in the fixed tree of
+    /// [`tree_sum`](crate::collective::tree_sum).
     ///
     /// # Errors
     ///
@@ -40,8 +41,9 @@ pub trait Collective: Send + Sync {
     /// As [`Collective::all_reduce`].
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// Mean seconds by which each rank joined an `all_reduce` later than the first, over those since the last call of this
-    /// function. Empty if there were none, in a world of one, and where it is not measured.
+    /// Mean seconds by which each rank joined an `all_reduce` later than the first, over those
+    /// since the last call of this function. Empty if there were none, in a world of one, and where
+    /// it is not measured.
     fn lags(&self) -> Vec<f64> {
         Vec::new()
     }
@@ -53,7 +55,8 @@ pub trait Collective: Send + Sync {
     /// As [`Collective::all_reduce`].
     fn barrier(&self) -> Result<(), Error>;
 
-    /// How gradients are summed if not by this program in f32: a library and its version, or a lower precision.
+    /// How gradients are summed if not by this program in f32: a library and its version, or a
+    /// lower precision.
     fn describe(&self) -> Option<String> {
         None
     }
@@ -64,20 +67,21 @@ pub trait Collective: Send + Sync {
         None
     }
 
-    /// Ends the group: every present and later call, on every rank, returns [`Error::Aborted`] with this reason. The first
-    /// reason stays. For a rank that cannot continue while others wait for it.
+    /// Ends the group: every present and later call, on every rank, returns [`Error::Aborted`] with
+    /// this reason. The first reason stays. For a rank that cannot continue while others wait for
+    /// it.
     fn abort(&self, reason: &str);
 
-    /// Expires the deadline of this rank's present and later calls: they end the group and name the missing ranks. For a rank
-    /// that was told to wait no longer.
+    /// Expires the deadline of this rank's present and later calls: they end the group and name the
+    /// missing ranks. For a rank that was told to wait no longer.
     fn give_up(&self);
 }
 
 /// Sums in the GPU's memory. Every rank makes the same calls in the same order.
 #[cfg(any(feature = "cuda", test))]
 pub trait OnGpu {
-    /// Enqueues on the GPU, after all earlier work, the replacement of `values`, f32 and contiguous, by their sum over all
-    /// ranks. Later work may overlap with it.
+    /// Enqueues on the GPU, after all earlier work, the replacement of `values`, f32 and
+    /// contiguous, by their sum over all ranks. Later work may overlap with it.
     ///
     /// # Errors
     ///

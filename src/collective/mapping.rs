@@ -5,8 +5,10 @@
 //! HEADER 64 KiB | rank 0: STAGING 1 MiB, gradients | rank 1: STAGING 1 MiB, gradients | ...
 //! ```
 //!
-//! Words of the header are atomics. Staging and gradients are plain memory, ordered by `shm_barrier`: between two barriers of
-//! all ranks, a range is written by at most one rank, and read by others only if no rank writes it. The functions below that touch plain memory rely on exactly that.
+//! Words of the header are atomics. Staging and gradients are plain memory, ordered by
+//! `shm_barrier`: between two barriers of all ranks, a range is written by at most one rank, and
+//! read by others only if no rank writes it. The functions below that touch plain memory rely on
+//! exactly that.
 
 use std::fs::File;
 use std::ops::Range;
@@ -33,7 +35,8 @@ pub(super) struct Mapping {
     world: usize,
 }
 
-// SAFETY: the memory is accessed through atomics, or ordered by barriers (see the header); the pointer itself never changes.
+// SAFETY: the memory is accessed through atomics, or ordered by barriers (see the header); the
+// pointer itself never changes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -43,8 +46,8 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// The descriptor holds less (touching the rest would kill the process), the size is too small for
-    /// the world, or the system refuses.
+    /// The descriptor holds less (touching the rest would kill the process), the size is too small
+    /// for the world, or the system refuses.
     pub(super) fn open(fd: &OwnedFd, size: Bytes, world: WorldSize) -> Result<Self, Error> {
         let len =
             usize::try_from(size.0).map_err(|_| Error::mapping(format!("{size} do not fit")))?;
@@ -89,7 +92,8 @@ impl Mapping {
     /// A 32-bit word of the header.
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset < HEADER, "an aligned word of the header");
-        // SAFETY: inside the mapping, aligned, lives as long as `self`, and only ever used as an atomic.
+        // SAFETY: inside the mapping, aligned, lives as long as `self`, and only ever used as an
+        // atomic.
         unsafe { self.at(offset, 4).cast().as_ref() }
     }
 
@@ -100,7 +104,8 @@ impl Mapping {
         unsafe { self.at(offset, 8).cast().as_ref() }
     }
 
-    /// Copies `bytes` into the staging area of `rank`, which no other rank accesses until the next barrier.
+    /// Copies `bytes` into the staging area of `rank`, which no other rank accesses until the next
+    /// barrier.
     pub(super) fn write_staging(&self, rank: Rank, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= STAGING, "inside the staging area");
         let to = self.at(HEADER + rank.index() * self.area() + offset, bytes.len());
@@ -119,8 +124,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are those of `mmap`; no borrow outlives `self`. An error would mean
-        // that they are not, and leaves the mapping to the end of the process.
+        // SAFETY: `base` and `len` are those of `mmap`; no borrow outlives `self`. An error would
+        // mean that they are not, and leaves the mapping to the end of the process.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -161,8 +166,8 @@ impl SharedFloats {
     /// The elements.
     pub(super) fn as_slice(&self) -> &[f32] {
         let address = self.address(self.rank, 0, self.len);
-        // SAFETY: in range, aligned, any bits are an f32; others write here only during `reduce`, for
-        // which the owner of this part gives `&mut`.
+        // SAFETY: in range, aligned, any bits are an f32; others write here only during `reduce`,
+        // for which the owner of this part gives `&mut`.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), self.len) }
     }
 
@@ -174,12 +179,14 @@ impl SharedFloats {
     }
 
     /// Replaces the elements of `share` by their sum over all ranks, in every rank's area. Only
-    /// between two barriers inside an `all_reduce`, and with shares that are disjoint between ranks.
+    /// between two barriers inside an `all_reduce`, and with shares that are disjoint between
+    /// ranks.
     pub(super) fn reduce(&mut self, share: &Range<usize>) {
         let part = |rank| {
             let address = self.address(Rank(rank), share.start, share.len());
-            // SAFETY: in range and aligned; the areas of ranks are disjoint, the range belongs to this
-            // rank's share, and all ranks are inside this call with their part borrowed mutably.
+            // SAFETY: in range and aligned; the areas of ranks are disjoint, the range belongs to
+            // this rank's share, and all ranks are inside this call with their part borrowed
+            // mutably.
             unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), share.len()) }
         };
         let mut parts: Vec<&mut [f32]> = (0..self.mapping.world as u32).map(part).collect();

@@ -228,7 +228,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Whether the next message of the socket, of which nothing was received yet, is the end of the group. It is left unread.
+    /// Whether the next message of the socket, of which nothing was received yet, is the end of the
+    /// group. It is left unread.
     ///
     /// # Errors
     ///

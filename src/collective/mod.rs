@@ -1,9 +1,9 @@
-//! One tensor per rank -> their sum. One trait, [`Collective`], with the backends `solo`, `shm`, `tcp` (several machines)
-//! and, with the feature `cuda`, `nccl`.
+//! One tensor per rank -> their sum. One trait, [`Collective`], with the backends `solo`, `shm`,
+//! `tcp` (several machines) and, with the feature `cuda`, `nccl`.
 //!
-//! Every rank makes the same calls in the same order. Every wait has a deadline; a failed collective
-//! is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so that all ranks
-//! hold the same bits.
+//! Every rank makes the same calls in the same order. Every wait has a deadline; a failed
+//! collective is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so
+//! that all ranks hold the same bits.
 //!
 //! With W ranks, S bytes per rank and pieces of P = 512 KiB, `shm` takes per rank:
 //!

@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "the C interface of NCCL")]
-//! Sums of gradients by NCCL, on a stream of their own, overlapping with the computation. Streams wait for each other by events; the
-//! CPU only polls, as [`crate::collective::device_group`] does.
+//! Sums of gradients by NCCL, on a stream of their own, overlapping with the computation. Streams
+//! wait for each other by events; the CPU only polls, as [`crate::collective::device_group`] does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,8 +82,8 @@ fn join(id: [u8; ID_BYTES], rank: Rank, world: WorldSize) -> Result<Communicator
 }
 
 impl Nccl {
-    /// The tensor that is summed for `values`, and NCCL's type of its numbers: itself, or its half-precision copy, which
-    /// [`Nccl::expand_halves`] copies back.
+    /// The tensor that is summed for `values`, and NCCL's type of its numbers: itself, or its
+    /// half-precision copy, which [`Nccl::expand_halves`] copies back.
     fn compressed(&self, values: &Tensor) -> candle_core::Result<(Tensor, sys::ncclDataType_t)> {
         let (dtype, name) = match self.hook {
             CommHook::None => return Ok((values.clone(), sys::ncclDataType_t::ncclFloat32)),
@@ -127,8 +127,9 @@ impl DeviceReducer for Nccl {
         let Some(Communicator(handle)) = *communicator else {
             return Err(Error::Nccl { what: "the group has ended".to_owned() });
         };
-        // SAFETY: the handle is live; these are that many numbers in the memory of this rank's GPU, which live as long as
-        // the engine, or until `record` has enqueued their way back; the stream is of the same context.
+        // SAFETY: the handle is live; these are that many numbers in the memory of this rank's GPU,
+        // which live as long as the engine, or until `record` has enqueued their way back; the
+        // stream is of the same context.
         let enqueued = unsafe {
             api::all_reduce(
                 place,

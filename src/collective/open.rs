@@ -16,8 +16,8 @@ use crate::plan::{BackendPlan, CommHook};
 use crate::transport::Peer;
 use crate::units::{Rank, WorldSize};
 
-/// [`open`] or [`open_tcp`] for a rank that computes on a GPU: gradients go through NCCL if the plan says so, or if the ranks
-/// find that their GPUs differ.
+/// [`open`] or [`open_tcp`] for a rank that computes on a GPU: gradients go through NCCL if the
+/// plan says so, or if the ranks find that their GPUs differ.
 ///
 /// # Errors
 ///
@@ -77,8 +77,8 @@ pub(crate) fn check(_backend: BackendPlan) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether all ranks compute on different GPUs, or why they cannot use NCCL. Each rank sends the identity of its GPU, or
-/// nothing if it has no NCCL.
+/// Whether all ranks compute on different GPUs, or why they cannot use NCCL. Each rank sends the
+/// identity of its GPU, or nothing if it has no NCCL.
 #[cfg(any(feature = "cuda", test))]
 fn check_different_gpus(gpus: &[Vec<u8>]) -> Result<(), String> {
     if let Some(rank) = gpus.iter().position(Vec::is_empty) {
@@ -96,8 +96,8 @@ fn check_different_gpus(gpus: &[Vec<u8>]) -> Result<(), String> {
     Ok(())
 }
 
-/// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made; `solo` needs none.
-/// No rank waits longer than `timeout` for another.
+/// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made;
+/// `solo` needs none. No rank waits longer than `timeout` for another.
 ///
 /// # Errors
 ///
@@ -121,8 +121,9 @@ pub fn open(
     }
 }
 
-/// The group with the communication hook `hook`: its reductions are in half precision. Without a hook, and in a world of one, it is
-/// unchanged. A group that sums on GPUs got its hook when it was opened.
+/// The group with the communication hook `hook`: its reductions are in half precision. Without a
+/// hook, and in a world of one, it is unchanged. A group that sums on GPUs got its hook when it was
+/// opened.
 pub fn compressed(group: Arc<dyn Collective>, hook: CommHook) -> Arc<dyn Collective> {
     if hook == CommHook::None || group.world_size() == WorldSize::ONE {
         return group;
@@ -130,8 +131,8 @@ pub fn compressed(group: Arc<dyn Collective>, hook: CommHook) -> Arc<dyn Collect
     Arc::new(Compressed::new(group, hook))
 }
 
-/// Joins a group whose ranks share no memory, through the connections to all other ranks. No rank waits longer than
-/// `timeout` for another that makes no progress.
+/// Joins a group whose ranks share no memory, through the connections to all other ranks. No rank
+/// waits longer than `timeout` for another that makes no progress.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Sums in a fixed order: the same bits whichever rank adds, and however the elements are cut into shares.
+//! Sums in a fixed order: the same bits whichever rank adds, and however the elements are cut into
+//! shares.
 
 use std::ops::Range;
 
@@ -10,10 +11,12 @@ const CACHE_LINE_ELEMENTS: usize = 16;
 /// Elements that are reduced at a time: the pieces of a few ranks fit the first-level cache.
 const PIECE: usize = 2048;
 
-/// Adds all `parts` in a fixed binary tree and leaves the sum in `parts[0]`; the others are overwritten.
+/// Adds all `parts` in a fixed binary tree and leaves the sum in `parts[0]`; the others are
+/// overwritten.
 ///
-/// Neighbours are paired, and an odd one is carried up: five parts give `((0+1)+(2+3))+4`. A tree over
-/// a power of two of equal blocks is the tree of the blocks' own trees, so ranks may begin it alone.
+/// Neighbours are paired, and an odd one is carried up: five parts give `((0+1)+(2+3))+4`. A tree
+/// over a power of two of equal blocks is the tree of the blocks' own trees, so ranks may begin it
+/// alone.
 pub fn tree_sum(parts: &mut [&mut [f32]]) {
     let len = parts.first().map_or(0, |part| part.len());
     vectorised(

@@ -1,10 +1,10 @@
 //! The ranks of one machine through one shared mapping.
 //!
-//! Gradients live in the mapping, so a reduction is in place: after a barrier, rank r adds the r-th share
-//! of the elements of all ranks and writes the sum to all of them, then there is another barrier. `broadcast` and
-//! `all_gather` go through the ranks' staging areas in pieces of half an area: while one half is
-//! read, the other is written, so each piece costs one barrier. The halves take turns over all calls, and
-//! the barrier that begins a call is that of its first piece.
+//! Gradients live in the mapping, so a reduction is in place: after a barrier, rank r adds the r-th
+//! share of the elements of all ranks and writes the sum to all of them, then there is another
+//! barrier. `broadcast` and `all_gather` go through the ranks' staging areas in pieces of half an
+//! area: while one half is read, the other is written, so each piece costs one barrier. The halves
+//! take turns over all calls, and the barrier that begins a call is that of its first piece.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,8 +52,8 @@ impl State {
         self.lags.iter_mut().zip(self.barrier.lags()).for_each(|(sum, lag)| *sum += lag);
     }
 
-    /// Offset of the next piece in the staging areas. At its barrier all ranks have read the last piece but one, which was at
-    /// the same offset.
+    /// Offset of the next piece in the staging areas. At its barrier all ranks have read the last
+    /// piece but one, which was at the same offset.
     fn next_half(&mut self) -> usize {
         self.pieces += 1;
         self.pieces % 2 * PIECE

@@ -1,13 +1,16 @@
-//! A barrier in shared memory: no rank continues before all have arrived, none waits past the deadline, and all learn which
-//! call the others make.
+//! A barrier in shared memory: no rank continues before all have arrived, none waits past the
+//! deadline, and all learn which call the others make.
 //!
-//! The header is all zeros at first. `ARRIVALS` counts the arrivals of all ranks together and is the word that ranks spin and
-//! sleep on: the n-th barrier of W ranks is complete at n W. Its top bit says that the group has ended; from then on no rank
-//! arrives, so all ranks agree on whether a barrier was complete. Each rank also counts its own arrivals on a cache line of
-//! its own, by which waiting ranks name those that are missing. The last to arrive wakes those that sleep, if any do.
+//! The header is all zeros at first. `ARRIVALS` counts the arrivals of all ranks together and is
+//! the word that ranks spin and sleep on: the n-th barrier of W ranks is complete at n W. Its top
+//! bit says that the group has ended; from then on no rank arrives, so all ranks agree on whether a
+//! barrier was complete. Each rank also counts its own arrivals on a cache line of its own, by
+//! which waiting ranks name those that are missing. The last to arrive wakes those that sleep, if
+//! any do.
 //!
-//! A waiting rank spins for a moment (the others are usually microseconds away), then sleeps. With fewer cores than ranks it
-//! sleeps at once: spinning would take the core of a rank that it waits for.
+//! A waiting rank spins for a moment (the others are usually microseconds away), then sleeps. With
+//! fewer cores than ranks it sleeps at once: spinning would take the core of a rank that it waits
+//! for.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,7 +37,8 @@ const ENDED_BY: usize = 64;
 /// Length of the reason, then its bytes.
 const REASON: usize = 32 << 10;
 const REASON_BYTES: usize = 2048;
-/// Slot of each rank: a line with its arrivals, then two lines with its calls of odd and even number.
+/// Slot of each rank: a line with its arrivals, then two lines with its calls of odd and even
+/// number.
 const SLOTS: usize = 4096;
 const SLOT: usize = 256;
 
@@ -49,8 +53,9 @@ const ARRIVED_AT: usize = 5;
 
 const ENDED: u32 = 1 << 31;
 const COUNT: u32 = ENDED - 1;
-/// Time for which a rank spins before it sleeps, if every rank has a core. Ranks in step are apart by less; on a busy
-/// machine spinning longer costs more (50 microseconds: five times the latency) than it saves.
+/// Time for which a rank spins before it sleeps, if every rank has a core. Ranks in step are apart
+/// by less; on a busy machine spinning longer costs more (50 microseconds: five times the latency)
+/// than it saves.
 const SPIN_TIME: Duration = Duration::from_micros(10);
 /// Spins between two looks at the clock.
 const SPINS_PER_CLOCK_READ: u32 = 16;
@@ -86,8 +91,8 @@ impl ShmBarrier {
         Self { mapping, rank, world, timeout, spins, gives_up, arrivals, seq, failed }
     }
 
-    /// Begins a call: waits for all ranks and compares their calls. `own` is a number that may differ between ranks;
-    /// [`ShmBarrier::own`] returns that of each.
+    /// Begins a call: waits for all ranks and compares their calls. `own` is a number that may
+    /// differ between ranks; [`ShmBarrier::own`] returns that of each.
     pub(super) fn begin(
         &mut self,
         op: Op,
@@ -100,7 +105,8 @@ impl ShmBarrier {
         }
         self.seq += 1;
         let call = Call { seq: self.seq, op, bytes: Bytes(bytes as u64), tag };
-        // Two slots in turn: a rank that is one call ahead does not overwrite what others still read.
+        // Two slots in turn: a rank that is one call ahead does not overwrite what others still
+        // read.
         let fields = [call.seq, op.code(), call.bytes.0, call.tag, own, now()];
         for (field, value) in fields.into_iter().enumerate() {
             self.mapping.long(field_at(self.rank, self.seq, field)).store(value, Relaxed);
@@ -116,7 +122,8 @@ impl ShmBarrier {
         self.field(rank, OWN)
     }
 
-    /// By how many nanoseconds each rank arrived later than the first at the call that was begun last.
+    /// By how many nanoseconds each rank arrived later than the first at the call that was begun
+    /// last.
     pub(super) fn lags(&self) -> impl Iterator<Item = u64> {
         let arrived_at = || (0..self.world.get()).map(|rank| self.field(Rank(rank), ARRIVED_AT));
         let first = arrived_at().min().unwrap_or(0);
@@ -147,7 +154,8 @@ impl ShmBarrier {
         Ok(seen)
     }
 
-    /// Whether `seen` counts all arrivals at this barrier. Others may have arrived at the next one already.
+    /// Whether `seen` counts all arrivals at this barrier. Others may have arrived at the next one
+    /// already.
     fn is_complete(&self, seen: u32) -> bool {
         let all = self.arrivals.wrapping_mul(self.world.get());
         seen.wrapping_sub(all) & COUNT <= COUNT / 2
@@ -172,8 +180,9 @@ impl ShmBarrier {
         Ok(())
     }
 
-    /// Sleeps until the barrier is complete or the group ended, at most for `time`, and returns how long. No sleep counts for
-    /// longer than it was meant to be: while the whole group is suspended (Ctrl-Z), so is the deadline.
+    /// Sleeps until the barrier is complete or the group ended, at most for `time`, and returns how
+    /// long. No sleep counts for longer than it was meant to be: while the whole group is suspended
+    /// (Ctrl-Z), so is the deadline.
     fn sleep(&self, time: Duration) -> Duration {
         let (arrivals, sleepers) = (self.mapping.word(ARRIVALS), self.mapping.word(SLEEPERS));
         let time = time.min(MAX_SLEEP);
@@ -207,7 +216,8 @@ impl ShmBarrier {
         seq(0).max(seq(1))
     }
 
-    /// Ends the group. If the barrier became complete meanwhile, this call continues, as it does on the other ranks.
+    /// Ends the group. If the barrier became complete meanwhile, this call continues, as it does on
+    /// the other ranks.
     fn give_up(&self, call: &Call, waited: Duration) -> Result<(), Error> {
         let error = Error::Timeout { call: *call, missing: self.missing(), waited };
         end(&self.mapping, self.rank, &error.to_string());
@@ -277,7 +287,8 @@ pub(super) fn end(mapping: &Mapping, by: Rank, reason: &str) {
     wake_all(mapping);
 }
 
-/// The error that `end` left. Acquires what was written before the ended bit, which the caller has seen.
+/// The error that `end` left. Acquires what was written before the ended bit, which the caller has
+/// seen.
 fn ended(mapping: &Mapping) -> Error {
     let by = Rank(mapping.word(ENDED_BY).load(Acquire).saturating_sub(1));
     let len = (mapping.long(REASON).load(Relaxed) as usize).min(REASON_BYTES);

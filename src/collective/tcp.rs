@@ -1,8 +1,9 @@
 //! The ranks of several machines through one connection between any two of them.
 //!
-//! A reduction has two exchanges: each rank sends every other its share of the elements and adds its own share
-//! of all ranks, in rank order, in the same tree as in shared memory; then it sends its sums to all. That is
-//! 2S (W-1)/W bytes out and as many in, all connections at once in both directions.
+//! A reduction has two exchanges: each rank sends every other its share of the elements and adds
+//! its own share of all ranks, in rank order, in the same tree as in shared memory; then it sends
+//! its sums to all. That is 2S (W-1)/W bytes out and as many in, all connections at once in both
+//! directions.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Exit code of a rank that left so that its group can come back with more ranks; never that of the program.
+/// Exit code of a rank that left so that its group can come back with more ranks; never that of the
+/// program.
 pub const RESIZED: u8 = 76;
 
 /// How a process ended.

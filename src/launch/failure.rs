@@ -83,7 +83,8 @@ impl Failure {
         self.code
     }
 
-    /// The final message: what happened, where, why, what is saved, what to do. `saved` names the last good checkpoint.
+    /// The final message: what happened, where, why, what is saved, what to do. `saved` names the
+    /// last good checkpoint.
     pub fn block(&self, saved: &str) -> String {
         let place = self.place.as_ref().map_or(String::new(), |place| format!(", {place}"));
         let pid = self.pid.map_or(String::new(), |pid| format!(", pid {pid}"));
@@ -202,8 +203,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Whether a log line is progress that the terminal has shown. Output that a rank prints itself has no time; warnings are
-/// worth repeating.
+/// Whether a log line is progress that the terminal has shown. Output that a rank prints itself has
+/// no time; warnings are worth repeating.
 fn is_record(line: &str) -> bool {
     let time = line.split_once("  ").map(|(time, rest)| (time.parse::<jiff::Timestamp>(), rest));
     time.is_some_and(|(time, rest)| time.is_ok() && !rest.starts_with("warning: "))

@@ -1,4 +1,5 @@
-//! A rank's process -> its [`Membership`]: plan, shared memory, connections, and link to its parent or launcher.
+//! A rank's process -> its [`Membership`]: plan, shared memory, connections, and link to its parent
+//! or launcher.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -26,7 +27,8 @@ const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
 /// Why a rank cannot join its group.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError<E> {
-    /// This is rank 0 under a foreign launcher, and it could not prepare the run. The other ranks were told.
+    /// This is rank 0 under a foreign launcher, and it could not prepare the run. The other ranks
+    /// were told.
     #[error(transparent)]
     Prepare(E),
     /// This process is not a rank.
@@ -68,8 +70,9 @@ pub enum JoinError<E> {
     Rendezvous(#[from] RendezvousError),
 }
 
-/// Joins the group of this rank. Under a foreign launcher rank 0 prepares the run by `prepare` (parses the experiment, creates
-/// folders) and sends it to the others; `prepare` is called nowhere else.
+/// Joins the group of this rank. Under a foreign launcher rank 0 prepares the run by `prepare`
+/// (parses the experiment, creates folders) and sends it to the others; `prepare` is called nowhere
+/// else.
 ///
 /// # Errors
 ///

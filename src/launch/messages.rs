@@ -28,7 +28,8 @@ pub(in crate::launch) enum FromRank {
 pub(in crate::launch) enum ToRank {
     /// The first message: what to do.
     Plan(Box<RankPlan>),
-    /// The second, in a run over several machines: which ranks its inherited sockets are connected to.
+    /// The second, in a run over several machines: which ranks its inherited sockets are connected
+    /// to.
     Peers(Vec<PeerDescription>),
     /// Stop at the end of the step.
     Stop(Stop),

@@ -1,4 +1,5 @@
-//! `Plan -> one process per rank`, watched to the end: the first failure is named, and no process is left behind.
+//! `Plan -> one process per rank`, watched to the end: the first failure is named, and no process
+//! is left behind.
 //!
 //! ```text
 //! Role::Parent                                    Role::Child (one process per rank)
@@ -13,13 +14,14 @@
 //! join(prepare) ── rank 0 prepares the run and sends plan and memfd to the others over an abstract socket
 //! ```
 //!
-//! Several machines (`--nnodes`): their parents find each other first (`machines`) and connect all ranks; then each
-//! parent runs its own ranks, `run_node`, and tells the others how they end.
+//! Several machines (`--nnodes`): their parents find each other first (`machines`) and connect all
+//! ranks; then each parent runs its own ranks, `run_node`, and tells the others how they end.
 //!
-//! On one machine no port is opened. Ranks die with the thread that called [`run()`] (the main thread), and when their
-//! control socket closes. A signal to one rank stops all: `worker` votes on [`Link::stop_requested`] at the end of each step.
-//! A rank that fails reports once and exits with the code of its report. A failed collective is [`Blame::Peer`], every other
-//! error [`Blame::Own`].
+//! On one machine no port is opened. Ranks die with the thread that called [`run()`] (the main
+//! thread), and when their control socket closes. A signal to one rank stops all: `worker` votes on
+//! [`Link::stop_requested`] at the end of each step. A rank that fails reports once and exits with
+//! the code of its report. A failed collective is [`Blame::Peer`], every other error
+//! [`Blame::Own`].
 
 mod phase;
 mod exit;

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Stop {
-    /// The group is to come back with more ranks: finish the step, save, exit with [`RESIZED`](crate::launch::RESIZED).
+    /// The group is to come back with more ranks: finish the step, save, exit with
+    /// [`RESIZED`](crate::launch::RESIZED).
     Resize = 1,
     /// The parent shows no sign of life: finish the step, save, exit 75.
     Unwatched,

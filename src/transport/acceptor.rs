@@ -1,8 +1,8 @@
 //! A listening socket -> the connections that proved that they hold the key.
 //!
-//! A connection that does not is cheap and blocks no other: it has a thread of its own for at most five seconds and
-//! 96 bytes. At most 64 are authenticated at a time, 16 of them from one address, and at most one refusal a second is
-//! reported for an address.
+//! A connection that does not is cheap and blocks no other: it has a thread of its own for at most
+//! five seconds and 96 bytes. At most 64 are authenticated at a time, 16 of them from one address,
+//! and at most one refusal a second is reported for an address.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,8 +43,8 @@ enum Outcome {
     Refused(IpAddr, &'static str),
 }
 
-/// Authenticates incoming connections on threads of its own until it is dropped. A connection that has not been accepted by
-/// then stays in the system's queue for the next acceptor.
+/// Authenticates incoming connections on threads of its own until it is dropped. A connection that
+/// has not been accepted by then stays in the system's queue for the next acceptor.
 pub(crate) struct Acceptor {
     outcomes: Receiver<Outcome>,
     last_refusals: BTreeMap<IpAddr, Instant>,
@@ -65,7 +65,8 @@ impl Acceptor {
         Ok(Self { outcomes, last_refusals: BTreeMap::new(), _stop: stop })
     }
 
-    /// The next authenticated connection, or `None` if there is none before `until`. Refusals are reported through `warn`.
+    /// The next authenticated connection, or `None` if there is none before `until`. Refusals are
+    /// reported through `warn`.
     pub(crate) fn accept(
         &mut self,
         until: Instant,
@@ -111,7 +112,8 @@ fn accept_loop(
         if poll(&mut fds, None).is_err() || !fds[1].revents().is_empty() {
             return;
         }
-        // The client may have left again. Without free descriptors it waits in the system's queue until we try again.
+        // The client may have left again. Without free descriptors it waits in the system's queue
+        // until we try again.
         let Ok((stream, address)) = listener.accept() else {
             let mut fds = [PollFd::new(stopped, PollFlags::IN)];
             let _ = poll(&mut fds, Some(ACCEPT_RETRY_INTERVAL));

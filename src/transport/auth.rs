@@ -1,4 +1,5 @@
-//! A shared key -> proof of who is at the other end of a connection, and MACs of what it sends. Pure.
+//! A shared key -> proof of who is at the other end of a connection, and MACs of what it sends.
+//! Pure.
 //!
 //! ```text
 //! client ── "ddprun machines", version ‖ purpose ‖ nonce A ──▶ server      64 bytes
@@ -6,9 +7,10 @@
 //! client ── MAC(key, "client" ‖ all so far) ─────────────────▶ server      32 bytes
 //! ```
 //!
-//! Both nonces are fresh, so a recorded handshake cannot be replayed; the roles differ, so a proof cannot be reflected. The
-//! MAC is BLAKE3's keyed hash. Each direction then has a key of its own and a counter under each MAC: bytes cannot be
-//! changed, dropped, repeated or inserted. They are not encrypted.
+//! Both nonces are fresh, so a recorded handshake cannot be replayed; the roles differ, so a proof
+//! cannot be reflected. The MAC is BLAKE3's keyed hash. Each direction then has a key of its own
+//! and a counter under each MAC: bytes cannot be changed, dropped, repeated or inserted. They are
+//! not encrypted.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -48,8 +50,8 @@ impl Key {
         &self.0
     }
 
-    /// The key for the use `label` and the context `parts`, all of fixed length but the last. Different labels and parts
-    /// give independent keys.
+    /// The key for the use `label` and the context `parts`, all of fixed length but the last.
+    /// Different labels and parts give independent keys.
     pub(crate) fn derive(&self, label: &str, parts: &[&[u8]]) -> Self {
         Self(*self.hash(label, parts).as_bytes())
     }

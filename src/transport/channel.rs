@@ -1,6 +1,7 @@
 //! Messages over a stream socket: JSON after its length and, between machines, before its MAC.
 //!
-//! Sockets are non-blocking: a receiver that stops reading does not block the sender, which buffers what is unsent.
+//! Sockets are non-blocking: a receiver that stops reading does not block the sender, which buffers
+//! what is unsent.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,7 +64,8 @@ impl Channel {
         self.flush()
     }
 
-    /// Sends what can be sent now. A peer that is gone is not an error here: see [`Channel::is_closed`].
+    /// Sends what can be sent now. A peer that is gone is not an error here: see
+    /// [`Channel::is_closed`].
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while self.has_unsent() {
             match rustix::net::send(&self.socket, &self.outbox, SendFlags::NOSIGNAL)

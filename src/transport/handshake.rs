@@ -35,8 +35,9 @@ pub(crate) fn initiate(
     Ok(keys)
 }
 
-/// The handshake of the end that accepted the connection. It reads 96 bytes at most, and interprets none of them
-/// before the last 32 have authenticated the others. The error says why the connection is refused.
+/// The handshake of the end that accepted the connection. It reads 96 bytes at most, and interprets
+/// none of them before the last 32 have authenticated the others. The error says why the connection
+/// is refused.
 pub(crate) fn respond(
     stream: &mut TcpStream,
     key: &Key,

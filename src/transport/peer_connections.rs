@@ -31,8 +31,8 @@ pub(crate) enum ConnectError {
     Missing(String),
 }
 
-/// Connects to `address`, again and again until `until` if it cannot be reached; another key at the other end is an error at
-/// once.
+/// Connects to `address`, again and again until `until` if it cannot be reached; another key at the
+/// other end is an error at once.
 pub(crate) fn connect_authenticated(
     address: impl ToSocketAddrs,
     key: &Key,
@@ -55,8 +55,8 @@ pub(crate) fn connect_authenticated(
     }
 }
 
-/// Connects to one of the addresses. One that does not answer, as behind a firewall, delays neither the others nor the
-/// deadline.
+/// Connects to one of the addresses. One that does not answer, as behind a firewall, delays neither
+/// the others nor the deadline.
 fn connect(address: &impl ToSocketAddrs, until: Instant) -> io::Result<TcpStream> {
     let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
@@ -82,8 +82,9 @@ pub(crate) struct PeerConnections<'a> {
 }
 
 impl PeerConnections<'_> {
-    /// For each rank of this node, its connections to all other ranks. This node connects to the nodes before it, at
-    /// `lower`, and is connected to by those after it. Refused connections are reported through `warn`.
+    /// For each rank of this node, its connections to all other ranks. This node connects to the
+    /// nodes before it, at `lower`, and is connected to by those after it. Refused connections are
+    /// reported through `warn`.
     pub(crate) fn connect(
         &self,
         listener: &TcpListener,

@@ -1,4 +1,5 @@
-//! The memory that the ranks of a machine share: an anonymous file that is freed with its last descriptor.
+//! The memory that the ranks of a machine share: an anonymous file that is freed with its last
+//! descriptor.
 
 use std::os::fd::OwnedFd;
 
@@ -6,8 +7,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::units::Bytes;
 
-/// A zeroed anonymous file of `size` bytes, closed on exec. Its size is sealed, so touching a mapping of it never raises
-/// SIGBUS. Pages are allocated at their first use.
+/// A zeroed anonymous file of `size` bytes, closed on exec. Its size is sealed, so touching a
+/// mapping of it never raises SIGBUS. Pages are allocated at their first use.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! The token of a run over several machines: 32 random bytes as hex, in a file that only its user can read.
+//! The token of a run over several machines: 32 random bytes as hex, in a file that only its user
+//! can read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -38,7 +39,8 @@ pub enum TokenError {
 ///
 /// # Errors
 ///
-/// It cannot be read, other users can read it (its mode is not 0600 or 0400), or it does not hold a token.
+/// It cannot be read, other users can read it (its mode is not 0600 or 0400), or it does not hold a
+/// token.
 pub fn read_token(path: &Path) -> Result<Key, TokenError> {
     let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
     let exposed = |what: String| TokenError::Exposed { path: path.to_owned(), what };

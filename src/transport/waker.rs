@@ -1,4 +1,5 @@
-//! A flag that wakes a thread waiting in `poll`: how another thread of this program asks a run to stop, as SIGTERM does.
+//! A flag that wakes a thread waiting in `poll`: how another thread of this program asks a run to
+//! stop, as SIGTERM does.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +22,8 @@ impl Waker {
 
     /// Wakes the waiting thread. A run that waits for it finishes its step, saves and exits.
     pub fn wake(&self) {
-        // The write fails only if the counter is at its limit, and then the waker was called before.
+        // The write fails only if the counter is at its limit, and then the waker was called
+        // before.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 

@@ -147,7 +147,8 @@ fn open(
     )
 }
 
-/// Runs `each` with the control of each of `ranks` ranks as threads, and returns what they return in rank order.
+/// Runs `each` with the control of each of `ranks` ranks as threads, and returns what they return
+/// in rank order.
 fn spawn<T: Send>(
     controls: Vec<Arc<dyn Control>>,
     each: impl Fn(Arc<dyn Control>) -> T + Sync,

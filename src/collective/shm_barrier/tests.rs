@@ -3,7 +3,8 @@
 use super::*;
 use crate::transport::shared_memory;
 
-/// What `each` returns on `world` ranks, whose group has begun `calls` calls and passed `arrivals` barriers.
+/// What `each` returns on `world` ranks, whose group has begun `calls` calls and passed `arrivals`
+/// barriers.
 fn with_counters<T: Send>(
     world: u32,
     (calls, arrivals): (u64, u32),
@@ -32,7 +33,8 @@ fn with_counters<T: Send>(
     })
 }
 
-/// Calls before 2^32, and arrivals at which the count of one, two or three ranks wraps, or a rank's own does.
+/// Calls before 2^32, and arrivals at which the count of one, two or three ranks wraps, or a rank's
+/// own does.
 const ENDS: [(u64, u32); 5] = [
     ((1 << 32) - 5, u32::MAX - 4),
     ((1 << 32) - 5, COUNT - 4),

@@ -23,7 +23,8 @@ fn unix_pair() -> (OwnedFd, OwnedFd) {
     (one.into(), other.into())
 }
 
-/// For each rank its connections to all others: authenticated TCP between even and odd ranks, Unix sockets between others.
+/// For each rank its connections to all others: authenticated TCP between even and odd ranks, Unix
+/// sockets between others.
 pub(in crate::collective) fn peers(world: u32) -> Vec<Vec<Peer>> {
     let mut peers: Vec<Vec<Peer>> = (0..world).map(|_| Vec::new()).collect();
     for a in 0..world {

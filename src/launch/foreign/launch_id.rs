@@ -1,5 +1,5 @@
-//! Which launch of another program this process belongs to, so that a run is found again when its launcher restarts the
-//! ranks. Pure except for the environment.
+//! Which launch of another program this process belongs to, so that a run is found again when its
+//! launcher restarts the ranks. Pure except for the environment.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,8 @@ pub struct LaunchId {
     pub launcher: Launcher,
     /// torchrun's run id, or Slurm's job.
     pub id: String,
-    /// Distinguishes launches with the same id: torchrun's folder of this launch, or Slurm's step. Absent if the launcher does
-    /// not tell.
+    /// Distinguishes launches with the same id: torchrun's folder of this launch, or Slurm's step.
+    /// Absent if the launcher does not tell.
     pub mark: Option<String>,
     /// The machine.
     pub host: String,
@@ -83,7 +83,8 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Vec<LaunchId> {
     torchrun.into_iter().chain(slurm).collect()
 }
 
-/// The folder with a random name that torchrun creates for a launch: above those of the attempt and of the rank.
+/// The folder with a random name that torchrun creates for a launch: above those of the attempt and
+/// of the rank.
 fn folder_of_launch(error_file: &str) -> Option<String> {
     let folder = std::path::Path::new(error_file).ancestors().nth(3)?;
     folder.file_name().is_some().then(|| folder.to_string_lossy().into_owned())

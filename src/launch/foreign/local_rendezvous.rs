@@ -1,7 +1,9 @@
-//! The ranks of a foreign launcher on one machine find each other: rank 0 sends plan and shared memory to the others.
+//! The ranks of a foreign launcher on one machine find each other: rank 0 sends plan and shared
+//! memory to the others.
 //!
-//! They connect to an abstract Unix socket, whose name identifies the launch. It exists in memory only, ends with rank 0,
-//! needs no port (the launcher's own store holds `MASTER_PORT`), and accepts only processes of the same user.
+//! They connect to an abstract Unix socket, whose name identifies the launch. It exists in memory
+//! only, ends with rank 0, needs no port (the launcher's own store holds `MASTER_PORT`), and
+//! accepts only processes of the same user.
 //!
 //! ```text
 //! rank r ──Hello {version, rank, world}──▶ rank 0
@@ -127,7 +129,8 @@ impl<'a> Host<'a> {
         Ok(Self { launch, listener })
     }
 
-    /// Sends the run, and new shared memory if there is more than one rank, to all, and keeps the connections.
+    /// Sends the run, and new shared memory if there is more than one rank, to all, and keeps the
+    /// connections.
     pub(in crate::launch) fn welcome(
         &self,
         prepared: &PreparedRun,

@@ -1,4 +1,5 @@
-//! A rank that another launcher started beside ranks of other machines: it finds them itself, as a machine of one rank.
+//! A rank that another launcher started beside ranks of other machines: it finds them itself, as a
+//! machine of one rank.
 
 use std::fmt;
 
@@ -11,8 +12,9 @@ use crate::launch::rank::membership::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::plan::{Plan, RankPlan};
 
-/// Joins this rank with those of all machines. Rank 0 prepares the run by `prepare`, as in [`join_nodes`]. The others notice a
-/// later failure when its connections break, as does the launcher.
+/// Joins this rank with those of all machines. Rank 0 prepares the run by `prepare`, as in
+/// [`join_nodes`]. The others notice a later failure when its connections break, as does the
+/// launcher.
 ///
 /// # Errors
 ///

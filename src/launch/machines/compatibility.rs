@@ -14,8 +14,8 @@ pub(super) fn objection(plan: &Plan, other: &serde_json::Value) -> Option<String
     difference("", &ours, other)
 }
 
-/// Devices that do not fit: GPUs on some machines and CPUs on others, other numbers of them, or ranks that share a GPU on
-/// some machines only.
+/// Devices that do not fit: GPUs on some machines and CPUs on others, other numbers of them, or
+/// ranks that share a GPU on some machines only.
 fn device_objection(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<String> {
     let kind = |plan: &DistributedPlan| if plan.is_on_gpus() { "on GPUs" } else { "on the CPU" };
     let (our_kind, their_kind) = (kind(ours), kind(theirs));
@@ -37,8 +37,8 @@ fn device_objection(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<
         .then(|| format!("its ranks {}, but those of node 0 {}", shares(theirs), shares(ours)))
 }
 
-/// `plan` with what may differ between machines taken from `theirs`: which GPUs, threads, and loader workers. None of it
-/// changes a bit of the results.
+/// `plan` with what may differ between machines taken from `theirs`: which GPUs, threads, and
+/// loader workers. None of it changes a bit of the results.
 pub(super) fn adapted(plan: &Plan, theirs: &Plan) -> Plan {
     let mut plan = plan.clone();
     if plan.distributed.is_on_gpus() && theirs.distributed.is_on_gpus() {

@@ -1,4 +1,5 @@
-//! A run over several machines: their parents find each other, agree on the plan, and tell each other how the run goes.
+//! A run over several machines: their parents find each other, agree on the plan, and tell each
+//! other how the run goes.
 
 pub(in crate::launch) mod nodes;
 mod compatibility;

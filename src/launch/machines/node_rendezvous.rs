@@ -29,7 +29,8 @@ use crate::transport::peer_connections::{
     CONNECT_TIMEOUT, ConnectError, PeerConnections, connect_authenticated,
 };
 
-/// Longest wait of a node for node 0 to prepare the run, which may have to generate data, after all nodes have joined.
+/// Longest wait of a node for node 0 to prepare the run, which may have to generate data, after all
+/// nodes have joined.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Why the nodes of a run did not find each other.
@@ -116,8 +117,9 @@ struct Welcome {
     host: String,
 }
 
-/// Finds the other nodes. Node 0 prepares the run by `prepare` once all have joined, and sends it to the others, which use
-/// it if their own plan is the same except for what may differ between machines. `report` gets lines for the terminal.
+/// Finds the other nodes. Node 0 prepares the run by `prepare` once all have joined, and sends it
+/// to the others, which use it if their own plan is the same except for what may differ between
+/// machines. `report` gets lines for the terminal.
 ///
 /// # Errors
 ///
@@ -212,7 +214,8 @@ impl<'a> Host<'a> {
         Ok(joined.into_iter().flatten().collect())
     }
 
-    /// Adds a node. A second one of the same number is refused; one that does not fit ends the rendezvous for all.
+    /// Adds a node. A second one of the same number is refused; one that does not fit ends the
+    /// rendezvous for all.
     fn register<E>(
         &self,
         mut node: JoinedNode,

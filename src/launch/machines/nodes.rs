@@ -28,7 +28,8 @@ const MAX_POLL_GAP: Duration = Duration::from_secs(2);
 const CAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the other nodes to end, after this one ended well.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
-/// Longest wait until the others have read why the run ended: what is unread when a connection is closed may be lost.
+/// Longest wait until the others have read why the run ended: what is unread when a connection is
+/// closed may be lost.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time to send to a node that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -205,8 +206,8 @@ impl Nodes {
         })
     }
 
-    /// Sends a heartbeat if it is time for one, reads what the others sent, and returns whether one of them has failed. To be
-    /// called more often than there are heartbeats.
+    /// Sends a heartbeat if it is time for one, reads what the others sent, and returns whether one
+    /// of them has failed. To be called more often than there are heartbeats.
     pub(in crate::launch) fn poll(&mut self) -> bool {
         let now = clock();
         self.watched += now.saturating_sub(self.polled_at).min(MAX_POLL_GAP);
@@ -227,8 +228,8 @@ impl Nodes {
         self.connections.remotes.iter().any(|remote| remote.failed.is_some())
     }
 
-    /// Tells the others how this node's ranks have ended, and returns how the run has: with the first failure of any node
-    /// that is not another's consequence.
+    /// Tells the others how this node's ranks have ended, and returns how the run has: with the
+    /// first failure of any node that is not another's consequence.
     pub(in crate::launch) fn conclude(
         &mut self,
         own: Result<Ended, NodeFailure>,
@@ -287,8 +288,8 @@ impl Nodes {
         Box::new(Failure { code, ..*cause })
     }
 
-    /// Waits until the others have read the last message: node 0 answers it, and waits until the others, whom it answered,
-    /// close their connections.
+    /// Waits until the others have read the last message: node 0 answers it, and waits until those
+    /// that it answered close their connections.
     fn wait_until_read(&mut self) {
         let is_first = self.node() == 0;
         self.wait(ACKNOWLEDGE_TIMEOUT, |nodes| {

@@ -138,7 +138,8 @@ fn signal_source(signal: i32) -> String {
     .to_owned()
 }
 
-/// The program's exit code for that of a rank. An unknown one is a bug of ours (a panic exits with 101).
+/// The program's exit code for that of a rank. An unknown one is a bug of ours (a panic exits with
+/// 101).
 fn program_code(code: i32) -> u8 {
     u8::try_from(code).ok().filter(|code| (2..=8).contains(code)).unwrap_or(70)
 }

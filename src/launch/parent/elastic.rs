@@ -1,4 +1,5 @@
-//! With how many ranks a run continues when some stay lost, and when it tries to have more again. Pure.
+//! With how many ranks a run continues when some stay lost, and when it tries to have more again.
+//! Pure.
 //!
 //! ```text
 //!  4 ranks ──restarts spent──▶ 2 ──restarts spent──▶ 1 ──restarts spent──▶ the run fails
@@ -6,8 +7,8 @@
 //!     └───after a checkpoint───┘ └─after a checkpoint┘
 //! ```
 //!
-//! Only an attempt shows whether a lost rank works again. A larger group that fails before its first checkpoint is given up at
-//! once, and the next attempt waits for twice as many checkpoints.
+//! Only an attempt shows whether a lost rank works again. A larger group that fails before its
+//! first checkpoint is given up at once, and the next attempt waits for twice as many checkpoints.
 
 /// Most checkpoints between two attempts to grow.
 const MAX_CHECKPOINTS_BEFORE_GROWTH: u32 = 64;

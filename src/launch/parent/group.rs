@@ -1,12 +1,13 @@
-//! What the parent knows of its ranks, and what it does about each event: pure, without clock or processes.
+//! What the parent knows of its ranks, and what it does about each event: pure, without clock or
+//! processes.
 //!
 //! ```text
 //! Running ──a rank fails──▶ Settling ──200 ms──▶ Killed ──all gone, or 10 s──▶ over
 //!    └──────────────────── all ranks exit ────────────────────────────────────▶ over
 //! ```
 //!
-//! Settling gives the others time to report: the earliest error is the cause, and a failed collective only a
-//! consequence. Nothing is saved meanwhile, so nothing is lost by the kill.
+//! Settling gives the others time to report: the earliest error is the cause, and a failed
+//! collective only a consequence. Nothing is saved meanwhile, so nothing is lost by the kill.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ use crate::units::{Bytes, Rank};
 const SETTLE_TIME: Duration = Duration::from_millis(200);
 /// Time to exit without saving, after the second Ctrl-C.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for processes to exit once all ranks have done their work. One that is stopped then, or hangs in its cleanup, is
-/// killed, and the run has succeeded all the same.
+/// Time for processes to exit once all ranks have done their work. One that is stopped then, or
+/// hangs in its cleanup, is killed, and the run has succeeded all the same.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for killed processes to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -409,7 +410,8 @@ pub(in crate::launch) enum Fault {
     ExitedEarly(i32),
 }
 
-/// Exit codes of a rank without a fault: completed, expectation missed, stopped and saved, resized, interrupted.
+/// Exit codes of a rank without a fault: completed, expectation missed, stopped and saved, resized,
+/// interrupted.
 const ORDERLY_EXITS: [i32; 5] = [0, 9, 75, RESIZED as i32, 130];
 
 impl Member {

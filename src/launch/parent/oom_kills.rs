@@ -1,7 +1,8 @@
 //! Which ranks the kernel's OOM killer killed.
 //!
-//! Counted by the control group of this process, in which its ranks are, too. The count of the machine (`/proc/vmstat`)
-//! includes other programs. Without a control group's count no death is attributed to memory.
+//! Counted by the control group of this process, in which its ranks are, too. The count of the
+//! machine (`/proc/vmstat`) includes other programs. Without a control group's count no death is
+//! attributed to memory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 /// Longest time from the kernel's kill until its victim is gone: its memory is freed first.
 const MAX_EXIT_DELAY: Duration = Duration::from_secs(10);
 
-/// The kills that the kernel has counted since this began to look, less those that explained a death.
+/// The kills that the kernel has counted since this began to look, less those that explained a
+/// death.
 pub(in crate::launch) struct OomKills {
     /// The file with the count.
     counter: Option<PathBuf>,
@@ -84,8 +86,8 @@ fn count(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// Files that may hold the count of the control group of a process with this `/proc/self/cgroup` and
-/// `/proc/self/mountinfo`, best first.
+/// Files that may hold the count of the control group of a process with this `/proc/self/cgroup`
+/// and `/proc/self/mountinfo`, best first.
 fn counters(groups: &str, mounts: &str) -> Vec<PathBuf> {
     mounts.lines().filter_map(|mount| counters_in(mount, groups)).flatten().collect()
 }

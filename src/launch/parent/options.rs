@@ -109,7 +109,8 @@ pub enum Note {
         /// Why it failed.
         cause: Box<Failure>,
     },
-    /// A rank ran out of memory: the run continues from its newest checkpoint with smaller micro-batches, and more of them.
+    /// A rank ran out of memory: the run continues from its newest checkpoint with smaller
+    /// micro-batches, and more of them.
     Shrunk {
         /// Samples of a micro-batch from now on.
         size: BatchSize,

@@ -1,4 +1,5 @@
-//! What follows a failure: the same group again, a smaller one, smaller micro-batches, or the end of the run. Pure.
+//! What follows a failure: the same group again, a smaller one, smaller micro-batches, or the end
+//! of the run. Pure.
 
 use std::time::Duration;
 
@@ -64,9 +65,9 @@ impl Recovery {
         Note::Resized { from, to, cause: None }
     }
 
-    /// What follows a failure, and after which wait. A group has its restarts; then, or if it had just grown, or cannot
-    /// even be started, a smaller one continues. One that ran out of memory continues with smaller micro-batches, if the
-    /// experiment allows it.
+    /// What follows a failure, and after which wait. A group has its restarts; then, or if it had
+    /// just grown, or cannot even be started, a smaller one continues. One that ran out of memory
+    /// continues with smaller micro-batches, if the experiment allows it.
     ///
     /// # Errors
     ///
@@ -86,7 +87,8 @@ impl Recovery {
             }
         }
         if failed.failure.out_of_memory && self.plan().on_oom == OnOom::ShrinkBatch {
-            // The same micro-batches would fail again. If there are none smaller, another restart may still succeed.
+            // The same micro-batches would fail again. If there are none smaller, another restart
+            // may still succeed.
             if let Some(smaller) = self.plans.iter().map(Plan::in_smaller_passes).collect() {
                 return Ok((self.shrink_micro_batches(smaller, failed.failure), Duration::ZERO));
             }

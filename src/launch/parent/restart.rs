@@ -40,8 +40,9 @@ impl RestartBudget {
         &self.causes
     }
 
-    /// Spends a restart on `failure` of a group that had begun `step`, and returns how long to wait before it; `None` if
-    /// there is none left, or the failure would recur. A run that makes progress does not wait.
+    /// Spends a restart on `failure` of a group that had begun `step`, and returns how long to wait
+    /// before it; `None` if there is none left, or the failure would recur. A run that makes
+    /// progress does not wait.
     pub(in crate::launch) fn spend(&mut self, failure: &Failure, step: u64) -> Option<Duration> {
         if self.spent >= self.allowed || !is_retryable(failure.code) {
             return None;
@@ -74,8 +75,8 @@ fn backoff(without_progress: u32) -> Duration {
     }
 }
 
-/// Whether the next attempt may succeed. A bad experiment, bad data, numbers that are not finite or a bad checkpoint would
-/// fail again in the same way.
+/// Whether the next attempt may succeed. A bad experiment, bad data, numbers that are not finite or
+/// a bad checkpoint would fail again in the same way.
 pub(in crate::launch) fn is_retryable(code: u8) -> bool {
     !matches!(code, 2 | 3 | 4 | 7)
 }

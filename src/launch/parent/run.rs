@@ -12,10 +12,11 @@ use crate::launch::{Failure, Nodes, Stop};
 use crate::plan::{Plan, RunFolders};
 use crate::units::Rank;
 
-/// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts` times; then with
-/// fewer ranks, if `start` has plans for them, and with more again after a checkpoint. No process is left when it returns. The
-/// run's folders exist, and the calling thread must be one that lives as long as the run (the main thread), because ranks
-/// die with the thread that started them.
+/// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts`
+/// times; then with fewer ranks, if `start` has plans for them, and with more again after a
+/// checkpoint. No process is left when it returns. The run's folders exist, and the calling thread
+/// must be one that lives as long as the run (the main thread), because ranks die with the thread
+/// that started them.
 ///
 /// # Errors
 ///
@@ -29,13 +30,13 @@ pub fn run(
     run_to_end(plan, run, start, None, on_note)
 }
 
-/// As [`run()`], for this machine's ranks of a run over several, whose parents have found each other. No group is started
-/// again.
+/// As [`run()`], for this machine's ranks of a run over several, whose parents have found each
+/// other. No group is started again.
 ///
 /// # Errors
 ///
-/// The first failure on any machine; on the others its code is 5. Written to `failure.json` on node 0, and
-/// `failure.node-N.json` on the others, whose logs may be in the same folder.
+/// The first failure on any machine; on the others its code is 5. Written to `failure.json` on node
+/// 0, and `failure.node-N.json` on the others, whose logs may be in the same folder.
 pub fn run_node(
     plan: &Plan,
     run: &RunFolders,
@@ -95,7 +96,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Starts the group once and follows it to its end; `None`: it was stopped to come back with more ranks.
+    /// Starts the group once and follows it to its end; `None`: it was stopped to come back with
+    /// more ranks.
     fn attempt(&mut self, recovery: &Recovery) -> Result<Option<Ended>, FailedAttempt> {
         let (plan, run, causes) = (recovery.plan(), self.run, recovery.causes());
         let processes = spawn_all(plan, run, self.start, causes, self.nodes.as_deref_mut());

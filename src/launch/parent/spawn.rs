@@ -56,8 +56,9 @@ impl Drop for Process {
     }
 }
 
-/// Starts all ranks of the plan, or those of this machine among several, and sends each its plan. A group that is started
-/// again, because of the last of `causes`, continues from the newest checkpoint. If one cannot be started, none is left.
+/// Starts all ranks of the plan, or those of this machine among several, and sends each its plan. A
+/// group that is started again, because of the last of `causes`, continues from the newest
+/// checkpoint. If one cannot be started, none is left.
 pub(super) fn spawn_all(
     plan: &Plan,
     run: &RunFolders,
@@ -156,7 +157,8 @@ fn spawn(
     let mut process = Process { rank, child, pidfd, channel, status };
     process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;
     if !peers.is_empty() {
-        // Keys go through the socket: other processes of the same user can read a process's environment.
+        // Keys go through the socket: other processes of the same user can read a process's
+        // environment.
         process.channel.send(&ToRank::Peers(peers.iter().map(PeerDescription::of).collect()))?;
     }
     Ok(process)
@@ -175,7 +177,8 @@ fn open_log(run: &RunFolders, rank: Rank, console: Console) -> io::Result<Option
     OpenOptions::new().create(true).append(true).open(&path).map(Some).map_err(named)
 }
 
-/// The environment that torchrun gives its ranks. No port is opened: `MASTER_PORT` is for programs that want one.
+/// The environment that torchrun gives its ranks. No port is opened: `MASTER_PORT` is for programs
+/// that want one.
 fn set_torch_environment(
     command: &mut Command,
     rank_plan: &RankPlan,

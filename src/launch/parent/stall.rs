@@ -1,10 +1,13 @@
-//! Which rank holds up the group, judged by what the ranks write into [`RankStatus`](crate::launch::rank::status). Pure.
+//! Which rank holds up the group, judged by what the ranks write into
+//! [`RankStatus`](crate::launch::rank::status). Pure.
 //!
-//! Two counters: a rank makes *progress* when its training thread reports where it is (or its loader has read a sample),
-//! and shows *heartbeats* from a thread of its own. A process without heartbeats is stopped or starved of cores; one with
-//! heartbeats but no progress hangs. A rank that waits for others in a collective is blamed only if no other can be.
+//! Two counters: a rank makes *progress* when its training thread reports where it is (or its
+//! loader has read a sample), and shows *heartbeats* from a thread of its own. A process without
+//! heartbeats is stopped or starved of cores; one with heartbeats but no progress hangs. A rank
+//! that waits for others in a collective is blamed only if no other can be.
 //!
-//! Time is watched time: while the parent itself is suspended (Ctrl-Z, a sleeping machine), so are all limits.
+//! Time is watched time: while the parent itself is suspended (Ctrl-Z, a sleeping machine), so are
+//! all limits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +17,8 @@ use crate::launch::rank::status::RankState;
 use crate::plan::Patience;
 use crate::units::Rank;
 
-/// Least time without progress after which a rank counts as stalled, unless the experiment sets one.
+/// Least time without progress after which a rank counts as stalled, unless the experiment sets
+/// one.
 const MIN_STALL_TIME: Duration = Duration::from_secs(10);
 /// Least time without a heartbeat after which a process counts as stalled.
 const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -139,8 +143,8 @@ impl StallDetector {
             })
     }
 
-    /// The rank that is furthest behind among those that are over their limit: `judge` returns the time of the last sign
-    /// and the limit.
+    /// The rank that is furthest behind among those that are over their limit: `judge` returns the
+    /// time of the last sign and the limit.
     fn overdue(
         &self,
         judge: impl Fn(&RankHistory) -> Option<(Duration, Duration)>,
@@ -181,8 +185,8 @@ impl StallDetector {
     }
 }
 
-/// Whether a rank is in a phase of the training step. Other phases have no usual duration, only the deadline of the
-/// collectives.
+/// Whether a rank is in a phase of the training step. Other phases have no usual duration, only the
+/// deadline of the collectives.
 fn is_training(state: RankState) -> bool {
     use Phase::{Backward, Forward, LoadingData, Optimizer, Reducing};
     state.step > 0 && matches!(state.phase, LoadingData | Forward | Backward | Reducing | Optimizer)

@@ -40,7 +40,8 @@ impl Verdict {
     }
 }
 
-/// Own faults count before failed collectives, which are consequences; among equals the earliest counts.
+/// Own faults count before failed collectives, which are consequences; among equals the earliest
+/// counts.
 pub(in crate::launch) fn judge(group: &Group) -> Verdict {
     if group.is_abandoned() {
         return Verdict::Ended(Ended::Interrupted { saved: false });
@@ -82,8 +83,8 @@ fn held_up(group: &Group) -> Option<Verdict> {
     }
 }
 
-/// Whether a rank exited as all ranks do after a vote and a save. If all did, the run was stopped, even if they could not
-/// report it because this process was stopped, too.
+/// Whether a rank exited as all ranks do after a vote and a save. If all did, the run was stopped,
+/// even if they could not report it because this process was stopped, too.
 fn has_saved_and_exited(member: &Member) -> bool {
     let left = matches!(member.exit, Some((_, Exit::Code(75))));
     left && member.report.is_none()

@@ -193,7 +193,8 @@ fn progress(rank: Rank, process: &Process) -> Event {
     Event::Progress(rank, step, phase)
 }
 
-/// Where the ranks are, which of them are stopped, and whether one has held up the others for too long.
+/// Where the ranks are, which of them are stopped, and whether one has held up the others for too
+/// long.
 fn inspect(
     group: &Group,
     processes: &[Process],

@@ -1,8 +1,9 @@
-//! Environment -> the role of this process: the parent, a rank of our own parent, or a rank of a foreign launcher.
+//! Environment -> the role of this process: the parent, a rank of our own parent, or a rank of a
+//! foreign launcher.
 //!
-//! The only reader of the launchers' variables. PyTorch's (torchrun, Kubernetes `PyTorchJob`) take precedence over Open
-//! MPI's, and those over a Slurm step's. A world of one without numbered ranks has no launcher: there we start the ranks
-//! ourselves.
+//! The only reader of the launchers' variables. PyTorch's (torchrun, Kubernetes `PyTorchJob`) take
+//! precedence over Open MPI's, and those over a Slurm step's. A world of one without numbered ranks
+//! has no launcher: there we start the ranks ourselves.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;

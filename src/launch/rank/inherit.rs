@@ -13,8 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::FdFlags;
 use rustix::process::Signal;
 
-/// Makes the child keep `fds` over exec, die with the calling thread, and ignore Ctrl-C, which a terminal sends to both
-/// and its parent handles. To be called from a thread that lives as long as the child should.
+/// Makes the child keep `fds` over exec, die with the calling thread, and ignore Ctrl-C, which a
+/// terminal sends to both and its parent handles. To be called from a thread that lives as long as
+/// the child should.
 pub(in crate::launch) fn prepare(command: &mut Command, fds: Vec<RawFd>) {
     let parent = rustix::process::getpid();
     let in_child = move || {
@@ -51,21 +52,24 @@ pub(in crate::launch) fn take(fd: RawFd) -> io::Result<OwnedFd> {
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
     taken.push(fd);
-    // SAFETY: open, as just seen; our parent passed it to us for this purpose, and it is taken once.
+    // SAFETY: open, as just seen; our parent passed it to us for this purpose, and it is taken
+    // once.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Keeps stack frames out of the messages of errors, which `RUST_BACKTRACE` would put there; a panic still has them in the log
-/// of its rank. To be called first, as [`set_if_absent`].
+/// Keeps stack frames out of the messages of errors, which `RUST_BACKTRACE` would put there; a
+/// panic still has them in the log of its rank. To be called first, as [`set_if_absent`].
 pub fn hide_backtraces_of_errors() {
     set_if_absent("RUST_LIB_BACKTRACE", "0");
 }
 
-/// Sets a variable of this process's environment, unless it is set or the process has other threads.
+/// Sets a variable of this process's environment, unless it is set or the process has other
+/// threads.
 pub(in crate::launch) fn set_if_absent(name: &str, value: &str) {
     let is_alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
     if is_alone && std::env::var_os(name).is_none() {
-        // SAFETY: this thread is the only one, as just seen, so no other reads the environment meanwhile.
+        // SAFETY: this thread is the only one, as just seen, so no other reads the environment
+        // meanwhile.
         unsafe { std::env::set_var(name, value) };
     }
 }

@@ -27,8 +27,8 @@ use crate::units::Rank;
 
 /// Longest time to send to a parent that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after which a second SIGTERM counts as one. The first may arrive twice: sent to all processes of a job, and
-/// forwarded by the launcher.
+/// Time after which a second SIGTERM counts as one. The first may arrive twice: sent to all
+/// processes of a job, and forwarded by the launcher.
 const MIN_SIGTERM_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -68,9 +68,10 @@ struct Shared {
 }
 
 impl Link {
-    /// Starts listening: to our parent through `channel`, which also forwards Ctrl-C, or to signals and `peer_monitor`.
-    /// Reports are written into the folder `logs`. `status` holds this rank's state and the parent's heartbeats; without one
-    /// for the given time this rank requests to save and stop.
+    /// Starts listening: to our parent through `channel`, which also forwards Ctrl-C, or to signals
+    /// and `peer_monitor`. Reports are written into the folder `logs`. `status` holds this rank's
+    /// state and the parent's heartbeats; without one for the given time this rank requests to save
+    /// and stop.
     ///
     /// # Errors
     ///
@@ -133,7 +134,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Reports where this rank is, in well under a microsecond; the parent knows it even if this process is killed next.
+    /// Reports where this rank is, in well under a microsecond; the parent knows it even if this
+    /// process is killed next.
     pub fn progress(&self, step: u64, phase: Phase) {
         self.step.store(step, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
@@ -155,21 +157,21 @@ impl Link {
         }
     }
 
-    /// Sets what another thread calls when the parent, or without a parent a second SIGTERM, tells this rank to wait no longer
-    /// for others. Only the first call counts.
+    /// Sets what another thread calls when the parent, or without a parent a second SIGTERM, tells
+    /// this rank to wait no longer for others. Only the first call counts.
     pub fn on_give_up(&self, give_up: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.give_up.set(Box::new(give_up));
     }
 
-    /// Sets what is called, with the reason, when another rank of a foreign launcher died or failed, even before this call.
-    /// Only the first call counts.
+    /// Sets what is called, with the reason, when another rank of a foreign launcher died or
+    /// failed, even before this call. Only the first call counts.
     pub fn on_rank_lost(&self, end_group: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.shared.end_group.set(Box::new(end_group));
         self.shared.end_group_if_lost();
     }
 
-    /// The strongest request to stop so far, by the parent or by a signal to this process. Ranks may learn of it at
-    /// different steps: they vote.
+    /// The strongest request to stop so far, by the parent or by a signal to this process. Ranks
+    /// may learn of it at different steps: they vote.
     pub fn stop_requested(&self) -> Option<Stop> {
         self.shared.stop()
     }
@@ -210,7 +212,8 @@ impl Link {
         }
     }
 
-    /// Sends the report to the parent, and writes `rank-N.error.json`. The process then exits with `report.exit_code`.
+    /// Sends the report to the parent, and writes `rank-N.error.json`. The process then exits with
+    /// `report.exit_code`.
     ///
     /// # Errors
     ///
@@ -221,13 +224,14 @@ impl Link {
         files::write_atomic(&self.logs.join(format!("rank-{}.error.json", self.rank)), &text)
     }
 
-    /// Reports that this rank has done all its work, or has stopped as asked and saved. An exit with code 0 without it is a
-    /// failure.
+    /// Reports that this rank has done all its work, or has stopped as asked and saved. An exit
+    /// with code 0 without it is a failure.
     pub fn finish(&self) {
         self.send(&FromRank::Finished);
     }
 
-    /// Reports that a checkpoint is on disk. What a stopped parent does not read is sent with the next message.
+    /// Reports that a checkpoint is on disk. What a stopped parent does not read is sent with the
+    /// next message.
     pub fn saved(&self) {
         if let Some(mut channel) = self.shared.channel() {
             let _ = channel.send(&FromRank::Saved);
@@ -258,7 +262,8 @@ impl Drop for Link {
 }
 
 impl Shared {
-    /// A thread that panicked while sending leaves at worst half a message, after which the parent reads no more.
+    /// A thread that panicked while sending leaves at worst half a message, after which the parent
+    /// reads no more.
     fn channel(&self) -> Option<MutexGuard<'_, Channel>> {
         self.channel.as_ref().map(|channel| channel.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -329,7 +334,8 @@ impl Listener {
         }
     }
 
-    /// A parent that is stopped would not notice that a rank hangs or died, nor forward a request to stop.
+    /// A parent that is stopped would not notice that a rank hangs or died, nor forward a request
+    /// to stop.
     fn check_parent_heartbeats(&mut self) {
         let (Some((status, _)), Some(watchdog)) = (&self.status, &mut self.watchdog) else {
             return;

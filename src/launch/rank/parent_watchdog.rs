@@ -1,4 +1,5 @@
-//! Whether the parent has stopped showing heartbeats, in the time in which this rank could have seen one. Pure.
+//! Whether the parent has stopped showing heartbeats, in the time in which this rank could have
+//! seen one. Pure.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use std::time::Duration;
 pub(in crate::launch) struct ParentWatchdog {
     /// Silence that is too long.
     timeout: Duration,
-    /// Longest time that counts between two checks: a longer gap means that this process was suspended, and perhaps the
-    /// parent, too.
+    /// Longest time that counts between two checks: a longer gap means that this process was
+    /// suspended, and perhaps the parent, too.
     max_gap: Duration,
     /// Heartbeats so far.
     heartbeats: u64,

@@ -1,7 +1,8 @@
 //! Notices the death of other ranks under a foreign launcher, where no parent of ours does.
 //!
-//! The connections of the rendezvous (`foreign`) stay open: one between rank 0 and each other rank. A rank that leaves reports
-//! whether it has finished or failed. A connection that ends without a report is a death: the system closes it at once.
+//! The connections of the rendezvous (`foreign`) stay open: one between rank 0 and each other rank.
+//! A rank that leaves reports whether it has finished or failed. A connection that ends without a
+//! report is a death: the system closes it at once.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,8 +13,8 @@ use crate::launch::messages::FromRank;
 use crate::transport::channel::Channel;
 use crate::units::Rank;
 
-/// The ranks that this rank is connected to: all others for rank 0, rank 0 for the others. Empty where a parent watches,
-/// and where ranks are connected over the network.
+/// The ranks that this rank is connected to: all others for rank 0, rank 0 for the others. Empty
+/// where a parent watches, and where ranks are connected over the network.
 #[derive(Default)]
 pub(in crate::launch) struct PeerMonitor(Vec<MonitoredPeer>);
 

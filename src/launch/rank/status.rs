@@ -1,8 +1,9 @@
 //! Where each rank is, in a few bytes that outlive it: a rank that was killed cannot report it.
 //!
-//! An anonymous file holds four numbers for each rank: `step << 8 | phase`, its progress reports, its heartbeats, and the
-//! bytes of memory that it was denied. A rank writes its own (one system call, no lock, no reader to wake); the parent reads
-//! them a few times a second, and once more when the rank is gone. Before them are the heartbeats of the parent.
+//! An anonymous file holds four numbers for each rank: `step << 8 | phase`, its progress reports,
+//! its heartbeats, and the bytes of memory that it was denied. A rank writes its own (one system
+//! call, no lock, no reader to wake); the parent reads them a few times a second, and once more
+//! when the rank is gone. Before them are the heartbeats of the parent.
 
 use std::fs::File;
 use std::io;
@@ -68,7 +69,8 @@ impl RankStatus {
         self.at(0)
     }
 
-    /// Makes the allocator of this process, which is that of `rank`, record what the system denies it.
+    /// Makes the allocator of this process, which is that of `rank`, record what the system denies
+    /// it.
     pub(in crate::launch) fn record_denials(&self, rank: Rank) -> io::Result<()> {
         memory::write_denials_to(self.0.try_clone()?, offset(rank) + DENIED_OFFSET);
         Ok(())

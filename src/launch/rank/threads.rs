@@ -3,14 +3,14 @@
 use crate::launch::rank::env::{self, Role};
 use crate::launch::rank::inherit;
 
-/// Candle's own pool, for sums of tensors: the calling thread only. Its threads spin while they wait, and on busy cores a
-/// step took four times as long.
+/// Candle's own pool, for sums of tensors: the calling thread only. Its threads spin while they
+/// wait, and on busy cores a step took four times as long.
 pub(in crate::launch) const CANDLE: (&str, &str) = ("CANDLE_NUM_THREADS", "1");
 /// Rayon's global pool, for what does not run in ours.
 pub(in crate::launch) const RAYON: &str = "RAYON_NUM_THREADS";
 
-/// Limits the thread pools of this process, as our parent does for its ranks. Variables that are set are left alone. To be
-/// called first: it does nothing in a process that has started threads.
+/// Limits the thread pools of this process, as our parent does for its ranks. Variables that are
+/// set are left alone. To be called first: it does nothing in a process that has started threads.
 pub fn limit_threads() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for (name, value) in limits(env::from_environment().ok().as_ref(), cores) {

@@ -1,5 +1,5 @@
-//! Millions of forged messages, and whether the time of their refusal leaks where they are wrong. Both run for minutes:
-//! `cargo test --lib forgery_tests -- --ignored --nocapture`.
+//! Millions of forged messages, and whether the time of their refusal leaks where they are wrong.
+//! Both run for minutes: `cargo test --lib forgery_tests -- --ignored --nocapture`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -47,8 +47,9 @@ fn none_of_ten_million_forgeries_is_accepted() {
     );
 }
 
-/// Welch's t of the times that `verify` takes for tags that are wrong in their first and in their last byte, without the
-/// slowest tenth, when other processes had the core (Reparaz, Balasch and Verbauwhede 2017). [`MAX_WELCH_T`] separates equal from different.
+/// Welch's t of the times that `verify` takes for tags that are wrong in their first and in their
+/// last byte, without the slowest tenth, when other processes had the core (Reparaz, Balasch and
+/// Verbauwhede 2017). [`MAX_WELCH_T`] separates equal from different.
 fn welch(right: [u8; MAC_BYTES], verify: &mut impl FnMut(&[u8; MAC_BYTES]) -> bool) -> f64 {
     const SAMPLES: u64 = 1_000_000;
     let draws = RngKey::new(2, RngPurpose::Sample, 0, 0);
@@ -78,7 +79,8 @@ fn welch(right: [u8; MAC_BYTES], verify: &mut impl FnMut(&[u8; MAC_BYTES]) -> bo
 /// Two distributions of times with a larger |t| differ.
 const MAX_WELCH_T: f64 = 4.5;
 
-/// The least |t| of three measurements: a real difference shows in each, noise of the machine does not.
+/// The least |t| of three measurements: a real difference shows in each, noise of the machine does
+/// not.
 fn least_welch(right: [u8; MAC_BYTES], mut verify: impl FnMut(&[u8; MAC_BYTES]) -> bool) -> f64 {
     (0..3).map(|_| welch(right, &mut verify).abs()).fold(f64::INFINITY, f64::min)
 }

@@ -47,7 +47,8 @@ fn finished(rank: u32) -> Event {
     Event::Finished(Rank(rank))
 }
 
-/// The verdict on a group of three ranks after these events, where the ranks that are left are killed.
+/// The verdict on a group of three ranks after these events, where the ranks that are left are
+/// killed.
 fn verdict_on(events: Vec<(u64, Event)>) -> Verdict {
     let mut group = Group::new([100, 101, 102]);
     for (ms, event) in events {
