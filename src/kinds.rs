@@ -3,17 +3,20 @@
 use candle_core::Device;
 
 use crate::config::Vocabulary;
-use crate::config::kind::{Choice, Unbuildable};
+use crate::config::kind::{Choice, FamilySpec, Unbuildable};
 use crate::engine::Components;
+use crate::loss::{self, Losses};
 use crate::model::{self, Registry};
 use crate::optim::{self, Optimizers};
-use crate::plan::{KindFacts, ModelFacts, ModelPlan, OptimizerFacts, Plan};
+use crate::plan::{KindFacts, LossFacts, ModelFacts, ModelPlan, OptimizerFacts, Plan};
 
 /// All kinds that a program knows.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds {
     /// Models.
     pub models: Registry,
+    /// Losses.
+    pub losses: Losses,
     /// Update rules.
     pub optimizers: Optimizers,
 }
@@ -22,7 +25,12 @@ impl Kinds {
     /// What an experiment may say.
     pub fn vocabulary(&self) -> Vocabulary {
         let models = self.models.names().into_iter().map(str::to_owned).collect();
-        Vocabulary::new(models, vec![self.optimizers.spec()])
+        Vocabulary::new(models, self.families())
+    }
+
+    /// What each table that chooses a kind may choose, but for the models.
+    pub fn families(&self) -> Vec<FamilySpec> {
+        vec![self.losses.spec(), self.optimizers.spec()]
     }
 
     /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the plan's seed.
@@ -32,14 +40,20 @@ impl Kinds {
     /// A kind that is not registered, options that do not fit, or too little memory.
     pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
         let (model, params) = self.models.build_on(&plan.model, plan.seed, device)?;
+        let loss = self.losses.build(&plan.loss.kind)?;
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
-        Ok(Components { model, params, optimizer })
+        Ok(Components { model, params, loss, optimizer })
     }
 }
 
 impl KindFacts for Kinds {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         self.models.describe(plan)
+    }
+
+    fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {
+        let loss = self.losses.build(loss).map_err(|error| error.to_string())?;
+        Ok(loss::facts(loss.as_ref()))
     }
 
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {

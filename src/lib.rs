@@ -25,6 +25,7 @@ pub mod launch;
 pub mod data;
 pub mod model;
 pub mod optim;
+pub mod loss;
 pub mod engine;
 pub mod checkpoint;
 pub mod record;

@@ -18,6 +18,7 @@ use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::engine::buckets::Layout;
 use ddprun::engine::{Engine, Error, Split, StopRequest, TrainState};
+use ddprun::loss::{self, CrossEntropy};
 use ddprun::model::Registry;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
 use ddprun::optim::{self, AdamW, Moments};
@@ -347,7 +348,7 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
 fn label_smoothing_is_for_training_and_not_for_evaluations() {
     let losses = [0.0, 0.3].map(|label_smoothing| {
         let mut plan = plan("mlp", &[10], 1);
-        plan.loss.label_smoothing = label_smoothing;
+        plan.loss = loss::plan(&CrossEntropy { label_smoothing });
         let mut engine = engine(&plan, support::group(&plan).remove(0));
         (val_loss(&mut engine, &plan, Rank(0)), step(&mut engine, &plan, Rank(0)).unwrap().loss)
     });

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use candle_core::Device;
+
 use crate::cli::args::PlanArgs;
 use crate::cli::kept::enter_run;
 use crate::cli::named::find_sweep;
@@ -39,8 +41,8 @@ fn rehearsed(prepared: &Prepared, kinds: &Kinds) -> Option<Needs> {
     if prepared.facts.memory.is_some_and(|memory| Bytes(2 * least.0) > memory) {
         return None;
     }
-    let (model, params) = kinds.models.build(&plan.model, plan.seed).ok()?;
-    engine::rehearse(plan, model.as_ref(), &params).ok()
+    let components = kinds.components(plan, &Device::Cpu).ok()?;
+    engine::rehearse(plan, &components).ok()
 }
 
 /// `ddprun report [RUN]`; of a sweep its results.

@@ -12,7 +12,9 @@ use crate::files::RunLock;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::model;
-use crate::plan::{Facts, GpuFacts, LossKind, Memory, Plan, RunFolders, Shapes};
+use crate::plan::{
+    Facts, GpuFacts, KindFacts, Memory, Plan, RunFolders, Shapes, Targets, chosen_loss,
+};
 use crate::record::Environment;
 use crate::units::{Bytes, WorldSize};
 use crate::worker::exit;
@@ -60,7 +62,7 @@ pub(crate) fn decide(
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
     failpoint::reach("parse");
-    let facts = measure(&loaded, origin)?;
+    let facts = measure(&loaded, origin, kinds)?;
     let plan = planned(&loaded, &facts, kinds).map_err(refused)?;
     collective::check(plan.distributed.backend).map_err(|why| {
         let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
@@ -125,9 +127,13 @@ fn use_color() -> bool {
 }
 
 /// Looks at the machine and counts the data.
-pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Facts, Refusal> {
+pub(crate) fn measure(
+    loaded: &Loaded,
+    (role, nodes): Origin<'_>,
+    kinds: &Kinds,
+) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
-    let classify = experiment.loss.name == LossKind::CrossEntropy;
+    let classify = has_classes(loaded, kinds)?;
     let (section, seed) = (data_section(experiment), experiment.experiment.seed);
     let data = data::survey(&section, seed, classify)
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
@@ -147,6 +153,13 @@ pub(crate) fn measure(loaded: &Loaded, (role, nodes): Origin<'_>) -> Result<Fact
     };
     let (memory, gpus) = (main_memory(), gpus());
     Ok(Facts { cores, memory, data, gpus, launched_world, local_rank, nodes })
+}
+
+/// Whether the loss asks for classes.
+pub(crate) fn has_classes(loaded: &Loaded, kinds: &Kinds) -> Result<bool, Refusal> {
+    let facts = kinds.loss(&chosen_loss(loaded));
+    let facts = facts.map_err(|what| refused(loaded.problem("loss.name", what).into()))?;
+    Ok(facts.targets == Targets::Classes)
 }
 
 /// Memory of this machine, or of the container that this process is in; `None` if it cannot be found out.

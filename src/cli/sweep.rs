@@ -7,8 +7,8 @@ use crate::cli::args::SweepArgs;
 use crate::cli::kept::OtherData;
 use crate::cli::named::find_sweep;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, data_section, gpus, measure, own_run, planned,
-    refused, vocabulary,
+    ALONE, Prepared, check_weights, complete, data_section, gpus, has_classes, measure, own_run,
+    planned, refused, vocabulary,
 };
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
@@ -16,7 +16,7 @@ use crate::config::sweep::Method;
 use crate::config::{self, Loaded, Problems};
 use crate::kinds::Kinds;
 use crate::launch::{self, Console, Note, Program, Start};
-use crate::plan::{Facts, LossKind};
+use crate::plan::Facts;
 use crate::record::Screen;
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
@@ -162,7 +162,7 @@ fn failed(error: String, code: u8) -> Outcome {
 }
 
 /// What the facts about data depend on.
-type Surveyed = (Data, u64, LossKind);
+type Surveyed = (Data, u64, bool);
 
 impl Ddp<'_> {
     /// The base with `changes`, decided for `cores` and the GPUs of the machine that a trial has, without touching anything.
@@ -186,12 +186,13 @@ impl Ddp<'_> {
     /// What was found on this machine and in the data, of which a trial may use `cores`.
     fn facts(&self, loaded: &Loaded, cores: usize) -> Result<Facts, Refusal> {
         let experiment = &loaded.experiment;
-        let key = (data_section(experiment), experiment.experiment.seed, experiment.loss.name);
+        let classify = has_classes(loaded, self.kinds)?;
+        let key = (data_section(experiment), experiment.experiment.seed, classify);
         let mut surveyed = self.surveyed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, facts)) = surveyed.iter().find(|(known, _)| *known == key) {
             return Ok(Facts { cores, ..facts.clone() });
         }
-        let facts = measure(loaded, ALONE)?;
+        let facts = measure(loaded, ALONE, self.kinds)?;
         surveyed.push((key, facts.clone()));
         Ok(Facts { cores, ..facts })
     }

@@ -27,7 +27,7 @@ pub type Options = BTreeMap<String, Value>;
 
 /// Tables of an experiment whose `name` chooses a kind: the keys of such a table that all its kinds share are in the
 /// schema, all others are options of the kind.
-pub const TABLES: [&str; 1] = ["optimizer"];
+pub const TABLES: [&str; 2] = ["loss", "optimizer"];
 
 /// A named member of a family; its fields are its options.
 ///

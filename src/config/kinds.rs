@@ -16,7 +16,7 @@ const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
 const POLICY: &[&str] = &["diffusion_policy"];
 
 /// Tables whose `name` decides which other keys make sense.
-pub(crate) const KINDS: [(&str, &[Belongs]); 4] = [
+pub(crate) const KINDS: [(&str, &[Belongs]); 3] = [
     (
         "model",
         &[
@@ -106,7 +106,6 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 4] = [
             ("image_size", &["shapes"]),
         ],
     ),
-    ("loss", &[("label_smoothing", &["cross_entropy"]), ("alpha", &["time_frequency"])]),
     (
         "scheduler",
         &[
@@ -145,7 +144,7 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 21] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 20] = [
     ("model", "graph", "layers"),
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
@@ -163,7 +162,6 @@ pub(crate) const REQUIRED: [(&str, &str, &str); 21] = [
     ("data", "trajectories", "file"),
     ("data", "speech", "train_dir"),
     ("data", "speech", "val_dir"),
-    ("loss", "time_frequency", "alpha"),
     ("scheduler", "multi_step", "milestones"),
     ("scheduler", "exponential", "gamma"),
     ("scheduler", "noam", "d_model"),

@@ -70,6 +70,7 @@ impl Experiment {
     /// The kind that `table` chooses: its name, and its options.
     pub(crate) fn choice_mut(&mut self, table: &str) -> Option<(&str, &mut Options)> {
         match table {
+            "loss" => Some((&self.loss.name, &mut self.loss.options)),
             "optimizer" => Some((&self.optimizer.name, &mut self.optimizer.options)),
             _ => None,
         }
@@ -78,6 +79,7 @@ impl Experiment {
     /// The options of the kind that `table` chooses.
     pub(crate) fn options(&self, table: &str) -> Option<&Options> {
         match table {
+            "loss" => Some(&self.loss.options),
             "optimizer" => Some(&self.optimizer.options),
             _ => None,
         }
@@ -113,25 +115,10 @@ pub struct Identity {
 #[serde(deny_unknown_fields)]
 pub struct Loss {
     /// Which loss.
-    pub name: LossKind,
-    /// Cross-entropy: share of the target spread over all classes.
-    pub label_smoothing: Option<f64>,
-    /// `time_frequency`: weight of the frequencies.
-    pub alpha: Option<f64>,
-}
-
-/// Losses, each a mean over the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LossKind {
-    /// Softmax cross-entropy with class labels.
-    CrossEntropy,
-    /// Mean squared error.
-    Mse,
-    /// Mean absolute error.
-    Mae,
-    /// `(1 - alpha)` times the mean absolute error over time, and `alpha` times that of the Fourier coefficients.
-    TimeFrequency,
+    pub name: String,
+    /// What only some losses have.
+    #[serde(default)]
+    pub options: Options,
 }
 
 /// `[optimizer]`

@@ -155,7 +155,7 @@ impl Engine {
         batch: &Batch,
         answers: Answers,
     ) -> Result<PassReport, Error> {
-        let plan = &self.plan.loss.measured();
+        let plan = &self.plan.loss;
         let convolutions = self.plan.convolutions;
         let pass = ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
@@ -165,7 +165,7 @@ impl Engine {
             .and_then(|(inputs, targets)| {
                 let compared = self.model.compare(&inputs, &targets, &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
-                let loss = loss::mean(plan, outputs, wanted)?;
+                let loss = self.loss.measured(outputs, wanted)?;
                 let correct = loss::correct(plan, outputs, wanted)?;
                 let errors = match answers {
                     Answers::LossOnly => None,
@@ -228,7 +228,7 @@ impl Engine {
 
     fn metrics(&self, split: Split, totals: &Totals) -> BTreeMap<String, f64> {
         let mut metrics = vec![("loss", totals.loss)];
-        if loss::is_classifier(&self.plan.loss) {
+        if self.plan.loss.has_classes() {
             let [right, asked] = totals.correct;
             metrics.push(("accuracy", right as f64 / asked.max(1) as f64));
         }

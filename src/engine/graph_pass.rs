@@ -10,7 +10,7 @@ use crate::engine::capture::{Capture, News, Recorder};
 use crate::engine::error::Error;
 use crate::engine::on_gpu::Marks;
 use crate::engine::vote::PassReport;
-use crate::engine::{Engine, draws, loss};
+use crate::engine::{Engine, draws};
 use crate::launch::Phase;
 use crate::model::Comparison;
 use crate::nn::ForwardContext;
@@ -91,7 +91,7 @@ impl GraphPass {
         if !full || matches!(self.captures[capture], Capture::Off) {
             return Ok(None);
         }
-        let classifies = loss::is_classifier(&engine.plan.loss);
+        let classifies = engine.plan.loss.has_classes();
         if classifies && (batch.targets.dtype() != DType::U32 || batch.targets.rank() != 1) {
             return Ok(None);
         }
@@ -145,7 +145,7 @@ impl AtHand<'_> {
         let (inputs, targets) = (&self.fixed.inputs, &self.fixed.targets);
         let compared = engine.model.compare(inputs, targets, &draws, &self.place);
         let passed = compared.and_then(|Comparison { outputs, targets }| {
-            let loss = loss::mean(&plan.loss, &outputs, &targets)?;
+            let loss = engine.loss.mean(&outputs, &targets)?;
             put(&self.fixed.loss, 0, &loss.detach(), false)?;
             if let Some(best) = &self.fixed.best {
                 put(best, 0, &best_classes(&outputs.detach(), &targets)?, false)?;

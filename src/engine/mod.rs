@@ -47,6 +47,7 @@ use crate::collective::Collective;
 use crate::data::{Batch, sampler};
 use crate::event::{Straggler, TimeShares};
 use crate::launch::Phase;
+use crate::loss::Loss;
 use crate::model::{Comparison, Model};
 use crate::nn::{ForwardContext, Mode, Params};
 use crate::ops::GradientSink;
@@ -63,6 +64,7 @@ pub struct Engine {
     plan: Arc<Plan>,
     model: Box<dyn Model>,
     params: Params,
+    loss: Box<dyn Loss>,
     optimizer: Box<dyn Optimizer>,
     moments: Vec<Moments>,
     collective: Arc<dyn Collective>,
@@ -92,6 +94,8 @@ pub struct Components {
     pub model: Box<dyn Model>,
     /// Its parameters and buffers.
     pub params: Params,
+    /// What is minimised.
+    pub loss: Box<dyn Loss>,
     /// What moves the parameters.
     pub optimizer: Box<dyn Optimizer>,
 }
@@ -292,7 +296,7 @@ impl Engine {
                     let (inputs, targets) = engine.placed(batch)?;
                     let Comparison { outputs, targets } =
                         engine.model.compare(&inputs, &targets, &draws, &place)?;
-                    let loss = loss::mean(&engine.plan.loss, &outputs, &targets)?;
+                    let loss = engine.loss.mean(&outputs, &targets)?;
                     let correct = loss::correct(&engine.plan.loss, &outputs, &targets)?;
                     let value = f64::from(loss::scalar(&loss)?);
                     // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and those with
@@ -360,7 +364,7 @@ impl Engine {
         StepReport {
             step,
             loss: totals.loss,
-            accuracy: loss::is_classifier(&self.plan.loss).then_some(accuracy),
+            accuracy: self.plan.loss.has_classes().then_some(accuracy),
             lr: rates.lr,
             grad_norm: norm.norm(),
             loss_scale: self.state.scaler.map(|scaler| scaler.scale),

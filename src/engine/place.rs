@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use crate::data::Batch;
-use crate::engine::{Engine, loss};
+use crate::engine::Engine;
 use crate::failpoint;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda;
@@ -30,7 +30,7 @@ impl Engine {
             source,
             SourcePlan::Tokens { .. } | SourcePlan::Text { .. } | SourcePlan::Instructions(_)
         );
-        (!tokens, !loss::is_classifier(&self.plan.loss))
+        (!tokens, !self.plan.loss.has_classes())
     }
 
     /// The GPU on which the model computes, and which of a batch's tensors, inputs and targets, go there; `None` on the CPU.

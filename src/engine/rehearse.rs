@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::engine::{Error, loss};
+use crate::engine::{Components, Error};
 use crate::memory;
-use crate::model::Model;
-use crate::nn::{ForwardContext, Params};
+use crate::nn::ForwardContext;
 use crate::ops::{GradientSink, count_flops};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -38,7 +37,7 @@ pub struct Needs {
 /// # Errors
 ///
 /// The model refuses such a batch, or no thread can be started.
-pub fn rehearse(plan: &Plan, model: &dyn Model, params: &Params) -> Result<Needs, Error> {
+pub fn rehearse(plan: &Plan, components: &Components) -> Result<Needs, Error> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(plan.distributed.threads_per_rank)
         .stack_size(STACK_BYTES)
@@ -50,7 +49,7 @@ pub fn rehearse(plan: &Plan, model: &dyn Model, params: &Params) -> Result<Needs
     let many = (ELEMENTS / elements).clamp(least, most).min(size);
     let before = memory::in_use();
     let measure = |samples| {
-        pool.install(|| peaks_of_pass(plan, model, params, samples, before))
+        pool.install(|| peaks_of_pass(plan, components, samples, before))
             .map_err(|source| Error::Tensor { phase: "rehearsed", step: 0, source })
     };
     // The work memory that threads keep from the first pass on is held in all passes alike.
@@ -77,14 +76,13 @@ fn counted(peaks: impl IntoIterator<Item = u64>) -> Option<Bytes> {
 /// operations of the forward pass.
 fn peaks_of_pass(
     plan: &Plan,
-    model: &dyn Model,
-    params: &Params,
+    Components { model, params, loss, .. }: &Components,
     samples: usize,
     before: Bytes,
 ) -> candle_core::Result<(Vec<u64>, u64)> {
     let shape: Vec<usize> = std::iter::once(samples).chain(plan.model.input.clone()).collect();
     let inputs = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
-    let targets = if loss::is_classifier(&plan.loss) {
+    let targets = if plan.loss.has_classes() {
         Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::U32, &Device::Cpu)?
     } else if plan.model.target.is_empty() {
         Tensor::zeros((samples, plan.model.outputs), DType::F32, &Device::Cpu)?
@@ -101,7 +99,7 @@ fn peaks_of_pass(
     let compare = || model.compare(&inputs, &targets, &vec![key; samples], &pass);
     let (compared, flops) = count_flops(compare);
     let result = compared
-        .and_then(|compared| loss::mean(&plan.loss, &compared.outputs, &compared.targets))
+        .and_then(|compared| loss.mean(&compared.outputs, &compared.targets))
         .and_then(|loss| loss.backward());
     params.end_pass();
     result?;

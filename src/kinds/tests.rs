@@ -11,6 +11,7 @@ use crate::config::{
 
 use super::Kinds;
 
+mod losses;
 mod misspelt;
 mod sweep;
 
@@ -309,8 +310,6 @@ fn what_pytorch_takes_at_the_end_of_a_range_is_taken() {
         "optimizer.momentum=1",
         "optimizer.dampening=1",
         "optimizer.weight_decay=0",
-        "loss.label_smoothing=0",
-        "loss.label_smoothing=1",
         "ema.decay=0",
         "ema.decay=1",
     ] {
@@ -441,10 +440,6 @@ fn every_impossible_combination_is_named() {
     check(
         &["optimizer.nesterov=true", "~optimizer.momentum"],
         &["`optimizer.nesterov`: needs a momentum and no dampening"],
-    );
-    check(
-        &["loss.name=mse", "loss.label_smoothing=0.1"],
-        &["`loss.label_smoothing`: belongs to `cross_entropy`, but `name` is `mse`"],
     );
 }
 

@@ -4,7 +4,7 @@ use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
     BatchPlan, Facts, KindFacts, Plan, Sampler, batch, capture, data, distributed, keep, length,
-    loss, model, optimizer, precision, schedule, statistics, transforms,
+    loss, metrics, model, optimizer, precision, schedule, statistics, transforms,
 };
 use crate::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -38,8 +38,11 @@ impl Plan {
             let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
             problems.one(found).map(|found| (model.counted(&found), found))
         });
-        let loss = problems.one(loss::decide(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
+        let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
+        let loss = problems.one(loss::decide(loaded, &facts.data, on_gpus, kinds));
+        let loss =
+            loss.and_then(|loss| problems.take(metrics::check(loaded, &loss)).map(|()| loss));
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
@@ -48,7 +51,6 @@ impl Plan {
         });
         let moving = world.zip(batch).and_then(|(world, batch)| {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
-            let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
             let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
             let schedule = problems.one(schedule::decide(loaded, &length, optimizer.lr))?;
             Some((length, optimizer, schedule))

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
-use crate::plan::{ModelPlan, OptimizerFacts, SourcePlan};
+use crate::plan::{LossFacts, ModelPlan, OptimizerFacts, SourcePlan};
 use crate::units::{Bytes, WorldSize};
 
 /// What was found on this machine and in the data; measured elsewhere, so that planning is pure.
@@ -69,6 +69,13 @@ pub trait KindFacts {
     /// Why it cannot be built, in words.
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
 
+    /// The loss.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such loss, in words.
+    fn loss(&self, loss: &Choice) -> Result<LossFacts, String>;
+
     /// The update rule.
     ///
     /// # Errors
@@ -101,11 +108,20 @@ impl ModelFacts {
     }
 }
 
-/// Tests of rooms that know no kinds: SGD and Adam by their names.
+/// Tests of rooms that know no kinds: losses, SGD and Adam by their names.
 #[cfg(test)]
 impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         self(plan)
+    }
+
+    fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {
+        let targets = match loss.name.as_str() {
+            "cross_entropy" => crate::plan::Targets::Classes,
+            "time_frequency" => crate::plan::Targets::Series,
+            _ => crate::plan::Targets::Numbers,
+        };
+        Ok(LossFacts { targets, runs_on_gpus: loss.name != "huber" })
     }
 
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {

@@ -2,48 +2,97 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::kind::Choice;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, LossKind};
+use crate::plan::{DataFacts, KindFacts};
 
 /// The loss.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossPlan {
-    /// Which.
-    pub kind: LossKind,
-    /// Cross-entropy only; 0 otherwise.
-    pub label_smoothing: f64,
-    /// Weight of the frequencies; 0 for other losses.
-    #[serde(default)]
-    pub alpha: f64,
+    /// Which, with all its options.
+    pub kind: Choice,
+    /// What it compares outputs with.
+    pub targets: Targets,
+}
+
+/// What a loss compares outputs with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Targets {
+    /// Labels: u32, or i64, of which some may not count. Answers can then be right or wrong.
+    Classes,
+    /// Numbers in the shape of the outputs.
+    Numbers,
+    /// Numbers over time: (n, time steps, series).
+    Series,
+}
+
+/// What a loss says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LossFacts {
+    /// What it compares outputs with.
+    pub targets: Targets,
+    /// Whether its operations have kernels for GPUs.
+    pub runs_on_gpus: bool,
 }
 
 impl LossPlan {
-    /// What an evaluation measures: the loss without label smoothing, so that it says the same whatever a run smooths.
-    #[must_use]
-    pub fn measured(self) -> Self {
-        Self { label_smoothing: 0.0, ..self }
+    /// Whether answers can be right or wrong.
+    pub fn has_classes(&self) -> bool {
+        self.targets == Targets::Classes
     }
 }
 
-/// Cross-entropy needs classes; the losses of numbers need data without.
-pub(crate) fn decide(loaded: &Loaded, data: &DataFacts) -> Result<LossPlan, Problem> {
+/// The loss that the experiment chooses.
+pub fn chosen(loaded: &Loaded) -> Choice {
     let asked = &loaded.experiment.loss;
+    Choice { name: asked.name.clone(), options: asked.options.clone() }
+}
+
+/// Labels need data with classes; numbers need data without.
+pub(crate) fn decide(
+    loaded: &Loaded,
+    data: &DataFacts,
+    on_gpus: bool,
+    kinds: &dyn KindFacts,
+) -> Result<LossPlan, Problem> {
+    let kind = chosen(loaded);
+    let facts = kinds.loss(&kind).map_err(|what| loaded.problem("loss.name", what))?;
+    if let Some(problem) = misfit(loaded, data, facts.targets) {
+        return Err(problem);
+    }
+    if on_gpus && !facts.runs_on_gpus {
+        let what = format!("`{}` has no kernel for GPUs", kind.name);
+        let help = "train on CPUs (`distributed.backend=\"shm\"`), or choose another loss";
+        return Err(loaded.problem("loss.name", what).help(help));
+    }
+    Ok(LossPlan { kind, targets: facts.targets })
+}
+
+/// Why the data has nothing that could be compared with.
+fn misfit(loaded: &Loaded, data: &DataFacts, targets: Targets) -> Option<Problem> {
     let has_classes = !data.classes.is_empty();
-    match (asked.name, has_classes) {
-        (LossKind::CrossEntropy, false) => Err(loaded
-            .problem_at("loss.name", place(loaded), "needs classes, but the target holds numbers")
-            .help("use `mse` or `mae`")),
-        (LossKind::TimeFrequency, false) if data.target.len() != 2 => Err(loaded
-            .problem("loss.name", "compares series in time, which this data does not have")
-            .help("use `mse` or `mae`, or data of the kind `csv_forecast`")),
-        (LossKind::Mse | LossKind::Mae | LossKind::TimeFrequency, true) => Err(loaded
-            .problem("loss.name", "needs numbers, but the data has classes")
-            .help("use `cross_entropy`")),
-        (kind, _) => Ok(LossPlan {
-            kind,
-            label_smoothing: asked.label_smoothing.unwrap_or(0.0),
-            alpha: asked.alpha.unwrap_or(0.0),
-        }),
+    match (targets, has_classes) {
+        (Targets::Classes, false) => Some(
+            loaded
+                .problem_at(
+                    "loss.name",
+                    place(loaded),
+                    "needs classes, but the target holds numbers",
+                )
+                .help("use `mse` or `mae`"),
+        ),
+        (Targets::Series, false) if data.target.len() != 2 => Some(
+            loaded
+                .problem("loss.name", "compares series in time, which this data does not have")
+                .help("use `mse` or `mae`, or data of the kind `csv_forecast`"),
+        ),
+        (Targets::Numbers | Targets::Series, true) => Some(
+            loaded
+                .problem("loss.name", "needs numbers, but the data has classes")
+                .help("use `cross_entropy`"),
+        ),
+        _ => None,
     }
 }
 

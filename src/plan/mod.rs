@@ -18,6 +18,7 @@ mod llama;
 mod loss;
 pub mod mapping;
 mod memory;
+mod metrics;
 mod modality;
 mod model;
 mod optimizer;
@@ -34,7 +35,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    BackboneMode, Calendar, CommHook, Convolutions, Expectation, Gelu, Interval, LossKind, Mode,
+    BackboneMode, Calendar, CommHook, Convolutions, Expectation, Gelu, Interval, Mode,
     NoiseScheduler, OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem,
     TransformKind,
 };
@@ -49,7 +50,7 @@ pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
 pub use llama::{LlamaPlan, LoraPlan};
-pub use loss::LossPlan;
+pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use mapping::Mapping;
 pub use memory::Memory;
 pub use modality::Modality;

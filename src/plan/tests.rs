@@ -2,8 +2,8 @@ use std::path::Path;
 
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
-    BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, LossKind, Memory, ModelFacts,
-    ModelPlan, Plan, Precision, ScheduleRule, SourcePlan, TransformPlan, json, page,
+    BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, Memory, ModelFacts, ModelPlan, Plan,
+    Precision, ScheduleRule, SourcePlan, TransformPlan, json, page,
 };
 use crate::units::{Bytes, WorldSize};
 
@@ -275,7 +275,7 @@ fn the_first_lines_state_the_arithmetic() {
 fn whatever_was_not_said_is_pytorchs() {
     let plan = good(PRICES, &[], &prices());
     assert_eq!((plan.optimizer.lr, plan.model.hidden.clone()), (1e-3, vec![256]));
-    assert_eq!((plan.loss.kind, plan.model.outputs), (LossKind::Mse, 1));
+    assert_eq!((plan.loss.kind.name.as_str(), plan.model.outputs), ("mse", 1));
 }
 
 #[test]
@@ -424,6 +424,17 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["data.transforms.val=[{name=resize, size=[256, 256]}]"],
         &["`data.transforms.val`: gives images of 256x256, but training gives 224x224"],
+    );
+    check(
+        &["checkpoint.monitor=val/mse", "expect.\"val/mae\".at_most=1"],
+        &[
+            "`checkpoint.monitor`: `val/mse` needs numbers, but the loss is one of classes",
+            "`expect.\"val/mae\"`: `val/mae` needs numbers, but the loss is one of classes",
+        ],
+    );
+    assert_eq!(
+        told(PRICES, &["expect.\"val/accuracy\".at_least=0.5"], &prices()),
+        ["`expect.\"val/accuracy\"`: `val/accuracy` needs classes, but the loss is one of numbers"]
     );
     let classes = told(&PRICES.replace("[loss]\nname = \"mse\"\n", ""), &[], &prices());
     assert_eq!(

@@ -11,7 +11,7 @@ use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, S
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
-use crate::plan::{LossKind, Plan};
+use crate::plan::Plan;
 use crate::worker::assemble::snapshot;
 use crate::worker::due::{self, Edge};
 use crate::worker::feed::Feed;
@@ -218,7 +218,7 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
     let mut metrics = Vec::new();
     if let Some(loss) = sums.mean_loss() {
         metrics.push(("train/loss".to_owned(), loss));
-        if run.plan.loss.kind == LossKind::CrossEntropy {
+        if run.plan.loss.has_classes() {
             metrics.push(("train/accuracy".to_owned(), sums.accuracy()));
         }
     }

@@ -164,7 +164,7 @@ fn plan(world: u32, max_restarts: u32, timeout: Duration) -> Plan {
             "num_workers": 0, "prefetch_factor": 2, "on_bad_sample": "error",
             "train_transforms": [], "val_transforms": []
         },
-        "loss": { "kind": "cross_entropy", "label_smoothing": 0.0 },
+        "loss": { "kind": { "name": "cross_entropy" }, "targets": "classes" },
         "batch": { "size": 1, "accumulation": 1, "global": world, "shards": world },
         "length": { "steps_per_epoch": 1, "total_steps": 1, "time": null },
         "precision": "fp32", "scaler": null, "clip": { "norm": null, "value": null },

@@ -10,14 +10,15 @@ use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Components, Engine, StepReport, StopRequest};
 use ddprun::kinds::Kinds;
+use ddprun::loss::{self, CrossEntropy};
 use ddprun::model::Model;
 use ddprun::nn::Params;
 use ddprun::optim::{self, Sgd};
 use ddprun::plan::{
     BackboneMode, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
-    DataPlan, DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, LossKind, LossPlan, Mode,
-    ModelPlan, OnBadSample, OnNonFinite, Plan, PolicyPlan, Precision, Sampler, SchedulePlan,
-    ScheduleRule, SequencePlan, SourcePlan, SpeechPlan, Stem,
+    DataPlan, DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, Mode, ModelPlan, OnBadSample,
+    OnNonFinite, Plan, PolicyPlan, Precision, Sampler, SchedulePlan, ScheduleRule, SequencePlan,
+    SourcePlan, SpeechPlan, Stem,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -38,7 +39,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         seed: 7,
         model: model_plan(model, input),
         data: data_plan(),
-        loss: LossPlan { kind: LossKind::CrossEntropy, label_smoothing: 0.1, alpha: 0.0 },
+        loss: loss::plan(&CrossEntropy { label_smoothing: 0.1 }),
         batch: BatchPlan {
             size: BatchSize::new(4).unwrap(),
             accumulation: AccumulationSteps::new(4 / world.min(4)).unwrap(),
@@ -276,6 +277,8 @@ pub(crate) fn fingerprint(engine: &Engine) -> String {
 
 /// What an engine of `plan` trains, with a model that a test has built.
 pub(crate) fn components(plan: &Plan, (model, params): (Box<dyn Model>, Params)) -> Components {
-    let optimizer = Kinds::default().optimizers.build(&plan.optimizer.rule).unwrap();
-    Components { model, params, optimizer }
+    let kinds = Kinds::default();
+    let loss = kinds.losses.build(&plan.loss.kind).unwrap();
+    let optimizer = kinds.optimizers.build(&plan.optimizer.rule).unwrap();
+    Components { model, params, loss, optimizer }
 }

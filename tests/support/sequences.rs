@@ -1,8 +1,7 @@
 //! Plans for models of sequences.
 
-use ddprun::plan::{
-    EmaPlan, LoraPlan, LossKind, LossPlan, Plan, PolicyPlan, SequencePlan, SpeechPlan,
-};
+use ddprun::loss::{self, Mse, TimeFrequency};
+use ddprun::plan::{EmaPlan, LoraPlan, Plan, PolicyPlan, SequencePlan, SpeechPlan};
 
 use crate::support::plan;
 
@@ -26,7 +25,7 @@ pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
         layers: [1, 1, 1],
         ..SequencePlan::default()
     };
-    plan.loss = LossPlan { kind: LossKind::TimeFrequency, label_smoothing: 0.0, alpha: 0.35 };
+    plan.loss = loss::plan(&TimeFrequency { alpha: 0.35 });
     plan.data.classes = vec![];
     plan.distributed.find_unused_parameters = model == "timebridge";
     plan
@@ -70,7 +69,7 @@ pub(crate) fn policy_plan(world: u32) -> Plan {
         num_inference_steps: 2,
         ..PolicyPlan::default()
     };
-    plan.loss = LossPlan { kind: LossKind::Mse, label_smoothing: 0.0, alpha: 0.0 };
+    plan.loss = loss::plan(&Mse {});
     plan.data.classes = vec![];
     plan.ema = Some(EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false });
     plan

@@ -75,8 +75,6 @@ const REALS: &[Real] = &[
     ("data.max_bad_fraction", |e| Some(e.data.max_bad_fraction), SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
-    ("loss.label_smoothing", |e| e.loss.label_smoothing, SHARE),
-    ("loss.alpha", |e| e.loss.alpha, SHARE),
     ("optimizer.lr", |e| Some(e.optimizer.lr), RATE),
     ("ema.decay", |e| e.ema.decay, SHARE),
     ("ema.power", |e| e.ema.power, POSITIVE),

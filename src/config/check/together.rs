@@ -3,7 +3,7 @@
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
 use crate::config::schema::{
-    Backend, DataKind, Interval, LossKind, Mode, PrecisionChoice, Sampler, SchedulerKind,
+    Backend, DataKind, Interval, Mode, PrecisionChoice, Sampler, SchedulerKind,
 };
 use crate::config::values::{Auto, Every};
 
@@ -171,11 +171,6 @@ fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
         let what = format!("`{metric}` is never measured: `validation.every` is \"never\"");
         found.push(Finding::new(key, what).about("validation.every"));
     }
-    let measures_errors = metric.ends_with("/mse") || metric.ends_with("/mae");
-    if measures_errors && experiment.loss.name == LossKind::CrossEntropy {
-        let what = format!("`{metric}` needs numbers, but the loss is one of classes");
-        found.push(Finding::new(key, what).about("loss.name"));
-    }
     let measures = match metric {
         "test/success" => experiment.data.name == DataKind::PushTLike,
         _ => experiment.data.name == DataKind::CsvForecast,
@@ -183,10 +178,6 @@ fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
     if metric.starts_with("test/") && !measures {
         let what = format!("`{metric}` is never measured: this data has no such test");
         found.push(Finding::new(key, what).about("data.name"));
-    }
-    if metric.ends_with("/accuracy") && experiment.loss.name != LossKind::CrossEntropy {
-        let what = format!("`{metric}` needs classes, but the loss is one of numbers");
-        found.push(Finding::new(key, what).about("loss.name"));
     }
     found
 }

@@ -55,6 +55,19 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
 }
 
 #[test]
+fn a_loss_without_kernels_is_refused_on_gpus() {
+    let facts = Facts { gpus: with_gpus(1).gpus, ..prices() };
+    let changes = ["loss.name=huber", "distributed.devices=1"];
+    assert_eq!(
+        told(PRICES, &changes, &facts),
+        [
+            "`loss.name`: `huber` has no kernel for GPUs (train on CPUs (`distributed.backend=\"shm\"`), or choose \
+            another loss)"
+        ]
+    );
+}
+
+#[test]
 fn a_smaller_group_leaves_out_the_devices_that_failed_while_there_are_others() {
     let changes = ["distributed.min_world_size=1", "distributed.devices=4", "distributed.shards=4"];
     let loaded = read(&auto(), &changes);

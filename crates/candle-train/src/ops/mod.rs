@@ -70,7 +70,7 @@ pub use moving_average::{Average, moving_average};
 pub use norm::{Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running};
 pub use pool::{average_pool2d, global_average_pool, max_pool2d};
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
-pub use regression::{mae, mse, score_mae, score_mse};
+pub use regression::{huber, mae, mse, score_mae, score_mse};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};
 pub use softmax::softmax;

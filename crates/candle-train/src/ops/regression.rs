@@ -1,4 +1,4 @@
-//! Losses of regression: mean squared and mean absolute error.
+//! Losses of regression: mean squared error, mean absolute error, and what is between them.
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -27,6 +27,16 @@ pub fn mae(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
     apply(prediction, target, Kind::Absolute)
 }
 
+/// Mean over all elements of half the squared difference up to `delta`, and of `delta (|difference| - delta / 2)` beyond,
+/// as `torch.nn.HuberLoss(delta=...)`. On CPUs only.
+///
+/// # Errors
+///
+/// As [`mse`], or tensors on a GPU.
+pub fn huber(prediction: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
+    apply(prediction, target, Kind::Huber(delta))
+}
+
 /// Each sample's mean squared error over its targets, without a graph: (n, targets) -> n numbers.
 ///
 /// # Errors
@@ -49,18 +59,28 @@ pub fn score_mae(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
 enum Kind {
     Squared,
     Absolute,
+    /// Squared up to this difference.
+    Huber(f64),
 }
 
 impl Kind {
     #[cfg(feature = "cuda")]
-    fn is_absolute(self) -> bool {
-        matches!(self, Self::Absolute)
+    fn is_absolute(self) -> Result<bool> {
+        match self {
+            Self::Squared => Ok(false),
+            Self::Absolute => Ok(true),
+            Self::Huber(_) => bail!("no kernel for GPUs"),
+        }
     }
 
     fn loss(self, difference: f64) -> f64 {
         match self {
             Self::Squared => difference * difference,
             Self::Absolute => difference.abs(),
+            Self::Huber(delta) => {
+                let squared = difference.abs().min(delta);
+                squared * (difference.abs() - squared / 2.0)
+            }
         }
     }
 
@@ -70,6 +90,7 @@ impl Kind {
             Self::Absolute if difference == 0.0 => 0.0,
             // Keeps NaN, unlike a comparison.
             Self::Absolute => difference.signum(),
+            Self::Huber(delta) => difference.clamp(-delta as f32, delta as f32),
         }
     }
 }
@@ -88,7 +109,7 @@ fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
         let operands = [cuda::of_tensor(&prediction)?, cuda::of_tensor(&target)?];
         let (gpu, sizes) =
             (cuda::Gpu::of_tensor(&prediction)?, (per_sample, prediction.elem_count()));
-        let sums = cuda::regression_scores(&gpu, operands, kind.is_absolute(), sizes)?;
+        let sums = cuda::regression_scores(&gpu, operands, kind.is_absolute()?, sizes)?;
         return Ok(sums.into_iter().map(|sum| sum / per_sample as f64).collect());
     }
     read([prediction, target], |[p, t]| {
@@ -136,7 +157,7 @@ impl CustomOp2 for Regression {
     ) -> Result<(CudaStorage, Shape)> {
         let operands = [cuda::of_storage(p, p_layout)?, cuda::of_storage(t, t_layout)?];
         let n = p_layout.shape().elem_count();
-        let loss = cuda::regression(&cuda::Gpu::of(p), operands, self.0.is_absolute(), n)?;
+        let loss = cuda::regression(&cuda::Gpu::of(p), operands, self.0.is_absolute()?, n)?;
         Ok((loss, ().into()))
     }
 
@@ -152,7 +173,7 @@ impl CustomOp2 for Regression {
             let operands = [prediction, target, dy].map(cuda::of_tensor);
             let [p, t, dy_at] = operands;
             let (gpu, n) = (cuda::Gpu::of_tensor(dy)?, prediction.elem_count());
-            let absolute = self.0.is_absolute();
+            let absolute = self.0.is_absolute()?;
             let slopes = cuda::regression_gradient(&gpu, [p?, t?, dy_at?], absolute, n)?;
             let slopes = cuda::wrap(slopes, prediction.shape());
             let of_target = if target.track_op() { Some(slopes.neg()?) } else { None };
@@ -181,6 +202,21 @@ mod tests {
         };
         check_gradients(&shapes, |t| mse(&t[0], &t[1]), |v| mean(v, |d| d * d), 1e-6);
         check_gradients(&shapes, |t| mae(&t[0], &t[1]), |v| mean(v, f64::abs), 1e-6);
+        let huber_of = |d: f64| if d.abs() <= 0.5 { d * d / 2.0 } else { 0.5 * (d.abs() - 0.25) };
+        check_gradients(&shapes, |t| huber(&t[0], &t[1], 0.5), |v| mean(v, huber_of), 1e-6);
+    }
+
+    #[test]
+    fn a_number_that_is_none_stays_one() -> Result<()> {
+        let t = tensor(vec![0.0], 1)?;
+        for loss in [mse, mae, |p: &Tensor, t: &Tensor| huber(p, t, 1.0)] {
+            let p = candle_core::Var::from_tensor(&tensor(vec![f32::NAN], 1)?)?;
+            let loss = loss(p.as_tensor(), &t)?;
+            let gradient = loss.backward()?;
+            assert!(loss.to_scalar::<f32>()?.is_nan());
+            assert!(gradient.get(&p).unwrap().to_vec1::<f32>()?[0].is_nan());
+        }
+        Ok(())
     }
 
     #[test]
