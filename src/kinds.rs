@@ -6,9 +6,12 @@ use crate::config::Vocabulary;
 use crate::config::kind::{Choice, FamilySpec, Unbuildable};
 use crate::engine::Components;
 use crate::loss::{self, Losses};
+use crate::metric::Metrics;
 use crate::model::{self, Registry};
 use crate::optim::{self, Optimizers};
-use crate::plan::{KindFacts, LossFacts, ModelFacts, ModelPlan, OptimizerFacts, Plan};
+use crate::plan::{
+    KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, Plan,
+};
 
 /// All kinds that a program knows.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +20,8 @@ pub struct Kinds {
     pub models: Registry,
     /// Losses.
     pub losses: Losses,
+    /// What evaluations measure.
+    pub metrics: Metrics,
     /// Update rules.
     pub optimizers: Optimizers,
 }
@@ -25,7 +30,7 @@ impl Kinds {
     /// What an experiment may say.
     pub fn vocabulary(&self) -> Vocabulary {
         let models = self.models.names().into_iter().map(str::to_owned).collect();
-        Vocabulary::new(models, self.families())
+        Vocabulary::new(models, self.families(), self.metrics.specs())
     }
 
     /// What each table that chooses a kind may choose, but for the models.
@@ -42,7 +47,8 @@ impl Kinds {
         let (model, params) = self.models.build_on(&plan.model, plan.seed, device)?;
         let loss = self.losses.build(&plan.loss.kind)?;
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
-        Ok(Components { model, params, loss, optimizer })
+        let metrics = self.metrics.of(&plan.measurable());
+        Ok(Components { model, params, loss, metrics, optimizer })
     }
 }
 
@@ -54,6 +60,10 @@ impl KindFacts for Kinds {
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {
         let loss = self.losses.build(loss).map_err(|error| error.to_string())?;
         Ok(loss::facts(loss.as_ref()))
+    }
+
+    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {
+        self.metrics.facts(answers)
     }
 
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {

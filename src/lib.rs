@@ -26,6 +26,7 @@ pub mod data;
 pub mod model;
 pub mod optim;
 pub mod loss;
+pub mod metric;
 pub mod engine;
 pub mod checkpoint;
 pub mod record;

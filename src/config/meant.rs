@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_flag_of_another_program_is_the_key_of_that_name() {
         let check = |word: &str, key: Option<&str>| {
-            assert_eq!(of_flag(word, &Page::new(&[])).as_deref(), key, "{word}")
+            assert_eq!(of_flag(word, &Page::new(&[])).as_deref(), key, "{word}");
         };
         check("epochs", Some("train.epochs"));
         check("lr", Some("optimizer.lr"));

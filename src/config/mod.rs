@@ -29,7 +29,6 @@ pub mod values;
 mod vocabulary;
 mod wording;
 
-pub use check::METRICS;
 pub use keys::DEFAULTS;
 #[cfg(test)]
 pub(crate) use keys::commented_keys;
@@ -44,7 +43,7 @@ pub(crate) use resolved::leaves;
 pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, refuse_unsafe, resolved};
 pub use schema::Experiment;
 pub(crate) use suggest::closest;
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{MetricSpec, Vocabulary};
 
 #[cfg(test)]
 mod damaged;

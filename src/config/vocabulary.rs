@@ -5,26 +5,38 @@ use std::sync::Arc;
 use crate::config::keys::Page;
 use crate::config::kind::FamilySpec;
 use crate::config::meant::of_flag;
+use crate::config::schema::Mode;
 
-/// Names of models, and the kinds of each family that a program has registered.
+/// A metric as data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricSpec {
+    /// What follows `val/` in its name.
+    pub name: &'static str,
+    /// Whether less or more of it is better.
+    pub mode: Mode,
+}
+
+/// Names of models, the metrics, and the kinds of each family that a program has registered.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
     /// Names of registered models.
     pub models: Vec<String>,
     families: Vec<FamilySpec>,
+    metrics: Vec<MetricSpec>,
     page: Arc<Page>,
 }
 
 impl Vocabulary {
     /// A program's words.
-    pub fn new(models: Vec<String>, families: Vec<FamilySpec>) -> Self {
+    pub fn new(models: Vec<String>, families: Vec<FamilySpec>, metrics: Vec<MetricSpec>) -> Self {
         let page = Arc::new(Page::new(&families));
-        Self { models, families, page }
+        Self { models, families, metrics, page }
     }
 
-    /// Words of a program that knows models only: it takes any name in the tables of the other families, and any option.
+    /// Words of a program that knows models only: it takes any metric, any name in the tables of the other families, and any
+    /// option.
     pub fn of_models<'a>(models: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::new(models.into_iter().map(str::to_owned).collect(), Vec::new())
+        Self::new(models.into_iter().map(str::to_owned).collect(), Vec::new(), Vec::new())
     }
 
     /// The reference page: every key with its meaning and its default, as TOML.
@@ -35,6 +47,26 @@ impl Vocabulary {
     /// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is `train.batch_size`.
     pub fn key_of_flag(&self, word: &str) -> Option<String> {
         of_flag(word, &self.page)
+    }
+
+    /// Names of what can be watched while a run trains; none if the metrics are not known.
+    pub(crate) fn watchable(&self) -> Vec<String> {
+        if self.metrics.is_empty() {
+            return Vec::new();
+        }
+        let measured = self.metrics.iter().map(|metric| metric.name);
+        let validation = std::iter::once("loss").chain(measured).map(|name| format!("val/{name}"));
+        let training = ["loss", "accuracy"].map(|name| format!("train/{name}"));
+        validation.chain(training).collect()
+    }
+
+    /// Whether less or more of the metric called `val/...` is better; `None` if there is none of this name.
+    pub(crate) fn mode_of(&self, metric: &str) -> Option<Mode> {
+        let (_, name) = metric.split_once('/')?;
+        if name == "loss" {
+            return Some(Mode::Min);
+        }
+        self.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.mode)
     }
 
     /// All families that are known.

@@ -9,6 +9,7 @@ use crate::data::{self, Batch};
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, NextBatch, draws, loss};
 use crate::launch::Phase;
+use crate::metric::Share;
 use crate::model::{Comparison, asked};
 use crate::nn::ForwardContext;
 use crate::plan::{OnBadSample, Plan};
@@ -30,7 +31,7 @@ pub enum Split {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     LossOnly,
-    /// Right answers or errors, too.
+    /// The metrics, too.
     All,
 }
 
@@ -72,8 +73,8 @@ impl Split {
 }
 
 impl Engine {
-    /// Metrics over all samples of `split`: `val/loss` (without label smoothing), and `val/accuracy` for classifiers, `val/mse` and
-    /// `val/mae` for numbers, of the averaged parameters where there are averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
+    /// Metrics over all samples of `split`: `val/loss` (without label smoothing), and what the registered metrics measure of such
+    /// answers, of the averaged parameters where there are averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
     /// ranks.
     ///
     /// # Errors
@@ -119,11 +120,7 @@ impl Engine {
         let all = exchange(self.collective.as_ref(), &mine)?;
         let totals = Totals::over(all.iter().flatten());
         let unreadable = self.check(split, &totals)?;
-        Ok(Evaluation {
-            metrics: self.metrics(split, &totals),
-            samples: totals.samples,
-            unreadable,
-        })
+        Ok(Evaluation { metrics: self.means(split, &totals), samples: totals.samples, unreadable })
     }
 
     /// What the model answers to `inputs`, with the averaged parameters where there are averages. Each sample draws
@@ -160,30 +157,34 @@ impl Engine {
         let pass = ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let n = batch.samples.len();
-        let ((loss, weight), correct, errors) = self
+        let ((loss, weight), measured) = self
             .placed(batch)
             .and_then(|(inputs, targets)| {
                 let compared = self.model.compare(&inputs, &targets, &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = self.loss.measured(outputs, wanted)?;
-                let correct = loss::correct(plan, outputs, wanted)?;
-                let errors = match answers {
-                    Answers::LossOnly => None,
+                let measured = match answers {
+                    Answers::LossOnly => Vec::new(),
                     Answers::All => match self.model.answer(&inputs, &draws, &pass)? {
-                        Some(answer) => loss::errors(plan, &answer, &targets)?,
-                        None => loss::errors(plan, outputs, wanted)?,
+                        Some(answer) => self.measured(&answer, &targets)?,
+                        None => self.measured(outputs, wanted)?,
                     },
                 };
                 let weight = loss::weight(plan, wanted, n)?;
-                Ok(((f64::from(loss::scalar(&loss)?), weight), correct, errors))
+                Ok(((f64::from(loss::scalar(&loss)?), weight), measured))
             })
             .map_err(|source| Error::Tensor {
                 phase: "evaluation",
                 step: self.state.step,
                 source,
             })?;
-        let report = PassReport::new(index, n as u64, loss, correct).weighing(weight);
-        Ok(report.with_errors(errors))
+        let report = PassReport::new(index, n as u64, loss, [0, 0]).weighing(weight);
+        Ok(report.with_metrics(&measured))
+    }
+
+    /// Each metric's sum over a batch.
+    fn measured(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Vec<Share>> {
+        self.metrics.iter().map(|metric| metric.measure(outputs, targets)).collect()
     }
 
     /// The audit that makes "exactly once" more than an intention. Returns how many samples were left out.
@@ -226,16 +227,11 @@ impl Engine {
         Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
     }
 
-    fn metrics(&self, split: Split, totals: &Totals) -> BTreeMap<String, f64> {
-        let mut metrics = vec![("loss", totals.loss)];
-        if self.plan.loss.has_classes() {
-            let [right, asked] = totals.correct;
-            metrics.push(("accuracy", right as f64 / asked.max(1) as f64));
-        }
-        if let Some([squared, absolute]) = totals.errors {
-            metrics.extend([("mse", squared), ("mae", absolute)]);
-        }
+    fn means(&self, split: Split, totals: &Totals) -> BTreeMap<String, f64> {
+        let names = self.metrics.iter().map(|metric| metric.name());
+        let measured = names.zip(totals.metrics.iter().copied());
+        let metrics = std::iter::once(("loss", totals.loss)).chain(measured);
         let name = split.name();
-        metrics.into_iter().map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()
+        metrics.map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use crate::loss::{counted, rows};
-use crate::ops::{count_correct, score_mae, score_mse};
+use crate::ops::count_correct;
 use crate::plan::LossPlan;
 
 /// Number of answers whose largest output is that of their label, and of all answers; 0 for regression.
@@ -23,20 +23,6 @@ pub(crate) fn weight(plan: &LossPlan, targets: &Tensor, samples: usize) -> Resul
         return Ok(samples as f64);
     }
     Ok((samples * counted(targets)?) as f64 / targets.elem_count().max(1) as f64)
-}
-
-/// Mean squared and mean absolute error over the batch; `None` for classes.
-pub(crate) fn errors(
-    plan: &LossPlan,
-    outputs: &Tensor,
-    targets: &Tensor,
-) -> Result<Option<[f64; 2]>> {
-    if plan.has_classes() {
-        return Ok(None);
-    }
-    let mean = |scores: Vec<f64>| scores.iter().sum::<f64>() / scores.len() as f64;
-    let (squared, absolute) = (score_mse(outputs, targets)?, score_mae(outputs, targets)?);
-    Ok(Some([mean(squared), mean(absolute)]))
 }
 
 /// The value of a scalar. On a GPU this waits for the device: the one synchronisation of a pass.

@@ -48,6 +48,7 @@ use crate::data::{Batch, sampler};
 use crate::event::{Straggler, TimeShares};
 use crate::launch::Phase;
 use crate::loss::Loss;
+use crate::metric::Metric;
 use crate::model::{Comparison, Model};
 use crate::nn::{ForwardContext, Mode, Params};
 use crate::ops::GradientSink;
@@ -65,6 +66,7 @@ pub struct Engine {
     model: Box<dyn Model>,
     params: Params,
     loss: Box<dyn Loss>,
+    metrics: Vec<Arc<dyn Metric>>,
     optimizer: Box<dyn Optimizer>,
     moments: Vec<Moments>,
     collective: Arc<dyn Collective>,
@@ -96,6 +98,8 @@ pub struct Components {
     pub params: Params,
     /// What is minimised.
     pub loss: Box<dyn Loss>,
+    /// What evaluations measure beside it.
+    pub metrics: Vec<Arc<dyn Metric>>,
     /// What moves the parameters.
     pub optimizer: Box<dyn Optimizer>,
 }
@@ -228,6 +232,11 @@ impl Engine {
     /// Progress of the run, to be moved on by what happens between steps.
     pub fn state_mut(&mut self) -> &mut TrainState {
         &mut self.state
+    }
+
+    /// Names of what evaluations measure beside the loss, as `accuracy`.
+    pub fn metrics(&self) -> Vec<String> {
+        self.metrics.iter().map(|metric| metric.name().to_owned()).collect()
     }
 
     /// Parameters and buffers.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::collective::Collective;
 use crate::engine::error::Error;
+use crate::metric::Share;
 use crate::units::Rank;
 
 /// One rank's part of a step.
@@ -48,7 +49,7 @@ pub enum StopRequest {
 }
 
 /// Sums over the samples of one pass.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PassReport {
     /// Position among all passes of the step or evaluation.
     pub(crate) index: usize,
@@ -60,8 +61,9 @@ pub(crate) struct PassReport {
     loss: u64,
     /// Right answers, and how many were asked for.
     pub(crate) correct: [u64; 2],
-    /// Mean squared and mean absolute error, as bits; evaluations of numbers only.
-    errors: Option<[u64; 2]>,
+    /// Of each metric the sum and how many values it has, as bits; evaluations only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    metrics: Vec<[u64; 2]>,
     /// Samples that could not be read.
     unreadable: u64,
 }
@@ -69,8 +71,8 @@ pub(crate) struct PassReport {
 impl PassReport {
     pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: [u64; 2]) -> Self {
         let weight = (samples as f64).to_bits();
-        let (loss, errors, unreadable) = (loss.to_bits(), None, 0);
-        Self { index, samples, weight, loss, correct, errors, unreadable }
+        let (loss, metrics, unreadable) = (loss.to_bits(), Vec::new(), 0);
+        Self { index, samples, weight, loss, correct, metrics, unreadable }
     }
 
     /// The same with a loss that counts otherwise than its samples.
@@ -87,9 +89,10 @@ impl PassReport {
         f64::from_bits(self.weight)
     }
 
-    /// The same with errors.
-    pub(crate) fn with_errors(self, errors: Option<[f64; 2]>) -> Self {
-        Self { errors: errors.map(|errors| errors.map(f64::to_bits)), ..self }
+    /// The same with metrics.
+    pub(crate) fn with_metrics(self, metrics: &[Share]) -> Self {
+        let bits = |share: &Share| [share.sum, share.count].map(f64::to_bits);
+        Self { metrics: metrics.iter().map(bits).collect(), ..self }
     }
 
     pub(crate) fn loss(&self) -> f64 {
@@ -99,7 +102,7 @@ impl PassReport {
 
 /// Sums over all passes of all ranks, added in the order of the passes, so that the world size does
 /// not change a bit.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     /// Mean loss over all that counts.
     pub(crate) loss: f64,
@@ -111,8 +114,8 @@ pub(crate) struct Totals {
     pub(crate) samples: u64,
     /// Samples that could not be read.
     pub(crate) unreadable: u64,
-    /// Mean squared and mean absolute error over all samples, if the passes have them.
-    pub(crate) errors: Option<[f64; 2]>,
+    /// Each metric over all that counts, if the passes have them.
+    pub(crate) metrics: Vec<f64>,
 }
 
 impl Totals {
@@ -125,13 +128,20 @@ impl Totals {
             let sum: f64 = passes.iter().map(|pass| value(pass) * pass.weight()).sum();
             if weight > 0.0 { sum / weight } else { sum }
         };
-        let error =
-            |i: usize| mean(&|pass| f64::from_bits(pass.errors.map_or(0, |errors| errors[i])));
-        let measured = passes.first().is_some_and(|pass| pass.errors.is_some());
+        let metric = |i: usize| {
+            let part = |of: usize| -> f64 {
+                passes
+                    .iter()
+                    .filter_map(|pass| Some(f64::from_bits(pass.metrics.get(i)?[of])))
+                    .sum()
+            };
+            part(0) / part(1).max(1.0)
+        };
+        let n_metrics = passes.first().map_or(0, |pass| pass.metrics.len());
         Self {
             loss: mean(&PassReport::loss),
             weight,
-            errors: measured.then(|| [error(0), error(1)]),
+            metrics: (0..n_metrics).map(metric).collect(),
             correct: [0, 1].map(|i| passes.iter().map(|pass| pass.correct[i]).sum()),
             samples,
             unreadable: passes.iter().map(|pass| pass.unreadable).sum(),

@@ -4,7 +4,7 @@ use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
     BatchPlan, Facts, KindFacts, Plan, Sampler, batch, capture, data, distributed, keep, length,
-    loss, metrics, model, optimizer, precision, schedule, statistics, transforms,
+    metrics, model, optimizer, precision, schedule, statistics, transforms,
 };
 use crate::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -40,9 +40,8 @@ impl Plan {
         });
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
-        let loss = problems.one(loss::decide(loaded, &facts.data, on_gpus, kinds));
-        let loss =
-            loss.and_then(|loss| problems.take(metrics::check(loaded, &loss)).map(|()| loss));
+        let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
+        let metrics = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
@@ -52,13 +51,14 @@ impl Plan {
         let moving = world.zip(batch).and_then(|(world, batch)| {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
             let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
-            let schedule = problems.one(schedule::decide(loaded, &length, optimizer.lr))?;
+            let schedule =
+                problems.one(schedule::decide(loaded, &length, optimizer.lr, metrics))?;
             Some((length, optimizer, schedule))
         });
         let (
             Some(transformed),
             Some((model, found)),
-            Some(loss),
+            Some((loss, metrics)),
             Some(ranks),
             Some(batch),
             Some(smaller),
@@ -95,7 +95,7 @@ impl Plan {
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
             sample_every: experiment.validation.sample_every.into(),
-            checkpoint: keep::checkpoint(loaded),
+            checkpoint: keep::checkpoint(loaded, &metrics),
             early_stopping: keep::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
-use crate::plan::{LossFacts, ModelPlan, OptimizerFacts, SourcePlan};
+use crate::plan::{LossFacts, Measurable, MetricFacts, ModelPlan, OptimizerFacts, SourcePlan};
 use crate::units::{Bytes, WorldSize};
 
 /// What was found on this machine and in the data; measured elsewhere, so that planning is pure.
@@ -76,6 +76,9 @@ pub trait KindFacts {
     /// Why there is no such loss, in words.
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String>;
 
+    /// All metrics, of such answers.
+    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts>;
+
     /// The update rule.
     ///
     /// # Errors
@@ -122,6 +125,22 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
             _ => crate::plan::Targets::Numbers,
         };
         Ok(LossFacts { targets, runs_on_gpus: loss.name != "huber" })
+    }
+
+    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {
+        use crate::plan::Mode;
+        let unless = |is_wrong: bool, why: &str| is_wrong.then(|| why.to_owned());
+        let numbers =
+            unless(answers.has_classes(), "needs numbers, but the loss is one of classes");
+        let classes =
+            unless(!answers.has_classes(), "needs classes, but the loss is one of numbers");
+        [
+            ("accuracy", Mode::Max, classes),
+            ("mse", Mode::Min, numbers.clone()),
+            ("mae", Mode::Min, numbers),
+        ]
+        .map(|(name, mode, why_not)| MetricFacts { name: name.to_owned(), mode, why_not })
+        .into()
     }
 
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {

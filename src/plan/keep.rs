@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::values::Every;
 use crate::config::{Experiment, Loaded};
-use crate::plan::{Mode, Sink};
+use crate::plan::metrics::better;
+use crate::plan::{MetricFacts, Mode, Sink};
 
 /// Something that happens every n steps, at the end of every n-th epoch, or never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,13 +84,8 @@ impl Cadence {
     }
 }
 
-/// Whether less or more of a metric is better.
-pub(crate) fn better(metric: &str) -> Mode {
-    if metric.ends_with("/accuracy") { Mode::Max } else { Mode::Min }
-}
-
 /// Checkpoints as asked. Without evaluations the training loss ranks them.
-pub(crate) fn checkpoint(loaded: &Loaded) -> CheckpointPlan {
+pub(crate) fn checkpoint(loaded: &Loaded, metrics: &[MetricFacts]) -> CheckpointPlan {
     let experiment = &loaded.experiment;
     let asked = &experiment.checkpoint;
     // Without regular checkpoints, best ones are kept only if they were asked for.
@@ -102,7 +98,7 @@ pub(crate) fn checkpoint(loaded: &Loaded) -> CheckpointPlan {
         every: asked.every.into(),
         keep_last: asked.keep_last as usize,
         keep_best: if keeps_best { asked.keep_best as usize } else { 0 },
-        mode: better(&monitor),
+        mode: better(&monitor, metrics),
         monitor,
     }
 }

@@ -1,17 +1,81 @@
-//! Whether what is watched or expected is measured with this loss.
+//! What evaluations measure, and whether that is what is watched or expected.
 
 use crate::config::schema::SchedulerKind;
 use crate::config::{Experiment, Loaded, Problem};
-use crate::plan::LossPlan;
+use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, Targets, loss};
 
-/// Refuses metrics that the loss leaves without meaning.
-pub(crate) fn check(loaded: &Loaded, loss: &LossPlan) -> Result<(), Vec<Problem>> {
+/// What an evaluation has to measure something of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measurable {
+    /// What the loss compares.
+    pub targets: Targets,
+    /// Classes of the data; 0 where it holds numbers.
+    pub classes: usize,
+    /// Whether a sample has a label at each of its positions, as a text has.
+    pub labels_in_sequence: bool,
+}
+
+/// What a metric says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricFacts {
+    /// What follows `val/` in its name.
+    pub name: String,
+    /// Whether less or more of it is better.
+    pub mode: Mode,
+    /// Why it has no meaning here.
+    pub why_not: Option<String>,
+}
+
+impl Measurable {
+    /// Whether answers can be right or wrong.
+    pub fn has_classes(&self) -> bool {
+        self.targets == Targets::Classes
+    }
+
+    fn of(loss: &LossPlan, data: &DataFacts) -> Self {
+        let labels_in_sequence = !data.target.is_empty();
+        Self { targets: loss.targets, classes: data.classes.len(), labels_in_sequence }
+    }
+}
+
+impl Plan {
+    /// What its evaluations have to measure something of.
+    pub fn measurable(&self) -> Measurable {
+        let labels_in_sequence = !self.model.target.is_empty();
+        Measurable {
+            targets: self.loss.targets,
+            classes: self.data.classes.len(),
+            labels_in_sequence,
+        }
+    }
+}
+
+/// The loss and the metrics, none of which may be watched or expected without a meaning.
+pub(crate) fn with_loss(
+    loaded: &Loaded,
+    data: &DataFacts,
+    on_gpus: bool,
+    kinds: &dyn KindFacts,
+) -> Result<(LossPlan, Vec<MetricFacts>), Vec<Problem>> {
+    let loss = loss::decide(loaded, data, on_gpus, kinds).map_err(|problem| vec![problem])?;
+    let metrics = kinds.metrics(&Measurable::of(&loss, data));
     let problem = |(key, metric): (String, &str)| {
-        let what = why_not(metric, loss)?;
+        let what = found(metric, &metrics)?.why_not.as_ref()?;
         Some(loaded.problem(&key, format!("`{metric}` {what}")))
     };
-    let found: Vec<Problem> = watched(&loaded.experiment).into_iter().filter_map(problem).collect();
-    if found.is_empty() { Ok(()) } else { Err(found) }
+    let problems: Vec<Problem> =
+        watched(&loaded.experiment).into_iter().filter_map(problem).collect();
+    if problems.is_empty() { Ok((loss, metrics)) } else { Err(problems) }
+}
+
+/// Whether less or more of a metric, as `val/mse`, is better.
+pub(crate) fn better(metric: &str, metrics: &[MetricFacts]) -> Mode {
+    found(metric, metrics).map_or(Mode::Min, |metric| metric.mode)
+}
+
+fn found<'a>(metric: &str, metrics: &'a [MetricFacts]) -> Option<&'a MetricFacts> {
+    let (_, name) = metric.split_once('/')?;
+    metrics.iter().find(|metric| metric.name == name)
 }
 
 /// Keys that name metrics, and these.
@@ -29,13 +93,4 @@ fn watched(experiment: &Experiment) -> Vec<(String, &str)> {
         watched.push((monitor("scheduler"), metric));
     }
     watched
-}
-
-fn why_not(metric: &str, loss: &LossPlan) -> Option<&'static str> {
-    let measures_errors = metric.ends_with("/mse") || metric.ends_with("/mae");
-    if measures_errors && loss.has_classes() {
-        return Some("needs numbers, but the loss is one of classes");
-    }
-    let needs_classes = metric.ends_with("/accuracy") && !loss.has_classes();
-    needs_classes.then_some("needs classes, but the loss is one of numbers")
 }

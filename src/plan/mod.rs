@@ -53,6 +53,7 @@ pub use llama::{LlamaPlan, LoraPlan};
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use mapping::Mapping;
 pub use memory::Memory;
+pub use metrics::{Measurable, MetricFacts};
 pub use modality::Modality;
 pub use model::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan};
 pub use optimizer::{EmaPlan, OptimizerFacts, OptimizerPlan, scale_lr};

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::schema::{Scheduler, SchedulerKind};
 use crate::config::values::Every;
 use crate::config::{Loaded, Problem};
-use crate::plan::keep::better;
-use crate::plan::{Interval, LengthPlan, Mode};
+use crate::plan::metrics::better;
+use crate::plan::{Interval, LengthPlan, MetricFacts, Mode};
 
 /// Lowest and highest momentum of `one_cycle`: `OneCycleLR`'s defaults.
 pub const CYCLED_MOMENTUM: [f64; 2] = [0.85, 0.95];
@@ -96,6 +96,7 @@ pub(crate) fn decide(
     loaded: &Loaded,
     length: &LengthPlan,
     lr: f64,
+    metrics: &[MetricFacts],
 ) -> Result<SchedulePlan, Problem> {
     let asked = &loaded.experiment.scheduler;
     let warmup_steps = warmup_steps(asked.warmup, length.steps_per_epoch);
@@ -119,7 +120,7 @@ pub(crate) fn decide(
     }
     let after_warmup = length.total_steps.saturating_sub(warmup_steps);
     let intervals = after_warmup.div_ceil(interval).max(1);
-    let rule = rule(asked, intervals);
+    let rule = rule(asked, intervals, metrics);
     if let Some((key, what, help)) = impossible(&rule, lr, length.is_bounded().then_some(intervals))
     {
         return Err(loaded.problem_at(key, given_or_name(loaded, key), what).help(help));
@@ -177,7 +178,7 @@ fn warmup_steps(warmup: Every, steps_per_epoch: u64) -> u64 {
 }
 
 /// `intervals` = those after the warm-up.
-fn rule(asked: &Scheduler, intervals: u64) -> ScheduleRule {
+fn rule(asked: &Scheduler, intervals: u64, metrics: &[MetricFacts]) -> ScheduleRule {
     let gamma = asked.gamma.unwrap_or(0.1);
     match asked.name {
         // Noam's rule is made before, with its warm-up; without a width it is refused earlier.
@@ -197,14 +198,14 @@ fn rule(asked: &Scheduler, intervals: u64) -> ScheduleRule {
             div_factor: asked.div_factor.unwrap_or(25.0),
             final_div_factor: asked.final_div_factor.unwrap_or(1e4),
         },
-        SchedulerKind::Plateau => plateau(asked),
+        SchedulerKind::Plateau => plateau(asked, metrics),
     }
 }
 
-fn plateau(asked: &Scheduler) -> ScheduleRule {
+fn plateau(asked: &Scheduler, metrics: &[MetricFacts]) -> ScheduleRule {
     let monitor = asked.monitor.clone().unwrap_or_else(|| "val/loss".to_owned());
     ScheduleRule::Plateau {
-        mode: asked.mode.unwrap_or(better(&monitor)),
+        mode: asked.mode.unwrap_or(better(&monitor, metrics)),
         monitor,
         factor: asked.factor.unwrap_or(0.1),
         patience: asked.patience.unwrap_or(10),

@@ -212,7 +212,7 @@ fn test_line(tested: &Evaluated) -> String {
     format!("{}  (weights of step {step}, {samples} samples)", line.trim_start())
 }
 
-/// Fits into 80 columns; the learning rate stands with the steps.
+/// Fits into 80 columns, with two metrics beside the loss into 90; the learning rate stands with the steps.
 fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
     let mut line = context.epoch(epoch.epoch);
     let mut metrics = epoch.metrics.clone();
@@ -240,7 +240,10 @@ fn push_split(line: &mut String, split: &str, metrics: &BTreeMap<String, f64>) {
     }
     let _ = write!(line, "  {split}");
     for (short_name, name, value) in of_split {
-        let short_name = if short_name == "accuracy" { "acc" } else { &short_name };
+        let short_name = match short_name.as_str() {
+            "accuracy" => "acc",
+            name => name.strip_suffix("_accuracy").unwrap_or(name),
+        };
         let _ = write!(line, " {short_name} {}", text::metric(name, value));
     }
 }

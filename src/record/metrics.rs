@@ -31,40 +31,56 @@ const TEST: [&str; 5] = ["test/loss", "test/accuracy", "test/mse", "test/mae", "
 
 /// Opens the file with the rows up to `resumed_from`; none at a fresh start. The row of the test stays where nothing is
 /// left to do until `total_steps`.
-pub(crate) fn open(path: &Path, resumed_from: u64, total_steps: u64) -> Result<Lines, Error> {
+pub(crate) fn open(
+    path: &Path,
+    resumed_from: u64,
+    total_steps: u64,
+    others: &[String],
+) -> Result<Lines, Error> {
     let old = match fs::read(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
         other => other.map_err(files::Error::io("read", path))?,
     };
     // Behind the rows that were synced, a power loss leaves whatever the disk held there.
     let old = String::from_utf8_lossy(&old);
-    let kept = cut(&old, resumed_from, resumed_from >= total_steps);
+    let kept = cut(&old, resumed_from, resumed_from >= total_steps, others);
     files::write_atomic(path, kept.as_bytes())?;
     Ok(Lines::open(path)?)
 }
 
+/// The columns of the metrics that only some runs have, behind all others.
+pub(crate) fn others(metrics: &[String]) -> Vec<String> {
+    let column = |split: &str, name: &String| format!("{split}/{name}");
+    let rare = metrics.iter().filter(|name| !VAL.contains(&column("val", name).as_str()));
+    rare.flat_map(|name| [column("val", name), column("test", name)]).collect()
+}
+
 /// The row of an event; `None` for events without numbers.
-pub(crate) fn row(event: &Event) -> Option<String> {
+pub(crate) fn row(event: &Event, others: &[String]) -> Option<String> {
     match event {
-        Event::StepDone(done) => Some(step_row(done)),
-        Event::Evaluated(evaluated) | Event::Tested(evaluated) => Some(evaluation_row(evaluated)),
+        Event::StepDone(done) => Some(step_row(done, others.len())),
+        Event::Evaluated(evaluated) | Event::Tested(evaluated) => {
+            Some(evaluation_row(evaluated, others))
+        }
         _ => None,
     }
 }
 
-fn header() -> String {
-    [&STEP[..], &VAL, &TEST].concat().join(",")
+fn header(others: &[String]) -> String {
+    let usual = STEP.iter().chain(&VAL).chain(&TEST).copied();
+    usual.chain(others.iter().map(String::as_str)).collect::<Vec<_>>().join(",")
 }
 
 /// The header and the whole rows of `old` up to a step, that of the test only from a run that is over. Rows of an older
 /// ddprun, which had fewer columns, are filled up.
-fn cut(old: &str, last_step: u64, is_over: bool) -> String {
-    let columns = STEP.len() + VAL.len() + TEST.len();
-    let mut kept = header() + "\n";
+fn cut(old: &str, last_step: u64, is_over: bool, others: &[String]) -> String {
+    let columns = STEP.len() + VAL.len() + TEST.len() + others.len();
+    let mut kept = header(others) + "\n";
     for line in old.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else { continue };
         let fields: Vec<&str> = line.split(',').collect();
-        let is_test = fields.iter().skip(STEP.len() + VAL.len()).any(|field| !field.is_empty());
+        let mut of_test = fields.iter().skip(STEP.len() + VAL.len()).take(TEST.len());
+        let is_test = of_test.any(|field| !field.is_empty());
         let step = fields[0].parse::<u64>().ok();
         if step.is_some_and(|step| step <= last_step) && (is_over || !is_test) {
             kept += line;
@@ -75,20 +91,21 @@ fn cut(old: &str, last_step: u64, is_over: bool) -> String {
     kept
 }
 
-fn step_row(done: &StepDone) -> String {
+fn step_row(done: &StepDone, others: usize) -> String {
     let StepDone { step, epoch, loss, lr, grad_norm, samples_per_second, .. } = done;
     let (accuracy, scale) = (or_empty(done.accuracy), or_empty(done.loss_scale));
-    let rest = ",".repeat(VAL.len() + TEST.len());
+    let rest = ",".repeat(VAL.len() + TEST.len() + others);
     format!(
         "{step},{epoch},{loss},{accuracy},{lr},{grad_norm},{scale},{samples_per_second:.1}{rest}"
     )
 }
 
 /// What the step measured has a row of its own.
-fn evaluation_row(evaluated: &Evaluated) -> String {
+fn evaluation_row(evaluated: &Evaluated, others: &[String]) -> String {
     let gap = ",".repeat(STEP.len() - 2);
-    let value = |name: &&str| or_empty(evaluated.metrics.get(*name).copied());
-    let values: Vec<String> = VAL.iter().chain(&TEST).map(value).collect();
+    let value = |name: &str| or_empty(evaluated.metrics.get(name).copied());
+    let names = VAL.iter().chain(&TEST).copied().chain(others.iter().map(String::as_str));
+    let values: Vec<String> = names.map(value).collect();
     format!("{},{}{gap},{}", evaluated.step, evaluated.epoch, values.join(","))
 }
 
@@ -103,7 +120,7 @@ mod tests {
     use crate::record::examples;
 
     fn rows(events: &[Event]) -> String {
-        events.iter().filter_map(row).map(|row| row + "\n").collect()
+        events.iter().filter_map(|event| row(event, &[])).map(|row| row + "\n").collect()
     }
 
     fn step(step: u64) -> Event {
@@ -124,7 +141,7 @@ mod tests {
             Event::Evaluated(numbers),
             tested(40),
         ];
-        let text = format!("{}\n{}", header(), rows(&events));
+        let text = format!("{}\n{}", header(&[]), rows(&events));
         insta::assert_snapshot!(text, @r"
         step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,val/loss,val/accuracy,val/mse,val/mae,test/loss,test/accuracy,test/mse,test/mae,test/success
         1,1,0.5,0.75,0.05,1.25,,1234.4,,,,,,,,,
@@ -149,9 +166,9 @@ mod tests {
         let path = folder.path().join(NAME);
         let all = rows(&[step(40), step(50), tested(40)]);
         for (total_steps, rest) in [(50, all.clone()), (60, rows(&[step(40), step(50)]))] {
-            files::write_atomic(&path, format!("{}\n{all}", header()).as_bytes()).unwrap();
-            open(&path, 50, total_steps).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{rest}", header()));
+            files::write_atomic(&path, format!("{}\n{all}", header(&[])).as_bytes()).unwrap();
+            open(&path, 50, total_steps, &[]).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{rest}", header(&[])));
         }
     }
 
@@ -162,9 +179,9 @@ mod tests {
         let old = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,\
             val/loss,val/accuracy\n1,1,0.5,0.75,0.05,1.25,,1234.4,,\n20,1,,,,,,,0.55,0.725\n";
         files::write_atomic(&path, old.as_bytes()).unwrap();
-        open(&path, 20, 50).unwrap();
+        open(&path, 20, 50, &[]).unwrap();
         let expected = rows(&[step(1), Event::Evaluated(examples::evaluated(20))]);
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{expected}", header()));
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{expected}", header(&[])));
     }
 
     #[test]
@@ -173,17 +190,23 @@ mod tests {
         let path = folder.path().join(NAME);
         let undisturbed: Vec<Event> = (1..=50).map(step).collect();
 
-        let mut first = open(&path, 0, 50).unwrap();
-        undisturbed[..37].iter().filter_map(row).for_each(|row| first.push(&row).unwrap());
+        let mut first = open(&path, 0, 50, &[]).unwrap();
+        undisturbed[..37]
+            .iter()
+            .filter_map(|event| row(event, &[]))
+            .for_each(|row| first.push(&row).unwrap());
         drop(first);
         let torn = [fs::read(&path).unwrap(), b"38,2,0.\0\0\xff".to_vec()].concat();
         files::write_atomic(&path, &torn).unwrap();
 
-        let mut second = open(&path, 20, 50).unwrap();
-        undisturbed[20..].iter().filter_map(row).for_each(|row| second.push(&row).unwrap());
+        let mut second = open(&path, 20, 50, &[]).unwrap();
+        undisturbed[20..]
+            .iter()
+            .filter_map(|event| row(event, &[]))
+            .for_each(|row| second.push(&row).unwrap());
         assert_eq!(
             fs::read_to_string(&path).unwrap(),
-            format!("{}\n{}", header(), rows(&undisturbed))
+            format!("{}\n{}", header(&[]), rows(&undisturbed))
         );
     }
 
@@ -192,7 +215,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         files::write_atomic(&path, b"1,1,left from before\n").unwrap();
-        open(&path, 0, 50).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), header() + "\n");
+        open(&path, 0, 50, &[]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), header(&[]) + "\n");
     }
 }

@@ -123,6 +123,8 @@ pub struct Settings {
     pub resumed_from: u64,
     /// Last step of the run.
     pub total_steps: u64,
+    /// Names of what evaluations measure beside the loss.
+    pub metrics: Vec<String>,
 }
 
 /// Writes down what a run says.
@@ -136,6 +138,8 @@ pub struct Recorder {
     history: history_file::Keeper,
     events: Option<Lines>,
     metrics: Option<Lines>,
+    /// Columns of `metrics` that only some runs have.
+    others: Vec<String>,
     board: Option<Appended>,
 }
 
@@ -147,11 +151,13 @@ impl Recorder {
     ///
     /// A file cannot be opened or written.
     pub fn open(settings: Settings) -> Result<Self, Error> {
-        let Settings { run, sinks, screen, inherited, resumed_from, total_steps } = settings;
+        let Settings { run, sinks, screen, inherited, resumed_from, total_steps, metrics } =
+            settings;
+        let others = metrics::others(&metrics);
         let wanted = |sink: Sink, name: &str| sinks.contains(&sink).then(|| run.logs.join(name));
         let events = wanted(Sink::Jsonl, EVENTS).map(|path| Lines::open(&path)).transpose()?;
         let metrics = wanted(Sink::Csv, METRICS)
-            .map(|path| metrics::open(&path, resumed_from, total_steps))
+            .map(|path| metrics::open(&path, resumed_from, total_steps, &others))
             .transpose()?;
         let board = sinks
             .contains(&Sink::Tensorboard)
@@ -162,7 +168,19 @@ impl Recorder {
         let history = history_file::Keeper::start(run.logs.join(HISTORY), History::of(&done))?;
         let log = RankLog::open(&run.logs, Rank(0))?;
         let (last_step, terminal) = (resumed_from, Terminal::new(screen));
-        Ok(Self { run, sinks, last_step, terminal, log, epochs, history, events, metrics, board })
+        Ok(Self {
+            run,
+            sinks,
+            last_step,
+            terminal,
+            log,
+            epochs,
+            history,
+            events,
+            metrics,
+            others,
+            board,
+        })
     }
 
     /// Writes an event to everything that shows or keeps it.
@@ -211,7 +229,8 @@ impl Recorder {
     }
 
     fn keep_row(&mut self, event: &Event) -> Result<(), Error> {
-        let (Some(metrics), Some(row)) = (&mut self.metrics, metrics::row(event)) else {
+        let (Some(metrics), Some(row)) = (&mut self.metrics, metrics::row(event, &self.others))
+        else {
             return Ok(());
         };
         Ok(metrics.push(&row)?)
@@ -297,7 +316,15 @@ mod tests {
         files::create_folder(&run.logs).unwrap();
         let sinks = vec![Sink::Jsonl, Sink::Csv, Sink::Curves];
         let (screen, inherited) = (Screen::Silent, History::default());
-        Settings { run, sinks, screen, inherited, resumed_from, total_steps: 50 }
+        Settings {
+            run,
+            sinks,
+            screen,
+            inherited,
+            resumed_from,
+            total_steps: 50,
+            metrics: Vec::new(),
+        }
     }
 
     fn say_epoch(recorder: &mut Recorder, epoch: u64) {

@@ -180,6 +180,7 @@ mod tests {
             inherited: History::default(),
             resumed_from: 0,
             total_steps: 50,
+            metrics: Vec::new(),
         };
         let mut recorder = Recorder::open(settings).unwrap();
         recorder.record(&Event::Started(examples::started(0))).unwrap();

@@ -70,7 +70,7 @@ pub(crate) fn assemble(
     }));
     let state = engine.state_mut();
     let from = (state.step, std::mem::take(&mut state.history));
-    let logger = RankLogger::open(&plan, rank, &folders, from)?;
+    let logger = RankLogger::open(&plan, rank, &folders, from, engine.metrics())?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, logger.growing())?)
     } else {

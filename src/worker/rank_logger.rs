@@ -22,12 +22,14 @@ pub(crate) enum RankLogger {
 }
 
 impl RankLogger {
-    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds.
+    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds, and
+    /// `metrics` what evaluations measure.
     pub(crate) fn open(
         plan: &Plan,
         rank: Rank,
         run: &RunFolders,
         (step, inherited): (u64, History),
+        metrics: Vec<String>,
     ) -> Result<Self, Error> {
         if rank.is_first() {
             let settings = Settings {
@@ -37,6 +39,7 @@ impl RankLogger {
                 inherited,
                 resumed_from: step,
                 total_steps: plan.length.total_steps,
+                metrics,
             };
             return Ok(Self::First(Box::new(Recorder::open(settings)?)));
         }

@@ -59,7 +59,7 @@ fn vocabulary() -> Vocabulary {
     });
     let own = custom_optimizer::kinds();
     let models = own.models.names().into_iter().map(str::to_owned).chain(registered).collect();
-    Vocabulary::new(models, own.families())
+    Vocabulary::new(models, own.families(), own.metrics.specs())
 }
 
 /// A fenced block: its language, its first line (counted from 1) and its text.

@@ -25,6 +25,7 @@ mod lab;
 mod launchers;
 mod limits;
 mod machines;
+mod measured;
 mod memory;
 mod network;
 mod oom;

@@ -280,5 +280,6 @@ pub(crate) fn components(plan: &Plan, (model, params): (Box<dyn Model>, Params))
     let kinds = Kinds::default();
     let loss = kinds.losses.build(&plan.loss.kind).unwrap();
     let optimizer = kinds.optimizers.build(&plan.optimizer.rule).unwrap();
-    Components { model, params, loss, optimizer }
+    let metrics = kinds.metrics.of(&plan.measurable());
+    Components { model, params, loss, metrics, optimizer }
 }

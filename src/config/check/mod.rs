@@ -9,7 +9,6 @@ mod options;
 mod ranges;
 mod together;
 
-pub use names::METRICS;
 pub(crate) use ranges::bounds;
 
 use std::collections::BTreeSet;
@@ -77,7 +76,7 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 13] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 11] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
@@ -86,16 +85,16 @@ pub(crate) fn all(
         kinds::transforms,
         kinds::layers,
         names::run_name,
-        names::metrics,
         names::paths,
         together::length_and_batch,
         together::precision_and_backend,
-        together::monitors,
     ];
     rules
         .iter()
         .flat_map(|rule| rule(loaded))
         .chain(names::model(loaded, vocabulary))
+        .chain(names::metrics(loaded, vocabulary))
+        .chain(together::monitors(loaded, vocabulary))
         .chain(options::all(loaded, vocabulary))
         .filter(|finding| !finding.is_consequence(broken))
         .map(|finding| finding.into_problem(loaded))

@@ -8,13 +8,6 @@ use crate::config::loaded::Loaded;
 use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
 
-/// What can be watched while a run trains.
-pub const METRICS: [&str; 6] =
-    ["val/loss", "val/accuracy", "val/mse", "val/mae", "train/loss", "train/accuracy"];
-
-/// What is measured once, at the end of a run, so that nothing can be chosen by it.
-const TEST_METRICS: [&str; 4] = ["test/loss", "test/mse", "test/mae", "test/success"];
-
 /// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     let name = loaded.name();
@@ -47,26 +40,32 @@ pub(crate) fn model(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
 }
 
 /// Metrics that nobody measures, and figures expected of them.
-pub(crate) fn metrics(loaded: &Loaded) -> Vec<Finding> {
+pub(crate) fn metrics(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let experiment = &loaded.experiment;
+    let known = vocabulary.watchable();
+    // What is measured once, at the end of a run, so that nothing can be chosen by it.
+    let is_test = |metric: &str| {
+        metric == "test/success"
+            || (metric.starts_with("test/") && vocabulary.mode_of(metric).is_some())
+    };
     let monitors = [
         ("scheduler.monitor", experiment.scheduler.monitor.as_deref()),
         ("checkpoint.monitor", Some(experiment.checkpoint.monitor.as_str())),
         ("early_stopping.monitor", Some(experiment.early_stopping.monitor.as_str())),
     ];
     let mut found: Vec<Finding> =
-        monitors.into_iter().filter_map(|(key, metric)| unknown(key, metric?)).collect();
+        monitors.into_iter().filter_map(|(key, metric)| unknown(key, metric?, &known)).collect();
     for (metric, expectation) in &experiment.expect {
         let key = format!("expect.\"{metric}\"");
-        if !TEST_METRICS.contains(&metric.as_str()) {
-            found.extend(unknown(&key, metric));
+        if !is_test(metric) {
+            found.extend(unknown(&key, metric, &known));
         }
         let bounds = [expectation.at_least, expectation.at_most];
         if bounds.iter().flatten().next().is_none() {
             let help = "such as `{ at_least = 0.9 }`";
             found.push(Finding::new(&key, "has neither `at_least` nor `at_most`").help(help));
         }
-        let share = metric.ends_with("/accuracy") || metric.ends_with("/success");
+        let share = metric.ends_with("accuracy") || metric.ends_with("/success");
         let possible = |bound: &f64| bound.is_finite() && (!share || (0.0..=1.0).contains(bound));
         if !bounds.iter().flatten().all(possible) {
             let what = if share { "must be from 0 to 1" } else { "must be finite" };
@@ -76,14 +75,15 @@ pub(crate) fn metrics(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
-fn unknown(key: &str, metric: &str) -> Option<Finding> {
-    if METRICS.contains(&metric) {
+fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
+    let names = || known.iter().map(String::as_str);
+    if known.is_empty() || names().any(|name| name == metric) {
         return None;
     }
     let finding = Finding::new(key, format!("`{metric}` is not a metric"));
-    Some(match closest(metric, METRICS) {
+    Some(match closest(metric, names()) {
         Some(meant) => finding.help(format!("did you mean `{meant}`?")),
-        None => finding.help(format!("the metrics are {}", any_of(METRICS))),
+        None => finding.help(format!("the metrics are {}", any_of(names()))),
     })
 }
 

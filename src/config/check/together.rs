@@ -6,6 +6,7 @@ use crate::config::schema::{
     Backend, DataKind, Interval, Mode, PrecisionChoice, Sampler, SchedulerKind,
 };
 use crate::config::values::{Auto, Every};
+use crate::config::vocabulary::Vocabulary;
 
 /// A run needs an end, and a step needs a size.
 pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
@@ -140,7 +141,7 @@ fn scaler(loaded: &Loaded) -> Vec<Finding> {
 }
 
 /// Metrics that will not be measured, and modes that would keep the worst.
-pub(crate) fn monitors(loaded: &Loaded) -> Vec<Finding> {
+pub(crate) fn monitors(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let (checkpoint, early) = (&experiment.checkpoint, &experiment.early_stopping);
     let plateau = &experiment.scheduler;
@@ -157,7 +158,7 @@ pub(crate) fn monitors(loaded: &Loaded) -> Vec<Finding> {
     for (table, metric, mode) in watched {
         let key = format!("{table}.monitor");
         found.extend(unmeasured(loaded, &key, metric));
-        found.extend(mode.and_then(|mode| backwards(table, metric, mode)));
+        found.extend(mode.and_then(|mode| backwards((table, metric), mode, vocabulary)));
     }
     found
 }
@@ -182,12 +183,13 @@ fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
     found
 }
 
-fn backwards(table: &str, metric: &str, mode: Mode) -> Option<Finding> {
-    let (better, word) = match metric {
-        "val/accuracy" | "train/accuracy" => (Mode::Max, "max"),
-        "val/loss" | "val/mse" | "val/mae" | "train/loss" => (Mode::Min, "min"),
-        _ => return None,
-    };
+fn backwards(
+    (table, metric): (&str, &str),
+    mode: Mode,
+    vocabulary: &Vocabulary,
+) -> Option<Finding> {
+    let better = vocabulary.mode_of(metric)?;
+    let word = if better == Mode::Max { "max" } else { "min" };
     (mode != better).then(|| {
         let key = format!("{table}.mode");
         let what = format!("would keep the worst `{metric}`");

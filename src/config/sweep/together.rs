@@ -1,7 +1,6 @@
 //! What makes sense alone but not together: conditions, method and parameters, and every value with the base.
 
 use crate::config::Vocabulary;
-use crate::config::check::METRICS;
 use crate::config::keys::path_of;
 use crate::config::loaded::Loaded;
 use crate::config::problem::{Problem, Problems};
@@ -220,7 +219,8 @@ fn moved(reader: &Reader, problem: &Problem) -> Problem {
 /// The metric: a validation metric, from the base if the sweep names none.
 fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
     let key = path_of("sweep.metric");
-    let validation = || METRICS.iter().copied().filter(|metric| metric.starts_with("val/"));
+    let known = reader.vocabulary.watchable();
+    let validation = || known.iter().map(String::as_str).filter(|name| name.starts_with("val/"));
     let search = &mut sweep.search;
     if reader.get(&key).is_none() {
         let checkpoint = &base.experiment.checkpoint;
@@ -232,7 +232,7 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
         search.metric.clone_from(&checkpoint.monitor);
     }
     let metric = search.metric.as_str();
-    if !validation().any(|known| known == metric) {
+    if !known.is_empty() && !validation().any(|known| known == metric) {
         let what = if metric.starts_with("test/") {
             "a choice by test data leaves nothing to test with: only validation metrics".to_owned()
         } else if metric.starts_with("train/") {
@@ -248,7 +248,7 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
         return;
     }
     if reader.get(&path_of("sweep.goal")).is_none() {
-        search.goal = if metric.ends_with("/accuracy") { Mode::Max } else { Mode::Min };
+        search.goal = reader.vocabulary.mode_of(metric).unwrap_or(Mode::Min);
     }
 }
 

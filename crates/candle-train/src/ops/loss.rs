@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
@@ -132,6 +132,31 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
             |(row, label): &(&[f32], &Option<usize>)| **label == Some(first_maximum(row));
         Ok(rows.zip(&labels).filter(is_right).count())
     })
+}
+
+/// Number of samples that count and whose label is among the `k` largest logits, the first ones if several are equal. Logits
+/// on a GPU are copied to the CPU's memory.
+///
+/// # Errors
+///
+/// As [`count_correct`].
+pub fn count_in_top(logits: &Tensor, labels: &Tensor, k: usize) -> Result<usize> {
+    let labels = checked_labels(logits, labels)?;
+    let logits = logits.to_device(&Device::Cpu)?;
+    read([&logits], |[values]| {
+        let rows = values.par_chunks_exact(values.len() / labels.len()).with_min_len(FEW_ROWS);
+        let is_in = |(row, label): &(&[f32], &Option<usize>)| {
+            label.is_some_and(|label| before(row, label) < k)
+        };
+        Ok(rows.zip(&labels).filter(is_in).count())
+    })
+}
+
+/// Logits that are larger than that of `label`, or equal and before it; NaN is larger than all.
+fn before(row: &[f32], label: usize) -> usize {
+    let own = row[label];
+    let is_before = |(class, x): (usize, &f32)| !(*x < own || (*x == own && class >= label));
+    row.iter().enumerate().filter(|&entry| is_before(entry)).count()
 }
 
 /// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: enqueued only. `labels` as

@@ -63,7 +63,7 @@ pub use linear::{LinearActivation, linear, linear_activated};
 #[cfg(feature = "cuda")]
 pub use loss::best_classes;
 pub use loss::{
-    ClassScores, IGNORED_LABEL, count_correct, cross_entropy, cross_entropy_soft,
+    ClassScores, IGNORED_LABEL, count_correct, count_in_top, cross_entropy, cross_entropy_soft,
     cross_entropy_sum, score_classes,
 };
 pub use moving_average::{Average, moving_average};

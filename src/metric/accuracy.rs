@@ -1,0 +1,31 @@
+//! `val/accuracy`
+
+use candle_core::{Result, Tensor};
+
+use crate::loss::{counted, rows};
+use crate::metric::{Metric, Share, needs_classes};
+use crate::ops::count_correct;
+use crate::plan::{Measurable, Mode};
+
+/// Share of the answers whose largest output (the first, if several) is that of their label.
+#[derive(Debug)]
+pub struct Accuracy;
+
+impl Metric for Accuracy {
+    fn name(&self) -> &'static str {
+        "accuracy"
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Max
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        needs_classes(answers)
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Share> {
+        let (outputs, labels) = rows(outputs, targets)?;
+        Ok(Share::of_answers(count_correct(&outputs, &labels)?, counted(&labels)?))
+    }
+}
