@@ -8,9 +8,10 @@ use crate::engine::Components;
 use crate::loss::{self, Losses};
 use crate::metric::Metrics;
 use crate::model::{self, Registry};
-use crate::optim::{self, Optimizers};
+use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
     KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, Plan,
+    SchedulerFacts, Span, Unfit,
 };
 
 /// All kinds that a program knows.
@@ -24,6 +25,8 @@ pub struct Kinds {
     pub metrics: Metrics,
     /// Update rules.
     pub optimizers: Optimizers,
+    /// Learning rates over time.
+    pub schedulers: Schedulers,
 }
 
 impl Kinds {
@@ -35,7 +38,7 @@ impl Kinds {
 
     /// What each table that chooses a kind may choose, but for the models.
     pub fn families(&self) -> Vec<FamilySpec> {
-        vec![self.losses.spec(), self.optimizers.spec()]
+        vec![self.losses.spec(), self.optimizers.spec(), self.schedulers.spec()]
     }
 
     /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the plan's seed.
@@ -48,7 +51,8 @@ impl Kinds {
         let loss = self.losses.build(&plan.loss.kind)?;
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
         let metrics = self.metrics.of(&plan.measurable());
-        Ok(Components { model, params, loss, metrics, optimizer })
+        let scheduler = self.schedulers.build(&plan.schedule.rule)?;
+        Ok(Components { model, params, loss, metrics, optimizer, scheduler })
     }
 }
 
@@ -69,6 +73,14 @@ impl KindFacts for Kinds {
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {
         let rule = self.optimizers.build(rule).map_err(|error| error.to_string())?;
         Ok(optim::facts(rule.as_ref()))
+    }
+
+    fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String> {
+        self.schedulers.facts(rule)
+    }
+
+    fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit> {
+        self.schedulers.describe(rule, span)
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use ddprun::checkpoint::{self, Snapshot};
+use ddprun::config::kind::Choice;
 use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::engine::buckets::Layout;
@@ -21,10 +22,10 @@ use ddprun::engine::{Engine, Error, Split, StopRequest, TrainState};
 use ddprun::loss::{self, CrossEntropy};
 use ddprun::model::Registry;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
-use ddprun::optim::{self, AdamW, Moments};
+use ddprun::optim::{self, AdamW, Constant, Moments};
 use ddprun::plan::{
     EmaPlan, Flow, LayerInit, LayerOp, LayerPlan, OnNonFinite, Plan, Precision, ScalerPlan,
-    ScheduleRule, WindowPlan,
+    WindowPlan,
 };
 use ddprun::units::{AccumulationSteps, BatchSize, Bytes, Rank};
 use sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
@@ -197,7 +198,7 @@ fn transformers_of_text_train_in_bf16_as_in_fp32_with_the_same_bits_at_any_world
     for in_world in [gpt_plan, llama_plan, lora_plan] {
         let plan = |world, precision| {
             let mut plan = Plan { precision, ..in_world(world) };
-            plan.schedule.rule = ScheduleRule::Constant;
+            plan.schedule.rule = Choice::of(&Constant {});
             let adamw = AdamW { betas: [0.9, 0.99], weight_decay: 1e-3, ..AdamW::default() };
             plan.optimizer = optim::plan(&adamw, 0.02);
             // Frozen heads can only say much with weights as large as those of a trained model.

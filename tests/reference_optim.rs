@@ -12,10 +12,11 @@ mod numbers;
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adam, AdamW, Lion, Moments, Optimizer, Part, Plateau, Rates, RmsProp, Schedule, Sgd,
-    Update, clip_coefficient,
+    self, Adam, AdamW, Constant, CosineAnnealingLr, ExponentialLr, Lion, Moments, MultiStepLr,
+    OneCycleLr, Optimizer, Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler,
+    Sgd, StepLr, Update, clip_coefficient,
 };
-use ddprun::plan::{Mode, OptimizerPlan, SchedulePlan, ScheduleRule};
+use ddprun::plan::{OptimizerPlan, SchedulePlan};
 use numbers::{agree, values};
 use serde_json::Value;
 use test_support::skipped;
@@ -213,44 +214,44 @@ fn an_average_follows_the_weights_as_exactly_as_f32_can() {
     }
 }
 
-fn schedule(rule: ScheduleRule) -> SchedulePlan {
-    SchedulePlan { warmup_steps: 0, warmup_start_factor: 1.0, interval: 1, rule }
+/// The scheduler's rates in a run of `steps` steps, of which the first `warmup` are a warm-up from 0.01.
+fn rates<K: Kind + Scheduler>(scheduler: &K, (steps, warmup): (u64, u64), lr: f64) -> Vec<Rates> {
+    let schedule = optim::schedule(scheduler, steps - warmup);
+    let plan = SchedulePlan { warmup_steps: warmup, warmup_start_factor: 0.01, ..schedule };
+    let schedule = Schedule::new(scheduler, &plan, lr);
+    (0..=steps).map(|done| schedule.rates(done, &Plateau::default())).collect()
 }
 
 #[track_caller]
-fn check_schedule(name: &str, plan: &SchedulePlan, lr: f64) {
+fn check_schedule<K: Kind + Scheduler>(name: &str, scheduler: &K, (steps, warmup): (u64, u64)) {
+    let found = rates(scheduler, (steps, warmup), 0.1);
     for (step, expected) in numbers(&golden()[name]).into_iter().enumerate() {
-        let rates = Schedule::new(plan, lr).rates(step as u64, &Plateau::default());
-        assert!((rates.lr - expected).abs() < 1e-9, "{name}, step {step}: {}", rates.lr);
+        let lr = found[step].lr;
+        assert!((lr - expected).abs() < 1e-9, "{name}, step {step}: {lr}");
     }
 }
 
 #[test]
 fn schedules_give_pytorchs_learning_rates() {
-    let cosine = |t_max| ScheduleRule::Cosine { t_max, eta_min: 0.0 };
-    check_schedule("cosine_T10_eta0", &schedule(cosine(10)), 0.1);
-    check_schedule("step_3_.1", &schedule(ScheduleRule::Step { size: 3, gamma: 0.1 }), 0.1);
-    let milestones = ScheduleRule::MultiStep { milestones: vec![2, 5], gamma: 0.1 };
-    check_schedule("multistep_2_5_.1", &schedule(milestones), 0.1);
-    check_schedule("exponential_.9", &schedule(ScheduleRule::Exponential { gamma: 0.9 }), 0.1);
-    let warmed =
-        SchedulePlan { warmup_steps: 5, warmup_start_factor: 0.01, ..schedule(cosine(15)) };
-    check_schedule("linear_start.01_iters5_then_cosine_T15(SequentialLR)", &warmed, 0.1);
-    check_schedule("onecycle_max.1_total20_pct.2", &schedule(one_cycle()), 0.1);
-}
-
-fn one_cycle() -> ScheduleRule {
-    ScheduleRule::OneCycle { total: 20, pct_start: 0.2, div_factor: 25.0, final_div_factor: 1e4 }
+    let cosine = CosineAnnealingLr::default();
+    check_schedule("cosine_T10_eta0", &cosine, (10, 0));
+    check_schedule("step_3_.1", &StepLr { step_size: 3, gamma: 0.1 }, (10, 0));
+    let milestones = MultiStepLr { milestones: vec![2, 5], gamma: 0.1 };
+    check_schedule("multistep_2_5_.1", &milestones, (10, 0));
+    check_schedule("exponential_.9", &ExponentialLr { gamma: 0.9 }, (10, 0));
+    check_schedule("linear_start.01_iters5_then_cosine_T15(SequentialLR)", &cosine, (20, 5));
+    let one_cycle = OneCycleLr { pct_start: 0.2, ..OneCycleLr::default() };
+    check_schedule("onecycle_max.1_total20_pct.2", &one_cycle, (20, 0));
 }
 
 #[test]
 fn one_cycle_moves_adams_first_beta_against_the_rate() {
-    let plan = schedule(one_cycle());
+    let one_cycle = OneCycleLr { pct_start: 0.2, ..OneCycleLr::default() };
+    let found = rates(&one_cycle, (20, 0), 2e-4);
     let golden = golden();
     let recorded = golden["onecycle_adam_max2e-4_total20_pct.2 (lr,beta1)"].as_array().unwrap();
     assert_eq!(recorded.len(), 20);
-    for (step, expected) in recorded.iter().enumerate() {
-        let rates = Schedule::new(&plan, 2e-4).rates(step as u64, &Plateau::default());
+    for (rates, expected) in found.iter().zip(recorded) {
         assert!((rates.lr - expected[0].as_f64().unwrap()).abs() < 1e-9);
         assert!((rates.momentum.unwrap() - expected[1].as_f64().unwrap()).abs() < 1e-6);
     }
@@ -258,34 +259,24 @@ fn one_cycle_moves_adams_first_beta_against_the_rate() {
 
 #[test]
 fn plateau_drops_on_the_bad_epoch_after_its_patience() {
-    let rule = ScheduleRule::Plateau {
-        monitor: "val/loss".into(),
-        mode: Mode::Min,
-        factor: 0.5,
-        patience: 2,
-        threshold: 1e-4,
-    };
-    let plan = schedule(rule.clone());
+    let rule = ReduceLrOnPlateau { factor: 0.5, patience: 2, ..ReduceLrOnPlateau::default() };
+    let plan = optim::schedule(&rule, 13);
     let mut plateau = Plateau::default();
     for pair in golden()["plateau_f.5_p2_thr1e-4rel"].as_array().unwrap() {
-        plateau.observe(&rule, pair[0].as_f64().unwrap());
-        let rates = Schedule::new(&plan, 0.1).rates(0, &plateau);
+        rule.observe(&mut plateau, pair[0].as_f64().unwrap(), plan.better);
+        let rates = Schedule::new(&rule, &plan, 0.1).rates(0, &plateau);
         assert!((rates.lr - pair[1].as_f64().unwrap()).abs() < 1e-12, "{pair}");
     }
 }
 
 #[test]
 fn warmup_meets_the_schedule_without_a_jump() {
-    for warmup_steps in [1, 7, 100] {
-        let plan = SchedulePlan {
-            warmup_steps,
-            warmup_start_factor: 0.01,
-            ..schedule(ScheduleRule::Constant)
-        };
-        let rate = |step| Schedule::new(&plan, 0.5).rates(step, &Plateau::default()).lr;
-        assert!((rate(warmup_steps) - 0.5).abs() < 1e-12);
-        let rise = rate(warmup_steps) - rate(warmup_steps - 1);
-        assert!(rise > 0.0 && rise <= 0.5 * 0.99 / warmup_steps as f64 + 1e-12);
+    for warmup in [1, 7, 100] {
+        let found = rates(&Constant {}, (warmup + 1, warmup), 0.5);
+        let (before, after) = (found[warmup as usize - 1].lr, found[warmup as usize].lr);
+        assert!((after - 0.5).abs() < 1e-12);
+        let rise = after - before;
+        assert!(rise > 0.0 && rise <= 0.5 * 0.99 / warmup as f64 + 1e-12);
     }
 }
 

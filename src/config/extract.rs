@@ -155,7 +155,7 @@ impl Extracted {
             return false;
         };
         let names = allowed_names(layers, vocabulary, (index, error));
-        let (what, help) = wording::describe(&error.kind, &names, check::bounds(&dotted(path)));
+        let (what, help) = wording::describe(&error.kind, &names, bounds(vocabulary, path));
         let problem = layers[index].at_value(path, what, index);
         self.problems.push(match help {
             Some(help) => problem.help(help),
@@ -239,6 +239,17 @@ fn written(value: &Value) -> String {
         Value::String(_, text) => format!("\"{text}\""),
         other => serde_json::to_string(other).unwrap_or_default(),
     }
+}
+
+/// The least and the most that the whole number at `path` may be.
+fn bounds(vocabulary: &Vocabulary, path: &[String]) -> Option<(u64, u64)> {
+    let of_option = || {
+        let [table, option] = path else { return None };
+        let key = vocabulary.family(table)?.kinds.iter().find_map(|kind| kind.key(option))?;
+        let most = key.schema["maximum"].as_u64().unwrap_or(u64::MAX);
+        key.schema["minimum"].as_u64().map(|least| (least, most))
+    };
+    check::bounds(&dotted(path)).or_else(of_option)
 }
 
 /// Takes the wrong value away; an element of a list is replaced, so that its neighbours keep their numbers.

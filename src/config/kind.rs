@@ -27,7 +27,7 @@ pub type Options = BTreeMap<String, Value>;
 
 /// Tables of an experiment whose `name` chooses a kind: the keys of such a table that all its kinds share are in the
 /// schema, all others are options of the kind.
-pub const TABLES: [&str; 2] = ["loss", "optimizer"];
+pub const TABLES: [&str; 3] = ["loss", "optimizer", "scheduler"];
 
 /// A named member of a family; its fields are its options.
 ///
@@ -37,10 +37,20 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     /// What `name` says.
     const NAME: &'static str;
 
+    /// What it needs of the rest of the experiment.
+    const NEEDS: &'static [Need] = &[];
+
     /// Rules between the options: what is wrong with which option, if anything is.
     fn check(&self) -> Vec<Wrong> {
         Vec::new()
     }
+}
+
+/// What a kind may need of the rest of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not tell it.
+    LastStep,
 }
 
 /// An option that does not go with the others.

@@ -16,7 +16,7 @@ const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
 const POLICY: &[&str] = &["diffusion_policy"];
 
 /// Tables whose `name` decides which other keys make sense.
-pub(crate) const KINDS: [(&str, &[Belongs]); 3] = [
+pub(crate) const KINDS: [(&str, &[Belongs]); 2] = [
     (
         "model",
         &[
@@ -106,25 +106,6 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 3] = [
             ("image_size", &["shapes"]),
         ],
     ),
-    (
-        "scheduler",
-        &[
-            ("step_size", &["step"]),
-            ("milestones", &["multi_step"]),
-            ("gamma", &["step", "multi_step", "exponential"]),
-            ("eta_min", &["cosine"]),
-            ("d_model", &["noam"]),
-            ("min_lr", &["noam"]),
-            ("pct_start", &["one_cycle"]),
-            ("div_factor", &["one_cycle"]),
-            ("final_div_factor", &["one_cycle"]),
-            ("factor", &["plateau"]),
-            ("patience", &["plateau"]),
-            ("threshold", &["plateau"]),
-            ("monitor", &["plateau"]),
-            ("mode", &["plateau"]),
-        ],
-    ),
 ];
 
 /// The same for the entries of `data.transforms.train` and `.val`.
@@ -144,7 +125,7 @@ pub(crate) const TRANSFORM: &[Belongs] = &[
 ];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 20] = [
+pub(crate) const REQUIRED: [(&str, &str, &str); 17] = [
     ("model", "graph", "layers"),
     ("data", "image_folder", "train_dir"),
     ("data", "image_folder", "val_dir"),
@@ -162,9 +143,6 @@ pub(crate) const REQUIRED: [(&str, &str, &str); 20] = [
     ("data", "trajectories", "file"),
     ("data", "speech", "train_dir"),
     ("data", "speech", "val_dir"),
-    ("scheduler", "multi_step", "milestones"),
-    ("scheduler", "exponential", "gamma"),
-    ("scheduler", "noam", "d_model"),
 ];
 
 /// Layers that slide a window over their input.

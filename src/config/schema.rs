@@ -11,6 +11,7 @@ mod train;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Options, TABLES};
@@ -72,6 +73,7 @@ impl Experiment {
         match table {
             "loss" => Some((&self.loss.name, &mut self.loss.options)),
             "optimizer" => Some((&self.optimizer.name, &mut self.optimizer.options)),
+            "scheduler" => Some((&self.scheduler.name, &mut self.scheduler.options)),
             _ => None,
         }
     }
@@ -81,6 +83,7 @@ impl Experiment {
         match table {
             "loss" => Some(&self.loss.options),
             "optimizer" => Some(&self.optimizer.options),
+            "scheduler" => Some(&self.scheduler.options),
             _ => None,
         }
     }
@@ -175,63 +178,23 @@ pub enum ScalingRule {
 #[serde(deny_unknown_fields)]
 pub struct Scheduler {
     /// Which schedule.
-    pub name: SchedulerKind,
+    pub name: String,
     /// Whether the schedule moves after each epoch or each step.
     pub interval: Interval,
     /// Linear rise from `warmup_start_factor` before the schedule begins: "5 epochs", "500 steps".
     pub warmup: Every,
     /// Learning-rate factor at the first warm-up step.
     pub warmup_start_factor: f64,
-    /// `step`: intervals between drops.
-    pub step_size: Option<u64>,
-    /// `multi_step`: intervals after which the rate drops.
-    pub milestones: Option<Vec<u64>>,
-    /// `step`, `multi_step`, `exponential`: factor of a drop.
-    pub gamma: Option<f64>,
-    /// `cosine`: lowest learning rate.
-    pub eta_min: Option<f64>,
-    /// `noam`: width of the model.
-    pub d_model: Option<u32>,
-    /// `noam`: lowest learning rate after the warm-up.
-    pub min_lr: Option<f64>,
-    /// `one_cycle`: share of the steps in which the rate rises.
-    pub pct_start: Option<f64>,
-    /// `one_cycle`: the first rate is the peak divided by this.
-    pub div_factor: Option<f64>,
-    /// `one_cycle`: the last rate is the first divided by this.
-    pub final_div_factor: Option<f64>,
-    /// `plateau`: factor of a drop.
-    pub factor: Option<f64>,
-    /// `plateau`: bad epochs that are tolerated.
-    pub patience: Option<u64>,
-    /// `plateau`: relative improvement that counts.
-    pub threshold: Option<f64>,
-    /// `plateau`: metric to watch.
-    pub monitor: Option<String>,
-    /// `plateau`: whether less or more is better.
-    pub mode: Option<Mode>,
+    /// What only some schedules have.
+    #[serde(default)]
+    pub options: Options,
 }
 
-/// Learning-rate schedules, each exactly PyTorch's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SchedulerKind {
-    /// The same rate throughout.
-    Constant,
-    /// `StepLR`
-    Step,
-    /// `MultiStepLR`
-    MultiStep,
-    /// `CosineAnnealingLR` over what follows the warm-up.
-    Cosine,
-    /// `OneCycleLR` over all steps; its peak is the (scaled) learning rate.
-    OneCycle,
-    /// `ReduceLROnPlateau`
-    Plateau,
-    /// `ExponentialLR`
-    Exponential,
-    /// `NeMo`'s `NoamAnnealing` (Vaswani et al. 2017, section 5.3), its warm-up included.
-    Noam,
+impl Scheduler {
+    /// The metric that the schedule watches, if it does.
+    pub(crate) fn monitor(&self) -> Option<&str> {
+        self.options.get("monitor")?.as_str()
+    }
 }
 
 /// When a schedule moves.
@@ -245,7 +208,7 @@ pub enum Interval {
 }
 
 /// Whether less or more of a metric is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Less is better.

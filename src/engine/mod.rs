@@ -29,6 +29,7 @@ mod straggler;
 mod update;
 mod vote;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use average::swap_averages;
@@ -52,7 +53,7 @@ use crate::metric::Metric;
 use crate::model::{Comparison, Model};
 use crate::nn::{ForwardContext, Mode, Params};
 use crate::ops::GradientSink;
-use crate::optim::{GradientNorm, Moments, Optimizer, Rates, Schedule};
+use crate::optim::{GradientNorm, Moments, Optimizer, Rates, Schedule, Scheduler};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use compare::Compared;
@@ -68,6 +69,7 @@ pub struct Engine {
     loss: Box<dyn Loss>,
     metrics: Vec<Arc<dyn Metric>>,
     optimizer: Box<dyn Optimizer>,
+    scheduler: Box<dyn Scheduler>,
     moments: Vec<Moments>,
     collective: Arc<dyn Collective>,
     reducer: Box<dyn Reduce>,
@@ -102,6 +104,8 @@ pub struct Components {
     pub metrics: Vec<Arc<dyn Metric>>,
     /// What moves the parameters.
     pub optimizer: Box<dyn Optimizer>,
+    /// The learning rate over time.
+    pub scheduler: Box<dyn Scheduler>,
 }
 
 /// Is told what a rank is doing: the step (from 1) and the phase.
@@ -275,6 +279,12 @@ impl Engine {
         &mut self.time
     }
 
+    /// Takes the metrics of an evaluation after the current step. Returns whether the metric that ranks checkpoints is the
+    /// best so far.
+    pub fn evaluated(&mut self, metrics: BTreeMap<String, f64>) -> bool {
+        self.state.evaluated(&self.plan, self.scheduler.as_ref(), metrics)
+    }
+
     /// Learning rate of the step after the finished ones.
     pub fn next_rates(&self) -> Rates {
         self.schedule().rates(self.state.step, &self.state.plateau)
@@ -384,7 +394,7 @@ impl Engine {
     }
 
     fn schedule(&self) -> Schedule<'_> {
-        Schedule::new(&self.plan.schedule, self.plan.optimizer.lr)
+        Schedule::new(self.scheduler.as_ref(), &self.plan.schedule, self.plan.optimizer.lr)
     }
 
     /// Runs `work` and adds its time to the phase that `share` names.

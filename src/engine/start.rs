@@ -36,7 +36,7 @@ impl Engine {
         collective: Arc<dyn Collective>,
         restored: Option<(TrainState, Vec<Moments>)>,
     ) -> Result<Self, Error> {
-        let Components { model, params, loss, metrics, optimizer } = components;
+        let Components { model, params, loss, metrics, optimizer, scheduler } = components;
         let is_new = restored.is_none();
         let start = restored.as_ref().map_or(0, |(state, _)| state.step);
         same_start(collective.as_ref(), &params, start)?;
@@ -59,6 +59,7 @@ impl Engine {
             loss,
             metrics,
             optimizer,
+            scheduler,
             moments,
             collective,
             reducer,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::scaler::Scaler;
 use crate::event::{Best, History};
-use crate::optim::Plateau;
+use crate::optim::{Plateau, Scheduler};
 use crate::plan::{CheckpointPlan, EarlyStoppingPlan, Mode, Plan};
 
 /// Progress of a run. Equal on all ranks: it moves on reduced values only.
@@ -134,14 +134,19 @@ impl TrainState {
 
     /// Takes the metrics of an evaluation after the current step. Returns whether the metric that
     /// ranks checkpoints is the best so far.
-    pub fn evaluated(&mut self, plan: &Plan, metrics: BTreeMap<String, f64>) -> bool {
+    pub fn evaluated(
+        &mut self,
+        plan: &Plan,
+        scheduler: &dyn Scheduler,
+        metrics: BTreeMap<String, f64>,
+    ) -> bool {
         self.metrics = metrics;
         self.evaluated_at = self.step;
         self.evaluations += 1;
         if let Some(early) = &plan.early_stopping {
             self.early_stopping.observe(early, &self.metrics);
         }
-        self.observe_plateau(plan);
+        self.observe_plateau(scheduler, plan.schedule.better);
         self.observe_best(&plan.checkpoint)
     }
 
@@ -174,11 +179,10 @@ impl TrainState {
         Duration::try_from_secs_f64(self.seconds.unwrap_or(0.0)).unwrap_or_default()
     }
 
-    fn observe_plateau(&mut self, plan: &Plan) {
-        if let crate::plan::ScheduleRule::Plateau { monitor, .. } = &plan.schedule.rule
-            && let Some(&value) = self.metrics.get(monitor)
-        {
-            self.plateau.observe(&plan.schedule.rule, value);
+    fn observe_plateau(&mut self, scheduler: &dyn Scheduler, better: Mode) {
+        let watched = scheduler.monitor().and_then(|monitor| self.metrics.get(monitor));
+        if let Some(&value) = watched {
+            scheduler.observe(&mut self.plateau, value, better);
         }
     }
 

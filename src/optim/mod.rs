@@ -3,7 +3,8 @@
 //! Everything here works on plain `f32` slices and does the same on every rank. The gradients that come in
 //! are sums over all ranks; the update turns them into means as it reads them.
 //!
-//! Each update rule is a file of its own: its options, what it keeps, and what it does to an element.
+//! Each update rule is a file of its own: its options, what it keeps, and what it does to an element. So is each
+//! scheduler: its options, and the rate after so many intervals.
 
 mod adam;
 mod adamw;
@@ -29,6 +30,9 @@ pub use lion::Lion;
 pub use moments::Moments;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
 pub use rmsprop::RmsProp;
-pub use schedule::{Plateau, Rates, Schedule};
+pub use schedule::{
+    Constant, CosineAnnealingLr, ExponentialLr, MultiStepLr, NoamAnnealing, OneCycleLr, Plateau,
+    Rates, ReduceLrOnPlateau, Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr, schedule,
+};
 pub use sgd::Sgd;
 pub use update::{Part, Update};

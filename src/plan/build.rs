@@ -52,7 +52,7 @@ impl Plan {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
             let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
             let schedule =
-                problems.one(schedule::decide(loaded, &length, optimizer.lr, metrics))?;
+                problems.one(schedule::decide(loaded, &length, &optimizer, (kinds, metrics)))?;
             Some((length, optimizer, schedule))
         });
         let (

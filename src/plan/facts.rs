@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
-use crate::plan::{LossFacts, Measurable, MetricFacts, ModelPlan, OptimizerFacts, SourcePlan};
+use crate::plan::{
+    LossFacts, Measurable, MetricFacts, ModelPlan, OptimizerFacts, SchedulerFacts, SourcePlan,
+    Span, Unfit,
+};
 use crate::units::{Bytes, WorldSize};
 
 /// What was found on this machine and in the data; measured elsewhere, so that planning is pure.
@@ -85,6 +88,20 @@ pub trait KindFacts {
     ///
     /// Why there is no such rule, in words.
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String>;
+
+    /// The scheduler.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such scheduler, in words.
+    fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String>;
+
+    /// What the scheduler does in `span`, in words: "cosine over 50 epochs to 0".
+    ///
+    /// # Errors
+    ///
+    /// The option that does not go with the run.
+    fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit>;
 }
 
 /// Counts of a built model.
@@ -111,7 +128,7 @@ impl ModelFacts {
     }
 }
 
-/// Tests of rooms that know no kinds: losses, SGD and Adam by their names.
+/// Tests of rooms that know no kinds: losses, SGD, Adam and schedulers by their names.
 #[cfg(test)]
 impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
@@ -156,5 +173,19 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
             momentum: momentum.map(str::to_owned),
             runs_on_gpus: true,
         })
+    }
+
+    fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String> {
+        let moves_by_steps = rule.name == "one_cycle";
+        let momentum = moves_by_steps.then_some([0.85, 0.95]);
+        Ok(SchedulerFacts { moves_by_steps, momentum, ..SchedulerFacts::default() })
+    }
+
+    fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit> {
+        if rule.options.contains_key("eta_min") {
+            return Err(Unfit { key: "eta_min", what: "is refused".to_owned(), help: None });
+        }
+        let over = span.intervals.map_or(String::new(), |n| format!(" over {n} {}", span.unit()));
+        Ok(rule.name.clone() + &over)
     }
 }

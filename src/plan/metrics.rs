@@ -1,6 +1,5 @@
 //! What evaluations measure, and whether that is what is watched or expected.
 
-use crate::config::schema::SchedulerKind;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, Targets, loss};
 
@@ -89,8 +88,6 @@ fn watched(experiment: &Experiment) -> Vec<(String, &str)> {
     if early.patience.is_some() {
         watched.push((monitor("early_stopping"), &early.monitor));
     }
-    if let (SchedulerKind::Plateau, Some(metric)) = (scheduler.name, &scheduler.monitor) {
-        watched.push((monitor("scheduler"), metric));
-    }
+    watched.extend(scheduler.monitor().map(|metric| (monitor("scheduler"), metric)));
     watched
 }

@@ -41,6 +41,7 @@ pub use crate::config::schema::{
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
+pub(crate) use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
 pub use control::{Behaviour, ChunkPlan, Ranges, scaled, unscaled};
 pub use data::{DataPlan, InstructionSource, SourcePlan, SpeechSource};
@@ -59,7 +60,7 @@ pub use model::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan};
 pub use optimizer::{EmaPlan, OptimizerFacts, OptimizerPlan, scale_lr};
 pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
-pub use schedule::{CYCLED_MOMENTUM, SchedulePlan, ScheduleRule};
+pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
 pub use shapes::Shapes;
 pub use show::{Costs, json, page};
 pub use train_numbers::{Precision, RopeScaling};

@@ -8,8 +8,8 @@ use crate::event::wrapped;
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Behaviour, CYCLED_MOMENTUM, Cadence, ChunkPlan, Facts, InstructionSource, Memory,
-    Mode, Plan, Precision, ScheduleRule, SourcePlan, graph,
+    BackendPlan, Behaviour, Cadence, ChunkPlan, Facts, InstructionSource, Memory, Mode, Plan,
+    Precision, SourcePlan, graph,
 };
 
 /// Columns of the page.
@@ -35,7 +35,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("batch", plan.batch_line()),
         ("learning rate", plan.lr_line().trim_start_matches("lr ").to_owned()),
         ("steps", plan.steps_line()),
-        ("schedule", schedule(plan)),
+        ("schedule", plan.schedule.line.clone()),
         ("optimizer", optimizer(plan)),
         ("model", model(plan, loaded)),
         ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
@@ -208,57 +208,6 @@ fn cut(value: &str) -> String {
         return value.to_owned();
     }
     value.chars().take(LONGEST - 3).collect::<String>() + "..."
-}
-
-fn schedule(plan: &Plan) -> String {
-    let schedule = &plan.schedule;
-    let unit = if schedule.interval == 1 { "steps" } else { "epochs" };
-    let rule = match &schedule.rule {
-        ScheduleRule::Constant => "constant".to_owned(),
-        ScheduleRule::Step { size, gamma } => {
-            format!("step: x {} every {size} {unit}", shown(*gamma))
-        }
-        ScheduleRule::MultiStep { milestones, gamma } => {
-            format!("multi_step: x {} after {milestones:?} {unit}", shown(*gamma))
-        }
-        ScheduleRule::Exponential { gamma } => {
-            format!("exponential: x {} per interval ({unit})", shown(*gamma))
-        }
-        ScheduleRule::Cosine { t_max, eta_min } => {
-            format!("cosine over {t_max} {unit} to {}", shown(*eta_min))
-        }
-        ScheduleRule::Noam { warmup, .. } => {
-            format!(
-                "noam: rises for {warmup} steps, then falls with the inverse square root of the step"
-            )
-        }
-        ScheduleRule::OneCycle { total, pct_start, .. } => {
-            let rise = shown(pct_start * 100.0);
-            format!("one_cycle over {total} steps, rising for {rise} %{}", cycled(plan))
-        }
-        ScheduleRule::Plateau { monitor, factor, patience, .. } => {
-            format!(
-                "plateau: x {} when {monitor} has not improved for more than {patience}",
-                shown(*factor)
-            )
-        }
-    };
-    match schedule.warmup_steps {
-        0 => rule,
-        steps => {
-            let from = shown(schedule.warmup_start_factor * 100.0);
-            format!("{rule}, after {steps} steps of warm-up from {from} %")
-        }
-    }
-}
-
-/// What `one_cycle` moves beside the rate.
-fn cycled(plan: &Plan) -> String {
-    let [low, high] = CYCLED_MOMENTUM.map(shown);
-    match &plan.optimizer.momentum {
-        None => String::new(),
-        Some(name) => format!(", {name} from {high} to {low} and back"),
-    }
 }
 
 fn optimizer(plan: &Plan) -> String {

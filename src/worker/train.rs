@@ -200,8 +200,7 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     let Evaluation { mut metrics, samples, .. } = unreadable::evaluate(run, Split::Val, data)?;
     metrics.extend(running_metrics(run));
     run.engine.time_mut().evaluation += clock.seconds();
-    let plan = run.plan.clone();
-    let is_best = run.engine.state_mut().evaluated(&plan, metrics.clone());
+    let is_best = run.engine.evaluated(metrics.clone());
     run.record(&Event::Evaluated(Evaluated {
         step: edge.step,
         epoch: edge.epoch,

@@ -175,7 +175,10 @@ fn plan(world: u32, max_restarts: u32, timeout: Duration) -> Plan {
             "lr": 0.1, "base_lr": 0.1, "scaling": "none", "base_batch_size": 1, "weight_decay": 0.0,
             "no_decay_on_1d": false
         },
-        "schedule": { "warmup_steps": 0, "warmup_start_factor": 1.0, "interval": 1, "rule": "constant" },
+        "schedule": {
+            "rule": { "name": "constant" }, "warmup_steps": 0, "warmup_start_factor": 1.0, "interval": 1,
+            "intervals": 1, "better": "min"
+        },
         "distributed": {
             "world_size": world, "devices": vec!["cpu"; world as usize], "threads_per_rank": 1,
             "backend": { "shm": { "mapping": mapping } }, "bucket_cap": 1, "first_bucket_cap": 1,

@@ -13,12 +13,12 @@ use ddprun::kinds::Kinds;
 use ddprun::loss::{self, CrossEntropy};
 use ddprun::model::Model;
 use ddprun::nn::Params;
-use ddprun::optim::{self, Sgd};
+use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
     BackboneMode, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
     DataPlan, DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, Mode, ModelPlan, OnBadSample,
-    OnNonFinite, Plan, PolicyPlan, Precision, Sampler, SchedulePlan, ScheduleRule, SequencePlan,
-    SourcePlan, SpeechPlan, Stem,
+    OnNonFinite, Plan, PolicyPlan, Precision, Sampler, SchedulePlan, SequencePlan, SourcePlan,
+    SpeechPlan, Stem,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -62,8 +62,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         schedule: SchedulePlan {
             warmup_steps: 2,
             warmup_start_factor: 0.1,
-            interval: 1,
-            rule: ScheduleRule::Cosine { t_max: 10, eta_min: 0.0 },
+            ..optim::schedule(&CosineAnnealingLr::default(), 10)
         },
         distributed: distributed_plan(world_size),
         validate_every: Cadence::Epochs(1),
@@ -281,5 +280,6 @@ pub(crate) fn components(plan: &Plan, (model, params): (Box<dyn Model>, Params))
     let loss = kinds.losses.build(&plan.loss.kind).unwrap();
     let optimizer = kinds.optimizers.build(&plan.optimizer.rule).unwrap();
     let metrics = kinds.metrics.of(&plan.measurable());
-    Components { model, params, loss, metrics, optimizer }
+    let scheduler = kinds.schedulers.build(&plan.schedule.rule).unwrap();
+    Components { model, params, loss, metrics, optimizer, scheduler }
 }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::Tensor;
 
 use ddprun::checkpoint::{self, Snapshot};
+use ddprun::config::kind::Choice;
 use ddprun::engine::{Engine, Error};
 use ddprun::model::{Model, Registry};
 use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
-use ddprun::optim::{self, Adam};
-use ddprun::plan::{ModelPlan, Plan, ScheduleRule};
+use ddprun::optim::{self, Adam, Constant};
+use ddprun::plan::{ModelPlan, Plan};
 use ddprun::units::Rank;
 
 use crate::support::{self, CLASSES, fingerprint, on_ranks, plan, step};
@@ -100,7 +101,7 @@ fn late_plan(world: u32, first: u64) -> Plan {
     plan.model.options.insert("after".into(), ((first - 1) * passes).into());
     plan.distributed.find_unused_parameters = true;
     plan.optimizer = optim::plan(&Adam::default(), plan.optimizer.lr);
-    (plan.schedule.warmup_steps, plan.schedule.rule) = (0, ScheduleRule::Constant);
+    (plan.schedule.warmup_steps, plan.schedule.rule) = (0, Choice::of(&Constant {}));
     plan
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn metrics(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> 
             || (metric.starts_with("test/") && vocabulary.mode_of(metric).is_some())
     };
     let monitors = [
-        ("scheduler.monitor", experiment.scheduler.monitor.as_deref()),
+        ("scheduler.monitor", experiment.scheduler.monitor()),
         ("checkpoint.monitor", Some(experiment.checkpoint.monitor.as_str())),
         ("early_stopping.monitor", Some(experiment.early_stopping.monitor.as_str())),
     ];

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use crate::config::check::Finding;
 use crate::config::extract::merged;
-use crate::config::kind::{FamilySpec, Key, Spec};
+use crate::config::kind::{FamilySpec, Key, Need, Spec, Wrong};
 use crate::config::loaded::Loaded;
 use crate::config::suggest::any_of;
 use crate::config::vocabulary::Vocabulary;
@@ -21,6 +21,7 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         found.extend(foreign(loaded, family, kind, given));
         found.extend(ranges(family, kind, given));
         found.extend(rules(loaded, family, kind));
+        found.extend(needs(loaded, family, kind));
     }
     found
 }
@@ -63,10 +64,13 @@ fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
             }
         }
         Value::Num(_, number) => {
-            let whole = number.to_i128().map(|whole| whole as f64);
-            let number = number.to_f64().or(whole).unwrap_or(f64::INFINITY);
+            let whole = number.to_i128();
+            let number = number.to_f64().or(whole.map(|whole| whole as f64));
+            let number = number.unwrap_or(f64::INFINITY);
             if !admits(schema, number) {
-                let what = format!("must be {}, not {}", words(schema), shown(number));
+                let whole = whole.filter(|_| schema["type"] == "integer");
+                let written = whole.map_or_else(|| shown(number), |whole| whole.to_string());
+                let what = format!("must be {}, not {written}", words(schema));
                 found.push(Finding::new(key, what));
             }
         }
@@ -95,6 +99,7 @@ fn words(schema: &Json) -> String {
         [None, None, Some(above), Some(below)] => format!("between {above} and {below}"),
         [Some(low), None, None, Some(below)] => format!("at least {low} and less than {below}"),
         [None, Some(high), Some(above), None] => format!("greater than {above} and at most {high}"),
+        [Some(low), ..] if schema["type"] == "integer" => format!("at least {low}"),
         [Some(low), ..] => format!("at least {low} and finite"),
         [None, None, Some(above), None] => format!("greater than {above} and finite"),
         _ => "finite".to_owned(),
@@ -110,9 +115,22 @@ fn shown(value: f64) -> String {
 fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
     let table = family.table;
     let Some(options) = loaded.experiment.options(table) else { return Vec::new() };
-    let finding = |wrong: crate::config::kind::Wrong| {
+    let finding = |wrong: Wrong| {
         let finding = Finding::new(format!("{table}.{}", wrong.key), wrong.what);
         wrong.with.iter().fold(finding, |finding, key| finding.about(format!("{table}.{key}")))
     };
     kind.check(options).into_iter().map(finding).collect()
+}
+
+/// What the kind needs, and the rest of the experiment does not give.
+fn needs(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Option<Finding> {
+    let train = &loaded.experiment.train;
+    let is_timed = train.epochs.is_none() && train.steps.is_none() && train.time.is_some();
+    (is_timed && kind.needs.contains(&Need::LastStep)).then(|| {
+        let what = "needs to know the last step, but only `train.time` ends the run";
+        Finding::new(format!("{}.name", family.table), what)
+            .about("train.epochs")
+            .about("train.steps")
+            .help("give `train.epochs` or `train.steps`")
+    })
 }

@@ -79,14 +79,6 @@ const REALS: &[Real] = &[
     ("ema.decay", |e| e.ema.decay, SHARE),
     ("ema.power", |e| e.ema.power, POSITIVE),
     ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
-    ("scheduler.gamma", |e| e.scheduler.gamma, POSITIVE),
-    ("scheduler.eta_min", |e| e.scheduler.eta_min, NOT_NEGATIVE),
-    ("scheduler.min_lr", |e| e.scheduler.min_lr, NOT_NEGATIVE),
-    ("scheduler.pct_start", |e| e.scheduler.pct_start, SHARE),
-    ("scheduler.div_factor", |e| e.scheduler.div_factor, ABOVE_ONE),
-    ("scheduler.final_div_factor", |e| e.scheduler.final_div_factor, ABOVE_ONE),
-    ("scheduler.factor", |e| e.scheduler.factor, PROPER_SHARE),
-    ("scheduler.threshold", |e| e.scheduler.threshold, NOT_NEGATIVE),
     ("loss_scale.init", |e| Some(e.loss_scale.init), POSITIVE),
     ("loss_scale.growth_factor", |e| Some(e.loss_scale.growth_factor), ABOVE_ONE),
     ("loss_scale.backoff_factor", |e| Some(e.loss_scale.backoff_factor), PROPER_SHARE),
@@ -158,10 +150,7 @@ const WHOLES: &[Whole] = &[
         65_536,
     ),
     ("lr_scaling.base_batch_size", |e| Some(e.lr_scaling.base_batch_size.into()), 1, MOST_SAMPLES),
-    ("scheduler.step_size", |e| e.scheduler.step_size, 1, MOST_STEPS),
-    ("scheduler.d_model", |e| e.scheduler.d_model.map(u64::from), 1, 1 << 16),
     ("scheduler.warmup", |e| count(e.scheduler.warmup), 0, MOST_STEPS),
-    ("scheduler.patience", |e| e.scheduler.patience, 0, MOST_STEPS),
     ("loss_scale.growth_interval", |e| Some(e.loss_scale.growth_interval), 1, MOST_STEPS),
     ("distributed.devices", |e| e.distributed.devices.count().map(u64::from), 1, 1024),
     ("distributed.threads_per_rank", |e| given(e.distributed.threads_per_rank), 1, 1024),
@@ -271,13 +260,6 @@ pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
                 let what = format!("must be from 1 to 65536, not {width}");
                 found.push(Finding::new(format!("{key}[{index}]"), what));
             }
-        }
-    }
-    if let Some(milestones) = &experiment.scheduler.milestones {
-        let ascending = milestones.windows(2).all(|pair| pair[0] < pair[1]);
-        if milestones.is_empty() || !ascending {
-            let what = "must be whole numbers, each larger than the one before";
-            found.push(Finding::new("scheduler.milestones", what));
         }
     }
     let mut sinks = experiment.logging.sinks.clone();

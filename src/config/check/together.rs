@@ -1,10 +1,10 @@
 //! Keys that make sense alone but not together.
 
+use serde::Deserialize;
+
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
-use crate::config::schema::{
-    Backend, DataKind, Interval, Mode, PrecisionChoice, Sampler, SchedulerKind,
-};
+use crate::config::schema::{Backend, DataKind, Mode, PrecisionChoice, Sampler};
 use crate::config::values::{Auto, Every};
 use crate::config::vocabulary::Vocabulary;
 
@@ -23,14 +23,6 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
             .about("train.global_batch_size");
         found.push(finding.help("give `batch_size` (per rank and pass) or `global_batch_size`"));
     }
-    let needs_length = [SchedulerKind::Cosine, SchedulerKind::OneCycle];
-    let scheduler = &loaded.experiment.scheduler;
-    if train.epochs.is_none() && train.steps.is_none() && needs_length.contains(&scheduler.name) {
-        let what = "needs to know the last step, but only `train.time` ends the run";
-        let finding = Finding::new("scheduler.name", what).about("train.epochs");
-        found.push(finding.about("train.steps").help("give `train.epochs` or `train.steps`"));
-    }
-    found.retain(|finding| finding.key != "scheduler.name" || train.time.is_some());
     found.extend(chunk(loaded));
     let ema = &loaded.experiment.ema;
     if ema.power.is_some() && ema.decay.is_none() {
@@ -41,7 +33,6 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
         let finding = Finding::new("ema.use_buffers", "needs `ema.decay`, the average's own");
         found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
     }
-    found.extend(rising(loaded));
     found.extend(backbone(loaded));
     found
 }
@@ -55,16 +46,6 @@ fn backbone(loaded: &Loaded) -> Option<Finding> {
         let finding = Finding::new("model.backbone_mode", what).about("model.freeze_backbone");
         finding.help("add `freeze_backbone = true`, or take it out")
     })
-}
-
-/// A rate that rises without end is a slip, but for a test of learning rates, which rises with every step.
-fn rising(loaded: &Loaded) -> Option<Finding> {
-    let scheduler = &loaded.experiment.scheduler;
-    let is_test =
-        scheduler.name == SchedulerKind::Exponential && scheduler.interval == Interval::Step;
-    let gamma = scheduler.gamma.filter(|gamma| *gamma > 1.0 && !is_test)?;
-    let what = format!("must be greater than 0 and at most 1, not {gamma}");
-    Some(Finding::new("scheduler.gamma", what).about("scheduler.name").about("scheduler.interval"))
 }
 
 /// What is done must have been predicted.
@@ -144,13 +125,14 @@ fn scaler(loaded: &Loaded) -> Vec<Finding> {
 pub(crate) fn monitors(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let (checkpoint, early) = (&experiment.checkpoint, &experiment.early_stopping);
-    let plateau = &experiment.scheduler;
     let mut watched = vec![("checkpoint", checkpoint.monitor.as_str(), Some(checkpoint.mode))];
     if early.patience.is_some() {
         watched.push(("early_stopping", &early.monitor, Some(early.mode)));
     }
-    if plateau.name == SchedulerKind::Plateau {
-        watched.push(("scheduler", plateau.monitor.as_deref().unwrap_or("val/loss"), plateau.mode));
+    let scheduler = &experiment.scheduler;
+    if let Some(monitor) = scheduler.monitor() {
+        let mode = scheduler.options.get("mode").and_then(|mode| Mode::deserialize(mode).ok());
+        watched.push(("scheduler", monitor, mode));
     }
     let expected = experiment.expect.keys().map(|metric| (format!("expect.\"{metric}\""), metric));
     let mut found: Vec<Finding> =

@@ -3,7 +3,7 @@
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
-use crate::config::kind::{Kind, Options, Wrong};
+use crate::config::kind::{Kind, Need, Options, Wrong};
 
 /// A kind as data.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Spec {
     pub about: String,
     /// Its options, in the order of their declaration.
     pub keys: Vec<Key>,
+    /// What it needs of the rest of the experiment.
+    pub needs: &'static [Need],
     /// JSON schema of the options.
     pub schema: Value,
     read: fn(&Dict) -> Result<Options, Box<figment::Error>>,
@@ -67,6 +69,7 @@ impl Spec {
             name: K::NAME,
             about: text(&schema["description"]),
             keys: properties.map(key).collect(),
+            needs: K::NEEDS,
             read: read::<K>,
             check: check::<K>,
             schema,

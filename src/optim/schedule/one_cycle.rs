@@ -1,0 +1,100 @@
+//! `scheduler.name = "one_cycle"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Need};
+use crate::optim::schedule::{Scheduler, anneal};
+use crate::plan::{Span, Unfit, shown};
+
+/// Lowest and highest momentum: the defaults of `OneCycleLR`.
+const MOMENTUM: [f64; 2] = [0.85, 0.95];
+
+/// the rate rises and falls once in the run (Smith and Topin 2018), as PyTorch's `OneCycleLR` with cosine annealing; its
+/// peak is the learning rate. Beside the rate it moves the optimizer's momentum (Adam's first beta) from 0.95 down to 0.85
+/// and back (PyTorch's `cycle_momentum`), whatever `optimizer` says of it; an optimizer without momentum stays without. A
+/// warm-up rises to the first rate of the cycle, which takes the steps after it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OneCycleLr {
+    /// share of the steps in which the rate rises.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub pct_start: f64,
+    /// the first rate is the peak (the learning rate) divided by this.
+    #[schemars(range(min = 1.0))]
+    pub div_factor: f64,
+    /// the last rate is the first divided by this.
+    #[schemars(range(min = 1.0))]
+    pub final_div_factor: f64,
+}
+
+impl Default for OneCycleLr {
+    fn default() -> Self {
+        Self { pct_start: 0.3, div_factor: 25.0, final_div_factor: 1e4 }
+    }
+}
+
+impl Kind for OneCycleLr {
+    const NAME: &'static str = "one_cycle";
+    const NEEDS: &'static [Need] = &[Need::LastStep];
+}
+
+/// Steps of the cycle.
+fn total(span: &Span) -> u64 {
+    span.intervals.unwrap_or(u64::MAX)
+}
+
+impl OneCycleLr {
+    /// After `t` steps, where something is that is `first` in the beginning, then `peak`, and `last` in the end: PyTorch's
+    /// borders between the phases.
+    fn at(&self, t: u64, span: &Span, [first, peak, last]: [f64; 3]) -> f64 {
+        let total = total(span) as f64;
+        let peak_at = self.pct_start * total - 1.0;
+        let (end_at, now) = (total - 1.0, t as f64);
+        if now <= peak_at {
+            anneal(first, peak, now / peak_at)
+        } else {
+            anneal(peak, last, ((now - peak_at) / (end_at - peak_at)).min(1.0))
+        }
+    }
+}
+
+impl Scheduler for OneCycleLr {
+    fn lr(&self, t: u64, span: &Span) -> f64 {
+        let first = span.lr / self.div_factor;
+        self.at(t, span, [first, span.lr, first / self.final_div_factor])
+    }
+
+    fn describe(&self, span: &Span) -> String {
+        let rise = shown(self.pct_start * 100.0);
+        format!("one_cycle over {} steps, rising for {rise} %", total(span))
+    }
+
+    fn fits(&self, span: &Span) -> Result<(), Unfit> {
+        let (pct_start, total) = (self.pct_start, total(span));
+        // The rate is that of the peak before the second step: PyTorch divides by zero, or leaves the rise out.
+        if pct_start == 0.0 || pct_start * total as f64 > 1.0 {
+            return Ok(());
+        }
+        let what = format!("leaves no step in which the rate rises: {pct_start} of {total} steps");
+        let help = Some("train for longer, or give a larger share; 0 begins at the peak");
+        Err(Unfit { key: "pct_start", what, help })
+    }
+
+    fn warmup_target(&self, span: &Span) -> f64 {
+        self.lr(0, span)
+    }
+
+    fn moves_by_steps(&self) -> bool {
+        true
+    }
+
+    fn momentum_range(&self) -> Option<[f64; 2]> {
+        Some(MOMENTUM)
+    }
+
+    fn momentum(&self, t: u64, span: &Span) -> Option<f64> {
+        let [low, high] = MOMENTUM;
+        Some(self.at(t, span, [high, low, high]))
+    }
+}
