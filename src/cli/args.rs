@@ -47,7 +47,11 @@ pub(crate) enum Verb {
         file: Option<PathBuf>,
     },
     /// Print every key of an experiment file with its default and meaning.
-    Schema,
+    Schema {
+        /// As a JSON schema, for editors: `#:schema experiment.schema.json` in the first line of a file.
+        #[arg(long)]
+        json_schema: bool,
+    },
     /// Print completions for a shell.
     Completions {
         /// The shell.

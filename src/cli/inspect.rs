@@ -1,4 +1,4 @@
-//! Verbs that look and change nothing: `plan`, `report`.
+//! Verbs that look and change nothing: `plan`, `report`, `schema`.
 
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use crate::cli::kept::enter_run;
 use crate::cli::named::find_sweep;
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::{Refusal, sweep, to_stdout};
+use crate::config;
 use crate::engine::{self, Needs};
 use crate::kinds::Kinds;
 use crate::launch::Role;
@@ -54,4 +55,14 @@ pub(crate) fn report(run: Option<&str>) -> Result<u8, Refusal> {
     let page = report::write(&description.run.logs, &description.plan.checkpoint)
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stdout(&page)
+}
+
+/// Every key of an experiment, as TOML or as a JSON schema.
+pub(crate) fn schema(as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
+    let vocabulary = kinds.vocabulary();
+    if !as_json {
+        return to_stdout(vocabulary.reference());
+    }
+    let schema = serde_json::to_string_pretty(&config::json_schema(&vocabulary));
+    to_stdout(&(schema.unwrap_or_default() + "\n"))
 }

@@ -127,7 +127,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Report { run }) => inspect::report(run.as_deref()),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
         Some(Verb::Token { file }) => machines::token(file.as_deref()),
-        Some(Verb::Schema) => to_stdout(kinds.vocabulary().reference()),
+        Some(Verb::Schema { json_schema }) => inspect::schema(json_schema, kinds),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => {
             usage::refuse_unknown_verb(&args.run)?;

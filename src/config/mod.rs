@@ -9,6 +9,7 @@
 
 mod check;
 mod extract;
+mod json_schema;
 mod keys;
 pub mod kind;
 mod kinds;
@@ -29,6 +30,7 @@ pub mod values;
 mod vocabulary;
 mod wording;
 
+pub use json_schema::json_schema;
 pub use keys::DEFAULTS;
 #[cfg(test)]
 pub(crate) use keys::commented_keys;

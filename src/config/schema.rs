@@ -26,7 +26,7 @@ pub use train::{OnNonFinite, PrecisionChoice, Train};
 pub use train_numbers::Convolutions;
 
 /// A whole experiment file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// Version of this schema; 1.
@@ -104,7 +104,7 @@ impl Experiment {
 }
 
 /// `[experiment]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Name of the run's folders: letters, digits, `.`, `_`, `-`. The file's stem by default.
@@ -114,7 +114,7 @@ pub struct Identity {
 }
 
 /// `[loss]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Loss {
     /// Which loss.
@@ -125,7 +125,7 @@ pub struct Loss {
 }
 
 /// `[optimizer]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
     /// Which update rule.
@@ -140,7 +140,7 @@ pub struct Optimizer {
 }
 
 /// `[ema]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ema {
     /// Share of the average that stays at an update; absent = no average.
@@ -152,7 +152,7 @@ pub struct Ema {
 }
 
 /// `[lr_scaling]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LrScaling {
     /// Exponent of the scaling.
@@ -162,7 +162,7 @@ pub struct LrScaling {
 }
 
 /// How the learning rate follows the global batch size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScalingRule {
     /// Not at all.
@@ -174,7 +174,7 @@ pub enum ScalingRule {
 }
 
 /// `[scheduler]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scheduler {
     /// Which schedule.
@@ -198,7 +198,7 @@ impl Scheduler {
 }
 
 /// When a schedule moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Interval {
     /// After each epoch.
@@ -218,7 +218,7 @@ pub enum Mode {
 }
 
 /// `[loss_scale]`, the fp16 gradient scaler
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
     /// First scale.
@@ -232,7 +232,7 @@ pub struct LossScale {
 }
 
 /// `[distributed]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Distributed {
     /// How ranks exchange tensors.
@@ -262,7 +262,7 @@ pub struct Distributed {
 }
 
 /// Collective backends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// The best for the devices: `nccl` on GPUs, `shm` on CPUs.
@@ -278,7 +278,7 @@ pub enum Backend {
 }
 
 /// How gradients are exchanged, as the hooks of PyTorch's DDP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommHook {
     /// As they are: f32.
@@ -302,7 +302,7 @@ impl CommHook {
 }
 
 /// `[validation]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Validation {
     /// "1 epoch", "500 steps" or "never".
@@ -314,7 +314,7 @@ pub struct Validation {
 }
 
 /// `[checkpoint]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     /// Folder of all runs' checkpoints.
@@ -332,7 +332,7 @@ pub struct Checkpoint {
 }
 
 /// `[early_stopping]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStopping {
     /// Metric to watch.
@@ -346,7 +346,7 @@ pub struct EarlyStopping {
 }
 
 /// `[fault]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     /// Times that the group is started again from its newest checkpoint after a failure.
@@ -362,7 +362,7 @@ pub struct Fault {
 }
 
 /// What to do when a rank runs out of memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOom {
     /// End the run with code 8.
@@ -373,7 +373,7 @@ pub enum OnOom {
 }
 
 /// `[logging]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Logging {
     /// Folder of all runs' logs.
@@ -385,7 +385,7 @@ pub struct Logging {
 }
 
 /// What a run can write about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sink {
     /// `events.jsonl`
@@ -399,7 +399,7 @@ pub enum Sink {
 }
 
 /// One entry of `[expect]`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
     /// The final value must not be less.

@@ -5,6 +5,7 @@
 
 mod auto;
 mod devices;
+mod schema;
 
 use std::fmt;
 

@@ -9,7 +9,7 @@ mod options;
 mod ranges;
 mod together;
 
-pub(crate) use ranges::bounds;
+pub(crate) use ranges::{bounds, limits};
 
 use std::collections::BTreeSet;
 

@@ -170,6 +170,24 @@ const WHOLES: &[Whole] = &[
     ("logging.every", |e| count(e.logging.every), 1, MOST_STEPS),
 ];
 
+/// For each number that has bounds its key, and the bounds in the words of JSON schema.
+pub(crate) fn limits() -> Vec<(String, serde_json::Map<String, serde_json::Value>)> {
+    let bound = |key: &str, exact: &str, value: f64, is_in: bool| {
+        let name = if is_in { key } else { exact };
+        (value.abs() < f64::MAX).then(|| (name.to_owned(), value.into()))
+    };
+    let reals = REALS.iter().map(|(key, _, range)| {
+        let low = bound("minimum", "exclusiveMinimum", range.low, range.with_low);
+        let high = bound("maximum", "exclusiveMaximum", range.high, range.with_high);
+        ((*key).to_owned(), low.into_iter().chain(high).collect())
+    });
+    let wholes = WHOLES.iter().map(|&(key, _, low, high)| {
+        let both = [("minimum".to_owned(), low.into()), ("maximum".to_owned(), high.into())];
+        (key.to_owned(), both.into_iter().collect())
+    });
+    reals.chain(wholes).collect()
+}
+
 /// The least and the most that the whole number `key` may be.
 pub(crate) fn bounds(key: &str) -> Option<(u64, u64)> {
     WHOLES.iter().find(|(name, ..)| *name == key).map(|&(_, _, low, high)| (low, high))

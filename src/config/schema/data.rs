@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::values::{Auto, Shape2, SplitRule};
 
 /// `[data]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
     /// Kind of data set.
@@ -87,7 +88,7 @@ pub struct Data {
 }
 
 /// Kinds of data sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DataKind {
     /// Folders of images, one folder per class, as torchvision's `ImageFolder`.
@@ -113,7 +114,7 @@ pub enum DataKind {
 }
 
 /// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Calendar {
     /// None.
@@ -136,7 +137,7 @@ impl Calendar {
 }
 
 /// Order of samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
     /// The global batch is cut into shards; independent of the world size.
@@ -146,7 +147,7 @@ pub enum Sampler {
 }
 
 /// Policy for samples that cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnBadSample {
     /// Stop and name the file.
@@ -156,7 +157,7 @@ pub enum OnBadSample {
 }
 
 /// `[data.transforms]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Transforms {
     /// Applied to training images, in order.
@@ -166,7 +167,7 @@ pub struct Transforms {
 }
 
 /// One entry of `[[data.transforms.train]]`; keys that its name does not use are errors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Transform {
     /// Which transform.
@@ -210,7 +211,7 @@ pub struct Transform {
 }
 
 /// Names of torchvision's standard transforms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TransformKind {
     /// Antialiased bilinear resize.

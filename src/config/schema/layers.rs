@@ -1,11 +1,12 @@
 //! `[[model.layers]]`: a model written down layer by layer.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::values::Auto;
 
 /// One entry of `[[model.layers]]`; keys that its name does not use are errors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// Which layer.
@@ -61,7 +62,7 @@ pub struct Layer {
 }
 
 /// Layers that a graph is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerKind {
     /// `torch.nn.Conv2d` with a square kernel.
@@ -115,7 +116,7 @@ pub enum LayerKind {
 }
 
 /// Initial weights of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerInit {
     /// PyTorch's default.
@@ -125,7 +126,7 @@ pub enum LayerInit {
 }
 
 /// What follows the sum of a residual block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResidualActivation {
     /// Nothing.

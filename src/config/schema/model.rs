@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::schema::Layer;
 use crate::config::values::{Auto, Strict};
 
 /// `[model]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
     /// Registered name.
@@ -105,7 +106,7 @@ pub struct Model {
 }
 
 /// `[model.rope_scaling]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RopeScaling {
     /// Which scaling; absent = none.
@@ -121,7 +122,7 @@ pub struct RopeScaling {
 }
 
 /// Scalings of a rotary embedding, each exactly that of `transformers`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeType {
     /// None.
@@ -145,7 +146,7 @@ impl RopeType {
 }
 
 /// `[model.lora]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lora {
     /// Rank of the adapters; absent = none.
@@ -161,7 +162,7 @@ pub struct Lora {
 }
 
 /// Forms of the GELU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gelu {
     /// With the normal distribution function, as nanoGPT's.
@@ -172,7 +173,7 @@ pub enum Gelu {
 }
 
 /// First layers of a `ResNet`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stem {
     /// 7x7 convolution with stride 2, then 3x3 max pooling with stride 2.
@@ -182,7 +183,7 @@ pub enum Stem {
 }
 
 /// In which mode a frozen backbone runs while the head trains, as after `backbone.train()` or `backbone.eval()`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackboneMode {
     /// Norms use and track the statistics of the batch; dropout drops.
@@ -193,7 +194,7 @@ pub enum BackboneMode {
 }
 
 /// How a diffusion model takes the noise off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NoiseScheduler {
     /// Every step, each with a little new noise.

@@ -1,12 +1,13 @@
 //! `[train]`: for how long, in which batches and precision.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use train_numbers::Convolutions;
 
 use crate::config::values::{Auto, Duration};
 
 /// `[train]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
     /// Passes over the data.
@@ -28,6 +29,7 @@ pub struct Train {
     /// Numbers of matrix products and convolutions.
     pub precision: PrecisionChoice,
     /// How convolutions are computed.
+    #[schemars(with = "String", extend("enum" = ["fast", "direct"]))]
     pub convolutions: Convolutions,
     /// Keep only the inputs of a model's blocks, and run the blocks again in backward.
     pub activation_checkpointing: bool,
@@ -38,7 +40,7 @@ pub struct Train {
 }
 
 /// `train.precision`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PrecisionChoice {
     /// 32-bit everywhere.
@@ -52,7 +54,7 @@ pub enum PrecisionChoice {
 }
 
 /// Policy for losses and gradients that are not finite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnNonFinite {
     /// Stop all ranks, exit 4.
