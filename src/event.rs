@@ -146,7 +146,7 @@ pub struct Partitioned {
     pub ranks: u32,
     /// Samples that some rank takes.
     pub samples: u64,
-    /// Samples of an incomplete last step, which nobody takes (`data.drop_last`).
+    /// Samples of an incomplete last step, which are left out (`data.drop_last`).
     pub left_out: u64,
     /// Samples that are taken a second time, to give each rank as many (`data.sampler = "torch"`).
     pub repeated: u64,

@@ -38,7 +38,7 @@ pub(crate) fn check() -> Result<(), String> {
 #[inline(always)]
 pub(crate) fn enter_step(_step: u64) {}
 
-/// A place with this name: whoever asked for it has it fail here.
+/// A place with this name: the caller makes it fail here.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub(crate) fn reach(_point: &str) {}

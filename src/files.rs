@@ -153,7 +153,7 @@ pub fn write_folder_atomic<T, E: From<Error>>(
     }
 }
 
-/// Makes `link` a relative symbolic link to `target`, in one step for whoever reads it. `target` need not
+/// Makes `link` a relative symbolic link to `target`, in one step for its readers. `target` need not
 /// exist, its folder must. The link is on disk once its folder is synced.
 ///
 /// # Errors

@@ -48,7 +48,7 @@ pub(crate) fn write_denials_to(file: File, place: u64) {
 /// Writes down that `bytes` were denied, without memory. Returns null.
 fn denied(bytes: usize) -> *mut u8 {
     if let Some((file, place)) = DENIALS.get() {
-        // Whoever asked learns it anyway.
+        // The caller learns it anyway.
         let _ = file.write_all_at(&(bytes as u64).to_le_bytes(), *place);
     }
     ptr::null_mut()
@@ -114,12 +114,12 @@ struct Blocks {
     most: usize,
 }
 
-/// The beginning of a block that nobody uses.
+/// The beginning of a block that is not in use.
 struct Waiting {
     next: Option<NonNull<Waiting>>,
 }
 
-// SAFETY: the blocks that it points to are used by nobody else.
+// SAFETY: the blocks that it points to are not used elsewhere.
 unsafe impl Send for Blocks {}
 
 fn blocks() -> MutexGuard<'static, Blocks> {
@@ -150,7 +150,7 @@ impl Blocks {
     }
 
     fn wait(&mut self, class: usize, bytes: usize, block: NonNull<Waiting>) {
-        // SAFETY: the block is mapped, aligned to a page, longer than a link, and nobody uses it any more.
+        // SAFETY: the block is mapped, aligned to a page, longer than a link, and it is no longer used.
         unsafe { block.write(Waiting { next: self.waiting[class] }) };
         self.waiting[class] = Some(block);
         self.bytes_waiting += bytes;
@@ -175,7 +175,7 @@ impl Blocks {
             while keeps_on(self)
                 && let Some(block) = self.reuse(class, bytes)
             {
-                // SAFETY: the block is a whole mapping of `bytes` bytes that nobody uses. An error would
+                // SAFETY: the block is a whole mapping of `bytes` bytes that is not in use. An error would
                 // mean that it is not, and leaves the memory to the end of the process.
                 let _ = unsafe { rustix::mm::munmap(block.as_ptr().cast(), bytes) };
             }

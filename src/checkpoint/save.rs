@@ -76,7 +76,7 @@ impl Destination {
         Ok(Written { path, best })
     }
 
-    /// Does what was left to do for the checkpoint of `step`, from which a run continues: whoever wrote it may have been
+    /// Does what was left to do for the checkpoint of `step`, from which a run continues: its writer may have been
     /// killed before the links were moved, and it may be the last of the run.
     pub(crate) fn settle(&self, step: u64) -> Result<(), Error> {
         links::heal(&self.folder)?;

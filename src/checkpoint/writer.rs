@@ -102,7 +102,7 @@ impl Writer {
                     of_thread.put_down(job, result);
                 }
             };
-            // Also a panic at the desk: whoever waits for a copy to be on disk would wait for ever.
+            // Also a panic at the desk: the thread that waits for a copy to be on disk would wait for ever.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 of_thread.give_up(panic);
             }
@@ -408,7 +408,7 @@ mod tests {
         disk.end.send(Err(Error::Encode { step: 1, why: "full".into() })).unwrap();
         let error = disk.writer.finish().unwrap_err();
         assert_eq!(error.to_string(), "cannot write the state of step 1: full");
-        assert!(disk.writer.finish().unwrap().is_empty(), "nobody waits for a writer that is gone");
+        assert!(disk.writer.finish().unwrap().is_empty(), "no thread waits for a writer that is gone");
         assert!(disk.begun.recv().is_err(), "what waited is not written");
     }
 

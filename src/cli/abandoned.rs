@@ -61,7 +61,7 @@ mod tests {
         assert!(is_abandoned(folder, later));
         let log = folder.join("rank-0.log");
         files::write_atomic(&log, b"").unwrap();
-        assert!(!is_abandoned(folder, later), "somebody may want to read it");
+        assert!(!is_abandoned(folder, later), "a user may want to read it");
         files::remove_file(&log).unwrap();
         files::write_atomic(&folder.join(RESOLVED), b"").unwrap();
         assert!(!is_abandoned(folder, later), "a run");

@@ -180,7 +180,7 @@ impl Drop for Room {
         if self.is_kept {
             return;
         }
-        // What cannot be removed is in nobody's way, and has its name.
+        // What cannot be removed does no harm, and its name tells what it is.
         drop(files::remove_folder(&self.path));
         // The experiment's folder goes only if no run is in it.
         drop(self.path.parent().map(std::fs::remove_dir));

@@ -169,6 +169,6 @@ fn to_stderr(text: &str) {
 
 /// Says why this process ends, to a reader who may take all the time there is.
 fn last_words(text: &str) {
-    // Nobody is left to tell if stderr is closed.
+    // There is no way to tell the user if stderr is closed.
     drop(writeln!(io::stderr(), "{text}"));
 }

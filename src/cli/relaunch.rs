@@ -55,7 +55,7 @@ pub(crate) fn note(
 ///
 /// # Errors
 ///
-/// There may be one, but nobody can tell; or the same experiment now has other numbers.
+/// There may be one, but that cannot be known; or the same experiment now has other numbers.
 pub(crate) fn begun(
     prepared: &Prepared,
     launches: &[LaunchId],

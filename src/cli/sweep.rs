@@ -144,7 +144,7 @@ struct Ddp<'a> {
     surveyed: Mutex<Vec<(Surveyed, Facts)>>,
 }
 
-/// Problems of one trial, without pictures: its text is a command line that nobody typed.
+/// Problems of one trial, without pictures: its text is a command line that was never typed.
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
 fn in_words(problems: Problems) -> String {
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();

@@ -142,7 +142,7 @@ pub(crate) fn supervise(
     }
 }
 
-/// Removes what ranks that were killed left half-written; what cannot be removed now is in nobody's way.
+/// Removes what ranks that were killed left half-written; what cannot be removed now does no harm.
 pub(crate) fn clear(folders: &RunFolders) {
     for folder in [&folders.checkpoints, &folders.logs] {
         drop(files::remove_stale_temporaries(folder));
@@ -231,7 +231,7 @@ impl fmt::Display for Never {
     }
 }
 
-/// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, nobody watches but the launcher.
+/// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, only the launcher watches.
 fn foreign(
     make: impl FnOnce(Origin<'_>) -> Result<Asked, Refusal>,
     (role, place): (&Role, &Foreign),
@@ -265,7 +265,7 @@ fn say_overridden(place: &Foreign, prepared: &Prepared) {
     }
 }
 
-/// Trains as one rank, which nobody watches but its launcher.
+/// Trains as one rank, which only its launcher watches.
 pub(crate) fn take_part(membership: Membership, kinds: &Kinds) -> u8 {
     let plan = membership.rank_plan.plan.clone();
     let (rank, folders) = (membership.rank_plan.rank, membership.rank_plan.run.clone());

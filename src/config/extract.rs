@@ -19,7 +19,7 @@ use crate::config::schema::Experiment;
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording;
 
-/// Reports end here; nobody reads more.
+/// Most problems that are reported.
 const MAX_PROBLEMS: usize = 60;
 
 /// What could be read, and what was wrong.
@@ -165,7 +165,7 @@ impl Extracted {
         mend(&mut layers[index], path, vocabulary.page())
     }
 
-    /// Reports a required key that nobody gave, and fills in an example.
+    /// Reports a required key that is missing, and fills in an example.
     fn missing(&mut self, layers: &mut [Layer], vocabulary: &Vocabulary, path: &[String]) -> bool {
         if let Some(done) = self.missing_option(layers, vocabulary, path) {
             return done;

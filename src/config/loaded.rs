@@ -61,7 +61,7 @@ impl Loaded {
         let Some(order) = strongest(&self.layers, &path) else { return problem };
         let layer = &self.layers[order];
         match layer.places.get(&path) {
-            // Nobody can mend the built-in page.
+            // The built-in page is not the user's to mend.
             Some(place) if order > 0 => problem.at(&layer.text, place.value.clone(), order),
             _ => problem,
         }

@@ -171,7 +171,7 @@ fn parse_split(text: &str) -> Option<SplitRule> {
     })
 }
 
-/// Whether a number is larger than that of any parts: nobody means thousandths.
+/// Whether a number is larger than that of any parts: thousandths are never meant.
 fn are_plainly_rows(parts: [u32; 3]) -> bool {
     parts.iter().any(|&part| part > 1000)
 }

@@ -19,7 +19,7 @@ pub struct Taken {
 pub struct Partition {
     /// Samples that some rank takes.
     pub samples: u64,
-    /// Samples that nobody takes: the incomplete last step under `drop_last`.
+    /// Samples that are left out: the incomplete last step under `drop_last`.
     pub left_out: u64,
     /// Samples that are taken a second time, to give each rank as many (`sampler = "torch"`).
     pub repeated: u64,

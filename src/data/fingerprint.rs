@@ -263,7 +263,7 @@ impl Part {
 }
 
 impl Mark {
-    /// A file that cannot be read has neither size nor contents: whoever loads it says why.
+    /// A file that cannot be read has neither size nor contents: the loader says why.
     fn of(path: &Path, file: &Path, look: Look) -> Self {
         let (bytes, blake3) = match look {
             Look::Names => (None, None),

@@ -275,7 +275,7 @@ fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Seen) -> Result<Kind, E
     })
 }
 
-/// The ending of a name without the dot, in small letters; one that nobody would call so counts as none.
+/// The ending of a name without the dot, in small letters; one that is no usual ending counts as none.
 fn ending(name: &OsStr) -> String {
     let ending = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
     let is_one =

@@ -36,7 +36,7 @@ pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a text, of which no line is longer than 1 MiB: whoever reads it line by line needs no more memory.
+/// The bytes of a text, of which no line is longer than 1 MiB: a reader of lines needs no more memory.
 ///
 /// # Errors
 ///

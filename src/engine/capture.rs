@@ -90,7 +90,7 @@ impl<R> Capture<R> {
     /// # Errors
     ///
     /// That of the pass itself. One of the recording or of a replay is news, and the pass is run without them; but a replay
-    /// that was proved and fails leaves a state that nobody knows.
+    /// that was proved and fails leaves an unknown state.
     pub(super) fn pass<C: Recorder<Recording = R>>(
         &mut self,
         recorder: &mut C,

@@ -1,7 +1,7 @@
 //! Gradients on their way from backward to the optimizer: operations write them into buckets, and a
 //! communication thread reduces full buckets while backward goes on.
 //!
-//! A bucket's memory is owned by whoever works on it: it is moved to the communication thread when its
+//! A bucket's memory is owned by the thread that works on it: it is moved to the communication thread when its
 //! last gradient is in, and comes back reduced. The training thread reduces the last bucket itself, and
 //! whatever else did not leave during backward: it has nothing better to do, and waking another
 //! thread twice costs more than a small bucket. Buckets leave in a fixed order whatever the order of

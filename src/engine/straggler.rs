@@ -81,7 +81,7 @@ impl Stragglers {
     }
 }
 
-/// The last rank, and by how much it came after the one before it; a rank that is early makes nobody else late.
+/// The last rank, and by how much it came after the one before it; a rank that is early delays no other.
 fn last_of(lags: &[f64]) -> Option<(usize, f64)> {
     let last = (0..lags.len()).max_by(|&a, &b| lags[a].total_cmp(&lags[b]))?;
     let others = (0..lags.len()).filter(|&rank| rank != last).map(|rank| lags[rank]);
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_straggler_is_known_by_its_own_wait_for_data_in_the_steps_in_which_it_was_the_last() {
         let mut stragglers = Stragglers::new(2);
-        // Rank 0 waits too, but nobody waits for it.
+        // Rank 0 waits too, but no rank waits for it.
         let lags = |step: u64| if step <= 2 { [0.01, 0.0] } else { [0.0, 0.05] };
         let mut steps = 1..=20;
         let found = steps.find_map(|step| stragglers.step(step, &lags(step), &[0.07, 0.04], 0.1));

@@ -34,7 +34,7 @@ pub(crate) fn enter_step(step: u64) {
     STEP.store(step, Ordering::Relaxed);
 }
 
-/// A place with this name: whoever asked for it has it fail here.
+/// A place with this name: the caller makes it fail here.
 pub(crate) fn reach(point: &str) {
     if let Some(action) = asked(point) {
         act(action, point);

@@ -13,7 +13,7 @@ fn open() -> Option<File> {
     File::options().create(true).append(true).open(path).ok()
 }
 
-/// Notes `call`, which has been made: a lost line is a change that nobody waited for.
+/// Notes `call`, which has been made: a lost line is a change that was not waited for.
 pub(crate) fn note(call: &str, paths: &[&Path], bytes: &[u8]) {
     let Some(mut log) = LOG.get_or_init(open).as_ref() else { return };
     let paths: Vec<_> = paths.iter().filter_map(|path| std::path::absolute(path).ok()).collect();

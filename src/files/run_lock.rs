@@ -17,7 +17,7 @@ pub struct RunLock {
 }
 
 impl RunLock {
-    /// Takes the lock of `folder`, and writes this process into it for whoever asks.
+    /// Takes the lock of `folder`, and writes into it which process this is.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl RunLock {
     }
 }
 
-/// Who has the lock of `folder`, `pid 123 on host`; `None` if nobody has.
+/// Who has the lock of `folder`, `pid 123 on host`; `None` if it is free.
 pub fn lock_holder(folder: &Path) -> Option<String> {
     let file = File::open(folder.join(".lock")).ok()?;
     match file.try_lock_shared() {

@@ -176,7 +176,7 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
         _ if visible == 0 => Vec::new(),
         // Each rank counts as a machine, and knows its own place alone.
         _ if facts.launched_world.is_some() && facts.nodes > 1 => vec![facts.local_rank % visible],
-        // Under a launcher several ranks may have to share a GPU: nobody else decides it.
+        // Under a launcher several ranks may have to share a GPU: the launcher decides it.
         _ if facts.launched_world.is_some() => (0..count).map(|rank| rank % visible).collect(),
         _ if count > visible => {
             let what = format!("is {count}, but {}", shown(visible));

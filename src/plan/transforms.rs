@@ -159,7 +159,7 @@ impl List<'_> {
             plans.push(plan);
         }
         if let Some((height, width)) = found.filter(|_| self.channels == 3) {
-            // Generated images have this size already; said so that whoever reads them can rely on it.
+            // Generated images have this size already; said so that their reader can rely on it.
             plans.insert(0, TransformPlan::Resize { height, width });
         }
         if !matches!(plans.last(), Some(TransformPlan::Normalize { .. })) {

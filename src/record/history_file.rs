@@ -89,7 +89,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Writes what it is told, not too often, until there is nobody left to tell it anything.
+/// Writes what it is told, not too often, until its sender is gone.
 fn keep(path: &Path, mut history: History, told: &Receiver<EpochDone>) -> Result<(), Error> {
     let (mut due, mut is_behind) = (Instant::now(), false);
     loop {

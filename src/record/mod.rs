@@ -1,4 +1,4 @@
-//! `Event -> terminal, files`. What was said, for whoever watches and whoever looks later.
+//! `Event -> terminal, files`. What was said, for those who watch and those who look later.
 //!
 //! ```text
 //!            ┌─▶ terminal                a bar or plain lines on stderr

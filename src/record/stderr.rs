@@ -1,4 +1,4 @@
-//! Words for a person: on stderr as long as somebody takes them. A pipe that nobody reads, a terminal that is held
+//! Words for a person: on stderr as long as they are read. A pipe without a reader, a terminal that is held
 //! (Ctrl-S) or gone must not hold up the training: what cannot be written now is left out. The logs have it.
 
 use std::io::{self, Write};
@@ -108,7 +108,7 @@ fn is_ready(time: Duration) -> bool {
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     let stderr = io::stderr();
     let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-    // If nobody can tell, the write itself will.
+    // If that is unknown, the write itself will tell.
     rustix::event::poll(&mut fds, Some(&time)).map_or(true, |ready| ready > 0)
 }
 

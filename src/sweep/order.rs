@@ -1,4 +1,4 @@
-//! What is asked of a sweep, and of whoever trains its trials.
+//! What is asked of a sweep, and of what trains its trials.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn trials_of_different_batches_meet_at_the_same_epochs() {
-        // 0.2 after one epoch is the worse of the two, whoever took more steps for it.
+        // 0.2 after one epoch is the worse of the two, whichever took more steps for it.
         for (steps, other) in [(5, 20), (20, 5)] {
             let good = of_batch(steps, trial(1, State::Finished, &[0.5; 9]));
             let bad = of_batch(other, trial(2, State::Running, &[0.2; 4]));
@@ -202,7 +202,7 @@ mod tests {
                 assert!(!is_cut(&pruner, Mode::Max, &bad, 1, &[]), "{steps} {pruner:?}");
                 assert!(!is_cut(&pruner, Mode::Max, &better, 0, &[&good]), "{steps} {pruner:?}");
             }
-            // Between two rungs nobody is asked.
+            // Between two rungs no trial is asked.
             assert!(!is_cut(&ASHA, Mode::Max, &bad, 1, &[&good]), "{steps}");
         }
     }

@@ -404,7 +404,7 @@ impl<'a> SessionKeys<'a> {
             let trained = catch_unwind(AssertUnwindSafe(|| trainer.train(&job, &mut on_step)));
             let panicked =
                 |_| Outcome::Failed { error: "ddprun panicked".to_owned(), cause: Cause::Other };
-            // Nobody is left to hear it if the sweep has failed meanwhile.
+            // The receiver is gone if the sweep has failed meanwhile.
             drop(sender.send(Message::Over(number, trained.unwrap_or_else(panicked))));
             // A picture that cannot be drawn changes nothing about the trial.
             drop(catch_unwind(AssertUnwindSafe(|| trainer.report(&job))));

@@ -56,7 +56,7 @@ impl Tail {
     }
 
     fn line(&mut self, line: &[u8]) {
-        // Most lines are recorded steps, which nobody here wants to have parsed.
+        // Most lines are recorded steps, which need not be parsed here.
         let has = |word: &[u8]| line.windows(word.len()).any(|window| window == word);
         if !(has(b"\"evaluated\"") || has(b"\"started\"") || has(b"\"finished\"")) {
             return;

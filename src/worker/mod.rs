@@ -134,7 +134,7 @@ fn live(
 }
 
 /// This rank's share of the cores: as many threads as the plan says, the calling one among them, which does its part
-/// of each operation and wakes nobody where it is the only one. They end when the pool is dropped.
+/// of each operation and wakes none where it is the only one. They end when the pool is dropped.
 fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
     let pool = ThreadPoolBuilder::new().num_threads(plan.distributed.threads_per_rank);
     let pool = pool.thread_name(|index| format!("compute-{index}")).use_current_thread().build();

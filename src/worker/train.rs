@@ -156,7 +156,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     }
     if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {
         if leaving || edge.ends_run {
-            // The last state takes nobody's place, and nobody takes its.
+            // The last state replaces none, and none replaces it.
             report_saves(run, Wait::ForDisk)?;
         }
         // What is saved was compared, so that a restart never continues from the rank that differs.
@@ -316,7 +316,7 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the disk and for all ranks, so that nobody leaves while rank 0 still saves; then the test, where the run is
+/// Waits for the disk and for all ranks, so that no rank leaves while rank 0 still saves; then the test, where the run is
 /// over, and the last words.
 fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     if ending != Ending::Left(StopRequest::Abandon) {

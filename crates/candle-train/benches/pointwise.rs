@@ -11,7 +11,7 @@ use candle_train::ops::{self, Activation, GradientSink, Place, Uses, Weight, Win
 use candle_train::rng::{Key, Purpose};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-/// Gradients that nobody needs.
+/// Gradients that are not needed.
 struct Ignored;
 
 impl GradientSink for Ignored {

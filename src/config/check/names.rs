@@ -24,7 +24,7 @@ pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     vec![Finding::new("experiment.name", what).help(help)]
 }
 
-/// A model that nobody registered.
+/// A model that is not registered.
 pub(crate) fn model(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let name = loaded.experiment.model.name.as_str();
     let models = || vocabulary.models.iter().map(String::as_str);

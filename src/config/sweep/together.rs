@@ -202,7 +202,7 @@ pub(crate) fn watching(sweep: &Sweep) -> Vec<String> {
     ]
 }
 
-/// A problem of a checkpoint's monitor, which nobody wrote, at the metric that asks for it.
+/// A problem of a checkpoint's monitor, which is a default, at the metric that asks for it.
 fn moved(reader: &Reader, problem: &Problem) -> Problem {
     let key = match problem.key() {
         "checkpoint.monitor" => "sweep.metric",

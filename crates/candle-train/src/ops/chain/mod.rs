@@ -245,7 +245,7 @@ fn record<const N: usize>(
     })
 }
 
-/// The values of a contiguous tensor that nobody reads again; on a GPU a copy of them.
+/// The values of a contiguous tensor that is not read again; on a GPU a copy of them.
 fn taken(x: &Tensor) -> Result<Storage> {
     #[cfg(feature = "cuda")]
     if let (Storage::Cuda(storage), layout) = (&*x.storage_and_layout().0, x.layout()) {

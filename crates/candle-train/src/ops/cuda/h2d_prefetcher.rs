@@ -2,7 +2,7 @@
 //! Batches on their way to the GPU ahead of the step that wants them: on a stream of their own, beside what the GPU computes.
 //!
 //! A place is page-locked memory and as much of the GPU's. The copy between the two waits until the last batch that went through the place
-//! has been taken; whoever takes one lets the compute stream wait for the copy, and moves the values out. So memory of the GPU is allocated and
+//! has been taken; taking one lets the compute stream wait for the copy, and moves the values out. So memory of the GPU is allocated and
 //! freed on the compute stream only.
 
 use std::sync::Arc;

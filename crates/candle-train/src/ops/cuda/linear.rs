@@ -21,7 +21,7 @@ pub(in crate::ops) struct Linear {
     pub(in crate::ops) keeps: bool,
 }
 
-/// Gradients, f32; those that nobody wants are absent.
+/// Gradients, f32; those that are not wanted are absent.
 pub(in crate::ops) struct LinearGradients {
     pub(in crate::ops) x: Option<Tensor>,
     pub(in crate::ops) weight: Option<Tensor>,

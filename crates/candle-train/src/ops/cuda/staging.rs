@@ -102,7 +102,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
         self.copies.wait(&ready.0).w()?;
         let (memory, stream) = (&mut self.memory[index][..], self.copies.cu_stream());
         // SAFETY: as many numbers on both sides, on a stream of the context that both belong to; this function returns after
-        // the copy, and nobody else has the memory meanwhile.
+        // the copy, and the memory is not shared meanwhile.
         unsafe { memcpy_dtoh_async(memory, place.at, stream) }.w()?;
         self.copies.synchronize().w()?;
         Ok(place.at)
