@@ -48,7 +48,7 @@ fn every_experiment_of_the_project_fits() {
             .collect();
         assert!(errors.is_empty(), "{}: {errors:?}", path.display());
     }
-    assert!(n_experiments > 20, "{n_experiments}");
+    assert!(n_experiments >= 20, "{n_experiments}");
 }
 
 /// A key that is wrong by itself, each with a file that lacks nothing else.

@@ -67,12 +67,17 @@ fn at<'a>(root: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     for part in key.split('.') {
         path += "/properties/";
         path += part;
-        // A table has its schema among the definitions.
-        while let Some(reference) = root.pointer(&path)?.get("$ref").and_then(Value::as_str) {
+        // A table has its schema among the definitions, with its description beside the reference.
+        while let Some(reference) = reference(root.pointer(&path)?) {
             path = reference.trim_start_matches('#').to_owned();
         }
     }
     root.pointer_mut(&path)
+}
+
+/// What a schema refers to.
+fn reference(schema: &Value) -> Option<&str> {
+    schema.get("$ref").or_else(|| schema.pointer("/allOf/0/$ref"))?.as_str()
 }
 
 /// Writes each default beside the schema of its key.
