@@ -198,7 +198,7 @@ fn each_scheduler_says_what_it_does_in_the_run() {
     let line = |words: &str| {
         let keys: Vec<String> =
             format!("scheduler.name={words}").split(' ').map(str::to_owned).collect();
-        planned(&keys, 30).map(|plan| plan.schedule.line).unwrap_or_else(|page| page)
+        planned(&keys, 30).map_or_else(|page| page, |plan| plan.schedule.line)
     };
     for (words, expected) in [
         ("constant", "constant"),
