@@ -408,7 +408,10 @@ mod tests {
         disk.end.send(Err(Error::Encode { step: 1, why: "full".into() })).unwrap();
         let error = disk.writer.finish().unwrap_err();
         assert_eq!(error.to_string(), "cannot write the state of step 1: full");
-        assert!(disk.writer.finish().unwrap().is_empty(), "no thread waits for a writer that is gone");
+        assert!(
+            disk.writer.finish().unwrap().is_empty(),
+            "no thread waits for a writer that is gone"
+        );
         assert!(disk.begun.recv().is_err(), "what waited is not written");
     }
 
