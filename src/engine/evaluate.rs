@@ -6,8 +6,9 @@ use candle_core::Tensor;
 
 use crate::data::sampler::Chunk;
 use crate::data::{self, Batch};
+use crate::engine::step::{NextBatch, draws};
 use crate::engine::vote::{PassReport, Totals, exchange};
-use crate::engine::{Engine, Error, NextBatch, draws, loss};
+use crate::engine::{Engine, Error, loss};
 use crate::launch::Phase;
 use crate::metric::Share;
 use crate::model::{Comparison, asked};
@@ -119,7 +120,7 @@ impl Engine {
         }
         let all = exchange(self.collective.as_ref(), &mine)?;
         let totals = Totals::over(all.iter().flatten());
-        let unreadable = self.check(split, &totals)?;
+        let unreadable = self.audit(split, &totals)?;
         Ok(Evaluation { metrics: self.means(split, &totals), samples: totals.samples, unreadable })
     }
 
@@ -158,7 +159,7 @@ impl Engine {
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let n = batch.samples.len();
         let ((loss, weight), measured) = self
-            .placed(batch)
+            .batch_on_device(batch)
             .and_then(|(inputs, targets)| {
                 let compared = self.model.compare(&inputs, &targets, &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
@@ -188,7 +189,7 @@ impl Engine {
     }
 
     /// The audit that makes "exactly once" more than an intention. Returns how many samples were left out.
-    fn check(&self, split: Split, totals: &Totals) -> Result<u64, Error> {
+    fn audit(&self, split: Split, totals: &Totals) -> Result<u64, Error> {
         let samples = split.samples(&self.plan) as u64;
         let (counted, data) = (totals.samples, &self.plan.data);
         let unreadable = samples.checked_sub(counted);

@@ -5,12 +5,13 @@
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::data::{Batch, sampler};
-use crate::engine::capture::{Capture, News, Recorder};
+use crate::data::{Batch, sampler::MicroBatch};
+use crate::engine::Engine;
 use crate::engine::error::Error;
-use crate::engine::on_gpu::Marks;
+use crate::engine::gpu_reducer::Marks;
+use crate::engine::graph_capture::{Capture, News, Recorder};
+use crate::engine::step::Step;
 use crate::engine::vote::PassReport;
-use crate::engine::{Engine, draws};
 use crate::launch::Phase;
 use crate::model::Comparison;
 use crate::nn::ForwardContext;
@@ -18,6 +19,7 @@ use crate::ops::best_classes;
 use crate::ops::cuda::{Gpu, Graph, keep_shapes, put};
 use crate::plan::Plan;
 use crate::plan::capture::is_wanted;
+use crate::rng::Key;
 
 /// The recorded pass of a run, and the memory that it reads and writes.
 pub(super) struct GraphPass {
@@ -48,8 +50,14 @@ struct Recording {
     counted: Vec<i64>,
 }
 
-/// What a pass says: the bits of the loss, and right answers.
-type Report = (u32, [u64; 2]);
+/// What a pass says.
+#[derive(PartialEq)]
+struct Report {
+    /// The bits of the loss.
+    loss: u32,
+    /// Right answers, and how many were asked for.
+    correct: [u64; 2],
+}
 
 /// A pass at hand.
 struct AtHand<'a> {
@@ -58,14 +66,16 @@ struct AtHand<'a> {
     fixed: &'a Fixed,
     /// In the CPU's memory, where they are compared.
     targets: &'a Tensor,
-    place: ForwardContext,
-    batch: &'a Batch,
-    epoch: u64,
+    context: ForwardContext,
+    draws: Vec<Key>,
 }
 
 /// All that a pass changes: bits of gradients and running statistics, and the counters.
 #[derive(PartialEq)]
-struct State(Vec<Vec<u32>>, Vec<i64>);
+struct State {
+    numbers: Vec<Vec<u32>>,
+    counts: Vec<i64>,
+}
 
 impl GraphPass {
     /// What the plan wants and allows; `None` = passes are run one launch after another.
@@ -80,7 +90,8 @@ impl GraphPass {
     fn pass(
         &mut self,
         engine: &Engine,
-        (place, epoch): (ForwardContext, u64),
+        context: ForwardContext,
+        draws: Vec<Key>,
         batch: &Batch,
     ) -> Result<Option<(Report, News)>> {
         let full = batch.samples.len() == engine.plan.batch.size.count();
@@ -100,7 +111,7 @@ impl GraphPass {
         if classifies && labels()?.into_iter().any(|label| label as usize >= outputs) {
             return Ok(None);
         }
-        let (inputs, targets) = engine.placed(batch)?;
+        let (inputs, targets) = engine.batch_on_device(batch)?;
         let fixed = match &mut self.fixed {
             Some(fixed) => fixed,
             none => none.insert(Fixed::new(&self.gpu.device(), &inputs, &targets, classifies)?),
@@ -110,7 +121,7 @@ impl GraphPass {
         }
         fixed.fill(&inputs, &targets)?;
         let (gpu, fixed, targets) = (&self.gpu, &*fixed, &batch.targets);
-        let mut at_hand = AtHand { engine, gpu, fixed, targets, place, batch, epoch };
+        let mut at_hand = AtHand { engine, gpu, fixed, targets, context, draws };
         let (report, news) = self.captures[capture].pass(&mut at_hand)?;
         if matches!(news, News::GivenUp(_)) {
             // What was found out about one is true of both.
@@ -138,12 +149,11 @@ impl Fixed {
 impl AtHand<'_> {
     /// Gives the GPU the pass; nothing waits for it.
     fn enqueue(&self) -> Result<()> {
-        let (engine, plan) = (self.engine, &self.engine.plan);
+        let engine = self.engine;
         let _kept = keep_shapes(self.gpu);
-        let draws = draws(plan, self.epoch, &self.batch.samples);
         engine.params.begin_pass(Some(&engine.sink));
         let (inputs, targets) = (&self.fixed.inputs, &self.fixed.targets);
-        let compared = engine.model.compare(inputs, targets, &draws, &self.place);
+        let compared = engine.model.compare(inputs, targets, &self.draws, &self.context);
         let passed = compared.and_then(|Comparison { outputs, targets }| {
             let loss = engine.loss.mean(&outputs, &targets)?;
             put(&self.fixed.loss, 0, &loss.detach(), false)?;
@@ -160,10 +170,11 @@ impl AtHand<'_> {
     /// What the pass at hand says. Waits for the GPU.
     fn report(&self) -> Result<Report> {
         let loss = self.fixed.loss.to_vec1::<f32>()?;
-        let Some(best) = &self.fixed.best else { return Ok((loss[0].to_bits(), [0, 0])) };
+        let loss = loss[0].to_bits();
+        let Some(best) = &self.fixed.best else { return Ok(Report { loss, correct: [0, 0] }) };
         let (best, labels) = (best.to_vec1::<u32>()?, self.targets.to_vec1::<u32>()?);
         let right = best.iter().zip(&labels).filter(|(best, label)| best == label).count();
-        Ok((loss[0].to_bits(), [right as u64, labels.len() as u64]))
+        Ok(Report { loss, correct: [right as u64, labels.len() as u64] })
     }
 
     fn counts(&self) -> Vec<i64> {
@@ -227,10 +238,10 @@ impl Recorder for AtHand<'_> {
             Ok(values.into_iter().map(f32::to_bits).collect())
         };
         let numbers = self.numbers()?.into_iter().map(bits).collect::<Result<_>>()?;
-        Ok(State(numbers, self.counts()))
+        Ok(State { numbers, counts: self.counts() })
     }
 
-    fn restore(&mut self, State(numbers, counts): &State) -> Result<()> {
+    fn restore(&mut self, State { numbers, counts }: &State) -> Result<()> {
         for (place, bits) in self.numbers()?.iter().zip(numbers) {
             let values: Vec<f32> = bits.iter().copied().map(f32::from_bits).collect();
             put(place, 0, &Tensor::from_vec(values, bits.len(), place.device())?, false)?;
@@ -241,24 +252,25 @@ impl Recorder for AtHand<'_> {
 }
 
 impl Engine {
-    /// The pass by its recording, or on the way to one; `None` = it is to be run as every pass is.
-    pub(super) fn graph_pass(
+    /// Forward and backward in one launch, by their recording or on the way to one; `None` = they are to be run as every
+    /// pass is.
+    pub(super) fn replay(
         &mut self,
-        step: u64,
-        pass: &sampler::MicroBatch,
+        step: &Step,
+        micro_batch: &MicroBatch,
         batch: &Batch,
     ) -> std::result::Result<Option<PassReport>, Error> {
         let Some(mut graph) = self.graph.take() else { return Ok(None) };
-        (self.observer)(step, Phase::Forward);
-        let epoch = (step - 1) / self.plan.length.steps_per_epoch.max(1);
-        let place = (self.place(step, pass), epoch);
+        (self.observer)(step.number, Phase::Forward);
+        let context = self.context(step, micro_batch);
+        let draws = self.draws(step, batch);
         // Backward is a part of it: one launch has one time.
-        let passed =
-            self.timed(|time| &mut time.forward, |engine| graph.pass(engine, place, batch));
+        let passed = self
+            .timed(|time| &mut time.forward, |engine| graph.pass(engine, context, draws, batch));
         let must = graph.must;
         self.graph = Some(graph);
-        let failed = |source| Error::Tensor { phase: "recorded", step, source };
-        let Some(((bits, correct), news)) = passed.map_err(failed)? else { return Ok(None) };
+        let failed = |source| Error::Tensor { phase: "recorded", step: step.number, source };
+        let Some((found, news)) = passed.map_err(failed)? else { return Ok(None) };
         if let News::GivenUp(why) = news {
             let what = format!("passes are not replayed as a CUDA graph: {why}");
             if must {
@@ -266,7 +278,8 @@ impl Engine {
             }
             self.notice = Some(what);
         }
-        let (samples, loss) = (pass.samples.len() as u64, f64::from(f32::from_bits(bits)));
-        Ok(Some(PassReport::new(pass.index_in_step, samples, loss, correct)))
+        let samples = micro_batch.samples.len() as u64;
+        let loss = f64::from(f32::from_bits(found.loss));
+        Ok(Some(PassReport::new(micro_batch.index_in_step, samples, loss, found.correct)))
     }
 }

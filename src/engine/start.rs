@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::Collective;
 use crate::engine::buckets::Layout;
-use crate::engine::compare::{Compared, Difference, EVERYTHING};
+use crate::engine::cpu_reducer::CpuReducer;
 use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
-use crate::engine::graph_pass::GraphPass;
+use crate::engine::gpu_reducer::{GpuReducer, Held};
 #[cfg(feature = "cuda")]
-use crate::engine::on_gpu::GpuReducer;
-use crate::engine::reduce::Reduce;
+use crate::engine::graph_pass::GraphPass;
+use crate::engine::rank_consistency::{Compared, Difference, EVERYTHING};
 use crate::engine::reducer::Reducer;
 use crate::engine::straggler::Stragglers;
 use crate::engine::{Components, Engine, TrainState, vote};
@@ -146,7 +146,7 @@ fn reducer(
     collective: &Arc<dyn Collective>,
     layout: Layout,
     moments: &[Moments],
-) -> Result<Box<dyn Reduce>, Error> {
+) -> Result<Box<dyn Reducer>, Error> {
     let overlap = plan.distributed.overlap;
     #[cfg(feature = "cuda")]
     if let Some(var) = params.parameters().first().and_then(|param| param.var().ok())
@@ -154,16 +154,15 @@ fn reducer(
     {
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
         let gpu = crate::ops::cuda::Gpu::of_tensor(var).map_err(failed)?;
-        let optimizer = (&plan.optimizer, params);
         // Alone there is nothing to overlap with, and a pass that is recorded must not depend on its place in the step.
         let overlap = overlap
             && collective.world_size() > WorldSize::ONE
             && !crate::plan::capture::is_wanted(plan);
-        let how = (layout, overlap);
-        return Ok(Box::new(GpuReducer::new(&gpu, collective, how, optimizer, moments)?));
+        let held = Held { layout, overlap, plan: &plan.optimizer, params, moments };
+        return Ok(Box::new(GpuReducer::new(&gpu, collective, held)?));
     }
     let _ = (params, moments);
-    Ok(Box::new(Reducer::new(collective, layout, overlap)?))
+    Ok(Box::new(CpuReducer::new(collective, layout, overlap)?))
 }
 
 /// Zeroed optimizer state.

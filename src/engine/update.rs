@@ -1,7 +1,9 @@
-//! Reduced gradients -> moved parameters, or the decision to leave them as they are.
+//! Reduced gradients -> moved parameters, or the decision to leave them as they are: unscale, check, clip, update.
 
-use crate::engine::vote::{Totals, Vote};
+use crate::engine::step::{Reduced, Step};
+use crate::engine::vote::Vote;
 use crate::engine::{Engine, Error};
+use crate::launch::Phase;
 use crate::nn::Param;
 use crate::optim::{GradientNorm, Preparation, Rates, Update, clip_coefficient, ema_decay};
 use crate::plan::OnNonFinite;
@@ -10,35 +12,65 @@ use crate::units::Rank;
 /// Loss scale below which fp16 is given up.
 const SCALE_FLOOR: f64 = 1.0 / (1 << 20) as f64;
 
+/// The mean gradient over all samples of a step.
+pub(super) struct MeanGradient {
+    /// What turns the reduced gradients into means.
+    factor: f32,
+    /// Before clipping.
+    pub(super) norm: GradientNorm,
+}
+
 impl Engine {
-    /// What turns sums over passes, times the loss scale, into means over samples.
-    pub(super) fn mean_factor(&self, totals: &Totals, loss_scale: f64) -> f32 {
+    /// The reduced gradients are sums over passes, times the loss scale. What makes means over samples of them is
+    /// applied by [`Engine::update`], in the same pass over memory.
+    pub(super) fn unscale(&self, step: &Step, reduced: &Reduced) -> MeanGradient {
+        let weight = reduced.totals.weight;
         // Where nothing counts, the sums are zeros, and stay so.
-        let weight = if totals.weight > 0.0 { totals.weight } else { 1.0 };
+        let weight = if weight > 0.0 { weight } else { 1.0 };
         let passes = weight / self.plan.batch.size.count() as f64;
-        (1.0 / (passes * loss_scale)) as f32
+        let factor = (1.0 / (passes * step.loss_scale)) as f32;
+        MeanGradient { factor, norm: GradientNorm::new(self.reducer.squares(), f64::from(factor)) }
     }
 
-    /// Whether the parameters may move. A gradient that overflows while the loss is finite is the
-    /// gradient scaler's business; everything else is `train.on_non_finite`'s.
-    pub(super) fn decide(
+    /// Whether the parameters may move: `false` skips the update.
+    ///
+    /// # Errors
+    ///
+    /// A parameter has no gradient, too many samples are unreadable, the loss has exploded, or loss or gradient are not
+    /// finite and the step is not to be skipped.
+    pub(super) fn check(
+        &mut self,
+        step: &Step,
+        reduced: &Reduced,
+        gradient: &MeanGradient,
+    ) -> Result<bool, Error> {
+        self.check_unused(step.number, &reduced.votes)?;
+        self.check_readable(&reduced.totals)?;
+        self.check_divergence(step.number, reduced.totals.loss)?;
+        self.check_finite(step.number, reduced, gradient)
+    }
+
+    fn check_divergence(&self, step: u64, loss: f64) -> Result<(), Error> {
+        match self.plan.divergence_threshold {
+            // What is not finite has a policy of its own.
+            Some(threshold) if loss.is_finite() && loss > threshold => {
+                Err(Error::Exploded { step, loss, threshold })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A gradient that overflows while the loss is finite is the gradient scaler's business; everything else is
+    /// `train.on_non_finite`'s.
+    fn check_finite(
         &mut self,
         step: u64,
-        votes: &[Vote],
-        totals: &Totals,
-        norm: GradientNorm,
+        Reduced { votes, totals }: &Reduced,
+        gradient: &MeanGradient,
     ) -> Result<bool, Error> {
-        let finite = totals.loss.is_finite() && norm.is_finite();
-        let loss = totals.loss;
-        // What is not finite has a policy of its own.
-        if let Some(threshold) = self.plan.divergence_threshold
-            && loss.is_finite()
-            && loss > threshold
-        {
-            return Err(Error::Exploded { step, loss, threshold });
-        }
+        let finite = totals.loss.is_finite() && gradient.norm.is_finite();
         if let (Some(scaler), Some(plan)) = (&mut self.state.scaler, &self.plan.scaler) {
-            scaler.update(plan, norm.is_finite());
+            scaler.update(plan, gradient.norm.is_finite());
             if scaler.scale < SCALE_FLOOR {
                 return Err(Error::ScaleUnderflow { step, floor: SCALE_FLOOR });
             }
@@ -63,46 +95,66 @@ impl Engine {
         rank.unwrap_or_default() + &name.unwrap_or_default()
     }
 
-    /// Takes the mean, clips and moves every parameter but the `idle` ones, and all averages, in one pass over memory.
+    /// What [`Engine::update`] does with each gradient before it is used: by its mean, by the norm of all, by value.
+    pub(super) fn clip(&self, gradient: &MeanGradient) -> Preparation {
+        let plan = &self.plan.clip;
+        let clip = plan.norm.map_or(1.0, |limit| clip_coefficient(gradient.norm.norm(), limit));
+        let limit = plan.value.map_or(f32::INFINITY, |limit| limit as f32);
+        Preparation { mean: gradient.factor, clip: clip as f32, limit }
+    }
+
+    /// Prepares gradients and moves every parameter that was used, and all averages, in one pass over memory.
     pub(super) fn update(
         &mut self,
-        step: u64,
-        rates: Rates,
-        (mean, norm): (f32, GradientNorm),
-        idle: &[usize],
+        step: &Step,
+        reduced: &Reduced,
+        preparation: Preparation,
     ) -> Result<(), Error> {
+        (self.observer)(step.number, Phase::Optimizer);
+        let unused = unused_everywhere(&reduced.votes);
+        self.timed(
+            |time| &mut time.optimizer,
+            |engine| engine.optimizer_step(step.rates, preparation, &unused),
+        )
+        .map_err(|source| Error::Tensor { phase: "optimizer", step: step.number, source })
+    }
+
+    fn optimizer_step(
+        &mut self,
+        rates: Rates,
+        preparation: Preparation,
+        unused: &[usize],
+    ) -> candle_core::Result<()> {
         let (plan, count) = (&self.plan, self.state.updates + 1);
-        let clip = plan.clip.norm.map_or(1.0, |limit| clip_coefficient(norm.norm(), limit));
-        let limit = plan.clip.value.map_or(f32::INFINITY, |limit| limit as f32);
         let update = Update::new(self.optimizer.as_ref(), &plan.optimizer, rates)
-            .prepared(Preparation { mean, clip: clip as f32, limit })
+            .prepared(preparation)
             .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)));
-        let counts = self.counts(idle);
+        let counts = self.counts(unused);
         let (params, moments) = (self.params.parameters(), &mut self.moments);
         let moved = self.reducer.update(&update, params, moments, &counts);
         let moved =
             moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments));
         self.state.updates = count;
-        for &parameter in idle {
+        for &parameter in unused {
             let name = params[parameter].name().to_owned();
             *self.state.missed.entry(name).or_default() += 1;
         }
-        moved.map_err(|source| Error::Tensor { phase: "optimizer", step, source })
+        moved
     }
 
     /// Which update of each parameter comes next, as PyTorch counts: those that it had no part in do not count. `None`
-    /// for the `idle` ones.
-    fn counts(&self, idle: &[usize]) -> Vec<Option<u64>> {
+    /// for the `unused` ones.
+    fn counts(&self, unused: &[usize]) -> Vec<Option<u64>> {
         let count = |(index, param): (usize, &Param)| {
             let missed = self.state.missed.get(param.name()).copied().unwrap_or(0);
             let next = (self.state.updates + 1).saturating_sub(missed).max(1);
-            (!idle.contains(&index)).then_some(next)
+            (!unused.contains(&index)).then_some(next)
         };
         self.params.parameters().iter().enumerate().map(count).collect()
     }
 
     /// Every parameter needs a gradient on every rank that had samples, unless unused ones are tolerated.
-    pub(super) fn check_unused(&self, step: u64, votes: &[Vote]) -> Result<(), Error> {
+    fn check_unused(&self, step: u64, votes: &[Vote]) -> Result<(), Error> {
         if self.plan.distributed.find_unused_parameters {
             return Ok(());
         }
@@ -114,12 +166,12 @@ impl Engine {
         let names = votes[rank].unused.iter().map(name).collect();
         Err(Error::Unused { step, rank: Rank(rank as u32), names })
     }
+}
 
-    /// Parameters that no rank with samples used: the optimizer leaves them alone, weight decay included, as DDP's.
-    pub(super) fn unused_everywhere(votes: &[Vote]) -> Vec<usize> {
-        let mut votes = votes.iter().filter(|vote| vote.had_samples());
-        let mut unused = votes.next().map(|vote| vote.unused.clone()).unwrap_or_default();
-        votes.for_each(|vote| unused.retain(|parameter| vote.unused.contains(parameter)));
-        unused
-    }
+/// Parameters that no rank with samples used: the optimizer leaves them alone, weight decay included, as DDP's.
+fn unused_everywhere(votes: &[Vote]) -> Vec<usize> {
+    let mut votes = votes.iter().filter(|vote| vote.had_samples());
+    let mut unused = votes.next().map(|vote| vote.unused.clone()).unwrap_or_default();
+    votes.for_each(|vote| unused.retain(|parameter| vote.unused.contains(parameter)));
+    unused
 }

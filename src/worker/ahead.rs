@@ -7,10 +7,8 @@ use std::thread::JoinHandle;
 
 use crate::data::loader::{Loaded, Loader, Unreadable};
 use crate::data::{Batch, Error};
+use crate::engine::DeviceTensors;
 use crate::ops::cuda::{Coming, Gpu, H2dPrefetcher};
-
-/// Which tensors of a batch go to the GPU: inputs, targets.
-pub(super) type Moves = (bool, bool);
 
 /// The batches of a loader, one of which is always on its way.
 pub(super) struct Ahead {
@@ -32,7 +30,7 @@ impl Ahead {
     pub(super) fn start(
         loader: Loader,
         gpu: Gpu,
-        moves: Moves,
+        moves: DeviceTensors,
         waits: Arc<AtomicBool>,
     ) -> Result<Self, Error> {
         // One waits here, one is being sent, and one is in use.
@@ -80,14 +78,14 @@ impl UnderWay {
 fn send_all(
     loader: Loader,
     mut prefetcher: H2dPrefetcher,
-    (inputs, targets): Moves,
+    moves: DeviceTensors,
     to: &SyncSender<Result<UnderWay, Error>>,
 ) {
     for loaded in loader {
         let under_way = loaded.and_then(|Loaded { batch, unreadable }| {
             let mut send = |moves: bool, tensor| moves.then(|| prefetcher.send(tensor)).transpose();
-            let inputs = send(inputs, &batch.inputs).map_err(|error| failed(&error))?;
-            let targets = send(targets, &batch.targets).map_err(|error| failed(&error))?;
+            let inputs = send(moves.inputs, &batch.inputs).map_err(|error| failed(&error))?;
+            let targets = send(moves.targets, &batch.targets).map_err(|error| failed(&error))?;
             Ok(UnderWay { batch, inputs, targets, unreadable })
         });
         if to.send(under_way).is_err() {

@@ -3,12 +3,12 @@
 
 #[cfg(feature = "cuda")]
 mod ahead;
-mod assemble;
+mod build;
 mod due;
 mod failure;
 mod feed;
 mod rollout;
-mod place;
+mod device;
 mod sample;
 mod share;
 mod test;
@@ -17,7 +17,6 @@ mod unreadable;
 mod rank_logger;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,8 +34,8 @@ use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::{ErrorReport, Link, Membership, RESIZED, Stop};
 use crate::plan::{Plan, RankPlan, RunFolders};
-use crate::transport::Peer;
 use crate::units::Rank;
+use device::GroupHandles;
 use rank_logger::RankLogger;
 pub use rollout::{Deed, Episode};
 pub use sample::Sampling;
@@ -81,7 +80,8 @@ pub struct Outcome {
 pub fn run(membership: Membership, kinds: &Kinds) -> Outcome {
     let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
-    let result = on_large_stack(|| live(rank_plan, (shm, peers), link.clone(), kinds));
+    let result =
+        on_large_stack(|| live(rank_plan, GroupHandles { shm, peers }, link.clone(), kinds));
     match result {
         Ok(code) => {
             link.finish();
@@ -114,12 +114,12 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Re
 
 fn live(
     rank_plan: RankPlan,
-    means: (Option<OwnedFd>, Vec<Peer>),
+    handles: GroupHandles,
     link: Arc<Link>,
     kinds: &Kinds,
 ) -> Result<u8, Error> {
     let _threads = share_of_cores(&rank_plan.plan)?;
-    let mut run = assemble::assemble(rank_plan, means, link, kinds)?;
+    let mut run = build::build_run(rank_plan, handles, link, kinds)?;
     let ending = train::train(&mut run).inspect_err(|error| {
         // The others wait for us: they shall hear at once, not at their deadline.
         run.collective.abort(&error.to_string());
@@ -158,7 +158,7 @@ pub fn evaluate(
     opened: Option<&checkpoint::Opened>,
     kinds: &Kinds,
 ) -> Result<Measured, Error> {
-    on_large_stack(|| assemble::evaluate(plan, opened, kinds))
+    on_large_stack(|| build::evaluate(plan, opened, kinds))
 }
 
 /// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this process alone.

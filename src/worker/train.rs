@@ -12,7 +12,7 @@ use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
 use crate::plan::Plan;
-use crate::worker::assemble::snapshot;
+use crate::worker::build::snapshot;
 use crate::worker::due::{self, Edge};
 use crate::worker::feed::Feed;
 use crate::worker::test::test;

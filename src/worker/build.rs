@@ -1,6 +1,5 @@
 //! The pieces of one rank, put together.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,24 +14,23 @@ use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::record::{DATA, newest_of};
-use crate::transport::Peer;
 use crate::units::{Rank, WorldSize};
-use crate::worker::place::Place;
+use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::rank_logger::RankLogger;
 use crate::worker::share::share;
 use crate::worker::test::{Measured, measure_all};
 use crate::worker::{Error, RankRun};
 
 /// Opens data and model, restores the newest checkpoint on a resume, and joins the group.
-pub(crate) fn assemble(
+pub(crate) fn build_run(
     rank_plan: RankPlan,
-    means: (Option<OwnedFd>, Vec<Peer>),
+    handles: GroupHandles,
     link: Arc<Link>,
     kinds: &Kinds,
 ) -> Result<RankRun, Error> {
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
-    let place = Place::open(&plan, rank)?;
-    let collective = place.join(&plan, means)?;
+    let device = RankDevice::open(&plan, rank)?;
+    let collective = device.join(&plan, handles)?;
     link.on_give_up({
         let collective = collective.clone();
         move || collective.give_up()
@@ -49,7 +47,7 @@ pub(crate) fn assemble(
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
-    let mut engine = open_engine(&plan, kinds, &place, collective.clone(), |params| {
+    let mut engine = open_engine(&plan, kinds, &device, collective.clone(), |params| {
         let folder = &folders.checkpoints;
         // Other machines may not see the folder of rank 0.
         let is_far = plan.distributed.nodes > 1;
@@ -131,11 +129,11 @@ pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
 fn open_engine(
     plan: &Arc<Plan>,
     kinds: &Kinds,
-    place: &Place,
+    device: &RankDevice,
     collective: Arc<dyn Collective>,
     restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
-    let components = kinds.components(plan, &place.device)?;
+    let components = kinds.components(plan, &device.device)?;
     let params = &components.params;
     let restored = restore(params)?;
     if restored.is_none() {
@@ -173,10 +171,10 @@ pub(crate) fn evaluate(
     plan.distributed.backend = BackendPlan::Solo;
     plan.sample_every = 1;
     let plan = Arc::new(plan);
-    let place = Place::open(&plan, Rank(0))?;
-    let collective = place.join(&plan, (None, vec![]))?;
+    let device = RankDevice::open(&plan, Rank(0))?;
+    let collective = device.join(&plan, GroupHandles::default())?;
     let group = collective.clone();
-    let mut engine = open_engine(&plan, kinds, &place, group, |params| {
+    let mut engine = open_engine(&plan, kinds, &device, group, |params| {
         let Some(opened) = opened else { return Ok(None) };
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))

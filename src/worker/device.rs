@@ -13,8 +13,17 @@ use crate::transport::Peer;
 use crate::units::Rank;
 use crate::{engine, worker::Error};
 
+/// What a rank was given to join its group with.
+#[derive(Default)]
+pub(crate) struct GroupHandles {
+    /// The memory that ranks of one machine share.
+    pub(crate) shm: Option<OwnedFd>,
+    /// Connections to the other ranks.
+    pub(crate) peers: Vec<Peer>,
+}
+
 /// The device of a rank, open.
-pub(crate) struct Place {
+pub(crate) struct RankDevice {
     /// Where its parameters are.
     pub(crate) device: Device,
     rank: Rank,
@@ -22,7 +31,7 @@ pub(crate) struct Place {
     gpu: Option<Gpu>,
 }
 
-impl Place {
+impl RankDevice {
     /// Opens the device of `rank`.
     #[cfg(feature = "cuda")]
     pub(crate) fn open(plan: &Plan, rank: Rank) -> Result<Self, Error> {
@@ -48,7 +57,7 @@ impl Place {
     pub(crate) fn join(
         &self,
         plan: &Plan,
-        (shm, peers): (Option<OwnedFd>, Vec<Peer>),
+        GroupHandles { shm, peers }: GroupHandles,
     ) -> Result<Arc<dyn Collective>, Error> {
         let distributed = &plan.distributed;
         let (world, timeout) = (distributed.world_size, distributed.timeout);

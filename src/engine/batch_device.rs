@@ -9,33 +9,39 @@ use crate::failpoint;
 use crate::ops::cuda;
 use crate::plan::SourcePlan;
 
+/// Which tensors of a batch go where the model computes.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceTensors {
+    pub(crate) inputs: bool,
+    pub(crate) targets: bool,
+}
+
 impl Engine {
     /// Inputs and targets where the model computes. What only says which rows to read or which class is right, tokens and
     /// labels, stays in the CPU's memory: operations check it there and hand over what their kernels need.
-    pub(super) fn placed(&self, batch: &Batch) -> Result<(Tensor, Tensor)> {
+    pub(super) fn batch_on_device(&self, batch: &Batch) -> Result<(Tensor, Tensor)> {
         if failpoint::runs_out("memory") {
             // As candle wraps the driver's.
             bail!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
         }
-        let (inputs, targets) = self.moves();
-        let place =
+        let moves = self.moves();
+        let to =
             |moves, tensor: &Tensor| if moves { self.moved(tensor) } else { Ok(tensor.clone()) };
-        Ok((place(inputs, &batch.inputs)?, place(targets, &batch.targets)?))
+        Ok((to(moves.inputs, &batch.inputs)?, to(moves.targets, &batch.targets)?))
     }
 
-    /// Whether inputs and targets go where the model computes.
-    fn moves(&self) -> (bool, bool) {
+    fn moves(&self) -> DeviceTensors {
         let source = &self.plan.data.source;
         let tokens = matches!(
             source,
             SourcePlan::Tokens { .. } | SourcePlan::Text { .. } | SourcePlan::Instructions(_)
         );
-        (!tokens, !self.plan.loss.has_classes())
+        DeviceTensors { inputs: !tokens, targets: !self.plan.loss.has_classes() }
     }
 
-    /// The GPU on which the model computes, and which of a batch's tensors, inputs and targets, go there; `None` on the CPU.
+    /// The GPU on which the model computes, and which of a batch's tensors go there; `None` on the CPU.
     #[cfg(feature = "cuda")]
-    pub(crate) fn destination(&self) -> Option<(cuda::Gpu, (bool, bool))> {
+    pub(crate) fn destination(&self) -> Option<(cuda::Gpu, DeviceTensors)> {
         Some((cuda::Gpu::of_device(&self.device).ok()?, self.moves()))
     }
 

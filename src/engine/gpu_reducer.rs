@@ -1,7 +1,7 @@
 //! Gradients in a GPU's memory: operations write them into buckets, a bucket whose last gradient is in is summed over the
 //! ranks beside backward, and one launch updates all parameters.
 //!
-//! The order is that of the CPU's [`super::reducer`]: buckets leave in a fixed order, shards are added in the lower part of
+//! The order is that of the CPU's [`super::cpu_reducer`]: buckets leave in a fixed order, shards are added in the lower part of
 //! the fixed tree. How ranks are added is NCCL's affair; through the `shm` backend it is the tree again.
 
 use std::collections::BTreeSet;
@@ -13,10 +13,10 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use crate::collective::{self, Collective, Segment};
 use crate::engine::average::averaged_vars;
 use crate::engine::buckets::Layout;
-use crate::engine::capture::{Kind, kind_of_pass};
 use crate::engine::error::Error;
+use crate::engine::graph_capture::{Kind, kind_of_pass};
 use crate::engine::host_staged_reducer::{Carry, HostStagedReducer, Sum};
-use crate::engine::reduce::Reduce;
+use crate::engine::reducer::Reducer;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::ops::cuda::{Gpu, Moment, Parameter, Staging, Updater, clear, exchange, put};
@@ -33,6 +33,17 @@ pub(crate) struct GpuReducer {
     updater: Updater,
     /// Moves the averages of buffers, where there are some.
     follower: Option<Updater>,
+}
+
+/// What a rank on a GPU holds the gradients and the optimizer's state of.
+pub(crate) struct Held<'a> {
+    pub(crate) layout: Layout,
+    /// Whether buckets leave as soon as they are full.
+    pub(crate) overlap: bool,
+    pub(crate) plan: &'a OptimizerPlan,
+    pub(crate) params: &'a Params,
+    /// As the run begins or was restored.
+    pub(crate) moments: &'a [Moments],
 }
 
 /// What operations write to.
@@ -88,9 +99,7 @@ impl GpuReducer {
     pub(crate) fn new(
         gpu: &Gpu,
         collective: &Arc<dyn Collective>,
-        (layout, overlap): (Layout, bool),
-        (plan, all): (&OptimizerPlan, &Params),
-        moments: &[Moments],
+        Held { layout, overlap, plan, params: all, moments }: Held<'_>,
     ) -> std::result::Result<Self, Error> {
         let params = all.parameters();
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
@@ -100,7 +109,7 @@ impl GpuReducer {
             layout.lengths.iter().map(bucket).collect::<Result<_>>().map_err(failed)?;
         let moments: Vec<_> =
             moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
-        let updater = updater(gpu, &layout, &buckets, (plan, params), &moments).map_err(failed)?;
+        let updater = updater(gpu, &layout, &buckets, plan, params, &moments).map_err(failed)?;
         let follower = follower(gpu, all, &moments).map_err(failed)?;
         let (mut reducer, mut way) = (None, None);
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
@@ -160,7 +169,8 @@ fn updater(
     gpu: &Gpu,
     layout: &Layout,
     buckets: &[Tensor],
-    (plan, params): (&OptimizerPlan, &[Param]),
+    plan: &OptimizerPlan,
+    params: &[Param],
     moments: &[[Option<Tensor>; 3]],
 ) -> Result<Updater> {
     let mut parameters = Vec::with_capacity(params.len());
@@ -217,7 +227,7 @@ impl Carry for Carrier {
     }
 }
 
-impl Reduce for GpuReducer {
+impl Reducer for GpuReducer {
     fn sink(&self) -> Arc<dyn GradientSink> {
         self.store.clone()
     }

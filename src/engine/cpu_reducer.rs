@@ -1,0 +1,414 @@
+//! Gradients on their way from backward to the optimizer: operations write them into buckets, and a
+//! communication thread reduces full buckets while backward goes on.
+//!
+//! A bucket's memory is owned by the thread that works on it: it is moved to the communication thread when its
+//! last gradient is in, and comes back reduced. The training thread reduces the last bucket itself, and
+//! whatever else did not leave during backward: it has nothing better to do, and waking another
+//! thread twice costs more than a small bucket. Buckets leave in a fixed order whatever the order of
+//! gradients, so that all ranks reduce the same bucket at the same time.
+//!
+//! Over shards (DESIGN: the same bits at any world size) a rank adds its own shards' gradients in the
+//! lower part of the fixed binary tree, like a binary counter; the collective continues the same tree
+//! over ranks.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use candle_core::bail;
+use rayon::prelude::*;
+
+use crate::collective::{self, Collective, Segment};
+use crate::engine::buckets::{Layout, Slot};
+use crate::engine::error::Error;
+use crate::engine::reducer::Reducer;
+use crate::failpoint;
+use crate::nn::{Param, change_all};
+use crate::ops::GradientSink;
+use crate::optim::{Moments, Part, Update, shared_sum_of_squares, sum_of_squares};
+
+/// Values that one thread copies or adds.
+const PIECE: usize = 1 << 16;
+
+/// Collects and reduces the gradients of one step after another.
+pub(crate) struct CpuReducer {
+    store: Arc<Store>,
+    collective: Arc<dyn Collective>,
+    reduced: Receiver<Reduced>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What operations write to.
+struct Store {
+    layout: Layout,
+    /// Buckets leave as soon as they are full, or all at the end of the step.
+    overlap: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` while the communication thread has the bucket.
+    segments: Vec<Option<Segment>>,
+    /// `None` once the reducer is closing.
+    full: Option<Sender<(usize, Segment)>>,
+    /// First bucket that has not left yet.
+    next: usize,
+    /// Gradients that each bucket still waits for in the last pass.
+    missing: Vec<usize>,
+    /// Whether buckets may leave: in the last pass of the step.
+    last_pass: bool,
+    /// Parameters whose slot holds a gradient of this shard.
+    written: Vec<bool>,
+    /// Parameters that had a gradient in this step.
+    used: Vec<bool>,
+    /// Sum of the squares of each parameter's reduced gradient.
+    squares: Vec<f64>,
+    /// Sums over this rank's earlier shards: (level in the tree, one vector per bucket).
+    stack: Vec<(u32, Vec<Vec<f32>>)>,
+}
+
+struct Reduced {
+    bucket: usize,
+    segment: Segment,
+    /// Sums of squares of the members, in their order.
+    result: Result<Vec<f64>, collective::Error>,
+}
+
+impl CpuReducer {
+    /// A reducer over `collective` for buckets of `layout`.
+    ///
+    /// # Errors
+    ///
+    /// The collective has no memory for the buckets, or no thread can be started.
+    pub(crate) fn new(
+        collective: &Arc<dyn Collective>,
+        layout: Layout,
+        overlap: bool,
+    ) -> Result<Self, Error> {
+        let segments = collective.segments(&layout.lengths)?;
+        let (full, to_reduce) = channel();
+        let (done, reduced) = channel();
+        let thread = std::thread::Builder::new()
+            .name("communication".into())
+            .spawn({
+                let (collective, layout) = (collective.clone(), layout.clone());
+                move || communicate(collective.as_ref(), &layout, &to_reduce, &done)
+            })
+            .map_err(Error::Thread)?;
+        let (buckets, parameters) = (layout.buckets.len(), layout.slots.len());
+        let state = State {
+            segments: segments.into_iter().map(Some).collect(),
+            full: Some(full),
+            next: 0,
+            missing: vec![0; buckets],
+            last_pass: false,
+            written: vec![false; parameters],
+            used: vec![false; parameters],
+            squares: vec![0.0; parameters],
+            stack: Vec::new(),
+        };
+        let store = Arc::new(Store { layout, overlap, state: Mutex::new(state) });
+        let collective = collective.clone();
+        Ok(Self { store, collective, reduced, thread: Some(thread) })
+    }
+
+    fn take_back(&self, Reduced { bucket, segment, result }: Reduced) -> Result<(), Error> {
+        let mut state = self.store.state();
+        state.segments[bucket] = Some(segment);
+        for (&parameter, squares) in self.store.layout.buckets[bucket].iter().zip(result?) {
+            state.squares[parameter] = squares;
+        }
+        Ok(())
+    }
+
+    /// Gives the reduced gradients of all parameters, in registration order, to `visit`.
+    fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
+        let state = self.store.state();
+        let gradient = |slot: &Slot| {
+            let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
+            &segment[slot.start..slot.start + slot.len]
+        };
+        let gradients: Vec<&[f32]> = self.store.layout.slots.iter().map(gradient).collect();
+        visit(&gradients)
+    }
+}
+
+impl Reducer for CpuReducer {
+    fn sink(&self) -> Arc<dyn GradientSink> {
+        self.store.clone()
+    }
+
+    fn begin_step(&self) {
+        let mut state = self.store.state();
+        state.next = 0;
+        state.last_pass = false;
+        state.written.fill(false);
+        state.used.fill(false);
+        state.stack.clear();
+    }
+
+    fn begin_last_pass(&self) {
+        let mut state = self.store.state();
+        state.last_pass = self.store.overlap;
+        let members = self.store.layout.buckets.iter().map(Vec::len);
+        state.missing = members.collect();
+    }
+
+    fn end_shard(&self) -> Result<(), Error> {
+        let mut state = self.store.state();
+        let state = &mut *state;
+        self.store.zero_unwritten(state, 0..self.store.layout.buckets.len());
+        let mut sum: Vec<Vec<f32>> =
+            state.segments.iter().flatten().map(|segment| segment.to_vec()).collect();
+        let mut level = 0;
+        while let Some((_, earlier)) = state.stack.pop_if(|(at, _)| *at == level) {
+            sum.iter_mut().zip(&earlier).for_each(|(sum, earlier)| add(sum, earlier));
+            level += 1;
+        }
+        state.stack.push((level, sum));
+        state.written.fill(false);
+        Ok(())
+    }
+
+    fn finish_step(&self) -> Result<Duration, Error> {
+        let started = Instant::now();
+        let sent = self.store.state().next;
+        for _ in 0..sent {
+            let reduced = self.reduced.recv().map_err(|_| Error::ThreadGone)?;
+            self.take_back(reduced)?;
+        }
+        for bucket in sent..self.store.layout.buckets.len() {
+            // The lock is free while the segment is away.
+            let left = self.store.close_next(&mut self.store.state());
+            if let Some(segment) = left {
+                let layout = &self.store.layout;
+                let squares = shared_sum_of_squares;
+                let reduced = reduce(self.collective.as_ref(), layout, (bucket, segment), squares);
+                self.take_back(reduced)?;
+            }
+        }
+        if failpoint::flips("reduced")
+            && let Some(segment) = &mut self.store.state().segments[0]
+        {
+            turn_bit(&mut segment[0], 22);
+        }
+        Ok(started.elapsed())
+    }
+
+    fn unused(&self) -> Vec<usize> {
+        let state = self.store.state();
+        (0..state.used.len()).filter(|&parameter| !state.used[parameter]).collect()
+    }
+
+    fn squares(&self) -> f64 {
+        self.store.state().squares.iter().sum()
+    }
+
+    fn first_not_finite(&self) -> Option<usize> {
+        self.gradients(|gradients| {
+            gradients.iter().position(|gradient| gradient.iter().any(|value| !value.is_finite()))
+        })
+    }
+
+    fn update(
+        &mut self,
+        update: &Update<'_>,
+        params: &[Param],
+        moments: &mut [Moments],
+        counts: &[Option<u64>],
+    ) -> candle_core::Result<()> {
+        let vars: Vec<_> = params.iter().map(Param::var).collect::<Result<_, _>>()?;
+        self.gradients(|gradients| {
+            change_all(&vars, |values| {
+                let all =
+                    values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
+                update.apply(all.map(|((((values, gradient), moments), param), &count)| Part {
+                    values,
+                    gradient,
+                    moments,
+                    dimensions: param.shape().len(),
+                    count,
+                }));
+                if failpoint::flips("weights") {
+                    turn_bit(&mut values[0][0], 0);
+                }
+            })
+        })?;
+        if let Some(Moments { first, average, .. }) = moments.first_mut() {
+            turn_bit_of(first, "moments");
+            turn_bit_of(average, "averages");
+        }
+        Ok(())
+    }
+}
+
+/// Has the first number of `values` go wrong, if that is asked for at `point`.
+fn turn_bit_of(values: &mut [f32], point: &str) {
+    if failpoint::flips(point)
+        && let Some(value) = values.first_mut()
+    {
+        turn_bit(value, 0);
+    }
+}
+
+/// What memory that fails does to a number.
+fn turn_bit(value: &mut f32, bit: u32) {
+    *value = f32::from_bits(value.to_bits() ^ 1 << bit);
+}
+
+impl Drop for CpuReducer {
+    fn drop(&mut self) {
+        // Without a sender the thread's loop ends.
+        self.store.state().full = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was already seen as `ThreadGone`.
+            drop(thread.join());
+        }
+    }
+}
+
+impl GradientSink for Store {
+    fn add(&self, index: usize, gradient: &[f32]) -> candle_core::Result<()> {
+        self.change(
+            index,
+            |place, is_first| {
+                if is_first { copy(place, gradient) } else { add(place, gradient) }
+            },
+        )
+    }
+
+    /// The first gradient of a shard is written where it stays. Another is made apart and added as a whole: its
+    /// own sums must not depend on what was there.
+    fn add_written(
+        &self,
+        index: usize,
+        len: usize,
+        write: &mut dyn FnMut(&mut [f32]),
+    ) -> candle_core::Result<()> {
+        self.change(index, |place, is_first| {
+            if is_first {
+                return write(place);
+            }
+            let mut more = vec![0.0; len];
+            write(&mut more);
+            add(place, &more);
+        })
+    }
+
+    fn complete(&self, index: usize) -> candle_core::Result<()> {
+        let mut state = self.state();
+        if state.last_pass {
+            state.missing[self.layout.slots[index].bucket] -= 1;
+            let last = self.layout.buckets.len() - 1;
+            while state.next < last && state.missing[state.next] == 0 {
+                self.send_next(&mut state);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Hands the next bucket to the communication thread.
+    fn send_next(&self, state: &mut State) {
+        let bucket = state.next;
+        let Some(segment) = self.close_next(state) else { return };
+        match &state.full {
+            // A closed channel means the thread died; `finish_step` reports it.
+            Some(full) => drop(full.send((bucket, segment))),
+            None => state.segments[bucket] = Some(segment),
+        }
+    }
+
+    /// Takes the next bucket, after the lower part of the tree.
+    fn close_next(&self, state: &mut State) -> Option<Segment> {
+        let bucket = state.next;
+        self.zero_unwritten(state, bucket..bucket + 1);
+        state.next += 1;
+        let mut segment = state.segments[bucket].take()?;
+        for (_, earlier) in state.stack.iter().rev() {
+            add(&mut segment, &earlier[bucket]);
+        }
+        if failpoint::flips("gradient") {
+            turn_bit(&mut segment[0], 22);
+        }
+        Some(segment)
+    }
+
+    /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
+    fn zero_unwritten(&self, state: &mut State, buckets: std::ops::Range<usize>) {
+        for bucket in buckets {
+            let Some(segment) = &mut state.segments[bucket] else { continue };
+            for &parameter in &self.layout.buckets[bucket] {
+                if !state.written[parameter] {
+                    let slot = self.layout.slots[parameter];
+                    segment[slot.start..slot.start + slot.len].fill(0.0);
+                }
+            }
+        }
+    }
+
+    /// Gives the place of parameter `index` to `change`, and whether nothing of this shard is there yet.
+    fn change(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut [f32], bool),
+    ) -> candle_core::Result<()> {
+        let slot = self.layout.slots[index];
+        let mut state = self.state();
+        let state = &mut *state;
+        let Some(segment) = &mut state.segments[slot.bucket] else {
+            bail!("parameter {index} delivered a gradient after its last in one pass")
+        };
+        change(&mut segment[slot.start..slot.start + slot.len], !state.written[index]);
+        state.written[index] = true;
+        state.used[index] = true;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between statements; a panic elsewhere ends the process anyway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Body of the communication thread: reduces buckets in the order in which they come, and measures them
+/// while they are in the cache and backward goes on.
+fn communicate(
+    collective: &dyn Collective,
+    layout: &Layout,
+    to_reduce: &Receiver<(usize, Segment)>,
+    done: &Sender<Reduced>,
+) {
+    for full in to_reduce {
+        if done.send(reduce(collective, layout, full, sum_of_squares)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sums one bucket over the ranks and measures its members with `squares`.
+fn reduce(
+    collective: &dyn Collective,
+    layout: &Layout,
+    (bucket, mut segment): (usize, Segment),
+    squares: fn(&[f32]) -> f64,
+) -> Reduced {
+    let result = collective.all_reduce(&mut segment).map(|()| {
+        let members = layout.buckets[bucket].iter().map(|&parameter| layout.slots[parameter]);
+        members.map(|slot| squares(&segment[slot.start..slot.start + slot.len])).collect()
+    });
+    Reduced { bucket, segment, result }
+}
+
+fn add(sum: &mut [f32], values: &[f32]) {
+    sum.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE)).for_each(|(sum, values)| {
+        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    });
+}
+
+fn copy(to: &mut [f32], values: &[f32]) {
+    let pieces = to.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE));
+    pieces.for_each(|(to, values)| to.copy_from_slice(values));
+}
