@@ -1,0 +1,121 @@
+//! The same bits at any world size, model by model.
+
+use ddprun::plan::{Flow, LayerInit, LayerOp, LayerPlan, Plan, Precision, WindowPlan};
+use ddprun::units::{AccumulationSteps, BatchSize};
+
+use crate::sequences::{forecast_plan, policy_plan, speech_plan};
+use crate::support::{CLASSES, engine, on_ranks, plan, step};
+use crate::{IMAGE, SCALER, check_same_bits, train};
+
+#[test]
+fn an_mlp_with_dropout_has_the_same_bits_at_any_world_size() {
+    check_same_bits("mlp", &[10], |_| ());
+}
+
+#[test]
+fn a_resnet_with_batch_norm_has_the_same_bits_at_any_world_size() {
+    check_same_bits("resnet8", &IMAGE, |_| ());
+}
+
+#[test]
+fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
+    let window = WindowPlan { kernel: 3, stride: 1, padding: 1 };
+    let conv = LayerOp::Conv2d { window, groups: 1, bias: true, init: LayerInit::Torch };
+    let attention = LayerOp::Attention { heads: 2, causal: false, dropout: 0.2 };
+    let (image, tokens) = (Flow::Image([6, 8, 8]), Flow::Sequence([64, 6]));
+    let steps = [
+        ("conv", conv, image),
+        ("bn", LayerOp::BatchNorm, image),
+        ("relu", LayerOp::Relu, image),
+        ("tokens", LayerOp::Tokens, tokens),
+        ("attn", attention, tokens),
+        ("pool", LayerOp::GlobalAvgPool, Flow::Vector(6)),
+        ("drop", LayerOp::Dropout { p: 0.3 }, Flow::Vector(6)),
+        ("fc", LayerOp::Linear { bias: true }, Flow::Vector(CLASSES)),
+    ];
+    let mut input = Flow::Image(IMAGE);
+    let layers: Vec<LayerPlan> = steps
+        .into_iter()
+        .map(|(path, op, output)| {
+            let layer = LayerPlan { path: path.into(), draws: None, op, input, output };
+            input = output;
+            layer
+        })
+        .collect();
+    check_same_bits("graph", &IMAGE, |plan| plan.model.layers.clone_from(&layers));
+}
+
+#[test]
+fn forecasters_with_dropout_have_the_same_bits_at_any_world_size() {
+    for model in ["dlinear", "itransformer", "patchtst", "timebridge"] {
+        let alone = train(&forecast_plan(model, 1));
+        assert!(alone.contains("val/mse") && alone.contains("val/mae"), "{alone}");
+        for world in [2, 4] {
+            assert_eq!(train(&forecast_plan(model, world)), alone, "{model}, world size {world}");
+        }
+        let mut again = forecast_plan(model, 2);
+        again.activation_checkpointing = true;
+        assert_eq!(train(&again), alone, "{model}, activations computed again");
+    }
+}
+
+#[test]
+fn a_diffusion_policy_and_its_average_have_the_same_bits_at_any_world_size() {
+    let alone = train(&policy_plan(1));
+    assert!(alone.contains("val/mse"), "{alone}");
+    for world in [2, 4] {
+        assert_eq!(train(&policy_plan(world)), alone, "world size {world}");
+    }
+}
+
+#[test]
+fn encoders_of_speech_have_the_same_bits_at_any_world_size() {
+    for model in ["nest", "fastconformer"] {
+        let alone = train(&speech_plan(model, 1));
+        assert!(alone.contains("val/accuracy"), "{alone}");
+        for world in [2, 4] {
+            assert_eq!(train(&speech_plan(model, world)), alone, "{model}, world size {world}");
+        }
+    }
+}
+
+#[test]
+fn mixed_precision_has_the_same_bits_at_any_world_size() {
+    check_same_bits("resnet8", &IMAGE, |plan| plan.precision = Precision::Bf16);
+    check_same_bits("mlp", &[10], |plan| {
+        plan.precision = Precision::Fp16;
+        plan.scaler = Some(SCALER);
+    });
+}
+
+#[test]
+fn activations_that_are_computed_again_change_no_bit() {
+    for precision in [Precision::Fp32, Precision::Bf16] {
+        let mut plan = plan("resnet8", &IMAGE, 2);
+        plan.precision = precision;
+        let kept = train(&plan);
+        plan.activation_checkpointing = true;
+        assert_eq!(train(&plan), kept, "{precision:?}");
+    }
+}
+
+#[test]
+fn accumulation_adds_up_to_the_large_batch() {
+    // Without BatchNorm and dropout, 4 passes of 4 samples are one pass of 16, to rounding.
+    let mut small = plan("mlp", &[10], 1);
+    small.model.dropout = 0.0;
+    let mut large = small.clone();
+    large.batch.size = BatchSize::new(16).unwrap();
+    large.batch.shards = ddprun::units::Shards::ONE;
+    large.batch.accumulation = AccumulationSteps::ONE;
+    let losses = |plan: &Plan| {
+        on_ranks(plan, |collective| {
+            let rank = collective.rank();
+            let mut engine = engine(plan, collective);
+            (0..6).map(|_| step(&mut engine, plan, rank).unwrap().loss).collect::<Vec<_>>()
+        })
+    };
+    for (a, b) in losses(&small)[0].iter().zip(&losses(&large)[0]) {
+        assert!((a - b).abs() < 1e-5, "{a} and {b}");
+    }
+}
