@@ -17,9 +17,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
+use ddprun::config::kind::Choice;
+use ddprun::config::values::Shape2;
 use ddprun::data::loader::{Loader, Request, Settings};
+use ddprun::data::transform::{
+    CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transforms,
+};
 use ddprun::data::{Dataset, open};
-use ddprun::plan::{DataPlan, OnBadSample, Sampler, SourcePlan, TransformPlan};
+use ddprun::plan::{DataPlan, OnBadSample, Sampler, SourcePlan};
 use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -29,25 +34,25 @@ static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
 
 const BATCH: usize = 32;
 
-fn transforms(work: &str) -> Vec<TransformPlan> {
-    let normalize = |mean: &[f64], std: &[f64]| TransformPlan::Normalize {
-        mean: mean.to_vec(),
-        std: std.to_vec(),
+fn transforms(work: &str) -> Vec<Choice> {
+    let normalize = |mean: &[f64], std: &[f64]| {
+        Choice::of(&Normalize { mean: mean.to_vec(), std: std.to_vec() })
     };
-    let flip = TransformPlan::RandomHorizontalFlip { p: 0.5 };
+    let flip = Choice::of(&RandomHorizontalFlip { p: 0.5 });
     let color = normalize(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
     match work {
         "crop" => {
             let (scale, ratio) = ([0.08, 1.0], [3.0 / 4.0, 4.0 / 3.0]);
-            let crop = TransformPlan::RandomResizedCrop { height: 224, width: 224, scale, ratio };
-            vec![crop, flip, color]
+            let size = Shape2::Side(224);
+            vec![Choice::of(&RandomResizedCrop { size, scale, ratio }), flip, color]
         }
         "small" => {
-            vec![TransformPlan::RandomCrop { height: 32, width: 32, padding: 4 }, flip, color]
+            let crop = RandomCrop { size: Shape2::Side(32), padding: 4 };
+            vec![Choice::of(&crop), flip, color]
         }
         "mnist" => vec![normalize(&[0.1307], &[0.3081])],
         // One pixel is left, so that nothing but the decoder takes time.
-        _ => vec![TransformPlan::CenterCrop { height: 1, width: 1 }],
+        _ => vec![Choice::of(&CenterCrop { size: Shape2::Side(1) })],
     }
 }
 
@@ -76,7 +81,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
     };
     let facts = counted(&plan.source);
     (plan.n_train, plan.n_val, plan.classes) = facts;
-    open(&plan).expect("usable data").train
+    open(&plan, &Transforms::default()).expect("usable data").train
 }
 
 /// (training samples, validation samples, classes)

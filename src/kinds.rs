@@ -4,14 +4,15 @@ use candle_core::Device;
 
 use crate::config::Vocabulary;
 use crate::config::kind::{Choice, FamilySpec, Unbuildable};
+use crate::data::Transforms;
 use crate::engine::Components;
 use crate::loss::{self, Losses};
 use crate::metric::Metrics;
 use crate::model::{self, Registry};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
-    KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, Plan,
-    SchedulerFacts, Span, Unfit,
+    Images, KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts,
+    Plan, SchedulerFacts, Span, TransformFacts, Unfit,
 };
 
 /// All kinds that a program knows.
@@ -19,6 +20,8 @@ use crate::plan::{
 pub struct Kinds {
     /// Models.
     pub models: Registry,
+    /// What is done to images.
+    pub transforms: Transforms,
     /// Losses.
     pub losses: Losses,
     /// What evaluations measure.
@@ -38,7 +41,12 @@ impl Kinds {
 
     /// What each table that chooses a kind may choose, but for the models.
     pub fn families(&self) -> Vec<FamilySpec> {
-        vec![self.losses.spec(), self.optimizers.spec(), self.schedulers.spec()]
+        vec![
+            self.transforms.spec(),
+            self.losses.spec(),
+            self.optimizers.spec(),
+            self.schedulers.spec(),
+        ]
     }
 
     /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the plan's seed.
@@ -59,6 +67,14 @@ impl Kinds {
 impl KindFacts for Kinds {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         self.models.describe(plan)
+    }
+
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+    ) -> Result<TransformFacts, (usize, Unfit)> {
+        self.transforms.facts(asked, images)
     }
 
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {

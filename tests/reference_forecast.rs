@@ -216,7 +216,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         train_transforms: vec![],
         val_transforms: vec![],
     };
-    let windows = ddprun::data::open(&data).unwrap().train;
+    let windows = ddprun::data::open(&data, &ddprun::data::Transforms::default()).unwrap().train;
     let sizes = SequencePlan {
         d_model: 128,
         n_heads: 8,

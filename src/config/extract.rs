@@ -11,11 +11,12 @@ use figment::error::Kind;
 use figment::value::{Dict, Value};
 
 use crate::config::check;
-use crate::config::keys::{Page, dotted};
-use crate::config::kind::{FamilySpec, TABLES};
+use crate::config::keys::{Page, dotted, path_of};
+use crate::config::kind::{Entry, FamilySpec, LISTS, TABLES};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;
 use crate::config::schema::Experiment;
+use crate::config::spans::Path;
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording;
 
@@ -52,7 +53,7 @@ pub(crate) fn extract(layers: &mut [Layer], vocabulary: &Vocabulary) -> Extracte
                 false
             }
             Err(Wrong::Value(error)) => extracted.step(layers, vocabulary, &error),
-            Err(Wrong::Kind(family)) => extracted.unknown_kind(layers, family),
+            Err(Wrong::Kind(family, path)) => extracted.unknown_kind(layers, family, &path),
         };
         if !mended {
             break;
@@ -64,8 +65,8 @@ pub(crate) fn extract(layers: &mut [Layer], vocabulary: &Vocabulary) -> Extracte
 /// The first thing that is wrong.
 enum Wrong<'a> {
     Value(Box<figment::Error>),
-    /// The table of this family names none of its kinds.
-    Kind(&'a FamilySpec),
+    /// What is at this path names none of the kinds of the family.
+    Kind(&'a FamilySpec, Path),
 }
 
 impl From<figment::Error> for Wrong<'_> {
@@ -83,6 +84,7 @@ impl From<Box<figment::Error>> for Wrong<'_> {
 /// The experiment that the layers ask for, its kinds with all their options.
 fn attempt<'a>(layers: &[Layer], vocabulary: &'a Vocabulary) -> Result<Experiment, Wrong<'a>> {
     let mut whole: Dict = merged(layers).extract()?;
+    let lists = LISTS.map(|list| entries(&whole, list));
     let mut options: BTreeMap<&str, Dict> = TABLES
         .into_iter()
         .filter_map(|table| Some((table, set_aside(&mut whole, table, vocabulary)?)))
@@ -94,17 +96,69 @@ fn attempt<'a>(layers: &[Layer], vocabulary: &'a Vocabulary) -> Result<Experimen
         *chosen = match vocabulary.family(table) {
             None => given.into_iter().map(|(key, value)| (key, json(&value))).collect(),
             Some(family) => {
-                let kind = family.kind(name).ok_or(Wrong::Kind(family))?;
+                let path = || vec![table.to_owned(), "name".to_owned()];
+                let kind = family.kind(name).ok_or_else(|| Wrong::Kind(family, path()))?;
                 let own: Dict =
                     given.into_iter().filter(|(key, _)| kind.key(key).is_some()).collect();
-                kind.read(&own).map_err(|mut error| {
-                    error.path.insert(0, table.to_owned());
-                    error
-                })?
+                kind.read(&own).map_err(|error| at(&[table.to_owned()], *error))?
             }
         };
     }
+    for (list, given) in LISTS.into_iter().zip(lists) {
+        let Some(family) = vocabulary.lists().iter().find(|family| family.lists.contains(&list))
+        else {
+            continue;
+        };
+        for (index, given) in given.iter().enumerate() {
+            let mut path = path_of(list);
+            path.push(index.to_string());
+            let options = entry(family, given, &path)?.options;
+            if let Some(entry) = experiment.list_mut(list).and_then(|list| list.get_mut(index)) {
+                entry.options = options;
+            }
+        }
+    }
     Ok(experiment)
+}
+
+/// The entries of the list with this dotted name; those that are no tables are empty.
+fn entries(whole: &Dict, list: &str) -> Vec<Dict> {
+    let items = Value::from(whole.clone()).find(list).and_then(Value::into_array);
+    let items = items.unwrap_or_default().into_iter();
+    items.map(|item| item.into_dict().unwrap_or_default()).collect()
+}
+
+/// The entry at `path` with all options of its kind, and those in its lists with all of theirs.
+fn entry<'a>(family: &'a FamilySpec, given: &Dict, path: &Path) -> Result<Entry, Wrong<'a>> {
+    let mut entry: Entry =
+        Value::from(given.clone()).deserialize().map_err(|error| at(path, error))?;
+    let inside = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect::<Path>();
+    let kind = family.kind(&entry.name).ok_or_else(|| Wrong::Kind(family, inside("name")))?;
+    let mut own = own(given.clone(), |key| kind.key(key).is_some());
+    for key in kind.keys.iter().filter(|key| key.is_list()) {
+        let Some(Value::Array(_, items)) = own.get_mut(&key.name) else { continue };
+        for (index, item) in items.iter_mut().enumerate() {
+            let Value::Dict(_, given) = item else { continue };
+            let mut path = inside(&key.name);
+            path.push(index.to_string());
+            let complete = self::entry(family, given, &path)?;
+            *item = Value::serialize(&complete).map_err(|error| at(&path, error))?;
+        }
+    }
+    entry.options = kind.read(&own).map_err(|error| at(path, *error))?;
+    Ok(entry)
+}
+
+/// An error inside of what is at `path`.
+fn at(path: &[String], mut error: figment::Error) -> figment::Error {
+    error.path.splice(0..0, path.iter().cloned());
+    error
+}
+
+/// The keys of a table that `is_own` says are options, but for those that are off.
+fn own(table: Dict, is_own: impl Fn(&str) -> bool) -> Dict {
+    let is_off = |value: &Value| matches!(value, Value::Empty(..));
+    table.into_iter().filter(|(key, value)| is_own(key) && !is_off(value)).collect()
 }
 
 /// Takes the options of kinds out of a table: what the page does not list among the keys that all kinds share.
@@ -123,18 +177,27 @@ fn json(value: &Value) -> serde_json::Value {
 
 impl Extracted {
     /// Reports a name that no kind has, and takes it away.
-    fn unknown_kind(&mut self, layers: &mut [Layer], family: &FamilySpec) -> bool {
-        let path = [family.table.to_owned(), "name".to_owned()];
-        let Some(index) = strongest(layers, &path) else { return false };
-        let written = layers[index].get(&path).and_then(Value::as_str).unwrap_or_default();
+    fn unknown_kind(&mut self, layers: &mut [Layer], family: &FamilySpec, path: &[String]) -> bool {
+        let Some(index) = strongest(layers, path) else { return false };
+        let written = layers[index].get(path).and_then(Value::as_str).unwrap_or_default();
         let (what, help) = wording::not_one_of(written, family.names());
-        let problem = layers[index].at_value(&path, what, index);
+        let problem = layers[index].at_value(path, what, index);
         self.problems.push(match help {
             Some(help) => problem.help(help),
             None => problem,
         });
-        self.broken.insert(dotted(&path));
-        mend(&mut layers[index], &path, &Page::new(&[]))
+        self.broken.insert(dotted(path));
+        if family.lists.is_empty() {
+            return layers[index].remove(path);
+        }
+        // An entry cannot do without a name, nor can its neighbours without it.
+        match (layers[index].get_mut(path), family.kinds.first()) {
+            (Some(name), Some(kind)) => {
+                *name = Value::from(kind.name);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Reports one error and mends its cause; whether it could be mended.
@@ -208,9 +271,9 @@ impl Extracted {
         vocabulary: &Vocabulary,
         path: &[String],
     ) -> Option<bool> {
-        let [table, option] = path else { return None };
-        let family = vocabulary.family(table)?;
-        let at = [table.clone(), "name".to_owned()];
+        let (option, table) = path.split_last()?;
+        let family = family(vocabulary, table)?;
+        let at: Path = table.iter().cloned().chain(["name".to_owned()]).collect();
         let index = strongest(layers, &at)?;
         let name = layers[index].get(&at)?.as_str()?.to_owned();
         let key = family.kind(&name)?.key(option)?;
@@ -221,10 +284,22 @@ impl Extracted {
             _ => layers[index].at_value(&at, what, index).of_key(dotted(path)),
         };
         let example = Value::serialize(&key.example).ok()?;
-        self.problems.push(problem.help(format!("such as `{option} = {}`", written(&example))));
-        self.broken.insert(dotted(path));
-        let table = layers[index].table_mut(std::slice::from_ref(table))?;
+        let problem = problem.help(format!("such as `{option} = {}`", written(&example)));
+        // What stands in for a wrong name or a wrong value asks for nothing.
+        let is_consequence = self.broken.contains(&dotted(&at));
+        if self.broken.insert(dotted(path)) && !is_consequence {
+            self.problems.push(problem);
+        }
+        let table = layers[index].table_mut(table)?;
         Some(table.insert(option.clone(), example).is_none())
+    }
+}
+
+/// The family of which the table at `path`, or the entry of a list, chooses a kind.
+fn family<'a>(vocabulary: &'a Vocabulary, path: &[String]) -> Option<&'a FamilySpec> {
+    match path {
+        [table] => vocabulary.family(table),
+        _ => vocabulary.entry(path).filter(|&(_, length)| length == path.len()).map(|(f, _)| f),
     }
 }
 
@@ -244,8 +319,8 @@ fn written(value: &Value) -> String {
 /// The least and the most that the whole number at `path` may be.
 fn bounds(vocabulary: &Vocabulary, path: &[String]) -> Option<(u64, u64)> {
     let of_option = || {
-        let [table, option] = path else { return None };
-        let key = vocabulary.family(table)?.kinds.iter().find_map(|kind| kind.key(option))?;
+        let (option, table) = path.split_last()?;
+        let key = family(vocabulary, table)?.kinds.iter().find_map(|kind| kind.key(option))?;
         let most = key.schema["maximum"].as_u64().unwrap_or(u64::MAX);
         key.schema["minimum"].as_u64().map(|least| (least, most))
     };
@@ -274,9 +349,9 @@ fn allowed_names(
     vocabulary: &Vocabulary,
     (index, error): (usize, &figment::Error),
 ) -> Vec<&'static str> {
-    if let [table, key] = &error.path[..]
+    if let Some((key, table)) = error.path.split_last()
         && key == "name"
-        && let Some(family) = vocabulary.family(table)
+        && let Some(family) = family(vocabulary, table)
     {
         return family.kinds.iter().map(|kind| kind.name).collect();
     }

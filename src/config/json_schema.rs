@@ -30,6 +30,9 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     for family in vocabulary.families() {
         choose(&mut root, family);
     }
+    for family in vocabulary.lists() {
+        list(&mut root, family);
+    }
     let models: Vec<&str> = vocabulary.models.iter().map(String::as_str).collect();
     if let Some(name) = at(&mut root, "model.name") {
         *name = json!({ "enum": models, "description": name["description"] });
@@ -144,4 +147,44 @@ fn choose(root: &mut Value, family: &FamilySpec) {
         "description": table["description"],
         "oneOf": family.kinds.iter().map(kind).collect::<Vec<_>>(),
     });
+}
+
+/// Makes each list of the family one of its kinds, and lists inside of them too.
+fn list(root: &mut Value, family: &FamilySpec) {
+    let entry = json!({ "$ref": format!("#/definitions/{}", family.noun) });
+    let items = json!({ "type": "array", "items": entry });
+    for list in family.lists {
+        if let Some(keys) = at(root, list).and_then(Value::as_object_mut) {
+            keys.insert("items".to_owned(), entry.clone());
+        }
+    }
+    let kind = |kind: &Spec| {
+        let mut properties = Map::new();
+        properties
+            .insert("name".to_owned(), json!({ "const": kind.name, "description": kind.about }));
+        if let Some(about) = family.entry_key {
+            properties.insert("key".to_owned(), json!({ "type": "string", "description": about }));
+        }
+        for key in &kind.keys {
+            let mut schema = if key.is_list() { items.clone() } else { key.schema.clone() };
+            let keys = schema.as_object_mut().into_iter();
+            keys.for_each(|keys| {
+                drop(keys.insert("description".to_owned(), key.about.clone().into()))
+            });
+            if let (Some(schema), Some(default)) = (schema.as_object_mut(), &key.default) {
+                schema.insert("default".to_owned(), default.clone());
+            }
+            properties.insert(key.name.clone(), schema);
+        }
+        let needed = kind.keys.iter().filter(|key| key.required).map(|key| key.name.clone());
+        json!({
+            "type": "object",
+            "description": kind.about,
+            "properties": properties,
+            "required": std::iter::once("name".to_owned()).chain(needed).collect::<Vec<_>>(),
+            "additionalProperties": false,
+        })
+    };
+    root["definitions"][family.noun] =
+        json!({ "oneOf": family.kinds.iter().map(kind).collect::<Vec<_>>() });
 }

@@ -7,6 +7,7 @@
 //! Each kind reads its options twice: here they are checked and completed with defaults, so that a run can store
 //! them; where the kind is used, [`Registry::build`] turns the stored options into the type again.
 
+mod list;
 mod page;
 mod registry;
 mod spec;
@@ -18,6 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use list::{Entry, LISTS};
 pub(crate) use page::page;
 pub use registry::{Family, FamilySpec, Member, Registry, Unbuildable};
 pub use spec::{Key, Spec};
@@ -51,6 +53,8 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
 pub enum Need {
     /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not tell it.
     LastStep,
+    /// To be the last of its list.
+    LastPlace,
 }
 
 /// An option that does not go with the others.

@@ -108,22 +108,6 @@ pub(crate) const KINDS: [(&str, &[Belongs]); 2] = [
     ),
 ];
 
-/// The same for the entries of `data.transforms.train` and `.val`.
-pub(crate) const TRANSFORM: &[Belongs] = &[
-    ("size", &["resize", "center_crop", "random_crop", "random_resized_crop"]),
-    ("padding", &["random_crop"]),
-    ("scale", &["random_resized_crop"]),
-    ("ratio", &["random_resized_crop"]),
-    ("p", &["random_horizontal_flip"]),
-    ("degrees", &["random_rotation"]),
-    ("brightness", &["color_jitter"]),
-    ("contrast", &["color_jitter"]),
-    ("saturation", &["color_jitter"]),
-    ("hue", &["color_jitter"]),
-    ("mean", &["normalize"]),
-    ("std", &["normalize"]),
-];
-
 /// Keys that a kind cannot do without.
 pub(crate) const REQUIRED: [(&str, &str, &str); 17] = [
     ("model", "graph", "layers"),
@@ -186,17 +170,6 @@ pub(crate) const LAYER_REQUIRED: [(&str, &str); 14] = [
     ("concat", "layers"),
 ];
 
-/// Keys that a transform cannot do without.
-pub(crate) const TRANSFORM_REQUIRED: [(&str, &str); 7] = [
-    ("resize", "size"),
-    ("center_crop", "size"),
-    ("random_crop", "size"),
-    ("random_resized_crop", "size"),
-    ("random_rotation", "degrees"),
-    ("normalize", "mean"),
-    ("normalize", "std"),
-];
-
 /// Whether `kind` is one of `kinds`.
 pub(crate) fn fits(kind: &str, kinds: &[&str]) -> bool {
     kinds.iter().any(|name| match name.strip_suffix('*') {
@@ -224,9 +197,8 @@ mod tests {
         let tables = KINDS
             .iter()
             .flat_map(|(table, keys)| keys.iter().map(move |(key, _)| format!("{table}.{key}")));
-        let transforms = TRANSFORM.iter().map(|(key, _)| format!("data.transforms.train.{key}"));
         let layers = LAYER.iter().map(|(key, _)| format!("model.layers.{key}"));
-        for key in tables.chain(transforms).chain(layers) {
+        for key in tables.chain(layers) {
             let list = format!("{key}.");
             assert!(all.iter().any(|known| *known == key || known.starts_with(&list)), "{key}");
         }

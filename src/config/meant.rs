@@ -3,6 +3,7 @@
 use figment::value::Value;
 
 use crate::config::keys::{Known, Page, dotted};
+use crate::config::kind::Spec;
 use crate::config::kinds::LAYER;
 use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
@@ -98,6 +99,14 @@ pub(crate) fn only_leaf(path: &[String], mut value: Option<&Value>) -> Path {
         value = Some(inner);
     }
     path
+}
+
+/// What an entry of this kind takes.
+pub(crate) fn of_entry(kind: &Spec) -> String {
+    match any_of(kind.keys.iter().map(|key| key.name.as_str())) {
+        none if none.is_empty() => format!("`{}` takes no keys: {}", kind.name, kind.about),
+        keys => format!("`{}` takes {keys}", kind.name),
+    }
 }
 
 /// What a layer of this kind takes.

@@ -14,12 +14,10 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Options, TABLES};
+use crate::config::kind::{Entry, Options, TABLES};
 use crate::config::values::{Auto, Duration, Every, Patience};
 
-pub use data::{
-    Calendar, Data, DataKind, OnBadSample, Sampler, Transform, TransformKind, Transforms,
-};
+pub use data::{Calendar, Data, DataKind, OnBadSample, Sampler, Transforms};
 pub use layers::{Layer, LayerInit, LayerKind, ResidualActivation};
 pub use model::{BackboneMode, Gelu, Lora, Model, NoiseScheduler, RopeScaling, RopeType, Stem};
 pub use train::{OnNonFinite, PrecisionChoice, Train};
@@ -84,6 +82,15 @@ impl Experiment {
             "loss" => Some(&self.loss.options),
             "optimizer" => Some(&self.optimizer.options),
             "scheduler" => Some(&self.scheduler.options),
+            _ => None,
+        }
+    }
+
+    /// The list with this dotted name whose entries choose kinds.
+    pub(crate) fn list_mut(&mut self, list: &str) -> Option<&mut Vec<Entry>> {
+        match list {
+            "data.transforms.train" => Some(&mut self.data.transforms.train),
+            "data.transforms.val" => Some(&mut self.data.transforms.val),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 
 use crate::config::keys::{Known, Page, dotted};
 use crate::config::layer::{Layer, Source};
-use crate::config::meant::{among, anywhere, of_layer, only_leaf, whole};
+use crate::config::meant::{among, anywhere, of_entry, of_layer, only_leaf, whole};
 use crate::config::problem::Problem;
 use crate::config::spans::Path;
 use crate::config::suggest::any_of;
@@ -149,7 +149,8 @@ impl Search<'_> {
     ) {
         // Those past the most are only counted.
         let misfit = if self.found.len() < MAX_REPORTED {
-            in_layer(unknown_key(key, keys, &path[..path.len() - 1], self.page), table)
+            let misfit = unknown_key(key, keys, &path[..path.len() - 1], self.page);
+            in_entry(misfit, table, self.page)
         } else {
             Misfit { path: path.clone(), ..Misfit::default() }
         };
@@ -271,15 +272,17 @@ fn elsewhere(key: &str, parent: &[String], page: &Page) -> Option<String> {
     (!found.is_empty()).then(|| format!("did you mean {names}?"))
 }
 
-/// A layer is told what its own kind takes.
-fn in_layer(misfit: Misfit, layer: &Dict) -> Misfit {
-    match layer.get("name").and_then(Value::as_str) {
-        Some(kind)
-            if misfit.meant.is_none()
-                && misfit.path.get(1).is_some_and(|list| list == "layers") =>
-        {
-            Misfit { help: of_layer(kind), ..misfit }
-        }
-        _ => misfit,
+/// An entry of a list is told what its own kind takes.
+fn in_entry(misfit: Misfit, entry: &Dict, page: &Page) -> Misfit {
+    let Some(name) = entry.get("name").and_then(Value::as_str) else { return misfit };
+    if misfit.meant.is_some() {
+        return misfit;
+    }
+    if misfit.path.get(1).is_some_and(|list| list == "layers") {
+        return Misfit { help: of_layer(name), ..misfit };
+    }
+    match page.kind_in_list(&misfit.path, name) {
+        Some(kind) => Misfit { help: of_entry(kind), ..misfit },
+        None => misfit,
     }
 }

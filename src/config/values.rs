@@ -65,6 +65,16 @@ pub enum Shape2 {
     Both([u32; 2]),
 }
 
+impl Shape2 {
+    /// (height, width), both of one number.
+    pub fn sides(self) -> (u32, u32) {
+        match self {
+            Self::Side(side) => (side, side),
+            Self::Both([height, width]) => (height, width),
+        }
+    }
+}
+
 /// `true`, or `"except_head"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strict {

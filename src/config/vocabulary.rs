@@ -22,6 +22,7 @@ pub struct Vocabulary {
     /// Names of registered models.
     pub models: Vec<String>,
     families: Vec<FamilySpec>,
+    lists: Vec<FamilySpec>,
     metrics: Vec<MetricSpec>,
     page: Arc<Page>,
 }
@@ -30,7 +31,8 @@ impl Vocabulary {
     /// A program's words.
     pub fn new(models: Vec<String>, families: Vec<FamilySpec>, metrics: Vec<MetricSpec>) -> Self {
         let page = Arc::new(Page::new(&families));
-        Self { models, families, metrics, page }
+        let (families, lists) = families.into_iter().partition(|family| family.lists.is_empty());
+        Self { models, families, lists, metrics, page }
     }
 
     /// Words of a program that knows models only: it takes any metric, any name in the tables of the other families, and any
@@ -69,7 +71,7 @@ impl Vocabulary {
         self.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.mode)
     }
 
-    /// All families that are known.
+    /// All families that are known and of which a table chooses a kind.
     pub(crate) fn families(&self) -> &[FamilySpec] {
         &self.families
     }
@@ -77,6 +79,16 @@ impl Vocabulary {
     /// The family whose kinds `table` chooses among.
     pub(crate) fn family(&self, table: &str) -> Option<&FamilySpec> {
         self.families.iter().find(|family| family.table == table)
+    }
+
+    /// All families that are known and of which entries of lists choose kinds.
+    pub(crate) fn lists(&self) -> &[FamilySpec] {
+        &self.lists
+    }
+
+    /// The family of the entry that `path` leads into, and the length of the entry's own path.
+    pub(crate) fn entry(&self, path: &[String]) -> Option<(&FamilySpec, usize)> {
+        self.lists.iter().find_map(|family| Some((family, family.entry(path)?)))
     }
 
     /// What the reference page says.

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::config::kind::Choice;
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::listing::{self, Listing};
 use crate::data::listing_cache::{self, ListingCache};
 use crate::data::paths::Paths;
-use crate::data::transform::Pipeline;
+use crate::data::transform::{Images, Pipeline, Transforms};
 use crate::data::{Dataset, Splits, Target, decode, read};
-use crate::plan::{DataPlan, TransformPlan};
+use crate::plan::DataPlan;
 use crate::rng::Key;
 
 /// One split.
@@ -41,10 +42,11 @@ pub(crate) fn open(
     train: &Path,
     val: &Path,
     plan: &DataPlan,
+    transforms: &Transforms,
 ) -> Result<(Splits, Vec<String>), Error> {
     let (train, val) = list(train, val)?;
-    let train_split = ImageFolder::new(train.files, &plan.train_transforms)?;
-    let val_split = ImageFolder::new(val.files, &plan.val_transforms)?;
+    let train_split = ImageFolder::new(train.files, &plan.train_transforms, transforms)?;
+    let val_split = ImageFolder::new(val.files, &plan.val_transforms, transforms)?;
     Ok((
         Splits { train: Arc::new(train_split), val: Arc::new(val_split), test: None },
         train.classes,
@@ -52,13 +54,18 @@ pub(crate) fn open(
 }
 
 impl ImageFolder {
-    /// The files with their labels, in sample order, to be transformed by `transforms`.
+    /// The files with their labels, in sample order, to be transformed as `list` says.
     ///
     /// # Errors
     ///
     /// The transforms do not bring all images to one size.
-    pub(crate) fn new(files: Paths, transforms: &[TransformPlan]) -> Result<Self, Error> {
-        Ok(Self { files, pipeline: Pipeline::new(transforms, 3, None)? })
+    pub(crate) fn new(
+        files: Paths,
+        list: &[Choice],
+        transforms: &Transforms,
+    ) -> Result<Self, Error> {
+        let images = Images { channels: 3, size: None };
+        Ok(Self { files, pipeline: Pipeline::new(list, transforms, images)? })
     }
 }
 
@@ -102,9 +109,10 @@ mod tests {
     use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 
     use super::*;
+    use crate::config::values::Shape2;
     use crate::data::loader::{Loader, Request, Settings};
-    use crate::data::transform::Decoded;
     use crate::data::transform::tests::picture;
+    use crate::data::transform::{Decoded, RandomHorizontalFlip, RandomResizedCrop};
     use crate::plan::OnBadSample;
     use crate::rng::Purpose;
 
@@ -120,16 +128,12 @@ mod tests {
             crate::files::write_atomic(&path, &bytes.unwrap()).unwrap();
             files.push_path(&path, number as u32);
         }
-        let transforms = [
-            TransformPlan::RandomResizedCrop {
-                height: 24,
-                width: 20,
-                scale: [0.08, 1.0],
-                ratio: [0.75, 1.33],
-            },
-            TransformPlan::RandomHorizontalFlip { p: 0.5 },
+        let size = Shape2::Both([24, 20]);
+        let list = [
+            Choice::of(&RandomResizedCrop { size, scale: [0.08, 1.0], ratio: [0.75, 1.33] }),
+            Choice::of(&RandomHorizontalFlip { p: 0.5 }),
         ];
-        ImageFolder::new(files, &transforms).unwrap()
+        ImageFolder::new(files, &list, &Transforms::default()).unwrap()
     }
 
     #[test]

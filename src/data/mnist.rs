@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::config::kind::Choice;
 use crate::data::error::{Error, SampleError};
-use crate::data::transform::{Decoded, Pipeline, Pixels, spare};
+use crate::data::transform::{Decoded, Images, Pipeline, Pixels, Transforms, spare};
 use crate::data::{Dataset, Splits, Target, read};
-use crate::plan::{DataPlan, TransformPlan};
+use crate::plan::DataPlan;
 use crate::rng::Key;
 
 const EXPECTED: &str = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte \
@@ -74,22 +75,31 @@ pub(crate) fn count(dir: &Path) -> Result<Counts, Error> {
 /// # Errors
 ///
 /// As [`count`], or the transforms are unusable.
-pub(crate) fn open(dir: &Path, plan: &DataPlan) -> Result<(Splits, Vec<String>), Error> {
-    let train = Mnist::read(dir, "train", &plan.train_transforms)?;
-    let val = Mnist::read(dir, "t10k", &plan.val_transforms)?;
+pub(crate) fn open(
+    dir: &Path,
+    plan: &DataPlan,
+    transforms: &Transforms,
+) -> Result<(Splits, Vec<String>), Error> {
+    let train = Mnist::read(dir, "train", (&plan.train_transforms, transforms))?;
+    let val = Mnist::read(dir, "t10k", (&plan.val_transforms, transforms))?;
     let largest = train.labels.iter().chain(&val.labels).max().copied().unwrap_or(0);
     let classes = (0..=largest).map(|label| label.to_string()).collect();
     Ok((Splits { train: Arc::new(train), val: Arc::new(val), test: None }, classes))
 }
 
 impl Mnist {
-    fn read(dir: &Path, split: &'static str, transforms: &[TransformPlan]) -> Result<Self, Error> {
+    fn read(
+        dir: &Path,
+        split: &'static str,
+        (list, transforms): (&[Choice], &Transforms),
+    ) -> Result<Self, Error> {
         let (dims, images) = read_idx(&find(dir, split, IMAGES)?, 3)?;
         let labels_path = find(dir, split, LABELS)?;
         let (label_dims, labels) = read_idx(&labels_path, 1)?;
         same_count(&labels_path, label_dims[0], dims[0])?;
         let size = (dims[1], dims[2]);
-        let pipeline = Pipeline::new(transforms, 1, Some((size.0 as u32, size.1 as u32)))?;
+        let all = Images { channels: 1, size: Some((size.0 as u32, size.1 as u32)) };
+        let pipeline = Pipeline::new(list, transforms, all)?;
         Ok(Self { images, labels, size, split, pipeline })
     }
 }
@@ -322,11 +332,11 @@ mod tests {
         let counts = count(dir.path()).unwrap();
         assert_eq!((counts.n_train, counts.n_val, counts.size), (3, 1, (2, 2)));
         assert_eq!(counts.classes, ["0", "1", "2"]);
-        let val = Mnist::read(dir.path(), "t10k", &[]).unwrap();
+        let val = Mnist::read(dir.path(), "t10k", (&[], &Transforms::default())).unwrap();
         let mut values = Vec::new();
         assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class(1));
         assert_eq!(values, [1.0, 0.0, 0.2, 0.4]);
-        let train = Mnist::read(dir.path(), "train", &[]).unwrap();
+        let train = Mnist::read(dir.path(), "train", (&[], &Transforms::default())).unwrap();
         train.load(2, None, &mut values).unwrap();
         let bytes: Vec<f32> = values[4..].iter().map(|v| (v * 255.0).round()).collect();
         assert_eq!(bytes, [8.0, 9.0, 10.0, 11.0]);
@@ -373,7 +383,7 @@ mod tests {
         let counts = count(dir).unwrap();
         assert_eq!((counts.n_train, counts.n_val, counts.size), (60_000, 10_000, (28, 28)));
         assert_eq!(counts.classes.len(), 10);
-        let val = Mnist::read(dir, "t10k", &[]).unwrap();
+        let val = Mnist::read(dir, "t10k", (&[], &Transforms::default())).unwrap();
         assert_eq!(val.labels[..8], [7, 2, 1, 0, 4, 1, 4, 9]);
     }
 }

@@ -38,7 +38,7 @@ mod survey;
 mod token_cache;
 mod tokenizer;
 mod tokens;
-mod transform;
+pub mod transform;
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub use speech::LogMel;
 pub use survey::{generate, survey};
 pub use tokenizer::Tokenizer;
 pub use tokens::encode;
-pub use transform::output_size;
+pub use transform::Transforms;
 
 /// A label of [`Target::Classes`] that does not count.
 pub const IGNORED: u32 = u32::MAX;
@@ -147,10 +147,10 @@ pub struct Splits {
 /// # Errors
 ///
 /// The data is unusable, or its counts or classes are no longer those of the plan.
-pub fn open(plan: &DataPlan) -> Result<Splits, Error> {
+pub fn open(plan: &DataPlan, transforms: &Transforms) -> Result<Splits, Error> {
     let (splits, classes) = match &plan.source {
-        SourcePlan::ImageFolder { train, val } => image_folder::open(train, val, plan)?,
-        SourcePlan::Mnist { dir } => mnist::open(dir, plan)?,
+        SourcePlan::ImageFolder { train, val } => image_folder::open(train, val, plan, transforms)?,
+        SourcePlan::Mnist { dir } => mnist::open(dir, plan, transforms)?,
         SourcePlan::Csv { train, val, target, classify } => {
             csv::open(train, val, target, *classify)?
         }

@@ -185,11 +185,13 @@ fn needed<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::schema::{OnBadSample, Sampler, Transforms};
-    use crate::config::values::Auto;
+    use crate::config::kind::Choice;
+    use crate::config::schema::{self, OnBadSample, Sampler};
+    use crate::config::values::{Auto, Shape2};
     use crate::data::loader::{Loader, Request, Settings};
     use crate::data::open;
-    use crate::plan::{DataPlan, TransformPlan};
+    use crate::data::transform::{CenterCrop, Normalize, RandomCrop, Resize, Transforms};
+    use crate::plan::DataPlan;
 
     fn data(name: DataKind) -> Data {
         Data {
@@ -229,11 +231,11 @@ mod tests {
             sampler: Sampler::Shards,
             on_bad_sample: OnBadSample::Error,
             max_bad_fraction: 0.1,
-            transforms: Transforms::default(),
+            transforms: schema::Transforms::default(),
         }
     }
 
-    fn plan(facts: DataFacts, transforms: Vec<TransformPlan>) -> DataPlan {
+    fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
         DataPlan {
             source: facts.source,
             n_train: facts.n_train,
@@ -284,11 +286,11 @@ mod tests {
         let facts = generated(&shapes(&root.path().join("shapes")));
         assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (12, 6, 3));
         let transforms = vec![
-            TransformPlan::RandomCrop { height: 16, width: 16, padding: 2 },
-            TransformPlan::Normalize { mean: vec![0.5], std: vec![0.5] },
+            Choice::of(&RandomCrop { size: Shape2::Side(16), padding: 2 }),
+            Choice::of(&Normalize { mean: vec![0.5], std: vec![0.5] }),
         ];
         let plan = plan(facts, transforms);
-        let splits = open(&plan).unwrap();
+        let splits = open(&plan, &Transforms::default()).unwrap();
         let request = Request { samples: vec![0, 11, 4], epoch: Some(0) };
         let settings = Settings::new(&plan, 1);
         let mut loader = Loader::start(splits.train, std::iter::once(request), settings).unwrap();
@@ -306,10 +308,10 @@ mod tests {
         let dir = root.path().join("shapes");
         let shapes = shapes(&dir);
         let facts = generated(&shapes);
-        let resize = vec![TransformPlan::Resize { height: 8, width: 8 }];
+        let resize = vec![Choice::of(&Resize { size: Shape2::Both([8, 8]) })];
         let plan = plan(facts, resize);
         std::fs::remove_file(set(&shapes).join("train/red_circle/0000.png")).unwrap();
-        let Err(error) = open(&plan) else { panic!("opened") };
+        let Err(error) = open(&plan, &Transforms::default()) else { panic!("opened") };
         assert_eq!(
             error.to_string(),
             "the data changed since the run was planned:\n  train: 11 samples, was 12"
@@ -322,14 +324,14 @@ mod tests {
         let shapes = shapes(&root.path().join("shapes"));
         let facts = generated(&shapes);
         let dir = set(&shapes);
-        let plan = plan(facts, vec![TransformPlan::CenterCrop { height: 8, width: 8 }]);
+        let plan = plan(facts, vec![Choice::of(&CenterCrop { size: Shape2::Side(8) })]);
         let cut = |name: &str, length| {
             let file = std::fs::File::options().write(true).open(dir.join(name)).unwrap();
             file.set_len(length).unwrap();
         };
         cut("train/blue_circle/0000.png", 0);
         cut("train/blue_circle/0001.jpg", 300);
-        let train = open(&plan).unwrap().train;
+        let train = open(&plan, &Transforms::default()).unwrap().train;
         let mut values = vec![0.0; 3 * 8 * 8];
         let mut message = |i| train.load(i, None, &mut values).unwrap_err().to_string();
         let (empty, truncated) = (message(0), message(1));

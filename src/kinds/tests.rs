@@ -11,6 +11,7 @@ use crate::config::{
 
 use super::Kinds;
 
+mod lists;
 mod losses;
 mod misspelt;
 mod sweep;

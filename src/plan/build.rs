@@ -31,7 +31,7 @@ impl Plan {
     pub fn new(loaded: &Loaded, facts: &Facts, kinds: &dyn KindFacts) -> Result<Self, Problems> {
         let experiment = &loaded.experiment;
         let mut problems = Collected::default();
-        let transformed = problems.take(transforms::decide(loaded, &facts.data));
+        let transformed = problems.take(transforms::decide(loaded, &facts.data, kinds));
         let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
         let model = problems.one(model::decide(loaded, &facts.data, input));
         let model = model.filter(|_| transformed.is_some()).and_then(|model| {

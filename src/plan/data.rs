@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
+use crate::config::kind::Choice;
 use crate::plan::transforms::Transformed;
 use crate::plan::{
     Behaviour, Calendar, ChunkPlan, DataFacts, OnBadSample, Ranges, Sampler, SplitRule,
-    TransformPlan,
 };
 use crate::units::WorldSize;
 
@@ -45,9 +45,9 @@ pub struct DataPlan {
     #[serde(default = "most_unreadable")]
     pub max_bad_fraction: f64,
     /// Transforms of training images.
-    pub train_transforms: Vec<TransformPlan>,
+    pub train_transforms: Vec<Choice>,
     /// Transforms of validation images.
-    pub val_transforms: Vec<TransformPlan>,
+    pub val_transforms: Vec<Choice>,
 }
 
 /// For plans of before there was the key.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
 use crate::plan::{
-    LossFacts, Measurable, MetricFacts, ModelPlan, OptimizerFacts, SchedulerFacts, SourcePlan,
-    Span, Unfit,
+    Images, LossFacts, Measurable, MetricFacts, ModelPlan, OptimizerFacts, SchedulerFacts,
+    SourcePlan, Span, TransformFacts, Unfit,
 };
 use crate::units::{Bytes, WorldSize};
 
@@ -72,6 +72,17 @@ pub trait KindFacts {
     /// Why it cannot be built, in words.
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
 
+    /// The transforms `asked` of such images.
+    ///
+    /// # Errors
+    ///
+    /// The place in the list of one that does not fit, and why.
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+    ) -> Result<TransformFacts, (usize, Unfit)>;
+
     /// The loss.
     ///
     /// # Errors
@@ -128,11 +139,29 @@ impl ModelFacts {
     }
 }
 
-/// Tests of rooms that know no kinds: losses, SGD, Adam and schedulers by their names.
+/// Tests of rooms that know no kinds: transforms by the size that they lead to, losses, SGD, Adam and schedulers by their names.
 #[cfg(test)]
 impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         self(plan)
+    }
+
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+    ) -> Result<TransformFacts, (usize, Unfit)> {
+        let side = |value: &serde_json::Value| value.as_u64().map(|side| side as u32);
+        let size = asked.iter().fold(images.size, |size, choice| {
+            let given = choice.options.get("size");
+            match given.map(|given| (side(given), side(&given[0]), side(&given[1]))) {
+                Some((Some(_), ..)) if choice.name == "resize" => size,
+                Some((Some(side), ..)) => Some((side, side)),
+                Some((None, height, width)) => height.zip(width),
+                None => size,
+            }
+        });
+        Ok(TransformFacts { list: asked.to_vec(), size })
     }
 
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {

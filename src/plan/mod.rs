@@ -37,7 +37,6 @@ use serde::{Deserialize, Serialize};
 pub use crate::config::schema::{
     BackboneMode, Calendar, CommHook, Convolutions, Expectation, Gelu, Interval, Mode,
     NoiseScheduler, OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem,
-    TransformKind,
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
@@ -64,7 +63,7 @@ pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
 pub use shapes::Shapes;
 pub use show::{Costs, json, page};
 pub use train_numbers::{Precision, RopeScaling};
-pub use transforms::TransformPlan;
+pub use transforms::{Images, Sides, TransformFacts};
 
 /// Everything that will happen, decided. Equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

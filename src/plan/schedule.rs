@@ -60,7 +60,7 @@ pub struct SchedulerFacts {
     pub momentum: Option<[f64; 2]>,
 }
 
-/// Why a scheduler cannot fill a span.
+/// Why a kind does not go with the rest of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// The option that is wrong.

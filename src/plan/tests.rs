@@ -3,7 +3,7 @@ use std::path::Path;
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
     BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, Memory, ModelFacts, ModelPlan, Plan,
-    Precision, SourcePlan, TransformPlan, json, page,
+    Precision, SourcePlan, json, page,
 };
 use crate::units::{Bytes, WorldSize};
 

@@ -40,7 +40,7 @@ pub(crate) fn build_run(
         move |why| collective.abort(why)
     });
     link.progress(0, Phase::LoadingData);
-    let splits = data::open(&plan.data)?;
+    let splits = data::open(&plan.data, &kinds.transforms)?;
     if rank.is_first() && rank_plan.restarts > 0 {
         // A group that is started again may find other files than the one before it.
         Fingerprint::refuse_other_files(&newest_of(&folders.logs, DATA), &plan.data.source)?;
@@ -179,6 +179,6 @@ pub(crate) fn evaluate(
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))
     })?;
-    let splits = data::open(&plan.data)?;
+    let splits = data::open(&plan.data, &kinds.transforms)?;
     measure_all(&plan, splits, &mut engine, collective.as_ref())
 }

@@ -1,9 +1,7 @@
 //! Keys that another kind uses, and keys that this kind cannot do without.
 
 use crate::config::check::Finding;
-use crate::config::kinds::{
-    Belongs, KINDS, LAYER, LAYER_REQUIRED, REQUIRED, TRANSFORM, TRANSFORM_REQUIRED, fits,
-};
+use crate::config::kinds::{Belongs, KINDS, LAYER, LAYER_REQUIRED, REQUIRED, fits};
 use crate::config::loaded::Loaded;
 use crate::config::schema::Layer;
 use crate::config::suggest::any_of;
@@ -48,43 +46,23 @@ pub(crate) fn required_keys(loaded: &Loaded) -> Vec<Finding> {
         .collect()
 }
 
-/// The same for each transform, and the order of the list.
+/// Transforms of what are no images.
 pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
     let transforms = &loaded.experiment.data.transforms;
-    let lists = [("train", transforms.train.len()), ("val", transforms.val.len())];
-    let mut found = Vec::new();
-    for (split, length) in lists {
-        let list = format!("data.transforms.{split}");
-        for index in 0..length {
-            let at = format!("{list}[{index}]");
-            found.extend(foreign(loaded, &at, TRANSFORM, false));
-            found.extend(needed(loaded, &at, &TRANSFORM_REQUIRED));
-            let name = format!("{at}.name");
-            if loaded.word(&name) == Some("normalize") && index + 1 < length {
-                found.push(Finding::new(name, "must be the last of its list"));
-            }
-        }
-        let kinds = [
-            "csv",
-            "csv_forecast",
-            "tokens",
-            "instructions",
-            "trajectories",
-            "push_t_like",
-            "speech",
-        ];
-        let other = loaded.word("data.name").filter(|name| kinds.contains(name));
-        if let (Some(name), 1..) = (other, length) {
-            let held = match name {
-                "tokens" | "instructions" => "text",
-                "speech" => "speech",
-                _ => "numbers",
-            };
-            let what = format!("change images, but `{name}` holds {held}");
-            found.push(Finding::new(list, what).about("data.name"));
-        }
-    }
-    found
+    let held = match loaded.word("data.name") {
+        Some("csv" | "csv_forecast" | "trajectories" | "push_t_like") => "numbers",
+        Some("tokens" | "instructions") => "text",
+        Some("speech") => "speech",
+        _ => return Vec::new(),
+    };
+    let name = &loaded.word("data.name").unwrap_or_default();
+    let finding = |split: &str| {
+        let what = format!("change images, but `{name}` holds {held}");
+        Finding::new(format!("data.transforms.{split}"), what).about("data.name")
+    };
+    let lists = [("train", &transforms.train), ("val", &transforms.val)];
+    let given = lists.iter().filter(|(_, list)| !list.is_empty());
+    given.map(|(split, _)| finding(split)).collect()
 }
 
 /// The same for each layer of a graph, and those inside it.

@@ -4,6 +4,7 @@
 //! a value of the wrong kind has been replaced, so its consequences mean nothing.
 
 mod kinds;
+mod lists;
 mod names;
 mod options;
 mod ranges;
@@ -96,6 +97,7 @@ pub(crate) fn all(
         .chain(names::metrics(loaded, vocabulary))
         .chain(together::monitors(loaded, vocabulary))
         .chain(options::all(loaded, vocabulary))
+        .chain(lists::all(loaded, vocabulary))
         .filter(|finding| !finding.is_consequence(broken))
         .map(|finding| finding.into_problem(loaded))
         .collect()

@@ -56,7 +56,12 @@ fn ranges(family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
 }
 
 /// Numbers of `value`, which is at `key`, that `schema` does not admit.
-fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
+pub(super) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
+    // Of several forms it is that of its shape.
+    let shape =
+        if value.as_dict().is_none() && value.to_num().is_none() { "array" } else { "integer" };
+    let forms = schema["anyOf"].as_array().into_iter().flatten();
+    let schema = forms.filter(|form| form["type"] == shape).next_back().unwrap_or(schema);
     match value {
         Value::Array(_, items) => {
             for (index, item) in items.iter().enumerate() {

@@ -2,8 +2,8 @@
 
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
-use crate::config::schema::{Experiment, Transform};
-use crate::config::values::{Auto, Duration, Every, Patience, Shape2};
+use crate::config::schema::Experiment;
+use crate::config::values::{Auto, Duration, Every, Patience};
 
 /// The only schema there is.
 const SCHEMA: u32 = 1;
@@ -42,8 +42,6 @@ const PROPER_SHARE: Range = range(0.0, false, 1.0, false, "between 0 and 1");
 const FACTOR: Range = range(0.0, false, 1.0, true, "greater than 0 and at most 1");
 const RATE: Range = range(0.0, true, 1e6, true, "from 0 to 1e6");
 const ABOVE_ONE: Range = range(1.0, true, f64::MAX, true, "at least 1 and finite");
-const HALF: Range = range(0.0, true, 0.5, true, "from 0 to 0.5");
-const ANGLE: Range = range(0.0, true, 180.0, true, "from 0 to 180 degrees");
 
 /// A whole file of another version makes no sense to check, but its number does.
 pub(crate) fn schema_version(loaded: &Loaded) -> Vec<Finding> {
@@ -284,73 +282,6 @@ pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
     sinks.dedup();
     if sinks.len() < experiment.logging.sinks.len() {
         found.push(Finding::new("logging.sinks", "names a sink twice"));
-    }
-    let transforms = &experiment.data.transforms;
-    for (list, name) in [(&transforms.train, "train"), (&transforms.val, "val")] {
-        for (index, transform) in list.iter().enumerate() {
-            found.extend(of_transform(&format!("data.transforms.{name}[{index}]"), transform));
-        }
-    }
-    found
-}
-
-fn each(key: &str, values: &[f64], range: &Range, found: &mut Vec<Finding>) {
-    let check = |(index, &value)| range.check(&format!("{key}[{index}]"), value);
-    found.extend(values.iter().enumerate().filter_map(check));
-}
-
-fn of_transform(at: &str, transform: &Transform) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let reals = [
-        ("p", transform.p, &SHARE),
-        ("degrees", transform.degrees, &ANGLE),
-        ("brightness", transform.brightness, &NOT_NEGATIVE),
-        ("contrast", transform.contrast, &NOT_NEGATIVE),
-        ("saturation", transform.saturation, &NOT_NEGATIVE),
-        ("hue", transform.hue, &HALF),
-    ];
-    found.extend(
-        reals
-            .into_iter()
-            .filter_map(|(key, value, range)| range.check(&format!("{at}.{key}"), value?)),
-    );
-    for (key, values, range) in
-        [("scale", transform.scale, FACTOR), ("ratio", transform.ratio, POSITIVE)]
-    {
-        let Some(values) = values else { continue };
-        each(&format!("{at}.{key}"), &values, &range, &mut found);
-        if values[0] > values[1] {
-            found.push(Finding::new(format!("{at}.{key}"), "must be [low, high]"));
-        }
-    }
-    for (key, values, range) in [
-        ("mean", &transform.mean, range(f64::MIN, true, f64::MAX, true, "finite")),
-        ("std", &transform.std, POSITIVE),
-    ] {
-        let Some(values) = values else { continue };
-        each(&format!("{at}.{key}"), values, &range, &mut found);
-        if ![1, 3].contains(&values.len()) {
-            let what = "must have one number per channel: 3, or 1 for all";
-            found.push(Finding::new(format!("{at}.{key}"), what));
-        }
-    }
-    found.extend(pixels(at, transform));
-    found
-}
-
-fn pixels(at: &str, transform: &Transform) -> Vec<Finding> {
-    const MOST: u32 = 8192;
-    let sides = match transform.size {
-        None => Vec::new(),
-        Some(Shape2::Side(side)) => vec![side],
-        Some(Shape2::Both(sides)) => sides.to_vec(),
-    };
-    let mut found = Vec::new();
-    if sides.iter().any(|&side| side == 0 || side > MOST) {
-        found.push(Finding::new(format!("{at}.size"), format!("must be from 1 to {MOST} pixels")));
-    }
-    if transform.padding.is_some_and(|padding| padding > MOST) {
-        found.push(Finding::new(format!("{at}.padding"), format!("must be at most {MOST} pixels")));
     }
     found
 }

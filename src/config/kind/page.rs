@@ -15,7 +15,9 @@ pub(crate) fn page(page: &str, families: &[FamilySpec]) -> String {
         match line.strip_prefix("#: ") {
             Some(place) => match place.strip_suffix(".name") {
                 Some(table) => text.push_str(&family(table).map_or(String::new(), names)),
-                None => text.push_str(&family(place).map_or(String::new(), options)),
+                None => text.push_str(&family(place).map_or(String::new(), |family| {
+                    if family.lists.is_empty() { options(family) } else { entries(family) }
+                })),
             },
             None => text = text + line + "\n",
         }
@@ -27,6 +29,23 @@ pub(crate) fn page(page: &str, families: &[FamilySpec]) -> String {
 fn names(family: &FamilySpec) -> String {
     let name = |kind: &Spec| comment(&format!("\"{}\": {}", kind.name, kind.about));
     family.kinds.iter().map(name).collect()
+}
+
+/// Each kind as an entry of its list.
+fn entries(family: &FamilySpec) -> String {
+    let list = family.lists.first().copied().unwrap_or_default();
+    let entry = |kind: &Spec| {
+        let told = kind.keys.iter().map(|key| format!(" `{}`: {}", key.name, meaning(key)));
+        let about = format!("\"{}\": {}{}", kind.name, kind.about, told.collect::<String>());
+        let mut text = format!("\n{}# [[{list}]]\n# name = \"{}\"\n", comment(&about), kind.name);
+        for key in &kind.keys {
+            text += &format!("# {} = {}\n", key.name, toml(&key.example));
+        }
+        text
+    };
+    let entries = family.kinds.iter().map(entry).collect::<String>();
+    let key = family.entry_key.map(|about| format!("\n{}", comment(&format!("`key`: {about}"))));
+    key.unwrap_or_default() + &entries
 }
 
 /// Each option once, in the order of the kinds.

@@ -10,6 +10,10 @@ pub trait Family: 'static {
     const TABLE: &'static str;
     /// What one of its kinds is called: "optimizer".
     const NOUN: &'static str;
+    /// Lists each of whose entries is one of its kinds; where there are none, the table is one.
+    const LISTS: &'static [&'static str] = &[];
+    /// What the entries of its lists are called by, in words; `None` = they have no `key`.
+    const ENTRY_KEY: Option<&'static str> = None;
     /// What each of its kinds can do.
     type Object: ?Sized;
 }
@@ -27,6 +31,10 @@ pub struct FamilySpec {
     pub table: &'static str,
     /// What one of its kinds is called.
     pub noun: &'static str,
+    /// Lists each of whose entries is one of its kinds; none = the table is one.
+    pub lists: &'static [&'static str],
+    /// What the entries of its lists are called by, in words; `None` = they have no `key`.
+    pub entry_key: Option<&'static str>,
     /// Its kinds, in the order of their registration.
     pub kinds: Vec<Spec>,
 }
@@ -88,7 +96,13 @@ impl<F: Family> Registry<F> {
     /// What an experiment may say of the family.
     pub fn spec(&self) -> FamilySpec {
         let kinds = self.kinds.iter().map(|(spec, _)| spec.clone()).collect();
-        FamilySpec { table: F::TABLE, noun: F::NOUN, kinds }
+        FamilySpec {
+            table: F::TABLE,
+            noun: F::NOUN,
+            lists: F::LISTS,
+            entry_key: F::ENTRY_KEY,
+            kinds,
+        }
     }
 
     /// The kind that was chosen.

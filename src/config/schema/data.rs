@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::values::{Auto, Shape2, SplitRule};
+use crate::config::kind::Entry;
+use crate::config::values::{Auto, SplitRule};
 
 /// `[data]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -161,73 +162,7 @@ pub enum OnBadSample {
 #[serde(deny_unknown_fields)]
 pub struct Transforms {
     /// Applied to training images, in order.
-    pub train: Vec<Transform>,
+    pub train: Vec<Entry>,
     /// Applied to validation images, in order.
-    pub val: Vec<Transform>,
-}
-
-/// One entry of `[[data.transforms.train]]`; keys that its name does not use are errors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Transform {
-    /// Which transform.
-    pub name: TransformKind,
-    /// Output size; for `resize` one number means the shorter side.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<Shape2>,
-    /// `random_resized_crop`: area fraction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scale: Option<[f64; 2]>,
-    /// `random_resized_crop`: aspect ratio.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ratio: Option<[f64; 2]>,
-    /// Probability of a flip.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p: Option<f64>,
-    /// `random_crop`: zero padding on each side, pixels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub padding: Option<u32>,
-    /// `random_rotation`: largest angle, degrees.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub degrees: Option<f64>,
-    /// `color_jitter`: factor in [1 - b, 1 + b].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub brightness: Option<f64>,
-    /// `color_jitter`: factor in [1 - c, 1 + c].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contrast: Option<f64>,
-    /// `color_jitter`: factor in [1 - s, 1 + s].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub saturation: Option<f64>,
-    /// `color_jitter`: shift in [-h, h] turns, h <= 0.5.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hue: Option<f64>,
-    /// `normalize`: per-channel mean of values in [0, 1].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mean: Option<Vec<f64>>,
-    /// `normalize`: per-channel standard deviation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub std: Option<Vec<f64>>,
-}
-
-/// Names of torchvision's standard transforms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TransformKind {
-    /// Antialiased bilinear resize.
-    Resize,
-    /// Cut from the middle.
-    CenterCrop,
-    /// Cut at a random place, after padding.
-    RandomCrop,
-    /// Cut a random area and aspect, then resize.
-    RandomResizedCrop,
-    /// Mirror left to right with probability `p`.
-    RandomHorizontalFlip,
-    /// Rotate by up to `degrees`, nearest neighbour, black fill.
-    RandomRotation,
-    /// Brightness, contrast, saturation and hue in random order.
-    ColorJitter,
-    /// `(x - mean) / std` per channel, after scaling to [0, 1].
-    Normalize,
+    pub val: Vec<Entry>,
 }

@@ -35,10 +35,10 @@ schema!(Size, "Size", { "type": ["integer", "string"], "minimum": 0, "examples":
 schema!(Strict, "Strict", { "enum": [true, "except_head"] });
 schema!(Shape2, "Shape2", {
     "anyOf": [
-        { "type": "integer", "minimum": 1 },
+        { "type": "integer", "minimum": 1, "maximum": 8192 },
         {
             "type": "array",
-            "items": { "type": "integer", "minimum": 1 },
+            "items": { "type": "integer", "minimum": 1, "maximum": 8192 },
             "minItems": 2,
             "maxItems": 2,
         },

@@ -1,266 +1,151 @@
 //! 8-bit pixels -> the values that the model receives, by torchvision's standard transforms.
 //!
-//! Each transform follows torchvision on PIL images, rounding included. All randomness comes from the
-//! caller's key; without a key each transform does the middle of what it might do: crops are centred, and
-//! nothing is flipped, rotated or coloured.
+//! Each transform is a file of its own: its options, the size that it leads to, and what it does. Ours follow
+//! torchvision on PIL images, rounding included. All randomness comes from the caller's key; without a key each
+//! transform does the middle of what it might do: crops are centred, and nothing is flipped, rotated or coloured.
 
-mod color;
-mod crop;
-mod geometry;
+mod center_crop;
+mod color_jitter;
+mod cut;
 mod normalize;
+mod pipeline;
+mod pixels;
+mod random_crop;
+mod random_horizontal_flip;
+mod random_resized_crop;
+mod random_rotation;
 mod resize;
 pub(crate) mod spare;
 
-use crate::data::error::Error;
-use crate::plan::TransformPlan;
-use crate::rng::{Key, Stream};
-use normalize::Normalizer;
+use std::fmt::Debug;
 
-/// An image of 8-bit values in the order (height, width, channels).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pixels {
-    /// 1 (grey) or 3 (RGB).
-    pub(crate) channels: usize,
-    /// Rows.
-    pub(crate) height: usize,
-    /// Columns.
-    pub(crate) width: usize,
-    /// `height * width * channels` values.
-    pub(crate) data: Vec<u8>,
-}
+use crate::config::kind::{Choice, Family, Kind, Member, Registry};
+use crate::config::values::Shape2;
+pub use crate::plan::{Images, Sides};
+use crate::plan::{TransformFacts, Unfit};
+use crate::rng::Stream;
+pub use center_crop::CenterCrop;
+pub use color_jitter::ColorJitter;
+pub use normalize::Normalize;
+pub(crate) use pipeline::Pipeline;
+pub(crate) use pixels::Decoded;
+pub use pixels::{Area, Pixels};
+pub use random_crop::RandomCrop;
+pub use random_horizontal_flip::RandomHorizontalFlip;
+pub use random_resized_crop::RandomResizedCrop;
+pub use random_rotation::RandomRotation;
+pub use resize::Resize;
 
-/// A rectangle of pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Area {
-    pub(crate) top: usize,
-    pub(crate) left: usize,
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-}
-
-/// An image, or as much of it as was decoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Decoded {
-    /// What was decoded.
-    pub(crate) pixels: Pixels,
-    /// Row of the image in which it begins.
-    pub(crate) top: usize,
-    /// Column of the image in which it begins.
-    pub(crate) left: usize,
-    /// (height, width) of the image.
-    pub(crate) size: (usize, usize),
-}
-
-impl Decoded {
-    /// Whether the pixels of `area` are among those that were decoded.
-    pub(crate) fn holds(&self, area: Area) -> bool {
-        let (bottom, right) = (self.top + self.pixels.height, self.left + self.pixels.width);
-        let rows = self.top <= area.top && area.top + area.height <= bottom;
-        rows && self.left <= area.left && area.left + area.width <= right
-    }
-}
-
-/// The transforms of one split, checked, with the size that they all lead to.
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    steps: Vec<TransformPlan>,
-    normalizer: Normalizer,
-    shape: [usize; 3],
-}
-
-impl Pipeline {
-    /// Checks `transforms` for images of `channels`, all of (height, width) `size` if the source knows it.
+/// What is done to an image before a model sees it.
+pub trait Transform: Debug + Send + Sync {
+    /// Size of all images after it; `None` = they may differ.
     ///
     /// # Errors
     ///
-    /// The result would not have the same size for each image, or `normalize` does not fit.
-    pub(crate) fn new(
-        transforms: &[TransformPlan],
-        channels: usize,
-        size: Option<(u32, u32)>,
-    ) -> Result<Self, Error> {
-        let Some((height, width)) = output_size(transforms, size) else {
-            return Err(unusable(
-                "images would keep different sizes; end with a `resize` to [height, width] or a crop",
-            ));
-        };
-        let (steps, normalizer) = match transforms.split_last() {
-            Some((TransformPlan::Normalize { mean, std }, steps)) => {
-                (steps, Normalizer::new(mean, std, channels)?)
-            }
-            _ => (transforms, Normalizer::new(&[0.0], &[1.0], channels)?),
-        };
-        if steps.iter().any(|step| matches!(step, TransformPlan::Normalize { .. })) {
-            return Err(unusable("`normalize` must come last, and once"));
-        }
-        let shape = [channels, height as usize, width as usize];
-        Ok(Self { steps: steps.to_vec(), normalizer, shape })
+    /// The option that does not go with such images.
+    fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
+        Ok(images.size)
     }
 
-    /// (channels, height, width) of each result.
-    pub(crate) fn shape(&self) -> &[usize] {
-        &self.shape
+    /// The area that it looks at, of an image of (height, width) `size`: pixels outside of it are not decoded where it is
+    /// the first of its list.
+    fn area(&self, size: (usize, usize), stream: Option<&mut Stream>) -> Area {
+        let _ = stream;
+        Area::whole(size)
     }
 
-    /// The area that the transforms look at, of an image of (height, width) `size`: what `RandomResizedCrop`
-    /// keeps if it comes first, else everything.
-    pub(crate) fn needed(&self, size: (usize, usize), key: Option<Key>) -> Area {
-        match self.steps.first() {
-            Some(TransformPlan::RandomResizedCrop { scale, ratio, .. }) => {
-                crop::resized_area(size, *scale, *ratio, stream(key, 0).as_mut())
-            }
-            _ => Area::whole(size),
-        }
-    }
-
-    /// Transforms an image, of which at least the [needed](Self::needed) area is there, and appends it to
-    /// `values`, in the order (channels, height, width).
+    /// The image after it; `area` is the one that it looks at. Random numbers come from `stream`, after those that
+    /// [`Transform::area`] drew; without one nothing is random.
     ///
     /// # Errors
     ///
-    /// A message, if a transform does not fit this image's size.
-    pub(crate) fn run(
+    /// Why it does not fit this image, in words.
+    fn apply(
         &self,
-        decoded: Decoded,
-        key: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<(), String> {
-        let (mut image, done) = match self.steps.first() {
-            Some(TransformPlan::RandomResizedCrop { height, width, .. }) => {
-                let area = self.needed(decoded.size, key).seen_from(decoded.top, decoded.left);
-                (resize::resize_area(decoded.pixels, area, *height, *width)?, 1)
-            }
-            _ => (decoded.pixels, 0),
-        };
-        for (position, step) in self.steps.iter().enumerate().skip(done) {
-            image = apply(step, image, stream(key, position).as_mut())?;
-        }
-        let [_, height, width] = self.shape;
-        if (image.height, image.width) != (height, width) {
-            let (h, w) = (image.height, image.width);
-            return Err(format!("it is {w}x{h} pixels after all transforms, not {width}x{height}"));
-        }
-        self.normalizer.append(&image, values);
-        spare::give(image.data);
-        Ok(())
+        image: Pixels,
+        area: Area,
+        stream: Option<&mut Stream>,
+    ) -> Result<Pixels, String>;
+
+    /// The value that each byte of a channel becomes, of a transform that is the last of its list; `None` leaves it to
+    /// others.
+    fn values(&self, channel: usize) -> Option<[f32; 256]> {
+        let _ = channel;
+        None
     }
 }
 
-/// Own numbers for each step: how many one of them draws does not move the others.
-fn stream(key: Option<Key>, position: usize) -> Option<Stream> {
-    key.map(|key| key.with(position as u64).stream())
+/// `[[data.transforms.train]]` and `[[data.transforms.val]]`
+#[derive(Debug)]
+pub enum TransformFamily {}
+
+impl Family for TransformFamily {
+    const TABLE: &'static str = "data.transforms";
+    const NOUN: &'static str = "transform";
+    const LISTS: &'static [&'static str] = &["data.transforms.train", "data.transforms.val"];
+    type Object = dyn Transform;
 }
 
-/// (height, width) after `transforms`, if it is the same for each image.
-///
-/// Images of one `size` stay of one size; where sizes differ (`None`), the last transform with a fixed
-/// output size decides.
-pub fn output_size(transforms: &[TransformPlan], size: Option<(u32, u32)>) -> Option<(u32, u32)> {
-    transforms.iter().fold(size, |size, transform| match transform {
-        TransformPlan::Resize { height, width }
-        | TransformPlan::CenterCrop { height, width }
-        | TransformPlan::RandomCrop { height, width, .. }
-        | TransformPlan::RandomResizedCrop { height, width, .. } => Some((*height, *width)),
-        TransformPlan::ResizeShorter { size: shorter } => {
-            size.map(|(height, width)| resize::shorter_side(height, width, *shorter))
-        }
-        TransformPlan::RandomHorizontalFlip { .. }
-        | TransformPlan::RandomRotation { .. }
-        | TransformPlan::ColorJitter { .. }
-        | TransformPlan::Normalize { .. } => size,
-    })
-}
-
-fn apply(
-    step: &TransformPlan,
-    image: Pixels,
-    random: Option<&mut Stream>,
-) -> Result<Pixels, String> {
-    match step {
-        TransformPlan::ResizeShorter { size } => {
-            let (height, width) =
-                resize::shorter_side(image.height as u32, image.width as u32, *size);
-            resize::resize(image, height, width)
-        }
-        TransformPlan::Resize { height, width } => resize::resize(image, *height, *width),
-        TransformPlan::CenterCrop { height, width } => {
-            Ok(crop::center(image, *height as usize, *width as usize))
-        }
-        TransformPlan::RandomCrop { height, width, padding } => {
-            let size = (*height as usize, *width as usize);
-            crop::random(image, size, *padding as usize, random)
-        }
-        TransformPlan::RandomResizedCrop { height, width, scale, ratio } => {
-            let area = crop::resized_area(image.size(), *scale, *ratio, random);
-            resize::resize_area(image, area, *height, *width)
-        }
-        TransformPlan::RandomHorizontalFlip { p } => {
-            let flips = random.is_some_and(|random| random.uniform() < *p);
-            Ok(if flips { geometry::flip(image) } else { image })
-        }
-        TransformPlan::RandomRotation { degrees } => Ok(match random {
-            Some(random) => geometry::rotate(image, random.range(-degrees, *degrees)),
-            None => image,
-        }),
-        TransformPlan::ColorJitter { brightness, contrast, saturation, hue } => Ok(match random {
-            Some(random) => {
-                let jitter =
-                    color::Jitter::draw([*brightness, *contrast, *saturation, *hue], random);
-                jitter.apply(image)
-            }
-            None => image,
-        }),
-        // Split off by `Pipeline::new`.
-        TransformPlan::Normalize { .. } => Ok(image),
+impl<K: Kind + Transform> Member<TransformFamily> for K {
+    fn boxed(self) -> Box<dyn Transform> {
+        Box::new(self)
     }
 }
 
-fn unusable(what: &str) -> Error {
-    Error::Transforms { what: what.to_owned() }
-}
+/// Transforms that a program knows.
+pub type Transforms = Registry<TransformFamily>;
 
-impl Area {
-    /// All of an image of (height, width).
-    pub(crate) fn whole((height, width): (usize, usize)) -> Self {
-        Self { top: 0, left: 0, height, width }
-    }
-
-    /// The same pixels, in a part of the image that begins at (`top`, `left`).
-    fn seen_from(self, top: usize, left: usize) -> Self {
-        Self { top: self.top - top, left: self.left - left, ..self }
-    }
-}
-
-impl Decoded {
-    /// All of an image.
-    pub(crate) fn whole(pixels: Pixels) -> Self {
-        Self { top: 0, left: 0, size: pixels.size(), pixels }
+impl Default for Transforms {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        let mut all = Self::empty();
+        all.add::<Resize>();
+        all.add::<CenterCrop>();
+        all.add::<RandomCrop>();
+        all.add::<RandomResizedCrop>();
+        all.add::<RandomHorizontalFlip>();
+        all.add::<RandomRotation>();
+        all.add::<ColorJitter>();
+        all.add::<Normalize>();
+        all
     }
 }
 
-impl Pixels {
-    /// (height, width)
-    fn size(&self) -> (usize, usize) {
-        (self.height, self.width)
-    }
-
-    /// Black pixels.
-    fn black(channels: usize, height: usize, width: usize) -> Self {
-        Self { channels, height, width, data: vec![0; channels * height * width] }
-    }
-
-    /// Values of the pixels from `left` on, `width` of them, in a row.
-    pub(in crate::data) fn row(&self, row: usize, left: usize, width: usize) -> &[u8] {
-        let start = (row * self.width + left) * self.channels;
-        &self.data[start..start + width * self.channels]
+impl Transforms {
+    /// The transforms `asked` for such images, with those that are always there, and the size that they lead to.
+    ///
+    /// # Errors
+    ///
+    /// The place in the list of one that does not fit, and why.
+    pub fn facts(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+    ) -> Result<TransformFacts, (usize, Unfit)> {
+        let (mut size, mut ends_in_values) = (images.size, false);
+        for (index, choice) in asked.iter().enumerate() {
+            let unknown = |what: String| Unfit { key: "name", what, help: None };
+            let transform =
+                self.build(choice).map_err(|error| (index, unknown(error.to_string())))?;
+            let images = Images { size, ..*images };
+            size = transform.size(&images).map_err(|unfit| (index, unfit))?;
+            ends_in_values = transform.values(0).is_some();
+        }
+        let mut list = asked.to_vec();
+        if let Some((height, width)) = images.size.filter(|_| images.channels == 3) {
+            // Generated images have this size already; said so that their reader can rely on it.
+            list.insert(0, Choice::of(&Resize { size: Shape2::Both([height, width]) }));
+        }
+        if !ends_in_values {
+            list.push(Choice::of(&Normalize::identity()));
+        }
+        Ok(TransformFacts { list, size })
     }
 }
 
 #[cfg(test)]
 pub(in crate::data) mod tests {
     use super::*;
-    use crate::rng::Purpose;
-
     /// The picture of all golden numbers: `(7 x + 13 y + 50 c + x y) % 256`, as the Pillow side computes it.
     pub(in crate::data) fn picture(channels: usize, height: usize, width: usize) -> Pixels {
         let mut data = Vec::with_capacity(channels * height * width);
@@ -276,53 +161,5 @@ pub(in crate::data) mod tests {
     pub(in crate::data) fn checksum(values: &[u8]) -> u32 {
         let weighted = values.iter().zip(1u32..).map(|(&v, i)| i.wrapping_mul(u32::from(v)));
         weighted.fold(0, u32::wrapping_add)
-    }
-
-    fn augmented(key: Option<Key>) -> Vec<f32> {
-        let transforms = [
-            TransformPlan::RandomResizedCrop {
-                height: 8,
-                width: 10,
-                scale: [0.2, 1.0],
-                ratio: [0.75, 1.33],
-            },
-            TransformPlan::RandomHorizontalFlip { p: 0.5 },
-            TransformPlan::RandomRotation { degrees: 15.0 },
-            TransformPlan::ColorJitter {
-                brightness: 0.2,
-                contrast: 0.2,
-                saturation: 0.2,
-                hue: 0.1,
-            },
-            TransformPlan::Normalize { mean: vec![0.5], std: vec![0.25] },
-        ];
-        let pipeline = Pipeline::new(&transforms, 3, None).unwrap();
-        assert_eq!(pipeline.shape(), [3, 8, 10]);
-        let mut values = Vec::new();
-        pipeline.run(Decoded::whole(picture(3, 20, 30)), key, &mut values).unwrap();
-        assert_eq!(values.len(), 240);
-        values
-    }
-
-    #[test]
-    fn augmentation_depends_on_the_key_only() {
-        let key = |epoch, sample| Some(Key::new(3, Purpose::Augment, epoch, sample));
-        assert_eq!(augmented(key(1, 7)), augmented(key(1, 7)));
-        assert_ne!(augmented(key(1, 7)), augmented(key(2, 7)));
-        assert_ne!(augmented(key(1, 7)), augmented(key(1, 8)));
-        assert_eq!(augmented(None), augmented(None));
-    }
-
-    #[test]
-    fn transforms_that_leave_sizes_different_are_refused() {
-        let shorter = [TransformPlan::ResizeShorter { size: 8 }];
-        assert!(Pipeline::new(&shorter, 3, None).is_err());
-        assert_eq!(Pipeline::new(&shorter, 1, Some((28, 14))).unwrap().shape(), [1, 16, 8]);
-        assert!(Pipeline::new(&[], 3, None).is_err());
-        let twice = [
-            TransformPlan::Normalize { mean: vec![0.0], std: vec![1.0] },
-            TransformPlan::Normalize { mean: vec![0.0], std: vec![1.0] },
-        ];
-        assert!(Pipeline::new(&twice, 3, Some((4, 4))).is_err());
     }
 }

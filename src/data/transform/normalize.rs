@@ -1,46 +1,74 @@
-//! `ToTensor` and `Normalize` in one pass: interleaved bytes -> f32 planes.
+//! `name = "normalize"`: `ToTensor` and `Normalize` of torchvision in one.
 
-use crate::data::error::Error;
-use crate::data::transform::{Pixels, unusable};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 
-/// Value of each byte, per channel.
-#[derive(Debug)]
-pub(super) struct Normalizer {
-    tables: Vec<[f32; 256]>,
+use crate::config::kind::{Kind, Need, Wrong};
+use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
+use crate::plan::Unfit;
+use crate::rng::Stream;
+
+/// (pixel / 255 - mean) / std, the last of its list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Normalize {
+    /// mean of values in [0, 1]: a number per channel, or one for all.
+    #[schemars(example = [0.485, 0.456, 0.406])]
+    pub mean: Vec<f64>,
+    /// standard deviation: a number per channel, or one for all.
+    #[schemars(schema_with = "deviations", example = [0.229, 0.224, 0.225])]
+    pub std: Vec<f64>,
 }
 
-impl Normalizer {
-    /// `(x / 255 - mean) / std`, computed in f32 as torchvision does.
-    ///
-    /// # Errors
-    ///
-    /// The lists hold neither one number nor one per channel, or a deviation is not positive.
-    pub(super) fn new(mean: &[f64], std: &[f64], channels: usize) -> Result<Self, Error> {
-        for (name, list) in [("mean", mean), ("std", std)] {
-            if list.len() != 1 && list.len() != channels {
-                let n = list.len();
-                return Err(unusable(&format!(
-                    "`{name}` of `normalize` has {n} numbers, but images have {channels} channels"
-                )));
+/// Numbers above 0.
+fn deviations(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "type": "number", "exclusiveMinimum": 0.0 } })
+}
+
+impl Normalize {
+    /// Values in [0, 1].
+    pub fn identity() -> Self {
+        Self { mean: vec![0.0], std: vec![1.0] }
+    }
+}
+
+impl Kind for Normalize {
+    const NAME: &'static str = "normalize";
+    const NEEDS: &'static [Need] = &[Need::LastPlace];
+
+    fn check(&self) -> Vec<Wrong> {
+        let lists = [("mean", &self.mean), ("std", &self.std)];
+        let wrong = |key| Wrong {
+            key,
+            with: &[],
+            what: "must have one number per channel: 3, or 1 for all".to_owned(),
+        };
+        let is_wrong = |list: &Vec<f64>| ![1, 3].contains(&list.len());
+        lists.into_iter().filter(|(_, list)| is_wrong(list)).map(|(key, _)| wrong(key)).collect()
+    }
+}
+
+impl Transform for Normalize {
+    fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
+        for (key, list) in [("mean", &self.mean), ("std", &self.std)] {
+            if list.len() != 1 && list.len() != images.channels {
+                let channels = images.channels;
+                let what = format!("has {} numbers, the images {channels} channels", list.len());
+                return Err(Unfit { key, what, help: None });
             }
         }
-        if let Some(bad) = std.iter().find(|&&std| std <= 0.0 || !std.is_finite()) {
-            return Err(unusable(&format!("`std` of `normalize` holds {bad}")));
-        }
-        let of = |list: &[f64], channel: usize| list[channel % list.len()] as f32;
-        let table = |channel| {
-            let (mean, std) = (of(mean, channel), of(std, channel));
-            std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std)
-        };
-        Ok(Self { tables: (0..channels).map(table).collect() })
+        Ok(images.size)
     }
 
-    /// Appends `image` to `values`, as (channels, height, width).
-    pub(super) fn append(&self, image: &Pixels, values: &mut Vec<f32>) {
-        for (channel, table) in self.tables.iter().enumerate() {
-            let pixels = image.data.chunks_exact(image.channels);
-            values.extend(pixels.map(|pixel| table[usize::from(pixel[channel])]));
-        }
+    fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
+        Ok(image)
+    }
+
+    /// In f32, as torchvision.
+    fn values(&self, channel: usize) -> Option<[f32; 256]> {
+        let of = |list: &[f64]| list[channel % list.len()] as f32;
+        let (mean, std) = (of(&self.mean), of(&self.std));
+        Some(std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std))
     }
 }
 
@@ -49,23 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_become_normalised_planes() {
-        let image =
-            Pixels { channels: 3, height: 1, width: 2, data: vec![0, 128, 255, 51, 102, 204] };
-        let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
-        let mut values = Vec::new();
-        Normalizer::new(&mean, &std, 3).unwrap().append(&image, &mut values);
-        // (x / 255 - mean) / std by hand, planes first.
-        let expected = [-2.117_904, -1.244_541_5, 0.205_182_1, -0.25, 2.64, 1.751_111];
-        assert_eq!(values.len(), 6);
-        for (value, expected) in values.iter().zip(expected) {
-            assert!((value - expected).abs() < 1e-5, "{values:?}");
-        }
-    }
-
-    #[test]
     fn lists_that_do_not_fit_the_channels_are_refused() {
-        assert!(Normalizer::new(&[0.0, 0.0, 0.0], &[1.0], 1).is_err());
-        assert!(Normalizer::new(&[0.0], &[0.0], 1).is_err());
+        let normalize = Normalize { mean: vec![0.0; 3], std: vec![1.0] };
+        let unfit = normalize.size(&Images { channels: 1, size: None }).unwrap_err();
+        assert_eq!((unfit.key, &*unfit.what), ("mean", "has 3 numbers, the images 1 channels"));
+        assert_eq!(normalize.size(&Images { channels: 3, size: None }), Ok(None));
     }
 }

@@ -1,4 +1,4 @@
-//! Antialiased bilinear resizing, as PIL: the support grows with the shrink factor.
+//! `name = "resize"`: antialiased and bilinear, as PIL: the support grows with the shrink factor.
 //!
 //! Values may differ from PIL's by one: rows are combined before columns, which is faster, and weights are
 //! rounded to 16 bits.
@@ -8,8 +8,47 @@ use std::cell::RefCell;
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::data::transform::{Area, Pixels, crop, spare};
+use crate::config::kind::Kind;
+use crate::config::values::Shape2;
+use crate::data::transform::cut::cut;
+use crate::data::transform::{Area, Images, Pixels, Sides, Transform, spare};
+use crate::plan::Unfit;
+use crate::rng::Stream;
+
+/// antialiased bilinear resize.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// one number is the length of the shorter side, and the aspect is kept; [height, width] is exactly that.
+    #[schemars(example = [256, 256])]
+    pub size: Shape2,
+}
+
+impl Kind for Resize {
+    const NAME: &'static str = "resize";
+}
+
+impl Transform for Resize {
+    fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
+        Ok(match self.size {
+            Shape2::Side(side) => {
+                images.size.map(|(height, width)| shorter_side(height, width, side))
+            }
+            Shape2::Both([height, width]) => Some((height, width)),
+        })
+    }
+
+    fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
+        let (height, width) = match self.size {
+            Shape2::Side(side) => shorter_side(image.height as u32, image.width as u32, side),
+            Shape2::Both([height, width]) => (height, width),
+        };
+        resize(image, height, width)
+    }
+}
 
 thread_local! {
     /// Keeps its buffers from image to image.
@@ -18,15 +57,16 @@ thread_local! {
 
 /// (height, width) with the shorter side at `size` and the aspect kept, as torchvision:
 /// `int(size * long / short)`.
-pub(super) fn shorter_side(height: u32, width: u32, size: u32) -> (u32, u32) {
+fn shorter_side(height: u32, width: u32, size: u32) -> (u32, u32) {
     let long = |long: u32, short: u32| {
-        (u64::from(size) * u64::from(long) / u64::from(short.max(1))) as u32
+        let long = u64::from(size) * u64::from(long) / u64::from(short.max(1));
+        long.min(u64::from(u32::MAX)) as u32
     };
     if width <= height { (long(height, width), size) } else { (size, long(width, height)) }
 }
 
 /// Resizes the whole image.
-pub(super) fn resize(image: Pixels, height: u32, width: u32) -> Result<Pixels, String> {
+fn resize(image: Pixels, height: u32, width: u32) -> Result<Pixels, String> {
     let area = Area::whole(image.size());
     resize_area(image, area, height, width)
 }
@@ -39,7 +79,7 @@ pub(super) fn resize_area(
     width: u32,
 ) -> Result<Pixels, String> {
     if (area.height, area.width) == (height as usize, width as usize) {
-        return Ok(crop::cut(image, area));
+        return Ok(cut(image, area));
     }
     let mut data = spare::take(height as usize * width as usize * image.channels);
     // One kind of pixels each: the crate's untyped way would compile all kinds that it knows into this one.
@@ -117,8 +157,8 @@ mod tests {
             132, 164, 111, 151, 153,
         ];
         check_within_one(&found.data, &expected);
-        let cut = crop::cut(picture(3, 37, 53), area);
-        assert_eq!(found, resize(cut, 8, 8).unwrap());
+        let part = cut(picture(3, 37, 53), area);
+        assert_eq!(found, resize(part, 8, 8).unwrap());
     }
 
     #[test]

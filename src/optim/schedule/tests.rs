@@ -6,8 +6,8 @@ use super::*;
 use crate::config::{Vocabulary, load_text};
 use crate::optim::{self, Optimizers};
 use crate::plan::{
-    DataFacts, Facts, KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan,
-    OptimizerFacts, Plan, SourcePlan, Targets,
+    DataFacts, Facts, Images, KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan,
+    OptimizerFacts, Plan, SourcePlan, Targets, TransformFacts,
 };
 
 /// The kinds of this room, and a model of one number.
@@ -21,6 +21,14 @@ impl KindFacts for Known {
     fn model(&self, _: &ModelPlan) -> Result<ModelFacts, String> {
         let parameters = vec![("w".to_owned(), vec![1])];
         Ok(ModelFacts { parameters, buffers: vec![], least_rows: None })
+    }
+
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+    ) -> Result<TransformFacts, (usize, Unfit)> {
+        Ok(TransformFacts { list: asked.to_vec(), size: images.size })
     }
 
     fn loss(&self, _: &Choice) -> Result<LossFacts, String> {

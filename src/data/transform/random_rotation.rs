@@ -1,22 +1,38 @@
-//! Flip and rotation, as PIL.
+//! `name = "random_rotation"`
 
-use crate::data::transform::Pixels;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Mirrors left to right.
-pub(super) fn flip(mut image: Pixels) -> Pixels {
-    for row in image.data.chunks_exact_mut(image.width * image.channels) {
-        match image.channels {
-            3 => row.as_chunks_mut::<3>().0.reverse(),
-            _ => row.reverse(),
-        }
+use crate::config::kind::Kind;
+use crate::data::transform::{Area, Pixels, Transform};
+use crate::rng::Stream;
+
+/// rotate by a random angle; nearest neighbour, black fill.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RandomRotation {
+    /// largest angle either way.
+    #[schemars(range(min = 0.0, max = 180.0), example = 15.0)]
+    pub degrees: f64,
+}
+
+impl Kind for RandomRotation {
+    const NAME: &'static str = "random_rotation";
+}
+
+impl Transform for RandomRotation {
+    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
+        Ok(match stream {
+            Some(stream) => rotate(image, stream.range(-self.degrees, self.degrees)),
+            None => image,
+        })
     }
-    image
 }
 
 /// Rotates counter-clockwise about the middle; nearest neighbour, black outside.
 ///
 /// PIL's arithmetic: the inverse map in 16.16 fixed point, pixel centres at one half.
-pub(super) fn rotate(image: Pixels, degrees: f64) -> Pixels {
+fn rotate(image: Pixels, degrees: f64) -> Pixels {
     if degrees.rem_euclid(360.0) == 0.0 {
         return image;
     }
@@ -55,13 +71,6 @@ fn inverse_map(degrees: f64, width: usize, height: usize) -> [f64; 6] {
 mod tests {
     use super::*;
     use crate::data::transform::tests::{checksum, picture};
-
-    #[test]
-    fn flipping_mirrors_pixels_and_not_channels() {
-        let image =
-            Pixels { channels: 3, height: 1, width: 3, data: vec![1, 2, 3, 4, 5, 6, 7, 8, 9] };
-        assert_eq!(flip(image).data, [7, 8, 9, 4, 5, 6, 1, 2, 3]);
-    }
 
     #[test]
     fn rotation_equals_pillow() {

@@ -1,11 +1,47 @@
-//! Colour jitter, with the integer arithmetic of PIL's `ImageEnhance` and HSV conversion.
+//! `name = "color_jitter"`, with the integer arithmetic of PIL's `ImageEnhance` and HSV conversion.
 
-use crate::data::transform::Pixels;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
+
+/// brightness, contrast, saturation and hue in random order, as torchvision's `ColorJitter`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ColorJitter {
+    /// factor in [1 - x, 1 + x].
+    #[schemars(range(min = 0.0), example = 0.2)]
+    pub brightness: f64,
+    /// factor in [1 - x, 1 + x].
+    #[schemars(range(min = 0.0), example = 0.2)]
+    pub contrast: f64,
+    /// factor in [1 - x, 1 + x].
+    #[schemars(range(min = 0.0), example = 0.2)]
+    pub saturation: f64,
+    /// shift in [-x, x] turns.
+    #[schemars(range(min = 0.0, max = 0.5), example = 0.1)]
+    pub hue: f64,
+}
+
+impl Kind for ColorJitter {
+    const NAME: &'static str = "color_jitter";
+}
+
+impl Transform for ColorJitter {
+    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
+        let strengths = [self.brightness, self.contrast, self.saturation, self.hue];
+        Ok(match stream {
+            Some(stream) => Jitter::draw(strengths, stream).apply(image),
+            None => image,
+        })
+    }
+}
 
 /// One draw of `ColorJitter`: up to four changes in random order.
 #[derive(Debug, PartialEq)]
-pub(super) struct Jitter(Vec<Change>);
+struct Jitter(Vec<Change>);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Change {
@@ -22,7 +58,7 @@ enum Change {
 impl Jitter {
     /// Draws factors from [max(0, 1 - s), 1 + s] for the strengths of brightness, contrast and saturation,
     /// and a shift from [-s, s] for that of the hue; a strength of 0 leaves the change out.
-    pub(super) fn draw(strengths: [f64; 4], random: &mut Stream) -> Self {
+    fn draw(strengths: [f64; 4], random: &mut Stream) -> Self {
         let kinds = [Change::Brightness, Change::Contrast, Change::Saturation, Change::Hue];
         let mut changes = Vec::with_capacity(4);
         for (position, (strength, kind)) in strengths.into_iter().zip(kinds).enumerate() {
@@ -40,7 +76,7 @@ impl Jitter {
     }
 
     /// Applies the changes in their order. Grey images have neither saturation nor hue.
-    pub(super) fn apply(&self, mut image: Pixels) -> Pixels {
+    fn apply(&self, mut image: Pixels) -> Pixels {
         for change in &self.0 {
             match *change {
                 Change::Brightness(factor) => brighten(&mut image, factor as f32),

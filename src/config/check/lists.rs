@@ -1,0 +1,127 @@
+//! Entries of lists, each of which chooses a kind: whose options are whose, what they may be, and the rules between them.
+
+use figment::value::{Dict, Value};
+
+use crate::config::check::{Finding, options};
+use crate::config::extract::merged;
+use crate::config::keys::{dotted, path_of};
+use crate::config::kind::{FamilySpec, Need, Spec, Wrong};
+use crate::config::loaded::Loaded;
+use crate::config::spans::Path;
+use crate::config::suggest::any_of;
+use crate::config::vocabulary::Vocabulary;
+
+/// An entry of a list.
+struct Place<'a> {
+    /// Dotted name: "data.transforms.train[1]".
+    at: String,
+    family: &'a FamilySpec,
+    kind: &'a Spec,
+    /// The table as written.
+    given: &'a Dict,
+    is_last: bool,
+}
+
+/// What is wrong with each entry, and with those in lists of entries.
+pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
+    let whole: Dict = merged(&loaded.layers).extract().unwrap_or_default();
+    let whole = Value::from(whole);
+    let mut found = Vec::new();
+    for family in vocabulary.lists() {
+        for list in family.lists {
+            if let Some(value) = whole.find_ref(list) {
+                in_list(loaded, family, (&path_of(list), value), &mut found);
+            }
+        }
+    }
+    found
+}
+
+fn in_list(
+    loaded: &Loaded,
+    family: &FamilySpec,
+    (path, list): (&Path, &Value),
+    found: &mut Vec<Finding>,
+) {
+    let Value::Array(_, items) = list else { return };
+    for (index, item) in items.iter().enumerate() {
+        let Value::Dict(_, given) = item else { continue };
+        let inside = |parts: &[&str]| {
+            path.iter()
+                .map(String::as_str)
+                .chain(parts.iter().copied())
+                .map(str::to_owned)
+                .collect()
+        };
+        let number = index.to_string();
+        let at: Path = inside(&[&number]);
+        let name = given.get("name").and_then(Value::as_str).unwrap_or_default();
+        let Some(kind) = family.kind(name) else { continue };
+        let is_last = index + 1 == items.len();
+        found.extend(Place { at: dotted(&at), family, kind, given, is_last }.findings());
+        for key in kind.keys.iter().filter(|key| key.is_list()) {
+            if let Some(value) = given.get(&key.name) {
+                in_list(loaded, family, (&inside(&[&number, &key.name]), value), found);
+            }
+        }
+    }
+}
+
+impl Place<'_> {
+    fn findings(&self) -> Vec<Finding> {
+        let name = format!("{}.name", self.at);
+        let all =
+            self.foreign().into_iter().chain(self.ranges()).chain(self.rules()).chain(self.last());
+        // What stands in for a wrong name has no faults.
+        all.map(|finding| finding.about(&name)).collect()
+    }
+
+    /// "`p` belongs to `random_horizontal_flip`, but `name` is `resize`"
+    fn foreign(&self) -> Vec<Finding> {
+        let is_foreign = |key: &&String| {
+            self.kind.key(key).is_none() && self.family.owners(key).next().is_some()
+        };
+        let finding = |key: &String| {
+            let owners = any_of(self.family.owners(key));
+            let what = format!("belongs to {owners}, but `name` is `{}`", self.kind.name);
+            Finding::new(format!("{}.{key}", self.at), what)
+        };
+        self.given.keys().filter(is_foreign).map(finding).collect()
+    }
+
+    /// Numbers that are not in the range of their option.
+    fn ranges(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for key in &self.kind.keys {
+            if let Some(value) = self.given.get(&key.name) {
+                options::range(
+                    &format!("{}.{}", self.at, key.name),
+                    value,
+                    &key.schema,
+                    &mut found,
+                );
+            }
+        }
+        found
+    }
+
+    /// What the kind itself says of its options.
+    fn rules(&self) -> Vec<Finding> {
+        let own = self.given.iter().filter(|(key, _)| self.kind.key(key).is_some());
+        let own: Dict = own.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let Ok(options) = self.kind.read(&own) else { return Vec::new() };
+        let finding = |wrong: Wrong| {
+            let finding = Finding::new(format!("{}.{}", self.at, wrong.key), wrong.what);
+            wrong
+                .with
+                .iter()
+                .fold(finding, |finding, key| finding.about(format!("{}.{key}", self.at)))
+        };
+        self.kind.check(&options).into_iter().map(finding).collect()
+    }
+
+    fn last(&self) -> Option<Finding> {
+        let is_wrong = !self.is_last && self.kind.needs.contains(&Need::LastPlace);
+        is_wrong.then(|| Finding::new(format!("{}.name", self.at), "must be the last of its list"))
+    }
+}

@@ -1,0 +1,125 @@
+//! Lists of an experiment whose entries each choose a kind: `[[data.transforms.train]]`, `[[model.layers]]`.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::config::kind::{Choice, FamilySpec, Key, Options};
+
+/// Lists of an experiment whose entries each choose a kind.
+pub const LISTS: [&str; 2] = ["data.transforms.train", "data.transforms.val"];
+
+/// An entry of a list: a table of a name, and the options of the kind that it chooses.
+///
+/// An option of the type `Vec<Entry>` is again a list of kinds of the same family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Name of the kind.
+    pub name: String,
+    /// What the entry itself is called, where the entries of a list have names.
+    pub key: Option<String>,
+    /// Options of the kind.
+    pub options: Options,
+}
+
+impl Entry {
+    /// What it chooses.
+    pub fn choice(&self) -> Choice {
+        Choice { name: self.name.clone(), options: self.options.clone() }
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut table = serializer.serialize_map(None)?;
+        table.serialize_entry("name", &self.name)?;
+        if let Some(key) = &self.key {
+            table.serialize_entry("key", key)?;
+        }
+        for (key, value) in &self.options {
+            table.serialize_entry(key, value)?;
+        }
+        table.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntryVisitor)
+    }
+}
+
+struct EntryVisitor;
+
+impl<'de> Visitor<'de> for EntryVisitor {
+    type Value = Entry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Entry, A::Error> {
+        let (mut name, mut key, mut options) = (None, None, Options::new());
+        while let Some(word) = table.next_key::<String>()? {
+            match word.as_str() {
+                "name" => name = Some(table.next_value()?),
+                "key" => key = table.next_value()?,
+                _ => drop(options.insert(word, table.next_value()?)),
+            }
+        }
+        options.retain(|_, value| !value.is_null());
+        Ok(Entry { name: name.ok_or_else(|| A::Error::missing_field("name"))?, key, options })
+    }
+}
+
+/// What marks the schema of an entry.
+const MARK: &str = "x-entry";
+
+impl JsonSchema for Entry {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Entry".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "required": ["name"], "x-entry": true })
+    }
+}
+
+impl Key {
+    /// Whether its value is again a list of kinds of the family.
+    pub fn is_list(&self) -> bool {
+        self.schema["items"].get(MARK).and_then(Value::as_bool) == Some(true)
+    }
+}
+
+impl FamilySpec {
+    /// Parts of the path of an entry: `path` may lead into the entry, or further; `None` if it leads to none of the
+    /// lists of this family.
+    pub(crate) fn entry(&self, path: &[String]) -> Option<usize> {
+        let is_index = |at: usize| path.get(at).is_some_and(|part| part.parse::<usize>().is_ok());
+        let begins = |list: &&str| list.split('.').eq(path.iter().take(list.split('.').count()));
+        let list = self.lists.iter().copied().find(|list| begins(&list))?;
+        let mut length = list.split('.').count() + 1;
+        if !is_index(length - 1) {
+            return None;
+        }
+        while path.get(length).is_some_and(|key| self.has_list(key)) && is_index(length + 1) {
+            length += 2;
+        }
+        Some(length)
+    }
+
+    /// Whether an option `key` of one of its kinds is a list of kinds.
+    fn has_list(&self, key: &str) -> bool {
+        self.kinds.iter().filter_map(|kind| kind.key(key)).any(Key::is_list)
+    }
+}

@@ -1,0 +1,42 @@
+//! Parts of images, and images with a border.
+
+use crate::data::transform::{Area, Pixels};
+use crate::rng::Stream;
+
+/// The area as an image of its own.
+pub(super) fn cut(image: Pixels, area: Area) -> Pixels {
+    if area == Area::whole(image.size()) {
+        return image;
+    }
+    let mut data = Vec::with_capacity(area.height * area.width * image.channels);
+    for row in area.top..area.top + area.height {
+        data.extend_from_slice(image.row(row, area.left, area.width));
+    }
+    Pixels { channels: image.channels, height: area.height, width: area.width, data }
+}
+
+/// Adds black rows and columns: top, bottom, left, right.
+pub(super) fn pad(image: Pixels, [top, bottom, left, right]: [usize; 4]) -> Pixels {
+    if [top, bottom, left, right] == [0; 4] {
+        return image;
+    }
+    let width = left + image.width + right;
+    let mut out = Pixels::black(image.channels, top + image.height + bottom, width);
+    for row in 0..image.height {
+        let start = ((top + row) * width + left) * image.channels;
+        let source = image.row(row, 0, image.width);
+        out.data[start..start + source.len()].copy_from_slice(source);
+    }
+    out
+}
+
+/// A random (top, left), each up to its room; the middle without randomness.
+pub(super) fn place((down, right): (usize, usize), random: Option<&mut Stream>) -> (usize, usize) {
+    match random {
+        None => (down / 2, right / 2),
+        Some(random) => {
+            let top = random.below(down as u64 + 1) as usize;
+            (top, random.below(right as u64 + 1) as usize)
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The transforms of one split, one after another.
+
+use crate::config::kind::Choice;
+use crate::data::error::Error;
+use crate::data::transform::{Area, Decoded, Images, Pixels, Transform, Transforms, spare};
+use crate::rng::{Key, Stream};
+
+/// The transforms of one split, with the size that they all lead to.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    steps: Vec<Box<dyn Transform>>,
+    /// Value of each byte, per channel.
+    values: Vec<[f32; 256]>,
+    shape: [usize; 3],
+}
+
+impl Pipeline {
+    /// The transforms of `list`, for such images.
+    ///
+    /// # Errors
+    ///
+    /// One is not known or does not fit, or the result would not have the same size for each image.
+    pub(crate) fn new(
+        list: &[Choice],
+        transforms: &Transforms,
+        images: Images,
+    ) -> Result<Self, Error> {
+        let Images { channels, mut size } = images;
+        let mut steps = Vec::with_capacity(list.len());
+        for choice in list {
+            let step = transforms.build(choice).map_err(|error| unusable(&error.to_string()))?;
+            let unfit = |unfit: crate::plan::Unfit| {
+                unusable(&format!("`{}` of `{}` {}", unfit.key, choice.name, unfit.what))
+            };
+            size = step.size(&Images { channels, size }).map_err(unfit)?;
+            steps.push(step);
+        }
+        let Some((height, width)) = size else {
+            return Err(unusable(
+                "images would keep different sizes; end with a `resize` to [height, width] or a crop",
+            ));
+        };
+        let values = (0..channels).map(|channel| steps.last()?.values(channel));
+        let values = match values.collect::<Option<Vec<_>>>() {
+            Some(values) => {
+                steps.pop();
+                values
+            }
+            None => vec![std::array::from_fn(|byte| byte as f32 / 255.0); channels],
+        };
+        if steps.iter().any(|step| step.values(0).is_some()) {
+            return Err(unusable("`normalize` must come last, and once"));
+        }
+        Ok(Self { steps, values, shape: [channels, height as usize, width as usize] })
+    }
+
+    /// (channels, height, width) of each result.
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The area that the transforms look at, of an image of (height, width) `size`.
+    pub(crate) fn needed(&self, size: (usize, usize), key: Option<Key>) -> Area {
+        match self.steps.first() {
+            Some(first) => first.area(size, stream(key, 0).as_mut()),
+            None => Area::whole(size),
+        }
+    }
+
+    /// Transforms an image, of which at least the [needed](Self::needed) area is there, and appends it to
+    /// `values`, in the order (channels, height, width).
+    ///
+    /// # Errors
+    ///
+    /// A message, if a transform does not fit this image's size.
+    pub(crate) fn run(
+        &self,
+        decoded: Decoded,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), String> {
+        let Decoded { pixels: mut image, mut top, mut left, mut size } = decoded;
+        for (position, step) in self.steps.iter().enumerate() {
+            let mut stream = stream(key, position);
+            let area = step.area(size, stream.as_mut()).seen_from(top, left);
+            image = step.apply(image, area, stream.as_mut())?;
+            (size, top, left) = (image.size(), 0, 0);
+        }
+        let [_, height, width] = self.shape;
+        if (image.height, image.width) != (height, width) {
+            let (h, w) = (image.height, image.width);
+            return Err(format!("it is {w}x{h} pixels after all transforms, not {width}x{height}"));
+        }
+        self.append(&image, values);
+        spare::give(image.data);
+        Ok(())
+    }
+
+    /// Interleaved bytes -> f32 planes.
+    fn append(&self, image: &Pixels, values: &mut Vec<f32>) {
+        for (channel, table) in self.values.iter().enumerate() {
+            let pixels = image.data.chunks_exact(image.channels);
+            values.extend(pixels.map(|pixel| table[usize::from(pixel[channel])]));
+        }
+    }
+}
+
+/// Own numbers for each step: how many one of them draws does not move the others.
+fn stream(key: Option<Key>, position: usize) -> Option<Stream> {
+    key.map(|key| key.with(position as u64).stream())
+}
+
+fn unusable(what: &str) -> Error {
+    Error::Transforms { what: what.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::values::Shape2;
+    use crate::data::transform::tests::picture;
+    use crate::data::transform::{
+        ColorJitter, Normalize, RandomHorizontalFlip, RandomResizedCrop, RandomRotation, Resize,
+    };
+    use crate::rng::Purpose;
+
+    /// Colour images of any size.
+    const ANY: Images = Images { channels: 3, size: None };
+
+    fn augmented(key: Option<Key>) -> Vec<f32> {
+        let size = Shape2::Both([8, 10]);
+        let crop = RandomResizedCrop { size, scale: [0.2, 1.0], ratio: [0.75, 1.33] };
+        let color = ColorJitter { brightness: 0.2, contrast: 0.2, saturation: 0.2, hue: 0.1 };
+        let list = [
+            Choice::of(&crop),
+            Choice::of(&RandomHorizontalFlip { p: 0.5 }),
+            Choice::of(&RandomRotation { degrees: 15.0 }),
+            Choice::of(&color),
+            Choice::of(&Normalize { mean: vec![0.5], std: vec![0.25] }),
+        ];
+        let pipeline = Pipeline::new(&list, &Transforms::default(), ANY).unwrap();
+        assert_eq!(pipeline.shape(), [3, 8, 10]);
+        let mut values = Vec::new();
+        pipeline.run(Decoded::whole(picture(3, 20, 30)), key, &mut values).unwrap();
+        assert_eq!(values.len(), 240);
+        values
+    }
+
+    #[test]
+    fn augmentation_depends_on_the_key_only() {
+        let key = |epoch, sample| Some(Key::new(3, Purpose::Augment, epoch, sample));
+        assert_eq!(augmented(key(1, 7)), augmented(key(1, 7)));
+        assert_ne!(augmented(key(1, 7)), augmented(key(2, 7)));
+        assert_ne!(augmented(key(1, 7)), augmented(key(1, 8)));
+        assert_eq!(augmented(None), augmented(None));
+    }
+
+    #[test]
+    fn transforms_that_leave_sizes_different_are_refused() {
+        let new = |list: &[Choice], channels, size| {
+            Pipeline::new(list, &Transforms::default(), Images { channels, size })
+        };
+        let shorter = [Choice::of(&Resize { size: Shape2::Side(8) })];
+        assert!(new(&shorter, 3, None).is_err());
+        assert_eq!(new(&shorter, 1, Some((28, 14))).unwrap().shape(), [1, 16, 8]);
+        assert!(new(&[], 3, None).is_err());
+        let twice = [Choice::of(&Normalize::identity()), Choice::of(&Normalize::identity())];
+        assert!(new(&twice, 3, Some((4, 4))).is_err());
+    }
+
+    #[test]
+    fn bytes_become_normalised_planes() {
+        let image =
+            Pixels { channels: 3, height: 1, width: 2, data: vec![0, 128, 255, 51, 102, 204] };
+        let (mean, std) = (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]);
+        let list = [Choice::of(&Normalize { mean, std })];
+        let images = Images { channels: 3, size: Some((1, 2)) };
+        let pipeline = Pipeline::new(&list, &Transforms::default(), images).unwrap();
+        let mut values = Vec::new();
+        pipeline.run(Decoded::whole(image), None, &mut values).unwrap();
+        // (x / 255 - mean) / std by hand, planes first.
+        let expected = [-2.117_904, -1.244_541_5, 0.205_182_1, -0.25, 2.64, 1.751_111];
+        assert_eq!(values.len(), 6);
+        for (value, expected) in values.iter().zip(expected) {
+            assert!((value - expected).abs() < 1e-5, "{values:?}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `name = "random_horizontal_flip"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::data::transform::{Area, Pixels, Transform};
+use crate::rng::Stream;
+
+/// mirror left to right, or leave as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomHorizontalFlip {
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomHorizontalFlip {
+    fn default() -> Self {
+        Self { p: 0.5 }
+    }
+}
+
+impl Kind for RandomHorizontalFlip {
+    const NAME: &'static str = "random_horizontal_flip";
+}
+
+impl Transform for RandomHorizontalFlip {
+    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
+        let flips = stream.is_some_and(|stream| stream.uniform() < self.p);
+        Ok(if flips { flip(image) } else { image })
+    }
+}
+
+/// Mirrors left to right.
+fn flip(mut image: Pixels) -> Pixels {
+    for row in image.data.chunks_exact_mut(image.width * image.channels) {
+        match image.channels {
+            3 => row.as_chunks_mut::<3>().0.reverse(),
+            _ => row.reverse(),
+        }
+    }
+    image
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flipping_mirrors_pixels_and_not_channels() {
+        let image =
+            Pixels { channels: 3, height: 1, width: 3, data: vec![1, 2, 3, 4, 5, 6, 7, 8, 9] };
+        assert_eq!(flip(image).data, [7, 8, 9, 4, 5, 6, 1, 2, 3]);
+    }
+}
