@@ -62,9 +62,9 @@ fn resnets(c: &mut Criterion) {
     let labels = Tensor::zeros(32, DType::U32, &Device::Cpu).expect("memory");
     let key = Key::new(0, Purpose::Dropout, 0, 0);
     for name in ["resnet8", "resnet18"] {
-        name.clone_into(&mut plan.name);
-        let registry = ddprun::model::Registry::default();
-        let (model, params) = registry.build(&plan, 0).expect("a model");
+        name.clone_into(&mut plan.kind.name);
+        let registry = ddprun::model::Models::default();
+        let (model, params) = registry.instantiate(&plan, 0).expect("a model");
         c.bench_function(&format!("{name}, 32x32, batch 32, forward and backward"), |bencher| {
             bencher.iter(|| {
                 pass(&params, || {

@@ -5,44 +5,71 @@
 //! cargo run --release --example custom_model -- resume
 //! ```
 //!
-//! The model below mixes ddprun's layers with plain Candle operations. `[model.options]` of the TOML
-//! file reaches it as it is.
+//! The model below mixes ddprun's layers with plain Candle operations. Its options are fields: they stand in `[model]` of
+//! the TOML file, are checked like those of the models that come with ddprun, and are listed by `schema`.
 
 use std::process::ExitCode;
 
 use candle_core::{Result, Tensor};
+use ddprun::config::kind::Kind;
 use ddprun::kinds::Kinds;
 use ddprun::memory::Allocator;
-use ddprun::model::Model;
+use ddprun::model::{Architecture, Head, Model};
 use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
 use ddprun::plan::ModelPlan;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Keeps large blocks of memory from step to step; leave it out to use another.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 /// A residual MLP over flattened pixels: x + scale * silu(W x), `depth` times, then a linear head.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct ResidualMlpConfig {
+    /// width of every hidden layer.
+    #[schemars(range(min = 1, max = 65536))]
+    width: usize,
+    /// residual blocks.
+    #[schemars(range(min = 1, max = 1024))]
+    depth: usize,
+}
+
+impl Default for ResidualMlpConfig {
+    fn default() -> Self {
+        Self { width: 128, depth: 2 }
+    }
+}
+
+impl Kind for ResidualMlpConfig {
+    const NAME: &'static str = "residual_mlp";
+}
+
+impl Architecture for ResidualMlpConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let width = self.width;
+        let block = |index: usize| {
+            let builder = builder.pp("blocks").pp(index);
+            let scale = builder.param("scale", &[width], Init::Constant(0.1))?;
+            Ok((Linear::new(&builder.pp("linear"), width, width)?, scale))
+        };
+        Ok(Box::new(ResidualMlp {
+            stem: Linear::new(&builder.pp("stem"), plan.input.iter().product(), width)?,
+            blocks: (0..self.depth).map(block).collect::<Result<_>>()?,
+            head: Linear::new(&builder.pp("head"), width, plan.outputs)?,
+        }))
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["head."])
+    }
+}
+
 struct ResidualMlp {
     stem: Linear,
     blocks: Vec<(Linear, Param)>,
     head: Linear,
-}
-
-fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let option = |name: &str, default: u64| {
-        plan.options.get(name).and_then(serde_json::Value::as_u64).unwrap_or(default) as usize
-    };
-    let (width, depth) = (option("width", 128), option("depth", 2));
-    let block = |index: usize| {
-        let builder = builder.pp("blocks").pp(index);
-        let scale = builder.param("scale", &[width], Init::Constant(0.1))?;
-        Ok((Linear::new(&builder.pp("linear"), width, width)?, scale))
-    };
-    Ok(Box::new(ResidualMlp {
-        stem: Linear::new(&builder.pp("stem"), plan.input.iter().product(), width)?,
-        blocks: (0..depth).map(block).collect::<Result<_>>()?,
-        head: Linear::new(&builder.pp("head"), width, plan.outputs)?,
-    }))
 }
 
 impl Model for ResidualMlp {
@@ -56,8 +83,13 @@ impl Model for ResidualMlp {
     }
 }
 
-fn main() -> ExitCode {
+/// ddprun's kinds, and this one.
+pub(crate) fn kinds() -> Kinds {
     let mut kinds = Kinds::default();
-    kinds.models.register("residual_mlp", build);
-    ddprun::cli::run(std::env::args_os(), &kinds)
+    kinds.models.add::<ResidualMlpConfig>();
+    kinds
+}
+
+fn main() -> ExitCode {
+    ddprun::cli::run(std::env::args_os(), &kinds())
 }

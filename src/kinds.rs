@@ -8,7 +8,7 @@ use crate::data::Transforms;
 use crate::engine::Components;
 use crate::loss::{self, Losses};
 use crate::metric::Metrics;
-use crate::model::{self, Registry};
+use crate::model::{self, Models};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
     Images, KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts,
@@ -19,7 +19,7 @@ use crate::plan::{
 #[derive(Clone, Debug, Default)]
 pub struct Kinds {
     /// Models.
-    pub models: Registry,
+    pub models: Models,
     /// What is done to images.
     pub transforms: Transforms,
     /// Losses.
@@ -35,13 +35,13 @@ pub struct Kinds {
 impl Kinds {
     /// What an experiment may say.
     pub fn vocabulary(&self) -> Vocabulary {
-        let models = self.models.names().into_iter().map(str::to_owned).collect();
-        Vocabulary::new(models, self.families(), self.metrics.specs())
+        Vocabulary::new(self.families(), self.metrics.specs())
     }
 
-    /// What each table that chooses a kind may choose, but for the models.
+    /// What each table that chooses a kind may choose.
     pub fn families(&self) -> Vec<FamilySpec> {
         vec![
+            self.models.spec(),
             self.transforms.spec(),
             self.losses.spec(),
             self.optimizers.spec(),
@@ -55,7 +55,7 @@ impl Kinds {
     ///
     /// A kind that is not registered, options that do not fit, or too little memory.
     pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
-        let (model, params) = self.models.build_on(&plan.model, plan.seed, device)?;
+        let (model, params) = self.models.instantiate_on(&plan.model, plan.seed, device)?;
         let loss = self.losses.build(&plan.loss.kind)?;
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
         let metrics = self.metrics.of(&plan.measurable());

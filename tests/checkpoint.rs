@@ -11,12 +11,13 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use ddprun::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::engine::{Engine, TrainState};
-use ddprun::model::Registry;
+use ddprun::model::Models;
 use ddprun::nn::Params;
 use ddprun::nn::state_dict::save_state_dict;
 use ddprun::optim::Moments;
 use ddprun::plan::{EmaPlan, Plan, SequencePlan};
 use ddprun::units::Rank;
+use serde_json::json;
 use support::{engine, fingerprint, group, on_ranks, plan, step};
 
 const FILES: [&str; 4] =
@@ -25,7 +26,7 @@ const FILES: [&str; 4] =
 /// A plan whose checkpoints are small enough to be damaged at each of their bytes.
 fn small_plan() -> Plan {
     let mut plan = plan("mlp", &[2], 1);
-    plan.model.hidden = vec![2];
+    plan.model.kind.set("hidden", [2]);
     plan.checkpoint.keep_last = 2;
     plan
 }
@@ -56,7 +57,7 @@ impl Lab {
         for steps in [1, 2] {
             checkpoint::save(folder.path(), &snapshot(&plan, &trained(&plan, steps))).unwrap();
         }
-        let (_, params) = Registry::default().build(&plan.model, 999).unwrap();
+        let (_, params) = Models::default().instantiate(&plan.model, 999).unwrap();
         Self { plan, params, folder }
     }
 
@@ -173,7 +174,7 @@ const FINGERPRINT_1: &str = "98547345539b1d1d04aa5f0f8c77f58314db88c7788963826a3
 fn a_checkpoint_of_format_1_is_read_bit_for_bit_and_its_damage_is_found() {
     let plan = plan("mlp", &[4], 1);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/checkpoint-format-1");
-    let (model, params) = Registry::default().build(&plan.model, 999).unwrap();
+    let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
     let restored = checkpoint::restore_newest(&golden, &plan, &params).unwrap().unwrap();
     assert_eq!((restored.state.step, restored.state.metrics["val/loss"]), (3, 0.1 + 0.2));
     let state = Some((restored.state, restored.moments));
@@ -218,8 +219,7 @@ fn a_checkpoints_weights_are_the_state_dict_to_the_byte() {
 fn averaged_weights_are_exported_under_all_names_and_the_others_as_they_are() {
     let mut plan = plan("gpt", &[12], 1);
     plan.model.target = vec![12];
-    plan.model.sequence =
-        SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..plan.model.sequence };
+    support::choose(&mut plan, &json!({ "d_model": 8, "n_heads": 2, "n_layers": 1 }));
     let folder = tempfile::tempdir().unwrap();
     let exported = |plan: &Plan| {
         let engine = trained(plan, 2);
@@ -252,8 +252,8 @@ fn averaged_weights_are_exported_under_all_names_and_the_others_as_they_are() {
 fn a_checkpoint_of_another_experiment_is_refused_by_what_differs() {
     let lab = Lab::new();
     let mut other = lab.plan.clone();
-    other.model.hidden = vec![3];
-    let (_, params) = Registry::default().build(&other.model, 1).unwrap();
+    other.model.kind.set("hidden", [3]);
+    let (_, params) = Models::default().instantiate(&other.model, 1).unwrap();
     let error = checkpoint::restore_newest(lab.folder.path(), &other, &params).unwrap_err();
     assert!(error.to_string().contains("does not fit this experiment: `"), "{error}");
     assert!(error.to_string().contains(" instead of ["), "{error}");
@@ -316,7 +316,7 @@ fn a_checkpoint_holds_the_state_of_its_step_however_far_training_has_gone_on() {
         assert_eq!(saved.map(|saved| saved[0].step), rank.is_first().then_some(4));
         then
     });
-    let (model, params) = Registry::default().build(&plan.model, 999).unwrap();
+    let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
     let state: (TrainState, Vec<Moments>) = (restored.state, restored.moments);
     let mut alone = plan.clone();

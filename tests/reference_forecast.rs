@@ -14,17 +14,16 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor};
 use ddprun::data::loader::{Loader, Request, Settings};
-use ddprun::model::{Model, Registry};
+use ddprun::model::{Model, Models};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::Adam;
 use ddprun::plan::{
-    Calendar, DataPlan, ModelPlan, OnBadSample, Precision, Sampler, SequencePlan, SourcePlan,
-    SplitRule,
+    Calendar, DataPlan, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan, SplitRule,
 };
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, fill, filled, model_plan, near, near_summary, number};
-use serde_json::Value;
+use golden::{Collected, check_sum, fill, filled, model_plan, near, near_summary, number, with};
+use serde_json::{Value, json};
 use steps::{Gradients, Steps};
 use test_support::skipped::skipped;
 
@@ -35,23 +34,20 @@ fn timebridge() -> Value {
 }
 
 /// A forecaster of `series` series with 4 features of the date.
-fn plan(name: &str, (seen, next, series): (usize, usize, usize), sizes: SequencePlan) -> ModelPlan {
+fn plan(name: &str, (seen, next, series): (usize, usize, usize), sizes: &Value) -> ModelPlan {
     let (input, target) = (vec![seen, series + 4], vec![next, series]);
-    ModelPlan { sequence: sizes, ..model_plan(name, series, input, target) }
+    with(model_plan(name, series, input, target), sizes)
+}
+
+fn small() -> Value {
+    json!({
+        "d_model": 16, "n_heads": 4, "d_ff": 32, "period": 12, "num_p": 3, "stable_len": 3, "ia_layers": 1,
+        "pd_layers": 1, "ca_layers": 1
+    })
 }
 
 fn tiny() -> ModelPlan {
-    let sizes = SequencePlan {
-        d_model: 16,
-        n_heads: 4,
-        d_ff: 32,
-        period: 12,
-        num_p: 3,
-        stable_len: 3,
-        layers: [1, 1, 1],
-        ..SequencePlan::default()
-    };
-    plan("timebridge", (96, 24, 7), sizes)
+    plan("timebridge", (96, 24, 7), &small())
 }
 
 /// Values in [-1, 1) that depend on the name alone, in f32.
@@ -154,11 +150,14 @@ fn parameters_and_keys_of_timebridge_are_the_authors() {
         ("traffic", 862, [24, 8, 512, 512, 64], [1, 1, 3]),
         ("exchange", 8, [24, 30, 128, 128, 8], [3, 1, 0]),
     ];
-    let describe = |seen, next, series, sizes: [usize; 5], layers| {
+    let describe = |seen, next, series, sizes: [usize; 5], layers: [usize; 3]| {
         let [period, num_p, d_model, d_ff, n_heads] = sizes;
-        let rest = SequencePlan { stable_len: 2, ..SequencePlan::default() };
-        let sizes = SequencePlan { period, num_p, d_model, d_ff, n_heads, layers, ..rest };
-        Registry::default().describe(&plan("timebridge", (seen, next, series), sizes)).unwrap()
+        let [integrated, sampling, cointegrated] = layers;
+        let sizes = json!({
+            "period": period, "num_p": num_p, "d_model": d_model, "d_ff": d_ff, "n_heads": n_heads, "stable_len": 2,
+            "ia_layers": integrated, "pd_layers": sampling, "ca_layers": cointegrated
+        });
+        Models::default().describe(&plan("timebridge", (seen, next, series), &sizes)).unwrap()
     };
     for (data, series, sizes, layers) in settings {
         for seen in [720, 96] {
@@ -217,17 +216,11 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         val_transforms: vec![],
     };
     let windows = ddprun::data::open(&data, &ddprun::data::Transforms::default()).unwrap().train;
-    let sizes = SequencePlan {
-        d_model: 128,
-        n_heads: 8,
-        d_ff: 128,
-        period: 24,
-        num_p: 30,
-        stable_len: 6,
-        layers: [3, 1, 0],
-        ..SequencePlan::default()
-    };
-    let (model, params) = filled(&plan("timebridge", (720, 96, 7), sizes));
+    let sizes = json!({
+        "d_model": 128, "n_heads": 8, "d_ff": 128, "period": 24, "num_p": 30, "stable_len": 6, "ia_layers": 3,
+        "pd_layers": 1, "ca_layers": 0
+    });
+    let (model, params) = filled(&plan("timebridge", (720, 96, 7), &sizes));
     let adam = Adam::default();
     let mut steps = Steps::new(&params, adam, 2e-4, (0.0, f64::INFINITY));
     for (step, expected) in golden["losses_20_steps_f32"].as_array().unwrap().iter().enumerate() {
@@ -247,16 +240,10 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
 fn check_peer(name: &str) {
     let golden: Value = serde_json::from_str(include_str!("golden/forecast_peers.json")).unwrap();
     let golden = &golden[name];
-    let sizes = SequencePlan {
-        d_model: 8,
-        n_heads: 2,
-        d_ff: 16,
-        n_layers: 2,
-        patch_len: 8,
-        stride: 4,
-        ..SequencePlan::default()
-    };
-    let (model, params) = filled(&plan(name, (24, 6, 3), sizes));
+    let sizes = json!({ "d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 2, "patch_len": 8, "stride": 4 });
+    let options = serde_json::from_value(sizes).unwrap();
+    let sizes = json!(Models::default().with_options(name, &options).options);
+    let (model, params) = filled(&plan(name, (24, 6, 3), &sizes));
     let keys: Vec<(String, Vec<usize>)> = serde_json::from_value(golden["keys"].clone()).unwrap();
     let parameters = params.parameters().iter();
     let found: Vec<_> = parameters.map(|p| (p.name().to_owned(), p.shape().to_vec())).collect();
@@ -278,8 +265,8 @@ fn check_peer(name: &str) {
 fn dlinear_equals_its_definition() {
     check_peer("dlinear");
     let count = |seen| {
-        let plan = plan("dlinear", (seen, 96, 7), SequencePlan::default());
-        Registry::default().describe(&plan).unwrap().lengths().sum::<usize>()
+        let plan = plan("dlinear", (seen, 96, 7), &json!({}));
+        Models::default().describe(&plan).unwrap().lengths().sum::<usize>()
     };
     assert_eq!([count(96), count(336)], [18_624, 64_704]);
 }
@@ -296,17 +283,16 @@ fn patchtst_equals_its_definition() {
 
 #[test]
 fn sizes_that_do_not_fit_are_refused_with_their_keys() {
-    let refused = |name: &str, sizes: SequencePlan| {
-        Registry::default().describe(&plan(name, (96, 24, 7), sizes)).unwrap_err()
-    };
-    let sizes = tiny().sequence;
-    let error = refused("timebridge", SequencePlan { n_heads: 5, ..sizes.clone() });
+    let refused = |plan: &ModelPlan| Models::default().describe(plan).unwrap_err();
+    let bridge = |change: Value| refused(&with(tiny(), &change));
+    let error = bridge(json!({ "n_heads": 5 }));
     assert!(error.contains("`d_model` = 16 cannot be divided among `n_heads` = 5"), "{error}");
-    let error = refused("timebridge", SequencePlan { period: 36, ..sizes.clone() });
+    let error = bridge(json!({ "period": 36 }));
     assert!(error.contains("`seq_len` = 96 is not a multiple of `period` = 36"), "{error}");
-    let error = refused("patchtst", SequencePlan { patch_len: 200, stride: 8, ..sizes });
+    let patches = json!({ "patch_len": 200, "stride": 8 });
+    let error = refused(&plan("patchtst", (96, 24, 7), &patches));
     assert!(error.contains("a `patch_len` of 200 is longer than `seq_len` = 96"), "{error}");
     let images = ModelPlan { input: vec![3, 8, 8], target: vec![], ..tiny() };
-    let error = Registry::default().describe(&images).unwrap_err();
+    let error = Models::default().describe(&images).unwrap_err();
     assert!(error.contains("use `data.name = \"csv_forecast\"`"), "{error}");
 }

@@ -13,15 +13,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ddprun::model::{Model, Registry};
+use ddprun::model::{Model, Models};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::AdamW;
-use ddprun::plan::{ModelPlan, Precision, SequencePlan};
+use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number};
-use serde_json::Value;
+use golden::{
+    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, with,
+};
+use serde_json::{Value, json};
 use steps::{Gradients, Steps};
 
 fn golden() -> Value {
@@ -30,8 +32,9 @@ fn golden() -> Value {
 
 /// Vocabulary, length, layers, heads, width.
 fn plan([vocabulary, length, n_layers, n_heads, d_model]: [usize; 5], bias: bool) -> ModelPlan {
-    let sizes = SequencePlan { n_layers, n_heads, d_model, bias, ..SequencePlan::default() };
-    ModelPlan { sequence: sizes, ..model_plan("gpt", vocabulary, vec![length], vec![length]) }
+    let sizes =
+        json!({ "n_layers": n_layers, "n_heads": n_heads, "d_model": d_model, "bias": bias });
+    with(model_plan("gpt", vocabulary, vec![length], vec![length]), &sizes)
 }
 
 const TINY: [usize; 5] = [65, 16, 2, 2, 32];
@@ -99,7 +102,7 @@ fn twenty_steps_of_gpt_equal_nanogpt() {
 fn counts_and_keys_are_nanogpts() {
     let golden = golden();
     let counts = &golden["param_counts_total_tied"];
-    let registry = Registry::default();
+    let registry = Models::default();
     for (key, sizes, bias) in [
         ("tiny_test_v65_b16_l2_h2_d32", TINY, true),
         ("cpu_shakespeare_l4_h4_d128_b64", [65, 64, 4, 4, 128], false),
@@ -136,7 +139,7 @@ fn tied_weights_are_saved_under_both_names_and_loaded_from_either() {
     for gone in ["lm_head.weight", "transformer.wte.weight", "neither"] {
         let mut file = saved.clone();
         file.remove(gone);
-        let (_, other) = Registry::default().build(&plan(TINY, true), 3).unwrap();
+        let (_, other) = Models::default().instantiate(&plan(TINY, true), 3).unwrap();
         let path = write(folder.path(), &file);
         assert_eq!(load_state_dict(&other, &path, Strict::All).unwrap().loaded, 28);
         assert_eq!(save_state_dict(&other).unwrap(), bytes);

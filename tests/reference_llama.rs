@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use ddprun::checkpoint;
-use ddprun::model::{Model, Registry};
+use ddprun::model::{Model, Models};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
-use ddprun::nn::{ForwardContext, Params};
+use ddprun::nn::{ForwardContext, LoraConfig, Params};
 use ddprun::ops::{self, GradientSink, IGNORED_LABEL};
-use ddprun::plan::{LlamaPlan, LoraPlan, ModelPlan, Precision, SequencePlan};
+use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, filled, flat, model_plan, near, near_summary, number};
-use serde_json::Value;
+use golden::{Collected, check_sum, filled, flat, model_plan, near, near_summary, number, with};
+use serde_json::{Value, json};
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("golden/llama.json")).unwrap()
@@ -27,9 +27,10 @@ fn golden() -> Value {
 
 /// Vocabulary, width, heads, heads of keys, inner width, layers.
 fn plan([vocabulary, d_model, n_heads, n_kv_heads, d_ff, n_layers]: [usize; 6]) -> ModelPlan {
-    let sequence = SequencePlan { d_model, n_heads, d_ff, n_layers, ..SequencePlan::default() };
-    let llama = LlamaPlan { n_kv_heads, ..LlamaPlan::default() };
-    ModelPlan { sequence, llama, ..model_plan("llama", vocabulary, vec![12], vec![12]) }
+    let sizes = json!({
+        "d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_ff": d_ff, "n_layers": n_layers
+    });
+    with(model_plan("llama", vocabulary, vec![12], vec![12]), &sizes)
 }
 
 const TINY: [usize; 6] = [64, 32, 4, 2, 88, 2];
@@ -112,11 +113,11 @@ const KNOWN: [(&str, [usize; 6]); 4] = [
 #[test]
 fn counts_and_keys_are_huggingfaces() {
     let golden = golden();
-    let registry = Registry::default();
+    let registry = Models::default();
     for (name, sizes) in KNOWN {
         for (key, tied) in [("untied", false), ("tied", true)] {
             let mut plan = plan(sizes);
-            plan.llama.tied = tied;
+            plan.kind.set("tie_word_embeddings", tied);
             let found = registry.describe(&plan).unwrap().lengths().sum::<usize>();
             assert_eq!(golden["counts"][name][key], found, "{name} {key}");
         }
@@ -128,7 +129,7 @@ fn counts_and_keys_are_huggingfaces() {
 
 #[test]
 fn sizes_that_cannot_be_together_are_refused() {
-    let refused = |sizes| Registry::default().describe(&plan(sizes)).unwrap_err();
+    let refused = |sizes| Models::default().describe(&plan(sizes)).unwrap_err();
     let odd = refused([64, 30, 4, 2, 88, 2]);
     assert!(odd.contains("`d_model` = 30 cannot be divided into even `n_heads` = 4"), "{odd}");
     let shared = refused([64, 32, 4, 3, 88, 2]);
@@ -138,7 +139,7 @@ fn sizes_that_cannot_be_together_are_refused() {
 #[test]
 fn weights_of_a_tied_half_precision_file_load_and_come_back() {
     let mut tied = plan(TINY);
-    tied.llama.tied = true;
+    tied.kind.set("tie_word_embeddings", true);
     let (_, params) = filled(&tied);
     let bytes = save_state_dict(&params).unwrap();
     let saved = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu).unwrap();
@@ -154,7 +155,7 @@ fn weights_of_a_tied_half_precision_file_load_and_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     safetensors::serialize_to_file(&file, None, &path).unwrap();
-    let (_, other) = Registry::default().build(&tied, 3).unwrap();
+    let (_, other) = Models::default().instantiate(&tied, 3).unwrap();
     let report = load_state_dict(&other, &path, Strict::All).unwrap();
     assert_eq!((report.loaded, report.ignored.len()), (20, 1));
     for (ours, theirs) in other.parameters().iter().zip(params.parameters()) {
@@ -165,13 +166,14 @@ fn weights_of_a_tied_half_precision_file_load_and_come_back() {
     }
 }
 
-fn lora(r: usize, targets: &[&str]) -> LoraPlan {
+fn lora(r: usize, targets: &[&str]) -> LoraConfig {
     let targets = targets.iter().map(|&target| target.to_owned()).collect();
-    LoraPlan { r, alpha: 8.0, dropout: 0.0, targets, adapters: None }
+    LoraConfig { r, alpha: 8.0, dropout: 0.0, targets }
 }
 
 fn adapted(sizes: [usize; 6], r: usize, targets: &[&str]) -> ModelPlan {
-    ModelPlan { lora: Some(lora(r, targets)), ..plan(sizes) }
+    let lora = json!({ "r": r, "alpha": 8.0, "targets": targets });
+    with(plan(sizes), &json!({ "lora": lora }))
 }
 
 /// Multiplies the values of all parameters whose names end so.
@@ -207,7 +209,7 @@ fn adapters_that_add_nothing_leave_the_loss_to_the_bit() {
     let (model, params) = filled(&adapted(TINY, 4, &["q_proj", "k_proj", "o_proj", "down_proj"]));
     scale(&params, "lora_B.weight", 0.0);
     assert_eq!(pass(&*model, &params, false).0, pass(&*base, &base_params, false).0);
-    let (_, fresh) = Registry::default().build(&adapted(TINY, 4, &["q_proj"]), 1).unwrap();
+    let (_, fresh) = Models::default().instantiate(&adapted(TINY, 4, &["q_proj"]), 1).unwrap();
     let values = |i: usize| flat(fresh.parameters()[i].var().unwrap().as_tensor());
     assert!(values(0).iter().all(|a| *a != 0.0 && a.abs() <= 1.0 / 32f32.sqrt()));
     assert!(values(1).iter().all(|b| *b == 0.0));
@@ -224,7 +226,7 @@ fn counts_of_adapters_are_pefts() {
             ("lora_r8_4targets", 8, &attention),
             ("lora_r16_7targets", 16, &all),
         ] {
-            let facts = Registry::default().describe(&adapted(sizes, r, targets)).unwrap();
+            let facts = Models::default().describe(&adapted(sizes, r, targets)).unwrap();
             assert_eq!(golden["counts"][name][key], facts.lengths().sum::<usize>(), "{name} {key}");
             assert_eq!(golden["counts"][name]["untied"], facts.buffer_elements(), "{name}");
         }
@@ -239,7 +241,7 @@ fn a_file_without_adapters_is_what_they_are_put_beside() {
     std::fs::File::create(&path)
         .and_then(|mut file| file.write_all(&save_state_dict(&base).unwrap()))
         .unwrap();
-    let (_, params) = Registry::default().build(&adapted(TINY, 4, &["q_proj"]), 3).unwrap();
+    let (_, params) = Models::default().instantiate(&adapted(TINY, 4, &["q_proj"]), 3).unwrap();
     let report = load_state_dict(&params, &path, Strict::All).unwrap();
     assert_eq!((report.loaded, report.kept.len()), (21, 4));
     for (frozen, param) in params.buffers().iter().zip(base.parameters()) {
@@ -258,7 +260,7 @@ fn merged_weights_answer_as_the_adapters_and_peft_gets_its_names() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("merged.safetensors");
     std::fs::File::create(&path).and_then(|mut file| file.write_all(&merged)).unwrap();
-    let (plain, plain_params) = Registry::default().build(&plan(TINY), 5).unwrap();
+    let (plain, plain_params) = Models::default().instantiate(&plan(TINY), 5).unwrap();
     assert_eq!(load_state_dict(&plain_params, &path, Strict::All).unwrap().loaded, 21);
     let eval = |model: &dyn Model| {
         flat(&model.forward(&tokens().0, &ForwardContext::eval(Precision::Fp32)).unwrap())

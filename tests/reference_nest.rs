@@ -14,32 +14,28 @@ use ddprun::data::LogMel;
 use ddprun::model::{Nest, Registry};
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
-use ddprun::plan::{ModelPlan, Precision, SequencePlan, SpeechPlan};
+use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use golden::{
     Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
+    with,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("golden/nest.json")).unwrap()
 }
 
 /// Mel bands, width, heads, layers.
-fn plan([mels, d_model, n_heads, n_layers]: [usize; 4], speech: SpeechPlan) -> ModelPlan {
-    let sequence = SequencePlan { d_model, n_heads, n_layers, ..SequencePlan::default() };
-    ModelPlan { sequence, speech, ..model_plan("nest", 10, vec![2, 97, mels], vec![]) }
+fn plan([mels, d_model, n_heads, n_layers]: [usize; 4], speech: &Value) -> ModelPlan {
+    let sizes = json!({ "d_model": d_model, "n_heads": n_heads, "n_layers": n_layers });
+    with(with(model_plan("nest", 10, vec![2, 97, mels], vec![]), &sizes), speech)
 }
 
 fn tiny() -> ModelPlan {
-    let speech = SpeechPlan {
-        subsampling_channels: 8,
-        kernel_size: 5,
-        codebook_size: 32,
-        code_dim: 8,
-        ..SpeechPlan::default()
-    };
-    plan([16, 24, 4, 2], speech)
+    let speech =
+        json!({ "subsampling_channels": 8, "kernel_size": 5, "codebook_size": 32, "code_dim": 8 });
+    plan([16, 24, 4, 2], &speech)
 }
 
 const LENGTHS: [usize; 2] = [96, 72];
@@ -122,7 +118,7 @@ fn tokens_loss_gradients_and_statistics_equal_nemo() {
 #[test]
 fn counts_and_keys_are_nemos() {
     let golden = golden();
-    let registry = Registry::default();
+    let registry = Models::default();
     for (size, [width, heads, layers]) in [
         ("small", [176, 4, 16]),
         ("medium", [256, 4, 16]),

@@ -11,7 +11,7 @@ mod steps;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ddprun::model::{DiffusionPolicy, Registry};
+use ddprun::model::{DiffusionPolicy, DiffusionPolicyConfig, Registry};
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::{AdamW, ema_decay};
@@ -19,8 +19,9 @@ use ddprun::plan::{EmaPlan, ModelPlan, NoiseScheduler, PolicyPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use golden::{
     Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
+    with,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use steps::{Gradients, Steps};
 
 fn golden() -> Value {
@@ -29,20 +30,18 @@ fn golden() -> Value {
 
 /// Numbers of an action, of the condition; channels; features of a step.
 fn plan(actions: usize, condition: usize, dims: &[usize], features: usize) -> ModelPlan {
-    let policy = PolicyPlan {
-        down_dims: dims.to_vec(),
-        diffusion_step_embed_dim: features,
-        ..PolicyPlan::default()
-    };
-    let base = model_plan("diffusion_policy", actions, vec![2, condition / 2], vec![16, actions]);
-    ModelPlan { policy, ..base }
+    let sizes = json!({ "down_dims": dims, "diffusion_step_embed_dim": features });
+    let input = vec![2, condition / 2];
+    with(model_plan("diffusion_policy", actions, input, vec![16, actions]), &sizes)
 }
 
-fn small(change: impl FnOnce(&mut PolicyPlan)) -> (DiffusionPolicy, Params) {
-    let mut plan = plan(2, 10, &[64, 128, 256], 64);
-    change(&mut plan.policy);
+fn small(change: impl FnOnce(&mut DiffusionPolicyConfig)) -> (DiffusionPolicy, Params) {
+    let plan = plan(2, 10, &[64, 128, 256], 64);
+    let options = serde_json::to_value(&plan.kind.options).unwrap();
+    let mut config: DiffusionPolicyConfig = serde_json::from_value(options).unwrap();
+    change(&mut config);
     let builder = Builder::new(1);
-    let policy = DiffusionPolicy::new(&plan, &builder).unwrap();
+    let policy = DiffusionPolicy::new(&config, &plan, &builder).unwrap();
     let params = builder.finish();
     fill_params(&params);
     (policy, params)
@@ -171,7 +170,7 @@ fn samples_of_both_schedulers_equal_those_of_diffusers() {
 #[test]
 fn each_sample_has_its_own_draws_wherever_it_stands() {
     let mut plan = plan(2, 4, &[8, 16], 8);
-    plan.policy.num_inference_steps = 2;
+    plan.kind.set("num_inference_steps", 2);
     let (model, _) = filled(&plan);
     let key = |sample| Key::new(1, Purpose::Draw, 0, sample);
     let (seen, chunks) = (tensor("seen", &[3, 2, 2]), tensor("chunks", &[3, 16, 2]));
@@ -194,7 +193,7 @@ fn each_sample_has_its_own_draws_wherever_it_stands() {
 fn counts_and_keys_are_the_originals() {
     let golden = golden();
     let counts = &golden["param_counts"];
-    let registry = Registry::default();
+    let registry = Models::default();
     for (key, actions, condition, dims, features) in [
         ("droid_in10_cond1024", 10, 1024, &[256, 512, 1024][..], 256),
         ("pusht_lowdim_in2_cond40_official(down256-512-1024)", 2, 40, &[256, 512, 1024], 256),
@@ -216,16 +215,16 @@ fn sizes_that_do_not_fit_are_refused_with_the_key_to_change() {
     let refusal = |change: &dyn Fn(&mut ModelPlan)| {
         let mut plan = plan(2, 10, &[32, 64], 32);
         change(&mut plan);
-        Registry::default().describe(&plan).unwrap_err()
+        Models::default().describe(&plan).unwrap_err()
     };
     for (change, word) in [
         (&(|plan: &mut ModelPlan| plan.target = vec![15, 2]) as &dyn Fn(&mut ModelPlan), "horizon"),
         (&|plan| plan.target = vec![], "data.name"),
-        (&|plan| plan.policy.n_groups = 5, "n_groups"),
-        (&|plan| plan.policy.kernel_size = 4, "kernel_size"),
-        (&|plan| plan.policy.down_dims = vec![32], "down_dims"),
-        (&|plan| plan.policy.num_inference_steps = 101, "num_inference_steps"),
-        (&|plan| plan.policy.diffusion_step_embed_dim = 7, "diffusion_step_embed_dim"),
+        (&|plan| plan.kind.set("n_groups", 5), "n_groups"),
+        (&|plan| plan.kind.set("kernel_size", 4), "kernel_size"),
+        (&|plan| plan.kind.set("down_dims", [32]), "down_dims"),
+        (&|plan| plan.kind.set("num_inference_steps", 101), "num_inference_steps"),
+        (&|plan| plan.kind.set("diffusion_step_embed_dim", 7), "diffusion_step_embed_dim"),
     ] {
         let refusal = refusal(change);
         assert!(refusal.contains(word), "{refusal}");

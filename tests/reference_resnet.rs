@@ -11,25 +11,23 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor};
-use ddprun::model::{Model, Registry};
+use ddprun::model::{BackboneMode, Model, Models};
 use ddprun::nn::state_dict::{self, Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
-use ddprun::plan::{BackboneMode, Convolutions, ModelPlan, Precision};
+use ddprun::plan::{Convolutions, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use golden::{
-    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, weight,
+    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, weight, with,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("golden/resnet.json")).unwrap()
 }
 
 fn plan(name: &str, outputs: usize) -> ModelPlan {
-    let no_dropout = ("head_dropout".to_owned(), serde_json::json!([0.0, 0.0]));
-    let options = BTreeMap::from([no_dropout]);
-    ModelPlan { options, ..model_plan(name, outputs, vec![3, 64, 64], vec![]) }
+    model_plan(name, outputs, vec![3, 64, 64], vec![])
 }
 
 /// Values in [-1, 1) that depend on the name alone, in f32.
@@ -167,7 +165,7 @@ fn resnet18_animals90_equals_pytorch() {
 #[test]
 fn counts_are_torchvisions() {
     let golden = golden();
-    let registry = Registry::default();
+    let registry = Models::default();
     for (key, name, classes) in [
         ("resnet18_1000", "resnet18", 1000),
         ("resnet18_90", "resnet18", 90),
@@ -201,7 +199,7 @@ fn keys_and_shapes_are_torchvisions_and_in_its_order() {
             })
             .collect()
     };
-    let registry = Registry::default();
+    let registry = Models::default();
     let facts = registry.describe(&plan("resnet18", 1000)).unwrap();
     assert_eq!(facts.parameters, expected("keys_resnet18", false));
     assert_eq!(facts.buffers, expected("keys_resnet18", true));
@@ -311,7 +309,8 @@ fn a_gradient_is_handed_over_while_backward_still_runs() {
 
 #[test]
 fn without_norms_the_gradient_of_a_batch_is_the_mean_of_its_halves() {
-    let plan = ModelPlan { hidden: vec![13, 7], input: vec![3, 4, 5], ..plan("mlp", 6) };
+    let plan = with(plan("mlp", 6), &json!({ "hidden": [13, 7] }));
+    let plan = ModelPlan { input: vec![3, 4, 5], ..plan };
     let (model, params) = filled(&plan);
     let (x, y) = (input("input.x", &[10, 3, 4, 5]), labels("input.y", 10, 6));
     let gradients = |start: usize, n: usize| {
@@ -329,7 +328,7 @@ fn without_norms_the_gradient_of_a_batch_is_the_mean_of_its_halves() {
 
 #[test]
 fn a_frozen_backbone_trains_the_head_only_and_is_saved_with_it() {
-    let plan = ModelPlan { freeze_backbone: true, ..plan("resnet18", 10) };
+    let plan = with(plan("resnet18", 10), &json!({ "freeze_backbone": true }));
     let (model, params) = filled(&plan);
     let names: Vec<&str> = params.parameters().iter().map(ddprun::nn::Param::name).collect();
     assert_eq!(names, ["fc.weight", "fc.bias"]);
@@ -344,8 +343,9 @@ fn a_frozen_backbone_trains_the_head_only_and_is_saved_with_it() {
 #[test]
 fn a_frozen_backbone_tracks_statistics_unless_it_is_in_eval_mode() {
     for in_eval in [false, true] {
-        let backbone_mode = if in_eval { BackboneMode::Eval } else { BackboneMode::Train };
-        let frozen = ModelPlan { freeze_backbone: true, backbone_mode, ..plan("resnet18", 10) };
+        let mode = if in_eval { BackboneMode::Eval } else { BackboneMode::Train };
+        let options = json!({ "freeze_backbone": true, "backbone_mode": mode });
+        let frozen = with(plan("resnet18", 10), &options);
         let (model, params) = filled(&frozen);
         let statistics = || -> Vec<Vec<f32>> {
             let buffers = params.buffers().iter().filter(|buffer| !buffer.is_frozen());
@@ -404,7 +404,7 @@ fn a_saved_model_has_pytorchs_keys_and_loads_bit_for_bit() {
         file.iter().map(|(key, view)| (key.to_owned(), view.shape().to_vec())).collect();
     assert_eq!(found, expected);
 
-    let (_, other) = Registry::default().build(&plan("resnet18", 1000), 9).unwrap();
+    let (_, other) = Models::default().instantiate(&plan("resnet18", 1000), 9).unwrap();
     let report = load_state_dict(&other, &path, Strict::All).unwrap();
     assert_eq!((report.loaded, report.kept.len(), report.ignored.len()), (102, 0, 0));
     assert_eq!(save_state_dict(&other).unwrap(), bytes);
@@ -418,19 +418,19 @@ fn torchvision_weights_load_under_a_new_head_and_a_prefix() {
     std::fs::File::create(&path)
         .and_then(|mut f| std::io::Write::write_all(&mut f, &bytes))
         .unwrap();
-    let registry = Registry::default();
+    let registry = Models::default();
 
     let plan =
         ModelPlan { pretrained: Some(path), except_head: true, ..plan("resnet18_animals90", 90) };
-    let (_, params) = registry.build(&plan, 1).unwrap();
+    let (_, params) = registry.instantiate(&plan, 1).unwrap();
     let report = registry.load_pretrained(&plan, &params).unwrap().unwrap();
     assert_eq!((report.loaded, report.kept.len()), (100, 4));
     assert_eq!(report.ignored, ["resnet18.fc.bias", "resnet18.fc.weight"]);
     let conv1 = flat(params.parameters()[0].var().unwrap());
     assert_eq!(conv1, weight("conv1.weight", &[64, 3, 7, 7]));
 
-    let strict = ModelPlan { except_head: false, name: "resnet18".to_owned(), ..plan };
-    let (_, params) = registry.build(&strict, 1).unwrap();
+    let strict = ModelPlan { except_head: false, kind: self::plan("resnet18", 90).kind, ..plan };
+    let (_, params) = registry.instantiate(&strict, 1).unwrap();
     let error = registry.load_pretrained(&strict, &params).unwrap_err();
     let state_dict::Error::Mismatch { mismatched, missing, unexpected, .. } = error else {
         unreachable!("shapes differ")

@@ -7,6 +7,9 @@ use ddprun::config::{self, Loaded, Problems};
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_optimizer.rs"]
 mod custom_optimizer;
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_model.rs"]
+mod custom_model;
 
 fn load(overrides: &[&str]) -> Result<Loaded, Problems> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_optimizer.toml");
@@ -43,4 +46,25 @@ fn the_reference_page_explains_a_users_optimizer() {
     let page = vocabulary.reference();
     assert!(page.contains("# \"signum\": Signum (Bernstein et al. 2018)"), "{page}");
     assert!(page.contains("signum: share of the momentum"), "{page}");
+}
+
+#[test]
+fn an_option_of_a_users_model_is_checked_wherever_it_stands() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_model.toml");
+    let vocabulary = custom_model::kinds().vocabulary();
+    let load = |word: &str| config::load(&path, &[word.to_owned()], &vocabulary);
+    let loaded = load("model.depth=3").expect("the example");
+    assert_eq!(loaded.experiment.model.options["depth"], 3);
+    // Where options of a user's models once stood.
+    let loaded = load("model.options.depth=4").expect("the example");
+    assert_eq!(loaded.experiment.model.options["depth"], 4);
+    for word in ["model.widht=3", "model.options.widht=3"] {
+        let typo = load(word).expect_err(word).page(false, 80);
+        assert!(typo.contains("did you mean `model.width`?"), "{typo}");
+        assert!(typo.contains("^^^"), "{typo}");
+    }
+    let range = load("model.depth=0").expect_err("none").page(false, 80);
+    assert!(range.contains("must be from 1 to 1024, not 0"), "{range}");
+    let foreign = load("model.stem=cifar").expect_err("another's").page(false, 80);
+    assert!(foreign.contains("belongs to `resnet8`, `resnet20`, `resnet18`"), "{foreign}");
 }

@@ -1,24 +1,53 @@
 //! The transformers of `models.py`, as a user registers a model of their own.
 
 use candle_core::{D, Result, Tensor};
+use ddprun::config::kind::Kind;
 use ddprun::kinds::Kinds;
-use ddprun::model::Model;
+use ddprun::model::{Architecture, Model};
 use ddprun::nn::{Builder, Embedding, ForwardContext, LayerNorm, Linear};
 use ddprun::ops::{self, Attention, Deviation, InstanceNorm, LinearActivation};
 use ddprun::plan::ModelPlan;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The models that come with ddprun, and these.
 pub(crate) fn kinds() -> Kinds {
     let mut kinds = Kinds::default();
-    kinds.models.register("bench_gpt", gpt);
-    kinds.models.register("bench_itransformer", itransformer);
+    kinds.models.add::<GptConfig>();
+    kinds.models.add::<ITransformerConfig>();
     kinds
 }
 
-/// A number of `model.options`.
-fn option(plan: &ModelPlan, name: &str) -> usize {
-    let value = plan.options.get(name).and_then(serde_json::Value::as_u64);
-    value.unwrap_or_else(|| panic!("model.options.{name} is a number")) as usize
+/// Sizes of [`Gpt`].
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+struct GptConfig {
+    /// layers.
+    layers: usize,
+    /// heads of each attention.
+    heads: usize,
+    /// width.
+    width: usize,
+}
+
+impl Kind for GptConfig {
+    const NAME: &'static str = "bench_gpt";
+}
+
+/// Sizes of [`ITransformer`].
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+struct ITransformerConfig {
+    /// layers.
+    layers: usize,
+    /// heads of each attention.
+    heads: usize,
+    /// width.
+    width: usize,
+    /// width inside the feed-forward part.
+    inner: usize,
+}
+
+impl Kind for ITransformerConfig {
+    const NAME: &'static str = "bench_itransformer";
 }
 
 /// Self-attention over packed queries, keys and values.
@@ -86,16 +115,19 @@ struct Gpt {
     norm: LayerNorm,
 }
 
-fn gpt(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let [layers, heads, width] = ["layers", "heads", "width"].map(|name| option(plan, name));
-    let kind: (MakeLinear, MakeNorm) = (Linear::without_bias, LayerNorm::without_bias);
-    let layer = |i| Layer::new(&builder.pp("layers").pp(i), [width, heads, 4 * width], true, kind);
-    Ok(Box::new(Gpt {
-        tokens: Embedding::new(&builder.pp("tokens"), plan.outputs, width)?,
-        positions: Embedding::new(&builder.pp("positions"), plan.input[0], width)?,
-        layers: (0..layers).map(layer).collect::<Result<_>>()?,
-        norm: LayerNorm::without_bias(&builder.pp("norm"), width)?,
-    }))
+impl Architecture for GptConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let Self { layers, heads, width } = *self;
+        let kind: (MakeLinear, MakeNorm) = (Linear::without_bias, LayerNorm::without_bias);
+        let layer =
+            |i| Layer::new(&builder.pp("layers").pp(i), [width, heads, 4 * width], true, kind);
+        Ok(Box::new(Gpt {
+            tokens: Embedding::new(&builder.pp("tokens"), plan.outputs, width)?,
+            positions: Embedding::new(&builder.pp("positions"), plan.input[0], width)?,
+            layers: (0..layers).map(layer).collect::<Result<_>>()?,
+            norm: LayerNorm::without_bias(&builder.pp("norm"), width)?,
+        }))
+    }
 }
 
 impl Model for Gpt {
@@ -126,18 +158,19 @@ struct ITransformer {
     head: Linear,
 }
 
-fn itransformer(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let [layers, heads, width, inner] =
-        ["layers", "heads", "width", "inner"].map(|name| option(plan, name));
-    let steps = plan.input[0];
-    let kind: (MakeLinear, MakeNorm) = (Linear::new, LayerNorm::new);
-    let layer = |i| Layer::new(&builder.pp("layers").pp(i), [width, heads, inner], false, kind);
-    Ok(Box::new(ITransformer {
-        embed: Linear::new(&builder.pp("embed"), steps, width)?,
-        layers: (0..layers).map(layer).collect::<Result<_>>()?,
-        norm: LayerNorm::new(&builder.pp("norm"), width)?,
-        head: Linear::new(&builder.pp("head"), width, steps)?,
-    }))
+impl Architecture for ITransformerConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let Self { layers, heads, width, inner } = *self;
+        let steps = plan.input[0];
+        let kind: (MakeLinear, MakeNorm) = (Linear::new, LayerNorm::new);
+        let layer = |i| Layer::new(&builder.pp("layers").pp(i), [width, heads, inner], false, kind);
+        Ok(Box::new(ITransformer {
+            embed: Linear::new(&builder.pp("embed"), steps, width)?,
+            layers: (0..layers).map(layer).collect::<Result<_>>()?,
+            norm: LayerNorm::new(&builder.pp("norm"), width)?,
+            head: Linear::new(&builder.pp("head"), width, steps)?,
+        }))
+    }
 }
 
 impl Model for ITransformer {

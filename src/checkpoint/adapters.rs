@@ -8,8 +8,8 @@ use safetensors::tensor::{SafeTensorError, TensorView};
 use serde_json::json;
 
 use crate::checkpoint::{Error, MODEL};
+use crate::nn::LoraConfig;
 use crate::nn::state_dict::ADAPTER_PREFIX;
-use crate::plan::LoraPlan;
 
 const A: &str = ".lora_A.weight";
 const B: &str = ".lora_B.weight";
@@ -26,7 +26,7 @@ pub fn peft(model: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// `adapter_config.json`.
-pub fn peft_config(lora: &LoraPlan, base: Option<&Path>) -> String {
+pub fn peft_config(lora: &LoraConfig, base: Option<&Path>) -> String {
     // PEFT writes whole numbers as such.
     let is_whole = lora.alpha.fract() == 0.0 && lora.alpha < f64::from(u32::MAX);
     let alpha = if is_whole { json!(lora.alpha as u32) } else { json!(lora.alpha) };
@@ -50,7 +50,7 @@ pub fn peft_config(lora: &LoraPlan, base: Option<&Path>) -> String {
 /// # Errors
 ///
 /// `model` is no such file, or its adapters do not fit their weights.
-pub fn merged(model: &[u8], lora: &LoraPlan) -> Result<Vec<u8>, Error> {
+pub fn merged(model: &[u8], lora: &LoraConfig) -> Result<Vec<u8>, Error> {
     let file = SafeTensors::deserialize(model).map_err(misfit)?;
     let all = file.tensors();
     let sum = |name: &str| -> Result<Option<Vec<u8>>, Error> {

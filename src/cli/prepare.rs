@@ -5,7 +5,9 @@ use std::thread::JoinHandle;
 
 use crate::cli::kept::{self, OtherData};
 use crate::cli::{Refusal, abandoned, to_stderr};
+use crate::config::kind::{Choice, Options};
 use crate::config::schema::DataKind;
+use crate::config::values::Auto;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::data::Fingerprint;
 use crate::files::RunLock;
@@ -48,7 +50,7 @@ pub(crate) fn prepare(
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
     let mut loaded = config::load(path, changes, &vocabulary(kinds)).map_err(refused)?;
-    complete(&mut loaded).map_err(refused)?;
+    complete(&mut loaded, kinds).map_err(refused)?;
     let prepared = decide(loaded, origin, kinds)?;
     check_weights(&prepared.loaded, &prepared.plan, kinds).map_err(refused)?;
     Ok(prepared)
@@ -74,7 +76,7 @@ pub(crate) fn decide(
 /// The plan of an experiment, whose model must take what its data gives.
 pub(crate) fn planned(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
     let given = facts.data.source.modality();
-    if let Some(what) = kinds.models.refuses(&loaded.experiment.model.name, given) {
+    if let Some(what) = kinds.models.refuses(&chosen_model(loaded), given) {
         let help =
             format!("models for {}: {}", given.words(), kinds.models.made_for(given).join(", "));
         return Err(loaded.problem("model.name", what).help(help).into());
@@ -82,29 +84,39 @@ pub(crate) fn planned(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<P
     Plan::new(loaded, facts, kinds)
 }
 
-/// Fills in the sizes that lie beside the weights and the adapters that the experiment names.
-pub(crate) fn complete(loaded: &mut Loaded) -> Result<(), Problems> {
-    let seq_len = loaded.experiment.data.seq_len;
-    model::complete(&mut loaded.experiment.model, seq_len).map_err(|error| {
-        let help = "choose weights of a model that is computed in the same way";
-        loaded.problem("model.pretrained", error.to_string()).help(help)
-    })?;
-    model::complete_adapters(&mut loaded.experiment.model).map_err(|error| {
-        let help = "give what the adapters have, or omit the key";
-        loaded.problem("model.lora.adapters", error.to_string()).help(help)
-    })?;
+/// The model that the experiment chooses.
+fn chosen_model(loaded: &Loaded) -> Choice {
+    let asked = &loaded.experiment.model;
+    Choice { name: asked.name.clone(), options: asked.options.clone() }
+}
+
+/// Fills in what files beside the weights and the adapters tell, and the experiment does not give.
+pub(crate) fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), Problems> {
+    let Ok(model) = kinds.models.build(&chosen_model(loaded)) else { return Ok(()) };
+    let experiment = &loaded.experiment;
+    let (weights, seq_len) = (experiment.model.pretrained.as_deref(), experiment.data.seq_len);
+    let found = model.complete(weights, seq_len).map_err(|unfit| unfit_problem(loaded, unfit))?;
+    let is_open = |key: &String| key == "lora" || !loaded.is_given(&format!("model.{key}"));
+    let options: Options = found.options.into_iter().filter(|(key, _)| is_open(key)).collect();
+    let model = &mut loaded.experiment.model;
+    model.options.extend(options);
+    if let (None, Some(outputs)) = (model.num_classes.given(), found.outputs) {
+        model.num_classes = Auto::Given(outputs);
+    }
     Ok(())
+}
+
+fn unfit_problem(loaded: &Loaded, unfit: model::Unfit) -> Problems {
+    let problem = loaded.problem(unfit.key, unfit.what);
+    match unfit.help {
+        Some(help) => problem.help(help).into(),
+        None => problem.into(),
+    }
 }
 
 /// Compares the weights to start from with the model, by the header of their file.
 pub(crate) fn check_weights(loaded: &Loaded, plan: &Plan, kinds: &Kinds) -> Result<(), Problems> {
-    kinds.models.check_pretrained(&plan.model).map_err(|unfit| {
-        let problem = loaded.problem(unfit.key, unfit.what);
-        match unfit.help {
-            Some(help) => problem.help(help).into(),
-            None => problem.into(),
-        }
-    })
+    kinds.models.check_pretrained(&plan.model).map_err(|unfit| unfit_problem(loaded, unfit))
 }
 
 /// Names that an experiment may use.

@@ -174,7 +174,7 @@ impl Ddp<'_> {
     ) -> Result<Prepared, String> {
         let mut loaded =
             config::load(self.base, changes, &vocabulary(self.kinds)).map_err(in_words)?;
-        complete(&mut loaded).map_err(in_words)?;
+        complete(&mut loaded, self.kinds).map_err(in_words)?;
         let mut facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();

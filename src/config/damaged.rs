@@ -17,7 +17,7 @@ fn originals() -> Vec<Vec<u8>> {
 
 #[test]
 fn a_damaged_experiment_is_understood_or_refused() {
-    let vocabulary = Vocabulary::of_models(["mlp"]);
+    let vocabulary = Vocabulary::open();
     let (mut understood, mut refused) = (0, 0);
     let whole = originals().swap_remove(0);
     for bytes in mutated::inputs(&originals(), 600, 74).chain([whole]) {
@@ -35,7 +35,7 @@ fn a_damaged_experiment_is_understood_or_refused() {
 
 #[test]
 fn a_damaged_change_is_understood_or_refused() {
-    let vocabulary = Vocabulary::of_models(["mlp"]);
+    let vocabulary = Vocabulary::open();
     let base = String::from_utf8_lossy(&originals()[0]).into_owned();
     let words = ["train.batch_size=64", "~scheduler.warmup", "model.hidden=[8,[9]]", "a.b={c=1}"];
     let words: Vec<Vec<u8>> = words.iter().map(|&word| word.into()).collect();

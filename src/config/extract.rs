@@ -180,7 +180,7 @@ impl Extracted {
     fn unknown_kind(&mut self, layers: &mut [Layer], family: &FamilySpec, path: &[String]) -> bool {
         let Some(index) = strongest(layers, path) else { return false };
         let written = layers[index].get(path).and_then(Value::as_str).unwrap_or_default();
-        let (what, help) = wording::not_one_of(written, family.names());
+        let (what, help) = wording::not_a_kind(family.noun, written, family.names());
         let problem = layers[index].at_value(path, what, index);
         self.problems.push(match help {
             Some(help) => problem.help(help),

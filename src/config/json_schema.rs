@@ -33,10 +33,6 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     for family in vocabulary.lists() {
         list(&mut root, family);
     }
-    let models: Vec<&str> = vocabulary.models.iter().map(String::as_str).collect();
-    if let Some(name) = at(&mut root, "model.name") {
-        *name = json!({ "enum": models, "description": name["description"] });
-    }
     root["properties"]["extends"] = json!({
         "description": "Weaker files that this one builds on, relative to this file.",
         "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }],

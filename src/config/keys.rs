@@ -121,7 +121,6 @@ fn tree(examples: &Dict, families: &[FamilySpec]) -> Known {
     let mut root = tables(examples);
     if let Known::Table(keys) = &mut root {
         if let Some(Known::Table(model)) = keys.get_mut("model") {
-            model.insert("options".to_owned(), Known::Anything);
             if let Some(Known::List(layer)) = model.get_mut("layers")
                 && let Known::Table(keys) = &mut **layer
             {

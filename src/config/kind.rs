@@ -29,7 +29,7 @@ pub type Options = BTreeMap<String, Value>;
 
 /// Tables of an experiment whose `name` chooses a kind: the keys of such a table that all its kinds share are in the
 /// schema, all others are options of the kind.
-pub const TABLES: [&str; 3] = ["loss", "optimizer", "scheduler"];
+pub const TABLES: [&str; 4] = ["model", "loss", "optimizer", "scheduler"];
 
 /// A named member of a family; its fields are its options.
 ///
@@ -69,7 +69,7 @@ pub struct Wrong {
 }
 
 /// A kind that was chosen, with all of its options.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// Name of the kind.
     pub name: String,
@@ -82,6 +82,13 @@ impl Choice {
     /// The choice of `kind`.
     pub fn of<K: Kind>(kind: &K) -> Self {
         Self { name: K::NAME.to_owned(), options: spec::options(kind) }
+    }
+
+    /// Gives an option another value; one that JSON cannot hold is left out.
+    pub fn set(&mut self, key: &str, value: impl Serialize) {
+        if let Ok(value) = serde_json::to_value(value) {
+            self.options.insert(key.to_owned(), value);
+        }
     }
 }
 

@@ -3,76 +3,12 @@
 /// A key and the kinds that use it; a kind ending in `*` stands for all that begin so.
 pub(crate) type Belongs = (&'static str, &'static [&'static str]);
 
-/// Models that are stacks of attention layers.
-const TRANSFORMERS: &[&str] =
-    &["timebridge", "itransformer", "patchtst", "gpt", "llama", "nest", "fastconformer"];
-/// Those whose feed-forward part has a width of its own.
-const WITH_D_FF: &[&str] = &["timebridge", "itransformer", "patchtst", "llama"];
-
 /// Data of observations and actions.
 const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
 
-/// Models that take the noise off actions.
-const POLICY: &[&str] = &["diffusion_policy"];
-
 /// Tables whose `name` decides which other keys make sense.
 pub(crate) const KINDS: [(&str, &[Belongs]); 2] = [
-    (
-        "model",
-        &[
-            ("stem", &["resnet*"]),
-            ("zero_init_residual", &["resnet*"]),
-            ("freeze_backbone", &["resnet*", "fastconformer"]),
-            ("backbone_mode", &["resnet*", "fastconformer"]),
-            ("hidden", &["mlp"]),
-            (
-                "dropout",
-                &["mlp", "timebridge", "itransformer", "patchtst", "gpt", "nest", "fastconformer"],
-            ),
-            ("attn_dropout", &["timebridge"]),
-            ("d_model", TRANSFORMERS),
-            ("n_heads", TRANSFORMERS),
-            ("d_ff", WITH_D_FF),
-            ("n_layers", &["itransformer", "patchtst", "gpt", "llama", "nest", "fastconformer"]),
-            ("bias", &["gpt"]),
-            ("activation", &["gpt"]),
-            ("n_kv_heads", &["llama"]),
-            ("rope_theta", &["llama"]),
-            ("rope_scaling.rope_type", &["llama"]),
-            ("rope_scaling.factor", &["llama"]),
-            ("rope_scaling.low_freq_factor", &["llama"]),
-            ("rope_scaling.high_freq_factor", &["llama"]),
-            ("rope_scaling.original_max_position_embeddings", &["llama"]),
-            ("norm_eps", &["llama"]),
-            ("tie_word_embeddings", &["llama"]),
-            ("lora.r", &["llama"]),
-            ("lora.alpha", &["llama"]),
-            ("lora.dropout", &["llama"]),
-            ("lora.targets", &["llama"]),
-            ("lora.adapters", &["llama"]),
-            ("patch_len", &["patchtst"]),
-            ("stride", &["patchtst"]),
-            ("period", &["timebridge"]),
-            ("num_p", &["timebridge"]),
-            ("stable_len", &["timebridge"]),
-            ("ia_layers", &["timebridge"]),
-            ("pd_layers", &["timebridge"]),
-            ("ca_layers", &["timebridge"]),
-            ("layers", &["graph"]),
-            ("down_dims", POLICY),
-            ("diffusion_step_embed_dim", POLICY),
-            ("kernel_size", &["diffusion_policy", "nest", "fastconformer"]),
-            ("n_groups", POLICY),
-            ("num_train_timesteps", POLICY),
-            ("num_inference_steps", POLICY),
-            ("noise_scheduler", POLICY),
-            ("subsampling_channels", &["nest", "fastconformer"]),
-            ("codebook_size", &["nest"]),
-            ("code_dim", &["nest"]),
-            ("mask_prob", &["nest"]),
-            ("mask_block", &["nest"]),
-        ],
-    ),
+    ("model", &[("layers", &["graph"])]),
     (
         "data",
         &[

@@ -129,6 +129,23 @@ impl Layer {
         self.places.extend(moved);
     }
 
+    /// Puts the keys of the table `inner` of `table` into `table` itself, where it lacks them.
+    pub(crate) fn lift(&mut self, table: &str, inner: &str) {
+        let path = [table.to_owned(), inner.to_owned()];
+        let Some(Value::Dict(_, keys)) = self.get(&path).cloned() else { return };
+        self.remove(&path);
+        for (key, value) in keys {
+            if let Some(table) = self.table_mut(&path[..1]) {
+                table.entry(key).or_insert(value);
+            }
+        }
+        let inside = self.places.iter().filter(|(old, _)| old.len() > 2 && old.starts_with(&path));
+        let moved =
+            |(old, place): (&Path, &Place)| ([&old[..1], &old[2..]].concat(), place.clone());
+        let moved: Vec<(Path, Place)> = inside.map(moved).collect();
+        self.places.extend(moved);
+    }
+
     /// A problem of the key at `path`, with the caret under its value.
     pub(crate) fn at_value(&self, path: &[String], what: String, order: usize) -> Problem {
         let problem = Problem::new(dotted(path), what);

@@ -176,6 +176,8 @@ impl Stack {
 
     fn finish(mut self, path: &Path, vocabulary: &Vocabulary) -> Result<Loaded, Problems> {
         for (order, layer) in self.layers.iter_mut().enumerate() {
+            // Where options of a user's models once stood.
+            layer.lift("model", "options");
             self.problems.extend(unknown::weed(layer, order, vocabulary.page()));
         }
         self.drop_keys_of_other_kinds(vocabulary);

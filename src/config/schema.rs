@@ -19,7 +19,7 @@ use crate::config::values::{Auto, Duration, Every, Patience};
 
 pub use data::{Calendar, Data, DataKind, OnBadSample, Sampler, Transforms};
 pub use layers::{Layer, LayerInit, LayerKind, ResidualActivation};
-pub use model::{BackboneMode, Gelu, Lora, Model, NoiseScheduler, RopeScaling, RopeType, Stem};
+pub use model::Model;
 pub use train::{OnNonFinite, PrecisionChoice, Train};
 pub use train_numbers::Convolutions;
 
@@ -69,6 +69,7 @@ impl Experiment {
     /// The kind that `table` chooses: its name, and its options.
     pub(crate) fn choice_mut(&mut self, table: &str) -> Option<(&str, &mut Options)> {
         match table {
+            "model" => Some((&self.model.name, &mut self.model.options)),
             "loss" => Some((&self.loss.name, &mut self.loss.options)),
             "optimizer" => Some((&self.optimizer.name, &mut self.optimizer.options)),
             "scheduler" => Some((&self.scheduler.name, &mut self.scheduler.options)),
@@ -79,6 +80,7 @@ impl Experiment {
     /// The options of the kind that `table` chooses.
     pub(crate) fn options(&self, table: &str) -> Option<&Options> {
         match table {
+            "model" => Some(&self.model.options),
             "loss" => Some(&self.loss.options),
             "optimizer" => Some(&self.optimizer.options),
             "scheduler" => Some(&self.scheduler.options),

@@ -16,11 +16,9 @@ pub struct MetricSpec {
     pub mode: Mode,
 }
 
-/// Names of models, the metrics, and the kinds of each family that a program has registered.
+/// The metrics, and the kinds of each family that a program has registered.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
-    /// Names of registered models.
-    pub models: Vec<String>,
     families: Vec<FamilySpec>,
     lists: Vec<FamilySpec>,
     metrics: Vec<MetricSpec>,
@@ -29,16 +27,15 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// A program's words.
-    pub fn new(models: Vec<String>, families: Vec<FamilySpec>, metrics: Vec<MetricSpec>) -> Self {
+    pub fn new(families: Vec<FamilySpec>, metrics: Vec<MetricSpec>) -> Self {
         let page = Arc::new(Page::new(&families));
         let (families, lists) = families.into_iter().partition(|family| family.lists.is_empty());
-        Self { models, families, lists, metrics, page }
+        Self { families, lists, metrics, page }
     }
 
-    /// Words of a program that knows models only: it takes any metric, any name in the tables of the other families, and any
-    /// option.
-    pub fn of_models<'a>(models: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::new(models.into_iter().map(str::to_owned).collect(), Vec::new(), Vec::new())
+    /// Words of a program that knows no kinds: it takes any metric, any name, and any option.
+    pub fn open() -> Self {
+        Self::new(Vec::new(), Vec::new())
     }
 
     /// The reference page: every key with its meaning and its default, as TOML.

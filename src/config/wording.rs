@@ -41,6 +41,23 @@ pub(crate) fn not_one_of<'a>(
     (what, meant.map(|name| format!("did you mean `{name}`?")))
 }
 
+/// Kinds that are named one by one where another was written.
+const MAX_NAMED: usize = 8;
+
+/// What is wrong with the name of a kind, and what was probably meant.
+pub(crate) fn not_a_kind<'a>(
+    noun: &str,
+    written: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> (String, Option<String>) {
+    let (what, help) = not_one_of(written, names.clone());
+    if names.clone().count() <= MAX_NAMED {
+        return (what, help);
+    }
+    let all = || format!("there are {}", names.collect::<Vec<_>>().join(", "));
+    (format!("no {noun} is called `{written}`"), Some(help.unwrap_or_else(all)))
+}
+
 /// serde's names of the numbers from 0.
 const COUNTS: [&str; 5] = ["u8", "u16", "u32", "u64", "usize"];
 

@@ -419,12 +419,6 @@ fn every_impossible_combination_is_named() {
         &["`distributed.sync_batchnorm`: is not available yet: BatchNorm statistics are per shard"],
     );
     check(
-        &["model.name=mlp", "train.activation_checkpointing=true"],
-        &[
-            "`train.activation_checkpointing`: saves nothing: `mlp` has no blocks whose inputs are kept",
-        ],
-    );
-    check(
         &["validation.every=never", "early_stopping.patience=3"],
         &[
             "`early_stopping.monitor`: `val/loss` is never measured: `validation.every` is \"never\"",
@@ -517,7 +511,7 @@ fn the_environment_is_a_layer_between_file_and_command_line() {
 #[test]
 fn the_resolved_file_is_the_same_experiment() {
     let overrides = [
-        "model.options.width=3",
+        "model.options.zero_init_residual=true",
         "train.time=90m",
         "distributed.bucket_cap=1MB",
         "expect.val/loss.at_most=1",

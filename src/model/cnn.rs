@@ -5,39 +5,65 @@
 //! relu - dropout 0.5 - `fc2`. No padding, so 28x28 leaves 64 x 12 x 12 = 9216 values for `fc1`.
 
 use candle_core::{Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::{Architecture, Head, Model};
+use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear};
 use crate::ops::{self, Window};
-use crate::plan::ModelPlan;
+use crate::plan::{Modality, ModelPlan};
 
 const DENSE: Window = Window { stride: 1, padding: 0 };
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let [channels, height, width] = plan.input[..] else {
-        bail!("samples are (channels, height, width), not {:?}", plan.input)
-    };
-    let (Some(rows), Some(cols)) = (height.checked_sub(4), width.checked_sub(4)) else {
-        bail!("images of {height}x{width} are too small, at least 6x6 is needed")
-    };
-    let pooled = (rows / 2) * (cols / 2);
-    if pooled == 0 {
-        bail!("images of {height}x{width} are too small, at least 6x6 is needed");
+/// The small convolutional network of PyTorch's MNIST example.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SimpleCnnConfig {}
+
+impl Kind for SimpleCnnConfig {
+    const NAME: &'static str = "simple_cnn";
+}
+
+impl Architecture for SimpleCnnConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let [channels, height, width] = plan.input[..] else {
+            bail!("samples are (channels, height, width), not {:?}", plan.input)
+        };
+        let (Some(rows), Some(cols)) = (height.checked_sub(4), width.checked_sub(4)) else {
+            bail!("images of {height}x{width} are too small, at least 6x6 is needed")
+        };
+        let pooled = (rows / 2) * (cols / 2);
+        if pooled == 0 {
+            bail!("images of {height}x{width} are too small, at least 6x6 is needed");
+        }
+        let conv = |name: &str, inputs, outputs| {
+            Conv2d::new(
+                &builder.pp(name),
+                ConvShape { inputs, outputs, kernel: 3, window: DENSE, groups: 1 },
+            )
+        };
+        Ok(Box::new(SimpleCnn {
+            conv1: conv("conv1", channels, 32)?,
+            conv2: conv("conv2", 32, 64)?,
+            dropout1: Dropout::new(&builder.pp("dropout1"), 0.25),
+            fc1: Linear::new(&builder.pp("fc1"), 64 * pooled, 128)?,
+            dropout2: Dropout::new(&builder.pp("dropout2"), 0.5),
+            fc2: Linear::new(&builder.pp("fc2"), 128, plan.outputs)?,
+        }))
     }
-    let conv = |name: &str, inputs, outputs| {
-        Conv2d::new(
-            &builder.pp(name),
-            ConvShape { inputs, outputs, kernel: 3, window: DENSE, groups: 1 },
-        )
-    };
-    Ok(Box::new(SimpleCnn {
-        conv1: conv("conv1", channels, 32)?,
-        conv2: conv("conv2", 32, 64)?,
-        dropout1: Dropout::new(&builder.pp("dropout1"), 0.25),
-        fc1: Linear::new(&builder.pp("fc1"), 64 * pooled, 128)?,
-        dropout2: Dropout::new(&builder.pp("dropout2"), 0.5),
-        fc2: Linear::new(&builder.pp("fc2"), 128, plan.outputs)?,
-    }))
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Images]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["fc2."])
+    }
+
+    fn has_blocks(&self) -> bool {
+        false
+    }
 }
 
 struct SimpleCnn {

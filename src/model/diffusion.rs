@@ -3,14 +3,25 @@
 //! none. Numbers are those of the `diffusers` library with `clip_sample` and `set_alpha_to_one`.
 
 use candle_core::Result;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::plan::NoiseScheduler;
 use crate::rng::Key;
 
 /// Largest share of noise that one step adds.
 const MOST_NOISE: f64 = 0.999;
 /// Least variance of a drawing step.
 const LEAST_VARIANCE: f64 = 1e-20;
+
+/// How a diffusion model takes the noise off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoiseScheduler {
+    /// Every step, each with a little new noise.
+    Ddpm,
+    /// Few steps, without.
+    Ddim,
+}
 
 /// How values turn into noise, step by step.
 #[derive(Clone, Debug)]

@@ -6,12 +6,15 @@
 //! `final_conv.{0,1}` (see `unet1d.rs`), registered in this order.
 
 use candle_core::{Device, Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::diffusion::{Diffusion, normals};
-use super::unet1d::UNet1d;
-use super::{Comparison, Model};
+use super::diffusion::{Diffusion, NoiseScheduler, normals};
+use super::unet1d::{Sizes, UNet1d};
+use super::{Architecture, Comparison, Model};
+use crate::config::kind::Kind;
 use crate::nn::{Builder, ForwardContext, Linear, Nonlinearity};
-use crate::plan::{ModelPlan, PolicyPlan};
+use crate::plan::{Modality, ModelPlan};
 use crate::rng::{Key, Purpose};
 
 /// Parts of a sample's key: its step and noise in training, its first noise and the noise after a step in sampling.
@@ -20,13 +23,84 @@ const NOISE: u64 = 1;
 const FIRST: u64 = 2;
 const AFTER: u64 = 3;
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    Ok(Box::new(DiffusionPolicy::new(plan, builder)?))
+/// Diffusion policy: from the last observations, a chunk of actions is drawn by taking the noise off normal numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiffusionPolicyConfig {
+    /// channels of each level of its U-Net; a chunk of actions is halved from each to the next.
+    #[schemars(inner(range(min = 1, max = 65536)))]
+    pub down_dims: Vec<usize>,
+    /// features of a diffusion step.
+    #[schemars(range(min = 4, max = 65536))]
+    pub diffusion_step_embed_dim: usize,
+    /// values that a convolution sees, an odd number.
+    #[schemars(range(min = 1, max = 1024))]
+    pub kernel_size: usize,
+    /// groups of channels of a norm.
+    #[schemars(range(min = 1, max = 65536))]
+    pub n_groups: usize,
+    /// steps from actions to noise, on the squared cosine schedule.
+    #[schemars(range(min = 2, max = 100_000))]
+    pub num_train_timesteps: usize,
+    /// steps back when actions are drawn. Default: 10 for ddim, all for ddpm.
+    #[schemars(range(min = 1, max = 100_000), example = 10)]
+    pub num_inference_steps: Option<usize>,
+    /// "ddim" (few steps) or "ddpm" (draws at each).
+    pub noise_scheduler: NoiseScheduler,
+}
+
+impl Default for DiffusionPolicyConfig {
+    /// The authors' sizes for Push-T, sampled by DDIM.
+    fn default() -> Self {
+        Self {
+            down_dims: vec![256, 512, 1024],
+            diffusion_step_embed_dim: 256,
+            kernel_size: 5,
+            n_groups: 8,
+            num_train_timesteps: 100,
+            num_inference_steps: None,
+            noise_scheduler: NoiseScheduler::Ddim,
+        }
+    }
+}
+
+impl Kind for DiffusionPolicyConfig {
+    const NAME: &'static str = "diffusion_policy";
+}
+
+impl DiffusionPolicyConfig {
+    /// Steps back. DDPM takes every step unless fewer are asked for.
+    fn inference_steps(&self) -> usize {
+        let usual = match self.noise_scheduler {
+            NoiseScheduler::Ddim => self.num_train_timesteps.min(10),
+            NoiseScheduler::Ddpm => self.num_train_timesteps,
+        };
+        self.num_inference_steps.unwrap_or(usual)
+    }
+
+    fn sizes(&self) -> Sizes<'_> {
+        let Self { kernel_size, n_groups, ref down_dims, .. } = *self;
+        Sizes { kernel_size, n_groups, down_dims }
+    }
+}
+
+impl Architecture for DiffusionPolicyConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        Ok(Box::new(DiffusionPolicy::new(self, plan, builder)?))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Behaviour]
+    }
+
+    fn draws_on_cpu(&self) -> bool {
+        true
+    }
 }
 
 /// The policy: a network that tells noise from actions, and how it is asked.
 pub struct DiffusionPolicy {
-    sizes: PolicyPlan,
+    config: DiffusionPolicyConfig,
     /// Actions of a chunk, numbers of an action.
     chunk: [usize; 2],
     diffusion: Diffusion,
@@ -40,34 +114,37 @@ impl DiffusionPolicy {
     /// # Errors
     ///
     /// Sizes that do not fit each other.
-    pub fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
+    pub fn new(
+        config: &DiffusionPolicyConfig,
+        plan: &ModelPlan,
+        builder: &Builder,
+    ) -> Result<Self> {
         let (&[seen, numbers], &[length, actions]) = (&plan.input[..], &plan.target[..]) else {
             bail!(
                 "it predicts chunks of actions: use `data.name = \"trajectories\"` or \"push_t_like\""
             )
         };
-        let sizes = plan.policy.clone();
-        let halvings = sizes.down_dims.len().saturating_sub(1) as u32;
+        let halvings = config.down_dims.len().saturating_sub(1) as u32;
         if !length.is_multiple_of(2usize.pow(halvings)) {
             bail!("`horizon` = {length} cannot be halved {halvings} times, as `down_dims` asks");
         }
-        let width = sizes.diffusion_step_embed_dim;
+        let width = config.diffusion_step_embed_dim;
         if width < 4 || !width.is_multiple_of(2) {
             bail!("`diffusion_step_embed_dim` must be even and at least 4, not {width}");
         }
-        if !(1..=sizes.num_train_timesteps).contains(&sizes.num_inference_steps) {
+        if !(1..=config.num_train_timesteps).contains(&config.inference_steps()) {
             bail!("`num_inference_steps` must be from 1 to `num_train_timesteps`");
         }
         let condition = width + seen * numbers;
         let encoder = builder.pp("diffusion_step_encoder");
-        let (net, step_encoder) = UNet1d::new(builder, actions, condition, &sizes, || {
+        let (net, step_encoder) = UNet1d::new(builder, actions, condition, config.sizes(), || {
             Ok([
                 Linear::new(&encoder.pp(1), width, 4 * width)?,
                 Linear::new(&encoder.pp(3), 4 * width, width)?,
             ])
         })?;
-        let diffusion = Diffusion::squared_cosine(sizes.num_train_timesteps);
-        Ok(Self { chunk: [length, actions], diffusion, step_encoder, net, sizes })
+        let diffusion = Diffusion::squared_cosine(config.num_train_timesteps);
+        Ok(Self { chunk: [length, actions], diffusion, step_encoder, net, config: config.clone() })
     }
 
     /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for observations (n, ...).
@@ -83,7 +160,7 @@ impl DiffusionPolicy {
         pass: &ForwardContext,
     ) -> Result<Tensor> {
         let [first, second] = &self.step_encoder;
-        let waves = waves(steps, self.sizes.diffusion_step_embed_dim)?;
+        let waves = waves(steps, self.config.diffusion_step_embed_dim)?;
         let hidden = Nonlinearity::Mish.forward(&first.forward(&waves, pass)?)?;
         let condition =
             Tensor::cat(&[&second.forward(&hidden, pass)?, &observed.flatten_from(1)?], 1)?;
@@ -114,9 +191,8 @@ impl DiffusionPolicy {
             let x = Tensor::from_slice(x, shape, &Device::Cpu)?;
             self.predict(&x, &vec![step; n], observed, pass)?.flatten_all()?.to_vec1()
         };
-        let PolicyPlan { noise_scheduler, num_inference_steps, .. } = self.sizes;
-        let actions =
-            self.diffusion.denoise(noise_scheduler, num_inference_steps, first, predict, draw)?;
+        let (scheduler, steps) = (self.config.noise_scheduler, self.config.inference_steps());
+        let actions = self.diffusion.denoise(scheduler, steps, first, predict, draw)?;
         Tensor::from_vec(actions, shape, &Device::Cpu)
     }
 

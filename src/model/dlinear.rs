@@ -4,28 +4,52 @@
 //! Keys: `Linear_Seasonal.{weight,bias}`, `Linear_Trend.{weight,bias}`.
 
 use candle_core::{Result, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
 use super::series::Window;
+use super::{Architecture, Model};
+use crate::config::kind::Kind;
 use crate::nn::{Builder, ForwardContext, Init, Linear};
 use crate::ops::{self, Average};
-use crate::plan::ModelPlan;
+use crate::plan::{Modality, ModelPlan};
 
 /// Time steps of the moving average.
 const KERNEL: usize = 25;
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let window = Window::of(plan)?;
-    let linear = |name: &str| {
-        let (weight, bias) =
-            (Init::Constant(1.0 / window.seen as f64), Init::torch_default(window.seen));
-        Linear::with_init(&builder.pp(name), window.seen, window.next, weight, Some(bias))
-    };
-    Ok(Box::new(DLinear {
-        window,
-        seasonal: linear("Linear_Seasonal")?,
-        trend: linear("Linear_Trend")?,
-    }))
+/// `DLinear`: a moving average takes a series apart, and one linear layer over time predicts each part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DLinearConfig {}
+
+impl Kind for DLinearConfig {
+    const NAME: &'static str = "dlinear";
+}
+
+impl Architecture for DLinearConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let window = Window::of(plan)?;
+        let linear = |name: &str| {
+            let (weight, bias) =
+                (Init::Constant(1.0 / window.seen as f64), Init::torch_default(window.seen));
+            Linear::with_init(&builder.pp(name), window.seen, window.next, weight, Some(bias))
+        };
+        Ok(Box::new(DLinear {
+            window,
+            seasonal: linear("Linear_Seasonal")?,
+            trend: linear("Linear_Trend")?,
+        }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Series]
+    }
+
+    // Both of its layers depend on what is predicted, so neither is a head.
+
+    fn has_blocks(&self) -> bool {
+        false
+    }
 }
 
 struct DLinear {

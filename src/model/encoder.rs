@@ -11,20 +11,30 @@ use candle_core::{Result, Tensor};
 use super::attention::MultiHead;
 use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm};
 use crate::ops::{self, Window};
-use crate::plan::ModelPlan;
 
 const PROJECTIONS: [&str; 4] =
     ["query_projection", "key_projection", "value_projection", "out_projection"];
+
+/// Sizes of an encoder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) width: usize,
+    pub(super) heads: usize,
+    /// Width inside the feed-forward part.
+    pub(super) inner: usize,
+    pub(super) layers: usize,
+    pub(super) dropout: f64,
+}
 
 /// The layers of an encoder.
 pub(super) struct Encoder(Vec<Arc<Layer>>);
 
 impl Encoder {
-    /// `n_layers` layers below `builder`.
-    pub(super) fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
+    /// Its layers, below `builder`.
+    pub(super) fn new(sizes: Sizes, builder: &Builder) -> Result<Self> {
         let layers = builder.pp("attn_layers");
-        let layer = |i| Layer::new(plan, &layers.pp(i)).map(Arc::new);
-        Ok(Self((0..plan.sequence.n_layers).map(layer).collect::<Result<_>>()?))
+        let layer = |i| Layer::new(sizes, &layers.pp(i)).map(Arc::new);
+        Ok(Self((0..sizes.layers).map(layer).collect::<Result<_>>()?))
     }
 
     /// (b, tokens, `d_model`) -> the same shape.
@@ -44,21 +54,15 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
-        let (sizes, p) = (&plan.sequence, plan.dropout);
-        let (width, inner) = (sizes.d_model, sizes.d_ff);
+    fn new(sizes: Sizes, builder: &Builder) -> Result<Self> {
+        let Sizes { width, heads, inner, dropout: p, .. } = sizes;
         let conv = |name: &str, inputs, outputs| {
             let window = Window { stride: 1, padding: 0 };
             let shape = ConvShape { inputs, outputs, kernel: 1, window, groups: 1 };
             Conv1d::new(&builder.pp(name), shape)
         };
         Ok(Self {
-            attention: MultiHead::new(
-                &builder.pp("attention"),
-                PROJECTIONS,
-                (width, sizes.n_heads),
-                p,
-            )?,
+            attention: MultiHead::new(&builder.pp("attention"), PROJECTIONS, (width, heads), p)?,
             conv1: conv("conv1", width, inner)?,
             conv2: conv("conv2", inner, width)?,
             norm1: LayerNorm::new(&builder.pp("norm1"), width)?,

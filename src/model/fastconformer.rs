@@ -5,10 +5,9 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::conformer::{Block, Sizes};
+use super::conformer::{Block, Sizes as BlockSizes};
 use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear, Nonlinearity};
 use crate::ops::Window;
-use crate::plan::ModelPlan;
 
 /// Frames of features that become one.
 pub(super) const FOLD: usize = 8;
@@ -53,6 +52,19 @@ fn halved(length: usize) -> usize {
     length.saturating_sub(1) / 2 + usize::from(length > 0)
 }
 
+/// Sizes of the encoder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) width: usize,
+    pub(super) heads: usize,
+    pub(super) layers: usize,
+    /// Frames that a convolution of a block sees.
+    pub(super) kernel: usize,
+    /// Channels of the convolutions that make eight frames one.
+    pub(super) channels: usize,
+    pub(super) dropout: f64,
+}
+
 /// The encoder.
 pub(super) struct FastConformer {
     conv: [Conv2d; 5],
@@ -64,17 +76,13 @@ pub(super) struct FastConformer {
 
 impl FastConformer {
     /// For `frames` features of `mels` numbers.
-    pub(super) fn new(
-        plan: &ModelPlan,
-        builder: &Builder,
-        [frames, mels]: [usize; 2],
-    ) -> Result<Self> {
-        let (sizes, channels) = (&plan.sequence, plan.speech.subsampling_channels);
+    pub(super) fn new(sizes: Sizes, builder: &Builder, [frames, mels]: [usize; 2]) -> Result<Self> {
+        let Sizes { width, heads, layers, kernel, channels, dropout } = sizes;
         if !mels.is_multiple_of(FOLD) {
             bail!("`n_mels` = {mels} is not a multiple of {FOLD}");
         }
         let encode = builder.pp("pre_encode");
-        let out = Linear::new(&encode.pp("out"), channels * mels / FOLD, sizes.d_model)?;
+        let out = Linear::new(&encode.pp("out"), channels * mels / FOLD, width)?;
         let conv = |i: usize, [inputs, kernel, groups]: [usize; 3]| {
             let window = match kernel {
                 1 => Window { stride: 1, padding: 0 },
@@ -91,20 +99,14 @@ impl FastConformer {
             conv(5, small)?,
             conv(6, pointwise)?,
         ];
-        let block = Sizes {
-            width: sizes.d_model,
-            heads: sizes.n_heads,
-            kernel: plan.speech.kernel_size,
-            frames: frames / FOLD,
-            dropout: plan.dropout,
-        };
+        let block = BlockSizes { width, heads, kernel, frames: frames / FOLD, dropout };
         let layer = |i| Block::new(&builder.pp("layers").pp(i), block);
         Ok(Self {
             conv,
             out,
-            layers: (0..sizes.n_layers).map(layer).collect::<Result<_>>()?,
-            dropout: Dropout::new(&builder.pp("pos_enc").pp("dropout"), plan.dropout),
-            width: sizes.d_model,
+            layers: (0..layers).map(layer).collect::<Result<_>>()?,
+            dropout: Dropout::new(&builder.pp("pos_enc").pp("dropout"), dropout),
+            width,
         })
     }
 

@@ -4,49 +4,134 @@
 //! Keys: `transformer.{wte,wpe}.weight`, `transformer.h.{i}.{ln_1,attn.c_attn,attn.c_proj,ln_2,mlp.c_fc,mlp.c_proj}`,
 //! `transformer.ln_f`; `lm_head.weight` is another name of `transformer.wte.weight`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::hub::{self, gpt2};
+use super::pretrained::Unfit;
+use super::{Architecture, Completion, Head, Model};
+use crate::config::kind::Kind;
+use crate::nn::state_dict::Misfit;
 use crate::nn::{self, Builder, Dropout, Embedding, ForwardContext, Init, LayerNorm, Linear};
 use crate::ops::{self, Attention, LinearActivation};
-use crate::plan::{Gelu, ModelPlan};
+use crate::plan::{Modality, ModelPlan};
 
 /// Deviation of initial weights; residual projections have it over the root of twice the layers.
 const STD: f64 = 0.02;
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let ([length], [_]) = (&plan.input[..], &plan.target[..]) else {
-        bail!("it predicts the next token of a text: use `data.name = \"tokens\"`")
-    };
-    let (width, layers) = (plan.sequence.d_model, plan.sequence.n_layers);
-    let builder_root = builder;
-    let builder = builder.pp("transformer");
-    let table =
-        |name: &str, rows| Embedding::with_init(&builder.pp(name), rows, width, Init::Normal(STD));
-    let wte = table("wte", plan.outputs)?;
-    let wpe = table("wpe", *length)?;
-    let blocks = builder.pp("h");
-    let block = |i| Block::new(plan, &blocks.pp(i)).map(Arc::new);
-    let gpt = Gpt {
-        dropout: Dropout::new(&builder.pp("drop"), plan.dropout),
-        blocks: (0..layers).map(block).collect::<Result<_>>()?,
-        norm: norm(plan, &builder.pp("ln_f"))?,
-        length: *length,
-        wte,
-        wpe,
-    };
-    builder_root.alias("lm_head.weight", gpt.wte.weight())?;
-    Ok(Box::new(gpt))
+/// GPT-2 as nanoGPT writes it: pre-norm blocks of causal attention and a feed-forward part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GptConfig {
+    /// width, a multiple of `n_heads`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub d_model: usize,
+    /// heads of each attention.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_heads: usize,
+    /// layers.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_layers: usize,
+    /// dropout after each sublayer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+    /// biases in linear layers and norms, as GPT-2 has them.
+    pub bias: bool,
+    /// "gelu", exact as in nanoGPT, or `gelu_tanh`, the approximation that GPT-2 was trained with.
+    pub activation: Gelu,
 }
 
-fn norm(plan: &ModelPlan, builder: &Builder) -> Result<LayerNorm> {
-    let width = plan.sequence.d_model;
-    if plan.sequence.bias {
-        LayerNorm::new(builder, width)
+/// Forms of the GELU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Gelu {
+    /// With the normal distribution function, as nanoGPT's.
+    #[default]
+    Gelu,
+    /// Its approximation by the tangent, as GPT-2's.
+    GeluTanh,
+}
+
+impl Default for GptConfig {
+    /// GPT-2's smallest.
+    fn default() -> Self {
+        Self {
+            d_model: 768,
+            n_heads: 12,
+            n_layers: 12,
+            dropout: 0.0,
+            bias: false,
+            activation: Gelu::Gelu,
+        }
+    }
+}
+
+impl Kind for GptConfig {
+    const NAME: &'static str = "gpt";
+}
+
+impl Architecture for GptConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let ([length], [_]) = (&plan.input[..], &plan.target[..]) else {
+            bail!("it predicts the next token of a text: use `data.name = \"tokens\"`")
+        };
+        let (width, layers) = (self.d_model, self.n_layers);
+        let builder_root = builder;
+        let builder = builder.pp("transformer");
+        let table = |name: &str, rows| {
+            Embedding::with_init(&builder.pp(name), rows, width, Init::Normal(STD))
+        };
+        let wte = table("wte", plan.outputs)?;
+        let wpe = table("wpe", *length)?;
+        let blocks = builder.pp("h");
+        let block = |i| Block::new(self, &blocks.pp(i)).map(Arc::new);
+        let gpt = Gpt {
+            dropout: Dropout::new(&builder.pp("drop"), self.dropout),
+            blocks: (0..layers).map(block).collect::<Result<_>>()?,
+            norm: norm(self, &builder.pp("ln_f"))?,
+            length: *length,
+            wte,
+            wpe,
+        };
+        builder_root.alias("lm_head.weight", gpt.wte.weight())?;
+        Ok(Box::new(gpt))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Text]
+    }
+
+    /// Its output layer is the table of its tokens.
+    fn head(&self) -> Head {
+        Head::Keys(&["transformer.wte.", "lm_head."])
+    }
+
+    fn complete(
+        &self,
+        pretrained: Option<&Path>,
+        seq_len: Option<u32>,
+    ) -> std::result::Result<Completion, Unfit> {
+        let reader = hub::Reader { model: Self::NAME, what: "a GPT", read: gpt2::read };
+        hub::complete(&reader, pretrained, seq_len)
+    }
+
+    fn remedy(&self, misfit: &Misfit) -> Option<String> {
+        let is_bias = |key: &str| key.rsplit('.').next() == Some("bias");
+        let has_biases = misfit.unexpected.iter().any(|(key, _)| is_bias(key));
+        (!self.bias && has_biases)
+            .then(|| "these weights have biases: use `model.bias = true`".to_owned())
+    }
+}
+
+fn norm(config: &GptConfig, builder: &Builder) -> Result<LayerNorm> {
+    if config.bias {
+        LayerNorm::new(builder, config.d_model)
     } else {
-        LayerNorm::without_bias(builder, width)
+        LayerNorm::without_bias(builder, config.d_model)
     }
 }
 
@@ -95,33 +180,32 @@ struct Block {
 }
 
 impl Block {
-    fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
-        let sizes = &plan.sequence;
-        let (width, heads) = (sizes.d_model, sizes.n_heads);
+    fn new(config: &GptConfig, builder: &Builder) -> Result<Self> {
+        let (width, heads) = (config.d_model, config.n_heads);
         if heads == 0 || width % heads != 0 {
             bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
         }
-        let residual = STD / ((2 * sizes.n_layers) as f64).sqrt();
-        let bias = sizes.bias.then_some(Init::Constant(0.0));
+        let residual = STD / ((2 * config.n_layers) as f64).sqrt();
+        let bias = config.bias.then_some(Init::Constant(0.0));
         let linear = |builder: &Builder, inputs, outputs, std| {
             Linear::with_init(builder, inputs, outputs, Init::Normal(std), bias)
         };
         let (attn, mlp) = (builder.pp("attn"), builder.pp("mlp"));
         Ok(Self {
-            ln_1: norm(plan, &builder.pp("ln_1"))?,
+            ln_1: norm(config, &builder.pp("ln_1"))?,
             c_attn: linear(&attn.pp("c_attn"), width, 3 * width, STD)?,
             attn_proj: linear(&attn.pp("c_proj"), width, width, residual)?,
-            ln_2: norm(plan, &builder.pp("ln_2"))?,
+            ln_2: norm(config, &builder.pp("ln_2"))?,
             c_fc: linear(&mlp.pp("c_fc"), width, 4 * width, STD)?,
-            activation: match sizes.activation {
+            activation: match config.activation {
                 Gelu::Gelu => LinearActivation::Gelu,
                 Gelu::GeluTanh => LinearActivation::GeluTanh,
             },
             mlp_proj: linear(&mlp.pp("c_proj"), 4 * width, width, residual)?,
             heads,
-            dropout: Dropout::new(&attn, plan.dropout),
-            after_attention: Dropout::new(&attn.pp("resid_dropout"), plan.dropout),
-            after_mlp: Dropout::new(&mlp.pp("dropout"), plan.dropout),
+            dropout: Dropout::new(&attn, config.dropout),
+            after_attention: Dropout::new(&attn.pp("resid_dropout"), config.dropout),
+            after_mlp: Dropout::new(&mlp.pp("dropout"), config.dropout),
         })
     }
 

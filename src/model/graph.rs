@@ -6,8 +6,11 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::{Architecture, Head, Model};
+use crate::config::kind::Kind;
 use crate::nn::{
     self, BatchNorm2d, Builder, Conv1d, Conv2d, ConvShape, Dropout, Embedding, ForwardContext,
     Init, LayerNorm, Linear, Nonlinearity,
@@ -18,9 +21,24 @@ use crate::plan::{Flow, LayerInit, LayerOp, LayerPlan, ModelPlan, WindowPlan};
 /// Deviation of the first position vectors, as in GPT-2.
 const POSITION_STD: f64 = 0.02;
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let is_image = plan.input.len() == 3;
-    Ok(Box::new(Graph { is_image, nodes: nodes(&plan.layers, builder)? }))
+/// A model written down layer by layer, in `[[model.layers]]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GraphConfig {}
+
+impl Kind for GraphConfig {
+    const NAME: &'static str = "graph";
+}
+
+impl Architecture for GraphConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let is_image = plan.input.len() == 3;
+        Ok(Box::new(Graph { is_image, nodes: nodes(&plan.layers, builder)? }))
+    }
+
+    fn head(&self) -> Head {
+        Head::Last
+    }
 }
 
 struct Graph {

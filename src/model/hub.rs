@@ -3,8 +3,8 @@
 //! What the file says of the model's mathematics is either taken over or refused by its name: weights that are computed
 //! with otherwise than they were trained have another loss, and nothing else would say so.
 
-mod gpt2;
-mod llama;
+pub(super) mod gpt2;
+pub(super) mod llama;
 mod rope;
 
 use std::io;
@@ -12,45 +12,60 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::Completion;
 use super::description::{Error, read};
-use crate::config::schema::Model;
+use super::pretrained::Unfit;
 
 /// Name of the file.
 const FILE: &str = "config.json";
 
-/// Fills the keys of `model` that were not given from the `config.json` beside its pretrained weights, for windows of
-/// `seq_len` tokens. Nothing happens if there is none, or the model is neither a Llama nor a GPT.
+/// How the file of a model is read.
+pub(super) struct Reader {
+    /// Our model.
+    pub(super) model: &'static str,
+    /// What the file describes.
+    pub(super) what: &'static str,
+    /// What the file says for windows of some tokens.
+    pub(super) read: fn(&Config, Option<u32>) -> Result<Completion, Refused>,
+}
+
+/// What the `config.json` beside the weights `pretrained` says for windows of `seq_len` tokens; nothing if there is none.
 ///
 /// # Errors
 ///
 /// The file cannot be read, does not describe such a model, or one that is computed in another way.
-pub fn complete(model: &mut Model, seq_len: Option<u32>) -> Result<(), Error> {
-    let (name, what, fill): (_, _, Fill) = match model.name.as_str() {
-        "llama" => ("llama", "a Llama", llama::fill),
-        "gpt" => ("gpt", "a GPT", gpt2::fill),
-        _ => return Ok(()),
+pub(super) fn complete(
+    reader: &Reader,
+    pretrained: Option<&Path>,
+    seq_len: Option<u32>,
+) -> Result<Completion, Unfit> {
+    let beside = pretrained.and_then(Path::parent);
+    let Some(path) = beside.map(|folder| folder.join(FILE)) else {
+        return Ok(Completion::default());
     };
-    let beside = model.pretrained.as_deref().and_then(Path::parent);
-    let Some(path) = beside.map(|folder| folder.join(FILE)) else { return Ok(()) };
-    let config: Config = match read(&path, what) {
+    described(reader, &path, seq_len).map_err(|error| Unfit::of_description(&error))
+}
+
+fn described(reader: &Reader, path: &Path, seq_len: Option<u32>) -> Result<Completion, Error> {
+    let &Reader { model, what, read: of } = reader;
+    let config: Config = match read(path, what) {
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(());
+            return Ok(Completion::default());
         }
         config => config?,
     };
-    fill(model, &config, seq_len).map_err(|refused| match refused {
+    let path = path.to_owned();
+    of(&config, seq_len).map_err(|refused| match refused {
         Refused::Format(source) => Error::Format { path, what, source },
-        Refused::Foreign(all) => Error::Unknown { path, model: name, what: all.join(", ") },
+        Refused::Foreign(all) => Error::Unknown { path, model, what: all.join(", ") },
     })
 }
 
-type Fill = fn(&mut Model, &Config, Option<u32>) -> Result<(), Refused>;
-
 /// The whole file.
-type Config = Map<String, Value>;
+pub(super) type Config = Map<String, Value>;
 
 /// Why a file is of no use.
-enum Refused {
+pub(super) enum Refused {
     /// A number is missing, or is none.
     Format(serde_json::Error),
     /// Keys, with their values, that mean another computation.
@@ -97,38 +112,29 @@ fn is_one(value: &Value) -> bool {
 mod tests {
     use std::io::Write;
 
+    use super::super::{Architecture, GptConfig, LlamaConfig};
     use super::*;
-    use crate::config::{Vocabulary, load_text};
 
-    /// `[model]` of a file that names these weights, and windows of 8 tokens, with `d_ff` given to a Llama.
-    fn model(name: &str, pretrained: &Path) -> Model {
-        let more = if name == "llama" { "d_ff = 99\n" } else { "" };
-        let text = format!(
-            "[model]\nname = \"{name}\"\n{more}pretrained = {pretrained:?}\n\
-             [data]\nname = \"tokens\"\nfile = \"x\"\nseq_len = 8\n[train]\nsteps = 1\nbatch_size = 2\n"
-        );
-        let known = Vocabulary::of_models([name]);
-        load_text(Path::new("x.toml"), &text, &[], &known).unwrap().experiment.model
+    /// What a `config.json` with this text gives a Llama or a GPT for windows of 8 tokens.
+    pub(super) fn completed(name: &str, config: &str) -> Result<Completion, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        std::fs::File::create(path).unwrap().write_all(config.as_bytes()).unwrap();
+        complete_from(name, &folder.path().join("model.safetensors")).map_err(|unfit| unfit.what)
     }
 
-    pub(super) fn completed(name: &str, config: &str) -> Result<Model, String> {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::File::create(folder.path().join(FILE))
-            .unwrap()
-            .write_all(config.as_bytes())
-            .unwrap();
-        let mut model = model(name, &folder.path().join("model.safetensors"));
-        complete(&mut model, Some(8)).map_err(|error| error.to_string())?;
-        Ok(model)
+    fn complete_from(name: &str, weights: &Path) -> Result<Completion, Unfit> {
+        match name {
+            "llama" => LlamaConfig::default().complete(Some(weights), Some(8)),
+            _ => GptConfig::default().complete(Some(weights), Some(8)),
+        }
     }
 
     #[test]
-    fn without_the_file_or_for_another_model_nothing_happens() {
+    fn without_the_file_nothing_happens() {
         for name in ["llama", "gpt"] {
-            let mut without = model(name, Path::new("/absent/model.safetensors"));
-            complete(&mut without, None).unwrap();
-            assert_eq!((without.d_model, without.n_heads), (None, None));
+            let found = complete_from(name, Path::new("/absent/model.safetensors")).unwrap();
+            assert_eq!(found, Completion::default());
         }
-        assert_eq!(completed("mlp", "{]").unwrap().d_model, None);
     }
 }

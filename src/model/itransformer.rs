@@ -4,26 +4,83 @@
 //! Keys: `enc_embedding.value_embedding`, `encoder.attn_layers.{i}` (see `encoder.rs`), `encoder.norm`, `projector`.
 
 use candle_core::{Result, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
-use super::encoder::Encoder;
+use super::encoder::{Encoder, Sizes};
 use super::series::Window;
+use super::{Architecture, Head, Model};
+use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, ForwardContext, LayerNorm, Linear};
 use crate::ops::{Deviation, InstanceNorm};
-use crate::plan::ModelPlan;
+use crate::plan::{Modality, ModelPlan};
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let (window, width) = (Window::of(plan)?, plan.sequence.d_model);
-    let embedding = builder.pp("enc_embedding");
-    let encoder = builder.pp("encoder");
-    Ok(Box::new(ITransformer {
-        window,
-        embedding: Linear::new(&embedding.pp("value_embedding"), window.seen, width)?,
-        dropout: Dropout::new(&embedding.pp("dropout"), plan.dropout),
-        encoder: Encoder::new(plan, &encoder)?,
-        norm: LayerNorm::new(&encoder.pp("norm"), width)?,
-        projector: Linear::new(&builder.pp("projector"), width, window.next)?,
-    }))
+/// `iTransformer`: each series of a window is one token, and so is each feature of its dates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ITransformerConfig {
+    /// width, a multiple of `n_heads`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub d_model: usize,
+    /// heads of each attention.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_heads: usize,
+    /// width inside the feed-forward part.
+    #[schemars(range(min = 1, max = 262144))]
+    pub d_ff: usize,
+    /// layers.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_layers: usize,
+    /// dropout after each sublayer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+}
+
+impl Default for ITransformerConfig {
+    /// Those of the authors' scripts.
+    fn default() -> Self {
+        Self { d_model: 512, n_heads: 8, d_ff: 512, n_layers: 2, dropout: 0.1 }
+    }
+}
+
+impl Kind for ITransformerConfig {
+    const NAME: &'static str = "itransformer";
+}
+
+impl ITransformerConfig {
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            width: self.d_model,
+            heads: self.n_heads,
+            inner: self.d_ff,
+            layers: self.n_layers,
+            dropout: self.dropout,
+        }
+    }
+}
+
+impl Architecture for ITransformerConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let (window, width) = (Window::of(plan)?, self.d_model);
+        let embedding = builder.pp("enc_embedding");
+        let encoder = builder.pp("encoder");
+        Ok(Box::new(ITransformer {
+            window,
+            embedding: Linear::new(&embedding.pp("value_embedding"), window.seen, width)?,
+            dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
+            encoder: Encoder::new(self.sizes(), &encoder)?,
+            norm: LayerNorm::new(&encoder.pp("norm"), width)?,
+            projector: Linear::new(&builder.pp("projector"), width, window.next)?,
+        }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Series]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["projector."])
+    }
 }
 
 struct ITransformer {

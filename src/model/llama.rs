@@ -6,38 +6,138 @@
 //! post_attention_layernorm}`, `model.norm`, `lm_head`; tied, `lm_head.weight` is another name of the embedding. With
 //! adapters all these are frozen, and `{...}_proj.lora_{A,B}` are trained.
 
+mod lora;
+mod rope;
+
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
-use crate::nn::{
-    self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, LoraConfig, RmsNorm,
-};
+use super::hub::{self, llama as files};
+use super::pretrained::Unfit;
+use super::{Architecture, Completion, Head, Model, peft};
+use crate::config::kind::{Kind, Wrong};
+use crate::nn::{self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, RmsNorm};
 use crate::ops::{self, Attention, Rope};
-use crate::plan::{LlamaPlan, LoraPlan, ModelPlan};
+use crate::plan::{Modality, ModelPlan};
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let ([_], [_]) = (&plan.input[..], &plan.target[..]) else {
-        bail!("it predicts the next token of a text: use `data.name = \"tokens\"`")
-    };
-    let builder = if plan.lora.is_some() { &builder.frozen() } else { builder };
-    let (sizes, llama, root) = (&plan.sequence, plan.llama, builder.pp("model"));
-    let init = Init::Normal(llama.init_std);
-    let table = root.pp("embed_tokens");
-    let embedding = Embedding::with_init(&table, plan.outputs, sizes.d_model, init)?;
-    let layers = root.pp("layers");
-    let layer = |i| Layer::new(plan, &layers.pp(i)).map(Arc::new);
-    let layers = (0..sizes.n_layers).map(layer).collect::<Result<_>>()?;
-    let norm = RmsNorm::new(&root.pp("norm"), sizes.d_model, llama.norm_eps)?;
-    let head = if llama.tied {
-        builder.alias("lm_head.weight", embedding.weight())?;
-        None
-    } else {
-        let head = builder.pp("lm_head");
-        Some(Linear::with_init(&head, sizes.d_model, plan.outputs, init, None)?)
-    };
-    Ok(Box::new(Llama { embedding, layers, norm, head }))
+pub use lora::Lora;
+pub use rope::{RopeScaling, RopeType};
+
+/// Llama as `HuggingFace` writes it: rotary positions, shared heads of keys and values, a gated feed-forward part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LlamaConfig {
+    /// width, a multiple of `n_heads`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub d_model: usize,
+    /// heads of each attention.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_heads: usize,
+    /// width inside the feed-forward part.
+    #[schemars(range(min = 1, max = 262144))]
+    pub d_ff: usize,
+    /// layers.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_layers: usize,
+    /// heads of keys and values, each shared by `n_heads / n_kv_heads` heads of queries. Default: `n_heads`.
+    #[schemars(range(min = 1, max = 1024), example = 4)]
+    pub n_kv_heads: Option<usize>,
+    /// base of the rotary embedding's wavelengths.
+    #[schemars(range(min = 1.0))]
+    pub rope_theta: f64,
+    /// how these wavelengths are stretched, as in the `rope_parameters` or `rope_scaling` of a config.json.
+    pub rope_scaling: RopeScaling,
+    /// added to the mean square in norms.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub norm_eps: f64,
+    /// the output layer is the table of token embeddings.
+    pub tie_word_embeddings: bool,
+    /// standard deviation of initial weights.
+    #[schemars(range(min = 0.0))]
+    pub init_std: f64,
+    /// low-rank adapters (LoRA), trained while the model itself stays as it is: no gradients, no optimizer state. A
+    /// checkpoint holds both, so that it is whole; `ddprun checkpoint export --peft` writes the adapters alone, as PEFT
+    /// reads them, and `--merge` the weights with what the adapters add.
+    pub lora: Lora,
+}
+
+impl Default for LlamaConfig {
+    /// The shape of GPT-2's smallest, with the first Llama's numbers.
+    fn default() -> Self {
+        Self {
+            d_model: 768,
+            n_heads: 12,
+            d_ff: 2048,
+            n_layers: 12,
+            n_kv_heads: None,
+            rope_theta: 1e4,
+            rope_scaling: RopeScaling::default(),
+            norm_eps: 1e-5,
+            tie_word_embeddings: false,
+            init_std: 0.02,
+            lora: Lora::default(),
+        }
+    }
+}
+
+impl Kind for LlamaConfig {
+    const NAME: &'static str = "llama";
+
+    fn check(&self) -> Vec<Wrong> {
+        [self.rope_scaling.check(), self.lora.check()].concat()
+    }
+}
+
+impl Architecture for LlamaConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let ([_], [_]) = (&plan.input[..], &plan.target[..]) else {
+            bail!("it predicts the next token of a text: use `data.name = \"tokens\"`")
+        };
+        let builder = if self.lora.r.is_some() { &builder.frozen() } else { builder };
+        let root = builder.pp("model");
+        let init = Init::Normal(self.init_std);
+        let table = root.pp("embed_tokens");
+        let embedding = Embedding::with_init(&table, plan.outputs, self.d_model, init)?;
+        let layers = root.pp("layers");
+        let layer = |i| Layer::new(self, &layers.pp(i)).map(Arc::new);
+        let layers = (0..self.n_layers).map(layer).collect::<Result<_>>()?;
+        let norm = RmsNorm::new(&root.pp("norm"), self.d_model, self.norm_eps)?;
+        let head = if self.tie_word_embeddings {
+            builder.alias("lm_head.weight", embedding.weight())?;
+            None
+        } else {
+            let head = builder.pp("lm_head");
+            Some(Linear::with_init(&head, self.d_model, plan.outputs, init, None)?)
+        };
+        Ok(Box::new(Llama { embedding, layers, norm, head }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Text]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["lm_head."])
+    }
+
+    fn adapters(&self) -> Option<&Path> {
+        self.lora.adapters.as_deref()
+    }
+
+    fn complete(
+        &self,
+        pretrained: Option<&Path>,
+        seq_len: Option<u32>,
+    ) -> std::result::Result<Completion, Unfit> {
+        let reader = hub::Reader { model: Self::NAME, what: "a Llama", read: files::read };
+        let mut found = hub::complete(&reader, pretrained, seq_len)?;
+        found.options.extend(peft::complete(&self.lora)?);
+        Ok(found)
+    }
 }
 
 struct Llama {
@@ -72,12 +172,12 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
-        let (width, inner) = (plan.sequence.d_model, plan.sequence.d_ff);
-        let attention = SelfAttention::new(plan, &builder.pp("self_attn"))?;
+    fn new(config: &LlamaConfig, builder: &Builder) -> Result<Self> {
+        let (width, inner) = (config.d_model, config.d_ff);
+        let attention = SelfAttention::new(config, &builder.pp("self_attn"))?;
         let mlp = builder.pp("mlp");
-        let linear = |name, inputs, outputs| projection(plan, &mlp.pp(name), [inputs, outputs]);
-        let norm = |name| RmsNorm::new(&builder.pp(name), width, plan.llama.norm_eps);
+        let linear = |name, inputs, outputs| projection(config, &mlp.pp(name), [inputs, outputs]);
+        let norm = |name| RmsNorm::new(&builder.pp(name), width, config.norm_eps);
         Ok(Self {
             attention,
             gate: linear("gate_proj", width, inner)?,
@@ -100,16 +200,9 @@ impl nn::Block for Layer {
 }
 
 /// A linear layer (in, out) without a bias, and its adapter.
-fn projection(plan: &ModelPlan, builder: &Builder, sizes: [usize; 2]) -> Result<Adapted> {
-    let lora = plan.lora.as_ref().map(LoraConfig::from);
-    Adapted::new(builder, sizes, Init::Normal(plan.llama.init_std), lora.as_ref())
-}
-
-impl From<&LoraPlan> for LoraConfig {
-    fn from(plan: &LoraPlan) -> Self {
-        let LoraPlan { r, alpha, dropout, ref targets, .. } = *plan;
-        Self { r, alpha, dropout, targets: targets.clone() }
-    }
+fn projection(config: &LlamaConfig, builder: &Builder, sizes: [usize; 2]) -> Result<Adapted> {
+    let lora = config.lora.decided();
+    Adapted::new(builder, sizes, Init::Normal(config.init_std), lora.as_ref())
 }
 
 /// Each head of keys and values serves `heads / kv_heads` heads of queries.
@@ -124,10 +217,9 @@ struct SelfAttention {
 }
 
 impl SelfAttention {
-    fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
-        let (width, heads) = (plan.sequence.d_model, plan.sequence.n_heads);
-        let LlamaPlan { n_kv_heads: kv_heads, rope_theta: theta, rope_scaling: scaling, .. } =
-            plan.llama;
+    fn new(config: &LlamaConfig, builder: &Builder) -> Result<Self> {
+        let (width, heads) = (config.d_model, config.n_heads);
+        let kv_heads = config.n_kv_heads.unwrap_or(heads);
         if heads == 0 || !width.is_multiple_of(2 * heads) {
             bail!("`d_model` = {width} cannot be divided into even `n_heads` = {heads}");
         }
@@ -135,7 +227,7 @@ impl SelfAttention {
             bail!("`n_heads` = {heads} cannot share `n_kv_heads` = {kv_heads}");
         }
         let shared = width / heads * kv_heads;
-        let linear = |name, outputs| projection(plan, &builder.pp(name), [width, outputs]);
+        let linear = |name, outputs| projection(config, &builder.pp(name), [width, outputs]);
         Ok(Self {
             q: linear("q_proj", width)?,
             k: linear("k_proj", shared)?,
@@ -143,7 +235,7 @@ impl SelfAttention {
             o: linear("o_proj", width)?,
             heads,
             kv_heads,
-            rope: Rope { theta, scaling },
+            rope: Rope { theta: config.rope_theta, scaling: config.rope_scaling.decided() },
         })
     }
 

@@ -3,31 +3,69 @@
 //! Keys: `layers.{i}.weight`, `layers.{i}.bias`, as an `nn.ModuleList` of `nn.Linear` has them.
 
 use candle_core::{Result, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
+use super::{Architecture, Head, Model};
+use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, ForwardContext, Linear};
 use crate::ops::{self, LinearActivation};
-use crate::plan::ModelPlan;
+use crate::plan::{Modality, ModelPlan};
 
-/// Widths: the sample's elements, `plan.hidden`, `plan.outputs`, or all elements of a target that is a table.
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let table = plan.target.len() == 2;
-    let outputs = if table { plan.target.iter().product() } else { plan.outputs };
-    let widths: Vec<usize> = std::iter::once(plan.input.iter().product())
-        .chain(plan.hidden.iter().copied())
-        .chain(std::iter::once(outputs))
-        .collect();
-    let layers = builder.pp("layers");
-    let layers = widths
-        .windows(2)
-        .enumerate()
-        .map(|(i, width)| {
+/// Multilayer perceptron: linear layers with rectifiers and dropout between them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MlpConfig {
+    /// widths of the hidden layers.
+    #[schemars(inner(range(min = 1, max = 65536)))]
+    pub hidden: Vec<usize>,
+    /// dropout after each hidden layer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+}
+
+impl Default for MlpConfig {
+    fn default() -> Self {
+        Self { hidden: vec![256], dropout: 0.0 }
+    }
+}
+
+impl Kind for MlpConfig {
+    const NAME: &'static str = "mlp";
+}
+
+impl Architecture for MlpConfig {
+    /// Widths: the sample's elements, `hidden`, the outputs, or all elements of a target that is a table.
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let table = plan.target.len() == 2;
+        let outputs = if table { plan.target.iter().product() } else { plan.outputs };
+        let widths: Vec<usize> = std::iter::once(plan.input.iter().product())
+            .chain(self.hidden.iter().copied())
+            .chain(std::iter::once(outputs))
+            .collect();
+        let layers = builder.pp("layers");
+        let layer = |(i, width): (usize, &[usize])| {
             let builder = layers.pp(i);
-            let dropout = Dropout::new(&builder, plan.dropout);
+            // The last layer drops nothing.
+            let p = if i < self.hidden.len() { self.dropout } else { 0.0 };
+            let dropout = Dropout::new(&builder, p);
             Ok((Linear::new(&builder, width[0], width[1])?, dropout))
-        })
-        .collect::<Result<_>>()?;
-    Ok(Box::new(Mlp { layers, table: table.then(|| plan.target.clone()) }))
+        };
+        let layers = widths.windows(2).enumerate().map(layer).collect::<Result<_>>()?;
+        Ok(Box::new(Mlp { layers, table: table.then(|| plan.target.clone()) }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Images, Modality::Table, Modality::Series, Modality::Behaviour]
+    }
+
+    fn head(&self) -> Head {
+        Head::Last
+    }
+
+    fn has_blocks(&self) -> bool {
+        false
+    }
 }
 
 struct Mlp {

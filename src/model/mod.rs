@@ -3,17 +3,20 @@
 //! Images arrive as (n, channels, height, width); models turn them to NHWC at their entry. Parameters
 //! carry the names of the public original, so that its weights load.
 
+mod architecture;
 mod attention;
 mod cnn;
+mod completion;
 mod conformer;
-pub mod diffusion;
 mod description;
+pub mod diffusion;
 mod diffusion_policy;
 mod dlinear;
 mod encoder;
 mod fastconformer;
 mod gpt;
 mod graph;
+mod head;
 mod hub;
 mod itransformer;
 mod llama;
@@ -22,9 +25,11 @@ mod nest;
 mod patchtst;
 pub(crate) mod peft;
 mod pretrained;
-mod registry;
 mod resnet;
 mod series;
+mod speech_classifier;
+#[cfg(test)]
+mod tests;
 mod timebridge;
 mod unet1d;
 
@@ -33,13 +38,46 @@ use candle_core::{Result, Tensor};
 use crate::nn::ForwardContext;
 use crate::rng::Key;
 
+pub use architecture::{Architecture, Error, ModelFamily, Models};
+pub use cnn::SimpleCnnConfig;
+pub use completion::Completion;
 pub use description::Error as DescriptionError;
-pub use diffusion_policy::DiffusionPolicy;
-pub use hub::complete;
-pub use nest::Nest;
-pub use peft::complete_adapters;
+pub use diffusion::NoiseScheduler;
+pub use diffusion_policy::{DiffusionPolicy, DiffusionPolicyConfig};
+pub use dlinear::DLinearConfig;
+pub use gpt::{Gelu, GptConfig};
+pub use graph::GraphConfig;
+pub use head::Head;
+pub use itransformer::ITransformerConfig;
+pub use llama::{LlamaConfig, Lora, RopeScaling, RopeType};
+pub use mlp::MlpConfig;
+pub use nest::{Nest, NestConfig};
+pub use patchtst::PatchTstConfig;
 pub use pretrained::Unfit;
-pub use registry::{Build, Error, Registry};
+pub use resnet::{BackboneMode, Block, HeadKind, ResNetConfig, Stem, Variant};
+pub use speech_classifier::FastConformerConfig;
+pub use timebridge::TimeBridgeConfig;
+
+impl Default for Models {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        let mut all = Self::empty();
+        all.add::<MlpConfig>();
+        all.add::<SimpleCnnConfig>();
+        resnet::register(&mut all);
+        all.add::<DLinearConfig>();
+        all.add::<ITransformerConfig>();
+        all.add::<PatchTstConfig>();
+        all.add::<TimeBridgeConfig>();
+        all.add::<GptConfig>();
+        all.add::<LlamaConfig>();
+        all.add::<GraphConfig>();
+        all.add::<DiffusionPolicyConfig>();
+        all.add::<NestConfig>();
+        all.add::<FastConformerConfig>();
+        all
+    }
+}
 
 /// What is trained: a forward function over parameters that were registered when it was built.
 pub trait Model: Send + Sync {

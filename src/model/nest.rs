@@ -10,12 +10,15 @@
 //! many frames are more than padding.
 
 use candle_core::{D, Device, Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::fastconformer::{FOLD, FastConformer};
-use super::{Comparison, Model};
-use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Linear, Param};
+use super::fastconformer::{FOLD, FastConformer, Sizes};
+use super::{Architecture, Comparison, Model};
+use crate::config::kind::Kind;
+use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Param};
 use crate::ops::Window;
-use crate::plan::{ModelPlan, SpeechPlan};
+use crate::plan::{Modality, ModelPlan};
 use crate::rng::Key;
 
 /// Share of the frames of a group that must be masked for its token to be asked for.
@@ -23,23 +26,94 @@ const MASKED: f64 = 0.8;
 /// Masks of utterances that are hardly longer than a block.
 const SHORT_MASK: usize = 8;
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    Ok(Box::new(Nest::new(plan, builder)?))
+/// NEST: speech without labels, by predicting the tokens of masked blocks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NestConfig {
+    /// width, a multiple of `n_heads`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub d_model: usize,
+    /// heads of each attention.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_heads: usize,
+    /// layers.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_layers: usize,
+    /// dropout after each sublayer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+    /// frames that a convolution of a block sees, an odd number.
+    #[schemars(range(min = 1, max = 1024))]
+    pub kernel_size: usize,
+    /// channels of the convolutions that make eight frames one.
+    #[schemars(range(min = 1, max = 16384))]
+    pub subsampling_channels: usize,
+    /// tokens that a frozen random projection tells apart.
+    #[schemars(range(min = 2, max = 1_048_576))]
+    pub codebook_size: usize,
+    /// numbers of a token's code.
+    #[schemars(range(min = 1, max = 4096))]
+    pub code_dim: usize,
+    /// chance of a frame to begin a masked block.
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+    pub mask_prob: f64,
+    /// frames of a masked block, of 10 ms each; at least 8, which are one token.
+    #[schemars(range(min = 8, max = 65536))]
+    pub mask_block: usize,
 }
 
-pub(super) fn build_classifier(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let [_, frames, mels] = shape(plan)?;
-    let encoder = if plan.freeze_backbone { builder.frozen() } else { builder.clone() };
-    Ok(Box::new(Classifier {
-        encoder: FastConformer::new(plan, &encoder.pp("encoder"), [frames, mels])?,
-        head: Linear::new(&builder.pp("head"), plan.sequence.d_model, plan.outputs)?,
-        in_eval: plan.backbone_in_eval(),
-    }))
+impl Default for NestConfig {
+    /// The small size.
+    fn default() -> Self {
+        Self {
+            d_model: 176,
+            n_heads: 4,
+            n_layers: 16,
+            dropout: 0.1,
+            kernel_size: 9,
+            subsampling_channels: 256,
+            codebook_size: 8192,
+            code_dim: 16,
+            mask_prob: 0.01,
+            mask_block: 40,
+        }
+    }
+}
+
+impl Kind for NestConfig {
+    const NAME: &'static str = "nest";
+}
+
+impl NestConfig {
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            width: self.d_model,
+            heads: self.n_heads,
+            layers: self.n_layers,
+            kernel: self.kernel_size,
+            channels: self.subsampling_channels,
+            dropout: self.dropout,
+        }
+    }
+}
+
+impl Architecture for NestConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        Ok(Box::new(Nest::new(self, &plan.input, builder)?))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Speech]
+    }
+
+    fn draws_on_cpu(&self) -> bool {
+        true
+    }
 }
 
 /// (kinds of speech, frames and a row for the length, mels)
-fn shape(plan: &ModelPlan) -> Result<[usize; 3]> {
-    match plan.input[..] {
+pub(super) fn shape(input: &[usize]) -> Result<[usize; 3]> {
+    match *input {
         [2, frames, mels] if frames % FOLD == 1 => Ok([2, frames - 1, mels]),
         _ => bail!("it takes speech: use `data.name = \"speech\"`"),
     }
@@ -47,7 +121,7 @@ fn shape(plan: &ModelPlan) -> Result<[usize; 3]> {
 
 /// Pre-training.
 pub struct Nest {
-    sizes: SpeechPlan,
+    config: NestConfig,
     encoder: FastConformer,
     decoder: Conv1d,
     codebook: Param,
@@ -56,21 +130,20 @@ pub struct Nest {
 }
 
 impl Nest {
-    /// Registers its parameters. `plan.input` is (2, frames + 1, mels).
+    /// Registers its parameters, for samples of the shape (2, frames + 1, mels).
     ///
     /// # Errors
     ///
     /// Sizes that do not fit each other.
-    pub fn new(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
-        let [_, frames, mels] = shape(plan)?;
-        let (sizes, width) = (plan.speech, plan.sequence.d_model);
-        let encoder = FastConformer::new(plan, &builder.pp("encoder"), [frames, mels])?;
+    pub fn new(config: &NestConfig, input: &[usize], builder: &Builder) -> Result<Self> {
+        let [_, frames, mels] = shape(input)?;
+        let encoder = FastConformer::new(config.sizes(), &builder.pp("encoder"), [frames, mels])?;
         let window = Window { stride: 1, padding: 0 };
-        let shape =
-            ConvShape { inputs: width, outputs: sizes.codebook_size, kernel: 1, window, groups: 1 };
+        let (inputs, outputs) = (config.d_model, config.codebook_size);
+        let shape = ConvShape { inputs, outputs, kernel: 1, window, groups: 1 };
         let decoder = Conv1d::new(&builder.pp("decoder").pp("decoder_layers").pp(0), shape)?;
         let (quantizer, frozen) = (builder.pp("quantizer").frozen(), builder.frozen());
-        let (entries, length) = (sizes.codebook_size, sizes.code_dim);
+        let (entries, length) = (config.codebook_size, config.code_dim);
         let inputs = FOLD * mels;
         let xavier = (2.0 / (inputs + length) as f64).sqrt();
         Ok(Self {
@@ -87,7 +160,7 @@ impl Nest {
                 &[mels],
                 Init::Normal(0.1),
             )?,
-            sizes,
+            config: config.clone(),
         })
     }
 
@@ -154,15 +227,16 @@ impl Nest {
 
     /// Which of `frames` are masked of an utterance of `length`.
     fn draw(&self, key: Key, length: usize, frames: usize) -> Vec<f32> {
-        let block = self.sizes.mask_block;
+        let block = self.config.mask_block;
         let mut mask = vec![0.0; frames];
         if block as f64 >= MASKED * length as f64 {
             mask[..SHORT_MASK.min(frames)].fill(1.0);
             return mask;
         }
         let places = length - block;
-        let starts: Vec<usize> =
-            (0..places).filter(|&place| key.uniform(place as u64) < self.sizes.mask_prob).collect();
+        let starts: Vec<usize> = (0..places)
+            .filter(|&place| key.uniform(place as u64) < self.config.mask_prob)
+            .collect();
         let one = [(key.uniform(places as u64) * places as f64) as usize];
         for &start in if starts.is_empty() { &one[..] } else { &starts } {
             mask[start..start + block].fill(1.0);
@@ -189,7 +263,7 @@ fn unit(rows: &Tensor) -> Result<Tensor> {
 }
 
 /// One kind of speech (0 is clean, 1 noisy) of a batch, (n, frames, mels), and its lengths.
-fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
+pub(super) fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
     let (_, _, rows, _) = inputs.dims4()?;
     let speech = inputs.narrow(1, kind, 1)?.squeeze(1)?;
     let lengths = speech.narrow(1, rows - 1, 1)?.narrow(2, 0, 1)?.flatten_all()?;
@@ -225,31 +299,6 @@ impl Model for Nest {
     }
 }
 
-/// Mean of the encoder's frames, and a linear layer: a probe of what an encoder has learnt, or fine-tuning.
-struct Classifier {
-    encoder: FastConformer,
-    head: Linear,
-    /// Whether the encoder is not in training: no dropout, and its own statistics.
-    in_eval: bool,
-}
-
-impl Model for Classifier {
-    /// (n, 2, frames + 1, mels) -> (n, classes)
-    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let (speech, lengths) = heard(input, 1)?;
-        let inside = if self.in_eval { pass.evaluating() } else { *pass };
-        let (encoded, lengths) = self.encoder.forward(&speech, &lengths, &inside)?;
-        let frames = encoded.dim(1)?;
-        let share = |&length: &usize| {
-            let length = length.clamp(1, frames);
-            (0..frames).map(move |frame| if frame < length { 1.0 / length as f32 } else { 0.0 })
-        };
-        let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
-        let shares = Tensor::from_vec(shares, (lengths.len(), frames, 1), &Device::Cpu)?;
-        self.head.forward(&encoded.broadcast_mul(&shares)?.sum(1)?, pass)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,12 +306,16 @@ mod tests {
 
     #[test]
     fn every_utterance_has_a_masked_token_and_none_beyond_its_end() {
-        let mut plan = crate::model::registry::tests::plan("nest", &[2, 97, 16], 1);
-        plan.sequence.d_model = 8;
-        plan.sequence.n_heads = 2;
-        plan.sequence.n_layers = 1;
-        plan.speech = SpeechPlan { subsampling_channels: 4, codebook_size: 8, ..plan.speech };
-        let nest = Nest::new(&plan, &Builder::new(1)).unwrap();
+        let input = [2, 97, 16];
+        let mut config = NestConfig {
+            d_model: 8,
+            n_heads: 2,
+            n_layers: 1,
+            subsampling_channels: 4,
+            codebook_size: 8,
+            ..NestConfig::default()
+        };
+        let nest = Nest::new(&config, &input, &Builder::new(1)).unwrap();
         let key = |sample| Key::new(1, Purpose::Draw, 0, sample);
         let mut shares = Vec::new();
         for sample in 0..200 {
@@ -277,8 +330,8 @@ mod tests {
         assert!((0.45..0.6).contains(&mean), "{mean}");
         // Blocks that hide less than a group where they begin in the middle of one.
         for block in 8..15 {
-            plan.speech = SpeechPlan { mask_block: block, mask_prob: 0.001, ..plan.speech };
-            let nest = Nest::new(&plan, &Builder::new(1)).unwrap();
+            config = NestConfig { mask_block: block, mask_prob: 0.001, ..config };
+            let nest = Nest::new(&config, &input, &Builder::new(1)).unwrap();
             for sample in 0..200 {
                 let length = 20 + sample as usize % 76;
                 let mask = nest.draw(key(sample), length, 96);

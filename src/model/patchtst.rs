@@ -6,42 +6,113 @@
 //! `encoder.attn_layers.{i}` (see `encoder.rs`), `encoder.norm.1`, `head.linear`.
 
 use candle_core::{Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
-use super::encoder::Encoder;
+use super::encoder::{Encoder, Sizes};
 use super::series::Window;
+use super::{Architecture, Head, Model};
+use crate::config::kind::Kind;
 use crate::nn::{BatchNorm2d, Buffer, Builder, Dropout, ForwardContext, Linear};
 use crate::ops::{Activation, Deviation, InstanceNorm};
-use crate::plan::ModelPlan;
+use crate::plan::{Modality, ModelPlan};
 
 /// Positions in the original's table.
 const POSITIONS: usize = 5000;
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let (window, sizes) = (Window::of(plan)?, &plan.sequence);
-    let (width, length, stride) = (sizes.d_model, sizes.patch_len, sizes.stride);
-    // The end is repeated for one more patch.
-    let Some(room) = (window.seen + stride).checked_sub(length) else {
-        bail!("a `patch_len` of {length} is longer than `seq_len` = {}", window.seen)
-    };
-    let patches = room / stride + 1;
-    if patches > POSITIONS {
-        bail!("{patches} patches are more than {POSITIONS}: raise `stride`");
+/// `PatchTST`: each series on its own, cut into overlapping patches that are the tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PatchTstConfig {
+    /// width, a multiple of `n_heads`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub d_model: usize,
+    /// heads of each attention.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_heads: usize,
+    /// width inside the feed-forward part.
+    #[schemars(range(min = 1, max = 262144))]
+    pub d_ff: usize,
+    /// layers.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_layers: usize,
+    /// dropout after each sublayer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+    /// time steps of a patch.
+    #[schemars(range(min = 1, max = 65536))]
+    pub patch_len: usize,
+    /// time steps from the start of a patch to the start of the next.
+    #[schemars(range(min = 1, max = 65536))]
+    pub stride: usize,
+}
+
+impl Default for PatchTstConfig {
+    /// Those of the authors' scripts.
+    fn default() -> Self {
+        Self {
+            d_model: 128,
+            n_heads: 16,
+            d_ff: 256,
+            n_layers: 3,
+            dropout: 0.2,
+            patch_len: 16,
+            stride: 8,
+        }
     }
-    let embedding = builder.pp("patch_embedding");
-    let positions = embedding.pp("position_embedding");
-    let encoder = builder.pp("encoder");
-    Ok(Box::new(PatchTst {
-        window,
-        patches: Patches { length, stride, count: patches },
-        value_embedding: Linear::without_bias(&embedding.pp("value_embedding"), length, width)?,
-        positions: positions.constant("pe", &[1, POSITIONS, width], || waves(width))?,
-        dropout: Dropout::new(&embedding.pp("dropout"), plan.dropout),
-        encoder: Encoder::new(plan, &encoder)?,
-        norm: BatchNorm2d::new(&encoder.pp("norm").pp(1), width, window.series * patches, 1.0)?,
-        head: Linear::new(&builder.pp("head").pp("linear"), width * patches, window.next)?,
-        head_dropout: Dropout::new(&builder.pp("head").pp("dropout"), plan.dropout),
-    }))
+}
+
+impl Kind for PatchTstConfig {
+    const NAME: &'static str = "patchtst";
+}
+
+impl PatchTstConfig {
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            width: self.d_model,
+            heads: self.n_heads,
+            inner: self.d_ff,
+            layers: self.n_layers,
+            dropout: self.dropout,
+        }
+    }
+}
+
+impl Architecture for PatchTstConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let window = Window::of(plan)?;
+        let (width, length, stride) = (self.d_model, self.patch_len, self.stride);
+        // The end is repeated for one more patch.
+        let Some(room) = (window.seen + stride).checked_sub(length) else {
+            bail!("a `patch_len` of {length} is longer than `seq_len` = {}", window.seen)
+        };
+        let patches = room / stride + 1;
+        if patches > POSITIONS {
+            bail!("{patches} patches are more than {POSITIONS}: raise `stride`");
+        }
+        let embedding = builder.pp("patch_embedding");
+        let positions = embedding.pp("position_embedding");
+        let encoder = builder.pp("encoder");
+        Ok(Box::new(PatchTst {
+            window,
+            patches: Patches { length, stride, count: patches },
+            value_embedding: Linear::without_bias(&embedding.pp("value_embedding"), length, width)?,
+            positions: positions.constant("pe", &[1, POSITIONS, width], || waves(width))?,
+            dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
+            encoder: Encoder::new(self.sizes(), &encoder)?,
+            norm: BatchNorm2d::new(&encoder.pp("norm").pp(1), width, window.series * patches, 1.0)?,
+            head: Linear::new(&builder.pp("head").pp("linear"), width * patches, window.next)?,
+            head_dropout: Dropout::new(&builder.pp("head").pp("dropout"), self.dropout),
+        }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Series]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["head."])
+    }
 }
 
 /// Sines in even and cosines in odd features, of wavelengths from 2 pi to 10,000 times that.

@@ -6,8 +6,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::Lora;
 use super::description::{Error, read};
-use crate::config::schema::{Lora, Model};
+use super::pretrained::Unfit;
+use crate::config::kind::Options;
 
 /// Names of the files of a folder of adapters.
 pub(crate) const CONFIG: &str = "adapter_config.json";
@@ -16,7 +18,7 @@ pub(crate) const ADAPTERS: &str = "adapter_model.safetensors";
 /// What is read of it, and what must not be there.
 #[derive(Deserialize)]
 struct Config {
-    r: u32,
+    r: usize,
     lora_alpha: f64,
     #[serde(default)]
     lora_dropout: f64,
@@ -39,22 +41,23 @@ struct Config {
     modules_to_save: Value,
 }
 
-/// Fills the keys of `[model.lora]` that were not given from the description of the adapters to start from. Nothing
-/// happens if none are named, or the model is no Llama.
+/// `lora` with what the description of the adapters to start from says, as an option of a Llama. Nothing if none are
+/// named.
 ///
 /// # Errors
 ///
 /// The description cannot be read, is of another kind than `llama` computes, or differs from a key that was given.
-pub fn complete_adapters(model: &mut Model) -> Result<(), Error> {
-    let Some(folder) = model.lora.adapters.as_deref().filter(|_| model.name == "llama") else {
-        return Ok(());
-    };
+pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
+    let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
     let path = folder.join(CONFIG);
-    fill(&mut model.lora, &read(&path, "adapters")?, &path)
+    let filled = read(&path, "adapters").and_then(|config| filled(lora, &config, &path));
+    let filled = filled.map_err(|error| Unfit::of_adapters(&error))?;
+    let value = serde_json::to_value(filled).unwrap_or_default();
+    Ok(Options::from([("lora".to_owned(), value)]))
 }
 
 /// The keys that are absent; those that are given must be the file's.
-fn fill(lora: &mut Lora, config: &Config, path: &Path) -> Result<(), Error> {
+fn filled(lora: &Lora, config: &Config, path: &Path) -> Result<Lora, Error> {
     let unknown = |key: &str, value: &Value| {
         let what = format!("`{key}` = {value}");
         Err(Error::Unknown { path: path.to_owned(), model: "llama", what })
@@ -83,11 +86,13 @@ fn fill(lora: &mut Lora, config: &Config, path: &Path) -> Result<(), Error> {
     {
         return differs("targets", format!("{given:?}"), format!("{targets:?}"));
     }
-    lora.r = Some(config.r);
-    lora.alpha = Some(config.lora_alpha);
-    let _ = lora.targets.get_or_insert(targets);
-    let _ = lora.dropout.get_or_insert(config.lora_dropout);
-    Ok(())
+    Ok(Lora {
+        r: Some(config.r),
+        alpha: Some(config.lora_alpha),
+        targets: Some(lora.targets.clone().unwrap_or(targets)),
+        dropout: Some(lora.dropout.unwrap_or(config.lora_dropout)),
+        adapters: lora.adapters.clone(),
+    })
 }
 
 /// The first key whose value means another computation.
@@ -115,11 +120,10 @@ fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
 mod tests {
     use super::*;
 
-    fn filled(mut lora: Lora, config: &str) -> Result<Lora, String> {
+    fn filled(lora: Lora, config: &str) -> Result<Lora, String> {
         let config = serde_json::from_str(config).map_err(|error| error.to_string())?;
-        fill(&mut lora, &config, Path::new("a/adapter_config.json"))
-            .map_err(|error| error.to_string())?;
-        Ok(lora)
+        super::filled(&lora, &config, Path::new("a/adapter_config.json"))
+            .map_err(|error| error.to_string())
     }
 
     /// What `ddprun checkpoint export --peft` writes for adapters of rank 4.

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use super::registry;
+use super::{DescriptionError, architecture};
 use crate::nn::state_dict::{self, Header, Misfit, Strict, Wanted, fit};
-use crate::plan::ModelPlan;
 
 /// Weights that do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,8 +20,19 @@ pub struct Unfit {
 impl Unfit {
     const KEY: &'static str = "model.pretrained";
 
-    pub(super) fn of_model(error: &registry::Error) -> Self {
+    pub(super) fn of_model(error: &architecture::Error) -> Self {
         Self { key: "model.name", what: error.to_string(), help: None }
+    }
+
+    pub(super) fn of_description(error: &DescriptionError) -> Self {
+        let help = "choose weights of a model that is computed in the same way";
+        Self { key: Self::KEY, what: error.to_string(), help: Some(help.to_owned()) }
+    }
+
+    pub(super) fn of_adapters(error: &DescriptionError) -> Self {
+        let help = "give what the adapters have, or omit the key";
+        let key = "model.lora.adapters";
+        Self { key, what: error.to_string(), help: Some(help.to_owned()) }
     }
 
     pub(super) fn of_file(error: &state_dict::Error) -> Self {
@@ -36,7 +46,8 @@ impl Unfit {
 
     pub(super) fn without_head(model: &str) -> Self {
         let what = format!("`{model}` has no layer that is its head, so every tensor must fit");
-        let help = "use `strict = true`; a model of your own names its head with `Registry::register_with_head`";
+        let help =
+            "use `strict = true`; a model of your own names its head in `Architecture::head`";
         Self { key: "model.strict", what, help: Some(help.to_owned()) }
     }
 }
@@ -64,10 +75,11 @@ fn strangers(misfit: &Misfit) -> usize {
 
 /// What to do about weights that do not fit, where that can be told. The names may be those of an `other` model.
 pub(super) fn misfit_help(
-    plan: &ModelPlan,
+    except_head: bool,
     head: &[&str],
     misfit: &Misfit,
     other: Option<&str>,
+    own: impl FnOnce() -> Option<String>,
 ) -> String {
     let keys = || {
         let lists = misfit.missing.iter().chain(&misfit.unexpected).map(|(key, _)| key);
@@ -77,13 +89,12 @@ pub(super) fn misfit_help(
         return format!("the names are those of `{other}`: use `model.name = \"{other}\"`");
     }
     let is_head = |key: &String| head.iter().any(|prefix| key.starts_with(prefix));
-    if !plan.except_head && misfit.typed.is_empty() && keys().all(is_head) {
+    if !except_head && misfit.typed.is_empty() && keys().all(is_head) {
         let help = "only the head differs: `model.strict = \"except_head\"` loads all the rest";
         return help.to_owned();
     }
-    let biases = misfit.unexpected.iter().any(|(key, _)| key.rsplit('.').next() == Some("bias"));
-    if plan.name == "gpt" && !plan.sequence.bias && biases {
-        return "these weights have biases: use `model.bias = true`".to_owned();
+    if let Some(help) = own() {
+        return help;
     }
     if !misfit.mismatched.is_empty() && strangers(misfit) == 0 {
         return "give the model the sizes of these weights in `[model]`".to_owned();
@@ -95,15 +106,15 @@ pub(super) fn misfit_help(
 mod tests {
     use std::io::Write;
 
-    use super::super::Registry;
-    use super::super::registry::tests::plan;
+    use super::super::Models;
+    use super::super::tests::{plan, with_mine};
     use super::*;
     use crate::nn::state_dict::save_state_dict;
 
     /// What is said of weights of `of` with `outputs`, for a `model` of 5 outputs.
     fn told(model: &str, (of, outputs): (&str, usize), except_head: bool) -> Result<(), Unfit> {
-        let registry = Registry::default();
-        let (_, params) = registry.build(&plan(of, &[3, 8, 8], outputs), 1).unwrap();
+        let registry = Models::default();
+        let (_, params) = registry.instantiate(&plan(of, &[3, 8, 8], outputs), 1).unwrap();
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&save_state_dict(&params).unwrap()).unwrap();
         let mut plan = plan(model, &[3, 8, 8], 5);
@@ -129,8 +140,7 @@ mod tests {
             assert_eq!(told(name, (name, 7), true), Ok(()), "{name}");
             assert!(told(name, (name, 7), false).is_err(), "{name}");
         }
-        let mut registry = Registry::default();
-        registry.register("mine", super::super::mlp::build);
+        let registry = with_mine();
         let mut mine = plan("mine", &[4], 5);
         (mine.pretrained, mine.except_head) = (Some("absent".into()), true);
         let unfit = registry.check_pretrained(&mine).unwrap_err();
@@ -142,12 +152,12 @@ mod tests {
     fn a_file_that_is_absent_or_a_pickle_is_told_at_its_key() {
         let mut plan = plan("mlp", &[4], 5);
         plan.pretrained = Some("absent.safetensors".into());
-        let unfit = Registry::default().check_pretrained(&plan).unwrap_err();
+        let unfit = Models::default().check_pretrained(&plan).unwrap_err();
         assert!(unfit.what.starts_with("`absent.safetensors` cannot be read: No such"), "{unfit}");
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"PK\x03\x04\0\0\0\0").unwrap();
         plan.pretrained = Some(file.path().to_owned());
-        let unfit = Registry::default().check_pretrained(&plan).unwrap_err();
+        let unfit = Models::default().check_pretrained(&plan).unwrap_err();
         assert!(unfit.help.unwrap().contains("torch.load"));
     }
 }

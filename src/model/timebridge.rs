@@ -13,63 +13,144 @@
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Model;
 use super::attention::MultiHead;
 use super::series::Window;
+use super::{Architecture, Head, Model};
+use crate::config::kind::Kind;
 use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Linear};
 use crate::ops::{self, Average, Deviation, InstanceNorm, LinearActivation};
-use crate::plan::ModelPlan;
+use crate::plan::{Modality, ModelPlan};
 
 const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out"];
 
-pub(super) fn build(plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-    let (window, sizes) = (Window::of(plan)?, &plan.sequence);
-    let (period, patches) = (sizes.period, window.seen / sizes.period.max(1));
-    if patches * period != window.seen || patches == 0 {
-        bail!("`seq_len` = {} is not a multiple of `period` = {period}", window.seen);
+/// `TimeBridge`: patches of every series, and of every feature of the dates, through three kinds of attention layers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TimeBridgeConfig {
+    /// width, a multiple of `n_heads`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub d_model: usize,
+    /// heads of each attention.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_heads: usize,
+    /// width inside the feed-forward part.
+    #[schemars(range(min = 1, max = 262144))]
+    pub d_ff: usize,
+    /// dropout after each sublayer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+    /// dropout of attention probabilities (of the others it is `dropout`).
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub attn_dropout: f64,
+    /// time steps of a patch; divides `data.seq_len`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub period: usize,
+    /// patches that are left after sampling. Default: as many as there are.
+    #[schemars(range(min = 1, max = 65536), example = 8)]
+    pub num_p: Option<usize>,
+    /// values of the moving average that is taken off queries and keys.
+    #[schemars(range(min = 1, max = 65536))]
+    pub stable_len: usize,
+    /// layers within each series.
+    #[schemars(range(min = 0, max = 1024))]
+    pub ia_layers: usize,
+    /// layers that sample patches.
+    #[schemars(range(min = 0, max = 1024))]
+    pub pd_layers: usize,
+    /// layers across series. With any, set `distributed.find_unused_parameters = true`: the published model has a norm
+    /// in them that it never uses.
+    #[schemars(range(min = 0, max = 1024))]
+    pub ca_layers: usize,
+}
+
+impl Default for TimeBridgeConfig {
+    /// Those of the authors' scripts.
+    fn default() -> Self {
+        Self {
+            d_model: 128,
+            n_heads: 8,
+            d_ff: 128,
+            dropout: 0.0,
+            attn_dropout: 0.15,
+            period: 24,
+            num_p: None,
+            stable_len: 6,
+            ia_layers: 1,
+            pd_layers: 1,
+            ca_layers: 0,
+        }
     }
-    if sizes.stable_len > sizes.d_model {
-        bail!("`stable_len` = {} is more than `d_model` = {}", sizes.stable_len, sizes.d_model);
+}
+
+impl Kind for TimeBridgeConfig {
+    const NAME: &'static str = "timebridge";
+}
+
+impl Architecture for TimeBridgeConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let window = Window::of(plan)?;
+        let (period, patches) = (self.period, window.seen / self.period.max(1));
+        if patches * period != window.seen || patches == 0 {
+            bail!("`seq_len` = {} is not a multiple of `period` = {period}", window.seen);
+        }
+        if self.stable_len > self.d_model {
+            bail!("`stable_len` = {} is more than `d_model` = {}", self.stable_len, self.d_model);
+        }
+        let embedding = builder.pp("embedding");
+        let embed = Linear::without_bias(&embedding.pp("proj").pp(0), period, self.d_model)?;
+        let (layers, patches_out) = layers(self, builder, window.series + window.marks, patches)?;
+        let head = builder.pp("decoder").pp(1);
+        Ok(Box::new(TimeBridge {
+            window,
+            patches,
+            embed,
+            dropout: Dropout::new(&embedding.pp("dropout"), self.dropout),
+            layers,
+            head: Linear::without_bias(&head, patches_out * self.d_model, window.next)?,
+        }))
     }
-    let embedding = builder.pp("embedding");
-    let embed = Linear::without_bias(&embedding.pp("proj").pp(0), period, sizes.d_model)?;
-    let (layers, patches_out) = layers(plan, builder, window.series + window.marks, patches)?;
-    let head = builder.pp("decoder").pp(1);
-    Ok(Box::new(TimeBridge {
-        window,
-        patches,
-        embed,
-        dropout: Dropout::new(&embedding.pp("dropout"), plan.dropout),
-        layers,
-        head: Linear::without_bias(&head, patches_out * sizes.d_model, window.next)?,
-    }))
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Series]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["decoder."])
+    }
+
+    fn draws_on_cpu(&self) -> bool {
+        true
+    }
 }
 
 /// All layers in the order of the original, and how many patches leave the last one.
 fn layers(
-    plan: &ModelPlan,
+    config: &TimeBridgeConfig,
     builder: &Builder,
     rows: usize,
     patches: usize,
 ) -> Result<(Vec<Arc<Layer>>, usize)> {
-    let sizes = &plan.sequence;
     let builder = builder.pp("encoder").pp("attn_layers");
-    let [integrated, sampling, cointegrated] = sizes.layers;
-    let (mut layers, mut patches) = (Vec::new(), patches);
+    let (integrated, sampling, cointegrated) =
+        (config.ia_layers, config.pd_layers, config.ca_layers);
+    let (mut layers, seen, mut patches) = (Vec::new(), patches, patches);
     for i in 0..integrated + sampling + cointegrated {
         let builder = builder.pp(i);
         let mixing = if i < integrated {
-            Mixing::integrated(plan, &builder)?
+            Mixing::integrated(config, &builder)?
         } else if i < integrated + sampling {
-            let mixing = Mixing::sampling(plan, &builder, patches)?;
-            patches = sizes.num_p;
+            let sampled = config.num_p.unwrap_or(seen);
+            let mixing = Mixing::sampling(config, &builder, [patches, sampled])?;
+            patches = sampled;
             mixing
         } else {
-            Mixing::cointegrated(plan, &builder, rows)?
+            Mixing::cointegrated(config, &builder, rows)?
         };
         let is_cointegrated = matches!(mixing, Mixing::Cointegrated { .. });
-        let rest = FeedForward::new(plan, &builder, is_cointegrated)?;
+        let rest = FeedForward::new(config, &builder, is_cointegrated)?;
         layers.push(Arc::new(Layer { mixing, rest }));
     }
     Ok((layers, patches))
@@ -124,35 +205,38 @@ enum Mixing {
 }
 
 impl Mixing {
-    fn integrated(plan: &ModelPlan, builder: &Builder) -> Result<Self> {
+    fn integrated(config: &TimeBridgeConfig, builder: &Builder) -> Result<Self> {
         Ok(Self::Integrated {
-            attention: attention(plan, &builder.pp("attention"))?,
-            window: plan.sequence.stable_len,
-            dropout: dropout(plan, builder),
+            attention: attention(config, &builder.pp("attention"))?,
+            window: config.stable_len,
+            dropout: dropout(config, builder),
         })
     }
 
-    fn sampling(plan: &ModelPlan, builder: &Builder, patches: usize) -> Result<Self> {
-        let num_p = plan.sequence.num_p;
+    fn sampling(
+        config: &TimeBridgeConfig,
+        builder: &Builder,
+        [patches, num_p]: [usize; 2],
+    ) -> Result<Self> {
         let conv = |name: &str, inputs| {
             let window = ops::Window { stride: 1, padding: 0 };
             let shape = ConvShape { inputs, outputs: num_p, kernel: 1, window, groups: 1 };
             Conv1d::without_bias(&builder.pp(name), shape)
         };
         Ok(Self::Sampling {
-            attention: attention(plan, &builder.pp("attention"))?,
+            attention: attention(config, &builder.pp("attention"))?,
             conv1: conv("conv1", patches)?,
             conv2: conv("conv2", num_p + 1)?,
-            dropout: dropout(plan, builder),
+            dropout: dropout(config, builder),
         })
     }
 
-    fn cointegrated(plan: &ModelPlan, builder: &Builder, rows: usize) -> Result<Self> {
+    fn cointegrated(config: &TimeBridgeConfig, builder: &Builder, rows: usize) -> Result<Self> {
         let mixing = Self::Cointegrated {
-            along_rows: attention(plan, &builder.pp("attention1"))?,
-            along_columns: attention(plan, &builder.pp("attention2"))?,
+            along_rows: attention(config, &builder.pp("attention1"))?,
+            along_columns: attention(config, &builder.pp("attention2"))?,
             side: (rows as f64).sqrt().ceil() as usize,
-            dropout: dropout(plan, builder),
+            dropout: dropout(config, builder),
         };
         Ok(mixing)
     }
@@ -220,8 +304,8 @@ struct FeedForward {
 
 impl FeedForward {
     /// With a `norm0` that is part of the state dict and of nothing else.
-    fn new(plan: &ModelPlan, builder: &Builder, has_norm0: bool) -> Result<Self> {
-        let (width, inner) = (plan.sequence.d_model, plan.sequence.d_ff);
+    fn new(config: &TimeBridgeConfig, builder: &Builder, has_norm0: bool) -> Result<Self> {
+        let (width, inner) = (config.d_model, config.d_ff);
         let fc1 = Linear::new(&builder.pp("fc1"), width, inner)?;
         let fc2 = Linear::new(&builder.pp("fc2"), inner, width)?;
         if has_norm0 {
@@ -232,8 +316,8 @@ impl FeedForward {
             fc2,
             norm1: LayerNorm::new(&builder.pp("norm1"), width)?,
             norm2: LayerNorm::new(&builder.pp("norm2"), width)?,
-            inside: Dropout::new(&builder.pp("dropout1"), plan.dropout),
-            last: Dropout::new(&builder.pp("dropout2"), plan.dropout),
+            inside: Dropout::new(&builder.pp("dropout1"), config.dropout),
+            last: Dropout::new(&builder.pp("dropout2"), config.dropout),
         })
     }
 
@@ -246,11 +330,11 @@ impl FeedForward {
     }
 }
 
-fn attention(plan: &ModelPlan, builder: &Builder) -> Result<MultiHead> {
-    let sizes = &plan.sequence;
-    MultiHead::new(builder, PROJECTIONS, (sizes.d_model, sizes.n_heads), sizes.attn_dropout)
+fn attention(config: &TimeBridgeConfig, builder: &Builder) -> Result<MultiHead> {
+    let TimeBridgeConfig { d_model, n_heads, attn_dropout, .. } = *config;
+    MultiHead::new(builder, PROJECTIONS, (d_model, n_heads), attn_dropout)
 }
 
-fn dropout(plan: &ModelPlan, builder: &Builder) -> Dropout {
-    Dropout::new(&builder.pp("dropout0"), plan.dropout)
+fn dropout(config: &TimeBridgeConfig, builder: &Builder) -> Dropout {
+    Dropout::new(&builder.pp("dropout0"), config.dropout)
 }

@@ -7,7 +7,17 @@ use crate::nn::{
     Builder, Conv1d, ConvShape, ConvTranspose1d, ForwardContext, GroupNorm, Linear, Nonlinearity,
 };
 use crate::ops::Window;
-use crate::plan::PolicyPlan;
+
+/// Sizes of the net.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes<'a> {
+    /// Values that a convolution sees.
+    pub(super) kernel_size: usize,
+    /// Groups of channels of a norm.
+    pub(super) n_groups: usize,
+    /// Channels of each level.
+    pub(super) down_dims: &'a [usize],
+}
 
 /// Conv1d, `GroupNorm`, Mish. Keys: `block.{0,1}`.
 pub(super) struct ConvBlock {
@@ -19,7 +29,7 @@ impl ConvBlock {
     pub(super) fn new(
         builder: &Builder,
         [inputs, outputs]: [usize; 2],
-        sizes: &PolicyPlan,
+        sizes: Sizes<'_>,
     ) -> Result<Self> {
         let block = builder.pp("block");
         if !outputs.is_multiple_of(sizes.n_groups.max(1)) || sizes.kernel_size.is_multiple_of(2) {
@@ -56,7 +66,7 @@ impl Residual {
         builder: &Builder,
         [inputs, outputs]: [usize; 2],
         condition: usize,
-        sizes: &PolicyPlan,
+        sizes: Sizes<'_>,
     ) -> Result<Self> {
         let blocks = builder.pp("blocks");
         let window = Window { stride: 1, padding: 0 };
@@ -96,7 +106,7 @@ impl Pair {
         builder: &Builder,
         [inputs, outputs]: [usize; 2],
         condition: usize,
-        sizes: &PolicyPlan,
+        sizes: Sizes<'_>,
     ) -> Result<Self> {
         let block = |i, inputs| Residual::new(&builder.pp(i), [inputs, outputs], condition, sizes);
         Ok(Self([block(0, inputs)?, block(1, outputs)?]))
@@ -123,7 +133,7 @@ impl UNet1d {
         builder: &Builder,
         actions: usize,
         condition: usize,
-        sizes: &PolicyPlan,
+        sizes: Sizes<'_>,
         between: impl FnOnce() -> Result<T>,
     ) -> Result<(Self, T)> {
         let [first, .., last] = sizes.down_dims[..] else {

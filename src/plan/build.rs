@@ -36,7 +36,9 @@ impl Plan {
         let model = problems.one(model::decide(loaded, &facts.data, input));
         let model = model.filter(|_| transformed.is_some()).and_then(|model| {
             let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
-            problems.one(found).map(|found| (model.counted(&found), found))
+            let found = problems.one(found)?;
+            problems.0.extend(model::without_blocks(loaded, &found));
+            Some((model.counted(&found), found))
         });
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);

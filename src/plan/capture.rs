@@ -1,18 +1,13 @@
 //! Whether the passes of a run can be recorded once and replayed, as one CUDA graph.
 
 use crate::config::{Loaded, Problem};
-use crate::plan::{LayerOp, LayerPlan, Plan, Precision, SourcePlan};
+use crate::plan::{Plan, Precision, SourcePlan};
 
 /// Why passes cannot be recorded; `None` = nothing that the plan knows of speaks against it.
 ///
 /// What a replay repeats is fixed, so nothing else may differ from pass to pass than what lies in the GPU's memory: the
 /// inputs, and labels or targets.
 pub fn obstacle(plan: &Plan) -> Option<&'static str> {
-    let models = ["diffusion_policy", "nest", "timebridge"];
-    let drops = |layer: &LayerPlan| match layer.op {
-        LayerOp::Dropout { p } | LayerOp::Attention { dropout: p, .. } => p > 0.0,
-        _ => false,
-    };
     let obstacles = [
         (!plan.distributed.is_on_gpus(), "ranks compute on the CPU"),
         // Sums are not recorded, so they could not begin before the whole pass is over.
@@ -32,14 +27,8 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
             ),
             "tokens are sorted on the CPU",
         ),
-        (
-            models.contains(&plan.model.name.as_str()),
-            "the model draws or decides on the CPU what each pass does",
-        ),
-        (
-            plan.model.dropout > 0.0 || plan.model.layers.iter().any(drops),
-            "dropout masks are keyed by the step on the CPU",
-        ),
+        (plan.model.draws_on_cpu, "the model draws or decides on the CPU what each pass does"),
+        (plan.model.drops, "dropout masks are keyed by the step on the CPU"),
         (plan.distributed.find_unused_parameters, "which parameters are used may differ"),
     ];
     obstacles.into_iter().find_map(|(stands, why)| stands.then_some(why))

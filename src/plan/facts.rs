@@ -116,7 +116,7 @@ pub trait KindFacts {
 }
 
 /// Counts of a built model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelFacts {
     /// Trainable parameters in registration order: name and shape.
     pub parameters: Vec<(String, Vec<usize>)>,
@@ -125,6 +125,12 @@ pub struct ModelFacts {
     /// Values per channel in one sample where a layer takes statistics over a batch (BatchNorm), the fewest of all such
     /// layers; `None` if there is none.
     pub least_rows: Option<usize>,
+    /// Whether it runs through blocks whose inputs alone can be kept.
+    pub has_blocks: bool,
+    /// Whether passes draw or decide something on the CPU.
+    pub draws_on_cpu: bool,
+    /// Whether a layer drops something.
+    pub drops: bool,
 }
 
 impl ModelFacts {

@@ -14,7 +14,6 @@ mod facts;
 mod graph;
 mod keep;
 mod length;
-mod llama;
 mod loss;
 pub mod mapping;
 mod memory;
@@ -35,8 +34,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
-    BackboneMode, Calendar, CommHook, Convolutions, Expectation, Gelu, Interval, Mode,
-    NoiseScheduler, OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sink, Stem,
+    Calendar, CommHook, Convolutions, Expectation, Interval, Mode, OnBadSample, OnNonFinite, OnOom,
+    Sampler, ScalingRule, Sink,
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;
@@ -49,13 +48,12 @@ pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts};
 pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
-pub use llama::{LlamaPlan, LoraPlan};
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use mapping::Mapping;
 pub use memory::Memory;
 pub use metrics::{Measurable, MetricFacts};
 pub use modality::Modality;
-pub use model::{ModelPlan, PolicyPlan, SequencePlan, SpeechPlan};
+pub use model::ModelPlan;
 pub use optimizer::{EmaPlan, OptimizerFacts, OptimizerPlan, scale_lr};
 pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};

@@ -232,7 +232,7 @@ fn model(plan: &Plan, loaded: &Loaded) -> String {
     };
     format!(
         "{}: {} parameters in {} tensors, {} -> {}, {precision}",
-        model.name,
+        model.name(),
         thousands(model.n_parameters),
         model.n_tensors,
         product(&model.input),

@@ -86,7 +86,7 @@ fn costs(plan: &Plan, activations: Option<Bytes>) -> Costs {
 
 fn read(text: &str, overrides: &[&str]) -> Loaded {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    let vocabulary = Vocabulary::of_models(["mlp", "resnet18"]);
+    let vocabulary = Vocabulary::open();
     load_text(Path::new("animals.toml"), text, &overrides, &vocabulary)
         .unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
 }
@@ -180,7 +180,8 @@ fn describe(model: &ModelPlan) -> Result<ModelFacts, String> {
             tensor("fc2.bias", &[model.outputs]),
         ],
         buffers: vec![tensor("bn.running_mean", &[100]), tensor("bn.running_var", &[100])],
-        least_rows: None,
+        has_blocks: true,
+        ..ModelFacts::default()
     })
 }
 
@@ -274,7 +275,7 @@ fn the_first_lines_state_the_arithmetic() {
 #[test]
 fn whatever_was_not_said_is_pytorchs() {
     let plan = good(PRICES, &[], &prices());
-    assert_eq!((plan.optimizer.lr, plan.model.hidden.clone()), (1e-3, vec![256]));
+    assert_eq!(plan.optimizer.lr, 1e-3);
     assert_eq!((plan.loss.kind.name.as_str(), plan.model.outputs), ("mse", 1));
 }
 
@@ -442,6 +443,17 @@ fn all_impossible_numbers_are_told_at_once_with_their_places() {
 }
 
 #[test]
+fn keeping_the_inputs_of_blocks_needs_blocks() {
+    let loaded = read(ANIMALS, &["train.activation_checkpointing=true"]);
+    let problems = Plan::new(&loaded, &animals(), &|model: &ModelPlan| {
+        describe(model).map(|facts| ModelFacts { has_blocks: false, ..facts })
+    });
+    let told: Vec<String> = problems.unwrap_err().iter().map(ToString::to_string).collect();
+    let expected = "`train.activation_checkpointing`: saves nothing: `resnet18` has no blocks whose inputs are kept";
+    assert_eq!(told, [expected]);
+}
+
+#[test]
 fn a_model_that_cannot_be_built_says_why_at_its_name() {
     let loaded = read(ANIMALS, &[]);
     let problems = Plan::new(&loaded, &animals(), &|_: &ModelPlan| {
@@ -533,7 +545,7 @@ proptest::proptest! {
         ]
         .to_vec();
         for kept in 0..overrides.len() {
-            let vocabulary = Vocabulary::of_models(["resnet18"]);
+            let vocabulary = Vocabulary::open();
             let Ok(loaded) = load_text(Path::new("a.toml"), ANIMALS, &overrides[kept..], &vocabulary) else { continue };
             let mut facts = animals();
             (facts.cores, facts.data.n_train) = (cores, n_train);

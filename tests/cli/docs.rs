@@ -38,6 +38,9 @@ fn experiments() -> Vec<String> {
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_optimizer.rs"]
 mod custom_optimizer;
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_model.rs"]
+mod custom_model;
 
 /// The pages that show experiments and commands of a single machine.
 const GUIDES: [&str; 5] =
@@ -48,18 +51,11 @@ fn is_sweep(name: &str) -> bool {
     read(name).lines().any(|line| line == "[sweep]")
 }
 
-/// The program's kinds, and those that the examples and the README register.
+/// The program's kinds, and those that the examples register.
 fn vocabulary() -> Vocabulary {
-    let readme = fs::read_to_string(project("README.md")).ok();
-    let sources = children(&project("examples")).into_iter().filter(|path| path.is_file());
-    let texts = sources.map(|path| fs::read_to_string(path).unwrap()).chain(readme);
-    let registered = texts.flat_map(|text| {
-        let names = text.split("register(\"").skip(1).filter_map(|rest| rest.split('"').next());
-        names.map(str::to_owned).collect::<Vec<_>>()
-    });
-    let own = custom_optimizer::kinds();
-    let models = own.models.names().into_iter().map(str::to_owned).chain(registered).collect();
-    Vocabulary::new(models, own.families(), own.metrics.specs())
+    let mut own = custom_optimizer::kinds();
+    own.models = custom_model::kinds().models;
+    own.vocabulary()
 }
 
 /// A fenced block: its language, its first line (counted from 1) and its text.
@@ -274,7 +270,7 @@ fn write_weights(lab: &Lab, name: &str, changes: &[&str], path: &str) {
         [&["plan", "--json", name, "~model.pretrained", "~model.strict"][..], changes].concat();
     let page: serde_json::Value = serde_json::from_str(&lab.run_to(0, &plan).stdout).unwrap();
     let model: ModelPlan = serde_json::from_value(page["plan"]["model"].clone()).unwrap();
-    let (_, params) = Kinds::default().models.build(&model, 1).unwrap();
+    let (_, params) = Kinds::default().models.instantiate(&model, 1).unwrap();
     lab.write(path, save_state_dict(&params).unwrap());
 }
 

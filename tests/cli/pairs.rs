@@ -2,7 +2,7 @@
 //! takes and what the data is.
 
 use candle_core::{Device, Tensor};
-use ddprun::model::Registry;
+use ddprun::model::Models;
 use hound::{SampleFormat, WavSpec, WavWriter};
 use serde_json::json;
 
@@ -139,7 +139,7 @@ fn write_speech(lab: &Lab) {
 #[test]
 fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
     let lab = lab();
-    let registry = Registry::default();
+    let registry = Models::default();
     let (mut trained, mut refused) = (Vec::new(), 0);
     for (kind, data, loss) in DATA {
         for model in registry.names() {

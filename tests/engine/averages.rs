@@ -8,7 +8,7 @@ use ddprun::checkpoint::{self, Snapshot};
 use ddprun::data::sampler::evaluation_chunks;
 use ddprun::engine::{Engine, Error, Split};
 use ddprun::loss::{self, CrossEntropy};
-use ddprun::model::Registry;
+use ddprun::model::Models;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
 use ddprun::plan::{EmaPlan, Plan};
 use ddprun::units::Rank;
@@ -97,7 +97,7 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
     // What is restored, and what is exported, measures the same.
     let plan = make(1, true);
     let collective = || support::group(&plan).remove(0);
-    let (model, params) = Registry::default().build(&plan.model, 1).unwrap();
+    let (model, params) = Models::default().instantiate(&plan.model, 1).unwrap();
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
     let restored = Some((restored.state, restored.moments));
     let mut engine = Engine::new(
@@ -113,7 +113,7 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
     let bytes = checkpoint::averaged_model(&opened).unwrap();
     ddprun::files::write_atomic(&exported, &bytes).unwrap();
     let plan = Plan { ema: None, ..plan.clone() };
-    let (model, params) = Registry::default().build(&plan.model, 1).unwrap();
+    let (model, params) = Models::default().instantiate(&plan.model, 1).unwrap();
     load_state_dict(&params, &exported, Strict::All).unwrap();
     let mut engine = Engine::new(
         Arc::new(plan.clone()),

@@ -1,7 +1,7 @@
 //! Which gradient lies in which bucket.
 
 use ddprun::engine::buckets::Layout;
-use ddprun::model::Registry;
+use ddprun::model::Models;
 use ddprun::units::Bytes;
 
 use crate::support::plan;
@@ -12,8 +12,8 @@ use crate::support::plan;
 fn check_buckets(model: &str, expected: &[(usize, &str, &str)]) {
     let mut plan = plan(model, &[3, 224, 224], 1).model;
     plan.outputs = 1000;
-    plan.stem = ddprun::plan::Stem::Imagenet;
-    let facts = Registry::default().describe(&plan).unwrap();
+    plan.kind.set("stem", "imagenet");
+    let facts = Models::default().describe(&plan).unwrap();
     let sizes: Vec<usize> =
         facts.parameters.iter().map(|(_, shape)| shape.iter().product()).collect();
     let order: Vec<usize> = (0..sizes.len()).rev().collect();

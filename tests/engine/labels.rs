@@ -45,7 +45,8 @@ fn steps_with_ignored_labels(plan: &Plan) -> Vec<(f64, f64)> {
 fn labels_count_alike_however_they_are_spread_over_passes_and_ranks() {
     let cut = |size: u32, world| {
         let mut plan = gpt_plan(world);
-        (plan.model.dropout, plan.data.shuffle) = (0.0, false);
+        plan.model.kind.set("dropout", 0.0);
+        plan.data.shuffle = false;
         plan.batch.size = BatchSize::new(size).unwrap();
         plan.batch.accumulation = AccumulationSteps::new(16 / size / world).unwrap();
         plan.batch.shards = Shards::new((16 / size).min(4)).unwrap();

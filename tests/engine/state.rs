@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ddprun::checkpoint::{self, Snapshot};
 use ddprun::engine::{Engine, TrainState};
-use ddprun::model::Registry;
+use ddprun::model::Models;
 use ddprun::optim::Moments;
 use ddprun::plan::EmaPlan;
 
@@ -36,7 +36,7 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
     });
     let resumed = on_ranks(&plan, |collective| {
         let rank = collective.rank();
-        let (model, params) = Registry::default().build(&plan.model, 999).unwrap();
+        let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
         let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
         let state = Some((restored.state, restored.moments));
         let mut engine = Engine::new(
@@ -72,7 +72,7 @@ fn start_otherwise(change: impl Fn(&mut TrainState, &mut Vec<Moments>) + Sync) -
         if !collective.rank().is_first() {
             change(&mut state, &mut moments);
         }
-        let (model, params) = Registry::default().build(&plan.model, plan.seed).unwrap();
+        let (model, params) = Models::default().instantiate(&plan.model, plan.seed).unwrap();
         let restored = Some((state, moments));
         match Engine::new(
             Arc::new(plan.clone()),
@@ -110,9 +110,9 @@ fn ranks_with_different_models_are_refused_with_the_first_difference() {
     let errors = on_ranks(&plan, |collective| {
         let mut mine = plan.clone();
         if collective.rank().0 == 1 {
-            mine.model.hidden = vec![32, 17];
+            mine.model.kind.set("hidden", [32, 17]);
         }
-        let (model, params) = Registry::default().build(&mine.model, 0).unwrap();
+        let (model, params) = Models::default().instantiate(&mine.model, 0).unwrap();
         match Engine::new(
             Arc::new(mine.clone()),
             support::components(&mine, (model, params)),

@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::Tensor;
 
 use ddprun::checkpoint::{self, Snapshot};
-use ddprun::config::kind::Choice;
+use ddprun::config::kind::{Choice, Kind};
 use ddprun::engine::{Engine, Error};
-use ddprun::model::{Model, Registry};
+use ddprun::model::{Architecture, Model, Models};
 use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
 use ddprun::optim::{self, Adam, Constant};
 use ddprun::plan::{ModelPlan, Plan};
 use ddprun::units::Rank;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::support::{self, CLASSES, fingerprint, on_ranks, plan, step};
 
@@ -25,17 +27,26 @@ impl Model for HalfUsed {
     }
 }
 
-fn half_used(plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
-    let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
-    let idle = builder.pp("idle").param("weight", &[3], Init::Constant(2.0))?;
-    Ok(Box::new(HalfUsed(linear, idle)))
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct HalfUsedConfig {}
+
+impl Kind for HalfUsedConfig {
+    const NAME: &'static str = "half_used";
+}
+
+impl Architecture for HalfUsedConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
+        let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
+        let idle = builder.pp("idle").param("weight", &[3], Init::Constant(2.0))?;
+        Ok(Box::new(HalfUsed(linear, idle)))
+    }
 }
 
 /// An engine over `half_used`.
 fn half_used_engine(plan: &Plan, collective: Arc<dyn ddprun::collective::Collective>) -> Engine {
-    let mut registry = Registry::default();
-    registry.register("half_used", half_used);
-    let (model, params) = registry.build(&plan.model, plan.seed).unwrap();
+    let mut registry = Models::default();
+    registry.add::<HalfUsedConfig>();
+    let (model, params) = registry.instantiate(&plan.model, plan.seed).unwrap();
     Engine::new(
         Arc::new(plan.clone()),
         support::components(plan, (model, params)),
@@ -87,18 +98,29 @@ impl Model for LateUsed {
     }
 }
 
-fn late_used(plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
-    let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
-    let gain = builder.param("gain", &[plan.outputs], Init::Constant(1.0))?;
-    let after = plan.options["after"].as_u64().unwrap();
-    Ok(Box::new(LateUsed { linear, gain, after, passes: AtomicU64::new(0) }))
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct LateUsedConfig {
+    /// Passes before the gain is used.
+    after: u64,
+}
+
+impl Kind for LateUsedConfig {
+    const NAME: &'static str = "late_used";
+}
+
+impl Architecture for LateUsedConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> candle_core::Result<Box<dyn Model>> {
+        let linear = Linear::new(&builder.pp("linear"), plan.input[0], plan.outputs)?;
+        let gain = builder.param("gain", &[plan.outputs], Init::Constant(1.0))?;
+        Ok(Box::new(LateUsed { linear, gain, after: self.after, passes: AtomicU64::new(0) }))
+    }
 }
 
 /// A plan for `late_used` whose gain is first used in step `first`, from 1.
 fn late_plan(world: u32, first: u64) -> Plan {
     let mut plan = plan("late_used", &[10], world);
     let passes = u64::from(plan.batch.accumulation.get());
-    plan.model.options.insert("after".into(), ((first - 1) * passes).into());
+    plan.model.kind.set("after", (first - 1) * passes);
     plan.distributed.find_unused_parameters = true;
     plan.optimizer = optim::plan(&Adam::default(), plan.optimizer.lr);
     (plan.schedule.warmup_steps, plan.schedule.rule) = (0, Choice::of(&Constant {}));
@@ -107,9 +129,9 @@ fn late_plan(world: u32, first: u64) -> Plan {
 
 /// A model of `late_used` with its parameters.
 fn late_model(plan: &Plan) -> (Box<dyn Model>, ddprun::nn::Params) {
-    let mut registry = Registry::default();
-    registry.register("late_used", late_used);
-    registry.build(&plan.model, plan.seed).unwrap()
+    let mut registry = Models::default();
+    registry.add::<LateUsedConfig>();
+    registry.instantiate(&plan.model, plan.seed).unwrap()
 }
 
 #[test]

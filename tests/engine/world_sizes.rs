@@ -103,7 +103,7 @@ fn activations_that_are_computed_again_change_no_bit() {
 fn accumulation_adds_up_to_the_large_batch() {
     // Without BatchNorm and dropout, 4 passes of 4 samples are one pass of 16, to rounding.
     let mut small = plan("mlp", &[10], 1);
-    small.model.dropout = 0.0;
+    small.model.kind.set("dropout", 0.0);
     let mut large = small.clone();
     large.batch.size = BatchSize::new(16).unwrap();
     large.batch.shards = ddprun::units::Shards::ONE;

@@ -6,14 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use candle_core::{Device, Result, Tensor};
-use ddprun::model::{Model, Registry};
+use ddprun::model::{Model, Models};
 use ddprun::nn::Params;
 use ddprun::ops::GradientSink;
-use ddprun::plan::{
-    BackboneMode, LlamaPlan, ModelPlan, PolicyPlan, SequencePlan, SpeechPlan, Stem,
-};
+use ddprun::plan::ModelPlan;
 use ddprun::rng::name_hash;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Values in [-1, 1) that depend on the name alone.
 pub(crate) fn fill(name: &str, n: usize) -> Vec<f64> {
@@ -40,42 +38,29 @@ pub(crate) fn weight(name: &str, shape: &[usize]) -> Vec<f32> {
     fill(name, shape.iter().product()).into_iter().map(|u| value(u) as f32).collect()
 }
 
-/// A model of this name with nothing asked of it but its shapes, which are those of one sample.
+/// A model of this name without dropout, with nothing else asked of it but its shapes, which are those of one sample.
 pub(crate) fn model_plan(
     name: &str,
     outputs: usize,
     input: Vec<usize>,
     target: Vec<usize>,
 ) -> ModelPlan {
-    ModelPlan {
-        name: name.to_owned(),
-        outputs,
-        input,
-        target,
-        stem: Stem::Imagenet,
-        zero_init_residual: false,
-        freeze_backbone: false,
-        backbone_mode: BackboneMode::Train,
-        hidden: vec![],
-        dropout: 0.0,
-        sequence: SequencePlan::default(),
-        layers: vec![],
-        policy: PolicyPlan::default(),
-        speech: SpeechPlan::default(),
-        llama: LlamaPlan::default(),
-        lora: None,
-        pretrained: None,
-        except_head: false,
-        options: BTreeMap::new(),
-        n_parameters: 0,
-        n_tensors: 0,
-        n_buffer_elements: 0,
-        least_rows: None,
+    let none =
+        json!({ "dropout": 0.0, "attn_dropout": 0.0, "head_dropout": [0.0, 0.0], "hidden": [] });
+    let kind = Models::default().with_options(name, &serde_json::from_value(none).unwrap());
+    ModelPlan { target, ..ModelPlan::new(kind, &input, outputs) }
+}
+
+/// `plan` with `options` of its model.
+pub(crate) fn with(mut plan: ModelPlan, options: &Value) -> ModelPlan {
+    for (key, value) in options.as_object().unwrap() {
+        plan.kind.set(key, value);
     }
+    plan
 }
 
 pub(crate) fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
-    let (model, params) = Registry::default().build(plan, 1).unwrap();
+    let (model, params) = Models::default().instantiate(plan, 1).unwrap();
     fill_params(&params);
     (model, params)
 }

@@ -11,19 +11,19 @@ use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Components, Engine, StepReport, StopRequest};
 use ddprun::kinds::Kinds;
 use ddprun::loss::{self, CrossEntropy};
-use ddprun::model::Model;
+use ddprun::model::{Model, Models};
 use ddprun::nn::Params;
 use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
-    BackboneMode, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
-    DataPlan, DistributedPlan, LengthPlan, LlamaPlan, LoggingPlan, Mode, ModelPlan, OnBadSample,
-    OnNonFinite, Plan, PolicyPlan, Precision, Sampler, SchedulePlan, SequencePlan, SourcePlan,
-    SpeechPlan, Stem,
+    BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
+    DistributedPlan, LengthPlan, LoggingPlan, Mode, ModelPlan, OnBadSample, OnNonFinite, Plan,
+    Precision, Sampler, SchedulePlan, SourcePlan,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
     AccumulationSteps, BatchSize, Bytes, GlobalBatchSize, Rank, Shards, WorldSize,
 };
+use serde_json::{Value, json};
 
 /// Training samples of every test plan.
 pub(crate) const N_TRAIN: usize = 96;
@@ -88,30 +88,15 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
 }
 
 fn model_plan(name: &str, input: &[usize]) -> ModelPlan {
-    ModelPlan {
-        name: name.into(),
-        outputs: CLASSES,
-        input: input.to_vec(),
-        target: vec![],
-        stem: Stem::Cifar,
-        zero_init_residual: false,
-        freeze_backbone: false,
-        backbone_mode: BackboneMode::Train,
-        hidden: vec![32, 16],
-        dropout: 0.25,
-        sequence: SequencePlan::default(),
-        layers: vec![],
-        policy: PolicyPlan::default(),
-        speech: SpeechPlan::default(),
-        llama: LlamaPlan::default(),
-        lora: None,
-        pretrained: None,
-        except_head: false,
-        options: std::collections::BTreeMap::new(),
-        n_parameters: 0,
-        n_tensors: 0,
-        n_buffer_elements: 0,
-        least_rows: None,
+    let small = json!({ "stem": "cifar", "hidden": [32, 16], "dropout": 0.25 });
+    let kind = Models::default().with_options(name, &serde_json::from_value(small).unwrap());
+    ModelPlan::new(kind, input, CLASSES)
+}
+
+/// Gives the model of `plan` these options.
+pub(crate) fn choose(plan: &mut Plan, options: &Value) {
+    for (key, value) in options.as_object().unwrap() {
+        plan.model.kind.set(key, value);
     }
 }
 
@@ -205,7 +190,7 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
                 values.push((rows - 1 - sample as usize % 9) as f32);
                 values.resize(values.len() + bands - 1, 0.0);
             }
-        } else if ["gpt", "llama"].contains(&plan.model.name.as_str()) {
+        } else if ["gpt", "llama"].contains(&plan.model.name()) {
             values.extend((0..n).map(|_| stream.below(CLASSES as u64) as f32));
         } else {
             values.extend((0..n).map(|_| (0.4 * class + stream.normal()) as f32));

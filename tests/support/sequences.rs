@@ -1,30 +1,23 @@
 //! Plans for models of sequences.
 
 use ddprun::loss::{self, Mse, TimeFrequency};
-use ddprun::plan::{EmaPlan, LoraPlan, Plan, PolicyPlan, SequencePlan, SpeechPlan};
+use ddprun::model::Models;
+use ddprun::plan::{EmaPlan, Plan};
+use serde_json::json;
 
-use crate::support::plan;
+use crate::support::{choose, plan};
 
 /// A plan for a forecaster of 3 series with 4 features of the date, 24 steps to 6, every dropout in use.
 pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
     let mut plan = plan(model, &[24, 7], world);
     plan.model.target = vec![6, 3];
     plan.model.outputs = 3;
-    plan.model.sequence = SequencePlan {
-        d_model: 8,
-        n_heads: 2,
-        d_ff: 12,
-        n_layers: 2,
-        attn_dropout: 0.25,
-        bias: false,
-        patch_len: 8,
-        stride: 4,
-        period: 4,
-        num_p: 3,
-        stable_len: 3,
-        layers: [1, 1, 1],
-        ..SequencePlan::default()
-    };
+    let sizes = json!({
+        "d_model": 8, "n_heads": 2, "d_ff": 12, "n_layers": 2, "attn_dropout": 0.25, "patch_len": 8, "stride": 4,
+        "period": 4, "num_p": 3, "stable_len": 3, "ia_layers": 1, "pd_layers": 1, "ca_layers": 1
+    });
+    let options = serde_json::from_value(sizes).unwrap();
+    plan.model.kind.options.extend(Models::default().with_options(model, &options).options);
     plan.loss = loss::plan(&TimeFrequency { alpha: 0.35 });
     plan.data.classes = vec![];
     plan.distributed.find_unused_parameters = model == "timebridge";
@@ -35,25 +28,25 @@ pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
 pub(crate) fn gpt_plan(world: u32) -> Plan {
     let mut plan = plan("gpt", &[12], world);
     plan.model.target = vec![12];
-    let sizes = SequencePlan { d_model: 8, n_heads: 2, n_layers: 2, ..SequencePlan::default() };
-    plan.model.sequence = sizes;
+    choose(&mut plan, &json!({ "d_model": 8, "n_heads": 2, "n_layers": 2 }));
     plan
 }
 
 /// A plan for a Llama of 12 tokens whose two heads of queries share one of keys.
 pub(crate) fn llama_plan(world: u32) -> Plan {
-    let mut plan = gpt_plan(world);
-    plan.model.name = "llama".into();
-    plan.model.sequence.d_ff = 12;
-    plan.model.llama.n_kv_heads = 1;
+    let mut plan = plan("llama", &[12], world);
+    plan.model.target = vec![12];
+    let sizes = json!({ "d_model": 8, "n_heads": 2, "n_layers": 2, "d_ff": 12, "n_kv_heads": 1 });
+    choose(&mut plan, &sizes);
     plan
 }
 
 /// Adapters of such a Llama, with dropout.
 pub(crate) fn lora_plan(world: u32) -> Plan {
     let mut plan = llama_plan(world);
-    let targets = ["q_proj", "v_proj", "up_proj"].map(str::to_owned).to_vec();
-    plan.model.lora = Some(LoraPlan { r: 2, alpha: 4.0, dropout: 0.25, targets, adapters: None });
+    let targets = ["q_proj", "v_proj", "up_proj"];
+    let lora = json!({ "r": 2, "alpha": 4.0, "dropout": 0.25, "targets": targets });
+    choose(&mut plan, &json!({ "lora": lora }));
     plan
 }
 
@@ -62,13 +55,10 @@ pub(crate) fn policy_plan(world: u32) -> Plan {
     let mut plan = plan("diffusion_policy", &[2, 3], world);
     plan.model.target = vec![4, 2];
     plan.model.outputs = 2;
-    plan.model.policy = PolicyPlan {
-        down_dims: vec![8, 16],
-        diffusion_step_embed_dim: 8,
-        n_groups: 4,
-        num_inference_steps: 2,
-        ..PolicyPlan::default()
-    };
+    let sizes = json!({
+        "down_dims": [8, 16], "diffusion_step_embed_dim": 8, "n_groups": 4, "num_inference_steps": 2
+    });
+    choose(&mut plan, &sizes);
     plan.loss = loss::plan(&Mse {});
     plan.data.classes = vec![];
     plan.ema = Some(EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false });
@@ -78,15 +68,11 @@ pub(crate) fn policy_plan(world: u32) -> Plan {
 /// A plan for an encoder of speech: 64 frames of 8 mel bands, dropout and batch norm in use.
 pub(crate) fn speech_plan(model: &str, world: u32) -> Plan {
     let mut plan = plan(model, &[2, 65, 8], world);
-    let sizes = SequencePlan { d_model: 8, n_heads: 2, n_layers: 1, ..SequencePlan::default() };
-    plan.model.sequence = sizes;
-    plan.model.speech = SpeechPlan {
-        subsampling_channels: 4,
-        kernel_size: 3,
-        codebook_size: 16,
-        code_dim: 4,
-        mask_prob: 0.05,
-        mask_block: 16,
-    };
+    let sizes = json!({
+        "d_model": 8, "n_heads": 2, "n_layers": 1, "subsampling_channels": 4, "kernel_size": 3, "codebook_size": 16,
+        "code_dim": 4, "mask_prob": 0.05, "mask_block": 16
+    });
+    let options = serde_json::from_value(sizes).unwrap();
+    plan.model.kind.options.extend(Models::default().with_options(model, &options).options);
     plan
 }

@@ -93,7 +93,6 @@ pub(crate) fn all(
     rules
         .iter()
         .flat_map(|rule| rule(loaded))
-        .chain(names::model(loaded, vocabulary))
         .chain(names::metrics(loaded, vocabulary))
         .chain(together::monitors(loaded, vocabulary))
         .chain(options::all(loaded, vocabulary))

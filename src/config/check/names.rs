@@ -24,22 +24,7 @@ pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     vec![Finding::new("experiment.name", what).help(help)]
 }
 
-/// A model that is not registered.
-pub(crate) fn model(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
-    let name = loaded.experiment.model.name.as_str();
-    let models = || vocabulary.models.iter().map(String::as_str);
-    if models().any(|model| model == name) {
-        return Vec::new();
-    }
-    let finding = Finding::new("model.name", format!("no model is called `{name}`"));
-    let help = match closest(name, models()) {
-        Some(model) => format!("did you mean `{model}`?"),
-        None => format!("the models are {}", any_of(models())),
-    };
-    vec![finding.help(help)]
-}
-
-/// Metrics that nobody measures, and figures expected of them.
+/// Metrics that are not measured, and figures expected of them.
 pub(crate) fn metrics(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let known = vocabulary.watchable();
@@ -91,9 +76,8 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
 pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let data = &experiment.data;
-    let all: [(&str, Option<&Path>); 11] = [
+    let all: [(&str, Option<&Path>); 10] = [
         ("model.pretrained", experiment.model.pretrained.as_deref()),
-        ("model.lora.adapters", experiment.model.lora.adapters.as_deref()),
         ("data.train_dir", data.train_dir.as_deref()),
         ("data.val_dir", data.val_dir.as_deref()),
         ("data.dir", data.dir.as_deref()),

@@ -29,19 +29,22 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
 /// "`betas` belongs to `adam` or `adamw`, but `name` is `sgd`"
 fn foreign(loaded: &Loaded, family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
     let table = family.table;
-    let is_foreign = |key: &&String| {
+    // An empty table asks for nothing: `resolved.toml` once held those of all kinds.
+    let is_empty = |value: &Value| value.as_dict().is_some_and(Dict::is_empty);
+    let is_foreign = |(key, value): &(&String, &Value)| {
         kind.key(key).is_none()
             && family.owners(key).next().is_some()
             && loaded.is_given(&format!("{table}.{key}"))
+            && !is_empty(value)
     };
-    let finding = |key: &String| {
+    let finding = |(key, _): (&String, &Value)| {
         let owners = any_of(family.owners(key));
         let what = format!("belongs to {owners}, but `name` is `{}`", kind.name);
         Finding::new(format!("{table}.{key}"), what)
             .about(format!("{table}.name"))
             .help(format!("take it out, or `~{table}.{key}` on the command line"))
     };
-    given.keys().filter(is_foreign).map(finding).collect()
+    given.iter().filter(is_foreign).map(finding).collect()
 }
 
 /// Numbers that are not in the range of their option.
@@ -66,6 +69,11 @@ pub(super) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Fin
         Value::Array(_, items) => {
             for (index, item) in items.iter().enumerate() {
                 range(&format!("{key}[{index}]"), item, &schema["items"], found);
+            }
+        }
+        Value::Dict(_, keys) => {
+            for (name, value) in keys {
+                range(&format!("{key}.{name}"), value, &schema["properties"][name], found);
             }
         }
         Value::Num(_, number) => {

@@ -36,7 +36,6 @@ impl Range {
 
 const POSITIVE: Range = range(0.0, false, f64::MAX, true, "greater than 0 and finite");
 const NOT_NEGATIVE: Range = range(0.0, true, f64::MAX, true, "at least 0 and finite");
-const BELOW_ONE: Range = range(0.0, true, 1.0, false, "at least 0 and less than 1");
 const SHARE: Range = range(0.0, true, 1.0, true, "from 0 to 1");
 const PROPER_SHARE: Range = range(0.0, false, 1.0, false, "between 0 and 1");
 const FACTOR: Range = range(0.0, false, 1.0, true, "greater than 0 and at most 1");
@@ -58,16 +57,6 @@ type Real = (&'static str, fn(&Experiment) -> Option<f64>, Range);
 type Whole = (&'static str, fn(&Experiment) -> Option<u64>, u64, u64);
 
 const REALS: &[Real] = &[
-    ("model.dropout", |e| e.model.dropout, BELOW_ONE),
-    ("model.attn_dropout", |e| e.model.attn_dropout, BELOW_ONE),
-    ("model.mask_prob", |e| e.model.mask_prob, PROPER_SHARE),
-    ("model.rope_theta", |e| e.model.rope_theta, ABOVE_ONE),
-    ("model.rope_scaling.factor", |e| e.model.rope_scaling.factor, ABOVE_ONE),
-    ("model.rope_scaling.low_freq_factor", |e| e.model.rope_scaling.low_freq_factor, POSITIVE),
-    ("model.rope_scaling.high_freq_factor", |e| e.model.rope_scaling.high_freq_factor, POSITIVE),
-    ("model.lora.alpha", |e| e.model.lora.alpha, POSITIVE),
-    ("model.lora.dropout", |e| e.model.lora.dropout, BELOW_ONE),
-    ("model.norm_eps", |e| e.model.norm_eps, POSITIVE),
     ("data.max_seconds", |e| e.data.max_seconds, POSITIVE),
     ("data.val_ratio", |e| e.data.val_ratio, PROPER_SHARE),
     ("data.max_bad_fraction", |e| Some(e.data.max_bad_fraction), SHARE),
@@ -87,42 +76,12 @@ const REALS: &[Real] = &[
 /// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
 const MOST_SAMPLES: u64 = 1 << 24;
 const MOST_STEPS: u64 = 1 << 40;
-/// Frames of speech that become one token: a shorter mask hides none.
-const FRAMES_OF_TOKEN: u64 = 8;
 /// Most time steps of a window.
 const MOST_WINDOW: u64 = 1 << 16;
 
 const WHOLES: &[Whole] = &[
     ("model.num_classes", |e| given(e.model.num_classes), 1, 1 << 20),
-    ("model.d_model", |e| e.model.d_model.map(u64::from), 1, 1 << 16),
-    ("model.n_heads", |e| e.model.n_heads.map(u64::from), 1, 1 << 10),
-    ("model.d_ff", |e| e.model.d_ff.map(u64::from), 1, 1 << 18),
-    ("model.n_layers", |e| e.model.n_layers.map(u64::from), 1, 1 << 10),
     ("data.sample_tokens", |e| e.data.sample_tokens.map(u64::from), 1, 1 << 20),
-    ("model.lora.r", |e| e.model.lora.r.map(u64::from), 1, 1 << 12),
-    ("model.n_kv_heads", |e| e.model.n_kv_heads.map(u64::from), 1, 1 << 10),
-    ("model.patch_len", |e| e.model.patch_len.map(u64::from), 1, MOST_WINDOW),
-    ("model.stride", |e| e.model.stride.map(u64::from), 1, MOST_WINDOW),
-    ("model.period", |e| e.model.period.map(u64::from), 1, MOST_WINDOW),
-    ("model.num_p", |e| e.model.num_p.map(u64::from), 1, MOST_WINDOW),
-    ("model.stable_len", |e| e.model.stable_len.map(u64::from), 1, MOST_WINDOW),
-    ("model.ia_layers", |e| e.model.ia_layers.map(u64::from), 0, 1 << 10),
-    ("model.pd_layers", |e| e.model.pd_layers.map(u64::from), 0, 1 << 10),
-    ("model.ca_layers", |e| e.model.ca_layers.map(u64::from), 0, 1 << 10),
-    (
-        "model.diffusion_step_embed_dim",
-        |e| e.model.diffusion_step_embed_dim.map(u64::from),
-        4,
-        1 << 16,
-    ),
-    ("model.kernel_size", |e| e.model.kernel_size.map(u64::from), 1, 1 << 10),
-    ("model.n_groups", |e| e.model.n_groups.map(u64::from), 1, 1 << 16),
-    ("model.num_train_timesteps", |e| e.model.num_train_timesteps.map(u64::from), 2, 100_000),
-    ("model.num_inference_steps", |e| e.model.num_inference_steps.map(u64::from), 1, 100_000),
-    ("model.subsampling_channels", |e| e.model.subsampling_channels.map(u64::from), 1, 1 << 14),
-    ("model.codebook_size", |e| e.model.codebook_size.map(u64::from), 2, 1 << 20),
-    ("model.code_dim", |e| e.model.code_dim.map(u64::from), 1, 1 << 12),
-    ("model.mask_block", |e| e.model.mask_block.map(u64::from), FRAMES_OF_TOKEN, MOST_WINDOW),
     ("data.n_mels", |e| e.data.n_mels.map(u64::from), 8, 1024),
     ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
     ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),
@@ -269,15 +228,6 @@ fn times(experiment: &Experiment) -> Vec<Finding> {
 pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let mut found = Vec::new();
-    let model = &experiment.model;
-    for (key, widths) in [("model.hidden", &model.hidden), ("model.down_dims", &model.down_dims)] {
-        for (index, &width) in widths.iter().flatten().enumerate() {
-            if width == 0 || width > 1 << 16 {
-                let what = format!("must be from 1 to 65536, not {width}");
-                found.push(Finding::new(format!("{key}[{index}]"), what));
-            }
-        }
-    }
     let mut sinks = experiment.logging.sinks.clone();
     sinks.dedup();
     if sinks.len() < experiment.logging.sinks.len() {

@@ -33,19 +33,7 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
         let finding = Finding::new("ema.use_buffers", "needs `ema.decay`, the average's own");
         found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
     }
-    found.extend(backbone(loaded));
     found
-}
-
-/// A backbone that learns is in training.
-fn backbone(loaded: &Loaded) -> Option<Finding> {
-    let model = &loaded.experiment.model;
-    let learns = model.freeze_backbone != Some(true);
-    (model.backbone_mode.is_some() && learns).then(|| {
-        let what = "is for a frozen backbone, but this one learns";
-        let finding = Finding::new("model.backbone_mode", what).about("model.freeze_backbone");
-        finding.help("add `freeze_backbone = true`, or take it out")
-    })
 }
 
 /// What is done must have been predicted.
@@ -92,13 +80,6 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
         let what =
             "has no meaning with `data.sampler = \"torch\"`, whose order depends on the ranks";
         found.push(Finding::new(key, what).about("data.sampler"));
-    }
-    let model = experiment.model.name.as_str();
-    if experiment.train.activation_checkpointing
-        && ["mlp", "simple_cnn", "dlinear"].contains(&model)
-    {
-        let what = format!("saves nothing: `{model}` has no blocks whose inputs are kept");
-        found.push(Finding::new("train.activation_checkpointing", what).about("model.name"));
     }
     found
 }

@@ -80,11 +80,24 @@ fn option(family: &FamilySpec, name: &str) -> String {
 }
 
 fn meaning(key: &Key) -> String {
+    let about = key.about.clone() + &inside(key);
     match (&key.default, key.required) {
-        (Some(default), _) => format!("{} Default: {}.", key.about, toml(default)),
-        (None, true) => format!("{} Required.", key.about),
-        (None, false) => key.about.clone(),
+        (Some(default), _) if !default.is_object() => {
+            format!("{about} Default: {}.", toml(default))
+        }
+        (None, true) => format!("{about} Required."),
+        _ => about,
     }
+}
+
+/// What the keys of an option that is a table mean.
+fn inside(key: &Key) -> String {
+    let keys = key.schema["properties"].as_object().into_iter().flatten();
+    let one = |(name, schema): (&String, &Value)| {
+        let about = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
+        format!(" `{name}`: {about}")
+    };
+    keys.map(one).collect()
 }
 
 /// `text` as comment lines.
@@ -99,7 +112,11 @@ fn comment(text: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A value as TOML.
+/// A value as TOML, on one line.
 fn toml(value: &Value) -> String {
+    if let Value::Object(keys) = value {
+        let keys = keys.iter().map(|(key, value)| format!("{key} = {}", toml(value)));
+        return format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "));
+    }
     toml::Value::try_from(value).map_or_else(|_| value.to_string(), |value| value.to_string())
 }

@@ -1,6 +1,7 @@
 //! Families of kinds, and what is registered in them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::config::kind::{Choice, Kind, Options, Spec, spec};
 
@@ -57,7 +58,8 @@ impl FamilySpec {
 }
 
 /// Makes an object of the family from options.
-type Build<F> = fn(&Options) -> Result<Box<<F as Family>::Object>, serde_json::Error>;
+type Build<F> =
+    Arc<dyn Fn(&Options) -> Result<Box<<F as Family>::Object>, serde_json::Error> + Send + Sync>;
 
 /// The kinds of a family that a program knows.
 pub struct Registry<F: Family> {
@@ -85,12 +87,45 @@ impl<F: Family> Registry<F> {
 
     /// Adds the kind `K`, or puts it in the place of the one of the same name.
     pub fn add<K: Member<F>>(&mut self) {
-        let build: Build<F> = |options| spec::kind::<K>(options).map(K::boxed);
-        let entry = (Spec::of::<K>(), build);
-        match self.kinds.iter_mut().find(|(spec, _)| spec.name == K::NAME) {
-            Some(existing) => *existing = entry,
-            None => self.kinds.push(entry),
+        self.insert(Spec::of::<K>(), Arc::new(|options| spec::kind::<K>(options).map(K::boxed)));
+    }
+
+    /// Adds `K` under another name, after `change` has made of it what the name says.
+    pub fn add_variant<K: Member<F>>(
+        &mut self,
+        name: &'static str,
+        about: &str,
+        change: impl Fn(&mut K) + Send + Sync + 'static,
+    ) {
+        let mut spec = Spec::of::<K>();
+        (spec.name, spec.about) = (name, about.to_owned());
+        let build = move |options: &Options| {
+            let mut kind = spec::kind::<K>(options)?;
+            change(&mut kind);
+            Ok(kind.boxed())
+        };
+        self.insert(spec, Arc::new(build));
+    }
+
+    fn insert(&mut self, spec: Spec, build: Build<F>) {
+        match self.kinds.iter_mut().find(|(other, _)| other.name == spec.name) {
+            Some(existing) => *existing = (spec, build),
+            None => self.kinds.push((spec, build)),
         }
+    }
+
+    /// Names of all kinds, in the order of their registration.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.kinds.iter().map(|(spec, _)| spec.name)
+    }
+
+    /// The kind `name` with those of `options` that it has too.
+    pub fn with_options(&self, name: &str, options: &Options) -> Choice {
+        let spec = self.kinds.iter().map(|(spec, _)| spec).find(|spec| spec.name == name);
+        let has = |key: &str| spec.is_some_and(|spec| spec.key(key).is_some());
+        let shared = options.iter().filter(|(key, _)| has(key));
+        let options = shared.map(|(key, value)| (key.clone(), value.clone())).collect();
+        Choice { name: name.to_owned(), options }
     }
 
     /// What an experiment may say of the family.

@@ -99,8 +99,26 @@ impl Spec {
 /// The options of `kind`, without those that are off.
 pub(super) fn options<K: Kind>(kind: &K) -> Options {
     let value = serde_json::to_value(kind).unwrap_or_default();
-    let fields = value.as_object().cloned().unwrap_or_default();
-    fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
+    match without_nulls(value) {
+        Value::Object(fields) => fields.into_iter().filter(|(_, value)| !is_empty(value)).collect(),
+        _ => Options::new(),
+    }
+}
+
+/// TOML has no null: what is off is left out.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let given = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(given.map(|(key, value)| (key, without_nulls(value))).collect())
+        }
+        other => other,
+    }
+}
+
+/// Whether `value` is a table in which nothing is given.
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
 /// The kind whose options are `options`.
@@ -127,7 +145,12 @@ fn example(schema: &Value, default: Option<&Value>) -> Value {
     if let Some(example) = schema["examples"].get(0).or(default) {
         return example.clone();
     }
-    match schema["type"].as_str() {
+    let kind = schema["type"].as_str().or_else(|| schema["type"][0].as_str());
+    match kind {
+        Some("object") => {
+            let keys = schema["properties"].as_object().into_iter().flatten();
+            keys.map(|(key, schema)| (key.clone(), example(schema, None))).collect()
+        }
         Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or(1.into()),
         Some("boolean") => true.into(),
         Some("array") => Value::Array(Vec::new()),

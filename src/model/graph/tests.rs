@@ -4,18 +4,19 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::config::kind::Choice;
 use crate::config::{Vocabulary, load, load_text};
-use crate::model::Registry;
+use crate::model::{Models, ResNetConfig, Stem};
 use crate::nn::{Buffer, Builder, Dropout, ForwardContext, Param, Params};
 use crate::ops::{GradientSink, count_flops};
-use crate::plan::{DataFacts, Facts, LayerPlan, ModelPlan, Plan, Precision, SourcePlan, Stem};
+use crate::plan::{DataFacts, Facts, LayerPlan, ModelPlan, Plan, Precision, SourcePlan};
 use crate::rng::{Key, Purpose};
 
 /// The model of an experiment of the house, for images of 32x32 pixels and ten classes.
 fn of_file(name: &str) -> ModelPlan {
-    let registry = Registry::default();
+    let registry = Models::default();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").join(name);
-    let loaded = load(&path, &[], &Vocabulary::of_models(registry.names())).unwrap();
+    let loaded = load(&path, &[], &Vocabulary::open()).unwrap();
     let source = SourcePlan::ImageFolder { train: "t".into(), val: "v".into() };
     Plan::new(&loaded, &facts(source, None), &|model: &ModelPlan| registry.describe(model))
         .unwrap()
@@ -47,7 +48,7 @@ fn facts(source: SourcePlan, sample: Option<Vec<usize>>) -> Facts {
 
 /// Output, loss gradients in registration order, and running statistics after one pass of training.
 fn trained(plan: &ModelPlan) -> (Params, Vec<f32>, Vec<Vec<f32>>) {
-    let (model, params) = Registry::default().build(plan, 7).unwrap();
+    let (model, params) = Models::default().instantiate(plan, 7).unwrap();
     let values = (0..2 * 3 * 32 * 32).map(|i| (f64::from(i) * 0.37).sin() as f32).collect();
     let x = Tensor::from_vec::<_, f32>(values, (2, 3, 32, 32), &Device::Cpu).unwrap();
     let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
@@ -81,8 +82,8 @@ impl GradientSink for Sink {
 #[test]
 fn resnet18_in_layers_has_the_bits_of_the_registered_one() {
     let in_layers = of_file("graph_resnet18.toml");
-    let registered =
-        ModelPlan { name: "resnet18".to_owned(), stem: Stem::Cifar, ..in_layers.clone() };
+    let cifar = ResNetConfig { stem: Stem::Cifar, ..ResNetConfig::default() };
+    let registered = ModelPlan { kind: Choice::of(&cifar), ..in_layers.clone() };
     let (graph, output, gradients) = trained(&in_layers);
     let (params, expected_output, expected_gradients) = trained(&registered);
     assert_eq!(graph.parameters().len(), params.parameters().len());
@@ -117,10 +118,10 @@ fn of_layers(layers: &str) -> ModelPlan {
     let text = format!(
         "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
     );
-    let vocabulary = Vocabulary::of_models(["graph"]);
+    let vocabulary = Vocabulary::open();
     let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
     let facts = facts(SourcePlan::Mnist { dir: "d".into() }, Some(vec![1, 28, 28]));
-    let registry = Registry::default();
+    let registry = Models::default();
     Plan::new(&loaded, &facts, &|model: &ModelPlan| registry.describe(model)).unwrap().model
 }
 
@@ -172,7 +173,7 @@ fn layers_of_every_kind_run_in_both_modes() {
     let plan = of_layers(layers);
     let sum: usize = plan.layers.iter().map(LayerPlan::parameters).sum();
     assert_eq!(sum, plan.n_parameters);
-    let (model, _) = Registry::default().build(&plan, 1).unwrap();
+    let (model, _) = Models::default().instantiate(&plan, 1).unwrap();
     let x = Tensor::ones((3, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
     let key = Key::new(1, Purpose::Dropout, 0, 0);
     for pass in [ForwardContext::train(key, Precision::Fp32), ForwardContext::eval(Precision::Bf16)]

@@ -4,8 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Config, Refused, foreign, is_off};
-use crate::config::schema::{Gelu, Model};
-use crate::config::values::Auto;
+use crate::model::{Completion, Gelu};
 
 /// Sizes.
 #[derive(Deserialize)]
@@ -23,14 +22,10 @@ fn gelu_new() -> String {
     "gelu_new".to_owned()
 }
 
-/// The keys that are absent. Nothing happens for a file that is no description by `transformers`.
-pub(super) fn fill(
-    model: &mut Model,
-    config: &Config,
-    seq_len: Option<u32>,
-) -> Result<(), Refused> {
+/// The options that the file tells; none if it is no description by `transformers`.
+pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Completion, Refused> {
     if !config.contains_key("model_type") && !config.contains_key("n_embd") {
-        return Ok(());
+        return Ok(Completion::default());
     }
     let mut wrong = foreign_keys(config, seq_len);
     if let Some(other) = wrong.iter().find(|wrong| wrong.contains("model_type")) {
@@ -49,15 +44,13 @@ pub(super) fn fill(
     if !wrong.is_empty() {
         return Err(Refused::Foreign(wrong));
     }
-    if model.num_classes.given().is_none() {
-        model.num_classes = Auto::Given(sizes.vocab_size);
-    }
-    let _ = model.d_model.get_or_insert(sizes.n_embd);
-    let _ = model.n_layers.get_or_insert(sizes.n_layer);
-    let _ = model.n_heads.get_or_insert(sizes.n_head);
-    let _ = model.bias.get_or_insert(true);
-    let _ = model.activation.get_or_insert(activation);
-    Ok(())
+    let mut found = Completion::of_outputs(sizes.vocab_size);
+    found.give("d_model", sizes.n_embd);
+    found.give("n_layers", sizes.n_layer);
+    found.give("n_heads", sizes.n_head);
+    found.give("bias", true);
+    found.give("activation", activation);
+    Ok(found)
 }
 
 fn foreign_keys(config: &Config, seq_len: Option<u32>) -> Vec<String> {
@@ -87,6 +80,8 @@ fn foreign_keys(config: &Config, seq_len: Option<u32>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::tests::completed;
     use super::*;
 
@@ -97,10 +92,12 @@ mod tests {
     fn gpt2s_sizes_come_from_the_file() {
         let rest = r#""model_type": "gpt2", "activation_function": "gelu_new", "n_inner": null"#;
         let found = completed("gpt", &format!("{{{SIZES}, {rest}}}")).unwrap();
-        assert_eq!((found.d_model, found.n_layers, found.n_heads), (Some(768), Some(12), Some(12)));
-        assert_eq!((found.bias, found.activation), (Some(true), Some(Gelu::GeluTanh)));
-        assert_eq!(found.num_classes, Auto::Given(50_257));
-        assert_eq!(completed("gpt", r#"{"mine": 1}"#).unwrap().d_model, None);
+        let expected = json!({
+            "d_model": 768, "n_layers": 12, "n_heads": 12, "bias": true, "activation": "gelu_tanh"
+        });
+        assert_eq!(serde_json::to_value(&found.options).unwrap(), expected);
+        assert_eq!(found.outputs, Some(50_257));
+        assert_eq!(completed("gpt", r#"{"mine": 1}"#).unwrap(), Completion::default());
     }
 
     #[test]

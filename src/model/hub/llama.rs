@@ -4,8 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Config, Refused, foreign, is_off, is_one, rope, short};
-use crate::config::schema::Model;
-use crate::config::values::Auto;
+use crate::model::Completion;
 
 /// Sizes. Numbers that are absent have the values that `transformers` gives them.
 #[derive(Deserialize)]
@@ -32,12 +31,8 @@ enum Kind {
     Mistral,
 }
 
-/// The keys that are absent.
-pub(super) fn fill(
-    model: &mut Model,
-    config: &Config,
-    seq_len: Option<u32>,
-) -> Result<(), Refused> {
+/// The options that the file tells.
+pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Completion, Refused> {
     let sizes: Sizes =
         serde_json::from_value(Value::Object(config.clone())).map_err(Refused::Format)?;
     let kind = kind(config);
@@ -48,9 +43,6 @@ pub(super) fn fill(
     let rope = rope::read(config, seq_len);
     wrong.extend(rope.as_ref().err().cloned());
     let (Ok(rope), true) = (rope, wrong.is_empty()) else { return Err(Refused::Foreign(wrong)) };
-    if model.num_classes.given().is_none() {
-        model.num_classes = Auto::Given(sizes.vocab_size);
-    }
     let heads = sizes.num_attention_heads;
     let usual_kv_heads = if kind == Kind::Mistral { MISTRALS_KV_HEADS } else { heads };
     // `null` means as many as of queries, in both.
@@ -58,18 +50,17 @@ pub(super) fn fill(
         Some(Value::Null) => heads,
         _ => sizes.num_key_value_heads.unwrap_or(usual_kv_heads),
     };
-    let _ = model.d_model.get_or_insert(sizes.hidden_size);
-    let _ = model.d_ff.get_or_insert(sizes.intermediate_size);
-    let _ = model.n_layers.get_or_insert(sizes.num_hidden_layers);
-    let _ = model.n_heads.get_or_insert(heads);
-    let _ = model.n_kv_heads.get_or_insert(kv_heads);
-    let _ = model.norm_eps.get_or_insert(sizes.rms_norm_eps.unwrap_or(1e-6));
-    let _ = model.tie_word_embeddings.get_or_insert(sizes.tie_word_embeddings.unwrap_or(false));
-    let _ = model.rope_theta.get_or_insert(rope.theta);
-    if model.rope_scaling.rope_type.is_none() {
-        model.rope_scaling = rope.scaling;
-    }
-    Ok(())
+    let mut found = Completion::of_outputs(sizes.vocab_size);
+    found.give("d_model", sizes.hidden_size);
+    found.give("d_ff", sizes.intermediate_size);
+    found.give("n_layers", sizes.num_hidden_layers);
+    found.give("n_heads", heads);
+    found.give("n_kv_heads", kv_heads);
+    found.give("norm_eps", sizes.rms_norm_eps.unwrap_or(1e-6));
+    found.give("tie_word_embeddings", sizes.tie_word_embeddings.unwrap_or(false));
+    found.give("rope_theta", rope.theta);
+    found.give("rope_scaling", rope.scaling);
+    Ok(found)
 }
 
 /// What the file calls its model; older ones name only the class.
@@ -155,26 +146,31 @@ fn window(config: &Config, kind: Kind, seq_len: Option<u32>) -> Option<String> {
 mod tests {
     use super::super::tests::completed;
     use super::*;
-    use crate::config::schema::{RopeScaling, RopeType};
+    use crate::config::kind::Choice;
+    use crate::model::{LlamaConfig, RopeScaling, RopeType};
 
     const SIZES: &str = r#""vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
         "num_hidden_layers": 30, "num_attention_heads": 9"#;
 
-    fn with(keys: &str) -> Result<Model, String> {
-        completed("llama", &format!("{{{SIZES}, {keys}}}"))
+    /// A Llama with the options that the file gives.
+    fn with(keys: &str) -> Result<LlamaConfig, String> {
+        let found = completed("llama", &format!("{{{SIZES}, {keys}}}"))?;
+        assert_eq!(found.outputs, Some(49_152));
+        let mut options = Choice::of(&LlamaConfig::default()).options;
+        options.extend(found.options);
+        Ok(serde_json::from_value(serde_json::to_value(options).unwrap()).unwrap())
     }
 
     #[test]
-    fn keys_that_are_not_given_come_from_the_file() {
+    fn sizes_come_from_the_file() {
         let rest = r#""num_key_value_heads": 3, "rope_theta": 100000, "tie_word_embeddings": true,
             "rope_scaling": null, "hidden_act": "silu", "model_type": "llama", "rope_interleaved": false,
             "torch_dtype": "bfloat16", "initializer_range": 0.02, "pretraining_tp": 1, "head_dim": 64"#;
         let found = with(rest).unwrap();
-        assert_eq!((found.d_model, found.d_ff, found.n_layers), (Some(576), Some(99), Some(30)));
-        assert_eq!((found.n_heads, found.n_kv_heads), (Some(9), Some(3)));
-        assert_eq!((found.rope_theta, found.norm_eps), (Some(1e5), Some(1e-6)));
-        assert_eq!(found.tie_word_embeddings, Some(true));
-        assert_eq!(found.num_classes, Auto::Given(49_152));
+        assert_eq!((found.d_model, found.d_ff, found.n_layers), (576, 1536, 30));
+        assert_eq!((found.n_heads, found.n_kv_heads), (9, Some(3)));
+        assert_eq!((found.rope_theta, found.norm_eps), (1e5, 1e-6));
+        assert!(found.tie_word_embeddings);
         assert_eq!(found.rope_scaling, RopeScaling::default());
     }
 
@@ -182,7 +178,7 @@ mod tests {
     fn positions_are_those_of_either_spelling() {
         let rope = |keys: &str| {
             let found = with(keys).unwrap();
-            (found.rope_theta.unwrap(), found.rope_scaling)
+            (found.rope_theta, found.rope_scaling)
         };
         let plain = RopeScaling::default();
         let linear = RopeScaling {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Config, is_one, short};
-use crate::config::schema::{RopeScaling, RopeType};
+use crate::model::{RopeScaling, RopeType};
 
 /// What the file says.
 pub(super) struct Rope {

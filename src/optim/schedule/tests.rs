@@ -20,7 +20,7 @@ struct Known {
 impl KindFacts for Known {
     fn model(&self, _: &ModelPlan) -> Result<ModelFacts, String> {
         let parameters = vec![("w".to_owned(), vec![1])];
-        Ok(ModelFacts { parameters, buffers: vec![], least_rows: None })
+        Ok(ModelFacts { parameters, ..ModelFacts::default() })
     }
 
     fn transforms(
@@ -61,7 +61,7 @@ fn planned(keys: &[String], total: u64) -> Result<Plan, String> {
     let words = [vec![format!("train.steps={total}")], keys.to_vec()].concat();
     let kinds = Known::default();
     let families = vec![kinds.optimizers.spec(), kinds.schedulers.spec()];
-    let vocabulary = Vocabulary::new(vec!["mlp".to_owned()], families, Vec::new());
+    let vocabulary = Vocabulary::new(families, Vec::new());
     let loaded = load_text(Path::new("x.toml"), text, &words, &vocabulary)
         .map_err(|problems| problems.page(false, 80))?;
     let source = SourcePlan::Csv {

@@ -7,7 +7,7 @@ fn loaded(layers: &str) -> Loaded {
     let text = format!(
         "[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
     );
-    let vocabulary = Vocabulary::of_models(["graph"]);
+    let vocabulary = Vocabulary::open();
     load_text(Path::new("graph.toml"), &text, &[], &vocabulary)
         .unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
 }

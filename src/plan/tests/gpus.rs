@@ -260,10 +260,10 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     let recorded = good(&auto(), &on_gpu, &one);
     assert_eq!(obstacle(&recorded.in_smaller_passes().unwrap()), None);
     let mut dropping = recorded;
-    dropping.model.dropout = 0.1;
+    dropping.model.drops = true;
     assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
     let mut drawing = good(&auto(), &on_gpu, &one);
-    drawing.model.name = "diffusion_policy".to_owned();
+    drawing.model.draws_on_cpu = true;
     assert_eq!(
         obstacle(&drawing),
         Some("the model draws or decides on the CPU what each pass does")

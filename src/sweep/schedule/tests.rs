@@ -31,7 +31,7 @@ impl Lab {
              batch_size = 8\n[logging]\ndir = \"{0}\"\n[checkpoint]\ndir = \"{0}/c\"\n",
             folder.path().display()
         );
-        let vocabulary = Vocabulary::of_models(["mlp"]);
+        let vocabulary = Vocabulary::open();
         let base = load_text(Path::new("base.toml"), &text, &[], &vocabulary).unwrap();
         let line = Domain::Uniform { min: 0.0, max: 1.0 };
         let search =

@@ -13,8 +13,11 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Registers nothing; the builder's path tells this layer from others.
+    /// Registers no parameter; the builder's path tells this layer from others.
     pub fn new(builder: &Builder, p: f64) -> Self {
+        if p > 0.0 {
+            builder.has_dropout();
+        }
         Self { p, path: name_hash(builder.path()) }
     }
 

@@ -23,6 +23,7 @@ pub struct Params {
     counters: Vec<Counter>,
     aliases: Vec<(String, Param)>,
     least_rows: Option<usize>,
+    drops: bool,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -232,6 +233,11 @@ impl Params {
         self.least_rows
     }
 
+    /// Whether a layer drops something in training.
+    pub fn drops(&self) -> bool {
+        self.drops
+    }
+
     /// Number of trainable elements.
     pub fn elem_count(&self) -> usize {
         self.parameters.iter().map(Param::elem_count).sum()
@@ -403,6 +409,11 @@ impl Builder {
     pub fn needs_statistics_of(&self, rows: usize) {
         let mut params = lock(&self.params);
         params.least_rows = Some(params.least_rows.map_or(rows, |least| least.min(rows)));
+    }
+
+    /// Says that a layer drops something in training.
+    pub fn has_dropout(&self) {
+        lock(&self.params).drops = true;
     }
 
     /// All that was registered through this builder and its children.

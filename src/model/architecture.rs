@@ -1,0 +1,279 @@
+//! The family of models.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use candle_core::{Device, Result as CandleResult};
+
+use super::pretrained::{Unfit, likeliest, misfit_help};
+use super::{Completion, Head, Model};
+use crate::config::kind::{Choice, Family, Kind, Member, Options, Registry, Unbuildable};
+use crate::nn::state_dict::{
+    self, LoadReport, Misfit, Strict, Wanted, fit, header, load_adapters, load_state_dict,
+};
+use crate::nn::{Builder, Params};
+use crate::plan::{Modality, ModelFacts, ModelPlan};
+
+/// A model that an experiment can choose: its fields are its options, which say how it is built.
+pub trait Architecture: Debug + Send + Sync {
+    /// Registers the parameters through the builder, and returns the forward function, for samples of the shapes that
+    /// the plan names.
+    ///
+    /// It runs twice: once with [`Builder::describe`], when no values exist, and once to build; so it must not
+    /// read values.
+    ///
+    /// # Errors
+    ///
+    /// Sizes that do not fit each other, or the samples.
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> CandleResult<Box<dyn Model>>;
+
+    /// What samples may be; empty = anything that it can be built for.
+    fn takes(&self) -> &'static [Modality] {
+        &[]
+    }
+
+    /// The layers that depend on the number of outputs: `strict = "except_head"` exempts them from pretrained weights.
+    fn head(&self) -> Head {
+        Head::None
+    }
+
+    /// Whether it runs through blocks whose inputs alone can be kept (`train.activation_checkpointing`).
+    fn has_blocks(&self) -> bool {
+        true
+    }
+
+    /// Whether passes draw or decide something on the CPU, so that they cannot be recorded as a CUDA graph.
+    fn draws_on_cpu(&self) -> bool {
+        false
+    }
+
+    /// Whether its batch norms keep to the running statistics that they came with while it trains.
+    fn keeps_statistics(&self) -> bool {
+        false
+    }
+
+    /// Folder of the adapters to start from, if it starts from some.
+    fn adapters(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Options that files beside the `pretrained` weights or the adapters tell, for windows of `seq_len` tokens.
+    ///
+    /// # Errors
+    ///
+    /// The files do not describe such a model.
+    fn complete(
+        &self,
+        pretrained: Option<&Path>,
+        seq_len: Option<u32>,
+    ) -> Result<Completion, Unfit> {
+        let _ = (pretrained, seq_len);
+        Ok(Completion::default())
+    }
+
+    /// What to do about pretrained weights that do not fit, if the model can tell.
+    fn remedy(&self, misfit: &Misfit) -> Option<String> {
+        let _ = misfit;
+        None
+    }
+}
+
+/// `[model]`
+#[derive(Debug)]
+pub enum ModelFamily {}
+
+impl Family for ModelFamily {
+    const TABLE: &'static str = "model";
+    const NOUN: &'static str = "model";
+    type Object = dyn Architecture;
+}
+
+impl<K: Kind + Architecture> Member<ModelFamily> for K {
+    fn boxed(self) -> Box<dyn Architecture> {
+        Box::new(self)
+    }
+}
+
+/// Models that a program knows.
+pub type Models = Registry<ModelFamily>;
+
+/// Why a model was not built.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such name, or options that it does not take.
+    #[error(transparent)]
+    Kind(#[from] Unbuildable),
+    /// [`Architecture::build`] refused.
+    #[error("model `{name}` cannot be built: {source}")]
+    Build {
+        /// The model.
+        name: String,
+        /// Its words.
+        source: candle_core::Error,
+    },
+}
+
+impl Models {
+    /// The model that `plan` chooses.
+    ///
+    /// # Errors
+    ///
+    /// An unknown name, or options that it does not take.
+    pub fn architecture(&self, plan: &ModelPlan) -> Result<Box<dyn Architecture>, Unbuildable> {
+        self.build(&plan.kind)
+    }
+
+    /// Names and shapes of parameters and buffers, without allocating one.
+    ///
+    /// # Errors
+    ///
+    /// The message of [`Error`].
+    pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
+        let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
+        let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
+        let key = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
+        Ok(ModelFacts {
+            parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
+            buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
+            least_rows: params.least_rows().filter(|_| !architecture.keeps_statistics()),
+            has_blocks: architecture.has_blocks(),
+            draws_on_cpu: architecture.draws_on_cpu(),
+            drops: params.drops(),
+        })
+    }
+
+    /// Why the chosen model cannot learn from such samples; `None` if it can, or if it is not known.
+    pub fn refuses(&self, choice: &Choice, given: Modality) -> Option<String> {
+        let takes = self.build(choice).ok()?.takes();
+        if takes.is_empty() || takes.contains(&given) {
+            return None;
+        }
+        let wanted: Vec<&str> = takes.iter().map(|kind| kind.words()).collect();
+        let (name, words) = (&choice.name, given.words());
+        Some(format!("`{name}` takes {}, but the data is {words}", wanted.join(" or ")))
+    }
+
+    /// The models that were made for such samples.
+    pub fn made_for(&self, given: Modality) -> Vec<&'static str> {
+        let fits = |name: &&'static str| {
+            self.build(&self.with_options(name, &Options::new()))
+                .is_ok_and(|model| model.takes().contains(&given))
+        };
+        self.names().filter(fits).collect()
+    }
+
+    /// The model with initial values for `seed`; equal seeds give equal values.
+    ///
+    /// # Errors
+    ///
+    /// An unknown name, options that do not fit, or too little memory.
+    pub fn instantiate(
+        &self,
+        plan: &ModelPlan,
+        seed: u64,
+    ) -> Result<(Box<dyn Model>, Params), Error> {
+        self.instantiate_on(plan, seed, &Device::Cpu)
+    }
+
+    /// [`Models::instantiate`] in the memory of `device`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Models::instantiate`].
+    pub fn instantiate_on(
+        &self,
+        plan: &ModelPlan,
+        seed: u64,
+        device: &Device,
+    ) -> Result<(Box<dyn Model>, Params), Error> {
+        let builder = Builder::on(seed, device);
+        let model = run(self.architecture(plan)?.as_ref(), plan, &builder)?;
+        Ok((model, builder.finish()))
+    }
+
+    /// Compares the plan's pretrained weights with the model, by the header of their file alone.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or does not fit.
+    pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), Unfit> {
+        let Some(path) = &plan.pretrained else { return Ok(()) };
+        let architecture =
+            self.architecture(plan).map_err(|error| Unfit::of_model(&error.into()))?;
+        let params =
+            described(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
+        let wanted = Wanted::of(&params);
+        let head = architecture.head().keys(&wanted);
+        if plan.except_head && head.is_empty() {
+            return Err(Unfit::without_head(plan.name()));
+        }
+        let keys: Vec<&str> = head.iter().map(String::as_str).collect();
+        let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
+        let file = header(path).map_err(|error| Unfit::of_file(&error))?;
+        let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
+        let other = likeliest(self.others(plan), &file, &misfit);
+        let own = || architecture.remedy(&misfit);
+        let help = misfit_help(plan.except_head, &keys, &misfit, other, own);
+        Err(Unfit::of_misfit(path, misfit, help))
+    }
+
+    /// What each other model would want of pretrained weights, with what it knows of this one's options.
+    fn others(&self, plan: &ModelPlan) -> impl Iterator<Item = (&'static str, Wanted)> {
+        self.names().filter(|&name| name != plan.name()).filter_map(|name| {
+            let kind = self.with_options(name, &plan.kind.options);
+            let plan = ModelPlan { kind, ..plan.clone() };
+            let architecture = self.architecture(&plan).ok()?;
+            Some((name, Wanted::of(&described(architecture.as_ref(), &plan).ok()?)))
+        })
+    }
+
+    /// Loads the plan's pretrained weights; `None` if it names none.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_state_dict`].
+    pub fn load_pretrained(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+    ) -> Result<Option<LoadReport>, state_dict::Error> {
+        let Some(path) = &plan.pretrained else { return Ok(None) };
+        let head = self.architecture(plan).map(|model| model.head()).unwrap_or(Head::None);
+        let head = head.keys(&Wanted::of(params));
+        let keys: Vec<&str> = head.iter().map(String::as_str).collect();
+        let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
+        load_state_dict(params, path, strict).map(Some)
+    }
+
+    /// Loads the adapters that the plan starts from, if it names some.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_adapters`].
+    pub fn load_adapters(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+    ) -> Result<(), state_dict::Error> {
+        let Ok(architecture) = self.architecture(plan) else { return Ok(()) };
+        match architecture.adapters() {
+            Some(folder) => load_adapters(params, &folder.join(super::peft::ADAPTERS)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn described(architecture: &dyn Architecture, plan: &ModelPlan) -> Result<Params, Error> {
+    let builder = Builder::describe();
+    run(architecture, plan, &builder)?;
+    Ok(builder.finish())
+}
+
+fn run(
+    architecture: &dyn Architecture,
+    plan: &ModelPlan,
+    builder: &Builder,
+) -> Result<Box<dyn Model>, Error> {
+    let named = |source| Error::Build { name: plan.name().to_owned(), source };
+    architecture.build(plan, builder).map_err(named)
+}

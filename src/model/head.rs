@@ -1,0 +1,34 @@
+//! The layers of a model that depend on the number of outputs.
+
+use crate::nn::state_dict::Wanted;
+
+/// The layers that depend on the number of outputs.
+#[derive(Clone, Copy, Debug)]
+pub enum Head {
+    /// There is none.
+    None,
+    /// Those under these prefixes of keys (`fc.`).
+    Keys(&'static [&'static str]),
+    /// That of the parameter registered last.
+    Last,
+}
+
+impl Head {
+    /// Prefixes of its keys in the model of `wanted`; empty if that has no such layer.
+    pub(super) fn keys(&self, wanted: &Wanted) -> Vec<String> {
+        let names = || wanted.tensors.iter().map(|(name, _)| name.as_str());
+        match self {
+            Self::None => Vec::new(),
+            Self::Keys(keys)
+                if names().any(|name| keys.iter().any(|key| name.starts_with(key))) =>
+            {
+                keys.iter().map(|&key| key.to_owned()).collect()
+            }
+            Self::Keys(_) => Vec::new(),
+            Self::Last => {
+                let last = names().next_back().and_then(|name| name.rsplit_once('.'));
+                last.map(|(layer, _)| format!("{layer}.")).into_iter().collect()
+            }
+        }
+    }
+}

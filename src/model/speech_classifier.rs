@@ -1,0 +1,136 @@
+//! `fastconformer`: the mean of an encoder's frames, and a linear layer: a probe of what an encoder has learnt, or
+//! fine-tuning.
+//!
+//! Keys: `encoder.*` (see `fastconformer.rs`), `head`.
+
+use candle_core::{Device, Result, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fastconformer::{FastConformer, Sizes};
+use super::nest::{heard, shape};
+use super::resnet::BackboneMode;
+use super::{Architecture, Head, Model};
+use crate::config::kind::{Kind, Wrong};
+use crate::nn::{Builder, ForwardContext, Linear};
+use crate::plan::{Modality, ModelPlan};
+
+/// `FastConformer` with a linear layer on the mean of its frames: classes of speech.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FastConformerConfig {
+    /// width, a multiple of `n_heads`.
+    #[schemars(range(min = 1, max = 65536))]
+    pub d_model: usize,
+    /// heads of each attention.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_heads: usize,
+    /// layers.
+    #[schemars(range(min = 1, max = 1024))]
+    pub n_layers: usize,
+    /// dropout after each sublayer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+    /// frames that a convolution of a block sees, an odd number.
+    #[schemars(range(min = 1, max = 1024))]
+    pub kernel_size: usize,
+    /// channels of the convolutions that make eight frames one.
+    #[schemars(range(min = 1, max = 16384))]
+    pub subsampling_channels: usize,
+    /// train the head only.
+    pub freeze_backbone: bool,
+    /// how a frozen backbone runs while the head trains. "train": `BatchNorm` uses the statistics of the batch, and its
+    /// running statistics go on moving, as in PyTorch where only `requires_grad` is False. "eval": as after
+    /// `backbone.eval()`, with the running statistics that it came with, which stay as they are, and without dropout.
+    /// Default: "eval".
+    #[schemars(with = "BackboneMode", example = BackboneMode::Eval)]
+    pub backbone_mode: Option<BackboneMode>,
+}
+
+impl Default for FastConformerConfig {
+    /// NEST's small size.
+    fn default() -> Self {
+        Self {
+            d_model: 176,
+            n_heads: 4,
+            n_layers: 16,
+            dropout: 0.1,
+            kernel_size: 9,
+            subsampling_channels: 256,
+            freeze_backbone: false,
+            backbone_mode: None,
+        }
+    }
+}
+
+impl Kind for FastConformerConfig {
+    const NAME: &'static str = "fastconformer";
+
+    fn check(&self) -> Vec<Wrong> {
+        super::resnet::frozen_mode(self.freeze_backbone, self.backbone_mode)
+    }
+}
+
+impl FastConformerConfig {
+    fn backbone_in_eval(&self) -> bool {
+        self.freeze_backbone && self.backbone_mode != Some(BackboneMode::Train)
+    }
+}
+
+impl Architecture for FastConformerConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let [_, frames, mels] = shape(&plan.input)?;
+        let encoder = if self.freeze_backbone { builder.frozen() } else { builder.clone() };
+        let sizes = Sizes {
+            width: self.d_model,
+            heads: self.n_heads,
+            layers: self.n_layers,
+            kernel: self.kernel_size,
+            channels: self.subsampling_channels,
+            dropout: self.dropout,
+        };
+        Ok(Box::new(Classifier {
+            encoder: FastConformer::new(sizes, &encoder.pp("encoder"), [frames, mels])?,
+            head: Linear::new(&builder.pp("head"), self.d_model, plan.outputs)?,
+            in_eval: self.backbone_in_eval(),
+        }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Speech]
+    }
+
+    /// A pre-trained encoder comes with what it was trained by.
+    fn head(&self) -> Head {
+        Head::Keys(&["head.", "decoder.", "quantizer.", "mask_processor."])
+    }
+
+    fn keeps_statistics(&self) -> bool {
+        self.backbone_in_eval()
+    }
+}
+
+/// Mean of the encoder's frames, and a linear layer: a probe of what an encoder has learnt, or fine-tuning.
+struct Classifier {
+    encoder: FastConformer,
+    head: Linear,
+    /// Whether the encoder is not in training: no dropout, and its own statistics.
+    in_eval: bool,
+}
+
+impl Model for Classifier {
+    /// (n, 2, frames + 1, mels) -> (n, classes)
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let (speech, lengths) = heard(input, 1)?;
+        let inside = if self.in_eval { pass.evaluating() } else { *pass };
+        let (encoded, lengths) = self.encoder.forward(&speech, &lengths, &inside)?;
+        let frames = encoded.dim(1)?;
+        let share = |&length: &usize| {
+            let length = length.clamp(1, frames);
+            (0..frames).map(move |frame| if frame < length { 1.0 / length as f32 } else { 0.0 })
+        };
+        let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
+        let shares = Tensor::from_vec(shares, (lengths.len(), frames, 1), &Device::Cpu)?;
+        self.head.forward(&encoded.broadcast_mul(&shares)?.sum(1)?, pass)
+    }
+}
