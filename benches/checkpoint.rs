@@ -94,7 +94,7 @@ fn main() {
     fs::create_dir_all(&folder).expect("a folder");
     let kinds = Kinds::default();
     let plan = plan(&kinds);
-    let (_, params) = kinds.models.build(&plan.model, 0).expect("a model");
+    let (_, params) = kinds.models.instantiate(&plan.model, 0).expect("a model");
     let rule = &plan.optimizer;
     let mut moments: Vec<Moments> =
         params.parameters().iter().map(|param| Moments::new(rule, param.elem_count())).collect();

@@ -15,7 +15,7 @@ use ddprun::model::Models;
 use ddprun::nn::Params;
 use ddprun::nn::state_dict::save_state_dict;
 use ddprun::optim::Moments;
-use ddprun::plan::{EmaPlan, Plan, SequencePlan};
+use ddprun::plan::{EmaPlan, Plan};
 use ddprun::units::Rank;
 use serde_json::json;
 use support::{engine, fingerprint, group, on_ranks, plan, step};

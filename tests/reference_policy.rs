@@ -11,11 +11,11 @@ mod steps;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ddprun::model::{DiffusionPolicy, DiffusionPolicyConfig, Registry};
+use ddprun::model::{DiffusionPolicy, DiffusionPolicyConfig, Models, NoiseScheduler};
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::{AdamW, ema_decay};
-use ddprun::plan::{EmaPlan, ModelPlan, NoiseScheduler, PolicyPlan, Precision};
+use ddprun::plan::{EmaPlan, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use golden::{
     Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
@@ -156,7 +156,7 @@ fn samples_of_both_schedulers_equal_those_of_diffusers() {
     ] {
         let (policy, _) = small(|sizes| {
             sizes.noise_scheduler = scheduler;
-            sizes.num_inference_steps = count;
+            sizes.num_inference_steps = Some(count);
         });
         let (observed, first) = (tensor("input.cond", &[3, 10]), values("sample.init", 96));
         let draw = |step| values(&format!("ddpm.noise{step}"), 96);

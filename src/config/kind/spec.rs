@@ -55,7 +55,8 @@ impl Spec {
         let properties = schema["properties"].as_object().into_iter().flatten();
         let key = |(name, schema): (&String, &Value)| {
             let default = schema.get("default").or(defaults.get(name));
-            let default = default.filter(|value| !value.is_null()).cloned();
+            let default = default.cloned().map(without_nulls);
+            let default = default.filter(|value| !value.is_null() && !is_empty(value));
             Key {
                 name: name.clone(),
                 about: text(&schema["description"]),

@@ -145,7 +145,6 @@ fn window(config: &Config, kind: Kind, seq_len: Option<u32>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::completed;
-    use super::*;
     use crate::config::kind::Choice;
     use crate::model::{LlamaConfig, RopeScaling, RopeType};
 
