@@ -11,7 +11,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use candle_nn::ops::log_softmax;
 use ddprun::data::LogMel;
-use ddprun::model::{Nest, Registry};
+use ddprun::model::{Models, Nest, NestConfig};
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{ModelPlan, Precision};
@@ -65,7 +65,9 @@ fn mask() -> Tensor {
 
 fn nest() -> (Nest, Params) {
     let builder = Builder::new(1);
-    let nest = Nest::new(&tiny(), &builder).unwrap();
+    let options = serde_json::to_value(tiny().kind.options).unwrap();
+    let config: NestConfig = serde_json::from_value(options).unwrap();
+    let nest = Nest::new(&config, &tiny().input, &builder).unwrap();
     let params = builder.finish();
     fill_params(&params);
     (nest, params)
@@ -125,7 +127,7 @@ fn counts_and_keys_are_nemos() {
         ("large", [512, 8, 17]),
         ("large18_released", [512, 8, 18]),
     ] {
-        let facts = registry.describe(&plan([80, width, heads, layers], SpeechPlan::default()));
+        let facts = registry.describe(&plan([80, width, heads, layers], &json!({})));
         let facts = facts.unwrap();
         let counts = &golden["param_counts"][size];
         assert_eq!(counts["trainable"], facts.lengths().sum::<usize>(), "{size}");
