@@ -37,7 +37,7 @@ impl Plan {
         let model = model.filter(|_| transformed.is_some()).and_then(|model| {
             let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
             let found = problems.one(found)?;
-            problems.0.extend(model::without_blocks(loaded, &found));
+            problems.one(model::check_blocks(loaded, &found))?;
             Some((model.counted(&found), found))
         });
         let ranks = problems.one(distributed::ranks(loaded, facts));

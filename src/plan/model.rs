@@ -82,14 +82,14 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
 }
 
 /// `train.activation_checkpointing` of a model without blocks.
-pub(crate) fn without_blocks(loaded: &Loaded, facts: &ModelFacts) -> Option<Problem> {
-    const KEY: &str = "train.activation_checkpointing";
-    let name = &loaded.experiment.model.name;
-    let saves_nothing = loaded.experiment.train.activation_checkpointing && !facts.has_blocks;
-    saves_nothing.then(|| {
-        let what = format!("saves nothing: `{name}` has no blocks whose inputs are kept");
-        loaded.problem(KEY, what)
-    })
+pub(crate) fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
+    let experiment = &loaded.experiment;
+    if facts.has_blocks || !experiment.train.activation_checkpointing {
+        return Ok(());
+    }
+    let name = &experiment.model.name;
+    let what = format!("saves nothing: `{name}` has no blocks whose inputs are kept");
+    Err(loaded.problem("train.activation_checkpointing", what))
 }
 
 impl ModelPlan {
