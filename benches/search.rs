@@ -16,9 +16,12 @@ use std::collections::BTreeMap;
 use std::f64::consts::PI;
 use std::process::Command;
 
+use ddprun::config::kind::{Choice, Kind};
 use ddprun::config::schema::Mode;
-use ddprun::config::sweep::{Condition, Domain, Method, Parameter, Pruner, Search, Values};
-use ddprun::sweep::{self, BaseValues, Length, Report, State, Trial};
+use ddprun::config::sweep::{Condition, Domain, Parameter, Search, Values};
+use ddprun::sweep::{
+    Asked, BaseValues, Length, Method, NoPruner, Random, Ranking, Report, State, Tpe, Trial,
+};
 use serde_json::{Value, json};
 
 /// Searches of each function.
@@ -130,28 +133,24 @@ fn conditional(x: &Values) -> f64 {
 }
 
 /// The least value that one search finds.
-fn search(problem: &Problem, method: Method, seed: u64) -> f64 {
+fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
     let search = Search {
-        method,
+        method: Choice::of(method),
         metric: "val/loss".into(),
         goal: Mode::Min,
         seed,
         parameters: problem.parameters.clone(),
         constraints: Vec::new(),
         list: Vec::new(),
-        pruner: Pruner::None,
-        lr_range: None,
+        pruner: Choice::of(&NoPruner {}),
         devices_per_trial: 1,
     };
-    let base = BaseValues::default();
+    let (base, ranking) = (BaseValues::default(), Ranking::plain(Mode::Min));
     let mut trials: Vec<Trial> = Vec::new();
     for number in 1..=problem.trials {
-        let values = if method == Method::Tpe {
-            sweep::propose(&search, &base, number, &trials)
-        } else {
-            sweep::random(&search, &base, number)
-        };
-        let values = values.expect("no constraints");
+        let asked =
+            Asked { search: &search, base: &base, ranking: &ranking, number, trials: &trials };
+        let values = method.propose(&asked).expect("no constraints");
         let reports = vec![Report { step: 1, value: Some((problem.function)(&values)) }];
         let length = Length { steps_per_epoch: 1, total_steps: 1 };
         trials.push(Trial {
@@ -193,7 +192,6 @@ fn main() {
     );
     println!("|---|---|---|---|---|---|---|");
     for problem in problems() {
-        let ours = |method| spread((0..SEEDS).map(|seed| search(&problem, method, seed)).collect());
         let their = |sampler: &str| {
             let found = theirs.get(&(problem.name.to_owned(), sampler.to_owned()));
             found.map_or_else(|| "not run".to_owned(), |found| spread(found.clone()))
@@ -203,8 +201,8 @@ fn main() {
             problem.name,
             problem.trials,
             problem.least,
-            ours(Method::Random),
-            ours(Method::Tpe),
+            spread((0..SEEDS).map(|seed| search(&problem, &Random {}, seed)).collect()),
+            spread((0..SEEDS).map(|seed| search(&problem, &Tpe {}, seed)).collect()),
             their("default"),
             their("same"),
         );

@@ -14,6 +14,8 @@ use crate::plan::{
     Images, KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts,
     Plan, SchedulerFacts, Span, TransformFacts, Unfit,
 };
+use crate::record::{Sink, Sinks};
+use crate::sweep::{Methods, Pruners};
 
 /// All kinds that a program knows.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +32,12 @@ pub struct Kinds {
     pub optimizers: Optimizers,
     /// Learning rates over time.
     pub schedulers: Schedulers,
+    /// What runs write about themselves.
+    pub sinks: Sinks,
+    /// Where the values of a sweep's trials come from.
+    pub methods: Methods,
+    /// What gives trials up early.
+    pub pruners: Pruners,
 }
 
 impl Kinds {
@@ -46,6 +54,9 @@ impl Kinds {
             self.losses.spec(),
             self.optimizers.spec(),
             self.schedulers.spec(),
+            self.sinks.spec(),
+            self.methods.spec(),
+            self.pruners.spec(),
         ]
     }
 
@@ -61,6 +72,18 @@ impl Kinds {
         let metrics = self.metrics.of(&plan.measurable());
         let scheduler = self.schedulers.build(&plan.schedule.rule)?;
         Ok(Components { model, params, loss, metrics, optimizer, scheduler })
+    }
+}
+
+impl Kinds {
+    /// What a run of `plan` writes about itself.
+    ///
+    /// # Errors
+    ///
+    /// A sink that is not registered.
+    pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<Box<dyn Sink>>, Error> {
+        let names = plan.logging.sinks.iter();
+        names.map(|name| Ok(self.sinks.build(&Choice::named(name))?)).collect()
     }
 }
 

@@ -30,10 +30,10 @@ pub mod metric;
 pub mod engine;
 pub mod checkpoint;
 pub mod record;
-pub mod kinds;
-pub mod worker;
 pub mod report;
 pub mod sweep;
+pub mod kinds;
+pub mod worker;
 pub mod cli;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

@@ -2,7 +2,11 @@
 
 use std::path::Path;
 
+use ddprun::config::schema::Mode;
+use ddprun::config::sweep::Sweep;
 use ddprun::config::{self, Loaded, Problems};
+use ddprun::kinds::Kinds;
+use ddprun::sweep::{Asked, BaseValues, Length, Ranking, Report, Running, Trial};
 
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_optimizer.rs"]
@@ -10,6 +14,10 @@ mod custom_optimizer;
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_model.rs"]
 mod custom_model;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_search.rs"]
+mod custom_search;
 
 fn load(overrides: &[&str]) -> Result<Loaded, Problems> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_optimizer.toml");
@@ -67,4 +75,57 @@ fn an_option_of_a_users_model_is_checked_wherever_it_stands() {
     assert!(range.contains("must be from 1 to 1024, not 0"), "{range}");
     let foreign = load("model.stem=cifar").expect_err("another's").page(false, 80);
     assert!(foreign.contains("belongs to `resnet8`, `resnet20`, `resnet18`"), "{foreign}");
+}
+
+fn load_sweep(words: &[&str]) -> Result<Sweep, Problems> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_search.toml");
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    config::sweep::load(&path, &words, &search_kinds().vocabulary()).map(|(sweep, _)| sweep)
+}
+
+fn search_kinds() -> Kinds {
+    let mut kinds = Kinds::default();
+    custom_search::register(&mut kinds);
+    kinds
+}
+
+#[test]
+fn a_users_search_method_draws_values_and_a_users_pruner_is_asked() {
+    let (kinds, search) = (search_kinds(), load_sweep(&[]).expect("the example").search);
+    let method = kinds.methods.build(&search.method).expect("it is registered");
+    let (base, ranking) = (BaseValues::default(), Ranking::plain(search.goal));
+    let draw = |number| {
+        let asked = Asked { search: &search, base: &base, ranking: &ranking, number, trials: &[] };
+        method.propose(&asked).expect("there are no constraints")
+    };
+    // 22 = 10110 in base 2: its mirror is 13/32, on a scale from 1e-3 to 1e-1.
+    let expected = 10_f64.powf(-3.0 + 2.0 * 13.0 / 32.0);
+    let drawn = draw(2)[0].1.as_f64().expect("a number");
+    assert!((drawn - expected).abs() < 1e-12, "{drawn}, not {expected}");
+    assert_ne!(draw(1), draw(2));
+
+    let pruner = kinds.pruners.build(&search.pruner).expect("it is registered");
+    let length = Length { steps_per_epoch: 1, total_steps: 2 };
+    let mut trial = Trial::new(1, draw(1), length);
+    for (value, is_cut) in [(0.4, true), (0.6, false)] {
+        trial.reports = vec![Report { step: 1, value: Some(value) }];
+        let running = Running { goal: Mode::Max, trial: &trial, index: 0, others: &[] };
+        assert_eq!(pruner.is_cut(&running), is_cut, "{value}");
+    }
+}
+
+#[test]
+fn options_of_a_users_search_method_and_pruner_are_refused_as_ddpruns_own_are() {
+    let refused = |word: &str| load_sweep(&[word]).expect_err(word).page(false, 80);
+    for (word, expected) in [
+        ("sweep.halton.skp=5", "did you mean `skip`?"),
+        ("sweep.halton.skip=-1", "must be at least 0, not -1"),
+        ("sweep.halton.skip=1001", "must be from 0 to 1000, not 1001"),
+        ("sweep.method=haltn", "did you mean `halton`?"),
+        ("~sweep.pruner.limit", "`threshold` needs `limit`"),
+        ("sweep.pruner.reduction_factor=3", "belongs to `asha`, but `name` is"),
+    ] {
+        let page = refused(word);
+        assert!(page.contains(expected), "{word}: {page}");
+    }
 }

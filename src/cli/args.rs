@@ -48,6 +48,9 @@ pub(crate) enum Verb {
     },
     /// Print every key of an experiment file with its default and meaning.
     Schema {
+        /// The keys of a sweep file instead.
+        #[arg(long)]
+        sweep: bool,
         /// As a JSON schema, for editors: `#:schema experiment.schema.json` in the first line of a file.
         #[arg(long)]
         json_schema: bool,

@@ -47,9 +47,9 @@ fn rehearsed(prepared: &Prepared, kinds: &Kinds) -> Option<Needs> {
 }
 
 /// `ddprun report [RUN]`; of a sweep its results.
-pub(crate) fn report(run: Option<&str>) -> Result<u8, Refusal> {
+pub(crate) fn report(run: Option<&str>, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
-        return sweep::show_status(&folder, false);
+        return sweep::show_status(&folder, false, kinds);
     }
     let description = enter_run(run)?;
     let page = report::write(&description.run.logs, &description.plan.checkpoint)
@@ -57,12 +57,14 @@ pub(crate) fn report(run: Option<&str>) -> Result<u8, Refusal> {
     to_stdout(&page)
 }
 
-/// Every key of an experiment, as TOML or as a JSON schema.
-pub(crate) fn schema(as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
+/// Every key of an experiment or a sweep, as TOML or as a JSON schema.
+pub(crate) fn schema(of_sweep: bool, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
     let vocabulary = kinds.vocabulary();
-    if !as_json {
-        return to_stdout(vocabulary.reference());
-    }
-    let schema = serde_json::to_string_pretty(&config::json_schema(&vocabulary));
-    to_stdout(&(schema.unwrap_or_default() + "\n"))
+    let schema = match (of_sweep, as_json) {
+        (false, false) => return to_stdout(vocabulary.reference()),
+        (true, false) => return to_stdout(&config::sweep::reference(&vocabulary)),
+        (false, true) => config::json_schema(&vocabulary),
+        (true, true) => config::sweep::json_schema(&vocabulary),
+    };
+    to_stdout(&(serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"))
 }

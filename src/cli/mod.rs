@@ -124,10 +124,10 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Sample(asked)) => sample::sample(&asked, kinds),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
-        Some(Verb::Report { run }) => inspect::report(run.as_deref()),
+        Some(Verb::Report { run }) => inspect::report(run.as_deref(), kinds),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
         Some(Verb::Token { file }) => machines::token(file.as_deref()),
-        Some(Verb::Schema { json_schema }) => inspect::schema(json_schema, kinds),
+        Some(Verb::Schema { sweep, json_schema }) => inspect::schema(sweep, json_schema, kinds),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => {
             usage::refuse_unknown_verb(&args.run)?;

@@ -12,7 +12,6 @@ use crate::cli::prepare::{
 };
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
-use crate::config::sweep::Method;
 use crate::config::{self, Loaded, Problems};
 use crate::kinds::Kinds;
 use crate::launch::{self, Console, Note, Program, Start};
@@ -27,7 +26,7 @@ use crate::worker::exit;
 /// Runs a sweep or goes on with it; `--status` only looks.
 pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(folder) = &args.status {
-        return show_status(folder, args.json);
+        return show_status(folder, args.json, kinds);
     }
     let path = args.file.clone().unwrap_or_default();
     let (sweep, base) =
@@ -36,6 +35,8 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let order = Order {
         sweep: &sweep,
         base: &base,
+        methods: &kinds.methods,
+        pruners: &kinds.pruners,
         machine: Machine { cores, gpus: gpus().map_or(0, |gpus| gpus.len()) },
         extend: args.extend,
         retry_failed: args.retry_failed,
@@ -51,18 +52,21 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         opening: Mutex::new(()),
         surveyed: Mutex::new(Vec::new()),
     };
-    let ended = if sweep.search.method == Method::LrRange {
+    let method = order.method().map_err(|error| refusal(&error))?;
+    let ended = if let Some(range) = method.range_test() {
         let (ended, found) =
-            sweep::run_lr_range(&order, &trainer).map_err(|error| refusal(&error))?;
+            sweep::run_range_test(&order, range, &trainer).map_err(|error| refusal(&error))?;
         if let Some(found) = found {
             let json = || serde_json::to_value(&found).unwrap_or_default();
-            show(args.json, json, || sweep::lr_range_words(&found))?;
+            show(args.json, json, || sweep::range_test_words(&found))?;
         }
         ended
     } else {
         let (ended, story) = sweep::run(order, &trainer).map_err(|error| refusal(&error))?;
         let (subject, trials) = (&story.subject, &story.trials);
-        show(args.json, || sweep::summary(subject, trials), || sweep::table(subject, trials))?;
+        let ranking = subject.ranking(&kinds.pruners);
+        let summary = || sweep::summary(subject, &ranking, trials);
+        show(args.json, summary, || sweep::table(subject, &ranking, trials))?;
         say_end(ended, &order.folder(), &story);
         ended
     };
@@ -121,11 +125,13 @@ fn advice(trials: &[Trial]) -> Option<String> {
 }
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
-pub(crate) fn show_status(folder: &Path, as_json: bool) -> Result<u8, Refusal> {
+pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
     let found = find_sweep(folder).unwrap_or_else(|| folder.to_owned());
     let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
-    show(as_json, || sweep::summary(subject, trials), || status.page())
+    let ranking = subject.ranking(&kinds.pruners);
+    let summary = || sweep::summary(subject, &ranking, trials);
+    show(as_json, summary, || status.page(&kinds.pruners))
 }
 
 fn refusal(error: &sweep::Error) -> Refusal {

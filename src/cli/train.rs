@@ -10,6 +10,7 @@ use crate::cli::going_on::GoingOn;
 use crate::cli::kept::OtherData;
 use crate::cli::prepare::{Origin, OwnedRun, Prepared, open_run, prepare, warn_about};
 use crate::cli::{Refusal, machines, relaunch, sample, to_stderr};
+use crate::config::kind::Kind;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
@@ -17,7 +18,8 @@ use crate::launch::{
     self, Console, JoinError, Membership, Nodes, Note, PreparedRun, Program, RendezvousError, Role,
     Start, Stop,
 };
-use crate::plan::{Plan, RunFolders, Sink};
+use crate::plan::{Plan, RunFolders};
+use crate::record::Curves;
 use crate::report;
 use crate::units::Rank;
 use crate::worker::{self, exit};
@@ -198,7 +200,8 @@ pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
     let Ok(records) = report::read(&folders.logs) else { return };
     let progress = records.progress();
     let mut done = report::settle(&folders.logs, &records);
-    if plan.logging.sinks.contains(&Sink::Curves) && !progress.is_empty() {
+    let wants_curves = plan.logging.sinks.iter().any(|sink| sink == Curves::NAME);
+    if wants_curves && !progress.is_empty() {
         let best = progress.best(&plan.checkpoint);
         done = done.and(report::curves::write(&progress, best, &folders.logs, &plan.name));
     }

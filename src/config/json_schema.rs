@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::check::limits;
 use crate::config::keys::DEFAULTS;
-use crate::config::kind::{FamilySpec, Spec};
+use crate::config::kind::{FamilySpec, SINKS, Spec, TABLES};
 use crate::config::schema::Experiment;
 use crate::config::spans;
 use crate::config::vocabulary::Vocabulary;
@@ -27,11 +27,16 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     for (key, bounds) in limits() {
         bound(&mut root, &key, &bounds);
     }
-    for family in vocabulary.families() {
+    for family in vocabulary.families().filter(|family| TABLES.contains(&family.table)) {
         choose(&mut root, family);
     }
     for family in vocabulary.lists() {
         list(&mut root, family);
+    }
+    if let (Some(family), Some(sinks)) = (vocabulary.family(SINKS), at(&mut root, SINKS)) {
+        let name = |kind: &Spec| json!({ "const": kind.name, "description": kind.about });
+        sinks["items"] = json!({ "oneOf": family.kinds.iter().map(name).collect::<Vec<_>>() });
+        sinks["uniqueItems"] = true.into();
     }
     root["properties"]["extends"] = json!({
         "description": "Weaker files that this one builds on, relative to this file.",
@@ -118,27 +123,7 @@ fn choose(root: &mut Value, family: &FamilySpec) {
     let mut shared = table["properties"].as_object().cloned().unwrap_or_default();
     shared.remove("options");
     let default = shared.get("name").map(|name| name["default"].clone()).unwrap_or_default();
-    let kind = |kind: &Spec| {
-        let mut properties = shared.clone();
-        properties
-            .insert("name".to_owned(), json!({ "const": kind.name, "description": kind.about }));
-        for key in &kind.keys {
-            let mut schema = key.schema.clone();
-            if let (Some(schema), Some(default)) = (schema.as_object_mut(), &key.default) {
-                schema.insert("default".to_owned(), default.clone());
-            }
-            properties.insert(key.name.clone(), schema);
-        }
-        let named = (default != kind.name).then_some("name".to_owned());
-        let needed = kind.keys.iter().filter(|key| key.required).map(|key| key.name.clone());
-        json!({
-            "type": "object",
-            "description": kind.about,
-            "properties": properties,
-            "required": named.into_iter().chain(needed).collect::<Vec<_>>(),
-            "additionalProperties": false,
-        })
-    };
+    let kind = |kind: &Spec| of_kind(kind, shared.clone(), default != kind.name);
     *table = json!({
         "description": table["description"],
         "oneOf": family.kinds.iter().map(kind).collect::<Vec<_>>(),
@@ -183,4 +168,30 @@ fn list(root: &mut Value, family: &FamilySpec) {
     };
     root["definitions"][family.noun] =
         json!({ "oneOf": family.kinds.iter().map(kind).collect::<Vec<_>>() });
+}
+
+/// A table of the kind's name, its options and keys that all kinds share; of a kind that is not named with its options
+/// alone.
+pub(crate) fn of_kind(kind: &Spec, shared: Map<String, Value>, is_named: bool) -> Value {
+    let mut properties = shared;
+    if is_named || properties.contains_key("name") {
+        let name = json!({ "const": kind.name, "description": kind.about });
+        properties.insert("name".to_owned(), name);
+    }
+    for key in &kind.keys {
+        let mut schema = key.schema.clone();
+        if let (Some(schema), Some(default)) = (schema.as_object_mut(), &key.default) {
+            schema.insert("default".to_owned(), default.clone());
+        }
+        properties.insert(key.name.clone(), schema);
+    }
+    let named = is_named.then_some("name".to_owned());
+    let needed = kind.keys.iter().filter(|key| key.required).map(|key| key.name.clone());
+    json!({
+        "type": "object",
+        "description": kind.about,
+        "properties": properties,
+        "required": named.into_iter().chain(needed).collect::<Vec<_>>(),
+        "additionalProperties": false,
+    })
 }

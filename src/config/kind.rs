@@ -31,6 +31,9 @@ pub type Options = BTreeMap<String, Value>;
 /// schema, all others are options of the kind.
 pub const TABLES: [&str; 4] = ["model", "loss", "optimizer", "scheduler"];
 
+/// The list whose names choose sinks.
+pub const SINKS: &str = "logging.sinks";
+
 /// A named member of a family; its fields are its options.
 ///
 /// Options with a default are read with `#[serde(default)]`, the others are required. Ranges are attributes of
@@ -39,7 +42,7 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     /// What `name` says.
     const NAME: &'static str;
 
-    /// What it needs of the rest of the experiment.
+    /// What it needs of the rest of the experiment or sweep.
     const NEEDS: &'static [Need] = &[];
 
     /// Rules between the options: what is wrong with which option, if anything is.
@@ -48,13 +51,21 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     }
 }
 
-/// What a kind may need of the rest of an experiment.
+/// What a kind may need of the rest of an experiment or sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not tell it.
     LastStep,
     /// To be the last of its list.
     LastPlace,
+    /// Of a sweep: what is searched, `sweep.parameters`.
+    Parameters,
+    /// Of a sweep: a limited number of values of each parameter.
+    Points,
+    /// Of a sweep: how many trials, `sweep.trials`.
+    Trials,
+    /// Of a sweep: trials that are written down, `[[sweep.list]]`.
+    List,
 }
 
 /// An option that does not go with the others.
@@ -79,6 +90,11 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// The kind called `name`, with default options.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), options: Options::new() }
+    }
+
     /// The choice of `kind`.
     pub fn of<K: Kind>(kind: &K) -> Self {
         Self { name: K::NAME.to_owned(), options: spec::options(kind) }

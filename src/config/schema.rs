@@ -390,21 +390,7 @@ pub struct Logging {
     /// "10 steps": how often a step is recorded.
     pub every: Every,
     /// What to write beside the history: "jsonl", "csv", "curves".
-    pub sinks: Vec<Sink>,
-}
-
-/// What a run can write about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Sink {
-    /// `events.jsonl`
-    Jsonl,
-    /// `metrics.csv`
-    Csv,
-    /// `events.out.tfevents.*`
-    Tensorboard,
-    /// `curves.png` and `curves.svg`
-    Curves,
+    pub sinks: Vec<String>,
 }
 
 /// One entry of `[expect]`.

@@ -2,7 +2,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::config::schema::{DataKind, Sink};
+use crate::config::schema::DataKind;
 use crate::config::values::{Auto, Every};
 use crate::config::{
     Loaded, Problems, Source, Vocabulary, changed_keys, load, load_in, load_text, refuse_unsafe,
@@ -14,6 +14,7 @@ use super::Kinds;
 mod lists;
 mod losses;
 mod misspelt;
+mod older;
 mod sweep;
 
 const GOOD: &str = r#"schema = 1
@@ -125,7 +126,7 @@ fn each_layer_wins_over_the_weaker_ones() {
     assert_eq!(train.batch_size, Auto::Given(3));
     assert_eq!((train.clip_grad_norm, train.clip_grad_value), (Some(1.0), Some(4.0)));
     assert_eq!(loaded.experiment.optimizer.name, "adam");
-    assert_eq!(loaded.experiment.logging.sinks, [Sink::Jsonl], "lists are replaced whole");
+    assert_eq!(loaded.experiment.logging.sinks, ["jsonl"], "lists are replaced whole");
 
     let file = |key: &str| match &loaded.sources[key] {
         Source::File(path) => path.file_name().unwrap().to_string_lossy().into_owned(),
@@ -160,7 +161,7 @@ fn overrides_set_and_remove() {
     );
     let experiment = &loaded.experiment;
     assert_eq!((experiment.train.epochs, experiment.train.steps), (None, Some(10)));
-    assert_eq!(experiment.logging.sinks, [Sink::Csv]);
+    assert_eq!(experiment.logging.sinks, ["csv"]);
     assert_eq!(experiment.optimizer.options["momentum"], 0.0);
     assert_eq!(loaded.sources["train.steps"], Source::CommandLine("train.steps=10".to_owned()));
 }

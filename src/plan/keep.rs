@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::values::Every;
 use crate::config::{Experiment, Loaded};
 use crate::plan::metrics::better;
-use crate::plan::{MetricFacts, Mode, Sink};
+use crate::plan::{MetricFacts, Mode};
 
 /// Something that happens every n steps, at the end of every n-th epoch, or never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub struct LoggingPlan {
     /// How often a step is recorded.
     pub every: Cadence,
     /// What to write.
-    pub sinks: Vec<Sink>,
+    pub sinks: Vec<String>,
 }
 
 impl From<Every> for Cadence {

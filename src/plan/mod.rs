@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::config::schema::{
     Calendar, CommHook, Convolutions, Expectation, Interval, Mode, OnBadSample, OnNonFinite, OnOom,
-    Sampler, ScalingRule, Sink,
+    Sampler, ScalingRule,
 };
 pub use crate::config::values::{Patience, SplitRule};
 use crate::units::BatchSize;

@@ -17,17 +17,15 @@
 
 mod environment;
 mod epochs_file;
-mod events_file;
 #[cfg(test)]
 pub(crate) mod examples;
 mod history_file;
 mod line;
-mod metrics;
 mod rank_log;
+mod sink;
 mod starts;
 mod stderr;
 mod summary;
-mod tensorboard;
 mod terminal;
 mod test_file;
 pub(crate) mod text;
@@ -38,20 +36,22 @@ use jiff::Timestamp;
 
 pub use environment::{Environment, NAME as ENVIRONMENT};
 pub use epochs_file::{NAME as EPOCHS, read as read_epochs};
-pub use events_file::{Log, NAME as EVENTS, Stamped, read as read_events};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
 pub use line::{Context, device_line, line};
 pub(crate) use line::{quiet_line, restart};
-pub use metrics::NAME as METRICS;
 pub use rank_log::RankLog;
+pub use sink::{
+    Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,
+    Stamped, Tensorboard, read_events,
+};
 pub use starts::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
 pub(crate) use stderr::{canvas, say, takes_words};
 pub use terminal::Screen;
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
 
 use crate::event::{EpochDone, Event, Finished, History};
-use crate::files::{self, Appended, Lines};
-use crate::plan::{RunFolders, Sink};
+use crate::files::{self, Lines};
+use crate::plan::RunFolders;
 use crate::units::Rank;
 pub(crate) use summary::summary;
 use terminal::Terminal;
@@ -109,12 +109,12 @@ impl Error {
 }
 
 /// What a [`Recorder`] needs to know.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Settings {
     /// Folders of the run; they exist.
     pub run: RunFolders,
     /// What to write beside the history.
-    pub sinks: Vec<Sink>,
+    pub sinks: Vec<Box<dyn Sink>>,
     /// How to write to the terminal.
     pub screen: Screen,
     /// Epochs before `resumed_from`, where an older ddprun kept them in the checkpoint and not in the records.
@@ -130,17 +130,12 @@ pub struct Settings {
 /// Writes down what a run says.
 pub struct Recorder {
     run: RunFolders,
-    sinks: Vec<Sink>,
     last_step: u64,
     terminal: Terminal,
     log: RankLog,
     epochs: Lines,
     history: history_file::Keeper,
-    events: Option<Lines>,
-    metrics: Option<Lines>,
-    /// Columns of `metrics` that only some runs have.
-    others: Vec<String>,
-    board: Option<Appended>,
+    sinks: Vec<Box<dyn OpenSink>>,
 }
 
 impl Recorder {
@@ -153,34 +148,14 @@ impl Recorder {
     pub fn open(settings: Settings) -> Result<Self, Error> {
         let Settings { run, sinks, screen, inherited, resumed_from, total_steps, metrics } =
             settings;
-        let others = metrics::others(&metrics);
-        let wanted = |sink: Sink, name: &str| sinks.contains(&sink).then(|| run.logs.join(name));
-        let events = wanted(Sink::Jsonl, EVENTS).map(|path| Lines::open(&path)).transpose()?;
-        let metrics = wanted(Sink::Csv, METRICS)
-            .map(|path| metrics::open(&path, resumed_from, total_steps, &others))
-            .transpose()?;
-        let board = sinks
-            .contains(&Sink::Tensorboard)
-            .then(|| tensorboard::open(&run.logs, resumed_from, Timestamp::now()))
-            .transpose()?;
+        let start = SinkStart { logs: &run.logs, resumed_from, total_steps, metrics: &metrics };
+        let sinks = sinks.iter().map(|sink| sink.open(&start)).collect::<Result<_, _>>()?;
         let done = epochs_until(&run.logs.join(EPOCHS), resumed_from, &inherited)?;
         let epochs = epochs_file::open(&run.logs.join(EPOCHS), &done)?;
         let history = history_file::Keeper::start(run.logs.join(HISTORY), History::of(&done))?;
         let log = RankLog::open(&run.logs, Rank(0))?;
         let (last_step, terminal) = (resumed_from, Terminal::new(screen));
-        Ok(Self {
-            run,
-            sinks,
-            last_step,
-            terminal,
-            log,
-            epochs,
-            history,
-            events,
-            metrics,
-            others,
-            board,
-        })
+        Ok(Self { run, last_step, terminal, log, epochs, history, sinks })
     }
 
     /// Writes an event to everything that shows or keeps it.
@@ -191,15 +166,13 @@ impl Recorder {
     pub fn record(&mut self, event: &Event) -> Result<(), Error> {
         // A checkpoint is said when it is on disk, some steps after its own.
         self.last_step = event.step().unwrap_or(0).max(self.last_step);
-        let kept = [
-            self.keep_epoch(event),
-            self.keep_event(event),
-            self.keep_row(event),
-            self.keep_points(event),
-        ];
+        let epoch = self.keep_epoch(event);
+        let stamped =
+            Stamped { time: Timestamp::now(), step: self.last_step, event: event.clone() };
+        let kept: Vec<_> = self.sinks.iter_mut().map(|sink| sink.record(&stamped)).collect();
         let shown = self.show(event);
         let synced = self.sync_after(event);
-        kept.into_iter().chain([shown, synced]).collect()
+        [epoch].into_iter().chain(kept).chain([shown, synced]).collect()
     }
 
     /// Moves the bar to a step that is not recorded, of this loss. Costs next to nothing.
@@ -210,38 +183,14 @@ impl Recorder {
     /// The files that grow with every event: they must be on disk before a checkpoint is, since a resumed run
     /// does not say again what was said up to it.
     pub fn growing(&self) -> Vec<PathBuf> {
-        let lines = [&self.epochs].into_iter().chain(&self.events).chain(&self.metrics);
-        let lines = lines.map(Lines::path);
-        lines.chain(self.board.iter().map(Appended::path)).map(Path::to_owned).collect()
+        let sinks = self.sinks.iter().filter_map(|sink| sink.file());
+        [self.epochs.path()].into_iter().chain(sinks).map(Path::to_owned).collect()
     }
 
     fn keep_epoch(&mut self, event: &Event) -> Result<(), Error> {
         let Event::EpochDone(epoch) = event else { return Ok(()) };
         epochs_file::write(&mut self.epochs, epoch)?;
         self.history.push(epoch)
-    }
-
-    fn keep_event(&mut self, event: &Event) -> Result<(), Error> {
-        let Some(events) = &mut self.events else { return Ok(()) };
-        let stamped =
-            Stamped { time: Timestamp::now(), step: self.last_step, event: event.clone() };
-        events_file::write(events, &stamped)
-    }
-
-    fn keep_row(&mut self, event: &Event) -> Result<(), Error> {
-        let (Some(metrics), Some(row)) = (&mut self.metrics, metrics::row(event, &self.others))
-        else {
-            return Ok(());
-        };
-        Ok(metrics.push(&row)?)
-    }
-
-    fn keep_points(&self, event: &Event) -> Result<(), Error> {
-        let Some(board) = &self.board else { return Ok(()) };
-        match tensorboard::record(event, Timestamp::now()) {
-            Some(record) => Ok(board.append(&record)?),
-            None => Ok(()),
-        }
     }
 
     fn show(&mut self, event: &Event) -> Result<(), Error> {
@@ -265,9 +214,8 @@ impl Recorder {
             return Ok(());
         }
         self.history.finish()?;
-        let mut lines = [&self.epochs].into_iter().chain(&self.events).chain(&self.metrics);
-        lines.try_for_each(Lines::sync)?;
-        Ok(self.board.iter().try_for_each(Appended::sync)?)
+        self.epochs.sync()?;
+        self.sinks.iter().try_for_each(|sink| sink.sync())
     }
 
     /// What the run leaves behind. The curves are drawn after the last event.
@@ -281,12 +229,8 @@ impl Recorder {
         }
         let logs = |name: &str| self.run.logs.join(name);
         places.push(("history", logs(HISTORY)));
-        if self.sinks.contains(&Sink::Curves) && finished.step > 0 {
-            places.push(("curves", logs("curves.png")));
-        }
-        places.extend(self.metrics.iter().map(|_| ("metrics", logs(METRICS))));
-        places.extend(self.events.iter().map(|_| ("events", logs(EVENTS))));
-        places.extend(self.board.iter().map(|board| ("tensorboard", board.path().to_owned())));
+        // Pictures are named before what they are drawn from.
+        places.extend(self.sinks.iter().rev().filter_map(|sink| sink.place(finished)));
         places
     }
 }
@@ -314,7 +258,8 @@ mod tests {
             checkpoints: folder.join("checkpoints"),
         };
         files::create_folder(&run.logs).unwrap();
-        let sinks = vec![Sink::Jsonl, Sink::Csv, Sink::Curves];
+        let sinks: Vec<Box<dyn Sink>> =
+            vec![Box::new(Jsonl {}), Box::new(Csv {}), Box::new(Curves {})];
         let (screen, inherited) = (Screen::Silent, History::default());
         Settings {
             run,
@@ -404,11 +349,23 @@ mod tests {
         );
     }
 
+    struct Full(Lines);
+
+    impl OpenSink for Full {
+        fn record(&mut self, _: &Stamped) -> Result<(), Error> {
+            Ok(self.0.push("more")?)
+        }
+
+        fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+            None
+        }
+    }
+
     #[test]
     fn a_sink_that_fails_is_named_and_the_others_have_the_event() {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
-        recorder.metrics = Some(Lines::open(Path::new("/dev/full")).unwrap());
+        recorder.sinks.insert(0, Box::new(Full(Lines::open(Path::new("/dev/full")).unwrap())));
         let error = recorder.record(&Event::StepDone(examples::step_done(1))).unwrap_err();
         assert!(error.is_out_of_space(), "{error}");
         assert_eq!(error.to_string(), "cannot write `/dev/full`");

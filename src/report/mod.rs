@@ -161,8 +161,8 @@ pub fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Mode, RunFolders, Sink};
-    use crate::record::{Recorder, Screen, Settings, examples};
+    use crate::plan::{Mode, RunFolders};
+    use crate::record::{Jsonl, Recorder, Screen, Settings, examples};
     use crate::report::progress::tests::ranked_by;
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         };
         let settings = Settings {
             run,
-            sinks: vec![Sink::Jsonl],
+            sinks: vec![Box::new(Jsonl {})],
             screen: Screen::Silent,
             inherited: History::default(),
             resumed_from: 0,

@@ -1,12 +1,9 @@
-//! `Search` -> the values of trials that need no results: grid, list and random draws. Pure.
+//! Random draws from a search, and whether values satisfy its constraints. Pure.
 
 use std::collections::BTreeMap;
 
 use crate::config::Experiment;
-use crate::config::sweep::{
-    Domain, Json, MOST_POINTS, Method, Parameter, Search, Values, as_written, in_order, on_grid,
-    ordered, steps_of, value_of,
-};
+use crate::config::sweep::{Domain, Json, Search, Values, in_order, on_grid, steps_of, value_of};
 use crate::rng::{Key, Purpose, name_hash};
 
 /// Draws after which the constraints are taken to leave nothing.
@@ -32,40 +29,6 @@ pub fn is_allowed(search: &Search, values: &Values, base: &BaseValues) -> bool {
     search.constraints.iter().all(|constraint| constraint.holds(&known))
 }
 
-/// All points of a grid or list, in their order; empty for other methods.
-pub fn points(search: &Search, base: &BaseValues) -> Vec<Values> {
-    let mut found = match search.method {
-        Method::Grid => {
-            let mut found = Vec::new();
-            let parameters = ordered(&search.parameters);
-            expand(&parameters, &mut Values::new(), &mut found);
-            for values in &mut found {
-                as_written(&search.parameters, values);
-            }
-            found
-        }
-        Method::List => search.list.clone(),
-        Method::Random | Method::Tpe | Method::LrRange => Vec::new(),
-    };
-    found.retain(|values| is_allowed(search, values, base));
-    found
-}
-
-fn expand(parameters: &[&Parameter], values: &mut Values, found: &mut Vec<Values>) {
-    let Some((first, rest)) = parameters.split_first() else {
-        found.push(values.clone());
-        return;
-    };
-    if !first.is_active(values) {
-        return expand(rest, values, found);
-    }
-    for point in first.domain.points(MOST_POINTS).unwrap_or_default() {
-        values.push((first.key.clone(), point));
-        expand(rest, values, found);
-        values.pop();
-    }
-}
-
 /// A random draw for the trial `number`; `None` if ten thousand draws broke a constraint.
 pub fn random(search: &Search, base: &BaseValues, number: u32) -> Option<Values> {
     (0..MOST_ATTEMPTS)
@@ -79,7 +42,7 @@ pub fn random(search: &Search, base: &BaseValues, number: u32) -> Option<Values>
 }
 
 /// The value at `share` (from 0 to below 1) of a domain.
-pub(crate) fn at(domain: &Domain, share: f64) -> Json {
+pub fn at(domain: &Domain, share: f64) -> Json {
     let between = |low: f64, high: f64| low + (high - low) * share;
     let index = |count: u64| ((share * count as f64) as u64).min(count.saturating_sub(1));
     match domain {
@@ -99,42 +62,13 @@ pub(crate) fn at(domain: &Domain, share: f64) -> Json {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::config::sweep::Parameter;
     use crate::sweep::examples::search;
 
     #[test]
-    fn a_grid_holds_every_combination_with_the_last_parameter_fastest() {
-        let mut search = search(Method::Grid);
-        search.parameters = vec![
-            Parameter::new("a", Domain::Categorical { values: vec![json!("x"), json!("y")] }),
-            Parameter::new("b", Domain::IntUniform { min: 1, max: 2 }),
-        ];
-        let points = points(&search, &BaseValues::default());
-        let pairs: Vec<String> = points.iter().map(|v| format!("{}{}", v[0].1, v[1].1)).collect();
-        assert_eq!(pairs, ["\"x\"1", "\"x\"2", "\"y\"1", "\"y\"2"]);
-    }
-
-    #[test]
-    fn a_parameter_whose_condition_does_not_hold_is_absent_and_makes_no_points() {
-        let mut search = search(Method::Grid);
-        let mut momentum =
-            Parameter::new("m", Domain::Categorical { values: vec![json!(1), json!(2)] });
-        momentum.when =
-            vec![crate::config::sweep::Condition { key: "a".into(), values: vec![json!("x")] }];
-        let a = Parameter::new("a", Domain::Categorical { values: vec![json!("x"), json!("y")] });
-        // Written before its parent, it is still decided after it.
-        search.parameters = vec![momentum, a];
-        let points = points(&search, &BaseValues::default());
-        assert_eq!(points.len(), 3);
-        assert_eq!(points[2], [("a".to_owned(), json!("y"))]);
-        assert_eq!(points[0][0].0, "m");
-    }
-
-    #[test]
     fn a_draw_depends_on_seed_and_number_alone_and_stays_inside_its_bounds() {
-        let mut search = search(Method::Random);
+        let mut search = search("random");
         search.parameters = vec![
             Parameter::new("lr", Domain::LogUniform { min: 1e-5, max: 1.0 }),
             Parameter::new("n", Domain::IntUniform { min: -2, max: 2 }),
@@ -156,7 +90,7 @@ mod tests {
 
     #[test]
     fn draws_that_break_a_constraint_are_drawn_again() {
-        let mut search = search(Method::Random);
+        let mut search = search("random");
         search.parameters = vec![
             Parameter::new("train.batch_size", Domain::IntUniform { min: 1, max: 64 }),
             Parameter::new("train.epochs", Domain::IntUniform { min: 1, max: 64 }),

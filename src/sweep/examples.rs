@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
+use crate::config::kind::{Choice, Options};
 use crate::config::schema::Mode;
-use crate::config::sweep::{Method, Pruner, Search};
+use crate::config::sweep::Search;
 use crate::sweep::journal::Subject;
 use crate::sweep::trial::{Length, Report, State, Trial};
 
 /// A search without parameters.
-pub(crate) fn search(method: Method) -> Search {
+pub(crate) fn search(method: &str) -> Search {
+    let plain = |name: &str| Choice { name: name.to_owned(), options: Options::new() };
     Search {
-        method,
+        method: plain(method),
         metric: "val/loss".into(),
         goal: Mode::Min,
         seed: 1,
         parameters: Vec::new(),
         constraints: Vec::new(),
         list: Vec::new(),
-        pruner: Pruner::None,
-        lr_range: None,
+        pruner: plain("none"),
         devices_per_trial: 1,
     }
 }

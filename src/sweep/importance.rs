@@ -7,18 +7,17 @@
 //! trial as no more than the worst one, and says nothing about parameters that matter only together.
 
 use crate::config::sweep::{Domain, Parameter, Search, value_of};
+use crate::sweep::method::place_of;
 use crate::sweep::ranking::Ranking;
-use crate::sweep::tpe::place_of;
 use crate::sweep::trial::{State, Trial};
 
 /// Most groups of a parameter that is a number.
 const MOST_GROUPS: usize = 6;
 
 /// The share, 0 to 1, that each parameter explains; `None` where too few trials had it.
-pub fn importance(search: &Search, trials: &[Trial]) -> Vec<Option<f64>> {
+pub fn importance(search: &Search, ranking: &Ranking, trials: &[Trial]) -> Vec<Option<f64>> {
     let counted = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
-    let order: Vec<&Trial> =
-        Ranking::of(search).ranked(trials).into_iter().filter(counted).collect();
+    let order: Vec<&Trial> = ranking.ranked(trials).into_iter().filter(counted).collect();
     search.parameters.iter().map(|parameter| share(parameter, &order)).collect()
 }
 
@@ -68,7 +67,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::sweep::Method;
     use crate::rng::{Key, Purpose};
     use crate::sweep::examples::{of_batch, search, trial};
 
@@ -94,19 +92,23 @@ mod tests {
                 one
             })
             .collect();
-        let search = Search { parameters, ..search(Method::Random) };
-        let shares = importance(&search, &trials);
+        let search = Search { parameters, ..search("random") };
+        let shares = importance(&search, &Ranking::plain(search.goal), &trials);
         assert!(shares[0].unwrap() > 0.8, "{shares:?}");
         assert!(shares[1].unwrap() < 0.2 && shares[2].unwrap() < 0.1, "{shares:?}");
         assert_eq!(shares[3], None);
-        assert_eq!(importance(&search, &trials[..3])[2], None, "three say nothing");
+        assert_eq!(
+            importance(&search, &Ranking::plain(search.goal), &trials[..3])[2],
+            None,
+            "three say nothing"
+        );
     }
 
     #[test]
     fn a_batch_size_is_not_important_for_the_number_of_its_steps() {
         let values = vec![json!(32), json!(64)];
         let batch = Parameter::new("train.global_batch_size", Domain::Categorical { values });
-        let search = Search { parameters: vec![batch], ..search(Method::Random) };
+        let search = Search { parameters: vec![batch], ..search("random") };
         let key = Key::new(2, Purpose::Sweep, 0, 0);
         let trials: Vec<Trial> = (0..60)
             .map(|index| {
@@ -116,7 +118,7 @@ mod tests {
                 of_batch(640 / batch, one)
             })
             .collect();
-        let share = importance(&search, &trials)[0].unwrap();
+        let share = importance(&search, &Ranking::plain(search.goal), &trials)[0].unwrap();
         assert!(share < 0.1, "{share}");
     }
 }

@@ -20,11 +20,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::config::kind::{Choice, Options};
 use crate::config::schema::Mode;
-use crate::config::sweep::{Pruner, Search};
+use crate::config::sweep::Search;
 use crate::config::{Experiment, leaves};
 use crate::files::{self, Lines};
 use crate::sweep::Error;
+use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{Length, Report, State, Trial};
 
@@ -154,11 +156,20 @@ impl Subject {
         }
     }
 
-    /// By what its trials are compared.
-    pub fn ranking(&self) -> Ranking {
-        let pruner = self.search.get("pruner").cloned().unwrap_or_default();
-        let pruner = serde_json::from_value(pruner).unwrap_or(Pruner::None);
-        Ranking { goal: self.goal, pruner }
+    /// By what its trials are compared; a pruner that this program does not know counts as none.
+    pub fn ranking(&self, pruners: &Pruners) -> Ranking {
+        let mut options: Options = self
+            .search
+            .get("pruner")
+            .and_then(|pruner| serde_json::from_value(pruner.clone()).ok())
+            .unwrap_or_default();
+        options.retain(|_, value| !value.is_null());
+        let name = options.remove("name").unwrap_or_default();
+        let choice = Choice { name: name.as_str().unwrap_or_default().to_owned(), options };
+        match pruners.build(&choice) {
+            Ok(pruner) => Ranking { goal: self.goal, pruner: pruner.into() },
+            Err(_) => Ranking::plain(self.goal),
+        }
     }
 
     /// What differs from an earlier subject, in words: what may be extended, and what may not.
@@ -182,15 +193,27 @@ impl Subject {
             [earlier, self].map(|subject| subject.search.as_object().unwrap_or(&empty));
         for key in new.keys() {
             let [before, after] =
-                [old.get(key), new.get(key)].map(|value| value.map(Value::to_string));
+                [old.get(key), new.get(key)].map(|value| value.map(without_nulls));
             if before == after {
                 continue;
             }
+            let [before, after] = [before, after].map(|value| value.map(|value| value.to_string()));
             let line = say(&format!("sweep.{key}"), before.as_ref(), after.as_ref());
             let is_fixed = ["metric", "goal", "devices_per_trial"].contains(&key.as_str());
             if is_fixed { fixed.push(line) } else { open.push(line) }
         }
         (open, fixed)
+    }
+}
+
+/// `value` without the options that are off, which older journals list.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(keys) => {
+            let given = keys.iter().filter(|(_, value)| !value.is_null());
+            given.map(|(key, value)| (key.clone(), without_nulls(value))).collect()
+        }
+        other => other.clone(),
     }
 }
 
@@ -348,7 +371,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::sweep::Method;
     use crate::sweep::examples::{search, trial};
 
     fn subject() -> Subject {
@@ -358,7 +380,7 @@ mod tests {
             metric: "val/loss".into(),
             goal: Mode::Min,
             trials: 4,
-            search: serde_json::to_value(search(Method::Random)).unwrap(),
+            search: serde_json::to_value(search("random")).unwrap(),
             experiment: BTreeMap::from([("train.epochs".into(), "3".into())]),
         }
     }
@@ -436,7 +458,7 @@ mod tests {
         files::write_atomic(&folder.path().join(NAME), (lines.join("\n") + "\n").as_bytes())
             .unwrap();
         let story = read(folder.path()).unwrap().unwrap();
-        assert_eq!(story.subject.ranking().unit_name(), "steps");
+        assert_eq!(story.subject.ranking(&Pruners::default()).unit_name(), "steps");
         let [one] = &story.trials[..] else { panic!("{story:?}") };
         assert_eq!((one.state, one.lacked_storage, one.kept), (State::Failed, false, 0));
     }

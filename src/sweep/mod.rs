@@ -1,9 +1,9 @@
 //! `[sweep]` -> many experiments, scheduled on the devices, pruned, ranked, resumable.
 //!
 //! ```text
-//! Sweep ──draw | tpe──▶ values ──Trainer──▶ ranks of one trial ──reports──▶ prune
-//!              ▲                                                    │
-//!              └──────────────── journal.jsonl ◀───── ended ────────┘ ──▶ table, pictures, best.toml
+//! Sweep ──method──▶ values ──Trainer──▶ ranks of one trial ──reports──▶ pruner
+//!            ▲                                                    │
+//!            └──────────────── journal.jsonl ◀───── ended ────────┘ ──▶ table, pictures, best.toml
 //! ```
 //!
 //! One parent owns everything: it draws the values, so that all ranks of a trial have the same; it starts the
@@ -18,37 +18,39 @@ mod gpus;
 mod importance;
 mod journal;
 mod leftovers;
-mod lr_range;
+mod method;
 mod order;
 mod parzen;
 mod pictures;
-mod prune;
+mod pruner;
+mod range_test;
 mod ranking;
 mod results;
 mod schedule;
 mod status;
 mod table;
 mod tail;
-mod tpe;
 mod trial;
 mod view;
 
 use std::path::{Path, PathBuf};
 
-pub use draw::{BaseValues, is_allowed, points, random};
+pub use draw::{BaseValues, at as value_at, is_allowed, random};
 pub use gpus::visible as visible_gpus;
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};
-pub use lr_range::{Found, Point, find, run as run_lr_range, words as lr_range_words};
+pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
 pub use order::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
+pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
+pub use range_test::{Found, Point, find, run as run_range_test, words as range_test_words};
 pub use ranking::{Ranking, best};
 pub use results::{BEST, CSV, JSON, summary};
 pub use schedule::run;
 pub use status::{Status, status};
 pub use table::table;
-pub use tpe::propose;
 pub use trial::{Length, Report, State, Trial, cost, id};
 
+use crate::config::kind::Unbuildable;
 use crate::files::{self, RunLock};
 use crate::{record, report};
 
@@ -102,6 +104,9 @@ pub enum Error {
         /// Each trial with its values and the reason.
         trials: Vec<String>,
     },
+    /// A method or pruner that is not registered.
+    #[error(transparent)]
+    Kind(#[from] Unbuildable),
     /// The constraints leave nothing.
     #[error("no values satisfy the constraints")]
     NothingLeft,
@@ -159,6 +164,7 @@ impl Error {
             self,
             Self::Changed { .. }
                 | Self::Refused { .. }
+                | Self::Kind(_)
                 | Self::NothingLeft
                 | Self::Newer { .. }
                 | Self::NotAJournal { .. }

@@ -3,10 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::config::kind::Kind;
 use crate::config::sweep::{Sweep, Values, change_of};
 use crate::config::{Loaded, sweep as config};
 use crate::plan::RunFolders;
-use crate::record::Screen;
+use crate::record::{Jsonl, Screen};
+use crate::sweep::Error;
+use crate::sweep::method::{Method, Methods};
+use crate::sweep::pruner::Pruners;
+use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{Length, id};
 use crate::transport::Waker;
 
@@ -94,6 +99,10 @@ pub struct Order<'a> {
     pub sweep: &'a Sweep,
     /// The experiment that all trials change.
     pub base: &'a Loaded,
+    /// Search methods that are known.
+    pub methods: &'a Methods,
+    /// Pruners that are known.
+    pub pruners: &'a Pruners,
     /// What there is to run it on.
     pub machine: Machine,
     /// Whether another search may go on with the trials of the folder.
@@ -127,6 +136,25 @@ impl Order<'_> {
         self.base.experiment.logging.dir.join(&self.sweep.name)
     }
 
+    /// Where the values of trials come from.
+    ///
+    /// # Errors
+    ///
+    /// The sweep was read with other kinds than it is run with.
+    pub fn method(&self) -> Result<Box<dyn Method>, Error> {
+        Ok(self.methods.build(&self.sweep.search.method)?)
+    }
+
+    /// By what trials are compared.
+    ///
+    /// # Errors
+    ///
+    /// As [`Order::method`].
+    pub fn ranking(&self) -> Result<Ranking, Error> {
+        let search = &self.sweep.search;
+        Ok(Ranking { goal: search.goal, pruner: self.pruners.build(&search.pruner)?.into() })
+    }
+
     /// Trials that run at the same time.
     pub fn concurrent(&self) -> usize {
         let sweep = self.sweep;
@@ -142,11 +170,9 @@ impl Order<'_> {
         changes.extend(config::watching(self.sweep));
         changes.push(format!("distributed.devices={devices}"));
         let sinks = &self.base.experiment.logging.sinks;
-        if !sinks.contains(&crate::plan::Sink::Jsonl) {
+        if !sinks.iter().any(|sink| sink == Jsonl::NAME) {
             // Reports are read from there.
-            let mut names: Vec<serde_json::Value> =
-                sinks.iter().filter_map(|sink| serde_json::to_value(sink).ok()).collect();
-            names.push("jsonl".into());
+            let names: Vec<&str> = sinks.iter().map(String::as_str).chain([Jsonl::NAME]).collect();
             changes.push(change_of("logging.sinks", &names.into()));
         }
         changes

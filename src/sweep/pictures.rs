@@ -16,13 +16,14 @@ use crate::sweep::chart::{
     BLUE, Frame, GREY, ORANGE, Scale, dot, legend, line, tag, write as words,
 };
 use crate::sweep::importance::importance;
+use crate::sweep::method::place_of;
 use crate::sweep::ranking::Ranking;
-use crate::sweep::tpe::place_of;
 use crate::sweep::trial::{State, Trial, cost};
 
 /// What all pictures show: trials with a value, best first.
 struct Shown<'a> {
     search: &'a Search,
+    ranking: &'a Ranking,
     /// With the metric's value, which is finite.
     trials: Vec<(&'a Trial, f64)>,
     /// Every trial, in the order of starting.
@@ -36,8 +37,13 @@ struct Shown<'a> {
 /// # Errors
 ///
 /// A picture cannot be drawn or written.
-pub(crate) fn write(folder: &Path, search: &Search, trials: &[Trial]) -> Result<(), Error> {
-    let shown = Shown::new(search, trials);
+pub(crate) fn write(
+    folder: &Path,
+    search: &Search,
+    ranking: &Ranking,
+    trials: &[Trial],
+) -> Result<(), Error> {
+    let shown = Shown::new(search, ranking, trials);
     picture::write(&History(&shown), folder, ["history.png", "history.svg"])?;
     if !search.parameters.is_empty() {
         picture::write(&Parallel(&shown), folder, ["parallel.png", "parallel.svg"])?;
@@ -48,9 +54,9 @@ pub(crate) fn write(folder: &Path, search: &Search, trials: &[Trial]) -> Result<
 }
 
 impl<'a> Shown<'a> {
-    fn new(search: &'a Search, all: &'a [Trial]) -> Self {
+    fn new(search: &'a Search, ranking: &'a Ranking, all: &'a [Trial]) -> Self {
         let goal = search.goal;
-        let trials: Vec<(&Trial, f64)> = Ranking::of(search)
+        let trials: Vec<(&Trial, f64)> = ranking
             .ranked(all)
             .into_iter()
             .filter_map(|trial| Some((trial, trial.value(goal)?)))
@@ -67,7 +73,7 @@ impl<'a> Shown<'a> {
                 short(value)
             }
         });
-        Self { search, trials, all, scale }
+        Self { search, ranking, trials, all, scale }
     }
 
     fn goal(&self) -> Mode {
@@ -239,7 +245,7 @@ impl Picture for Importance<'_> {
         const LEFT: f64 = 250.0;
         const WIDTH: f64 = 450.0;
         let shown = self.0;
-        let shares = importance(shown.search, shown.all);
+        let shares = importance(shown.search, shown.ranking, shown.all);
         let mut rows: Vec<(String, Option<f64>)> =
             shown.search.parameters.iter().map(label).zip(shares).collect();
         rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));
@@ -309,11 +315,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::sweep::Method;
     use crate::sweep::examples::{search, trial};
 
     fn example() -> (Search, Vec<Trial>) {
-        let mut search = search(Method::Random);
+        let mut search = search("random");
         search.parameters = vec![
             Parameter::new("optimizer.lr", Domain::LogUniform { min: 1e-4, max: 1.0 }),
             Parameter::new(
@@ -348,7 +353,7 @@ mod tests {
     fn all_pictures_are_drawn_with_their_words() {
         let (search, trials) = example();
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &search, &trials).unwrap();
+        write(folder.path(), &search, &Ranking::plain(search.goal), &trials).unwrap();
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         for (name, expected) in [
             ("history", ["val/loss of each trial, and the best so far", "trial", "best so far"]),
@@ -372,14 +377,15 @@ mod tests {
         let (mut search, trials) = example();
         search.parameters.truncate(1);
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &search, &trials[..1]).unwrap();
+        write(folder.path(), &search, &Ranking::plain(search.goal), &trials[..1]).unwrap();
         assert!(folder.path().join("parallel.png").exists());
     }
 
     #[test]
     fn a_trial_that_went_far_away_does_not_press_the_others_into_a_line() {
         let (search, trials) = example();
-        let shown = Shown::new(&search, &trials);
+        let ranking = Ranking::plain(search.goal);
+        let shown = Shown::new(&search, &ranking, &trials);
         assert!(shown.scale.high < 2.0, "{:?}", shown.scale);
         assert_eq!(shown.scale.share(1e9), 1.0);
     }

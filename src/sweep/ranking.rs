@@ -3,38 +3,31 @@
 //! How far a trial came is counted as its pruner counts: trials of different batch sizes take different numbers of
 //! steps for an epoch, so that steps alone would say nothing.
 
+use std::sync::Arc;
+
 use crate::config::schema::Mode;
-use crate::config::sweep::{Pruner, Search};
 use crate::config::values::Every;
-use crate::sweep::prune::rung_of;
+use crate::sweep::pruner::{NoPruner, Pruner};
 use crate::sweep::trial::{State, Trial, cost};
 
 /// By what trials are compared.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Ranking {
     /// Whether less or more of the metric is better.
     pub goal: Mode,
     /// How far is far.
-    pub pruner: Pruner,
+    pub pruner: Arc<dyn Pruner>,
 }
 
 impl Ranking {
-    /// That of `search`.
-    pub fn of(search: &Search) -> Self {
-        Self { goal: search.goal, pruner: search.pruner }
-    }
-
-    /// The unit in which training is counted: that of the pruner, else epochs.
-    fn unit(&self) -> Every {
-        match self.pruner {
-            Pruner::None => Every::Epochs(1),
-            Pruner::Asha { min_resource, .. } | Pruner::Median { min_resource, .. } => min_resource,
-        }
+    /// That of trials which no pruner stops.
+    pub fn plain(goal: Mode) -> Self {
+        Self { goal, pruner: Arc::new(NoPruner {}) }
     }
 
     /// `epochs` or `steps`.
     pub(crate) fn unit_name(&self) -> &'static str {
-        match self.unit() {
+        match self.pruner.unit() {
             Every::Epochs(_) | Every::Never => "epochs",
             Every::Steps(_) => "steps",
         }
@@ -42,13 +35,12 @@ impl Ranking {
 
     /// How much training a trial had at its last report.
     pub(crate) fn spent(&self, trial: &Trial) -> f64 {
-        trial.reports.last().map_or(0.0, |report| trial.resource(report, self.unit()))
+        trial.reports.last().map_or(0.0, |report| trial.resource(report, self.pruner.unit()))
     }
 
     /// How far a trial came: to which rung, where there are rungs.
     fn far(&self, trial: &Trial) -> f64 {
-        let spent = self.spent(trial);
-        rung_of(&self.pruner, spent).unwrap_or(spent)
+        self.pruner.reached(self.spent(trial))
     }
 
     /// Trials that count, best first: finished ones by their value, then pruned ones by how far they came, then
@@ -93,11 +85,20 @@ pub fn best(trials: &[Trial], goal: Mode) -> Option<&Trial> {
 mod tests {
     use super::*;
     use crate::sweep::examples::{of_batch, trial};
+    use crate::sweep::pruner::Asha;
     use crate::sweep::trial::Report;
 
-    const PLAIN: Ranking = Ranking { goal: Mode::Max, pruner: Pruner::None };
+    fn plain() -> Ranking {
+        Ranking::plain(Mode::Max)
+    }
 
-    fn numbers(ranking: Ranking, trials: &[Trial]) -> Vec<u32> {
+    /// Of trials with the pruner `asha`.
+    fn asha(min_resource: Every) -> Ranking {
+        let asha = Asha { min_resource, max_resource: None, reduction_factor: 2 };
+        Ranking { pruner: Arc::new(asha), ..plain() }
+    }
+
+    fn numbers(ranking: &Ranking, trials: &[Trial]) -> Vec<u32> {
         ranking.ranked(trials).iter().map(|trial| trial.number).collect()
     }
 
@@ -111,8 +112,8 @@ mod tests {
             trial(5, State::Finished, &[0.5]),
             trial(6, State::Finished, &[0.9]),
         ];
-        assert_eq!(numbers(PLAIN, &trials), [6, 3, 5, 4, 1, 2]);
-        assert_eq!(numbers(Ranking { goal: Mode::Min, ..PLAIN }, &trials), [3, 5, 6, 4, 1, 2]);
+        assert_eq!(numbers(&plain(), &trials), [6, 3, 5, 4, 1, 2]);
+        assert_eq!(numbers(&Ranking::plain(Mode::Min), &trials), [3, 5, 6, 4, 1, 2]);
         assert_eq!(best(&trials, Mode::Max).unwrap().number, 6);
         assert_eq!(best(&trials[..2], Mode::Max), None);
     }
@@ -125,16 +126,12 @@ mod tests {
         let further = of_batch(5, trial(3, State::Pruned, &[0.1, 0.1]));
         assert!(small.reports[0].step > large.reports[0].step);
         let trials = [small, large, further];
-        assert_eq!(numbers(PLAIN, &trials), [3, 2, 1]);
-        let (min_resource, max_resource) = (Every::Epochs(1), None);
-        let pruner = Pruner::Asha { min_resource, max_resource, reduction_factor: 2 };
-        assert_eq!(numbers(Ranking { pruner, ..PLAIN }, &trials), [3, 2, 1]);
+        assert_eq!(numbers(&plain(), &trials), [3, 2, 1]);
+        assert_eq!(numbers(&asha(Every::Epochs(1)), &trials), [3, 2, 1]);
     }
 
     #[test]
     fn trials_that_lost_at_the_same_rung_rank_by_their_value() {
-        let min_resource = Every::Steps(15);
-        let pruner = Pruner::Asha { min_resource, max_resource: None, reduction_factor: 2 };
         // Both are cut at 15 steps: one reports at 16, the other at 20, and the third reached 30.
         let at = |step, trial: Trial| {
             let value = trial.reports[0].value;
@@ -145,7 +142,7 @@ mod tests {
             at(16, trial(2, State::Pruned, &[0.3])),
             at(30, trial(3, State::Pruned, &[0.05])),
         ];
-        assert_eq!(numbers(Ranking { pruner, ..PLAIN }, &trials), [3, 2, 1]);
-        assert_eq!(numbers(PLAIN, &trials), [3, 1, 2], "without rungs by what was trained");
+        assert_eq!(numbers(&asha(Every::Steps(15)), &trials), [3, 2, 1]);
+        assert_eq!(numbers(&plain(), &trials), [3, 1, 2], "without rungs by what was trained");
     }
 }

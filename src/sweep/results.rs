@@ -11,7 +11,7 @@ use crate::record::text::metric;
 use crate::record::{RESOLVED, newest_of};
 use crate::sweep::importance::importance;
 use crate::sweep::journal::Subject;
-use crate::sweep::ranking::best;
+use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::{Error, pictures};
 
@@ -33,11 +33,12 @@ pub(crate) fn write(
     folder: &Path,
     subject: &Subject,
     search: &Search,
+    ranking: &Ranking,
     trials: &[Trial],
 ) -> Result<(), Error> {
-    files::write_atomic(&folder.join(CSV), csv(subject, trials).as_bytes())?;
-    let mut value = summary(subject, trials);
-    let shares = importance(search, trials);
+    files::write_atomic(&folder.join(CSV), csv(subject, ranking, trials).as_bytes())?;
+    let mut value = summary(subject, ranking, trials);
+    let shares = importance(search, ranking, trials);
     let named = search.parameters.iter().map(|parameter| parameter.key.clone());
     let shares: Map<String, Value> = named.zip(shares.iter().map(|share| json!(share))).collect();
     value["importance"] = Value::Object(shares);
@@ -46,7 +47,7 @@ pub(crate) fn write(
     files::write_atomic(&folder.join(JSON), &bytes)?;
     if let Some(best) = best(trials, search.goal) {
         write_best(folder, subject, best)?;
-        pictures::write(folder, search, trials)?;
+        pictures::write(folder, search, ranking, trials)?;
     }
     Ok(())
 }
@@ -91,13 +92,13 @@ pub(super) fn word(state: State) -> &'static str {
 }
 
 /// One row per trial, best first; numbers as they are, to be read by programs.
-fn csv(subject: &Subject, trials: &[Trial]) -> String {
+fn csv(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
     let keys = keys(trials);
     let head =
         ["rank", "trial", "state", &subject.metric, "step", "last_step", "epochs", "seconds"];
     let head = head.iter().map(|&name| name.to_owned()).chain(keys.iter().cloned());
     let mut rows = vec![head.chain(["error".to_owned()]).collect::<Vec<_>>()];
-    for (index, trial) in subject.ranking().ranked(trials).into_iter().enumerate() {
+    for (index, trial) in ranking.ranked(trials).into_iter().enumerate() {
         let best = trial.best(subject.goal);
         let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
         let mut row = vec![
@@ -133,7 +134,7 @@ fn quoted(cell: &str) -> String {
 }
 
 /// Everything that is known, for programs.
-pub fn summary(subject: &Subject, trials: &[Trial]) -> Value {
+pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value {
     let one = |trial: &Trial| {
         let best = trial.best(subject.goal);
         let reports: Vec<Value> =
@@ -159,7 +160,7 @@ pub fn summary(subject: &Subject, trials: &[Trial]) -> Value {
         "goal": subject.goal,
         "planned": (subject.trials < usize::MAX).then_some(subject.trials),
         "best": best(trials, subject.goal).map(one),
-        "trials": subject.ranking().ranked(trials).into_iter().map(one).collect::<Vec<_>>(),
+        "trials": ranking.ranked(trials).into_iter().map(one).collect::<Vec<_>>(),
     })
 }
 
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_file_of_rows_can_be_read_by_any_reader() {
-        let text = csv(&subject(), &trials());
+        let text = csv(&subject(), &Ranking::plain(subject().goal), &trials());
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         assert_eq!(&reader.headers().unwrap()[3], "val/accuracy");
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();

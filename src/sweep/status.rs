@@ -6,6 +6,7 @@ use crate::files::lock_holder;
 use crate::record::text::{metric, wrapped};
 use crate::sweep::Error;
 use crate::sweep::journal::{self, Story};
+use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::best;
 use crate::sweep::table::{WIDTH, table};
 use crate::sweep::tail::Tail;
@@ -39,7 +40,7 @@ pub fn status(folder: &Path) -> Result<Status, Error> {
 
 impl Status {
     /// The page for the terminal.
-    pub fn page(&self) -> String {
+    pub fn page(&self, pruners: &Pruners) -> String {
         let Story { subject, trials, opened } = &self.story;
         let count = |state: State| trials.iter().filter(|trial| trial.state == state).count();
         let open = if self.holder.is_some() { "running" } else { "interrupted" };
@@ -74,6 +75,6 @@ impl Status {
             let line = format!("best {} {value}, trial {}: {values}", subject.metric, best.number);
             text += &(wrapped(&line, WIDTH, 2) + "\n");
         }
-        text + "\n" + &table(subject, trials)
+        text + "\n" + &table(subject, &subject.ranking(pruners), trials)
     }
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::config::sweep::value_of;
 use crate::record::text::{duration, metric, short, wrapped};
 use crate::sweep::journal::Subject;
+use crate::sweep::ranking::Ranking;
 use crate::sweep::results::{CSV, keys, word};
 use crate::sweep::trial::{State, Trial};
 
@@ -16,11 +17,11 @@ pub(super) const WIDTH: usize = 80;
 const NAMES: usize = 2;
 
 /// The best trials, their values with four digits; below them why others failed.
-pub fn table(subject: &Subject, trials: &[Trial]) -> String {
+pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
     if trials.is_empty() {
         return String::new();
     }
-    let (ranking, keys) = (subject.ranking(), keys(trials));
+    let keys = keys(trials);
     let head = ["rank", "trial", &subject.metric, ranking.unit_name(), "time", "state"];
     let head = head.iter().map(|&name| name.to_owned()).chain(keys.iter().cloned());
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
@@ -114,7 +115,7 @@ mod tests {
             with(failed, &json!({"optimizer.lr": 1.0})),
             with(of_batch(5, trial(4, State::Pruned, &[0.5])), &json!({"n": "adamw"})),
         ];
-        insta::assert_snapshot!(table(&subject(), &trials), @"
+        insta::assert_snapshot!(table(&subject(), &Ranking::plain(subject().goal), &trials), @"
         rank  trial  val/accuracy  epochs    time     state  optimizer.lr      n
            1      1       75.00 %       2  0.00 s  finished           0.1    sgd
            2      4       50.00 %       1  0.00 s    pruned             -  adamw
@@ -123,7 +124,7 @@ mod tests {
         trial 3 failed: cannot write `checkpoints/tune/trial-0003/step-00000040`: there
           is no space left on the device
         ");
-        assert_eq!(table(&subject(), &[]), "");
+        assert_eq!(table(&subject(), &Ranking::plain(subject().goal), &[]), "");
     }
 
     #[test]
@@ -131,7 +132,7 @@ mod tests {
         let values = json!({"optimizer.lr": 0.1, "optimizer.weight_decay": 0.002_639,
             "train.global_batch_size": 128, "model.hidden": [512, 512], "scheduler.name": "cosine"});
         let trials = [with(trial(1, State::Finished, &[0.75]), &values)];
-        let text = table(&subject(), &trials);
+        let text = table(&subject(), &Ranking::plain(subject().goal), &trials);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text, @"
         rank  trial  val/accuracy  epochs    time     state  optimizer.lr

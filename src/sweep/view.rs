@@ -33,7 +33,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(screen: Screen, sweep: &Sweep, total: usize) -> Self {
+    pub(crate) fn new(screen: Screen, sweep: &Sweep, ranking: Ranking, total: usize) -> Self {
         let target = match screen {
             Screen::Bar => canvas(),
             Screen::Plain | Screen::Silent => ProgressDrawTarget::hidden(),
@@ -44,7 +44,7 @@ impl View {
             screen,
             metric: sweep.search.metric.clone(),
             goal: sweep.search.goal,
-            ranking: Ranking::of(&sweep.search),
+            ranking,
             total,
             concurrent: 1,
             began: Instant::now(),

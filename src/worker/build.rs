@@ -68,7 +68,8 @@ pub(crate) fn build_run(
     }));
     let state = engine.state_mut();
     let from = (state.step, std::mem::take(&mut state.history));
-    let logger = RankLogger::open(&plan, rank, &folders, from, engine.metrics())?;
+    let sinks = kinds.sinks_of(&plan)?;
+    let logger = RankLogger::open(&plan, rank, &folders, from, (engine.metrics(), sinks))?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, logger.growing())?)
     } else {

@@ -48,7 +48,7 @@ pub enum Error {
     /// The group of ranks.
     #[error(transparent)]
     Collective(#[from] collective::Error),
-    /// The model cannot be built.
+    /// A model or another kind cannot be built.
     #[error("cannot build the model: {0}")]
     Model(#[from] kinds::Error),
     /// `model.pretrained`, or `model.lora.adapters`, does not fit.

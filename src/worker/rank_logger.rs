@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::event::{Event, History};
 use crate::plan::{Plan, RunFolders};
-use crate::record::{Context, Error, RankLog, Recorder, Screen, Settings, device_line, line};
+use crate::record::{Context, Error, RankLog, Recorder, Screen, Settings, Sink, device_line, line};
 use crate::units::Rank;
 
 /// Where a rank's events go.
@@ -22,19 +22,19 @@ pub(crate) enum RankLogger {
 }
 
 impl RankLogger {
-    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds, and
-    /// `metrics` what evaluations measure.
+    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds,
+    /// `metrics` what evaluations measure, and `sinks` what rank 0 writes beside the history.
     pub(crate) fn open(
         plan: &Plan,
         rank: Rank,
         run: &RunFolders,
         (step, inherited): (u64, History),
-        metrics: Vec<String>,
+        (metrics, sinks): (Vec<String>, Vec<Box<dyn Sink>>),
     ) -> Result<Self, Error> {
         if rank.is_first() {
             let settings = Settings {
                 run: run.clone(),
-                sinks: plan.logging.sinks.clone(),
+                sinks,
                 screen: Screen::detect(no_color().as_deref()),
                 inherited,
                 resumed_from: step,

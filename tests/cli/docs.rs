@@ -42,6 +42,10 @@ mod custom_optimizer;
 #[path = "../../examples/custom_model.rs"]
 mod custom_model;
 
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_search.rs"]
+mod custom_search;
+
 /// The pages that show experiments and commands of a single machine.
 const GUIDES: [&str; 5] =
     ["README.md", "docs/data.md", "docs/experiments.md", "docs/models.md", "docs/runs.md"];
@@ -55,6 +59,7 @@ fn is_sweep(name: &str) -> bool {
 fn vocabulary() -> Vocabulary {
     let mut own = custom_optimizer::kinds();
     own.models = custom_model::kinds().models;
+    custom_search::register(&mut own);
     own.vocabulary()
 }
 
@@ -363,6 +368,10 @@ fn every_key_is_documented_by_the_schema_verb() {
     let page = lab.run_to(0, &["schema"]).stdout;
     assert_eq!(page, Kinds::default().vocabulary().reference());
     for key in ["global_batch_size", "find_unused_parameters", "on_bad_sample", "label_smoothing"] {
+        assert!(page.contains(key), "{key}");
+    }
+    let page = lab.run_to(0, &["schema", "--sweep"]).stdout;
+    for key in ["devices_per_trial", "reduction_factor = 3", "\"lr_range\": one run"] {
         assert!(page.contains(key), "{key}");
     }
 }

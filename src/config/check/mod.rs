@@ -10,6 +10,7 @@ mod options;
 mod ranges;
 mod together;
 
+pub(crate) use options::range;
 pub(crate) use ranges::{bounds, limits};
 
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ pub(crate) struct Finding {
     place: Option<String>,
     /// Other keys that the finding depends on.
     about: Vec<String>,
-    what: String,
+    pub(crate) what: String,
     help: Option<String>,
 }
 
@@ -94,6 +95,7 @@ pub(crate) fn all(
         .iter()
         .flat_map(|rule| rule(loaded))
         .chain(names::metrics(loaded, vocabulary))
+        .chain(names::sinks(loaded, vocabulary))
         .chain(together::monitors(loaded, vocabulary))
         .chain(options::all(loaded, vocabulary))
         .chain(lists::all(loaded, vocabulary))

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use crate::config::check::Finding;
+use crate::config::kind::SINKS;
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
 use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
+use crate::config::wording::not_one_of;
 
 /// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
@@ -70,6 +72,23 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
         Some(meant) => finding.help(format!("did you mean `{meant}`?")),
         None => finding.help(format!("the metrics are {}", any_of(names()))),
     })
+}
+
+/// Sinks that are not registered.
+pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
+    let Some(family) = vocabulary.family(SINKS) else { return Vec::new() };
+    let unknown = |(index, name): (usize, &String)| {
+        if family.kind(name).is_some() {
+            return None;
+        }
+        let (what, help) = not_one_of(name, family.names());
+        let finding = Finding::new(format!("{SINKS}[{index}]"), what);
+        Some(match help {
+            Some(help) => finding.help(help),
+            None => finding,
+        })
+    };
+    loaded.experiment.logging.sinks.iter().enumerate().filter_map(unknown).collect()
 }
 
 /// Paths that only a shell would understand.

@@ -59,7 +59,7 @@ fn ranges(family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
 }
 
 /// Numbers of `value`, which is at `key`, that `schema` does not admit.
-pub(super) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
+pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
     // Of several forms it is that of its shape.
     let shape =
         if value.as_dict().is_none() && value.to_num().is_none() { "array" } else { "integer" };

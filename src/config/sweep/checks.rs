@@ -15,7 +15,7 @@ use crate::config::unknown::unknown;
 const SPEC: [&str; 6] = ["values", "distribution", "min", "max", "q", "when"];
 
 /// Keys that the sweep itself sets, and what to use instead.
-const RESERVED: [(&str, &str); 8] = [
+pub(super) const RESERVED: [(&str, &str); 8] = [
     ("schema", "it is the form of the file"),
     ("extends", "name the file that extends as `base`"),
     ("experiment.name", "trials are named by the sweep"),

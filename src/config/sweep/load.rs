@@ -8,19 +8,21 @@ use figment::value::{Dict, Value};
 use miette::NamedSource;
 
 use crate::config::keys::path_of;
+use crate::config::kind::Choice;
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
 use crate::config::problem::{Problem, Problems};
 use crate::config::schema::Mode;
 use crate::config::spans::Place;
+use crate::config::sweep::kind::{METHOD, PRUNER};
 use crate::config::sweep::reader::{Reader, join};
-use crate::config::sweep::{LrRange, Method, Pruner, Search, Sweep, checks, hydra, together};
-use crate::config::values::{Auto, Every};
+use crate::config::sweep::{Search, Sweep, checks, hydra, kind, together};
+use crate::config::values::Auto;
 use crate::config::{self, Vocabulary, text};
 
-/// Keys of `[sweep]`.
-const KEYS: [&str; 16] = [
+/// Keys of `[sweep]`, beside the options of a method.
+const KEYS: [&str; 15] = [
     "name",
     "method",
     "metric",
@@ -36,8 +38,19 @@ const KEYS: [&str; 16] = [
     "constraints",
     "list",
     "pruner",
-    "lr_range",
 ];
+
+/// Keys of `[sweep]` that count something, with the least and the most of each.
+pub(super) const COUNTS: [(&str, u64, u64); 5] = [
+    ("trials", 1, 1_000_000),
+    ("seed", 0, i64::MAX as u64),
+    ("devices_per_trial", 1, 1024),
+    ("trials_per_device", 1, 1024),
+    ("max_failures", 0, 1_000_000),
+];
+
+/// The pruner that stops no trial.
+const NO_PRUNER: &str = "none";
 
 /// Whether a word of the command line belongs to the sweep, not to the experiment.
 pub fn is_sweep_word(word: &str) -> bool {
@@ -82,10 +95,10 @@ pub fn load(
         path: path.to_owned(),
         base,
         changes,
-        trials: count(&mut reader, "trials", 1, 1_000_000).map(|count| count as usize),
-        trials_per_device: count(&mut reader, "trials_per_device", 1, 1024).unwrap_or(1) as u32,
+        trials: count(&mut reader, "trials").map(|count| count as usize),
+        trials_per_device: count(&mut reader, "trials_per_device").unwrap_or(1) as u32,
         concurrent_trials: concurrent(&mut reader),
-        max_failures: count(&mut reader, "max_failures", 0, 1_000_000).unwrap_or(3) as u32,
+        max_failures: count(&mut reader, "max_failures").unwrap_or(3) as u32,
         keep_pruned_checkpoints: reader
             .truth(&path_of("sweep.keep_pruned_checkpoints"))
             .unwrap_or(false),
@@ -199,7 +212,8 @@ fn name(reader: &mut Reader, path: &Path, is_sweep: bool) -> String {
     name
 }
 
-fn count(reader: &mut Reader, key: &str, low: u64, high: u64) -> Option<u64> {
+fn count(reader: &mut Reader, key: &str) -> Option<u64> {
+    let (_, low, high) = COUNTS.into_iter().find(|(name, ..)| *name == key)?;
     reader.whole(&path_of(&format!("sweep.{key}")), low, high)
 }
 
@@ -218,26 +232,22 @@ fn search(reader: &mut Reader) -> Search {
     if reader.get(&table).is_some_and(|value| value.as_dict().is_none()) {
         reader.wrong(&table, "must be a table: begin it with `[sweep]`");
     }
-    reader.only(&table, &KEYS);
-    let methods = [
-        ("grid", Method::Grid),
-        ("random", Method::Random),
-        ("tpe", Method::Tpe),
-        ("list", Method::List),
-        ("lr_range", Method::LrRange),
-    ];
-    let method = reader.word(&path_of("sweep.method"), &methods).unwrap_or(Method::Grid);
+    let methods = reader.vocabulary.family(METHOD).cloned();
+    let with_options =
+        methods.iter().flat_map(|family| &family.kinds).filter(|kind| !kind.keys.is_empty());
+    let known: Vec<&str> = KEYS.into_iter().chain(with_options.map(|kind| kind.name)).collect();
+    reader.only(&table, &known);
+    let method = method(reader);
     let parameters = checks::parameters(reader);
     Search {
         method,
         metric: reader.text(&path_of("sweep.metric")).unwrap_or_default(),
         goal: goal(reader).unwrap_or(Mode::Min),
-        seed: count(reader, "seed", 0, i64::MAX as u64).unwrap_or(42),
+        seed: count(reader, "seed").unwrap_or(42),
         constraints: checks::constraints(reader),
         list: checks::list(reader),
         pruner: pruner(reader),
-        lr_range: (method == Method::LrRange).then(|| lr_range(reader)),
-        devices_per_trial: count(reader, "devices_per_trial", 1, 1024).unwrap_or(1) as u32,
+        devices_per_trial: count(reader, "devices_per_trial").unwrap_or(1) as u32,
         parameters,
     }
 }
@@ -248,68 +258,27 @@ fn goal(reader: &mut Reader) -> Option<Mode> {
     reader.word(&path_of("sweep.goal"), &words)
 }
 
-fn pruner(reader: &mut Reader) -> Pruner {
-    let table = path_of("sweep.pruner");
-    let at = |key: &str| join(&table, key);
-    let is_word = matches!(reader.get(&table), Some(Value::String(..)));
-    let words = [("none", 0), ("asha", 1), ("median", 2)];
-    let kind = match reader.get(&table) {
-        None => return Pruner::None,
-        Some(_) if is_word => reader.word(&table, &words),
-        Some(_) => {
-            if reader.get(&at("name")).is_none() {
-                reader.wrong_help(&table, "has no name", "such as `name = \"asha\"`");
-            }
-            reader.word(&at("name"), &words)
+/// `pruner = "asha"`, or a table with its name and its options.
+fn pruner(reader: &mut Reader) -> Choice {
+    let table = path_of(PRUNER);
+    let name = join(&table, "name");
+    match reader.get(&table) {
+        None => kind::plain(NO_PRUNER),
+        Some(Value::Dict(..)) if reader.get(&name).is_none() => {
+            reader.wrong_help(&table, "has no name", "such as `name = \"asha\"`");
+            kind::plain(NO_PRUNER)
         }
-    };
-    let known: &[&str] = match kind {
-        Some(1) => &["name", "min_resource", "max_resource", "reduction_factor"],
-        Some(2) => &["name", "min_resource", "startup_trials"],
-        _ => &["name"],
-    };
-    if !is_word && kind.is_some() {
-        reader.only(&table, known);
-    }
-    let first = resource(reader, &at("min_resource")).unwrap_or(Every::Epochs(1));
-    match kind {
-        Some(1) => Pruner::Asha {
-            min_resource: first,
-            max_resource: resource(reader, &at("max_resource")),
-            reduction_factor: reader.whole(&at("reduction_factor"), 2, 100).unwrap_or(3),
-        },
-        Some(2) => Pruner::Median {
-            min_resource: first,
-            startup_trials: reader.whole(&at("startup_trials"), 0, 1_000_000).unwrap_or(5),
-        },
-        _ => Pruner::None,
+        Some(Value::Dict(..)) => kind::choice(reader, PRUNER, (&name, NO_PRUNER), &table),
+        Some(_) => kind::choice(reader, PRUNER, (&table, NO_PRUNER), &table),
     }
 }
 
-/// "3 epochs" or "500 steps".
-fn resource(reader: &mut Reader, path: &[String]) -> Option<Every> {
-    let text = reader.text(path)?;
-    let every: Option<Every> = serde_json::from_value(text.into()).ok();
-    if let Some(every @ (Every::Epochs(1..) | Every::Steps(1..))) = every {
-        Some(every)
-    } else {
-        reader.wrong(path, "must be a count with its unit, such as \"1 epoch\" or \"500 steps\"");
-        None
-    }
-}
-
-fn lr_range(reader: &mut Reader) -> LrRange {
-    let table = path_of("sweep.lr_range");
-    reader.only(&table, &["min", "max", "steps"]);
-    let at = |key: &str| join(&table, key);
-    let min = reader.real(&at("min")).unwrap_or(1e-6);
-    let max = reader.real(&at("max")).unwrap_or(10.0);
-    let steps = reader.whole(&at("steps"), 10, 100_000).unwrap_or(100);
-    if min <= 0.0 || max <= min {
-        let key = if reader.get(&at("min")).is_some() { at("min") } else { table };
-        reader.wrong(&key, format!("must be greater than 0 and less than the last rate, {max}"));
-    }
-    LrRange { min, max, steps }
+/// The method, whose options stand in a table of its own name: `[sweep.lr_range]`.
+fn method(reader: &mut Reader) -> Choice {
+    let path = path_of(METHOD);
+    let name = reader.get(&path).and_then(Value::as_str).unwrap_or_default();
+    let table = join(&path_of("sweep"), name);
+    kind::choice(reader, METHOD, (&path, "grid"), &table)
 }
 
 /// The base with `changes`.

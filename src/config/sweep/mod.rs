@@ -11,6 +11,8 @@
 mod checks;
 mod constraint;
 mod hydra;
+mod json_schema;
+mod kind;
 mod load;
 mod reader;
 mod space;
@@ -18,17 +20,20 @@ mod together;
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 pub use constraint::Constraint;
+pub use json_schema::{json_schema, reference};
+pub(crate) use kind::{METHOD, PRUNER};
 pub(crate) use load::is_space;
 pub use load::{is_sweep_word, load};
-pub use space::{Condition, Domain, Parameter, change_of};
-pub(crate) use space::{as_written, in_order, on_grid, ordered, steps_of, value_of};
-pub(crate) use together::{MOST_POINTS, watching};
+pub use space::{Condition, Domain, Parameter, change_of, in_order};
+pub(crate) use space::{as_written, on_grid, ordered, steps_of, value_of};
+pub(crate) use together::{MAX_POINTS, watching};
 
+use crate::config::kind::Choice;
 use crate::config::schema::Mode;
-use crate::config::values::{Auto, Every};
+use crate::config::values::Auto;
 
 /// A value of a parameter: whatever TOML can say.
 pub type Json = serde_json::Value;
@@ -37,62 +42,12 @@ pub type Json = serde_json::Value;
 /// condition does not hold are absent.
 pub type Values = Vec<(String, Json)>;
 
-/// Which values are tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// Every combination, the last parameter fastest.
-    Grid,
-    /// Independent draws.
-    Random,
-    /// Draws near what was good: the tree-structured Parzen estimator (Bergstra et al. 2011).
-    Tpe,
-    /// The values that the file lists.
-    List,
-    /// One run whose learning rate rises: the learning-rate range test (Smith 2017).
-    LrRange,
-}
-
-/// When a trial is given up early.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "snake_case")]
-pub enum Pruner {
-    /// Never.
-    None,
-    /// Asynchronous successive halving (Li et al. 2020), the variant that stops.
-    Asha {
-        /// The first rung.
-        min_resource: Every,
-        /// Where pruning ends; `None` = the run's own length.
-        max_resource: Option<Every>,
-        /// One of this many goes on at each rung, and rungs grow by it.
-        reduction_factor: u64,
-    },
-    /// The median stopping rule (Golovin et al. 2017).
-    Median {
-        /// Before this, nothing is stopped.
-        min_resource: Every,
-        /// Finished trials before anything is stopped.
-        startup_trials: u64,
-    },
-}
-
-/// Bounds of a learning-rate range test.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LrRange {
-    /// First learning rate.
-    pub min: f64,
-    /// Last learning rate.
-    pub max: f64,
-    /// Steps from one to the other, equally far apart by ratio.
-    pub steps: u64,
-}
-
 /// What is searched, and how: whatever decides the values of the trials.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Search {
-    /// Which values are tried.
-    pub method: Method,
+    /// Where the values of trials come from.
+    #[serde(serialize_with = "word_or_table")]
+    pub method: Choice,
     /// Validation metric that ranks trials.
     pub metric: String,
     /// Whether less or more of it is better.
@@ -103,14 +58,28 @@ pub struct Search {
     pub parameters: Vec<Parameter>,
     /// What a trial's values must fulfil.
     pub constraints: Vec<Constraint>,
-    /// Trials of the method `list`.
+    /// `[[sweep.list]]`: trials that are written down.
     pub list: Vec<Values>,
     /// When a trial is given up early.
-    pub pruner: Pruner,
-    /// The method `lr_range`.
-    pub lr_range: Option<LrRange>,
+    #[serde(serialize_with = "table")]
+    pub pruner: Choice,
     /// Ranks of each trial.
     pub devices_per_trial: u32,
+}
+
+/// A kind as a file would write it where a word alone will do.
+fn word_or_table<S: Serializer>(kind: &Choice, serializer: S) -> Result<S::Ok, S::Error> {
+    if kind.options.is_empty() {
+        return serializer.serialize_str(&kind.name);
+    }
+    table(kind, serializer)
+}
+
+/// A kind as a table of its name and its options.
+fn table<S: Serializer>(kind: &Choice, serializer: S) -> Result<S::Ok, S::Error> {
+    let name = ("name", &Json::from(kind.name.as_str()));
+    let options = kind.options.iter().map(|(key, value)| (key.as_str(), value));
+    serializer.collect_map([name].into_iter().chain(options))
 }
 
 /// A sweep, as asked.

@@ -145,8 +145,13 @@ impl Reader {
 
     /// Reports every entry of the table at `path` that is not one of `known`.
     pub(super) fn only(&mut self, path: &[String], known: &[&str]) {
+        self.only_of(path, &[], known);
+    }
+
+    /// As [`Reader::only`], without a word about entries that are `other`.
+    pub(super) fn only_of(&mut self, path: &[String], other: &[&str], known: &[&str]) {
         for key in self.keys(path) {
-            if known.contains(&key.as_str()) {
+            if known.contains(&key.as_str()) || other.contains(&key.as_str()) {
                 continue;
             }
             let help = match closest(&key, known.iter().copied()) {

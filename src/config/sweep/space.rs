@@ -175,7 +175,7 @@ pub(crate) fn ordered(parameters: &[Parameter]) -> Vec<&Parameter> {
 }
 
 /// Values of all parameters that count, as `choose` says, in the order of writing.
-pub(crate) fn in_order(
+pub fn in_order(
     parameters: &[Parameter],
     mut choose: impl FnMut(&Parameter) -> Option<Json>,
 ) -> Values {

@@ -2,17 +2,19 @@
 
 use crate::config::Vocabulary;
 use crate::config::keys::path_of;
+use crate::config::kind::Need;
 use crate::config::loaded::Loaded;
 use crate::config::problem::{Problem, Problems};
 use crate::config::schema::Mode;
 use crate::config::suggest::{any_of, closest};
+use crate::config::sweep::kind::METHOD;
 use crate::config::sweep::load::load_base;
 use crate::config::sweep::reader::{Reader, join};
 use crate::config::sweep::space::in_order;
-use crate::config::sweep::{Domain, Json, Method, Parameter, Pruner, Sweep, Values, change_of};
+use crate::config::sweep::{Domain, Json, Parameter, Sweep, Values, change_of};
 
 /// Points of a grid at which it is a slip.
-pub(crate) const MOST_POINTS: usize = 100_000;
+pub(crate) const MAX_POINTS: usize = 100_000;
 
 /// Everything that needs no base.
 pub(super) fn check(reader: &mut Reader, sweep: &Sweep) {
@@ -82,53 +84,75 @@ fn exclude_each_other(a: &Parameter, b: &Parameter) -> bool {
     })
 }
 
-fn method(reader: &mut Reader, sweep: &Sweep) {
-    let search = &sweep.search;
-    let key = |key: &str| path_of(&format!("sweep.{key}"));
-    let is_given = |reader: &Reader, name: &str| reader.get(&key(name)).is_some();
-    let word = serde_json::to_value(search.method).unwrap_or_default();
-    let word = word.as_str().unwrap_or_default().to_owned();
-    let foreign: &[&str] = match search.method {
-        Method::List => &["parameters", "lr_range"],
-        Method::LrRange => {
-            &["parameters", "list", "pruner", "trials", "constraints", "metric", "goal"]
-        }
-        _ => &["list", "lr_range"],
-    };
-    for name in foreign.iter().filter(|name| is_given(reader, name)).collect::<Vec<_>>() {
-        reader.wrong(&key(name), format!("does not belong to `method = \"{word}\"`"));
-    }
-    let no_problem_yet = reader.problems.is_empty();
-    match search.method {
-        Method::List if search.list.is_empty() => {
-            let help = "list the trials, each as a table that begins with `[[sweep.list]]`";
-            reader.wrong_help(&key("method"), "`list` has nothing to try", help);
-        }
-        Method::LrRange | Method::List => {}
-        _ if search.parameters.is_empty() => {
-            if no_problem_yet {
-                let help =
-                    "such as `[sweep.parameters.\"optimizer.lr\"]` with `values = [0.1, 0.01]`";
-                reader.wrong_help(&key("parameters"), "is empty: there is nothing to try", help);
-            }
-        }
-        Method::Grid => grid(reader, sweep),
-        Method::Random | Method::Tpe => {
-            if !is_given(reader, "trials") {
-                let what = format!("is missing: `{word}` has no end of its own");
-                reader.wrong_help(&key("trials"), what, "such as `trials = 24`");
-            }
-        }
-    }
-    if search.pruner != Pruner::None {
-        resources(reader, &search.pruner);
+/// What the method needs of the sweep; parameters, where methods are not known.
+fn needs(vocabulary: &Vocabulary, sweep: &Sweep) -> &'static [Need] {
+    let method = &sweep.search.method.name;
+    match vocabulary.family(METHOD) {
+        None => &[Need::Parameters],
+        Some(family) => family.kind(method).map_or(&[], |kind| kind.needs),
     }
 }
 
-fn grid(reader: &mut Reader, sweep: &Sweep) {
+/// Whether the method has trials, rather than being one run of its own.
+fn has_trials(needs: &[Need]) -> bool {
+    needs.contains(&Need::Parameters) || needs.contains(&Need::List)
+}
+
+fn method(reader: &mut Reader, sweep: &Sweep) {
+    let needs = needs(&reader.vocabulary, sweep);
+    let is_needed = |need| needs.contains(&need);
+    foreign(reader, sweep, needs);
+    let key = |key: &str| path_of(&format!("sweep.{key}"));
+    let (search, word) = (&sweep.search, &sweep.search.method.name);
+    if is_needed(Need::List) && search.list.is_empty() {
+        let help = "list the trials, each as a table that begins with `[[sweep.list]]`";
+        reader.wrong_help(&key("method"), format!("`{word}` has nothing to try"), help);
+    }
+    if is_needed(Need::Parameters) && search.parameters.is_empty() {
+        if reader.problems.is_empty() {
+            let help = "such as `[sweep.parameters.\"optimizer.lr\"]` with `values = [0.1, 0.01]`";
+            reader.wrong_help(&key("parameters"), "is empty: there is nothing to try", help);
+        }
+        return;
+    }
+    if is_needed(Need::Points) {
+        points(reader, sweep);
+    }
+    if is_needed(Need::Trials) && sweep.trials.is_none() && reader.get(&key("trials")).is_none() {
+        let what = format!("is missing: `{word}` has no end of its own");
+        reader.wrong_help(&key("trials"), what, "such as `trials = 24`");
+    }
+}
+
+/// Reports keys that the method has no use for, and the options of other methods.
+fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Need]) {
+    let word = &sweep.search.method.name;
+    let methods = reader.vocabulary.family(METHOD).cloned();
+    let methods = methods.iter().flat_map(|family| &family.kinds);
+    let others = methods.filter(|kind| !kind.keys.is_empty() && kind.name != word);
+    let mut foreign: Vec<&str> = others.map(|kind| kind.name).collect();
+    if !needs.contains(&Need::Parameters) {
+        foreign.push("parameters");
+    }
+    if !needs.contains(&Need::List) {
+        foreign.push("list");
+    }
+    if !has_trials(needs) {
+        foreign.extend(["pruner", "trials", "constraints", "metric", "goal"]);
+    }
+    for name in foreign {
+        let key = path_of(&format!("sweep.{name}"));
+        if reader.get(&key).is_some() {
+            reader.wrong(&key, format!("does not belong to `method = \"{word}\"`"));
+        }
+    }
+}
+
+/// Every parameter has a limited number of values, and they do not make too many points.
+fn points(reader: &mut Reader, sweep: &Sweep) {
     let mut count: usize = 1;
     for parameter in &sweep.search.parameters {
-        if let Some(points) = parameter.domain.points(MOST_POINTS) {
+        if let Some(points) = parameter.domain.points(MAX_POINTS) {
             count = count.saturating_mul(points.len());
         } else {
             let what = "has too many values for a grid";
@@ -137,23 +161,10 @@ fn grid(reader: &mut Reader, sweep: &Sweep) {
             return;
         }
     }
-    if count > MOST_POINTS {
-        let what = format!("make up to {count} combinations, more than {MOST_POINTS}");
+    if count > MAX_POINTS {
+        let what = format!("make up to {count} combinations, more than {MAX_POINTS}");
         let help = "give fewer values, or `method = \"random\"` or \"tpe\"";
         reader.wrong_help(&path_of("sweep.parameters"), what, help);
-    }
-}
-
-fn resources(reader: &mut Reader, pruner: &Pruner) {
-    use crate::config::values::Every::{Epochs, Steps};
-    let Pruner::Asha { min_resource, max_resource: Some(max), .. } = pruner else { return };
-    let is_longer = match (min_resource, max) {
-        (Epochs(min), Epochs(max)) | (Steps(min), Steps(max)) => max > min,
-        _ => false,
-    };
-    if !is_longer {
-        let what = format!("must be more than `min_resource`, {min_resource}, in the same unit");
-        reader.wrong(&path_of("sweep.pruner.max_resource"), what);
     }
 }
 
@@ -172,7 +183,7 @@ pub(super) fn with_base(
             return None;
         }
     };
-    if sweep.search.method == Method::LrRange {
+    if !has_trials(needs(vocabulary, sweep)) {
         return Some(plain);
     }
     metric(reader, sweep, &plain);

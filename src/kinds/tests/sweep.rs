@@ -3,10 +3,12 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::vocabulary;
+use crate::config::kind::Choice;
 use crate::config::schema::Mode;
 use crate::config::sweep::*;
 use crate::config::values::Every;
 use crate::config::{Loaded, Problems};
+use crate::sweep::{Asha, LrRange, Median};
 
 const BASE: &str = r#"schema = 1
 [model]
@@ -70,8 +72,8 @@ fn a_sweep_file_is_read_with_its_defaults() {
     assert_eq!(sweep.name, "tune");
     assert!(sweep.base.ends_with("base.toml"));
     let search = &sweep.search;
-    assert_eq!((search.method, search.metric.as_str()), (Method::Grid, "val/loss"));
-    assert_eq!((search.goal, search.seed, search.pruner), (Mode::Min, 42, Pruner::None));
+    assert_eq!((search.method.name.as_str(), search.metric.as_str()), ("grid", "val/loss"));
+    assert_eq!((search.goal, search.seed, search.pruner.name.as_str()), (Mode::Min, 42, "none"));
     assert_eq!((sweep.trials, sweep.max_failures), (None, 3));
     let values = vec![json!(0.1), json!(0.01)];
     assert_eq!(search.parameters[0].domain, Domain::Categorical { values });
@@ -88,9 +90,11 @@ fn parameters_keep_their_order_and_may_be_written_as_tables() {
     assert_eq!(keys, ["train.batch_size", "optimizer.lr"]);
     assert_eq!(search.parameters[1].domain, Domain::LogUniform { min: 1e-4, max: 1.0 });
     assert_eq!(search.goal, Mode::Max);
-    let min_resource = Every::Epochs(2);
-    let pruner = Pruner::Asha { min_resource, max_resource: None, reduction_factor: 3 };
-    assert_eq!(search.pruner, pruner);
+    let (min_resource, max_resource) = (Every::Epochs(2), None);
+    assert_eq!(
+        search.pruner,
+        Choice::of(&Asha { min_resource, max_resource, reduction_factor: 3 })
+    );
 }
 
 #[test]
@@ -106,9 +110,9 @@ fn an_experiment_takes_hydras_spaces_and_keys_of_the_sweep_from_the_command_line
     let sweep = good(BASE, &words);
     assert_eq!((sweep.name.as_str(), sweep.trials), ("tune-sweep", Some(5)));
     assert_eq!(sweep.changes, ["train.epochs=3"]);
-    assert_eq!(sweep.search.method, Method::Random);
+    assert_eq!(sweep.search.method.name, "random");
     assert_eq!(sweep.search.parameters[0].domain, Domain::LogUniform { min: 1e-3, max: 1.0 });
-    assert!(matches!(sweep.search.pruner, Pruner::Median { startup_trials: 5, .. }));
+    assert_eq!(sweep.search.pruner, Choice::of(&Median::default()));
     // A space of the command line takes the place of the file's.
     let sweep = good(&file("", LR), &["optimizer.lr=0.5,0.25,0.125"]);
     assert_eq!(sweep.search.parameters.len(), 1);
@@ -280,7 +284,7 @@ fn a_list_holds_trials_as_they_are() {
 fn a_learning_rate_range_test_needs_no_metric_and_takes_no_parameters() {
     let text = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"lr_range\"\n";
     let range = LrRange { min: 1e-6, max: 10.0, steps: 100 };
-    assert_eq!(good(text, &[]).search.lr_range, Some(range));
+    assert_eq!(good(text, &[]).search.method, Choice::of(&range));
     refused(
         &file("method = \"lr_range\"", LR),
         &[],
@@ -297,4 +301,22 @@ fn a_path_of_the_base_is_relative_to_the_sweep() {
         good(&file("", LR), &[]).base.file_name(),
         Some(PathBuf::from("base.toml").as_os_str())
     );
+}
+
+#[test]
+fn options_of_methods_and_pruners_are_checked_as_those_of_other_kinds() {
+    let of_pruner = |options: &str| file("", LR) + "[sweep.pruner]\n" + options;
+    let median = of_pruner("name = \"median\"\nreduction_factor = 4\n");
+    refused(&median, &[], 9, &["belongs to `asha`, but `name` is `median`"]);
+    let misspelt = of_pruner("name = \"asha\"\nreduction_facto = 4\n");
+    refused(&misspelt, &[], 9, &["did you mean `reduction_factor`?"]);
+    let range = of_pruner("name = \"asha\"\nreduction_factor = 1\n");
+    refused(&range, &[], 9, &["must be from 2 to 100, not 1"]);
+    let kind = of_pruner("name = \"asha\"\nreduction_factor = \"3\"\n");
+    refused(&kind, &[], 9, &["must be a whole number", "without quotes: 3"]);
+    let never = of_pruner("name = \"asha\"\nmin_resource = \"never\"\n");
+    refused(&never, &[], 9, &["must be a count with its unit"]);
+    let range_test = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"lr_range\"\n\
+                      [sweep.lr_range]\nsteps = 5\nmix = 1.0\n";
+    refused(range_test, &[], 6, &["must be from 10 to 100000, not 5", "did you mean `min`?"]);
 }

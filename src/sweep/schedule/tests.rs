@@ -1,9 +1,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::*;
+use crate::config::kind::Choice;
 use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Parameter, Search, Sweep};
 use crate::config::values::{Auto, Every};
@@ -12,19 +14,23 @@ use crate::files::{self, Lines};
 use crate::record::EVENTS;
 use crate::record::Screen;
 use crate::sweep::examples::search;
-use crate::sweep::order::Machine;
+use crate::sweep::method::Methods;
+use crate::sweep::order::{Cause, Job, Machine, Outcome};
+use crate::sweep::pruner::{Asha, Pruners};
 use crate::sweep::ranking::best;
-use crate::sweep::trial::Report;
+use crate::sweep::trial::{Length, Report, State, id};
 
 /// A folder, and what is searched in it.
 struct Lab {
     folder: tempfile::TempDir,
     sweep: Sweep,
     base: Loaded,
+    methods: Methods,
+    pruners: Pruners,
 }
 
 impl Lab {
-    fn new(method: Method, trials: usize) -> Self {
+    fn new(method: &str, trials: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
             "schema = 1\n[model]\nname = \"mlp\"\n[data]\nname = \"shapes\"\n[train]\nepochs = 4\n\
@@ -48,7 +54,8 @@ impl Lab {
             max_failures: 3,
             keep_pruned_checkpoints: false,
         };
-        Self { folder, sweep, base }
+        let (methods, pruners) = (Methods::default(), Pruners::default());
+        Self { folder, sweep, base, methods, pruners }
     }
 
     fn order(&self) -> Order<'_> {
@@ -57,8 +64,9 @@ impl Lab {
 
     fn order_on(&self, machine: Machine) -> Order<'_> {
         let (sweep, base) = (&self.sweep, &self.base);
+        let (methods, pruners) = (&self.methods, &self.pruners);
         let (extend, retry_failed, screen) = (false, false, Screen::Silent);
-        Order { sweep, base, machine, extend, retry_failed, screen }
+        Order { sweep, base, methods, pruners, machine, extend, retry_failed, screen }
     }
 
     fn run(&self, trainer: &dyn Trainer) -> (Ended, Vec<Trial>) {
@@ -173,7 +181,7 @@ impl Trainer for Picky {
 
 #[test]
 fn all_trials_run_once_and_the_best_is_found() {
-    let lab = Lab::new(Method::Random, 8);
+    let lab = Lab::new("random", 8);
     let fake = fake(|_, _| Outcome::Done);
     let (ended, trials) = lab.run(&fake);
     assert_eq!((ended, trials.len()), (Ended::Done { failed: 0 }, 8));
@@ -197,7 +205,7 @@ fn all_trials_run_once_and_the_best_is_found() {
 
 #[test]
 fn a_sweep_interrupted_anywhere_ends_as_an_undisturbed_one() {
-    for method in [Method::Random, Method::Tpe] {
+    for method in ["random", "tpe"] {
         let whole = Lab::new(method, 14);
         let (_, expected) = whole.run(&fake(|_, _| Outcome::Done));
         let parts = Lab::new(method, 14);
@@ -227,7 +235,7 @@ fn a_sweep_interrupted_anywhere_ends_as_an_undisturbed_one() {
 
 #[test]
 fn trials_run_side_by_side_and_share_the_cores() {
-    let mut lab = Lab::new(Method::Random, 12);
+    let mut lab = Lab::new("random", 12);
     lab.sweep.concurrent_trials = Auto::Given(3);
     let gate = std::sync::Barrier::new(3);
     // Twelve trials in threes: none goes on before three run.
@@ -249,13 +257,13 @@ fn trials_run_side_by_side_and_share_the_cores() {
 
 #[test]
 fn a_failed_trial_is_recorded_and_too_many_end_the_sweep() {
-    let lab = Lab::new(Method::Random, 10);
+    let lab = Lab::new("random", 10);
     let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) =
         lab.run(&fake(move |start, _| if start == 2 { failed() } else { Outcome::Done }));
     assert_eq!((ended, trials.len()), (Ended::Done { failed: 1 }, 10));
     assert_eq!(trials[1].error.as_deref(), Some("the disk is full"));
-    let lab = Lab::new(Method::Random, 10);
+    let lab = Lab::new("random", 10);
     let failed = || Outcome::Failed { error: "the disk is full".into(), cause: Cause::Other };
     let (ended, trials) = lab.run(&fake(move |_, _| failed()));
     assert_eq!((ended, trials.len()), (Ended::TooManyFailures, 4), "three are allowed");
@@ -263,7 +271,7 @@ fn a_failed_trial_is_recorded_and_too_many_end_the_sweep() {
 
 #[test]
 fn a_diverged_trial_is_a_bad_one_but_no_failure() {
-    let lab = Lab::new(Method::Tpe, 12);
+    let lab = Lab::new("tpe", 12);
     let diverged = |_, lr| {
         let error = "the loss is not finite".to_owned();
         if lr > 0.5 { Outcome::Failed { error, cause: Cause::Diverged } } else { Outcome::Done }
@@ -275,15 +283,14 @@ fn a_diverged_trial_is_a_bad_one_but_no_failure() {
 
 #[test]
 fn bad_trials_are_pruned_and_keep_their_reports_up_to_there() {
-    let mut lab = Lab::new(Method::Random, 12);
-    lab.sweep.search.pruner =
-        Pruner::Asha { min_resource: Every::Epochs(1), max_resource: None, reduction_factor: 3 };
+    let mut lab = Lab::new("random", 12);
+    lab.sweep.search.pruner = asha();
     let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
     let pruned: Vec<&Trial> = trials.iter().filter(|t| t.state == State::Pruned).collect();
     assert!(pruned.len() >= 6, "{}", pruned.len());
     assert!(pruned.iter().all(|trial| [1, 3].contains(&trial.reports.len())));
     // The fake trains to its end before it is heard: what it reported later counts for nothing.
-    let again = Lab { sweep: lab.sweep.clone(), ..Lab::new(Method::Random, 12) };
+    let again = Lab { sweep: lab.sweep.clone(), ..Lab::new("random", 12) };
     let twice = fake(|start, _| if start % 2 == 0 { Outcome::Stopped } else { Outcome::Done });
     let found = loop {
         let (ended, trials) = again.run(&twice);
@@ -299,7 +306,7 @@ fn bad_trials_are_pruned_and_keep_their_reports_up_to_there() {
 
 #[test]
 fn another_search_is_refused_unless_it_extends() {
-    let mut lab = Lab::new(Method::Random, 4);
+    let mut lab = Lab::new("random", 4);
     let fake = fake(|_, _| Outcome::Done);
     lab.run(&fake);
     lab.sweep.search.seed = 9;
@@ -318,7 +325,7 @@ fn another_search_is_refused_unless_it_extends() {
 
 #[test]
 fn a_grid_ends_with_its_points_and_takes_those_that_were_added() {
-    let mut lab = Lab::new(Method::Grid, 1000);
+    let mut lab = Lab::new("grid", 1000);
     let points =
         |n: u32| Domain::Categorical { values: (1..=n).map(|i| json!(f64::from(i))).collect() };
     lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", points(3))];
@@ -332,7 +339,7 @@ fn a_grid_ends_with_its_points_and_takes_those_that_were_added() {
 
 #[test]
 fn a_run_that_reports_nothing_and_a_trainer_that_panics_are_failures() {
-    let lab = Lab::new(Method::Random, 2);
+    let lab = Lab::new("random", 2);
     let script = |start: usize, _: f64| {
         assert!(start != 1, "a panic on purpose");
         Outcome::Failed { error: "x".into(), cause: Cause::Other }
@@ -340,14 +347,14 @@ fn a_run_that_reports_nothing_and_a_trainer_that_panics_are_failures() {
     let (ended, trials) = lab.run(&fake(script));
     assert_eq!(ended, Ended::Done { failed: 2 });
     assert_eq!(trials[0].error.as_deref(), Some("ddprun panicked"));
-    let lab = Lab::new(Method::Random, 1);
+    let lab = Lab::new("random", 1);
     let (_, trials) = lab.run(&Silent);
     assert_eq!(trials[0].error.as_deref(), Some("the run never reported `val/loss`"));
 }
 
 #[test]
 fn trials_that_cannot_be_run_are_refused_before_anything_is_touched() {
-    let mut lab = Lab::new(Method::Random, 300);
+    let mut lab = Lab::new("random", 300);
     let error = run(lab.order(), &Picky).err().unwrap();
     assert!(error.is_refusal() && error.to_string().contains("too small"), "{error}");
     assert!(!lab.folder.path().join("s").exists());
@@ -360,7 +367,7 @@ fn trials_that_cannot_be_run_are_refused_before_anything_is_touched() {
 
 #[test]
 fn trials_side_by_side_have_gpus_of_their_own() {
-    let mut lab = Lab::new(Method::Random, 4);
+    let mut lab = Lab::new("random", 4);
     lab.sweep.search.devices_per_trial = 2;
     (lab.sweep.concurrent_trials, lab.sweep.max_failures) = (Auto::Auto, 9);
     let order = lab.order_on(Machine { cores: 2, gpus: 4 });
@@ -409,13 +416,15 @@ impl Trainer for Suspicious {
     }
 }
 
-const ASHA: Pruner =
-    Pruner::Asha { min_resource: Every::Epochs(1), max_resource: None, reduction_factor: 3 };
+fn asha() -> Choice {
+    let (min_resource, max_resource) = (Every::Epochs(1), None);
+    Choice::of(&Asha { min_resource, max_resource, reduction_factor: 3 })
+}
 
 #[test]
 fn a_trial_is_asked_to_stop_when_that_is_written_down_and_not_before() {
-    let mut lab = Lab::new(Method::Random, 6);
-    lab.sweep.search.pruner = ASHA;
+    let mut lab = Lab::new("random", 6);
+    lab.sweep.search.pruner = asha();
     let suspicious =
         Suspicious { journal: lab.folder.path().join("s"), asked: AtomicUsize::default() };
     let (_, trials) = lab.run(&suspicious);
@@ -454,8 +463,8 @@ fn interrupted(lab: &Lab, was_kept: bool) {
 #[test]
 fn what_was_decided_about_a_report_is_not_decided_again_after_a_restart() {
     for (was_kept, state) in [(true, State::Finished), (false, State::Pruned)] {
-        let mut lab = Lab::new(Method::Random, 2);
-        lab.sweep.search.pruner = ASHA;
+        let mut lab = Lab::new("random", 2);
+        lab.sweep.search.pruner = asha();
         interrupted(&lab, was_kept);
         let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
         assert_eq!(trials[0].state, state, "{was_kept}");
@@ -472,7 +481,7 @@ fn failing_once(cause: Cause) -> Fake {
 
 #[test]
 fn a_trial_that_could_not_write_is_tried_again_when_the_sweep_goes_on() {
-    let lab = Lab::new(Method::Random, 4);
+    let lab = Lab::new("random", 4);
     let fake = failing_once(Cause::Storage);
     let (ended, trials) = lab.run(&fake);
     assert_eq!((ended, trials[1].state), (Ended::Done { failed: 1 }, State::Failed));
@@ -486,7 +495,7 @@ fn a_trial_that_could_not_write_is_tried_again_when_the_sweep_goes_on() {
 
 #[test]
 fn a_trial_that_failed_by_itself_is_tried_again_only_if_that_is_asked_for() {
-    let lab = Lab::new(Method::Random, 4);
+    let lab = Lab::new("random", 4);
     let fake = failing_once(Cause::Other);
     let (_, trials) = lab.run(&fake);
     assert_eq!(lab.run(&fake).1, trials);
@@ -498,8 +507,8 @@ fn a_trial_that_failed_by_itself_is_tried_again_only_if_that_is_asked_for() {
 
 #[test]
 fn pruned_trials_keep_their_checkpoints_only_if_that_is_asked_for() {
-    let mut lab = Lab::new(Method::Random, 8);
-    lab.sweep.search.pruner = ASHA;
+    let mut lab = Lab::new("random", 8);
+    lab.sweep.search.pruner = asha();
     let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
     let checkpoints = lab.folder.path().join("c/s");
     let kept = |trial: &Trial| checkpoints.join(trial.id()).exists();
@@ -536,7 +545,7 @@ fn one_folder_for_records_and_checkpoints_keeps_the_records_of_a_pruned_trial() 
 
 #[test]
 fn a_grid_of_100000_points_goes_on_in_the_time_of_reading_it() {
-    let mut lab = Lab::new(Method::Grid, 1);
+    let mut lab = Lab::new("grid", 1);
     let line = Domain::IntUniform { min: 1, max: 100_000 };
     lab.sweep.search.parameters = vec![Parameter::new("optimizer.lr", line)];
     let fake = fake(|_, _| Outcome::Done);
@@ -560,7 +569,7 @@ fn a_grid_of_100000_points_goes_on_in_the_time_of_reading_it() {
 
 #[test]
 fn a_trial_that_a_list_holds_twice_is_run_twice_however_often_the_sweep_is_started() {
-    let mut lab = Lab::new(Method::List, 3);
+    let mut lab = Lab::new("list", 3);
     let values = |lr: f64| vec![("optimizer.lr".to_owned(), json!(lr))];
     (lab.sweep.search.parameters, lab.sweep.trials) = (Vec::new(), None);
     lab.sweep.search.list = vec![values(0.5), values(0.5), values(0.25)];

@@ -1,3 +1,5 @@
+//! `tensorboard` in `logging.sinks`
+//!
 //! `events.out.tfevents.*`: the numbers of a run for TensorBoard (`tensorboard --logdir logs`).
 //!
 //! A record is the length of what follows, its masked CRC-32C, the bytes, and theirs, little-endian; the bytes
@@ -10,10 +12,14 @@ use std::path::{Path, PathBuf};
 
 use crc::{CRC_32_ISCSI, Crc};
 use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Error;
-use crate::event::{Evaluated, Event, StepDone};
+use crate::config::kind::Kind;
+use crate::event::{Evaluated, Event, Finished, StepDone};
 use crate::files::{self, Appended};
+use crate::record::Error;
+use crate::record::sink::{OpenSink, Sink, SinkStart, Stamped};
 
 /// What the name of such a file begins with; seconds since 1970 and the machine follow.
 const PREFIX: &str = "events.out.tfevents.";
@@ -21,8 +27,46 @@ const PREFIX: &str = "events.out.tfevents.";
 /// `SessionLog.START`
 const START: u64 = 1;
 
+/// event files for TensorBoard: `tensorboard --logdir logs`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tensorboard {}
+
+impl Kind for Tensorboard {
+    const NAME: &'static str = "tensorboard";
+}
+
+impl Sink for Tensorboard {
+    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
+        Ok(Box::new(Board(open(start.logs, start.resumed_from, Timestamp::now())?)))
+    }
+}
+
+struct Board(Appended);
+
+impl OpenSink for Board {
+    fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
+        match record(&stamped.event, stamped.time) {
+            Some(record) => Ok(self.0.append(&record)?),
+            None => Ok(()),
+        }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self.0.path())
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        Ok(self.0.sync()?)
+    }
+
+    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        Some(("tensorboard", self.0.path().to_owned()))
+    }
+}
+
 /// Opens the file of a start of the run that continues from step `resumed_from`; 0 at a fresh one.
-pub(crate) fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<Appended, Error> {
+fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<Appended, Error> {
     let file = Appended::open(&free_name(folder, now)?)?;
     let version = Message::at(now, 0).bytes(3, b"brain.Event:2");
     let again = Message::at(now, resumed_from + 1).message(7, &Message::default().int(1, START));
@@ -31,7 +75,7 @@ pub(crate) fn open(folder: &Path, resumed_from: u64, now: Timestamp) -> Result<A
 }
 
 /// The record of an event; `None` for events without numbers.
-pub(crate) fn record(event: &Event, now: Timestamp) -> Option<Vec<u8>> {
+fn record(event: &Event, now: Timestamp) -> Option<Vec<u8>> {
     let (step, points) = match event {
         Event::StepDone(done) => (done.step, of_step(done)),
         Event::Evaluated(at) | Event::Tested(at) => (at.step, of_evaluation(at)),

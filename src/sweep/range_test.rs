@@ -10,7 +10,7 @@ use std::sync::Arc;
 use plotters::prelude::*;
 use serde::Serialize;
 
-use crate::config::sweep::{LrRange, change_of};
+use crate::config::sweep::change_of;
 use crate::event::Event;
 use crate::files::{self, RunLock};
 use crate::plan::RunFolders;
@@ -19,6 +19,7 @@ use crate::record::{self, EVENTS};
 use crate::report::panel::{Canvas, FRAME};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, legend, line};
+use crate::sweep::method::LrRange;
 use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
 use crate::sweep::trial::id;
@@ -86,12 +87,13 @@ pub(crate) fn changes(range: &LrRange) -> Vec<String> {
 /// # Errors
 ///
 /// The base cannot be run with these rates, or the folder cannot be written.
-pub fn run(order: &Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Option<Found>), Error> {
-    let Some(range) = order.sweep.search.lr_range else {
-        return Ok((Ended::Done { failed: 0 }, None));
-    };
+pub fn run(
+    order: &Order<'_>,
+    range: &LrRange,
+    trainer: &dyn Trainer,
+) -> Result<(Ended, Option<Found>), Error> {
     let mut all = order.sweep.changes.clone();
-    all.extend(changes(&range));
+    all.extend(changes(range));
     all.push(format!("distributed.devices={}", order.sweep.search.devices_per_trial));
     if let Err(why) = trainer.check(&all) {
         return Err(Error::Refused { trials: vec![why] });
@@ -118,7 +120,7 @@ pub fn run(order: &Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Option<Fo
         Outcome::Done | Outcome::Failed { cause: Cause::Diverged, .. } => {}
         Outcome::Failed { error, .. } => return Err(Error::Refused { trials: vec![error] }),
     }
-    let found = find(&steps(&events, &range)?);
+    let found = find(&steps(&events, range)?);
     keep(order, &folder, &found)?;
     Ok((Ended::Done { failed: 0 }, Some(found)))
 }

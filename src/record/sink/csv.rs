@@ -1,17 +1,69 @@
+//! `csv` in `logging.sinks`
+//!
 //! `metrics.csv`: one row per recorded step and per evaluation, and one of the test. Accuracies are shares, 0 to 1. After
 //! a resume the rows of what is done again are cut, so that the file ends equal to that of an undisturbed run, except for
 //! speed.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::Error;
-use crate::event::{Evaluated, Event, StepDone};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::event::{Evaluated, Event, Finished, StepDone};
 use crate::files::{self, Lines};
+use crate::record::Error;
+use crate::record::sink::{OpenSink, Sink, SinkStart, Stamped};
 
 /// Name of the file in the run's folder.
 pub const NAME: &str = "metrics.csv";
+
+/// `metrics.csv`: a row for each recorded step and each evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Csv {}
+
+impl Kind for Csv {
+    const NAME: &'static str = "csv";
+}
+
+impl Sink for Csv {
+    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
+        let SinkStart { logs, resumed_from, total_steps, metrics } = *start;
+        let others = others(metrics);
+        let lines = open(&logs.join(NAME), resumed_from, total_steps, &others)?;
+        Ok(Box::new(OpenCsv { lines, others }))
+    }
+}
+
+struct OpenCsv {
+    lines: Lines,
+    /// Columns that only some runs have.
+    others: Vec<String>,
+}
+
+impl OpenSink for OpenCsv {
+    fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
+        match row(&stamped.event, &self.others) {
+            Some(row) => Ok(self.lines.push(&row)?),
+            None => Ok(()),
+        }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self.lines.path())
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        Ok(self.lines.sync()?)
+    }
+
+    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        Some(("metrics", self.lines.path().to_owned()))
+    }
+}
 
 /// The columns of a step, which every row has.
 const STEP: [&str; 8] = [
@@ -31,7 +83,7 @@ const TEST: [&str; 5] = ["test/loss", "test/accuracy", "test/mse", "test/mae", "
 
 /// Opens the file with the rows up to `resumed_from`; none at a fresh start. The row of the test stays where nothing is
 /// left to do until `total_steps`.
-pub(crate) fn open(
+fn open(
     path: &Path,
     resumed_from: u64,
     total_steps: u64,
@@ -49,14 +101,14 @@ pub(crate) fn open(
 }
 
 /// The columns of the metrics that only some runs have, behind all others.
-pub(crate) fn others(metrics: &[String]) -> Vec<String> {
+fn others(metrics: &[String]) -> Vec<String> {
     let column = |split: &str, name: &String| format!("{split}/{name}");
     let rare = metrics.iter().filter(|name| !VAL.contains(&column("val", name).as_str()));
     rare.flat_map(|name| [column("val", name), column("test", name)]).collect()
 }
 
 /// The row of an event; `None` for events without numbers.
-pub(crate) fn row(event: &Event, others: &[String]) -> Option<String> {
+fn row(event: &Event, others: &[String]) -> Option<String> {
     match event {
         Event::StepDone(done) => Some(step_row(done, others.len())),
         Event::Evaluated(evaluated) | Event::Tested(evaluated) => {

@@ -1,19 +1,59 @@
+//! `jsonl` in `logging.sinks`
+//!
 //! `events.jsonl`: one line per event, with its time and step. A log: a resumed run adds to it, and its
 //! `started` line says from which step.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Error;
-use crate::event::{Event, FORMAT};
+use crate::config::kind::Kind;
+use crate::event::{Event, FORMAT, Finished};
 use crate::files::{self, Lines};
+use crate::record::Error;
+use crate::record::sink::{OpenSink, Sink, SinkStart};
 
 /// Name of the file in the run's folder.
 pub const NAME: &str = "events.jsonl";
+
+/// `events.jsonl`: everything that a run says, a line each.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Jsonl {}
+
+impl Kind for Jsonl {
+    const NAME: &'static str = "jsonl";
+}
+
+impl Sink for Jsonl {
+    fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
+        Ok(Box::new(OpenJsonl(Lines::open(&start.logs.join(NAME))?)))
+    }
+}
+
+struct OpenJsonl(Lines);
+
+impl OpenSink for OpenJsonl {
+    fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
+        write(&mut self.0, stamped)
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self.0.path())
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        Ok(self.0.sync()?)
+    }
+
+    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        Some(("events", self.0.path().to_owned()))
+    }
+}
 
 /// An event with when it happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

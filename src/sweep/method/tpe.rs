@@ -1,3 +1,5 @@
+//! `sweep.method = "tpe"`
+//!
 //! The tree-structured Parzen estimator (Bergstra et al. 2011) as Optuna's `TPESampler` does it with
 //! `multivariate=True, group=True, constant_liar=True`: ten random trials, then draws near the best tenth.
 //!
@@ -5,37 +7,68 @@
 //! still run count among the others, so that trials of the same time do not all try the same place. A draw is
 //! a pure function of the seed, the trial's number and what the other trials have reported.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Need};
 use crate::config::sweep::{
     Domain, Json, Parameter, Search, Values, as_written, on_grid, ordered, steps_of, value_of,
 };
 use crate::rng::{Key, Purpose};
-use crate::sweep::draw::{self, BaseValues};
+use crate::sweep::draw;
+use crate::sweep::method::{Asked, Method};
 use crate::sweep::parzen::{Axis, suggest};
-use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{State, Trial};
 
 /// Random trials before the first that is drawn near good ones.
-pub(crate) const STARTUP: usize = 10;
+const STARTUP: usize = 10;
 /// Draws after which a space with constraints is drawn from at random.
 const ATTEMPTS: u64 = 100;
 /// Keeps these draws apart from the random ones of the same trial.
 const STREAM: u64 = 1 << 32;
 
-/// The values of the trial `number`, by what the others have reported; `None` if no draw fulfils the constraints.
-pub fn propose(
-    search: &Search,
-    base: &BaseValues,
-    number: u32,
-    trials: &[Trial],
-) -> Option<Values> {
-    let counts = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
-    let n_done = trials.iter().filter(counts).count();
-    if n_done < STARTUP {
-        return draw::random(search, base, number);
+/// ten random trials, then the tree-structured Parzen estimator (Bergstra et al. 2011) as Optuna's
+/// `TPESampler(multivariate=True, group=True, constant_liar=True)`: parameters with the same condition are drawn
+/// together, and running trials repel new ones.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tpe {}
+
+impl Kind for Tpe {
+    const NAME: &'static str = "tpe";
+    const NEEDS: &'static [Need] = &[Need::Parameters, Need::Trials];
+}
+
+impl Method for Tpe {
+    fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
+        let Asked { search, base, ranking, number, trials } = *asked;
+        let counts = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
+        let n_done = trials.iter().filter(counts).count();
+        if n_done < STARTUP {
+            return draw::random(search, base, number);
+        }
+        let n_good = n_done.div_ceil(10).min(25);
+        let (good, others) = split(ranking.ranked(trials), n_good);
+        (0..ATTEMPTS)
+            .map(|attempt| {
+                let stream = STREAM + attempt;
+                let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), stream);
+                draw_groups(search, key, &good, &others)
+            })
+            .find(|values| draw::is_allowed(search, values, base))
+            .or_else(|| draw::random(search, base, number))
     }
-    let n_good = n_done.div_ceil(10).min(25);
+
+    fn n_independent(&self) -> usize {
+        STARTUP
+    }
+}
+
+/// Trials, best first -> the best `n_good` of those that have ended, and the others; each in the order of numbers,
+/// because older trials fade.
+fn split(ranked: Vec<&Trial>, n_good: usize) -> (Vec<&Trial>, Vec<&Trial>) {
     let (mut good, mut others) = (Vec::new(), Vec::new());
-    for trial in Ranking::of(search).ranked(trials) {
+    for trial in ranked {
         match trial.state {
             State::Failed => {}
             State::Running => others.push(trial),
@@ -43,16 +76,9 @@ pub fn propose(
             _ => others.push(trial),
         }
     }
-    // Older trials fade, so their order counts.
     good.sort_by_key(|trial| trial.number);
     others.sort_by_key(|trial| trial.number);
-    (0..ATTEMPTS)
-        .map(|attempt| {
-            let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), STREAM + attempt);
-            draw_groups(search, key, &good, &others)
-        })
-        .find(|values| draw::is_allowed(search, values, base))
-        .or_else(|| draw::random(search, base, number))
+    (good, others)
 }
 
 /// Draws the parameters, group by group, parents first.
@@ -161,9 +187,16 @@ mod tests {
 
     use super::*;
     use crate::config::schema::Mode;
-    use crate::config::sweep::{Condition, Method, Pruner};
+    use crate::config::sweep::Condition;
+    use crate::sweep::draw::BaseValues;
     use crate::sweep::examples::{of_batch, search, trial};
+    use crate::sweep::ranking::Ranking;
     use crate::sweep::trial::{Length, Report, cost};
+
+    fn propose(search: &Search, number: u32, trials: &[Trial]) -> Values {
+        let (base, ranking) = (&BaseValues::default(), &Ranking::plain(search.goal));
+        Tpe {}.propose(&Asked { search, base, ranking, number, trials }).unwrap()
+    }
 
     fn number(values: &Values, key: &str) -> Option<f64> {
         value_of(values, key).and_then(Json::as_f64)
@@ -171,7 +204,7 @@ mod tests {
 
     /// A conditional space: a choice of method decides which of two numbers counts.
     fn conditional() -> Search {
-        let mut search = search(Method::Tpe);
+        let mut search = search("tpe");
         let when = |value: &str| vec![Condition { key: "m".into(), values: vec![json!(value)] }];
         let line = Domain::Uniform { min: -5.0, max: 5.0 };
         search.parameters = vec![
@@ -218,39 +251,38 @@ mod tests {
             best.sort_by(f64::total_cmp);
             best[5]
         };
-        let tpe = median(&|search, number, trials| propose(search, &base, number, trials).unwrap());
+        let tpe = median(&|search, number, trials| propose(search, number, trials));
         let random = median(&|search, number, _| draw::random(search, &base, number).unwrap());
         assert!(tpe < 0.5 * random, "{tpe} {random}");
     }
 
     #[test]
     fn the_same_story_gives_the_same_trial_and_a_running_one_drives_the_next_away() {
-        let base = BaseValues::default();
         let search = Search { seed: 3, ..conditional() };
         let mut trials: Vec<Trial> = Vec::new();
         for number in 1..=20 {
-            let values = propose(&search, &base, number, &trials).unwrap();
+            let values = propose(&search, number, &trials);
             let value = bowl(&values);
             trials.push(done(number, values, value));
         }
-        let next = propose(&search, &base, 21, &trials).unwrap();
-        assert_eq!(next, propose(&search, &base, 21, &trials).unwrap());
+        let next = propose(&search, 21, &trials);
+        assert_eq!(next, propose(&search, 21, &trials));
         trials.rotate_left(7);
-        assert_eq!(next, propose(&search, &base, 21, &trials).unwrap(), "whatever their order");
+        assert_eq!(next, propose(&search, 21, &trials), "whatever their order");
         for number in 21..60 {
             let values = next.clone();
             let length = Length { steps_per_epoch: 1, total_steps: 1 };
             trials.push(Trial::new(number, values, length));
         }
-        let away = propose(&search, &base, 60, &trials).unwrap();
+        let away = propose(&search, 60, &trials);
         let distance = (number(&away, "z").unwrap() / number(&next, "z").unwrap()).log10().abs();
         assert!(away[0] != next[0] || distance > 0.1, "{next:?} {away:?}");
     }
 
     /// Thirty pruned trials of two batch sizes, one epoch each: what is good is the large batch.
     fn of_two_batches() -> (Search, Vec<Trial>) {
-        let mut search = search(Method::Tpe);
-        (search.goal, search.pruner) = (Mode::Max, Pruner::None);
+        let mut search = search("tpe");
+        search.goal = Mode::Max;
         let values = [32, 64, 128, 256].map(Json::from).to_vec();
         let key = "train.global_batch_size";
         search.parameters = vec![Parameter::new(key, Domain::Categorical { values })];
@@ -267,8 +299,7 @@ mod tests {
     #[test]
     fn what_is_good_after_an_epoch_is_good_whatever_number_of_steps_that_took() {
         let (search, trials) = of_two_batches();
-        let base = BaseValues::default();
-        let drawn = (31..131).map(|number| propose(&search, &base, number, &trials).unwrap());
+        let drawn = (31..131).map(|number| propose(&search, number, &trials));
         let large = drawn.filter(|values| values[0].1 == json!(256)).count();
         // By steps the batch of 32 would be the good one.
         assert!(large > 40, "{large} of 100 draws have the best batch");
@@ -276,7 +307,6 @@ mod tests {
 
     #[test]
     fn trials_of_a_space_that_was_changed_count_where_they_still_fit() {
-        let base = BaseValues::default();
         let search = conditional();
         let trials: Vec<Trial> = (1..=30)
             .map(|number| {
@@ -284,7 +314,7 @@ mod tests {
                 done(number, values, 0.0)
             })
             .collect();
-        let values = propose(&search, &base, 31, &trials).unwrap();
+        let values = propose(&search, 31, &trials);
         assert!((1e-3..=1e3).contains(&number(&values, "z").unwrap()));
     }
 }

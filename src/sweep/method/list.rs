@@ -1,0 +1,24 @@
+//! `sweep.method = "list"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Need};
+use crate::config::sweep::{Search, Values};
+use crate::sweep::method::Method;
+
+/// the trials that you write down, each as a table that begins with `[[sweep.list]]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct List {}
+
+impl Kind for List {
+    const NAME: &'static str = "list";
+    const NEEDS: &'static [Need] = &[Need::List];
+}
+
+impl Method for List {
+    fn points(&self, search: &Search) -> Option<Vec<Values>> {
+        Some(search.list.clone())
+    }
+}

@@ -1,0 +1,29 @@
+//! `sweep.method = "random"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Need};
+use crate::config::sweep::Values;
+use crate::sweep::draw;
+use crate::sweep::method::{Asked, Method};
+
+/// independent draws, each a pure function of the seed and the trial's number.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Random {}
+
+impl Kind for Random {
+    const NAME: &'static str = "random";
+    const NEEDS: &'static [Need] = &[Need::Parameters, Need::Trials];
+}
+
+impl Method for Random {
+    fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
+        draw::random(asked.search, asked.base, asked.number)
+    }
+
+    fn n_independent(&self) -> usize {
+        usize::MAX
+    }
+}

@@ -1,0 +1,47 @@
+//! Whether trials can be run, before the first is.
+
+use serde_json::Value;
+
+use crate::config::sweep::Values;
+use crate::sweep::Error;
+use crate::sweep::schedule::session::Session;
+use crate::sweep::schedule::shown;
+
+/// Trials that are checked before the first is started; those after them when their turn comes.
+const MAX_CHECKED: usize = 1000;
+/// Refused trials of which those values are looked for that are to blame.
+const MAX_NAMED: usize = 8;
+
+impl Session<'_> {
+    /// Every trial that is known before any result is, decided.
+    pub(in crate::sweep::schedule) fn check_ahead(&self) -> Result<(), Error> {
+        let first = self.trials.len() as u32 + 1;
+        let left = self.total.saturating_sub(self.trials.len());
+        let ahead: Vec<Values> = if let Some(points) = &self.points {
+            points.iter().take(left).cloned().collect()
+        } else {
+            let known = self.method.n_independent().saturating_sub(self.trials.len());
+            let numbers = (first..).take(left.min(known).min(MAX_CHECKED));
+            numbers.map(|number| self.draw(number, &[])).collect::<Result<_, _>>()?
+        };
+        let mut refused = Vec::new();
+        for (number, values) in (first..).zip(ahead).take(MAX_CHECKED) {
+            if let Err(why) = self.trainer.check(&self.order.changes(&values)) {
+                let named = if refused.len() < MAX_NAMED { self.causes(&values) } else { values };
+                let why = why.replace('\n', "\n      ");
+                refused.push(format!("trial {number} ({}): {why}", shown(&named)));
+            }
+        }
+        if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
+    }
+
+    /// Those of the values of a trial that cannot be run without any one of which it could; all if there is none.
+    fn causes(&self, values: &Values) -> Values {
+        let is_cause = |(key, _): &&(String, Value)| {
+            let rest: Values = values.iter().filter(|(other, _)| other != key).cloned().collect();
+            self.trainer.check(&self.order.changes(&rest)).is_ok()
+        };
+        let causes: Values = values.iter().filter(is_cause).cloned().collect();
+        if causes.is_empty() { values.clone() } else { causes }
+    }
+}

@@ -1,0 +1,292 @@
+//! The trials of a sweep that run: the next is started as soon as there is room for it.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, Scope};
+use std::time::{Duration, Instant};
+
+use crate::checkpoint;
+use crate::config::sweep::Values;
+use crate::failpoint;
+use crate::launch::Signals;
+use crate::plan::RunFolders;
+use crate::sweep::draw::BaseValues;
+use crate::sweep::journal::Journal;
+use crate::sweep::method::{Asked, Method};
+use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
+use crate::sweep::ranking::Ranking;
+use crate::sweep::tail::Tail;
+use crate::sweep::trial::{Length, State, Trial, id};
+use crate::sweep::view::View;
+use crate::sweep::{Error, gpus};
+use crate::transport::Waker;
+
+/// How often running trials are listened to when nothing else happens.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What a thread that watches a trial says.
+enum Message {
+    Step(u32, u64),
+    Over(u32, Outcome),
+}
+
+/// A trial that runs.
+pub(super) struct Running {
+    pub(super) number: u32,
+    pub(super) job: Arc<Job>,
+    pub(super) tail: Tail,
+    /// Reports that have been looked at.
+    pub(super) seen: usize,
+    /// Whether it was given up: its end is written down, and its ranks leave.
+    pub(super) is_cut: bool,
+    pub(super) began: Instant,
+}
+
+impl Running {
+    /// As the journal keeps it, so that a trial is the same before and after a restart.
+    pub(super) fn seconds(&self) -> f64 {
+        self.began.elapsed().as_millis() as f64 / 1e3
+    }
+}
+
+/// Signals that stop the sweep itself; each running trial hears them too.
+struct Ears {
+    preemption: Signals,
+    interruption: Signals,
+}
+
+/// A sweep that runs.
+pub(super) struct Session<'a> {
+    pub(super) order: Order<'a>,
+    pub(super) trainer: &'a dyn Trainer,
+    pub(super) method: Box<dyn Method>,
+    pub(super) ranking: Ranking,
+    pub(super) base: BaseValues,
+    /// Points that no trial has had, of a method that knows them beforehand.
+    pub(super) points: Option<VecDeque<Values>>,
+    pub(super) total: usize,
+    pub(super) folder: PathBuf,
+    pub(super) trials: Vec<Trial>,
+    pub(super) running: Vec<Running>,
+    pub(super) view: View,
+}
+
+impl<'a> Session<'a> {
+    /// Runs trials until all are done, or a signal stops it.
+    pub(super) fn live(&mut self, journal: &mut Journal) -> Result<Ended, Error> {
+        let failed = |what| move |reason| Error::System { what, reason };
+        let mut ears = Ears {
+            preemption: Signals::of_preemption().map_err(failed("listen to signals"))?,
+            interruption: Signals::of_interruption().map_err(failed("listen to signals"))?,
+        };
+        let retried = self.retry(journal)?;
+        self.view.opened(&self.folder, self.order.concurrent(), &self.trials, retried);
+        let (sender, receiver) = channel();
+        let ended = std::thread::scope(|scope| {
+            let ended = self.serve(scope, journal, &mut ears, (&sender, &receiver));
+            if ended.is_err() {
+                // A journal that cannot be written ends the sweep; its trials save and leave first.
+                self.running.iter().for_each(|running| running.job.waker.wake());
+            }
+            ended
+        });
+        self.view.close();
+        ended
+    }
+
+    fn serve<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        journal: &mut Journal,
+        ears: &mut Ears,
+        (sender, receiver): (&Sender<Message>, &Receiver<Message>),
+    ) -> Result<Ended, Error>
+    where
+        'a: 'scope,
+    {
+        let mut stopped: Option<Ended> = None;
+        loop {
+            while stopped.is_none() && self.running.len() < self.order.concurrent() {
+                if self.failures() > self.order.sweep.max_failures as usize {
+                    stopped = Some(Ended::TooManyFailures);
+                } else if !self.start_next(scope, journal, sender)? {
+                    break;
+                }
+            }
+            if self.running.is_empty() {
+                let failed = self.failures();
+                return Ok(stopped.unwrap_or(Ended::Done { failed }));
+            }
+            let message = receiver.recv_timeout(POLL_INTERVAL);
+            let interrupted = ears.interruption.take() > 0;
+            if interrupted || ears.preemption.take() > 0 {
+                stopped = Some(Ended::Stopped { interrupted });
+            }
+            self.listen(journal)?;
+            match message {
+                Ok(Message::Step(number, step)) => self.view.step(number, step),
+                Ok(Message::Over(number, outcome)) => {
+                    if self.over(journal, number, outcome)? && stopped.is_none() {
+                        // Its ranks were stopped by a signal that we have not looked at yet.
+                        let interrupted = ears.interruption.take() > 0;
+                        stopped = Some(Ended::Stopped { interrupted });
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            if stopped.is_some() {
+                self.running.iter().for_each(|running| running.job.waker.wake());
+            }
+        }
+    }
+
+    /// Has failed trials tried again, if that is asked for, and those that could not write in any case. Says how many.
+    fn retry(&mut self, journal: &mut Journal) -> Result<usize, Error> {
+        let (order, trainer) = (self.order, self.trainer);
+        let is_retried = |trial: &&mut Trial| {
+            trial.state == State::Failed && (order.retry_failed || trial.lacked_storage)
+        };
+        let mut retried = 0;
+        for trial in self.trials.iter_mut().filter(is_retried) {
+            // What cannot be planned now fails again when its turn comes.
+            let length = trainer.check(&order.changes(&trial.values)).unwrap_or(trial.length);
+            trial.begin_again(length);
+            journal.retried(trial)?;
+            failpoint::reach("sweep.retried");
+            retried += 1;
+        }
+        Ok(retried)
+    }
+
+    fn failures(&self) -> usize {
+        self.trials.iter().filter(|trial| trial.state == State::Failed).count()
+    }
+
+    /// Starts an interrupted trial, or the next one; `false` if there is none.
+    fn start_next<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        journal: &mut Journal,
+        sender: &Sender<Message>,
+    ) -> Result<bool, Error>
+    where
+        'a: 'scope,
+    {
+        let is_waiting = |trial: &&Trial| {
+            let runs = self.running.iter().any(|running| running.number == trial.number);
+            trial.state == State::Running && !runs
+        };
+        if let Some(trial) = self.trials.iter().find(is_waiting).cloned() {
+            self.launch(scope, journal, sender, &trial, true)?;
+            return Ok(true);
+        }
+        if self.trials.len() >= self.total {
+            return Ok(false);
+        }
+        let number = self.trials.iter().map(|trial| trial.number).max().unwrap_or(0) + 1;
+        let Some(values) = self.propose(number)? else { return Ok(false) };
+        let checked = self.trainer.check(&self.order.changes(&values));
+        let length = *checked.as_ref().unwrap_or(&Length { steps_per_epoch: 1, total_steps: 0 });
+        let mut trial = Trial::new(number, values, length);
+        failpoint::reach("sweep.draw");
+        journal.started(&trial)?;
+        failpoint::reach("sweep.started");
+        if let Err(error) = checked {
+            (trial.state, trial.error) = (State::Failed, Some(error));
+            self.trials.push(trial.clone());
+            self.close(journal, &trial)?;
+            return Ok(true);
+        }
+        self.trials.push(trial.clone());
+        self.launch(scope, journal, sender, &trial, false)?;
+        Ok(true)
+    }
+
+    /// The values of the trial `number`; `None` if all points are used up.
+    fn propose(&mut self, number: u32) -> Result<Option<Values>, Error> {
+        match &mut self.points {
+            Some(points) => Ok(points.pop_front()),
+            None => self.draw(number, &self.trials).map(Some),
+        }
+    }
+
+    /// The values of the trial `number` where these are the trials before it.
+    pub(super) fn draw(&self, number: u32, trials: &[Trial]) -> Result<Values, Error> {
+        let (search, base, ranking) = (&self.order.sweep.search, &self.base, &self.ranking);
+        let asked = Asked { search, base, ranking, number, trials };
+        self.method.propose(&asked).ok_or(Error::NothingLeft)
+    }
+
+    fn launch<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        journal: &mut Journal,
+        sender: &Sender<Message>,
+        trial: &Trial,
+        resume: bool,
+    ) -> Result<(), Error>
+    where
+        'a: 'scope,
+    {
+        let failed = |what| move |reason| Error::System { what, reason };
+        let folders = self.order.folders(trial.number);
+        let tail = Tail::new(&folders.logs, &self.order.sweep.search.metric);
+        let concurrent = self.order.concurrent().min(self.total).max(1);
+        let job = Arc::new(Job {
+            folders,
+            changes: self.order.changes(&trial.values),
+            cores: (self.order.machine.cores / concurrent).max(1),
+            gpus: self.free_gpus(),
+            resume,
+            waker: Arc::new(Waker::new().map_err(failed("make a waker"))?),
+        });
+        let number = trial.number;
+        let (began, running) = (Instant::now(), job.clone());
+        self.running.push(Running { number, job: running, tail, seen: 0, is_cut: false, began });
+        self.view.started(trial, begins(resume, &self.order.folders(number)));
+        if resume {
+            // What it reported before it was interrupted may say all already.
+            self.listen(journal)?;
+            let known = self.running.iter().find(|running| running.number == number);
+            if known.is_some_and(|running| running.is_cut || running.tail.is_over) {
+                self.over(journal, number, Outcome::Done)?;
+                return Ok(());
+            }
+        }
+        let (trainer, sender) = (self.trainer, sender.clone());
+        let watch = move || {
+            let mut on_step = |step| drop(sender.send(Message::Step(number, step)));
+            let trained = catch_unwind(AssertUnwindSafe(|| trainer.train(&job, &mut on_step)));
+            let panicked =
+                |_| Outcome::Failed { error: "ddprun panicked".to_owned(), cause: Cause::Other };
+            // The receiver is gone if the sweep has failed meanwhile.
+            drop(sender.send(Message::Over(number, trained.unwrap_or_else(panicked))));
+            // A picture that cannot be drawn changes nothing about the trial.
+            drop(catch_unwind(AssertUnwindSafe(|| trainer.report(&job))));
+        };
+        let thread = Builder::new().name(id(number)).spawn_scoped(scope, watch);
+        thread.map(|_| ()).map_err(failed("start a thread"))
+    }
+
+    /// The GPUs for the next trial.
+    fn free_gpus(&self) -> Vec<usize> {
+        let mut trials = vec![0; self.order.machine.gpus];
+        for gpu in self.running.iter().flat_map(|running| &running.job.gpus) {
+            trials[*gpu] += 1;
+        }
+        gpus::least_used(&trials, self.order.sweep.search.devices_per_trial as usize)
+    }
+}
+
+/// How a trial begins, in words: one that was interrupted may have lost its checkpoints, or had none yet.
+fn begins(resume: bool, folders: &RunFolders) -> &'static str {
+    let has_checkpoint = || checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty());
+    match resume {
+        false => "started",
+        true if has_checkpoint() => "resumed",
+        true => "begins again at its first step, because it has no checkpoint",
+    }
+}
