@@ -1,4 +1,4 @@
-//! The JSON schema of experiments: it takes what ddprun takes, and refuses what is wrong with a single key.
+//! The JSON schemas of experiments and sweeps: they take what ddprun takes, and refuse what is wrong with a single key.
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
 
 use std::fs;
@@ -12,6 +12,20 @@ use serde_json::Value;
 fn validator() -> Validator {
     let schema = config::json_schema(&Kinds::default().vocabulary());
     jsonschema::validator_for(&schema).unwrap()
+}
+
+fn sweep_validator() -> Validator {
+    let schema = config::sweep::json_schema(&Kinds::default().vocabulary());
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+/// What the schema finds wrong.
+fn errors(validator: &Validator, text: &str) -> Vec<String> {
+    let json = json(text);
+    validator
+        .iter_errors(&json)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect()
 }
 
 fn json(text: &str) -> Value {
@@ -33,22 +47,52 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_experiment_of_the_project_fits() {
-    let validator = validator();
-    let mut n_experiments = 0;
+fn every_experiment_and_sweep_of_the_project_fits() {
+    let (experiments, sweeps) = (validator(), sweep_validator());
+    let mut n_fitting = [0, 0];
     for path in files("experiments") {
         let text = fs::read_to_string(&path).unwrap();
-        if text.lines().any(|line| line == "[sweep]") {
-            continue;
-        }
-        n_experiments += 1;
-        let errors: Vec<String> = validator
-            .iter_errors(&json(&text))
-            .map(|error| format!("{}: {error}", error.instance_path()))
-            .collect();
+        let is_sweep = text.lines().any(|line| line == "[sweep]");
+        let errors = errors(if is_sweep { &sweeps } else { &experiments }, &text);
         assert!(errors.is_empty(), "{}: {errors:?}", path.display());
+        n_fitting[usize::from(is_sweep)] += 1;
     }
-    assert!(n_experiments >= 20, "{n_experiments}");
+    assert!(n_fitting[0] >= 20 && n_fitting[1] >= 3, "{n_fitting:?}");
+}
+
+/// What ddprun finds wrong with an experiment at `path`.
+fn problems(path: &Path, text: &str) -> Vec<String> {
+    let whole = config::load_text(path, text, &[], &Kinds::default().vocabulary());
+    whole.err().map_or_else(Vec::new, |problems| {
+        problems.iter().map(|problem| format!("{}: {}", problem.key(), problem.what())).collect()
+    })
+}
+
+/// Whether ddprun finds fault with something else than with an empty file, which lacks what no schema asks for.
+fn is_refused(text: &str) -> bool {
+    let [empty, own] = ["", text].map(|text| problems(Path::new("x.toml"), text));
+    own.iter().any(|problem| !empty.contains(problem))
+}
+
+#[test]
+fn the_fuzzers_experiments_are_taken_and_refused_by_both() {
+    let validator = validator();
+    let mut n_files = 0;
+    for path in files("fuzz/corpus/config") {
+        let text = fs::read_to_string(&path).unwrap();
+        let errors = errors(&validator, &text);
+        let mut problems = problems(&path, &text);
+        let lacking = self::problems(&path, "");
+        problems.retain(|problem| !lacking.contains(problem));
+        assert_eq!(
+            problems.is_empty(),
+            errors.is_empty(),
+            "{}: {problems:?}, {errors:?}",
+            path.display()
+        );
+        n_files += 1;
+    }
+    assert!(n_files >= 9, "{n_files}");
 }
 
 /// A key that is wrong by itself, each with a file that lacks nothing else.
@@ -81,20 +125,139 @@ const RIGHT: [&str; 6] = [
 
 #[test]
 fn what_is_wrong_with_a_key_is_refused_as_ddprun_refuses_it() {
-    let (validator, vocabulary) = (validator(), Kinds::default().vocabulary());
-    // Whether ddprun finds fault with something else than what is missing.
-    let is_refused = |text: &str| {
-        let whole = config::load_text(Path::new("x.toml"), text, &[], &vocabulary);
-        let problems = whole.err().map_or_else(Vec::new, |problems| {
-            problems.iter().map(|problem| problem.what().to_owned()).collect()
-        });
-        problems.iter().any(|what| !what.contains("missing") && !what.contains("nothing says"))
-    };
+    let validator = validator();
     for text in WRONG {
         assert!(is_refused(text), "ddprun takes {text:?}");
         assert!(!validator.is_valid(&json(text)), "the schema takes {text:?}");
     }
     for text in RIGHT {
         assert!(validator.is_valid(&json(text)), "the schema refuses {text:?}");
+    }
+}
+
+/// Rules of experiments that a schema cannot say, by their words in docs/experiments.md: the schema takes what breaks
+/// them, and ddprun refuses it.
+const RULES: [(&str, &str); 7] = [
+    ("keys that ask for others", "[ema]\npower = 0.75"),
+    ("options that go together", "[optimizer]\nnesterov = true\nmomentum = 0.0"),
+    ("names of metrics", "[early_stopping]\nmonitor = \"val/acuracy\"\npatience = 3"),
+    ("paths are not empty", "[data]\nname = \"mnist\"\ndir = \"\""),
+    ("names of folders", "[experiment]\nname = \"a/b\""),
+    ("options of a model", "[model]\nname = \"resnet18\"\nhidden = [8]"),
+    ("a schedule needs a last step", "[train]\ntime = \"1h\"\n[scheduler]\nname = \"cosine\""),
+];
+
+#[test]
+fn rules_between_keys_are_ddpruns_alone_and_listed() {
+    let (validator, sweep_validator) = (validator(), sweep_validator());
+    let page =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/experiments.md"))
+            .unwrap();
+    let own = RULES.map(|(rule, text)| (rule, text.to_owned(), is_refused(text), &validator));
+    let of_sweeps = SWEEP_RULES.map(|(rule, text)| {
+        let text = sweep(text);
+        let is_refused = sweep_is_refused(&text);
+        (rule, text, is_refused, &sweep_validator)
+    });
+    for (rule, text, is_refused, validator) in own.into_iter().chain(of_sweeps) {
+        assert!(page.contains(rule), "docs/experiments.md does not list {rule:?}");
+        assert!(is_refused, "{rule}: ddprun takes {text:?}");
+        let errors = errors(validator, &text);
+        assert!(errors.is_empty(), "{rule}: the schema refuses {text:?}: {errors:?}");
+    }
+}
+
+/// A sweep over the quickstart with these keys, and a parameter if they hold none.
+fn sweep(keys: &str) -> String {
+    let head = format!("schema = 1\nbase = \"experiments/quickstart.toml\"\n[sweep]\n{keys}\n");
+    let has_space = ["parameters", "list", "lr_range"].iter().any(|word| keys.contains(word));
+    if has_space { head } else { head + "[sweep.parameters]\n\"optimizer.lr\" = [0.1, 0.01]\n" }
+}
+
+fn sweep_is_refused(text: &str) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let base = root.join("experiments/quickstart.toml");
+    let path = folder.path().join("x.toml");
+    fs::write(&path, text.replace("experiments/quickstart.toml", base.to_str().unwrap())).unwrap();
+    config::sweep::load(&path, &[], &Kinds::default().vocabulary()).is_err()
+}
+
+/// Keys of `[sweep]` that are wrong by themselves.
+const WRONG_SWEEPS: [&str; 19] = [
+    "methd = \"grid\"",
+    "method = \"gird\"",
+    "metric = \"train/loss\"",
+    "goal = \"more\"",
+    "trials = 0",
+    "seed = -1",
+    "concurrent_trials = \"many\"",
+    "devices_per_trial = 2000",
+    "keep_pruned_checkpoints = 1",
+    "name = \".hidden\"",
+    "pruner = \"asah\"",
+    "[sweep.pruner]\nmin_resource = \"1 epoch\"",
+    "[sweep.pruner]\nname = \"median\"\nreduction_factor = 3",
+    "[sweep.pruner]\nname = \"asha\"\nreduction_factor = 1",
+    "[sweep.pruner]\nname = \"asha\"\nmin_resource = \"never\"",
+    "[sweep.parameters]\n\"optimizer.lrr\" = [0.1]",
+    "[sweep.parameters]\n\"logging.dir\" = [\"a\"]",
+    "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 0.0\nmax = 1.0",
+    "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"uniform\"\nmin = 0.1",
+];
+
+/// Keys of `[sweep]` that are right.
+const RIGHT_SWEEPS: [&str; 8] = [
+    "method = \"random\"\ntrials = 3\npruner = \"median\"",
+    "method = \"tpe\"\ntrials = 3\n[sweep.pruner]\nname = \"asha\"\nmin_resource = \"20 steps\"",
+    "constraints = \"optimizer.lr < 1\"\nconcurrent_trials = 2",
+    "method = \"lr_range\"\nlr_range = { min = 1e-5, max = 10, steps = 100 }",
+    "method = \"list\"\n[[sweep.list]]\noptimizer.lr = 0.1\n[[sweep.list]]\n\"optimizer.lr\" = 1",
+    "[sweep.parameters.train.global_batch_size]\nvalues = [64, 128]",
+    "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"q_uniform\"\nmin = 0.1\nmax = 1\nq = 0.1",
+    "[sweep.parameters]\n\"optimizer.name\" = [\"sgd\", \"adam\"]\n\
+     \"optimizer.lr\" = [{ values = [0.1], when = { \"optimizer.name\" = \"sgd\" } }]",
+];
+
+/// Rules of sweeps that a schema cannot say, as [`RULES`].
+const SWEEP_RULES: [(&str, &str); 10] = [
+    ("what its method needs", "method = \"tpe\""),
+    ("keys that its method has no use for", "[[sweep.list]]\n\"optimizer.lr\" = 0.1"),
+    (
+        "`min` is less than `max`",
+        "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"uniform\"\nmin = 1.0\nmax = 0.1\n",
+    ),
+    (
+        "`min_resource` before `max_resource`",
+        "[sweep.pruner]\nname = \"asha\"\nmin_resource = \"2 epochs\"\nmax_resource = \"1 epoch\"",
+    ),
+    (
+        "a limited number of points",
+        "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"uniform\"\nmin = 0.1\nmax = 1",
+    ),
+    (
+        "conditions name other parameters",
+        "[sweep.parameters.\"optimizer.lr\"]\nvalues = [0.1]\nwhen = { \"optimizer.name\" = \"sgd\" }",
+    ),
+    (
+        "a key has one entry at a time",
+        "[sweep.parameters]\n\"optimizer.lr\" = [{ values = [0.1] }, { values = [0.2] }]",
+    ),
+    ("the language of constraints", "constraints = [\"optimizer.lr <\"]"),
+    ("values that the base takes", "[sweep.parameters]\n\"train.precision\" = [\"fp8\"]"),
+    ("learning rates that rise", "method = \"lr_range\"\nlr_range = { min = 1.0, max = 0.1 }"),
+];
+
+#[test]
+fn what_is_wrong_with_a_key_of_a_sweep_is_refused_as_ddprun_refuses_it() {
+    let validator = sweep_validator();
+    for text in WRONG_SWEEPS.map(sweep) {
+        assert!(sweep_is_refused(&text), "ddprun takes {text:?}");
+        assert!(!validator.is_valid(&json(&text)), "the schema takes {text:?}");
+    }
+    for text in RIGHT_SWEEPS.map(sweep) {
+        assert!(!sweep_is_refused(&text), "ddprun refuses {text:?}");
+        let errors = errors(&validator, &text);
+        assert!(errors.is_empty(), "the schema refuses {text:?}: {errors:?}");
     }
 }
