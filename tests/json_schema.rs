@@ -96,7 +96,9 @@ fn the_fuzzers_experiments_are_taken_and_refused_by_both() {
 }
 
 /// A key that is wrong by itself, each with a file that lacks nothing else.
-const WRONG: [&str; 14] = [
+const WRONG: [&str; 16] = [
+    "[logging]\nsinks = [\"excel\"]",
+    "[logging]\nsinks = [\"csv\", \"csv\"]",
     "[train]\nepohcs = 3",
     "[train]\nepochs = 0",
     "[train]\nepochs = \"three\"",
@@ -114,7 +116,8 @@ const WRONG: [&str; 14] = [
 ];
 
 /// Keys that are right.
-const RIGHT: [&str; 6] = [
+const RIGHT: [&str; 7] = [
+    "[logging]\nsinks = [\"csv\", \"tensorboard\"]",
     "[train]\nepochs = 3\nbatch_size = \"auto\"",
     "[train]\nbatch_size = 64\nprecision = \"bf16\"\nconvolutions = \"direct\"",
     "[optimizer]\nlr = 0\nmomentum = 0.9\nnesterov = true",

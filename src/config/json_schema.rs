@@ -27,7 +27,7 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     for (key, bounds) in limits() {
         bound(&mut root, &key, &bounds);
     }
-    for family in vocabulary.families().filter(|family| TABLES.contains(&family.table)) {
+    for family in vocabulary.families().iter().filter(|family| TABLES.contains(&family.table)) {
         choose(&mut root, family);
     }
     for family in vocabulary.lists() {
