@@ -66,6 +66,10 @@ fn lost(old: &toml::Value, new: &toml::Value, name: &str) -> Vec<String> {
                 }
             })
             .collect(),
+        (toml::Value::Array(old), toml::Value::Array(new)) if old.len() == new.len() => {
+            let pairs = old.iter().zip(new).enumerate();
+            pairs.flat_map(|(at, (old, new))| lost(old, new, &format!("{name}[{at}]"))).collect()
+        }
         _ if old == new => Vec::new(),
         _ => vec![format!("{name}: {old} -> {new}")],
     }
