@@ -5,17 +5,13 @@
 //! are those of the batch, and running statistics learn in the first run only.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-#[cfg(feature = "cuda")]
-use candle_core::backend::{BackendDevice, BackendStorage};
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, Var, bail};
-#[cfg(feature = "cuda")]
-use candle_core::{CudaStorage, DType, Storage};
+use candle_core::{DType, Result, Tensor, Var, bail};
 
 use super::{ForwardContext, Mode};
-use crate::ops;
+use crate::ops::{self, Backward};
 
 /// A part of a model, one tensor in and one out.
 pub trait Block: Send + Sync + 'static {
@@ -48,7 +44,7 @@ pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &ForwardContext) ->
     let pass = ForwardContext { mode: Mode::Train { key, track_statistics: false }, ..*pass };
     let block = block.clone();
     let is_leaf = !x.track_op();
-    ops::apply1(&input, Recompute { block, pass, is_leaf, output: Mutex::new(Some(y)) })
+    ops::node(&[&input], ops::copy_of(&y)?, Box::new(Recompute { block, pass, is_leaf }))
 }
 
 /// How parameters enter the operations of the block at hand.
@@ -113,71 +109,55 @@ struct Recompute<B> {
     pass: ForwardContext,
     /// Whether nothing before the block learns.
     is_leaf: bool,
-    /// What the first run gave, until the operation has taken it over.
-    output: Mutex<Option<Tensor>>,
 }
 
-impl<B: Block> CustomOp1 for Recompute<B> {
+impl<B: Block> Backward for Recompute<B> {
     fn name(&self) -> &'static str {
         "recompute"
     }
 
-    fn cpu_fwd(&self, _x: &CpuStorage, _layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(y) = output else { bail!("a block is recorded once") };
-        Ok((CpuStorage::F32(y.flatten_all()?.to_vec1()?), y.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, _x: &CudaStorage, _layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(y) = output else { bail!("a block is recorded once") };
-        let (storage, layout) = y.storage_and_layout();
-        match &*storage {
-            Storage::Cuda(storage) => Ok((storage.try_clone(layout)?, y.shape().clone())),
-            _ => bail!("a block on the GPU gave a tensor of the CPU"),
-        }
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(
+        &self,
+        operands: &[&Tensor],
+        _: &Tensor,
+        dy: &Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let [x] = operands else { bail!("a block has one operand") };
         let leaf = Var::from_tensor(&x.detach())?;
         let again = || self.block.forward(leaf.as_tensor(), &self.pass);
         let (y, _) = within(Stage::Replayed(new_scope()), again)?;
-        let mut gradients = y.apply_op1(Seed(dy.clone()))?.backward()?;
-        match gradients.remove(&leaf) {
+        let mut gradients = seed(&y, dy)?.backward()?;
+        Ok(match gradients.remove(&leaf) {
             // `None` is allowed because the argument is a leaf.
-            _ if self.is_leaf => Ok(None),
-            Some(dx) => Ok(Some(dx)),
-            None => x.zeros_like().map(Some),
-        }
+            _ if self.is_leaf => vec![None],
+            Some(dx) => vec![Some(dx)],
+            None => vec![Some(x.zeros_like()?)],
+        })
     }
 }
 
-/// A scalar whose gradient with respect to its argument is the given one.
+/// A scalar whose gradient with respect to y is `dy`.
+fn seed(y: &Tensor, dy: &Tensor) -> Result<Tensor> {
+    let scalar = Tensor::zeros((), DType::F32, y.device())?;
+    ops::in_graph(&[y], ops::copy_of(&scalar)?, Box::new(Seed(dy.clone())))
+}
+
 struct Seed(Tensor);
 
-impl CustomOp1 for Seed {
+impl Backward for Seed {
     fn name(&self) -> &'static str {
         "seed"
     }
 
-    fn cpu_fwd(&self, _y: &CpuStorage, _layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(vec![0.0]), ().into()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, y: &CudaStorage, _layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let scalar = Shape::from(());
-        Ok((y.device().zeros_impl(&scalar, DType::F32)?, scalar))
-    }
-
-    fn bwd(&self, _y: &Tensor, _seed: &Tensor, _one: &Tensor) -> Result<Option<Tensor>> {
-        Ok(Some(self.0.clone()))
+    fn backward(&self, _: &[&Tensor], _: &Tensor, _: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(self.0.clone())])
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use candle_core::Device;
 
     use super::*;

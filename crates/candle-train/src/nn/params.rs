@@ -6,13 +6,11 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var, bail};
-#[cfg(feature = "cuda")]
-use candle_core::{CudaStorage, backend::BackendStorage};
+use candle_core::{Device, Result, Tensor, Var, bail};
 
 use super::checkpoint::{self, Stage};
 use super::init::Init;
-use crate::ops::{GradientSink, Place, Uses, Weight};
+use crate::ops::{self, Backward, GradientSink, Place, Uses, Weight};
 use crate::rng::{Key, Purpose, name_hash};
 
 /// All parameters and buffers of a model, in registration order.
@@ -111,7 +109,10 @@ impl Param {
             return Ok(node.clone());
         }
         let node = match self.place(&pass) {
-            Some(place) => self.var()?.apply_op1(Hook { place })?,
+            Some(place) => {
+                let var = self.var()?.as_tensor();
+                ops::in_graph(&[var], ops::copy_of(var)?, Box::new(Hook { place }))?
+            }
             None => self.var()?.as_detached_tensor(),
         };
         pass.nodes.push((scope, node.clone()));
@@ -441,28 +442,20 @@ struct Hook {
     place: Place,
 }
 
-impl CustomOp1 for Hook {
+impl Backward for Hook {
     fn name(&self) -> &'static str {
         "gradient-hook"
     }
 
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!("a parameter is always contiguous")
-        };
-        let values = storage.as_slice::<f32>()?[start..end].to_vec();
-        Ok((CpuStorage::F32(values), layout.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        Ok((storage.try_clone(layout)?, layout.shape().clone()))
-    }
-
-    fn bwd(&self, _arg: &Tensor, _res: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(
+        &self,
+        _: &[&Tensor],
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
         self.place.give(gradient)?;
         // `None` is allowed because the argument is a Var: nothing enters the GradStore.
-        Ok(None)
+        Ok(vec![None])
     }
 }
 

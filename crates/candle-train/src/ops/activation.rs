@@ -1,15 +1,12 @@
 //! Activations, element by element: any shape, f32, with PyTorch's forms and gradients.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lanes::{build, change_blocks, vectorised};
 use super::math::{self, erf, exp, logistic};
-use super::storage::{output, overwrite, read, slice};
+use super::operation::{Input, Operation};
+use super::storage::{overwrite, read};
 
 /// max(x, 0). The gradient at 0 is 0, as in PyTorch (Candle's own gives 1).
 ///
@@ -76,11 +73,9 @@ pub fn tanh(x: &Tensor) -> Result<Tensor> {
 }
 
 /// A function of one number. Both methods are `#[inline(always)]` and free of branches.
-trait Function: Copy + Send + Sync + 'static {
+pub(super) trait Function: Copy + Send + Sync + 'static {
+    /// By which GPUs find their kernel, too.
     const NAME: &'static str;
-    /// The same function on a GPU.
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind;
 
     fn value(x: f32) -> f32;
 
@@ -99,8 +94,6 @@ struct Relu;
 
 impl Function for Relu {
     const NAME: &'static str = "relu";
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind = cuda::Kind::Relu;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -133,8 +126,6 @@ impl Gelu {
 
 impl Function for Gelu {
     const NAME: &'static str = "gelu";
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind = cuda::Kind::Gelu;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -164,8 +155,6 @@ impl GeluTanh {
 
 impl Function for GeluTanh {
     const NAME: &'static str = "gelu-tanh";
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind = cuda::Kind::GeluTanh;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -185,8 +174,6 @@ struct Silu;
 
 impl Function for Silu {
     const NAME: &'static str = "silu";
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind = cuda::Kind::Silu;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -215,8 +202,6 @@ impl Mish {
 
 impl Function for Mish {
     const NAME: &'static str = "mish";
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind = cuda::Kind::Mish;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -235,8 +220,6 @@ struct Sigmoid;
 
 impl Function for Sigmoid {
     const NAME: &'static str = "sigmoid";
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind = cuda::Kind::Sigmoid;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -255,8 +238,6 @@ struct Tanh;
 
 impl Function for Tanh {
     const NAME: &'static str = "tanh";
-    #[cfg(feature = "cuda")]
-    const KIND: cuda::Kind = cuda::Kind::Tanh;
 
     #[inline(always)]
     fn value(x: f32) -> f32 {
@@ -271,20 +252,21 @@ impl Function for Tanh {
 }
 
 fn apply<F: Function>(x: &Tensor, function: F) -> Result<Tensor> {
-    chain::apply1(&x.contiguous()?, Elementwise(function))
+    chain::apply([x], Elementwise(function))
 }
 
-struct Elementwise<F>(F);
+pub(super) struct Elementwise<F>(F);
 
-impl<F: Function> CustomOp1 for Elementwise<F> {
+impl<F: Function> Operation for Elementwise<F> {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         F::NAME
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = slice(x, layout)?;
-        let y = build(x.len(), |start, y| {
-            let x = &x[start..][..y.len()];
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let y = build(x.values.len(), |start, y| {
+            let x = &x.values[start..][..y.len()];
             vectorised(
                 #[inline(always)]
                 || {
@@ -294,26 +276,11 @@ impl<F: Function> CustomOp1 for Elementwise<F> {
                 },
             );
         });
-        Ok(output(y, layout.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (gpu, shape) = (cuda::Gpu::of(x), layout.shape().clone());
-        let x = cuda::of_storage(x, layout)?;
-        Ok((cuda::activation(&gpu, x, F::KIND, shape.elem_count())?, shape))
+        Ok((y, x.shape.clone()))
     }
 
     /// The incoming gradient times the slope, where the incoming gradient was.
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let dy = dy.contiguous()?;
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let (gpu, n) = (cuda::Gpu::of_tensor(&dy)?, dy.elem_count());
-            let x = cuda::of_tensor(x)?;
-            cuda::activation_gradient(&gpu, x, cuda::of_tensor(&dy)?, F::KIND, n)?;
-            return Ok(Some(dy));
-        }
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         read([x], |[x]| {
             overwrite(&dy, |dy| {
                 change_blocks(dy, |start, dy| {
@@ -329,7 +296,7 @@ impl<F: Function> CustomOp1 for Elementwise<F> {
                 });
             })
         })?;
-        Ok(Some(dy))
+        Ok([Some(dy)])
     }
 }
 

@@ -1,14 +1,11 @@
 //! Sums of two tensors, on all threads.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-#[cfg(feature = "cuda")]
-use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{DType, Result, Shape, Tensor, bail};
 
-use super::chain::apply2;
+use super::chain::apply;
 use super::lanes::{build, change_blocks, vectorised};
-use super::storage::{output, overwrite, read, slice, tensor};
+use super::operation::{Input, Operation};
+use super::storage::{overwrite, read, tensor};
 
 /// a + b, of one shape, f32.
 ///
@@ -19,51 +16,28 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.dims() != b.dims() {
         bail!("a sum of {:?} and {:?}", a.dims(), b.dims());
     }
-    apply2(&a.contiguous()?, &b.contiguous()?, Add)
+    apply([a, b], Add)
 }
 
-struct Add;
+pub(super) struct Add;
 
-impl CustomOp2 for Add {
+impl Operation for Add {
+    type Operands<T> = [T; 2];
+
     fn name(&self) -> &'static str {
         "sum"
     }
 
-    fn cpu_fwd(
-        &self,
-        a: &CpuStorage,
-        a_layout: &Layout,
-        b: &CpuStorage,
-        b_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (a, b) = (slice(a, a_layout)?, slice(b, b_layout)?);
-        let sum = build(a.len(), |start, sum| {
-            sum.copy_from_slice(&a[start..][..sum.len()]);
-            add_block(sum, &b[start..]);
+    fn forward(&self, [a, b]: [Input<'_>; 2]) -> Result<(Vec<f32>, Shape)> {
+        let sum = build(a.values.len(), |start, sum| {
+            sum.copy_from_slice(&a.values[start..][..sum.len()]);
+            add_block(sum, &b.values[start..]);
         });
-        Ok(output(sum, a_layout.shape().clone()))
+        Ok((sum, a.shape.clone()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        a: &CudaStorage,
-        a_layout: &Layout,
-        b: &CudaStorage,
-        b_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let sum = a.binary_impl::<candle_core::op::Add>(b, a_layout, b_layout)?;
-        Ok((sum, a_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        _a: &Tensor,
-        _b: &Tensor,
-        _sum: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Ok((Some(dy.clone()), Some(dy.clone())))
+    fn backward(&self, _: [&Tensor; 2], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 2]> {
+        Ok([Some(dy.clone()), Some(dy)])
     }
 }
 

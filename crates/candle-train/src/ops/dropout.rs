@@ -1,14 +1,11 @@
 //! Dropout with a mask that is a function of a key, so that no state has to be saved or shared.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lanes::{build, change_blocks, vectorised};
-use super::storage::{output, overwrite, slice};
+use super::operation::{Input, Operation};
+use super::storage::overwrite;
 use crate::rng::Key;
 
 /// Zeroes each element with probability `p` and scales the others by 1 / (1 - p); any shape, f32.
@@ -22,12 +19,12 @@ pub fn dropout(x: &Tensor, p: f64, key: Key) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
         bail!("a dropout probability of {p}");
     }
-    if p == 0.0 { Ok(x.clone()) } else { chain::apply1(&x.contiguous()?, Dropout { p, key }) }
+    if p == 0.0 { Ok(x.clone()) } else { chain::apply([x], Dropout { p, key }) }
 }
 
-struct Dropout {
-    p: f64,
-    key: Key,
+pub(super) struct Dropout {
+    pub(super) p: f64,
+    pub(super) key: Key,
 }
 
 impl Dropout {
@@ -49,38 +46,24 @@ impl Dropout {
     }
 }
 
-impl CustomOp1 for Dropout {
+impl Operation for Dropout {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "dropout"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = slice(x, layout)?;
-        let y = build(x.len(), |start, y| {
-            y.copy_from_slice(&x[start..][..y.len()]);
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let y = build(x.values.len(), |start, y| {
+            y.copy_from_slice(&x.values[start..][..y.len()]);
             self.apply(start, y);
         });
-        Ok(output(y, layout.shape().clone()))
+        Ok((y, x.shape.clone()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (shape, at) = (layout.shape().clone(), cuda::of_storage(x, layout)?);
-        let mask = cuda::Mask::new(self.p, self.key);
-        Ok((cuda::dropped(&cuda::Gpu::of(x), at, mask, shape.elem_count())?, shape))
-    }
-
-    fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let dy = dy.contiguous()?;
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let (at, n) = (cuda::of_tensor(&dy)?, dy.elem_count());
-            let mask = cuda::Mask::new(self.p, self.key);
-            cuda::drop_in_place(&cuda::Gpu::of_tensor(&dy)?, at, mask, n)?;
-            return Ok(Some(dy));
-        }
+    fn backward(&self, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         overwrite(&dy, |dy| change_blocks(dy, |start, dy| self.apply(start, dy)))?;
-        Ok(Some(dy))
+        Ok([Some(dy)])
     }
 }
 

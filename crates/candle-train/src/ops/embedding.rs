@@ -1,16 +1,13 @@
 //! Rows of a table, by index.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{DType, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lanes::build_rows;
+use super::operation::{Input, Operation};
 use super::scratch::zeros;
-use super::storage::{output, read, slice};
+use super::storage::read;
 use super::weight::{Destination, Weight};
 
 /// Rows of the table handled by one task of backward.
@@ -33,7 +30,7 @@ pub fn embedding(indices: &Tensor, table: &Weight) -> Result<Tensor> {
     shape.push(c);
     let indices = checked_indices(indices, rows)?;
     let destination = table.destination();
-    chain::apply1(table.tensor(), Embedding { indices, shape, c, destination })
+    chain::apply([table.tensor()], Embedding { indices, shape, c, destination })
 }
 
 fn checked_indices(indices: &Tensor, rows: usize) -> Result<Vec<usize>> {
@@ -50,18 +47,18 @@ fn checked_indices(indices: &Tensor, rows: usize) -> Result<Vec<usize>> {
     written.into_iter().map(index).collect()
 }
 
-struct Embedding {
-    indices: Vec<usize>,
+pub(super) struct Embedding {
+    pub(super) indices: Vec<usize>,
     /// Shape of the output.
-    shape: Vec<usize>,
-    c: usize,
-    destination: Destination,
+    pub(super) shape: Vec<usize>,
+    pub(super) c: usize,
+    pub(super) destination: Destination,
 }
 
 impl Embedding {
     /// Where each row of the table is used: positions in ascending order, those of row r at
     /// `starts[r]..starts[r + 1]`.
-    fn uses(&self, rows: usize) -> (Vec<usize>, Vec<usize>) {
+    pub(super) fn uses(&self, rows: usize) -> (Vec<usize>, Vec<usize>) {
         let mut starts = vec![0; rows + 1];
         for &index in &self.indices {
             starts[index + 1] += 1;
@@ -95,46 +92,32 @@ impl Embedding {
     }
 }
 
-/// As kernels read them.
-#[cfg(feature = "cuda")]
-fn numbers(values: &[usize]) -> Vec<u32> {
-    values.iter().map(|&value| value as u32).collect()
-}
+impl Operation for Embedding {
+    type Operands<T> = [T; 1];
 
-impl CustomOp1 for Embedding {
     fn name(&self) -> &'static str {
         "embedding"
     }
 
-    fn cpu_fwd(&self, table: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let table = slice(table, layout)?;
+    fn forward(&self, [table]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let y = build_rows(self.indices.len() * self.c, self.c, |start, y| {
             let indices = &self.indices[start / self.c..];
             for (y, &index) in y.chunks_exact_mut(self.c).zip(indices) {
-                y.copy_from_slice(&table[index * self.c..][..self.c]);
+                y.copy_from_slice(&table.values[index * self.c..][..self.c]);
             }
         });
-        Ok(output(y, self.shape.clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, table: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (gpu, at) = (cuda::Gpu::of(table), cuda::of_storage(table, layout)?);
-        let y = cuda::embedding(&gpu, at, &numbers(&self.indices), self.c)?;
         Ok((y, Shape::from(self.shape.clone())))
     }
 
-    fn bwd(&self, table: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(
+        &self,
+        [table]: [&Tensor; 1],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 1]> {
         let (rows, _) = table.dims2()?;
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let (dy, (starts, positions)) = (dy.contiguous()?, self.uses(rows));
-            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
-            let uses = [numbers(&starts), numbers(&positions)];
-            let gradient = cuda::embedding_gradient(&gpu, at, &uses[0], &uses[1], self.c)?;
-            return self.destination.send_tensor(cuda::wrap(gradient, table.shape()), table);
-        }
-        read([dy], |[dy]| self.destination.send(self.gradient(dy, rows), table))
+        let gradient = read([&dy], |[dy]| Ok(self.gradient(dy, rows)))?;
+        Ok([self.destination.send(gradient, table)?])
     }
 }
 

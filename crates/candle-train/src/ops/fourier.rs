@@ -5,16 +5,13 @@
 
 use std::f64::consts::TAU;
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::kernel::{Matrix, Sums, Write, multiplied, multiply};
 use super::layout::transposed;
-use super::storage::{output, read, slice, tensor};
+use super::operation::{Input, Operation};
+use super::storage::{read, tensor};
 
 /// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences' absolute
 /// Fourier coefficients over time; both (n, time steps, series), f32 -> scalar. The gradient of a coefficient or
@@ -29,24 +26,24 @@ pub fn time_frequency(prediction: &Tensor, target: &Tensor, alpha: f64) -> Resul
         bail!("predictions {:?} for targets {:?}", prediction.dims(), target.dims());
     }
     let op = TimeFrequency { n, steps, series, alpha };
-    chain::apply2(&prediction.contiguous()?, &target.contiguous()?, op)
+    chain::apply([prediction, target], op)
 }
 
-struct TimeFrequency {
-    n: usize,
-    steps: usize,
-    series: usize,
+pub(super) struct TimeFrequency {
+    pub(super) n: usize,
+    pub(super) steps: usize,
+    pub(super) series: usize,
     alpha: f64,
 }
 
 impl TimeFrequency {
     /// Coefficients of a series: real and imaginary parts one after the other.
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         2 * (self.steps / 2 + 1)
     }
 
     /// (time steps, width): the cosines of all frequencies, then the negative sines.
-    fn basis(&self) -> Vec<f32> {
+    pub(super) fn basis(&self) -> Vec<f32> {
         let frequencies = self.width() / 2;
         let angle = |t: usize, f: usize| TAU * (t * f % self.steps) as f64 / self.steps as f64;
         let row = |t| {
@@ -69,23 +66,10 @@ impl TimeFrequency {
     }
 
     /// Weight of one difference and of one coefficient.
-    fn weights(&self) -> (f64, f64) {
+    pub(super) fn weights(&self) -> (f64, f64) {
         let rows = (self.n * self.series) as f64;
         let time = (1.0 - self.alpha) / (rows * self.steps as f64);
         (time, self.alpha / (rows * (self.width() / 2) as f64))
-    }
-
-    /// Gives this loss on the GPU, with the basis there, to `compute`.
-    #[cfg(feature = "cuda")]
-    fn on_gpu<R>(
-        &self,
-        gpu: &cuda::Gpu,
-        compute: impl FnOnce(cuda::Spectra<'_>) -> Result<R>,
-    ) -> Result<R> {
-        let key = ("frequencies", vec![self.steps as u64]);
-        let basis = cuda::table(gpu, key, (self.steps, self.width()), || self.basis())?;
-        let sizes = [self.n, self.steps, self.series];
-        compute(cuda::Spectra { sizes, basis: &basis, weights: self.weights() })
     }
 
     fn loss(&self, p: &[f32], t: &[f32]) -> f64 {
@@ -126,58 +110,35 @@ impl TimeFrequency {
     }
 }
 
-impl CustomOp2 for TimeFrequency {
+impl Operation for TimeFrequency {
+    type Operands<T> = [T; 2];
+
     fn name(&self) -> &'static str {
         "time-frequency-loss"
     }
 
-    fn cpu_fwd(
-        &self,
-        p: &CpuStorage,
-        p_layout: &Layout,
-        t: &CpuStorage,
-        t_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let loss = self.loss(slice(p, p_layout)?, slice(t, t_layout)?);
-        Ok(output(vec![loss as f32], ()))
+    fn forward(&self, [p, t]: [Input<'_>; 2]) -> Result<(Vec<f32>, Shape)> {
+        Ok((vec![self.loss(p.values, t.values) as f32], ().into()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
+    fn backward(
         &self,
-        p: &CudaStorage,
-        p_layout: &Layout,
-        t: &CudaStorage,
-        t_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let operands = [cuda::of_storage(p, p_layout)?, cuda::of_storage(t, t_layout)?];
-        let gpu = cuda::Gpu::of(p);
-        Ok((self.on_gpu(&gpu, |spectra| spectra.loss(&gpu, operands))?, ().into()))
-    }
-
-    fn bwd(
-        &self,
-        prediction: &Tensor,
-        target: &Tensor,
-        _loss: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let [p, t, dy_at] = [prediction, target, dy].map(cuda::of_tensor);
-            let (gpu, operands) = (cuda::Gpu::of_tensor(dy)?, [p?, t?, dy_at?]);
-            let gradient = self.on_gpu(&gpu, |spectra| spectra.gradient(&gpu, operands))?;
-            let gradient = cuda::wrap(gradient, prediction.shape());
-            let of_target = if target.track_op() { Some(gradient.neg()?) } else { None };
-            return Ok((Some(gradient), of_target));
-        }
+        [prediction, target]: [&Tensor; 2],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 2]> {
         let scale = f64::from(dy.to_scalar::<f32>()?);
         let gradient = read([prediction, target], |[p, t]| {
             tensor(self.gradient(p, t, scale), prediction.shape())
         })?;
-        let of_target = if target.track_op() { Some(gradient.neg()?) } else { None };
-        Ok((Some(gradient), of_target))
+        both_signs(gradient, target)
     }
+}
+
+/// The gradient of a prediction, and that of its target, if one is wanted.
+pub(super) fn both_signs(gradient: Tensor, target: &Tensor) -> Result<[Option<Tensor>; 2]> {
+    let of_target = if target.track_op() { Some(gradient.neg()?) } else { None };
+    Ok([Some(gradient), of_target])
 }
 
 #[cfg(test)]

@@ -1,19 +1,16 @@
 //! Group normalisation, channels last.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::batch_norm::{
     ROWS, add_gradients, batch_statistics, input_gradient_in_place, normalised,
 };
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lanes::vectorised;
+use super::operation::{Input, Operation};
 use super::scratch::zeros;
-use super::storage::{output, overwrite, read, slice};
+use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 
 /// gamma (x - mean) / sqrt(variance + eps) + beta, with the mean and the biased variance over all positions
@@ -38,16 +35,16 @@ pub fn group_norm(
     }
     let destinations = [gamma.destination(), beta.destination()];
     let op = GroupNorm { sample: x.elem_count() / n.max(1), groups, eps, destinations };
-    chain::apply3(&x.contiguous()?, gamma.tensor(), beta.tensor(), op)
+    chain::apply([x, gamma.tensor(), beta.tensor()], op)
 }
 
-struct GroupNorm {
+pub(super) struct GroupNorm {
     /// Values of one sample.
-    sample: usize,
-    groups: usize,
-    eps: f64,
+    pub(super) sample: usize,
+    pub(super) groups: usize,
+    pub(super) eps: f64,
     /// Of the gradients of gamma and beta.
-    destinations: [Destination; 2],
+    pub(super) destinations: [Destination; 2],
 }
 
 /// Of each channel of one sample: those of its group.
@@ -76,7 +73,7 @@ impl GroupNorm {
         statistics
     }
 
-    fn forward(&self, x: &[f32], gamma: &[f32], beta: &[f32]) -> Vec<f32> {
+    fn values(&self, x: &[f32], gamma: &[f32], beta: &[f32]) -> Vec<f32> {
         let c = gamma.len();
         let mut y = zeros(x.len());
         let samples = y.par_chunks_mut(self.sample.max(1)).zip(x.par_chunks(self.sample.max(1)));
@@ -127,12 +124,6 @@ impl GroupNorm {
         sums
     }
 
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self, elements: usize, c: usize) -> cuda::GroupNorm {
-        let (samples, positions) = (elements / self.sample.max(1), self.sample / c);
-        cuda::GroupNorm { eps: self.eps, samples, positions, groups: self.groups, c }
-    }
-
     /// dx = (g - mean(g) - x̂ mean(g x̂)) / std with g = gamma dy and means over the group, as
     /// scale dy + slope (x - mean) + shift: slope and shift of each channel.
     fn slopes(
@@ -157,64 +148,24 @@ impl GroupNorm {
     }
 }
 
-impl CustomOp3 for GroupNorm {
+impl Operation for GroupNorm {
+    type Operands<T> = [T; 3];
+
     fn name(&self) -> &'static str {
         "group-norm"
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        gamma: &CpuStorage,
-        gamma_layout: &Layout,
-        beta: &CpuStorage,
-        beta_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (gamma, beta) = (slice(gamma, gamma_layout)?, slice(beta, beta_layout)?);
-        let y = self.forward(slice(x, x_layout)?, gamma, beta);
-        Ok(output(y, x_layout.shape().clone()))
+    fn forward(&self, [x, gamma, beta]: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
+        Ok((self.values(x.values, gamma.values, beta.values), x.shape.clone()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
+    fn backward(
         &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        gamma: &CudaStorage,
-        gamma_layout: &Layout,
-        beta: &CudaStorage,
-        beta_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let operands = [
-            cuda::of_storage(x, x_layout)?,
-            cuda::of_storage(gamma, gamma_layout)?,
-            cuda::of_storage(beta, beta_layout)?,
-        ];
-        let (shape, c) = (x_layout.shape().clone(), gamma_layout.shape().elem_count());
-        let norm = self.on_gpu(shape.elem_count(), c);
-        Ok((norm.forward(&cuda::Gpu::of(x), operands)?, shape))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        beta: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (c, dy) = (gamma.elem_count(), dy.contiguous()?);
-        let [to_gamma, to_beta] = &self.destinations;
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?, cuda::of_tensor(&dy)?];
-            let (norm, gpu) = (self.on_gpu(dy.elem_count(), c), cuda::Gpu::of_tensor(&dy)?);
-            let [of_gamma, of_beta] =
-                norm.backward(&gpu, operands)?.map(|gradient| cuda::wrap(gradient, c));
-            let of_beta = to_beta.send_tensor(of_beta, beta)?;
-            return Ok((Some(dy), to_gamma.send_tensor(of_gamma, gamma)?, of_beta));
-        }
+        [x, gamma, beta]: [&Tensor; 3],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let c = gamma.elem_count();
         let samples: Vec<Vec<f64>> = read([x, gamma], |[x, gamma]| {
             overwrite(&dy, |dy| {
                 let samples = dy.par_chunks_mut(self.sample).zip(x.par_chunks(self.sample));
@@ -226,9 +177,10 @@ impl CustomOp3 for GroupNorm {
             total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
         }
         let part = |values: &[f64]| values.iter().map(|&v| v as f32).collect();
+        let [to_gamma, to_beta] = &self.destinations;
         // The shift's leaves first: it was registered last.
         let of_beta = to_beta.send(part(&total[c..]), beta)?;
-        Ok((Some(dy), to_gamma.send(part(&total[..c]), gamma)?, of_beta))
+        Ok([Some(dy), to_gamma.send(part(&total[..c]), gamma)?, of_beta])
     }
 }
 

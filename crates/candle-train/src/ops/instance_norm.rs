@@ -1,13 +1,14 @@
 //! Series in time that are each standardised by their own mean and deviation, and forecasts on their scales again
 //! (Kim et al., ICLR 2022, without its weights).
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
 use super::lanes::{sum, vectorised};
 use super::layout::transposed;
-use super::storage::{output, read, slice, tensor};
+use super::operation::{Input, Operation};
+use super::storage::{read, tensor};
 
 const EPS: f64 = 1e-5;
 
@@ -125,7 +126,7 @@ impl InstanceNorm {
             return scaled.transpose(1, 2);
         }
         let (mean, scale) = (self.mean.clone(), self.scale.clone());
-        chain::apply1(&forecast.contiguous()?, Undo { mean, scale, sizes: [n, steps, series] })
+        chain::apply([forecast], Undo { mean, scale, sizes: [n, steps, series] })
     }
 }
 
@@ -151,20 +152,22 @@ fn standardise(row: &mut [f32], deviation: Deviation) -> (f32, f32) {
 }
 
 /// (n, series, time steps) -> (n, time steps, series), scaled and shifted.
-struct Undo {
+pub(super) struct Undo {
     mean: Tensor,
     scale: Tensor,
     sizes: [usize; 3],
 }
 
-impl CustomOp1 for Undo {
+impl Operation for Undo {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "instance-norm-undo"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let [_, steps, series] = self.sizes;
-        let mut y = transposed(slice(x, layout)?, series, steps);
+        let mut y = transposed(x.values, series, steps);
         read([&self.mean, &self.scale], |[mean, scale]| {
             let windows = mean.par_chunks(series).zip(scale.par_chunks(series));
             y.par_chunks_mut(steps * series).zip(windows).for_each(|(y, (mean, scale))| {
@@ -176,16 +179,16 @@ impl CustomOp1 for Undo {
             });
             Ok(())
         })?;
-        Ok(output(y, &self.sizes))
+        Ok((y, Shape::from(&self.sizes)))
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         let [_, steps, series] = self.sizes;
-        read([dy, &self.scale], |[dy, scale]| {
+        read([&dy, &self.scale], |[dy, scale]| {
             let mut dx = transposed(dy, steps, series);
             let rows = dx.par_chunks_mut(steps.max(1)).with_min_len(SERIES).zip(scale);
             rows.for_each(|(row, scale)| row.iter_mut().for_each(|value| *value *= scale));
-            Ok(Some(tensor(dx, x.shape())?))
+            Ok([Some(tensor(dx, x.shape())?)])
         })
     }
 }

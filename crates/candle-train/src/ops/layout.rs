@@ -1,15 +1,12 @@
 //! NCHW <-> NHWC, at the border between data and convolutions.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::kernel::transpose_best;
+use super::operation::{Input, Operation};
 use super::scratch::filled;
-use super::storage::{output, read, slice, tensor};
+use super::storage::{read, tensor};
 
 /// (n, c, h, w) -> (n, h, w, c), f32.
 ///
@@ -19,7 +16,7 @@ use super::storage::{output, read, slice, tensor};
 pub fn nchw_to_nhwc(x: &Tensor) -> Result<Tensor> {
     let (n, c, h, w) = x.dims4()?;
     let op = Transpose { rows: c, cols: h * w, shape: [n, h, w, c] };
-    chain::apply1(&x.contiguous()?, op)
+    chain::apply([x], op)
 }
 
 /// (n, h, w, c) -> (n, c, h, w), f32.
@@ -30,41 +27,30 @@ pub fn nchw_to_nhwc(x: &Tensor) -> Result<Tensor> {
 pub fn nhwc_to_nchw(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
     let op = Transpose { rows: h * w, cols: c, shape: [n, c, h, w] };
-    chain::apply1(&x.contiguous()?, op)
+    chain::apply([x], op)
 }
 
 /// Transposes each image's (rows, cols) matrix.
-struct Transpose {
-    rows: usize,
-    cols: usize,
-    shape: [usize; 4],
+pub(super) struct Transpose {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) shape: [usize; 4],
 }
 
-impl CustomOp1 for Transpose {
+impl Operation for Transpose {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "image-layout"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok(output(transposed(slice(x, layout)?, self.rows, self.cols), &self.shape))
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        Ok((transposed(x.values, self.rows, self.cols), Shape::from(&self.shape)))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
-        let y = cuda::transpose(&gpu, at, self.shape[0], (self.rows, self.cols))?;
-        Ok((y, Shape::from(&self.shape)))
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let dy = dy.contiguous()?;
-            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
-            let dx = cuda::transpose(&gpu, at, self.shape[0], (self.cols, self.rows))?;
-            return Ok(Some(cuda::wrap(dx, x.shape())));
-        }
-        read([dy], |[dy]| Ok(Some(tensor(transposed(dy, self.cols, self.rows), x.shape())?)))
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+        let dx = read([&dy], |[dy]| Ok(transposed(dy, self.cols, self.rows)))?;
+        Ok([Some(tensor(dx, x.shape())?)])
     }
 }
 

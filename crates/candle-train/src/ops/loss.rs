@@ -1,10 +1,6 @@
 //! Softmax cross-entropy with class labels or class probabilities, and the scores of an evaluation.
 
-use std::sync::OnceLock;
-
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, bail};
+use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
@@ -12,7 +8,8 @@ use super::chain;
 use super::cuda;
 use super::lanes::{build, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
-use super::storage::{output, read, slice, tensor};
+use super::operation::{Input, Kept, Operation};
+use super::storage::{read, tensor};
 
 /// The label of a sample that does not count, as `ignore_index` of PyTorch; possible in i64 labels only.
 pub const IGNORED_LABEL: i64 = -100;
@@ -31,7 +28,6 @@ const FEW_ROWS: usize = 16;
 /// A label that is neither a class nor [`IGNORED_LABEL`], no sample that counts (PyTorch: NaN), or shapes
 /// that do not fit.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if labels.device().is_cuda() {
         let n = labels.dims1()?;
         return apply(logits, Targets::Placed(labels.clone()), smoothing, n as f64);
@@ -188,57 +184,35 @@ fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Re
     Ok(scores)
 }
 
-enum Targets {
+pub(super) enum Targets {
     /// Classes; `None` does not count.
     Labels(Vec<Option<usize>>),
     /// Classes on the GPU, (n) u32.
-    #[cfg(feature = "cuda")]
     Placed(Tensor),
     /// (n, classes), contiguous.
     Probabilities(Tensor),
 }
 
-#[cfg(feature = "cuda")]
-impl Targets {
-    fn on_gpu(&self) -> Result<cuda::Targets<'_>> {
-        Ok(match self {
-            Self::Labels(labels) => cuda::Targets::Labels(labels),
-            Self::Placed(labels) => cuda::Targets::Placed(cuda::of_tensor(labels)?),
-            Self::Probabilities(targets) => cuda::Targets::Probabilities(cuda::of_tensor(targets)?),
-        })
-    }
-}
-
-struct CrossEntropy {
-    targets: Targets,
-    smoothing: f64,
+pub(super) struct CrossEntropy {
+    pub(super) targets: Targets,
+    pub(super) smoothing: f64,
     /// What the sum of the losses is divided by.
-    divisor: f64,
+    pub(super) divisor: f64,
     /// What forward found out about each row that counts, for backward.
-    rows: OnceLock<Vec<Option<Row>>>,
-    /// The same on a GPU.
-    #[cfg(feature = "cuda")]
-    rows_on_gpu: OnceLock<cuda::CrossEntropy>,
+    pub(super) rows: Kept<Vec<Option<Row>>>,
 }
 
 /// What turns the logits of a row into the gradient: `factor` e^(logit - `largest`) minus the target.
 #[derive(Clone, Copy)]
-struct Row {
+pub(super) struct Row {
     largest: f32,
     /// The sum of the target over the sum of the exponentials.
     factor: f32,
 }
 
 fn apply(logits: &Tensor, targets: Targets, smoothing: f64, divisor: f64) -> Result<Tensor> {
-    let op = CrossEntropy {
-        targets,
-        smoothing,
-        divisor,
-        rows: OnceLock::new(),
-        #[cfg(feature = "cuda")]
-        rows_on_gpu: OnceLock::new(),
-    };
-    chain::apply1(&logits.contiguous()?, op)
+    let op = CrossEntropy { targets, smoothing, divisor, rows: Kept::default() };
+    chain::apply([logits], op)
 }
 
 impl CrossEntropy {
@@ -253,8 +227,7 @@ impl CrossEntropy {
                 };
                 Ok(rows.zip(labels).map(loss).collect())
             }
-            #[cfg(feature = "cuda")]
-            Targets::Placed(_) => bail!("labels on a GPU for logits that are not"),
+            Targets::Placed(labels) => not_here(labels),
             Targets::Probabilities(targets) => read([targets], |[targets]| {
                 let rows = rows.zip(targets.par_chunks_exact(classes));
                 Ok(rows.map(|(x, t)| counted(soft_loss(x, t, self.smoothing))).collect())
@@ -320,48 +293,42 @@ fn part_of_gradient(
     }
 }
 
-impl CustomOp1 for CrossEntropy {
+impl Operation for CrossEntropy {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "cross-entropy"
     }
 
-    fn cpu_fwd(&self, logits: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (_, classes) = layout.shape().dims2()?;
+    fn forward(&self, [logits]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let (_, classes) = logits.shape.dims2()?;
         let (losses, rows): (Vec<f64>, _) =
-            self.losses(slice(logits, layout)?, classes)?.into_iter().unzip();
-        // Forward runs once for each operation.
-        self.rows.get_or_init(|| rows);
-        Ok(output(vec![(losses.iter().sum::<f64>() / self.divisor) as f32], ()))
+            self.losses(logits.values, classes)?.into_iter().unzip();
+        self.rows.keep(rows);
+        Ok((vec![(losses.iter().sum::<f64>() / self.divisor) as f32], ().into()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, logits: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (sizes, at) = (layout.shape().dims2()?, cuda::of_storage(logits, layout)?);
-        let targets = self.targets.on_gpu()?;
-        let numbers = (self.smoothing, self.divisor);
-        let gpu = cuda::Gpu::of(logits);
-        let (loss, rows) = cuda::CrossEntropy::forward(&gpu, at, &targets, sizes, numbers)?;
-        self.rows_on_gpu.get_or_init(|| rows);
-        Ok((loss, ().into()))
-    }
-
-    fn bwd(&self, logits: &Tensor, _loss: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if let Some(rows) = self.rows_on_gpu.get() {
-            return rows.backward(&cuda::Gpu::of_tensor(dy)?, logits, dy).map(Some);
-        }
+    fn backward(
+        &self,
+        [logits]: [&Tensor; 1],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 1]> {
         let scale = f64::from(dy.to_scalar::<f32>()?) / self.divisor;
         let Some(rows) = self.rows.get() else { bail!("backward of a loss that was not computed") };
         let gradient = match &self.targets {
             Targets::Labels(_) => read([logits], |[x]| Ok(self.gradient(x, None, rows, scale)))?,
-            #[cfg(feature = "cuda")]
-            Targets::Placed(_) => bail!("labels on a GPU for logits that are not"),
+            Targets::Placed(labels) => return not_here(labels),
             Targets::Probabilities(targets) => {
                 read([logits, targets], |[x, t]| Ok(self.gradient(x, Some(t), rows, scale)))?
             }
         };
-        Ok(Some(tensor(gradient, logits.shape())?))
+        Ok([Some(tensor(gradient, logits.shape())?)])
     }
+}
+
+fn not_here<T>(labels: &Tensor) -> Result<T> {
+    bail!("labels on {:?} for logits that are not", labels.device().location())
 }
 
 /// The largest logit, the sum of e^(logit - largest), and the sum of logit - largest. NaN if any logit is.

@@ -29,6 +29,9 @@ mod loss;
 mod math;
 mod moving_average;
 mod norm;
+#[cfg(feature = "cuda")]
+mod on_gpu;
+mod operation;
 mod pool;
 mod precision;
 mod regression;
@@ -44,8 +47,8 @@ mod weight;
 pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
 pub use add::add;
 pub use attention::{Attention, attention, attention_packed};
-pub(crate) use chain::apply1;
 pub use chain::chain;
+pub(crate) use chain::node;
 pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
 pub use device::visible_gpus;
 #[cfg(feature = "cuda")]
@@ -68,6 +71,7 @@ pub use loss::{
 };
 pub use moving_average::{Average, moving_average};
 pub use norm::{Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running};
+pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use pool::{average_pool2d, global_average_pool, max_pool2d};
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
 pub use regression::{huber, mae, mse, score_mae, score_mse};

@@ -2,11 +2,12 @@
 //!
 //! Rows are all axes but the last.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, Var, bail};
+use candle_core::{Result, Shape, Tensor, Var, bail};
 
 use super::batch_norm::{Channels, Gate, batch_statistics};
 use super::chain;
-use super::storage::{output, overwrite, read, slice, tensor};
+use super::operation::{Input, Operation, TwoOrThree};
+use super::storage::{overwrite, read, tensor};
 use super::weight::{Destination, Weight};
 
 /// What follows the normalisation (and the residual).
@@ -168,10 +169,7 @@ fn check(x: &Tensor, affine: [&Weight; 2], residual: Option<&Tensor>) -> Result<
 }
 
 fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, op: Norm) -> Result<Tensor> {
-    match residual {
-        None => chain::apply2(x, gamma.tensor(), op),
-        Some(residual) => chain::apply3(x, gamma.tensor(), &residual.contiguous()?, op),
-    }
+    chain::apply(([x, gamma.tensor()], residual), op)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -180,7 +178,7 @@ enum Source {
     Running,
 }
 
-struct Norm {
+pub(super) struct Norm {
     mean: Vec<f32>,
     inverse_std: Vec<f32>,
     /// Held, since an operation has at most three operands.
@@ -191,27 +189,38 @@ struct Norm {
 }
 
 impl Norm {
-    fn forward(&self, x: &[f32], gamma: &[f32], residual: Option<&[f32]>) -> Result<Vec<f32>> {
-        read([self.beta.tensor()], |[beta]| Ok(self.channels(gamma, beta).apply(x, residual)))
-    }
-
     fn channels<'a>(&'a self, gamma: &'a [f32], beta: &'a [f32]) -> Channels<'a> {
         let Self { mean, inverse_std, activation, .. } = self;
         Channels { mean, inverse_std, gamma, beta, activation: *activation }
     }
+}
 
-    /// `y` is the output if there is a residual.
+impl Operation for Norm {
+    type Operands<T> = TwoOrThree<T>;
+
+    fn name(&self) -> &'static str {
+        "batch-norm"
+    }
+
+    fn forward(&self, ([x, gamma], residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let residual = residual.map(|residual| residual.values);
+        let y = read([self.beta.tensor()], |[beta]| {
+            Ok(self.channels(gamma.values, beta).apply(x.values, residual))
+        })?;
+        Ok((y, x.shape.clone()))
+    }
+
     fn backward(
         &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        y: Option<&Tensor>,
-        dy: &Tensor,
-    ) -> Result<Gradients> {
+        ([x, gamma], residual): TwoOrThree<&Tensor>,
+        y: &Tensor,
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
         if self.source == Source::Running {
             bail!("no gradient flows through a batch norm that is being evaluated");
         }
-        let (dy, beta) = (dy.contiguous()?, self.beta.tensor());
+        let beta = self.beta.tensor();
+        let y = residual.map(|_| y);
         let (affine, dx) =
             read([x, gamma, beta, y.unwrap_or(x)], |[x_values, gamma, beta, y_values]| {
                 let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
@@ -222,74 +231,7 @@ impl Norm {
             Some(dx) => tensor(dx, x.shape())?,
             None => dy.clone(),
         };
-        Ok(Gradients { dx, gamma: self.d_gamma.send(affine.gamma, gamma)?, residual: dy })
-    }
-}
-
-struct Gradients {
-    dx: Tensor,
-    gamma: Option<Tensor>,
-    /// Meaningless without a residual.
-    residual: Tensor,
-}
-
-impl CustomOp2 for Norm {
-    fn name(&self) -> &'static str {
-        "batch-norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        gamma: &CpuStorage,
-        gamma_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let y = self.forward(slice(x, x_layout)?, slice(gamma, gamma_layout)?, None)?;
-        Ok(output(y, x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradients = self.backward(x, gamma, None, dy)?;
-        Ok((Some(gradients.dx), gradients.gamma))
-    }
-}
-
-impl CustomOp3 for Norm {
-    fn name(&self) -> &'static str {
-        "batch-norm-residual"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        gamma: &CpuStorage,
-        gamma_layout: &Layout,
-        residual: &CpuStorage,
-        residual_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let residual = slice(residual, residual_layout)?;
-        let y = self.forward(slice(x, x_layout)?, slice(gamma, gamma_layout)?, Some(residual))?;
-        Ok(output(y, x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        _residual: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let gradients = self.backward(x, gamma, Some(y), dy)?;
-        Ok((Some(gradients.dx), gradients.gamma, Some(gradients.residual)))
+        Ok(([Some(dx), self.d_gamma.send(affine.gamma, gamma)?], Some(Some(dy))))
     }
 }
 

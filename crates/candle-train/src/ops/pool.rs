@@ -1,19 +1,14 @@
 //! Pooling over images, NHWC.
 
-use std::sync::OnceLock;
-
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
 use super::conv::{Window, output_size};
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lanes::{build_rows, vectorised};
+use super::operation::{Input, Kept, Operation};
 use super::scratch::zeros;
-use super::storage::{output, read, slice, tensor};
+use super::storage::{read, tensor};
 
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.
 ///
@@ -25,13 +20,7 @@ use super::storage::{output, read, slice, tensor};
 /// A window that does not fit or is larger than 255, or padding of more than half of it.
 pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, window)?;
-    let op = MaxPool {
-        windows,
-        chosen: OnceLock::new(),
-        #[cfg(feature = "cuda")]
-        chosen_on_gpu: OnceLock::new(),
-    };
-    chain::apply1(&x.contiguous()?, op)
+    chain::apply([x], MaxPool { windows, chosen: Kept::default() })
 }
 
 /// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as zeros, as in
@@ -42,20 +31,20 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
 /// As [`max_pool2d`].
 pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, window)?;
-    chain::apply1(&x.contiguous()?, AveragePool { windows })
+    chain::apply([x], AveragePool { windows })
 }
 
 /// Where the windows lie.
 #[derive(Clone, Copy)]
-struct Windows {
-    n: usize,
-    h: usize,
-    w: usize,
-    c: usize,
-    oh: usize,
-    ow: usize,
-    kernel: usize,
-    window: Window,
+pub(super) struct Windows {
+    pub(super) n: usize,
+    pub(super) h: usize,
+    pub(super) w: usize,
+    pub(super) c: usize,
+    pub(super) oh: usize,
+    pub(super) ow: usize,
+    pub(super) kernel: usize,
+    pub(super) window: Window,
 }
 
 impl Windows {
@@ -69,8 +58,8 @@ impl Windows {
         Ok(Self { n, h, w, c, oh, ow, kernel, window })
     }
 
-    fn output_shape(&self) -> (usize, usize, usize, usize) {
-        (self.n, self.oh, self.ow, self.c)
+    pub(super) fn output_shape(&self) -> Shape {
+        Shape::from((self.n, self.oh, self.ow, self.c))
     }
 
     /// Calls `visit(output offset in the row, input offset in the image, place in the window)` for each pixel
@@ -113,21 +102,10 @@ impl Windows {
     }
 }
 
-#[cfg(feature = "cuda")]
-impl Windows {
-    fn on_gpu(&self) -> cuda::Pool {
-        let Self { n, h, w, c, oh, ow, kernel, window: Window { stride, padding } } = *self;
-        cuda::Pool { n, h, w, c, oh, ow, kernel, stride, padding }
-    }
-}
-
-struct MaxPool {
-    windows: Windows,
-    /// Place in its window of each maximum, for backward.
-    chosen: OnceLock<Vec<u16>>,
-    /// The same on a GPU.
-    #[cfg(feature = "cuda")]
-    chosen_on_gpu: OnceLock<Tensor>,
+pub(super) struct MaxPool {
+    pub(super) windows: Windows,
+    /// Place in its window of each maximum.
+    pub(super) chosen: Kept<Vec<u16>>,
 }
 
 /// One row of maxima of an image, and the place of each in its window.
@@ -149,49 +127,32 @@ fn maxima(windows: &Windows, oy: usize, image: &[f32], y: &mut [f32], chosen: &m
     );
 }
 
-impl CustomOp1 for MaxPool {
+impl Operation for MaxPool {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "max-pool2d-nhwc"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let windows = &self.windows;
         let (image, row) = (windows.h * windows.w * windows.c, windows.ow * windows.c);
-        let x = slice(x, layout)?;
         let mut y = zeros(windows.n * windows.oh * row);
         let mut chosen = vec![0; y.len()];
         let rows = y.par_chunks_mut(row).zip(chosen.par_chunks_mut(row)).enumerate();
         rows.for_each(|(index, (y, chosen))| {
-            let image = &x[index / windows.oh * image..][..image];
+            let image = &x.values[index / windows.oh * image..][..image];
             let oy = index % windows.oh;
             vectorised(
                 #[inline(always)]
                 || maxima(windows, oy, image, y, chosen),
             );
         });
-        // Forward runs once for each operation.
-        self.chosen.get_or_init(|| chosen);
-        Ok(output(y, windows.output_shape()))
+        self.chosen.keep(chosen);
+        Ok((y, windows.output_shape()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
-        let (y, chosen) = self.windows.on_gpu().maxima(&gpu, at)?;
-        let shape = Shape::from(self.windows.output_shape());
-        self.chosen_on_gpu.get_or_init(|| cuda::wrap(chosen, &shape));
-        Ok((y, shape))
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if let Some(chosen) = self.chosen_on_gpu.get() {
-            let dy = dy.contiguous()?;
-            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
-            let chosen = cuda::of_tensor(chosen)?;
-            let dx = self.windows.on_gpu().gradient(&gpu, at, Some(chosen))?;
-            return Ok(Some(cuda::wrap(dx, x.shape())));
-        }
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         let Some(chosen) = self.chosen.get() else { bail!("backward before forward") };
         let (windows, row) = (&self.windows, self.windows.ow * self.windows.c);
         let push = |dy: &[f32], [oy, index]: [usize; 2], dx: &mut [f32]| {
@@ -213,13 +174,13 @@ impl CustomOp1 for MaxPool {
                 },
             );
         };
-        let dx = read([dy], |[dy]| Ok(windows.gradient(push, dy)))?;
-        Ok(Some(tensor(dx, x.shape())?))
+        let dx = read([&dy], |[dy]| Ok(windows.gradient(push, dy)))?;
+        Ok([Some(tensor(dx, x.shape())?)])
     }
 }
 
-struct AveragePool {
-    windows: Windows,
+pub(super) struct AveragePool {
+    pub(super) windows: Windows,
 }
 
 impl AveragePool {
@@ -228,19 +189,20 @@ impl AveragePool {
     }
 }
 
-impl CustomOp1 for AveragePool {
+impl Operation for AveragePool {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "average-pool2d-nhwc"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let (windows, pixels) = (&self.windows, self.pixels());
         let (image, row, c) =
             (windows.h * windows.w * windows.c, windows.ow * windows.c, windows.c);
-        let x = slice(x, layout)?;
         let mut y = zeros(windows.n * windows.oh * row);
         y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
-            let image = &x[index / windows.oh * image..][..image];
+            let image = &x.values[index / windows.oh * image..][..image];
             vectorised(
                 #[inline(always)]
                 || {
@@ -260,24 +222,10 @@ impl CustomOp1 for AveragePool {
                 },
             );
         });
-        Ok(output(y, windows.output_shape()))
+        Ok((y, windows.output_shape()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
-        let y = self.windows.on_gpu().means(&gpu, at)?;
-        Ok((y, Shape::from(self.windows.output_shape())))
-    }
-
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let dy = dy.contiguous()?;
-            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
-            let dx = self.windows.on_gpu().gradient(&gpu, at, None)?;
-            return Ok(Some(cuda::wrap(dx, x.shape())));
-        }
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         let (windows, pixels, c) = (&self.windows, self.pixels(), self.windows.c);
         let push = |dy: &[f32], [oy, _]: [usize; 2], dx: &mut [f32]| {
             vectorised(
@@ -296,8 +244,8 @@ impl CustomOp1 for AveragePool {
                 },
             );
         };
-        let dx = read([dy], |[dy]| Ok(windows.gradient(push, dy)))?;
-        Ok(Some(tensor(dx, x.shape())?))
+        let dx = read([&dy], |[dy]| Ok(windows.gradient(push, dy)))?;
+        Ok([Some(tensor(dx, x.shape())?)])
     }
 }
 
@@ -308,23 +256,25 @@ impl CustomOp1 for AveragePool {
 /// Not four dimensions, or not f32 on the CPU.
 pub fn global_average_pool(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
-    chain::apply1(&x.contiguous()?, GlobalAveragePool { n, pixels: h * w, c })
+    chain::apply([x], GlobalAveragePool { n, pixels: h * w, c })
 }
 
-struct GlobalAveragePool {
-    n: usize,
-    pixels: usize,
-    c: usize,
+pub(super) struct GlobalAveragePool {
+    pub(super) n: usize,
+    pub(super) pixels: usize,
+    pub(super) c: usize,
 }
 
-impl CustomOp1 for GlobalAveragePool {
+impl Operation for GlobalAveragePool {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "global-average-pool"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let mut y = vec![0.0; self.n * self.c];
-        let images = slice(x, layout)?.par_chunks(self.pixels * self.c);
+        let images = x.values.par_chunks(self.pixels * self.c);
         y.par_chunks_mut(self.c).zip(images).for_each(|(y, x)| {
             vectorised(
                 #[inline(always)]
@@ -340,24 +290,10 @@ impl CustomOp1 for GlobalAveragePool {
                 },
             );
         });
-        Ok(output(y, (self.n, self.c)))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (gpu, at) = (cuda::Gpu::of(x), cuda::of_storage(x, layout)?);
-        let y = cuda::global_average(&gpu, at, self.n, (self.pixels, self.c))?;
         Ok((y, Shape::from((self.n, self.c))))
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let dy = dy.contiguous()?;
-            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
-            let dx = cuda::global_average_gradient(&gpu, at, self.n, (self.pixels, self.c))?;
-            return Ok(Some(cuda::wrap(dx, x.shape())));
-        }
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         let mut shares = dy.flatten_all()?.to_vec1::<f32>()?;
         for share in &mut shares {
             *share /= self.pixels as f32;
@@ -368,7 +304,7 @@ impl CustomOp1 for GlobalAveragePool {
                 dx.copy_from_slice(&shares[image * self.c..][..self.c]);
             }
         });
-        Ok(Some(tensor(dx, x.shape())?))
+        Ok([Some(tensor(dx, x.shape())?)])
     }
 }
 

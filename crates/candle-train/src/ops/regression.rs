@@ -1,13 +1,13 @@
 //! Losses of regression: mean squared error, mean absolute error, and what is between them.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::storage::{output, read, slice, tensor};
+use super::fourier::both_signs;
+use super::operation::{Input, Operation};
+use super::storage::{read, tensor};
 
 /// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 -> scalar.
 ///
@@ -56,7 +56,7 @@ pub fn score_mae(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Squared,
     Absolute,
     /// Squared up to this difference.
@@ -64,15 +64,6 @@ enum Kind {
 }
 
 impl Kind {
-    #[cfg(feature = "cuda")]
-    fn is_absolute(self) -> Result<bool> {
-        match self {
-            Self::Squared => Ok(false),
-            Self::Absolute => Ok(true),
-            Self::Huber(_) => bail!("no kernel for GPUs"),
-        }
-    }
-
     fn loss(self, difference: f64) -> f64 {
         match self {
             Self::Squared => difference * difference,
@@ -97,7 +88,7 @@ impl Kind {
 
 fn apply(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Tensor> {
     check(prediction, target)?;
-    chain::apply2(&prediction.contiguous()?, &target.contiguous()?, Regression(kind))
+    chain::apply([prediction, target], Regression(kind))
 }
 
 fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
@@ -129,63 +120,32 @@ fn sum(p: &[f32], t: &[f32], kind: Kind) -> f64 {
     p.iter().zip(t).map(|(&p, &t)| kind.loss(f64::from(p) - f64::from(t))).sum()
 }
 
-struct Regression(Kind);
+pub(super) struct Regression(pub(super) Kind);
 
-impl CustomOp2 for Regression {
+impl Operation for Regression {
+    type Operands<T> = [T; 2];
+
     fn name(&self) -> &'static str {
         "regression-loss"
     }
 
-    fn cpu_fwd(
-        &self,
-        p: &CpuStorage,
-        p_layout: &Layout,
-        t: &CpuStorage,
-        t_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (p, t) = (slice(p, p_layout)?, slice(t, t_layout)?);
-        Ok(output(vec![(sum(p, t, self.0) / p.len() as f64) as f32], ()))
+    fn forward(&self, [p, t]: [Input<'_>; 2]) -> Result<(Vec<f32>, Shape)> {
+        let mean = sum(p.values, t.values, self.0) / p.values.len() as f64;
+        Ok((vec![mean as f32], ().into()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
+    fn backward(
         &self,
-        p: &CudaStorage,
-        p_layout: &Layout,
-        t: &CudaStorage,
-        t_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let operands = [cuda::of_storage(p, p_layout)?, cuda::of_storage(t, t_layout)?];
-        let n = p_layout.shape().elem_count();
-        let loss = cuda::regression(&cuda::Gpu::of(p), operands, self.0.is_absolute()?, n)?;
-        Ok((loss, ().into()))
-    }
-
-    fn bwd(
-        &self,
-        prediction: &Tensor,
-        target: &Tensor,
-        _loss: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let operands = [prediction, target, dy].map(cuda::of_tensor);
-            let [p, t, dy_at] = operands;
-            let (gpu, n) = (cuda::Gpu::of_tensor(dy)?, prediction.elem_count());
-            let absolute = self.0.is_absolute()?;
-            let slopes = cuda::regression_gradient(&gpu, [p?, t?, dy_at?], absolute, n)?;
-            let slopes = cuda::wrap(slopes, prediction.shape());
-            let of_target = if target.track_op() { Some(slopes.neg()?) } else { None };
-            return Ok((Some(slopes), of_target));
-        }
+        [prediction, target]: [&Tensor; 2],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 2]> {
         let scale = dy.to_scalar::<f32>()? / prediction.elem_count() as f32;
         let slopes = read([prediction, target], |[p, t]| {
             let slopes = p.iter().zip(t).map(|(p, t)| scale * self.0.slope(p - t)).collect();
             tensor(slopes, prediction.shape())
         })?;
-        let of_target = if target.track_op() { Some(slopes.neg()?) } else { None };
-        Ok((Some(slopes), of_target))
+        both_signs(slopes, target)
     }
 }
 

@@ -4,15 +4,14 @@
 //! Pairs are a feature of the first half of a head and the one at its place in the second half, as `HuggingFace` lays
 //! them out; the paper's pairs are neighbours.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use std::sync::OnceLock;
+
+use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
-use super::storage::{output, overwrite, slice};
+use super::operation::{Input, Operation};
+use super::storage::overwrite;
 use crate::RopeScaling;
 
 /// The angles by which pairs turn from position to position.
@@ -36,12 +35,6 @@ impl Rope {
         let plain = |i: usize| self.theta.powf(-2.0 * i as f64 / d as f64);
         (0..d / 2).map(|i| self.scaling.stretched(plain(i))).collect()
     }
-
-    #[cfg(feature = "cuda")]
-    fn key(&self, t: usize, d: usize) -> Vec<u64> {
-        let scaling = self.scaling.numbers().map(f64::to_bits);
-        [t as u64, d as u64, self.theta.to_bits()].into_iter().chain(scaling).collect()
-    }
 }
 
 /// Turns pair i of the d features of each of `heads` heads at position p by p times the pair's frequency:
@@ -55,43 +48,24 @@ pub fn rotary(x: &Tensor, heads: usize, rope: Rope) -> Result<Tensor> {
     if heads == 0 || width == 0 || !width.is_multiple_of(2 * heads) {
         bail!("a width of {width} for {heads} heads that turn pairs of features");
     }
-    let d = width / heads;
-    let sizes = [t, width, d];
-    #[cfg(feature = "cuda")]
-    if x.device().is_cuda() {
-        let key = ("angles", rope.key(t, d));
-        let make = || angles(t, d, rope).concat();
-        let on_gpu = Some(cuda::table(&cuda::Gpu::of_tensor(x)?, key, (2, t, d / 2), make)?);
-        let [cosines, sines] = [Vec::new(), Vec::new()];
-        return chain::apply1(&x.contiguous()?, Rotary { sizes, cosines, sines, on_gpu });
-    }
-    let [cosines, sines] = angles(t, d, rope);
-    let on_cpu = Rotary {
-        sizes,
-        cosines,
-        sines,
-        #[cfg(feature = "cuda")]
-        on_gpu: None,
-    };
-    chain::apply1(&x.contiguous()?, on_cpu)
+    let op = Rotary { sizes: [t, width, width / heads], rope, angles: OnceLock::new() };
+    chain::apply([x], op)
 }
 
 /// Cosines and sines, (t, d / 2) each.
-fn angles(t: usize, d: usize, rope: Rope) -> [Vec<f32>; 2] {
+pub(super) fn angles(t: usize, d: usize, rope: Rope) -> [Vec<f32>; 2] {
     let frequencies = rope.frequencies(d);
     let places = (0..t).flat_map(|p| frequencies.iter().map(move |f| (p as f64 * f).sin_cos()));
     let (cosines, sines) = places.map(|(sine, cosine)| (cosine as f32, sine as f32)).unzip();
     [cosines, sines]
 }
 
-struct Rotary {
+pub(super) struct Rotary {
     /// Positions, width, features of a head.
-    sizes: [usize; 3],
-    cosines: Vec<f32>,
-    sines: Vec<f32>,
-    /// Both in a table (2, t, d / 2), where the features are on a GPU.
-    #[cfg(feature = "cuda")]
-    on_gpu: Option<Tensor>,
+    pub(super) sizes: [usize; 3],
+    pub(super) rope: Rope,
+    /// [`angles`], on the CPU.
+    angles: OnceLock<[Vec<f32>; 2]>,
 }
 
 impl Rotary {
@@ -99,9 +73,10 @@ impl Rotary {
     fn turn(&self, values: &mut [f32], sign: f32) {
         let [t, width, d] = self.sizes;
         let half = d / 2;
+        let [cosines, sines] = self.angles.get_or_init(|| angles(t, d, self.rope));
         values.par_chunks_exact_mut(width).enumerate().for_each(|(token, row)| {
             let place = token % t * half..(token % t + 1) * half;
-            let angles = || self.cosines[place.clone()].iter().zip(&self.sines[place.clone()]);
+            let angles = || cosines[place.clone()].iter().zip(&sines[place.clone()]);
             for head in row.chunks_exact_mut(d) {
                 let (first, second) = head.split_at_mut(half);
                 for ((a, b), (cosine, sine)) in first.iter_mut().zip(second).zip(angles()) {
@@ -111,45 +86,25 @@ impl Rotary {
             }
         });
     }
-
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self, sign: f32) -> Result<cuda::Turn<'_>> {
-        match &self.on_gpu {
-            Some(angles) => Ok(cuda::Turn { sizes: self.sizes, angles, sign }),
-            None => bail!("rotary positions on the GPU with angles of the CPU"),
-        }
-    }
 }
 
-impl CustomOp1 for Rotary {
+impl Operation for Rotary {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "rotary"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let mut y = slice(x, layout)?.to_vec();
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let mut y = x.values.to_vec();
         self.turn(&mut y, 1.0);
-        Ok(output(y, layout.shape().clone()))
+        Ok((y, x.shape.clone()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (shape, at) = (layout.shape().clone(), cuda::of_storage(x, layout)?);
-        let turned = self.on_gpu(1.0)?.made(&cuda::Gpu::of(x), at, shape.elem_count())?;
-        Ok((turned, shape))
-    }
-
-    fn bwd(&self, _x: &Tensor, _y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let dy = dy.contiguous()?;
-        // The inverse of a rotation is its transpose.
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let (gpu, at) = (cuda::Gpu::of_tensor(&dy)?, cuda::of_tensor(&dy)?);
-            self.on_gpu(-1.0)?.run(&gpu, [at, at], dy.elem_count())?;
-            return Ok(Some(dy));
-        }
+    /// The inverse of a rotation is its transpose.
+    fn backward(&self, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         overwrite(&dy, |dy| self.turn(dy, -1.0))?;
-        Ok(Some(dy))
+        Ok([Some(dy)])
     }
 }
 

@@ -1,16 +1,13 @@
 //! Layer normalisation and root-mean-square normalisation over the last axis.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lanes::{build_rows, sum, sum_of_pairs, vectorised};
+use super::operation::{Input, Operation, TwoOrThree};
 use super::scratch::Scratch;
-use super::storage::{output, overwrite, read, slice};
+use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 
 /// Rows whose gradients of scale and shift are added in f32.
@@ -36,11 +33,7 @@ pub fn layer_norm(
     }
     let beta = beta.map(Weight::held).transpose()?;
     let op = RowNorm { kind: Kind::Layer, eps, beta, d_gamma: gamma.destination() };
-    let x = x.contiguous()?;
-    match residual {
-        None => chain::apply2(&x, gamma.tensor(), op),
-        Some(residual) => chain::apply3(&x, gamma.tensor(), &residual.contiguous()?, op),
-    }
+    chain::apply(([x, gamma.tensor()], residual), op)
 }
 
 /// gamma x / sqrt(mean(x^2) + eps) over each row (Zhang and Sennrich, 2019), as `torch.nn.RMSNorm`. x (..., c),
@@ -52,7 +45,7 @@ pub fn layer_norm(
 pub fn rms_norm(x: &Tensor, gamma: &Weight, eps: f64) -> Result<Tensor> {
     check(x, None, [gamma, gamma])?;
     let op = RowNorm { kind: Kind::Rms, eps, beta: None, d_gamma: gamma.destination() };
-    chain::apply2(&x.contiguous()?, gamma.tensor(), op)
+    chain::apply(([x, gamma.tensor()], None), op)
 }
 
 fn check(x: &Tensor, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<()> {
@@ -70,17 +63,17 @@ fn check(x: &Tensor, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Layer,
     Rms,
 }
 
-struct RowNorm {
-    kind: Kind,
-    eps: f64,
+pub(super) struct RowNorm {
+    pub(super) kind: Kind,
+    pub(super) eps: f64,
     /// Held, since an operation has at most three operands.
-    beta: Option<Weight>,
-    d_gamma: Destination,
+    pub(super) beta: Option<Weight>,
+    pub(super) d_gamma: Destination,
 }
 
 impl RowNorm {
@@ -118,15 +111,6 @@ impl RowNorm {
                 for (y, beta) in y.iter_mut().zip(beta) {
                     *y += beta;
                 }
-            }
-        }
-    }
-
-    fn forward(&self, x: &[f32], gamma: &[f32], residual: Option<&[f32]>) -> Result<Vec<f32>> {
-        match &self.beta {
-            None => Ok(self.normalised(x, gamma, None, residual)),
-            Some(beta) => {
-                read([beta.tensor()], |[beta]| Ok(self.normalised(x, gamma, Some(beta), residual)))
             }
         }
     }
@@ -187,80 +171,6 @@ impl RowNorm {
         }
     }
 
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self, elements: usize, c: usize) -> cuda::RowNorm {
-        cuda::RowNorm { eps: self.eps, rms: self.kind == Kind::Rms, rows: elements / c, c }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn forward_on_gpu(
-        &self,
-        x: (&CudaStorage, &Layout),
-        gamma: (&CudaStorage, &Layout),
-        residual: Option<(&CudaStorage, &Layout)>,
-    ) -> Result<(CudaStorage, Shape)> {
-        let (shape, c) = (x.1.shape().clone(), gamma.1.shape().elem_count());
-        let operands = [cuda::of_storage(x.0, x.1)?, cuda::of_storage(gamma.0, gamma.1)?];
-        let residual = residual.map(|(r, layout)| cuda::of_storage(r, layout)).transpose()?;
-        let beta = self.beta.as_ref().map(|beta| cuda::of_tensor(beta.tensor())).transpose()?;
-        let norm = self.on_gpu(shape.elem_count(), c);
-        Ok((norm.forward(&cuda::Gpu::of(x.0), operands, residual, beta)?, shape))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn backward_on_gpu(
-        &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        residual: Option<&Tensor>,
-        dy: Tensor,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        let c = gamma.elem_count();
-        let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?, cuda::of_tensor(&dy)?];
-        let residual = residual.map(cuda::of_tensor).transpose()?;
-        let (norm, gpu) = (self.on_gpu(dy.elem_count(), c), cuda::Gpu::of_tensor(&dy)?);
-        let (of_gamma, of_beta) = norm.backward(&gpu, operands, residual, self.beta.is_some())?;
-        if let (Some(beta), Some(gradient)) = (&self.beta, of_beta) {
-            beta.destination().send_tensor(cuda::wrap(gradient, c), beta.tensor())?;
-        }
-        Ok((dy, self.d_gamma.send_tensor(cuda::wrap(of_gamma, c), gamma)?))
-    }
-
-    /// Gradients of x, which is that of the residual too, and of gamma; that of beta is sent off.
-    fn backward(
-        &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        residual: Option<&Tensor>,
-        dy: &Tensor,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            return self.backward_on_gpu(x, gamma, residual, dy.contiguous()?);
-        }
-        let (c, dy) = (gamma.elem_count(), dy.contiguous()?);
-        let blocks: Vec<Vec<f32>> =
-            read([x, gamma, residual.unwrap_or(x)], |[x, gamma, values]| {
-                let residual = residual.map(|_| values);
-                overwrite(&dy, |dy| {
-                    let blocks = dy.par_chunks_mut(ROWS * c).enumerate();
-                    blocks
-                        .map(|(i, dy)| self.pull_block(i * ROWS * c, dy, x, gamma, residual))
-                        .collect()
-                })
-            })?;
-        let mut total = vec![0f64; 2 * c];
-        for affine in blocks {
-            total.iter_mut().zip(affine).for_each(|(total, part)| *total += f64::from(part));
-        }
-        let part = |values: &[f64]| values.iter().map(|&v| v as f32).collect();
-        // The shift's leaves first: it was registered last.
-        if let Some(beta) = &self.beta {
-            beta.destination().send(part(&total[c..]), beta.tensor())?;
-        }
-        Ok((dy, self.d_gamma.send(part(&total[..c]), gamma)?))
-    }
-
     /// [`RowNorm::pull`] for the rows from position `start` on; what they add to the gradients of gamma and
     /// beta.
     fn pull_block(
@@ -304,88 +214,53 @@ fn add(y: &mut [f32], x: &[f32], residual: Option<&[f32]>) {
     }
 }
 
-impl CustomOp2 for RowNorm {
+impl Operation for RowNorm {
+    type Operands<T> = TwoOrThree<T>;
+
     fn name(&self) -> &'static str {
         "row-norm"
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        gamma: &CpuStorage,
-        gamma_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let y = self.forward(slice(x, x_layout)?, slice(gamma, gamma_layout)?, None)?;
-        Ok(output(y, x_layout.shape().clone()))
+    fn forward(&self, ([x, gamma], residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let residual = residual.map(|residual| residual.values);
+        let y = match &self.beta {
+            None => self.normalised(x.values, gamma.values, None, residual),
+            Some(beta) => read([beta.tensor()], |[beta]| {
+                Ok(self.normalised(x.values, gamma.values, Some(beta), residual))
+            })?,
+        };
+        Ok((y, x.shape.clone()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
+    fn backward(
         &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        gamma: &CudaStorage,
-        gamma_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.forward_on_gpu((x, x_layout), (gamma, gamma_layout), None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, of_gamma) = self.backward(x, gamma, None, dy)?;
-        Ok((Some(dx), of_gamma))
-    }
-}
-
-impl CustomOp3 for RowNorm {
-    fn name(&self) -> &'static str {
-        "row-norm-residual"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        gamma: &CpuStorage,
-        gamma_layout: &Layout,
-        residual: &CpuStorage,
-        residual_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let residual = slice(residual, residual_layout)?;
-        let y = self.forward(slice(x, x_layout)?, slice(gamma, gamma_layout)?, Some(residual))?;
-        Ok(output(y, x_layout.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        gamma: &CudaStorage,
-        gamma_layout: &Layout,
-        residual: &CudaStorage,
-        residual_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let residual = Some((residual, residual_layout));
-        self.forward_on_gpu((x, x_layout), (gamma, gamma_layout), residual)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        gamma: &Tensor,
-        residual: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, of_gamma) = self.backward(x, gamma, Some(residual), dy)?;
-        Ok((Some(dx.clone()), of_gamma, Some(dx)))
+        ([x, gamma], residual): TwoOrThree<&Tensor>,
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        let c = gamma.elem_count();
+        let blocks: Vec<Vec<f32>> =
+            read([x, gamma, residual.unwrap_or(x)], |[x, gamma, values]| {
+                let residual = residual.map(|_| values);
+                overwrite(&dy, |dy| {
+                    let blocks = dy.par_chunks_mut(ROWS * c).enumerate();
+                    blocks
+                        .map(|(i, dy)| self.pull_block(i * ROWS * c, dy, x, gamma, residual))
+                        .collect()
+                })
+            })?;
+        let mut total = vec![0f64; 2 * c];
+        for affine in blocks {
+            total.iter_mut().zip(affine).for_each(|(total, part)| *total += f64::from(part));
+        }
+        let part = |values: &[f64]| values.iter().map(|&v| v as f32).collect();
+        // The shift's leaves first: it was registered last.
+        if let Some(beta) = &self.beta {
+            beta.destination().send(part(&total[c..]), beta.tensor())?;
+        }
+        let of_gamma = self.d_gamma.send(part(&total[..c]), gamma)?;
+        // The residual's is that of x.
+        Ok(([Some(dy.clone()), of_gamma], Some(Some(dy))))
     }
 }
 

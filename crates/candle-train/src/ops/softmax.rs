@@ -1,15 +1,12 @@
 //! Softmax over the last axis.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
-#[cfg(feature = "cuda")]
-use super::cuda;
 use super::lanes::{build_rows, change_rows, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
-use super::storage::{output, overwrite, read, slice};
+use super::operation::{Input, Operation};
+use super::storage::{overwrite, read};
 
 /// e^x / sum(e^x) over each row: (..., c) -> (..., c), f32. Minus infinity gives 0, NaN a row of NaN.
 ///
@@ -18,13 +15,13 @@ use super::storage::{output, overwrite, read, slice};
 /// No last axis, or not f32 on the CPU.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     match x.dims().last() {
-        Some(&c) if c > 0 => chain::apply1(&x.contiguous()?, Softmax { c }),
+        Some(&c) if c > 0 => chain::apply([x], Softmax { c }),
         _ => bail!("softmax over the last axis of {:?}", x.dims()),
     }
 }
 
-struct Softmax {
-    c: usize,
+pub(super) struct Softmax {
+    pub(super) c: usize,
 }
 
 #[inline(always)]
@@ -63,39 +60,25 @@ fn pull_rows(dy: &mut [f32], y: &[f32], c: usize) {
     }
 }
 
-impl CustomOp1 for Softmax {
+impl Operation for Softmax {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "softmax"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let x = slice(x, layout)?;
-        let y = build_rows(x.len(), self.c, |start, y| {
-            let x = &x[start..][..y.len()];
+    fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let y = build_rows(x.values.len(), self.c, |start, y| {
+            let x = &x.values[start..][..y.len()];
             vectorised(
                 #[inline(always)]
                 || softmax_rows(y, x, self.c),
             );
         });
-        Ok(output(y, layout.shape().clone()))
+        Ok((y, x.shape.clone()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (shape, at) = (layout.shape().clone(), cuda::of_storage(x, layout)?);
-        let rows = shape.elem_count() / self.c;
-        Ok((cuda::softmax(&cuda::Gpu::of(x), at, rows, self.c)?, shape))
-    }
-
-    fn bwd(&self, _x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let dy = dy.contiguous()?;
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let (y, at, rows) =
-                (cuda::of_tensor(y)?, cuda::of_tensor(&dy)?, dy.elem_count() / self.c);
-            cuda::softmax_gradient(&cuda::Gpu::of_tensor(&dy)?, y, at, rows, self.c)?;
-            return Ok(Some(dy));
-        }
+    fn backward(&self, _: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         read([y], |[y]| {
             overwrite(&dy, |dy| {
                 change_rows(dy, self.c, |start, dy| {
@@ -107,7 +90,7 @@ impl CustomOp1 for Softmax {
                 });
             })
         })?;
-        Ok(Some(dy))
+        Ok([Some(dy)])
     }
 }
 

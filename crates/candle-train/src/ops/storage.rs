@@ -41,11 +41,6 @@ pub(super) fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor
     Tensor::from_vec(values, shape.into(), &Device::Cpu)
 }
 
-/// What a custom operation returns from its forward.
-pub(super) fn output(values: Vec<f32>, shape: impl Into<Shape>) -> (CpuStorage, Shape) {
-    (CpuStorage::F32(values), shape.into())
-}
-
 /// Gives the values of a contiguous gradient that came into a backward, in row-major order, to `change`,
 /// which may overwrite them.
 ///

@@ -9,19 +9,16 @@ mod head;
 mod on_gpu;
 mod scores;
 
-use std::sync::OnceLock;
-
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
 use super::flops::add_multiplications;
 use super::lanes::build_rows;
+use super::operation::{Input, Kept, Operation};
 use super::precision::{round, rounded};
 use super::scratch::zeros;
-use super::storage::{output, read, slice, tensor};
+use super::storage::{read, tensor};
 use crate::Precision;
 use crate::rng::Key;
 use head::{Gradients, Head, HeadRows};
@@ -52,8 +49,8 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Re
     if (k_b, k_w) != (b, w) || v.dims() != k.dims() {
         bail!("queries {:?}, keys {:?} and values {:?}", q.dims(), k.dims(), v.dims());
     }
-    let op = Op::new(attention, Sizes { b, t, s, w }, [q, k, v].iter().any(|x| x.track_op()))?;
-    chain::apply3(&q.contiguous()?, &k.contiguous()?, &v.contiguous()?, Apart(op))
+    let op = Heads::new(attention, Sizes { b, t, s, w }, [q, k, v].iter().any(|x| x.track_op()))?;
+    chain::apply([q, k, v], Apart(op))
 }
 
 /// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
@@ -66,8 +63,8 @@ pub fn attention_packed(qkv: &Tensor, attention: Attention) -> Result<Tensor> {
     if columns % 3 != 0 {
         bail!("queries, keys and values in {columns} columns");
     }
-    let op = Op::new(attention, Sizes { b, t, s: t, w: columns / 3 }, qkv.track_op())?;
-    chain::apply1(&qkv.contiguous()?, Packed(op))
+    let op = Heads::new(attention, Sizes { b, t, s: t, w: columns / 3 }, qkv.track_op())?;
+    chain::apply([qkv], Packed(op))
 }
 
 /// Batch, queries, keys and width.
@@ -79,11 +76,11 @@ struct Sizes {
     w: usize,
 }
 
-struct Op {
+struct Heads {
     attention: Attention,
     sizes: Sizes,
     /// Of each (batch, head, query), the logarithm of the sum of exponentials.
-    log_sums: Option<OnceLock<Vec<f32>>>,
+    log_sums: Option<Kept<Vec<f32>>>,
 }
 
 /// One operand: (b, length, columns), of which the heads' values begin at column `first`.
@@ -95,7 +92,7 @@ struct Operand<'a> {
     first: usize,
 }
 
-impl Op {
+impl Heads {
     fn new(attention: Attention, sizes: Sizes, tracked: bool) -> Result<Self> {
         let heads = attention.heads;
         if heads == 0 || sizes.w == 0 || !sizes.w.is_multiple_of(heads) {
@@ -107,7 +104,7 @@ impl Op {
             bail!("a dropout probability of {p}");
         }
         add_multiplications(2 * sizes.b * sizes.t * sizes.s * sizes.w);
-        Ok(Self { attention, sizes, log_sums: tracked.then(OnceLock::new) })
+        Ok(Self { attention, sizes, log_sums: tracked.then(Kept::default) })
     }
 
     fn head_width(&self) -> usize {
@@ -139,7 +136,7 @@ impl Op {
         }
     }
 
-    fn forward(&self, operands: [Operand<'_>; 3]) -> (CpuStorage, Shape) {
+    fn forward(&self, operands: [Operand<'_>; 3]) -> (Vec<f32>, Shape) {
         let (Sizes { b, t, w, .. }, heads) = (self.sizes, self.attention.heads);
         let mut by_head = zeros(b * t * w);
         let mut log_sums = vec![0.0; b * heads * t];
@@ -150,15 +147,15 @@ impl Op {
         let mut y = self.placed([&by_head], t);
         round(&mut y, self.attention.precision);
         if let Some(kept) = &self.log_sums {
-            let _first = kept.set(log_sums);
+            kept.keep(log_sums);
         }
-        output(y, (b, t, w))
+        (y, Shape::from((b, t, w)))
     }
 
     /// Gradients of queries, keys and values, each (b, heads, length, d).
     fn backward(&self, operands: [Operand<'_>; 3], y: &[f32], dy: &[f32]) -> Result<[Vec<f32>; 3]> {
         let Sizes { b, t, s, w } = self.sizes;
-        let Some(log_sums) = self.log_sums.as_ref().and_then(OnceLock::get) else {
+        let Some(log_sums) = self.log_sums.as_ref().and_then(Kept::get) else {
             bail!("attention kept nothing for its backward")
         };
         let mut gradients = [zeros(b * t * w), zeros(b * s * w), zeros(b * s * w)];
@@ -204,58 +201,29 @@ impl Op {
     }
 }
 
-struct Apart(Op);
+struct Apart(Heads);
 
-impl CustomOp3 for Apart {
+impl Operation for Apart {
+    type Operands<T> = [T; 3];
+
     fn name(&self) -> &'static str {
         "attention"
     }
 
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let precision = self.0.attention.precision;
-        let q = rounded(slice(q, q_layout)?, precision);
-        let (k, v) = (slice(k, k_layout)?, slice(v, v_layout)?);
-        let (k, v) = (rounded(k, precision), rounded(v, precision));
+    fn forward(&self, operands: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
+        let [q, k, v] = operands.map(|x| rounded(x.values, self.0.attention.precision));
         Ok(self.0.forward(self.0.apart(&q, &k, &v)))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
+    fn backward(
         &self,
-        q: &CudaStorage,
-        q_layout: &Layout,
-        k: &CudaStorage,
-        k_layout: &Layout,
-        v: &CudaStorage,
-        v_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.0.forward_apart_on_gpu([(q, q_layout), (k, k_layout), (v, v_layout)])
-    }
-
-    fn bwd(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
+        [q, k, v]: [&Tensor; 3],
         y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            let [q, k, v] = self.0.backward_apart_on_gpu([q, k, v], dy)?;
-            return Ok((Some(q), Some(k), Some(v)));
-        }
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
         let Sizes { b, t, s, w } = self.0.sizes;
         let precision = self.0.attention.precision;
-        let by_head = read([q, k, v, y, dy], |[q, k, v, y, dy]| {
+        let by_head = read([q, k, v, y, &dy], |[q, k, v, y, dy]| {
             let [q, k, v, dy] = [q, k, v, dy].map(|x| rounded(x, precision));
             self.0.backward(self.0.apart(&q, &k, &v), y, &dy)
         })?;
@@ -265,40 +233,33 @@ impl CustomOp3 for Apart {
             tensor(gradient, (b, length, w)).map(Some)
         };
         let [q, k, v] = by_head;
-        Ok((place(&q, t)?, place(&k, s)?, place(&v, s)?))
+        Ok([place(&q, t)?, place(&k, s)?, place(&v, s)?])
     }
 }
 
-struct Packed(Op);
+struct Packed(Heads);
 
-impl CustomOp1 for Packed {
+impl Operation for Packed {
+    type Operands<T> = [T; 1];
+
     fn name(&self) -> &'static str {
         "attention-packed"
     }
 
-    fn cpu_fwd(&self, qkv: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let qkv = rounded(slice(qkv, layout)?, self.0.attention.precision);
+    fn forward(&self, [qkv]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let qkv = rounded(qkv.values, self.0.attention.precision);
         Ok(self.0.forward(self.0.packed(&qkv)))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, qkv: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        self.0.forward_packed_on_gpu(qkv, layout)
-    }
-
-    fn bwd(&self, qkv: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            return self.0.backward_packed_on_gpu(qkv, dy).map(Some);
-        }
+    fn backward(&self, [qkv]: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
         let precision = self.0.attention.precision;
-        let by_head = read([qkv, y, dy], |[qkv, y, dy]| {
+        let by_head = read([qkv, y, &dy], |[qkv, y, dy]| {
             let [qkv, dy] = [qkv, dy].map(|x| rounded(x, precision));
             self.0.backward(self.0.packed(&qkv), y, &dy)
         })?;
         let mut gradient = self.0.placed(by_head.each_ref().map(Vec::as_slice), self.0.sizes.t);
         round(&mut gradient, precision);
-        tensor(gradient, qkv.shape()).map(Some)
+        Ok([Some(tensor(gradient, qkv.shape())?)])
     }
 }
 

@@ -8,17 +8,11 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-#[cfg(feature = "cuda")]
-use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
-use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor,
-    TensorId, Var, bail,
-};
+use candle_core::{CpuStorage, DType, Result, Shape, Storage, Tensor, TensorId, Var, bail};
 
 use super::add::{add_to, copied};
+use super::operation::{Backward, List, OnGpu, copy_of, forward, in_graph};
 use super::storage::{same_storage, with_vector};
 
 /// `f(x)`, whose operations are those of this module and become one node of Candle's graph.
@@ -41,86 +35,34 @@ pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Te
     if links.last().is_none_or(|link| link.id != y.id()) {
         bail!("the last operation of a chain is not part of it");
     }
-    let chain = Chain { x: x.id(), links: Mutex::new(links) };
+    let chain = Box::new(Chain { x: x.id(), links: Mutex::new(links) });
     if x.track_op() {
-        return x.apply_op1(chain);
+        return in_graph(&[x], taken(&y)?, chain);
     }
     // Nothing before the chain learns: a leaf of its own lets backward reach it.
-    Var::zeros((), DType::F32, x.device())?.apply_op1(chain)
+    let leaf = Var::zeros((), DType::F32, x.device())?;
+    in_graph(&[leaf.as_tensor()], taken(&y)?, chain)
 }
 
-/// `x.apply_op1(op)`, or a link of the chain at hand.
-pub(crate) fn apply1<C>(x: &Tensor, op: C) -> Result<Tensor>
-where
-    C: CustomOp1 + Send + Sync + 'static,
-{
-    if !is_recording([x]) {
-        return x.apply_op1(op);
+/// Applies an operation; operands that are not contiguous are copied.
+pub(crate) fn apply<O: OnGpu>(operands: O::Operands<&Tensor>, op: O) -> Result<Tensor> {
+    let operands = operands.into_vec();
+    let operands: Vec<Tensor> =
+        operands.into_iter().map(Tensor::contiguous).collect::<Result<_>>()?;
+    let result = forward(&op, &operands)?;
+    node(&operands.iter().collect::<Vec<_>>(), result, Box::new(op))
+}
+
+/// A result that is known: a link of the chain at hand, or a node of Candle's graph.
+pub(crate) fn node(
+    operands: &[&Tensor],
+    result: (Storage, Shape),
+    backward: Box<dyn Backward>,
+) -> Result<Tensor> {
+    if is_recording(operands) {
+        return record(operands, result, backward);
     }
-    let made = {
-        let (storage, layout) = x.storage_and_layout();
-        match &*storage {
-            Storage::Cpu(x) => on_cpu(op.cpu_fwd(x, layout)),
-            #[cfg(feature = "cuda")]
-            Storage::Cuda(x) => on_gpu(op.cuda_fwd(x, layout)),
-            _ => bail!("{} on a device that it does not know", op.name()),
-        }
-    };
-    record(Operation::One(Box::new(op)), [x], made?)
-}
-
-/// `x.apply_op2(y, op)`, or a link of the chain at hand.
-pub(super) fn apply2<C>(x: &Tensor, y: &Tensor, op: C) -> Result<Tensor>
-where
-    C: CustomOp2 + Send + Sync + 'static,
-{
-    if !is_recording([x, y]) {
-        return x.apply_op2(y, op);
-    }
-    let made = {
-        let (first, second) = (x.storage_and_layout(), y.storage_and_layout());
-        match (&*first.0, &*second.0) {
-            (Storage::Cpu(x), Storage::Cpu(y)) => on_cpu(op.cpu_fwd(x, first.1, y, second.1)),
-            #[cfg(feature = "cuda")]
-            (Storage::Cuda(x), Storage::Cuda(y)) => on_gpu(op.cuda_fwd(x, first.1, y, second.1)),
-            _ => bail!("{} of tensors of different devices", op.name()),
-        }
-    };
-    record(Operation::Two(Box::new(op)), [x, y], made?)
-}
-
-/// `x.apply_op3(y, z, op)`, or a link of the chain at hand.
-pub(super) fn apply3<C>(x: &Tensor, y: &Tensor, z: &Tensor, op: C) -> Result<Tensor>
-where
-    C: CustomOp3 + Send + Sync + 'static,
-{
-    if !is_recording([x, y, z]) {
-        return x.apply_op3(y, z, op);
-    }
-    let made = {
-        let [first, second, third] = [x, y, z].map(Tensor::storage_and_layout);
-        let layouts = [first.1, second.1, third.1];
-        match (&*first.0, &*second.0, &*third.0) {
-            (Storage::Cpu(x), Storage::Cpu(y), Storage::Cpu(z)) => {
-                on_cpu(op.cpu_fwd(x, layouts[0], y, layouts[1], z, layouts[2]))
-            }
-            #[cfg(feature = "cuda")]
-            (Storage::Cuda(x), Storage::Cuda(y), Storage::Cuda(z)) => {
-                on_gpu(op.cuda_fwd(x, layouts[0], y, layouts[1], z, layouts[2]))
-            }
-            _ => bail!("{} of tensors of different devices", op.name()),
-        }
-    };
-    record(Operation::Three(Box::new(op)), [x, y, z], made?)
-}
-
-fn on_cpu(made: Result<(CpuStorage, Shape)>) -> Result<(Storage, Shape)> {
-    made.map(|(storage, shape)| (Storage::Cpu(storage), shape))
-}
-
-#[cfg(feature = "cuda")]
-fn on_gpu(made: Result<(CudaStorage, Shape)>) -> Result<(Storage, Shape)> {
-    made.map(|(storage, shape)| (Storage::Cuda(storage), shape))
+    in_graph(operands, result, backward)
 }
 
 /// The chain that this thread records.
@@ -136,17 +78,11 @@ thread_local! {
 
 /// An operation, its operands and its result.
 struct Link {
-    operation: Operation,
+    operation: Box<dyn Backward>,
     operands: Vec<Operand>,
     id: TensorId,
     /// A variable of Candle's, so that the operations that use it see that a gradient is wanted.
     y: Tensor,
-}
-
-enum Operation {
-    One(Box<dyn CustomOp1 + Send + Sync>),
-    Two(Box<dyn CustomOp2 + Send + Sync>),
-    Three(Box<dyn CustomOp3 + Send + Sync>),
 }
 
 struct Operand {
@@ -158,12 +94,8 @@ struct Operand {
 impl Link {
     /// Adds what this link contributes to the gradients of its operands. `dy` may be written over.
     fn backward(self, dy: &Tensor, gradients: &mut Gradients) -> Result<()> {
-        let (x, y) = (|i: usize| &self.operands[i].tensor, &self.y);
-        let contributed = match &self.operation {
-            Operation::One(op) => vec![op.bwd(x(0), y, dy)?],
-            Operation::Two(op) => <[_; 2]>::from(op.bwd(x(0), x(1), y, dy)?).into(),
-            Operation::Three(op) => <[_; 3]>::from(op.bwd(x(0), x(1), x(2), y, dy)?).into(),
-        };
+        let operands: Vec<&Tensor> = self.operands.iter().map(|operand| &operand.tensor).collect();
+        let contributed = self.operation.backward(&operands, &self.y, dy)?;
         let mut given: Vec<Tensor> = Vec::new();
         for (operand, gradient) in self.operands.iter().zip(contributed) {
             let Some(gradient) = gradient else { continue };
@@ -216,19 +148,20 @@ fn recorded(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<(Te
 }
 
 /// Whether an operation of these operands becomes a link: a chain is recorded, and a gradient is wanted.
-fn is_recording<const N: usize>(operands: [&Tensor; N]) -> bool {
+fn is_recording(operands: &[&Tensor]) -> bool {
     operands.iter().any(|x| x.track_op()) && TAPE.with_borrow(Option::is_some)
 }
 
-fn record<const N: usize>(
-    operation: Operation,
-    operands: [&Tensor; N],
+fn record(
+    operands: &[&Tensor],
     (storage, shape): (Storage, Shape),
+    operation: Box<dyn Backward>,
 ) -> Result<Tensor> {
     TAPE.with_borrow_mut(|tape| {
         let Some(tape) = tape else { bail!("no chain is recorded") };
-        let operands =
-            operands.map(|x| Operand { tensor: x.clone(), is_inner: tape.known.contains(&x.id()) });
+        let operand =
+            |x: &&Tensor| Operand { tensor: (*x).clone(), is_inner: tape.known.contains(&x.id()) };
+        let operands: Vec<Operand> = operands.iter().map(operand).collect();
         for Operand { tensor, is_inner } in &operands {
             // A variable that is not known is a weight.
             if tensor.track_op() && !tensor.is_variable() && !is_inner {
@@ -240,18 +173,18 @@ fn record<const N: usize>(
         }
         let y = Tensor::from_storage(storage, shape, BackpropOp::none(), true);
         tape.known.insert(y.id());
-        tape.links.push(Link { operation, operands: operands.into(), id: y.id(), y: y.clone() });
+        tape.links.push(Link { operation, operands, id: y.id(), y: y.clone() });
         Ok(y)
     })
 }
 
 /// The values of a contiguous tensor that is not read again; on a GPU a copy of them.
-fn taken(x: &Tensor) -> Result<Storage> {
-    #[cfg(feature = "cuda")]
-    if let (Storage::Cuda(storage), layout) = (&*x.storage_and_layout().0, x.layout()) {
-        return storage.try_clone(layout).map(Storage::Cuda);
+fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
+    if !x.device().is_cpu() {
+        return copy_of(x);
     }
-    with_vector(x, |values, _| Storage::Cpu(CpuStorage::F32(std::mem::take(values))))
+    let values = with_vector(x, |values, _| std::mem::take(values))?;
+    Ok((Storage::Cpu(CpuStorage::F32(values)), x.shape().clone()))
 }
 
 /// The chain as one operation.
@@ -261,36 +194,12 @@ struct Chain {
     links: Mutex<Vec<Link>>,
 }
 
-impl Chain {
-    /// What the last link gave.
-    fn result(&self) -> Result<(Storage, Shape)> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Link { y, .. }) = links.last() else { bail!("a chain is recorded once") };
-        Ok((taken(y)?, y.shape().clone()))
-    }
-}
-
-impl CustomOp1 for Chain {
+impl Backward for Chain {
     fn name(&self) -> &'static str {
         "chain"
     }
 
-    fn cpu_fwd(&self, _x: &CpuStorage, _layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        match self.result()? {
-            (Storage::Cpu(storage), shape) => Ok((storage, shape)),
-            _ => bail!("a chain on the CPU gave a tensor of a GPU"),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, _x: &CudaStorage, _layout: &Layout) -> Result<(CudaStorage, Shape)> {
-        match self.result()? {
-            (Storage::Cuda(storage), shape) => Ok((storage, shape)),
-            _ => bail!("a chain on a GPU gave a tensor of the CPU"),
-        }
-    }
-
-    fn bwd(&self, _x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(&self, _: &[&Tensor], y: &Tensor, dy: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut links =
             std::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner));
         let mut gradients = Gradients::default();
@@ -304,7 +213,7 @@ impl CustomOp1 for Chain {
                 link.backward(&dy, &mut gradients)?;
             }
         }
-        Ok(gradients.0.remove(&self.x))
+        Ok(vec![gradients.0.remove(&self.x)])
     }
 }
 

@@ -20,16 +20,15 @@ mod transposed;
 mod weight_layout;
 mod winograd;
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
+use super::operation::{Input, Operation, TwoOrThree};
 use super::precision::{round, rounded};
-use super::storage::{output, read, slice, tensor};
+use super::storage::{read, tensor};
 use super::weight::{Destination, Weight};
 use crate::{Convolutions, Precision};
 use algorithm::Algorithm;
@@ -110,14 +109,11 @@ pub fn conv1d(
 }
 
 fn apply(x: &Tensor, weight: &Weight, bias: Option<&Weight>, op: Conv) -> Result<Tensor> {
-    let x = x.contiguous()?;
-    match bias.map(Weight::tensor) {
-        None => chain::apply2(&x, weight.tensor(), op),
-        Some(bias) if bias.dims() == [op.geometry.co] => {
-            chain::apply3(&x, weight.tensor(), bias, op)
-        }
-        Some(bias) => bail!("a bias of shape {:?} for {} channels", bias.dims(), op.geometry.co),
+    let (bias, channels) = (bias.map(Weight::tensor), op.geometry.co);
+    if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
+        bail!("a bias of shape {:?} for {channels} channels", bias.dims());
     }
+    chain::apply(([x, weight.tensor()], bias), op)
 }
 
 struct Conv {
@@ -166,10 +162,6 @@ impl Conv {
         }
     }
 
-    fn forward(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> (CpuStorage, Shape) {
-        output(self.values(x, weight, bias), &*self.shape)
-    }
-
     fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
         let mut y = self.algorithm.forward(&self.geometry, &x, &weight);
@@ -185,11 +177,8 @@ impl Conv {
         y
     }
 
-    fn backward(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Gradients> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            return self.backward_on_gpu(x, weight, dy);
-        }
+    /// Gradients of x and weight, given that of the sum.
+    fn gradients(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Gradients> {
         let (algorithm, geometry) = (self.algorithm, &self.geometry);
         read([x, weight, dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);
@@ -213,12 +202,8 @@ impl Conv {
         })
     }
 
-    fn bias_gradient(&self, bias: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let Some(destination) = &self.db else { return Ok(None) };
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            return destination.send_tensor(self.bias_gradient_on_gpu(dy)?, bias);
-        }
+    fn bias_gradient(&self, bias: Option<&Tensor>, dy: &Tensor) -> Result<Option<Tensor>> {
+        let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
         let sums =
             |[dy]: [&[f32]; 1]| Ok(column_sums(&rounded(dy, self.precision), self.geometry.co));
         let mut db = read([dy], sums)?;
@@ -232,86 +217,27 @@ struct Gradients {
     dw: Option<Tensor>,
 }
 
-impl CustomOp2 for Conv {
+impl Operation for Conv {
+    type Operands<T> = TwoOrThree<T>;
+
     fn name(&self) -> &'static str {
         "conv2d-nhwc"
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, None))
+    fn forward(&self, ([x, weight], bias): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let y = self.values(x.values, weight.values, bias.map(|bias| bias.values));
+        Ok((y, Shape::from(&*self.shape)))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
+    fn backward(
         &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.forward_on_gpu((x, x_layout), (weight, weight_layout), None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradients = self.backward(x, weight, dy)?;
-        Ok((gradients.dx, gradients.dw))
-    }
-}
-
-impl CustomOp3 for Conv {
-    fn name(&self) -> &'static str {
-        "conv2d-nhwc-bias"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let bias = slice(bias, bias_layout)?;
-        Ok(self.forward(slice(x, x_layout)?, slice(weight, weight_layout)?, Some(bias)))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let bias = Some((bias, bias_layout));
-        self.forward_on_gpu((x, x_layout), (weight, weight_layout), bias)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let db = self.bias_gradient(bias, dy)?;
-        let gradients = self.backward(x, weight, dy)?;
-        Ok((gradients.dx, gradients.dw, db))
+        ([x, weight], bias): TwoOrThree<&Tensor>,
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        // The bias's leaves first: it was registered last.
+        let db = self.bias_gradient(bias, &dy)?;
+        let gradients = self.gradients(x, weight, &dy)?;
+        Ok(([gradients.dx, gradients.dw], Some(db)))
     }
 }

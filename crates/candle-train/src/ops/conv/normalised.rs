@@ -3,14 +3,15 @@
 //! Between two nodes Candle adds the gradient into fresh zeros. Inside of one, the gradient of the norm is at
 //! once that of the convolution.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::geometry::Geometry;
-use super::{Conv, ConvOptions, Gradients};
+use super::{Conv, ConvOptions};
 use crate::ops::batch_norm::{Channels, Gate, batch_statistics};
 use crate::ops::chain;
 use crate::ops::norm::{Activation, BatchStatistics};
-use crate::ops::storage::{output, overwrite, read, slice, tensor};
+use crate::ops::operation::{Input, Operation, TwoOrThree};
+use crate::ops::storage::{overwrite, read, tensor};
 use crate::ops::weight::Weight;
 
 /// What is learnt, and how it is applied.
@@ -59,11 +60,7 @@ pub fn conv_batch_norm(
         beta: layer.affine[1].held()?,
         activation: layer.activation,
     };
-    let y = match residual {
-        None => chain::apply2(&x, weight, op),
-        Some(residual) => chain::apply3(&x, weight, &residual.contiguous()?, op),
-    };
-    Ok((y?, statistics))
+    Ok((chain::apply(([&x, weight], residual), op)?, statistics))
 }
 
 fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<()> {
@@ -81,7 +78,7 @@ fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Resul
     }
 }
 
-struct Node {
+pub(super) struct Node {
     conv: Conv,
     /// What the convolution made.
     between: Vec<f32>,
@@ -97,91 +94,44 @@ impl Node {
         let Self { mean, inverse_std, activation, .. } = self;
         Channels { mean, inverse_std, gamma, beta, activation: *activation }
     }
-
-    fn forward(&self, residual: Option<&[f32]>) -> Result<(CpuStorage, Shape)> {
-        let y = read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
-            Ok(self.channels(gamma, beta).apply(&self.between, residual))
-        })?;
-        Ok(output(y, &*self.conv.shape))
-    }
-
-    /// Gradients of x and the weight; over `dy`, with a residual's output `y`, that of the residual.
-    fn backward(
-        &self,
-        [x, weight]: [&Tensor; 2],
-        y: Option<&Tensor>,
-        dy: &Tensor,
-    ) -> Result<Gradients> {
-        let (gamma, beta) = (self.gamma.tensor(), self.beta.tensor());
-        let (affine, between) =
-            read([gamma, beta, y.unwrap_or(gamma)], |[gamma, beta, y_values]| {
-                let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
-                let channels = self.channels(gamma, beta);
-                overwrite(dy, |dy| channels.backward(&self.between, gate, dy))
-            })?;
-        self.beta.destination().send(affine.beta, beta)?;
-        self.gamma.destination().send(affine.gamma, gamma)?;
-        match between {
-            Some(gradient) => self.conv.backward(x, weight, &tensor(gradient, dy.shape())?),
-            None => self.conv.backward(x, weight, dy),
-        }
-    }
 }
 
-impl CustomOp2 for Node {
+impl Operation for Node {
+    type Operands<T> = TwoOrThree<T>;
+
     fn name(&self) -> &'static str {
         "conv2d-batch-norm"
     }
 
-    fn cpu_fwd(
-        &self,
-        _x: &CpuStorage,
-        _x_layout: &Layout,
-        _weight: &CpuStorage,
-        _weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward(None)
+    fn forward(&self, (_, residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let residual = residual.map(|residual| residual.values);
+        let y = read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
+            Ok(self.channels(gamma, beta).apply(&self.between, residual))
+        })?;
+        Ok((y, Shape::from(&*self.conv.shape)))
     }
 
-    fn bwd(
+    /// Over `dy`, with a residual's output `y`, the gradient of the residual.
+    fn backward(
         &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradients = self.backward([x, weight], None, &dy.contiguous()?)?;
-        Ok((gradients.dx, gradients.dw))
-    }
-}
-
-impl CustomOp3 for Node {
-    fn name(&self) -> &'static str {
-        "conv2d-batch-norm-residual"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _x: &CpuStorage,
-        _x_layout: &Layout,
-        _weight: &CpuStorage,
-        _weight_layout: &Layout,
-        residual: &CpuStorage,
-        residual_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward(Some(slice(residual, residual_layout)?))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _residual: &Tensor,
+        ([x, weight], residual): TwoOrThree<&Tensor>,
         y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dy = dy.contiguous()?;
-        let gradients = self.backward([x, weight], Some(y), &dy)?;
-        Ok((gradients.dx, gradients.dw, Some(dy)))
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        let (gamma, beta) = (self.gamma.tensor(), self.beta.tensor());
+        let y = residual.map(|_| y);
+        let (affine, between) =
+            read([gamma, beta, y.unwrap_or(gamma)], |[gamma, beta, y_values]| {
+                let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
+                let channels = self.channels(gamma, beta);
+                overwrite(&dy, |dy| channels.backward(&self.between, gate, dy))
+            })?;
+        self.beta.destination().send(affine.beta, beta)?;
+        self.gamma.destination().send(affine.gamma, gamma)?;
+        let gradients = match between {
+            Some(gradient) => self.conv.gradients(x, weight, &tensor(gradient, dy.shape())?)?,
+            None => self.conv.gradients(x, weight, &dy)?,
+        };
+        Ok(([gradients.dx, gradients.dw], Some(Some(dy))))
     }
 }

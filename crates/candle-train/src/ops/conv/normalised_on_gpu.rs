@@ -1,14 +1,14 @@
 //! Convolution, batch norm, residual and rectifier as one node of the graph, on a GPU. What lies between convolution and
 //! norm stays in the precision's type.
 
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail,
-};
+use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
-use super::{Conv, ConvNorm, Gradients};
+use super::normalised::Node;
+use super::{Conv, ConvNorm};
 use crate::ops::chain;
-use crate::ops::cuda::{self, Address, DeviceNorm, Gpu};
+use crate::ops::cuda::{self, DeviceNorm, Gpu};
 use crate::ops::norm::BatchStatistics;
+use crate::ops::operation::{OnGpu, Operation, TwoOrThree};
 use crate::ops::weight::Weight;
 
 /// As [`super::conv_batch_norm`], whose checks have passed; x is contiguous.
@@ -25,15 +25,11 @@ pub(super) fn conv_batch_norm(
     let at = cuda::of_tensor(&between)?;
     let (norm, statistics) = DeviceNorm::of_batch(&gpu, at, sizes, layer.activation, layer.eps)?;
     let [gamma, beta] = [layer.affine[0].held()?, layer.affine[1].held()?];
-    let op = Node { conv, between, norm, gamma, beta };
-    let y = match residual {
-        None => chain::apply2(x, weight, op),
-        Some(residual) => chain::apply3(x, weight, &residual.contiguous()?, op),
-    };
-    Ok((y?, statistics))
+    let op = DeviceNode { conv, between, norm, gamma, beta };
+    Ok((chain::apply(([x, weight], residual), op)?, statistics))
 }
 
-struct Node {
+struct DeviceNode {
     conv: Conv,
     /// What the convolution made.
     between: Tensor,
@@ -42,108 +38,58 @@ struct Node {
     beta: Weight,
 }
 
-impl Node {
+impl DeviceNode {
     fn affine(&self) -> [&Tensor; 2] {
         [self.gamma.tensor(), self.beta.tensor()]
     }
-
-    fn forward(&self, gpu: &Gpu, residual: Option<Address>) -> Result<(CudaStorage, Shape)> {
-        let between = cuda::of_tensor(&self.between)?;
-        let y = self.norm.apply(gpu, between, self.affine(), residual)?;
-        Ok((y, Shape::from(self.conv.shape.clone())))
-    }
-
-    /// Gradients of x and the weight; over `dy` that of the residual.
-    fn backward(&self, [x, weight]: [&Tensor; 2], y: &Tensor, dy: &Tensor) -> Result<Gradients> {
-        let (gpu, between) = (Gpu::of_tensor(dy)?, cuda::of_tensor(&self.between)?);
-        let found = self.norm.backward(&gpu, between, self.affine(), y, dy)?;
-        self.beta.destination().send_tensor(found.beta, self.beta.tensor())?;
-        self.gamma.destination().send_tensor(found.gamma, self.gamma.tensor())?;
-        let pulled = cuda::wrap(found.x, dy.shape());
-        self.conv.pull_on_gpu(&gpu, x, weight, cuda::of_tensor(&pulled)?)
-    }
 }
 
-fn not_here() -> Result<(CpuStorage, Shape)> {
-    bail!("a convolution that was made for the GPU")
-}
+impl Operation for DeviceNode {
+    type Operands<T> = TwoOrThree<T>;
 
-impl CustomOp2 for Node {
     fn name(&self) -> &'static str {
         "conv2d-batch-norm"
     }
 
-    fn cpu_fwd(
+    fn backward(
         &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        not_here()
-    }
-
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        _: &Layout,
-        _: &CudaStorage,
-        _: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.forward(&Gpu::of(x), None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let gradients = self.backward([x, weight], y, &dy.contiguous()?)?;
-        Ok((gradients.dx, gradients.dw))
+        _: TwoOrThree<&Tensor>,
+        _: &Tensor,
+        _: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        bail!("a convolution that was made for the GPU")
     }
 }
 
-impl CustomOp3 for Node {
-    fn name(&self) -> &'static str {
-        "conv2d-batch-norm-residual"
-    }
-
-    fn cpu_fwd(
+impl OnGpu for DeviceNode {
+    fn forward_on_gpu(
         &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        not_here()
-    }
-
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        _: &Layout,
-        _: &CudaStorage,
-        _: &Layout,
-        residual: &CudaStorage,
-        residual_layout: &Layout,
+        gpu: &Gpu,
+        (_, residual): TwoOrThree<&Tensor>,
     ) -> Result<(CudaStorage, Shape)> {
-        self.forward(&Gpu::of(x), Some(cuda::of_storage(residual, residual_layout)?))
+        let between = cuda::of_tensor(&self.between)?;
+        let residual = residual.map(cuda::of_tensor).transpose()?;
+        let y = self.norm.apply(gpu, between, self.affine(), residual)?;
+        Ok((y, Shape::from(&*self.conv.shape)))
     }
 
-    fn bwd(
+    /// Over `dy` the gradient of the residual.
+    fn backward_on_gpu(
         &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _residual: &Tensor,
+        gpu: &Gpu,
+        ([x, weight], _): TwoOrThree<&Tensor>,
         y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dy = dy.contiguous()?;
-        let gradients = self.backward([x, weight], y, &dy)?;
-        Ok((gradients.dx, gradients.dw, Some(dy)))
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        let between = cuda::of_tensor(&self.between)?;
+        let found = self.norm.backward(gpu, between, self.affine(), y, &dy)?;
+        self.beta.destination().send_tensor(found.beta, self.beta.tensor())?;
+        self.gamma.destination().send_tensor(found.gamma, self.gamma.tensor())?;
+        let sums = cuda::wrap(found.x, dy.shape());
+        let gradients = self.conv.gradients_on_gpu(gpu, x, weight, cuda::of_tensor(&sums)?)?;
+        Ok(([gradients.dx, gradients.dw], Some(Some(dy))))
     }
 }
+
+/// The operation whose convolution and norm were made for the CPU.
+impl OnGpu for Node {}

@@ -1,9 +1,11 @@
-//! A convolution on a GPU, by cuDNN.
+//! Convolutions on a GPU, by cuDNN.
 
-use candle_core::{CudaStorage, Layout, Result, Shape, Tensor};
+use candle_core::{CudaStorage, Result, Shape, Tensor};
 
+use super::transposed::Transposed;
 use super::{Conv, Gradients};
 use crate::ops::cuda::{self, Address, Gpu};
+use crate::ops::operation::{OnGpu, TwoOrThree};
 
 impl Conv {
     pub(super) fn on_gpu<'a>(&'a self, gpu: &'a Gpu) -> cuda::Conv<'a> {
@@ -11,33 +13,8 @@ impl Conv {
         cuda::Conv { gpu, geometry, precision: *precision, convolutions: *convolutions }
     }
 
-    pub(super) fn forward_on_gpu(
-        &self,
-        x: (&CudaStorage, &Layout),
-        weight: (&CudaStorage, &Layout),
-        bias: Option<(&CudaStorage, &Layout)>,
-    ) -> Result<(CudaStorage, Shape)> {
-        let gpu = Gpu::of(x.0);
-        let (x, weight) = (cuda::of_storage(x.0, x.1)?, cuda::of_storage(weight.0, weight.1)?);
-        let bias = bias.map(|(bias, layout)| cuda::of_storage(bias, layout)).transpose()?;
-        let z = self.on_gpu(&gpu).forward(x, weight)?;
-        let sizes = (self.geometry.co, self.geometry.pixels() * self.geometry.co);
-        let (y, _) = cuda::finish(&gpu, &z, bias, cuda::Kind::Identity, sizes, false)?;
-        Ok((y, Shape::from(self.shape.clone())))
-    }
-
-    pub(super) fn backward_on_gpu(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        dy: &Tensor,
-    ) -> Result<Gradients> {
-        let dy = dy.contiguous()?;
-        self.pull_on_gpu(&Gpu::of_tensor(&dy)?, x, weight, cuda::of_tensor(&dy)?)
-    }
-
     /// Gradients from that of the sum, f32 or in the precision's type.
-    pub(super) fn pull_on_gpu(
+    pub(super) fn gradients_on_gpu(
         &self,
         gpu: &Gpu,
         x: &Tensor,
@@ -59,10 +36,71 @@ impl Conv {
         };
         Ok(Gradients { dx, dw })
     }
+}
 
-    pub(super) fn bias_gradient_on_gpu(&self, dy: &Tensor) -> Result<Tensor> {
-        let (gpu, dy) = (Gpu::of_tensor(dy)?, dy.contiguous()?);
-        let gradient = self.on_gpu(&gpu).bias_gradient(cuda::of_tensor(&dy)?)?;
-        Ok(cuda::wrap(gradient, self.geometry.co))
+impl Transposed {
+    fn on_gpu<'a>(&'a self, gpu: &'a Gpu) -> cuda::Conv<'a> {
+        let Self { geometry, precision, convolutions, .. } = self;
+        cuda::Conv { gpu, geometry, precision: *precision, convolutions: *convolutions }
+    }
+}
+
+impl OnGpu for Conv {
+    fn forward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        ([x, weight], bias): TwoOrThree<&Tensor>,
+    ) -> Result<(CudaStorage, Shape)> {
+        let bias = bias.map(cuda::of_tensor).transpose()?;
+        let z = self.on_gpu(gpu).forward(cuda::of_tensor(x)?, cuda::of_tensor(weight)?)?;
+        let sizes = (self.geometry.co, self.geometry.pixels() * self.geometry.co);
+        let (y, _) = cuda::finish(gpu, &z, bias, cuda::Kind::Identity, sizes, false)?;
+        Ok((y, Shape::from(&*self.shape)))
+    }
+
+    fn backward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        ([x, weight], bias): TwoOrThree<&Tensor>,
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        let at = cuda::of_tensor(&dy)?;
+        // The bias's leaves first: it was registered last.
+        let db = match (&self.db, bias) {
+            (Some(destination), Some(bias)) => {
+                let gradient = self.on_gpu(gpu).bias_gradient(at)?;
+                destination.send_tensor(cuda::wrap(gradient, self.geometry.co), bias)?
+            }
+            _ => None,
+        };
+        let gradients = self.gradients_on_gpu(gpu, x, weight, at)?;
+        Ok(([gradients.dx, gradients.dw], Some(db)))
+    }
+}
+
+impl OnGpu for Transposed {
+    fn forward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        [x, weight, bias]: [&Tensor; 3],
+    ) -> Result<(CudaStorage, Shape)> {
+        let [x, weight, bias] = [x, weight, bias].map(cuda::of_tensor);
+        let y = self.on_gpu(gpu).transposed(x?, weight?, bias?)?;
+        Ok((y, self.output_shape()))
+    }
+
+    fn backward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        [x, weight, bias]: [&Tensor; 3],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
+        let [x_at, weight_at, dy_at] = [x, weight, &dy].map(cuda::of_tensor);
+        let [dx, dw, db] = self.on_gpu(gpu).transposed_gradients(x_at?, weight_at?, dy_at?)?;
+        let db = self.db.send_tensor(cuda::wrap(db, bias.shape()), bias)?;
+        let dw = self.dw.send_tensor(cuda::wrap(dw, weight.shape()), weight)?;
+        Ok([Some(cuda::wrap(dx, x.shape())), dw, db])
     }
 }

@@ -1,9 +1,7 @@
 //! Transposed convolution along a line: each input value is spread over the outputs that a convolution would
 //! have read it from. Forward is the convolution's gradient of its input, and the other way round.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::algorithm::Algorithm;
 use super::geometry::Geometry;
@@ -11,10 +9,9 @@ use super::{ConvOptions, Sliding};
 use crate::Precision;
 use crate::ops::bias::column_sums;
 use crate::ops::chain;
-#[cfg(feature = "cuda")]
-use crate::ops::cuda::{self, Gpu};
+use crate::ops::operation::{Input, Operation};
 use crate::ops::precision::{round, rounded};
-use crate::ops::storage::{output, read, slice, tensor};
+use crate::ops::storage::{read, tensor};
 use crate::ops::weight::{Destination, Weight};
 
 /// `torch.nn.functional.conv_transpose1d`, with activations in NLC.
@@ -50,18 +47,18 @@ pub fn conv_transpose1d(
         dw: weight.destination(),
         db: bias.destination(),
     };
-    chain::apply3(&x.contiguous()?, weight.tensor(), bias.tensor(), op)
+    chain::apply([x, weight.tensor(), bias.tensor()], op)
 }
 
-struct Transposed {
+pub(super) struct Transposed {
     /// Of the convolution that this is the transpose of: from outputs (n, length, co) to inputs (n, l, ci).
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     algorithm: Algorithm,
-    precision: Precision,
+    pub(super) precision: Precision,
     #[cfg(feature = "cuda")]
-    convolutions: crate::Convolutions,
-    dw: Destination,
-    db: Destination,
+    pub(super) convolutions: crate::Convolutions,
+    pub(super) dw: Destination,
+    pub(super) db: Destination,
 }
 
 impl Transposed {
@@ -76,84 +73,31 @@ impl Transposed {
         y
     }
 
-    #[cfg(feature = "cuda")]
-    fn on_gpu<'a>(&'a self, gpu: &'a Gpu) -> cuda::Conv<'a> {
-        let Self { geometry, precision, convolutions, .. } = self;
-        cuda::Conv { gpu, geometry, precision: *precision, convolutions: *convolutions }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn backward_on_gpu(
-        &self,
-        [x, weight, bias]: [&Tensor; 3],
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dy = dy.contiguous()?;
-        let gpu = Gpu::of_tensor(&dy)?;
-        let [x_at, weight_at, dy_at] = [x, weight, &dy].map(cuda::of_tensor);
-        let gradients = self.on_gpu(&gpu).transposed_gradients(x_at?, weight_at?, dy_at?)?;
-        let [dx, dw, db] = gradients;
-        let db = self.db.send_tensor(cuda::wrap(db, bias.shape()), bias)?;
-        let dw = self.dw.send_tensor(cuda::wrap(dw, weight.shape()), weight)?;
-        Ok((Some(cuda::wrap(dx, x.shape())), dw, db))
+    pub(super) fn output_shape(&self) -> Shape {
+        let Geometry { n, w, ci, .. } = self.geometry;
+        Shape::from((n, w, ci))
     }
 }
 
-impl CustomOp3 for Transposed {
+impl Operation for Transposed {
+    type Operands<T> = [T; 3];
+
     fn name(&self) -> &'static str {
         "conv-transpose1d-nlc"
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let bias = slice(bias, bias_layout)?;
-        let y = self.values(slice(x, x_layout)?, slice(weight, weight_layout)?, bias);
-        let Geometry { n, w, ci, .. } = self.geometry;
-        Ok(output(y, (n, w, ci)))
+    fn forward(&self, [x, weight, bias]: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
+        Ok((self.values(x.values, weight.values, bias.values), self.output_shape()))
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
+    fn backward(
         &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let [x_at, weight_at, bias_at] = [
-            cuda::of_storage(x, x_layout)?,
-            cuda::of_storage(weight, weight_layout)?,
-            cuda::of_storage(bias, bias_layout)?,
-        ];
-        let gpu = Gpu::of(x);
-        let y = self.on_gpu(&gpu).transposed(x_at, weight_at, bias_at)?;
-        let Geometry { n, w, ci, .. } = self.geometry;
-        Ok((y, (n, w, ci).into()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            return self.backward_on_gpu([x, weight, bias], dy);
-        }
+        [x, weight, bias]: [&Tensor; 3],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
         let (algorithm, g) = (self.algorithm, &self.geometry);
-        read([x, weight, dy], |[x_values, weight_values, dy]| {
+        read([x, weight, &dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);
             let rounded_to = |mut values: Vec<f32>| {
                 round(&mut values, self.precision);
@@ -170,73 +114,7 @@ impl CustomOp3 for Transposed {
             } else {
                 None
             };
-            Ok((dx, dw, db))
+            Ok([dx, dw, db])
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::{Device, Tensor};
-
-    use super::*;
-    use crate::Convolutions;
-    use crate::ops::Window;
-    use crate::ops::testing::check_weights;
-
-    fn options(stride: usize, padding: usize) -> ConvOptions {
-        ConvOptions {
-            window: Window { stride, padding },
-            groups: 1,
-            precision: Precision::Fp32,
-            convolutions: Convolutions::Fast,
-        }
-    }
-
-    /// Each input times each tap, added where it falls.
-    fn spread(
-        t: &[Vec<f64>],
-        [n, l, ci, co, k]: [usize; 5],
-        stride: usize,
-        padding: usize,
-    ) -> Vec<f64> {
-        let length = (l - 1) * stride + k - 2 * padding;
-        let mut y: Vec<f64> = (0..n * length * co).map(|i| t[2][i % co]).collect();
-        for (sample, at, c, o, tap) in (0..n * l * ci * co * k).map(|i| {
-            (i / (l * ci * co * k), i / (ci * co * k) % l, i / (co * k) % ci, i / k % co, i % k)
-        }) {
-            if let Some(to) = (at * stride + tap).checked_sub(padding).filter(|&to| to < length) {
-                y[(sample * length + to) * co + o] +=
-                    t[0][(sample * l + at) * ci + c] * t[1][(c * co + o) * k + tap];
-            }
-        }
-        y
-    }
-
-    #[test]
-    fn values_and_gradients_are_those_of_the_definition() {
-        for ([n, l, ci, co, k], stride, padding) in
-            [([2, 4, 3, 5, 4], 2, 1), ([1, 3, 2, 2, 5], 3, 0), ([2, 5, 4, 1, 3], 1, 1)]
-        {
-            check_weights(
-                &[&[n, l, ci], &[ci, co, k], &[co]],
-                |t| conv_transpose1d(t[0].tensor(), &t[1], &t[2], options(stride, padding)),
-                |t| spread(t, [n, l, ci, co, k], stride, padding),
-                1e-4,
-            );
-        }
-    }
-
-    #[test]
-    fn shapes_that_do_not_fit_are_refused() {
-        let zeros = |shape: &[usize]| {
-            Weight::from(&Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu).unwrap())
-        };
-        let x = zeros(&[1, 2, 3]);
-        for (weight, bias, padding) in [([2, 4, 4], 4, 1), ([3, 4, 4], 5, 1), ([3, 4, 4], 4, 9)] {
-            let y =
-                conv_transpose1d(x.tensor(), &zeros(&weight), &zeros(&[bias]), options(2, padding));
-            assert!(y.is_err());
-        }
     }
 }

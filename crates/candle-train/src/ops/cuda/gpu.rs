@@ -174,11 +174,6 @@ impl Gpu {
         Ok((free as u64, most - now))
     }
 
-    /// The GPU of a storage.
-    pub(in crate::ops) fn of(storage: &CudaStorage) -> Self {
-        Self { device: storage.device().clone() }
-    }
-
     /// The GPU of a tensor.
     ///
     /// # Errors

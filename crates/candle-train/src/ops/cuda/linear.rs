@@ -1,7 +1,7 @@
 //! Fully connected layers: cuBLAS through Candle, with f32 sums, and one kernel for bias and activation.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CudaStorage, DType, Layout, Result, Shape, Tensor};
+use candle_core::{CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
 
 use super::address::{Address, Half, of_tensor};
 use super::columns::column_sums;
@@ -32,39 +32,43 @@ impl Linear {
     /// x (n, inputs) and weight (outputs, inputs), f32 -> (n, outputs), f32, and what entered the activation.
     pub(in crate::ops) fn forward(
         &self,
-        x: (&CudaStorage, &Layout),
-        weight: (&CudaStorage, &Layout),
+        gpu: &Gpu,
+        [x, weight]: [&Tensor; 2],
         bias: Option<Address>,
     ) -> Result<(CudaStorage, Option<CudaStorage>)> {
-        let (gpu, dtype) = (Gpu::of(x.0), Half::of(self.precision));
+        let dtype = Half::of(self.precision);
         let (n, inputs, outputs) = (self.n, self.inputs, self.outputs);
+        let (x, weight) = (x.storage_and_layout(), weight.storage_and_layout());
+        let (Storage::Cuda(x_values), Storage::Cuda(weight_values)) = (&*x.0, &*weight.0) else {
+            bail!("a linear layer over tensors of different devices")
+        };
         let z = if dtype == DType::F32 {
             let rows = Layout::contiguous_with_offset((n, inputs), x.1.start_offset());
-            let columns = transposed((outputs, inputs), weight.1.start_offset());
-            x.0.matmul(weight.0, (1, n, outputs, inputs), &rows, &columns)?
+            let columns = transposed(outputs, inputs, weight.1.start_offset());
+            x_values.matmul(weight_values, (1, n, outputs, inputs), &rows, &columns)?
         } else {
-            let half = |(storage, layout): (&CudaStorage, &Layout)| storage.to_dtype(layout, dtype);
-            let (x, weight) = (half(x)?, half(weight)?);
+            let x = x_values.to_dtype(x.1, dtype)?;
+            let weight = weight_values.to_dtype(weight.1, dtype)?;
             let rows = Layout::contiguous((n, inputs));
-            let columns = transposed((outputs, inputs), 0);
+            let columns = transposed(outputs, inputs, 0);
             x.matmul(&weight, (1, n, outputs, inputs), &rows, &columns)?
         };
-        finish(&gpu, &z, bias, self.kind, (outputs, n * outputs), self.keeps)
+        finish(gpu, &z, bias, self.kind, (outputs, n * outputs), self.keeps)
     }
 
     /// Gradients of operands that are wanted. `before` is what entered the activation, if it was kept.
     pub(in crate::ops) fn backward(
         &self,
+        gpu: &Gpu,
         [x, weight, y, dy]: [&Tensor; 4],
         before: Option<Address>,
         wants_bias: bool,
     ) -> Result<LinearGradients> {
-        let (gpu, dtype) = (Gpu::of_tensor(dy)?, Half::of(self.precision));
+        let dtype = Half::of(self.precision);
         let (n, inputs, outputs) = (self.n, self.inputs, self.outputs);
-        let dy = dy.contiguous()?;
-        let incoming = [of_tensor(&dy)?, of_tensor(y)?];
-        let dz = unfinish(&gpu, incoming, before, self.kind, dtype, n * outputs)?;
-        let bias = wants_bias.then(|| column_sums(&gpu, whole(&dz)?, n, outputs)).transpose()?;
+        let incoming = [of_tensor(dy)?, of_tensor(y)?];
+        let dz = unfinish(gpu, incoming, before, self.kind, dtype, n * outputs)?;
+        let bias = wants_bias.then(|| column_sums(gpu, whole(&dz)?, n, outputs)).transpose()?;
         let dz = wrap(dz, (n, outputs));
         let half = |t: &Tensor, shape: (usize, usize)| t.detach().reshape(shape)?.to_dtype(dtype);
         let of_weight = if weight.track_op() {
@@ -84,6 +88,6 @@ impl Linear {
 }
 
 /// The transpose of contiguous (rows, columns) at `offset`.
-fn transposed((rows, columns): (usize, usize), offset: usize) -> Layout {
+fn transposed(rows: usize, columns: usize, offset: usize) -> Layout {
     Layout::new(Shape::from((columns, rows)), vec![1, columns], offset)
 }

@@ -30,7 +30,7 @@ mod staging;
 mod tables;
 mod visible;
 
-pub(super) use address::{Address, Half, of_storage, of_tensor};
+pub(super) use address::{Address, Half, of_tensor};
 pub(super) use attention::{Attend, Operand};
 pub use batches::to_gpu;
 pub use buckets::{clear, compress, exchange, expand, pointer, put};

@@ -1,14 +1,13 @@
 //! Batch normalisation with the statistics of the batch or of the training data, on the GPU.
 
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, Var, bail,
-};
+use candle_core::{CudaStorage, Result, Shape, Tensor, Var, bail};
 
-use super::address::{Address, of_storage, of_tensor};
+use super::address::{Address, of_tensor};
 use super::columns::{self, Columns, batch_statistics, inverse_deviation};
 use super::gpu::{Gpu, wrap};
 use crate::ops::chain;
-use crate::ops::norm::{Activation, BatchStatistics, RunningStatistics};
+use crate::ops::norm::{Activation, BatchStatistics, Norm, RunningStatistics};
+use crate::ops::operation::{OnGpu, Operation, TwoOrThree};
 use crate::ops::weight::{Destination, Weight};
 
 /// The normalisation of (rows, c) values with statistics that are known.
@@ -142,133 +141,64 @@ fn apply(
     norm: DeviceNorm,
     learns: bool,
 ) -> Result<Tensor> {
-    let op = Op {
-        norm,
-        gamma: gamma.tensor().clone(),
-        beta: beta.held()?,
-        d_gamma: gamma.destination(),
-        learns,
-    };
-    match residual {
-        None => chain::apply2(x, gamma.tensor(), op),
-        Some(residual) => chain::apply3(x, gamma.tensor(), &residual.contiguous()?, op),
-    }
+    let (beta, d_gamma) = (beta.held()?, gamma.destination());
+    chain::apply(([x, gamma.tensor()], residual), DeviceBatchNorm { norm, beta, d_gamma, learns })
 }
 
-struct Op {
+struct DeviceBatchNorm {
     norm: DeviceNorm,
-    /// The operand itself, for its values.
-    gamma: Tensor,
     beta: Weight,
     d_gamma: Destination,
     /// Whether it stands in training, where gradients flow.
     learns: bool,
 }
 
-impl Op {
-    fn forward(
-        &self,
-        x: (&CudaStorage, &Layout),
-        residual: Option<Address>,
-    ) -> Result<(CudaStorage, Shape)> {
-        let weights = [&self.gamma, self.beta.tensor()];
-        let y = self.norm.apply(&Gpu::of(x.0), of_storage(x.0, x.1)?, weights, residual)?;
-        Ok((y, x.1.shape().clone()))
-    }
+impl Operation for DeviceBatchNorm {
+    type Operands<T> = TwoOrThree<T>;
 
-    /// Gradients of x and gamma; over `dy` that of the residual.
-    fn backward(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        if !self.learns {
-            bail!("no gradient flows through a batch norm that is being evaluated");
-        }
-        let (gpu, beta) = (Gpu::of_tensor(dy)?, self.beta.tensor());
-        let found = self.norm.backward(&gpu, of_tensor(x)?, [&self.gamma, beta], y, dy)?;
-        self.beta.destination().send_tensor(found.beta, beta)?;
-        let of_gamma = self.d_gamma.send_tensor(found.gamma, &self.gamma)?;
-        Ok((wrap(found.x, x.shape()), of_gamma))
-    }
-}
-
-fn not_here() -> Result<(CpuStorage, Shape)> {
-    bail!("a batch norm that was made for the GPU")
-}
-
-impl CustomOp2 for Op {
     fn name(&self) -> &'static str {
         "batch-norm"
     }
 
-    fn cpu_fwd(
+    fn backward(
         &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        not_here()
-    }
-
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        layout: &Layout,
-        _gamma: &CudaStorage,
-        _gamma_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.forward((x, layout), None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _gamma: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, of_gamma) = self.backward(x, y, &dy.contiguous()?)?;
-        Ok((Some(dx), of_gamma))
+        _: TwoOrThree<&Tensor>,
+        _: &Tensor,
+        _: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        bail!("a batch norm that was made for the GPU")
     }
 }
 
-impl CustomOp3 for Op {
-    fn name(&self) -> &'static str {
-        "batch-norm-residual"
-    }
-
-    fn cpu_fwd(
+impl OnGpu for DeviceBatchNorm {
+    fn forward_on_gpu(
         &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        not_here()
-    }
-
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        layout: &Layout,
-        _gamma: &CudaStorage,
-        _gamma_layout: &Layout,
-        residual: &CudaStorage,
-        residual_layout: &Layout,
+        gpu: &Gpu,
+        ([x, gamma], residual): TwoOrThree<&Tensor>,
     ) -> Result<(CudaStorage, Shape)> {
-        self.forward((x, layout), Some(of_storage(residual, residual_layout)?))
+        let residual = residual.map(of_tensor).transpose()?;
+        let y = self.norm.apply(gpu, of_tensor(x)?, [gamma, self.beta.tensor()], residual)?;
+        Ok((y, x.shape().clone()))
     }
 
-    fn bwd(
+    /// Over `dy` the gradient of the residual.
+    fn backward_on_gpu(
         &self,
-        x: &Tensor,
-        _gamma: &Tensor,
-        _residual: &Tensor,
+        gpu: &Gpu,
+        ([x, gamma], _): TwoOrThree<&Tensor>,
         y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let dy = dy.contiguous()?;
-        let (dx, of_gamma) = self.backward(x, y, &dy)?;
-        Ok((Some(dx), of_gamma, Some(dy)))
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        if !self.learns {
+            bail!("no gradient flows through a batch norm that is being evaluated");
+        }
+        let beta = self.beta.tensor();
+        let found = self.norm.backward(gpu, of_tensor(x)?, [gamma, beta], y, &dy)?;
+        self.beta.destination().send_tensor(found.beta, beta)?;
+        let of_gamma = self.d_gamma.send_tensor(found.gamma, gamma)?;
+        Ok(([Some(wrap(found.x, x.shape())), of_gamma], Some(Some(dy))))
     }
 }
+
+/// The norm of the CPU.
+impl OnGpu for Norm {}

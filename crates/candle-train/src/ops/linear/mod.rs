@@ -4,11 +4,7 @@ mod activation;
 #[cfg(feature = "cuda")]
 mod on_gpu;
 
-use std::sync::OnceLock;
-
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 pub use activation::LinearActivation;
 use activation::{Finish, activate, pull_back};
@@ -17,9 +13,10 @@ use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
 use super::kernel::{Matrix, Rowwise, Sums, Write, multiplied, multiply, rows_per_block};
+use super::operation::{Input, Kept, Operation, TwoOrThree};
 use super::precision::{round, rounded};
 use super::scratch::{filled, filled_together, zeros};
-use super::storage::{output, overwrite, read, slice, tensor};
+use super::storage::{overwrite, read, tensor};
 use super::weight::{Destination, Weight};
 use crate::Precision;
 
@@ -59,25 +56,13 @@ pub fn linear_activated(
     add_multiplications(n * inputs * outputs);
     let (dw, db) = (weight.destination(), bias.map(Weight::destination));
     let tracked = x.track_op() || weight.tensor().track_op();
-    let before = (activation.needs_its_input() && tracked).then(OnceLock::new);
-    let op = Linear {
-        n,
-        inputs,
-        outputs,
-        activation,
-        precision,
-        before,
-        dw,
-        db,
-        #[cfg(feature = "cuda")]
-        before_on_gpu: OnceLock::new(),
-    };
-    let x = x.contiguous()?;
-    match bias.map(Weight::tensor) {
-        None => chain::apply2(&x, weight.tensor(), op),
-        Some(bias) if bias.dims() == [outputs] => chain::apply3(&x, weight.tensor(), bias, op),
-        Some(bias) => bail!("a bias of shape {:?} for {outputs} outputs", bias.dims()),
+    let before = (activation.needs_its_input() && tracked).then(Kept::default);
+    let op = Linear { n, inputs, outputs, activation, precision, before, dw, db };
+    let bias = bias.map(Weight::tensor);
+    if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
+        bail!("a bias of shape {:?} for {outputs} outputs", bias.dims());
     }
+    chain::apply(([x, weight.tensor()], bias), op)
 }
 
 struct Linear {
@@ -87,29 +72,15 @@ struct Linear {
     activation: LinearActivation,
     precision: Precision,
     /// What entered the activation, where its gradient needs that.
-    before: Option<OnceLock<Vec<f32>>>,
+    before: Option<Kept<Vec<f32>>>,
     dw: Destination,
     db: Option<Destination>,
-    /// [`Linear::before`] on a GPU.
-    #[cfg(feature = "cuda")]
-    before_on_gpu: OnceLock<Tensor>,
 }
 
 impl Linear {
-    fn forward(
-        &self,
-        x: (&CpuStorage, &Layout),
-        weight: (&CpuStorage, &Layout),
-        bias: Option<&[f32]>,
-    ) -> Result<(CpuStorage, Shape)> {
-        let shape = Shape::from([&x.1.dims()[..x.1.dims().len() - 1], &[self.outputs]].concat());
-        let (x, weight) = (slice(x.0, x.1)?, slice(weight.0, weight.1)?);
-        let y = if self.precision == Precision::Fp32 {
-            self.fused(x, weight, bias)
-        } else {
-            self.rounded(x, weight, bias)
-        };
-        Ok(output(y, shape))
+    /// Of the result for x.
+    fn output_shape(&self, x: &Shape) -> Shape {
+        Shape::from([&x.dims()[..x.rank() - 1], &[self.outputs]].concat())
     }
 
     /// Bias and activation are applied while the product's rows are in the cache.
@@ -128,7 +99,7 @@ impl Linear {
         let [y, before] = filled_together(self.n * width, rows * width, |start, [y, before]| {
             fill(start, y, Some(before));
         });
-        let _first = kept.set(before);
+        kept.keep(before);
         y
     }
 
@@ -145,7 +116,7 @@ impl Linear {
         multiply(&mut y, x, &weight.panels(), Write::Add, Sums::Long);
         round(&mut y, self.precision);
         if let Some(before) = &self.before {
-            let _first = before.set(y.clone());
+            before.keep(y.clone());
         }
         if self.activation != LinearActivation::Identity {
             activate(&mut y, self.activation);
@@ -154,20 +125,54 @@ impl Linear {
         y
     }
 
-    /// Gradients of x, weight and bias. The bias's leaves first: it was registered last.
+    /// Turns the gradient of the result into that of what entered the activation, in its place; both are of
+    /// autocast's half type.
+    fn pull_back(&self, y: &Tensor, dy: &Tensor) -> Result<()> {
+        if self.activation == LinearActivation::Identity {
+            return Ok(());
+        }
+        read([y], |[y]| {
+            let before = self.before.as_ref().and_then(Kept::get).map_or(y, Vec::as_slice);
+            overwrite(dy, |dy| {
+                round(dy, self.precision);
+                pull_back(dy, before, self.activation);
+                round(dy, self.precision);
+            })
+        })
+    }
+
+    fn bias_gradient(&self, bias: Option<&Tensor>, dy: &[f32]) -> Result<Option<Tensor>> {
+        let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
+        let mut db = column_sums(dy, self.outputs);
+        round(&mut db, self.precision);
+        destination.send(db, bias)
+    }
+}
+
+impl Operation for Linear {
+    type Operands<T> = TwoOrThree<T>;
+
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn forward(&self, ([x, weight], bias): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let bias = bias.map(|bias| bias.values);
+        let y = if self.precision == Precision::Fp32 {
+            self.fused(x.values, weight.values, bias)
+        } else {
+            self.rounded(x.values, weight.values, bias)
+        };
+        Ok((y, self.output_shape(x.shape)))
+    }
+
+    /// The bias's gradient leaves first: it was registered last.
     fn backward(
         &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
+        ([x, weight], bias): TwoOrThree<&Tensor>,
         y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
-        #[cfg(feature = "cuda")]
-        if dy.device().is_cuda() {
-            return self.backward_on_gpu([x, weight, y, dy], bias);
-        }
-        let dy = dy.contiguous()?;
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
         self.pull_back(y, &dy)?;
         read([x, weight, &dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);
@@ -193,114 +198,8 @@ impl Linear {
             } else {
                 None
             };
-            Ok([dx, dw, db])
+            Ok(([dx, dw], Some(db)))
         })
-    }
-
-    /// Turns the gradient of the result into that of what entered the activation, in its place; both are of
-    /// autocast's half type.
-    fn pull_back(&self, y: &Tensor, dy: &Tensor) -> Result<()> {
-        if self.activation == LinearActivation::Identity {
-            return Ok(());
-        }
-        read([y], |[y]| {
-            let before = self.before.as_ref().and_then(OnceLock::get).map_or(y, Vec::as_slice);
-            overwrite(dy, |dy| {
-                round(dy, self.precision);
-                pull_back(dy, before, self.activation);
-                round(dy, self.precision);
-            })
-        })
-    }
-
-    fn bias_gradient(&self, bias: Option<&Tensor>, dy: &[f32]) -> Result<Option<Tensor>> {
-        let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
-        let mut db = column_sums(dy, self.outputs);
-        round(&mut db, self.precision);
-        destination.send(db, bias)
-    }
-}
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward((x, x_layout), (weight, weight_layout), None)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.forward_on_gpu((x, x_layout), (weight, weight_layout), None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [dx, dw, _] = self.backward(x, weight, None, y, dy)?;
-        Ok((dx, dw))
-    }
-}
-
-impl CustomOp3 for Linear {
-    fn name(&self) -> &'static str {
-        "linear-bias"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let bias = slice(bias, bias_layout)?;
-        self.forward((x, x_layout), (weight, weight_layout), Some(bias))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &CudaStorage,
-        x_layout: &Layout,
-        weight: &CudaStorage,
-        weight_layout: &Layout,
-        bias: &CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let bias = Some((bias, bias_layout));
-        self.forward_on_gpu((x, x_layout), (weight, weight_layout), bias)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let [dx, dw, db] = self.backward(x, weight, Some(bias), y, dy)?;
-        Ok((dx, dw, db))
     }
 }
 

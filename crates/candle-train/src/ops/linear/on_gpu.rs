@@ -1,9 +1,10 @@
 //! The layer on a GPU.
 
-use candle_core::{CudaStorage, Layout, Result, Shape, Tensor};
+use candle_core::{CudaStorage, Result, Shape, Tensor};
 
 use super::{Linear, LinearActivation};
-use crate::ops::cuda;
+use crate::ops::cuda::{self, Gpu};
+use crate::ops::operation::{Kept, OnGpu, TwoOrThree};
 
 impl LinearActivation {
     fn on_gpu(self) -> cuda::Kind {
@@ -27,30 +28,34 @@ impl Linear {
             keeps: self.before.is_some(),
         }
     }
+}
 
-    pub(super) fn forward_on_gpu(
+impl OnGpu for Linear {
+    fn forward_on_gpu(
         &self,
-        x: (&CudaStorage, &Layout),
-        weight: (&CudaStorage, &Layout),
-        bias: Option<(&CudaStorage, &Layout)>,
+        gpu: &Gpu,
+        ([x, weight], bias): TwoOrThree<&Tensor>,
     ) -> Result<(CudaStorage, Shape)> {
-        let shape = Shape::from([&x.1.dims()[..x.1.dims().len() - 1], &[self.outputs]].concat());
-        let bias = bias.map(|(bias, layout)| cuda::of_storage(bias, layout)).transpose()?;
-        let (y, before) = self.on_gpu().forward(x, weight, bias)?;
-        if let Some(before) = before {
-            self.before_on_gpu.get_or_init(|| cuda::wrap(before, &shape));
+        let bias = bias.map(cuda::of_tensor).transpose()?;
+        let (y, before) = self.on_gpu().forward(gpu, [x, weight], bias)?;
+        let shape = self.output_shape(x.shape());
+        if let (Some(kept), Some(before)) = (&self.before, before) {
+            kept.keep_on_gpu(cuda::wrap(before, &shape));
         }
         Ok((y, shape))
     }
 
-    /// Gradients of x, weight and bias. The bias's leaves first: it was registered last.
-    pub(super) fn backward_on_gpu(
+    /// The bias's gradient leaves first: it was registered last.
+    fn backward_on_gpu(
         &self,
-        [x, weight, y, dy]: [&Tensor; 4],
-        bias: Option<&Tensor>,
-    ) -> Result<[Option<Tensor>; 3]> {
-        let before = self.before_on_gpu.get().map(cuda::of_tensor).transpose()?;
-        let found = self.on_gpu().backward([x, weight, y, dy], before, bias.is_some())?;
+        gpu: &Gpu,
+        ([x, weight], bias): TwoOrThree<&Tensor>,
+        y: &Tensor,
+        dy: Tensor,
+    ) -> Result<TwoOrThree<Option<Tensor>>> {
+        let before = self.before.as_ref().and_then(Kept::on_gpu::<Tensor>);
+        let before = before.map(cuda::of_tensor).transpose()?;
+        let found = self.on_gpu().backward(gpu, [x, weight, y, &dy], before, bias.is_some())?;
         let db = match (&self.db, bias, found.bias) {
             (Some(destination), Some(bias), Some(gradient)) => {
                 destination.send_tensor(gradient, bias)?
@@ -61,6 +66,6 @@ impl Linear {
             Some(gradient) => self.dw.send_tensor(gradient, weight)?,
             None => None,
         };
-        Ok([found.x, dw, db])
+        Ok(([found.x, dw], Some(db)))
     }
 }

@@ -1,0 +1,8 @@
+//! The halves of operations that run on GPUs: each [`super::operation::OnGpu`] of an operation of one file. Those of a
+//! folder have theirs there.
+
+mod images;
+mod losses;
+mod pointwise;
+mod rows;
+mod series;

@@ -1,0 +1,115 @@
+//! Element by element: activations, sums, dropout; and rows of a table.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
+
+use crate::ops::activation::{Elementwise, Function};
+use crate::ops::add::Add;
+use crate::ops::cuda::{self, Gpu, Kind, Mask};
+use crate::ops::dropout::Dropout;
+use crate::ops::embedding::Embedding;
+use crate::ops::operation::OnGpu;
+
+/// What the kernels call a function of one number.
+fn kind_of(name: &str) -> Result<Kind> {
+    Ok(match name {
+        "relu" => Kind::Relu,
+        "gelu" => Kind::Gelu,
+        "gelu-tanh" => Kind::GeluTanh,
+        "silu" => Kind::Silu,
+        "mish" => Kind::Mish,
+        "sigmoid" => Kind::Sigmoid,
+        "tanh" => Kind::Tanh,
+        _ => bail!("{name} has no kernel for GPUs"),
+    })
+}
+
+impl<F: Function> OnGpu for Elementwise<F> {
+    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        let (at, kind) = (cuda::of_tensor(x)?, kind_of(F::NAME)?);
+        Ok((cuda::activation(gpu, at, kind, x.elem_count())?, x.shape().clone()))
+    }
+
+    fn backward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        [x]: [&Tensor; 1],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 1]> {
+        let (x, at, kind) = (cuda::of_tensor(x)?, cuda::of_tensor(&dy)?, kind_of(F::NAME)?);
+        cuda::activation_gradient(gpu, x, at, kind, dy.elem_count())?;
+        Ok([Some(dy)])
+    }
+}
+
+impl OnGpu for Add {
+    fn forward_on_gpu(&self, _: &Gpu, [a, b]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
+        let ((a_storage, a_layout), (b_storage, b_layout)) =
+            (a.storage_and_layout(), b.storage_and_layout());
+        let (Storage::Cuda(first), Storage::Cuda(second)) = (&*a_storage, &*b_storage) else {
+            bail!("a sum of tensors of different devices")
+        };
+        let sum = first.binary_impl::<candle_core::op::Add>(second, a_layout, b_layout)?;
+        Ok((sum, a.shape().clone()))
+    }
+
+    fn backward_on_gpu(
+        &self,
+        _: &Gpu,
+        _: [&Tensor; 2],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 2]> {
+        Ok([Some(dy.clone()), Some(dy)])
+    }
+}
+
+impl OnGpu for Dropout {
+    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        let mask = Mask::new(self.p, self.key);
+        let y = cuda::dropped(gpu, cuda::of_tensor(x)?, mask, x.elem_count())?;
+        Ok((y, x.shape().clone()))
+    }
+
+    fn backward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        _: [&Tensor; 1],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 1]> {
+        let mask = Mask::new(self.p, self.key);
+        cuda::drop_in_place(gpu, cuda::of_tensor(&dy)?, mask, dy.elem_count())?;
+        Ok([Some(dy)])
+    }
+}
+
+impl OnGpu for Embedding {
+    fn forward_on_gpu(&self, gpu: &Gpu, [table]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        let table = cuda::of_tensor(table)?;
+        let y = cuda::embedding(gpu, table, &numbers(&self.indices), self.c)?;
+        Ok((y, Shape::from(self.shape.clone())))
+    }
+
+    fn backward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        [table]: [&Tensor; 1],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 1]> {
+        let (rows, _) = table.dims2()?;
+        let (starts, positions) = self.uses(rows);
+        let (starts, positions) = (numbers(&starts), numbers(&positions));
+        let dy = cuda::of_tensor(&dy)?;
+        let gradient = cuda::embedding_gradient(gpu, dy, &starts, &positions, self.c)?;
+        let gradient = cuda::wrap(gradient, table.shape());
+        Ok([self.destination.send_tensor(gradient, table)?])
+    }
+}
+
+/// As kernels read them.
+fn numbers(values: &[usize]) -> Vec<u32> {
+    values.iter().map(|&value| value as u32).collect()
+}

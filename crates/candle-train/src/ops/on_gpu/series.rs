@@ -1,0 +1,83 @@
+//! Series: positions, scales, and their loss over time and frequencies.
+
+use candle_core::{CudaStorage, Result, Shape, Tensor};
+
+use crate::ops::cuda::{self, Gpu};
+use crate::ops::fourier::{TimeFrequency, both_signs};
+use crate::ops::instance_norm::Undo;
+use crate::ops::operation::OnGpu;
+use crate::ops::rotary::{Rotary, angles};
+
+impl Rotary {
+    /// Cosines and sines in a table (2, t, d / 2).
+    fn table(&self, gpu: &Gpu) -> Result<Tensor> {
+        let [t, _, d] = self.sizes;
+        let scaling = self.rope.scaling.numbers().map(f64::to_bits);
+        let numbers = [t as u64, d as u64, self.rope.theta.to_bits()];
+        let key = ("angles", numbers.into_iter().chain(scaling).collect());
+        cuda::table(gpu, key, (2, t, d / 2), || angles(t, d, self.rope).concat())
+    }
+}
+
+impl OnGpu for Rotary {
+    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        let angles = self.table(gpu)?;
+        let turn = cuda::Turn { sizes: self.sizes, angles: &angles, sign: 1.0 };
+        Ok((turn.made(gpu, cuda::of_tensor(x)?, x.elem_count())?, x.shape().clone()))
+    }
+
+    /// The inverse of a rotation is its transpose.
+    fn backward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        _: [&Tensor; 1],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 1]> {
+        let (angles, at) = (self.table(gpu)?, cuda::of_tensor(&dy)?);
+        let turn = cuda::Turn { sizes: self.sizes, angles: &angles, sign: -1.0 };
+        turn.run(gpu, [at, at], dy.elem_count())?;
+        Ok([Some(dy)])
+    }
+}
+
+/// Forecasts on a GPU are composed of Candle's operations.
+impl OnGpu for Undo {}
+
+impl TimeFrequency {
+    /// Gives this loss, with its basis on the GPU, to `compute`.
+    fn with_basis<R>(
+        &self,
+        gpu: &Gpu,
+        compute: impl FnOnce(cuda::Spectra<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let key = ("frequencies", vec![self.steps as u64]);
+        let basis = cuda::table(gpu, key, (self.steps, self.width()), || self.basis())?;
+        let sizes = [self.n, self.steps, self.series];
+        compute(cuda::Spectra { sizes, basis: &basis, weights: self.weights() })
+    }
+}
+
+impl OnGpu for TimeFrequency {
+    fn forward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        [prediction, target]: [&Tensor; 2],
+    ) -> Result<(CudaStorage, Shape)> {
+        let operands = [cuda::of_tensor(prediction)?, cuda::of_tensor(target)?];
+        Ok((self.with_basis(gpu, |spectra| spectra.loss(gpu, operands))?, ().into()))
+    }
+
+    fn backward_on_gpu(
+        &self,
+        gpu: &Gpu,
+        [prediction, target]: [&Tensor; 2],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Result<[Option<Tensor>; 2]> {
+        let [p, t, at] = [prediction, target, &dy].map(cuda::of_tensor);
+        let operands = [p?, t?, at?];
+        let gradient = self.with_basis(gpu, |spectra| spectra.gradient(gpu, operands))?;
+        both_signs(cuda::wrap(gradient, prediction.shape()), target)
+    }
+}
