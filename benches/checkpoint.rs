@@ -11,12 +11,14 @@ use std::time::Instant;
 
 use ddprun::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::config;
-use ddprun::data;
+use ddprun::config::kind::Choice;
+use ddprun::config::schema::Data;
+use ddprun::data::{self, Asked};
 use ddprun::engine::TrainState;
 use ddprun::event::Saved;
 use ddprun::kinds::Kinds;
 use ddprun::optim::Moments;
-use ddprun::plan::{Facts, Plan, Shapes};
+use ddprun::plan::{Facts, Plan};
 
 /// As the command `ddprun`.
 #[global_allocator]
@@ -30,9 +32,9 @@ fn plan(kinds: &Kinds) -> Plan {
     let changes = ["model.name=resnet50", "distributed.devices=1"].map(str::to_owned);
     let path = Path::new("experiments/quickstart.toml");
     let loaded = config::load(path, &changes, &kinds.vocabulary()).expect("an experiment");
-    let mut section = loaded.experiment.data.clone();
-    section.dir = Some(Shapes::of(&loaded.experiment).dir);
-    let data = data::survey(&section, 0, true).expect("data");
+    let Data { name, options, .. } = loaded.experiment.data.clone();
+    let asked = Asked { experiment: loaded.name(), seed: 0, classify: true };
+    let data = data::survey(&kinds.data, &Choice { name, options }, &asked).expect("data");
     let facts = Facts {
         cores: 1,
         memory: None,

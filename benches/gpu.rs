@@ -23,7 +23,7 @@ use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
 use ddprun::kinds::Kinds;
 use ddprun::ops::{open_gpu, take_gpu_peak, visible_gpus};
-use ddprun::plan::{DataFacts, Facts, GpuFacts, Plan, SourcePlan};
+use ddprun::plan::{DataFacts, Facts, GpuFacts, Modality, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{Bytes, Rank};
 
@@ -187,12 +187,11 @@ impl Work {
     }
 
     fn facts(&self, gpus: Option<Vec<GpuFacts>>) -> Facts {
-        let (dir, outputs) = ("memory", self.outputs);
+        let outputs = self.outputs;
         let source = if self.is_text() {
-            let (train, val) = (dir.into(), dir.into());
-            SourcePlan::Tokens { train, val, vocabulary: outputs, seq_len: self.sample[0] }
+            SourcePlan::new("tokens", Modality::Text)
         } else {
-            SourcePlan::Mnist { dir: dir.into() }
+            SourcePlan::new("mnist", Modality::Images)
         };
         let data = DataFacts {
             source,

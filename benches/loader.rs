@@ -23,8 +23,8 @@ use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::transform::{
     CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transforms,
 };
-use ddprun::data::{Dataset, open};
-use ddprun::plan::{DataPlan, OnBadSample, Sampler, SourcePlan};
+use ddprun::data::{Asked, DataSource, Dataset, ImageFolder, Mnist, open};
+use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan};
 use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -58,12 +58,13 @@ fn transforms(work: &str) -> Vec<Choice> {
 
 /// The training samples of a folder, in their transforms.
 fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
-    let source = match work {
-        "mnist" => SourcePlan::Mnist { dir: dir.to_owned() },
-        _ => SourcePlan::ImageFolder { train: dir.to_owned(), val: dir.to_owned() },
+    let (train_dir, val_dir) = (dir.to_owned(), dir.to_owned());
+    let source: Box<dyn DataSource> = match work {
+        "mnist" => Box::new(Mnist { dir: dir.to_owned() }),
+        _ => Box::new(ImageFolder { train_dir, val_dir }),
     };
     let mut plan = DataPlan {
-        source,
+        source: SourcePlan::new(work, Modality::Images),
         n_train: 0,
         n_val: 0,
         n_test: 0,
@@ -79,16 +80,16 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         train_transforms: transforms(work),
         val_transforms: transforms(work),
     };
-    let facts = counted(&plan.source);
-    (plan.n_train, plan.n_val, plan.classes) = facts;
-    open(&plan, &Transforms::default()).expect("usable data").train
+    (plan.n_train, plan.n_val, plan.classes) = counted(work, dir);
+    let asked = Asked { experiment: work, seed: 0, classify: true };
+    open(source.as_ref(), &plan, &asked, &Transforms::default()).expect("usable data").train
 }
 
 /// (training samples, validation samples, classes)
-fn counted(source: &SourcePlan) -> (usize, usize, Vec<String>) {
-    let SourcePlan::ImageFolder { train, .. } = source else {
+fn counted(work: &str, train: &Path) -> (usize, usize, Vec<String>) {
+    if work == "mnist" {
         return (60_000, 10_000, (0..10).map(|label| label.to_string()).collect());
-    };
+    }
     let entries = |dir: &Path| -> Vec<_> {
         let mut paths: Vec<_> = dir
             .read_dir()

@@ -8,13 +8,12 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use crate::config::schema::DataKind;
 use crate::config::{Loaded, load_text, resolved};
 use crate::data::fuzzed;
 use crate::kinds::Kinds;
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::nn::{Builder, Init};
-use crate::plan::{DataFacts, Facts, Plan, SourcePlan};
+use crate::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
 use crate::{checkpoint, launch};
 
 /// Reads any bytes.
@@ -60,20 +59,15 @@ pub fn config(bytes: &[u8]) {
 
 /// What could be found where the experiment says that its data is; `None` for kinds whose numbers decide too much.
 fn facts(loaded: &Loaded) -> Option<Facts> {
-    let folder = PathBuf::new;
-    let (source, sample) = match loaded.experiment.data.name {
-        DataKind::Mnist => (SourcePlan::Mnist { dir: folder() }, Some(vec![1, 28, 28])),
-        DataKind::ImageFolder | DataKind::Shapes => {
-            (SourcePlan::ImageFolder { train: folder(), val: folder() }, None)
-        }
-        DataKind::Csv => {
-            let target = "y".to_owned();
-            let table = SourcePlan::Csv { train: folder(), val: folder(), target, classify: false };
-            (table, Some(vec![13]))
-        }
+    let name = loaded.experiment.data.name.as_str();
+    let (modality, sample) = match name {
+        "mnist" => (Modality::Images, Some(vec![1, 28, 28])),
+        "image_folder" => (Modality::Images, None),
+        "shapes" => (Modality::Images, Some(vec![3, 32, 32])),
+        "csv" => (Modality::Table, Some(vec![13])),
         _ => return None,
     };
-    let is_table = loaded.experiment.data.name == DataKind::Csv;
+    let (source, is_table) = (SourcePlan::new(name, modality), modality == Modality::Table);
     let classes = if is_table { vec![] } else { ["a", "b", "c"].map(str::to_owned).to_vec() };
     let data = DataFacts {
         source,

@@ -4,7 +4,7 @@ use candle_core::Device;
 
 use crate::config::Vocabulary;
 use crate::config::kind::{Choice, FamilySpec, Unbuildable};
-use crate::data::Transforms;
+use crate::data::{DataSources, Transforms};
 use crate::engine::Components;
 use crate::loss::{self, Losses};
 use crate::metric::Metrics;
@@ -20,6 +20,8 @@ use crate::sweep::{Methods, Pruners};
 /// All kinds that a program knows.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds {
+    /// Data sets.
+    pub data: DataSources,
     /// Models.
     pub models: Models,
     /// What is done to images.
@@ -50,6 +52,7 @@ impl Kinds {
     pub fn families(&self) -> Vec<FamilySpec> {
         vec![
             self.models.spec(),
+            self.data.spec(),
             self.transforms.spec(),
             self.losses.spec(),
             self.optimizers.spec(),

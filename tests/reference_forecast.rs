@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor};
+use ddprun::config::values::SplitRule;
 use ddprun::data::loader::{Loader, Request, Settings};
+use ddprun::data::{Asked, Calendar, CsvForecast, Transforms};
 use ddprun::model::{Model, Models};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::Adam;
-use ddprun::plan::{
-    Calendar, DataPlan, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan, SplitRule,
-};
+use ddprun::plan::{DataPlan, Modality, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan};
 use ddprun::rng::{Key, Purpose};
 use golden::{Collected, check_sum, fill, filled, model_plan, near, near_summary, number, with};
 use serde_json::{Value, json};
@@ -191,15 +191,16 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         return skipped("the table `data/forecast/ETTh1.csv`");
     };
     let golden = &timebridge()["etth1"];
+    let table = CsvForecast {
+        file,
+        split: SplitRule::EttHour,
+        seq_len: 720,
+        pred_len: 96,
+        calendar: Calendar::Hour,
+        check_dates: true,
+    };
     let data = DataPlan {
-        source: SourcePlan::CsvForecast {
-            file,
-            split: SplitRule::EttHour,
-            seq_len: 720,
-            pred_len: 96,
-            calendar: Calendar::Hour,
-            check_dates: true,
-        },
+        source: SourcePlan::new("csv_forecast", Modality::Series),
         n_train: 7825,
         n_val: 2785,
         n_test: 2785,
@@ -215,7 +216,8 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         train_transforms: vec![],
         val_transforms: vec![],
     };
-    let windows = ddprun::data::open(&data, &ddprun::data::Transforms::default()).unwrap().train;
+    let asked = Asked { experiment: "x", seed: 0, classify: false };
+    let windows = ddprun::data::open(&table, &data, &asked, &Transforms::default()).unwrap().train;
     let sizes = json!({
         "d_model": 128, "n_heads": 8, "d_ff": 128, "period": 24, "num_p": 30, "stable_len": 6, "ia_layers": 3,
         "pd_layers": 1, "ca_layers": 0

@@ -8,6 +8,13 @@ use ddprun::config::{self, Loaded, Problems};
 use ddprun::kinds::Kinds;
 use ddprun::sweep::{Asked, BaseValues, Length, Ranking, Report, Running, Trial};
 
+#[path = "registered/data.rs"]
+mod data;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_data.rs"]
+mod custom_data;
+
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_optimizer.rs"]
 mod custom_optimizer;

@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::config;
 use ddprun::data::Batch;
 use ddprun::kinds::Kinds;
-use ddprun::plan::{DataFacts, Facts, Plan, SourcePlan};
+use ddprun::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
 
 /// Different batches of each rank.
@@ -129,7 +129,7 @@ impl Work {
             Kind::Series => 0,
         };
         let data = DataFacts {
-            source: SourcePlan::Mnist { dir: "memory".into() },
+            source: SourcePlan::new("mnist", Modality::Images),
             // More than any batch; the samples themselves are made once for each of `BATCHES`.
             n_train: 1024 * ranks as usize,
             n_val: 1,

@@ -1,22 +1,22 @@
 //! Experiment file -> plan -> run folder: what stands before any rank is started.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
+
+use serde_json::Value;
 
 use crate::cli::kept::{self, OtherData};
 use crate::cli::{Refusal, abandoned, to_stderr};
 use crate::config::kind::{Choice, Options};
-use crate::config::schema::DataKind;
 use crate::config::values::Auto;
-use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
-use crate::data::Fingerprint;
+use crate::config::{self, Loaded, Problems, Vocabulary};
+use crate::data::{Asked, DataSource, Fingerprint};
 use crate::files::RunLock;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::model;
-use crate::plan::{
-    Facts, GpuFacts, KindFacts, Memory, Plan, RunFolders, Shapes, Targets, chosen_loss,
-};
+use crate::plan::{Facts, GpuFacts, KindFacts, Memory, Plan, RunFolders, Targets, chosen_loss};
 use crate::record::Environment;
 use crate::units::{Bytes, WorldSize};
 use crate::worker::exit;
@@ -27,6 +27,7 @@ pub(crate) struct Prepared {
     pub(crate) loaded: Loaded,
     pub(crate) plan: Plan,
     pub(crate) facts: Facts,
+    pub(crate) source: Arc<dyn DataSource>,
 }
 
 impl Prepared {
@@ -70,12 +71,24 @@ pub(crate) fn decide(
         let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
         Refusal::new(exit::REFUSED, page)
     })?;
-    Ok(Prepared { loaded, plan, facts })
+    let source = source_of(&plan, kinds)?;
+    Ok(Prepared { loaded, plan, facts, source })
+}
+
+/// The data set of a plan.
+pub(crate) fn source_of(plan: &Plan, kinds: &Kinds) -> Result<Arc<dyn DataSource>, Refusal> {
+    let built = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from);
+    built.map(Arc::from).map_err(|error| of_data(&error))
+}
+
+/// Data that cannot be used.
+fn of_data(error: &data::Error) -> Refusal {
+    Refusal::of(worker::of_data(error), error, error.help())
 }
 
 /// The plan of an experiment, whose model must take what its data gives.
 pub(crate) fn planned(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
-    let given = facts.data.source.modality();
+    let given = facts.data.source.modality;
     if let Some(what) = kinds.models.refuses(&chosen_model(loaded), given) {
         let help =
             format!("models for {}: {}", given.words(), kinds.models.made_for(given).join(", "));
@@ -94,7 +107,8 @@ fn chosen_model(loaded: &Loaded) -> Choice {
 pub(crate) fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), Problems> {
     let Ok(model) = kinds.models.build(&chosen_model(loaded)) else { return Ok(()) };
     let experiment = &loaded.experiment;
-    let (weights, seq_len) = (experiment.model.pretrained.as_deref(), experiment.data.seq_len);
+    let seq_len = experiment.data.options.get("seq_len").and_then(Value::as_u64);
+    let (weights, seq_len) = (experiment.model.pretrained.as_deref(), seq_len.map(|n| n as u32));
     let found = model.complete(weights, seq_len).map_err(|unfit| unfit_problem(loaded, unfit))?;
     let is_open = |key: &String| key == "lora" || !loaded.is_given(&format!("model.{key}"));
     let options: Options = found.options.into_iter().filter(|(key, _)| is_open(key)).collect();
@@ -146,9 +160,10 @@ pub(crate) fn measure(
 ) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
     let classify = has_classes(loaded, kinds)?;
-    let (section, seed) = (data_section(experiment), experiment.experiment.seed);
-    let data = data::survey(&section, seed, classify)
-        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
+    let choice =
+        Choice { name: experiment.data.name.clone(), options: experiment.data.options.clone() };
+    let asked = Asked { experiment: loaded.name(), seed: experiment.experiment.seed, classify };
+    let data = data::survey(&kinds.data, &choice, &asked).map_err(|error| of_data(&error))?;
     let mut cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
         // Each of its ranks counts as a machine, which shares its cores with the others there.
@@ -207,20 +222,10 @@ pub(crate) fn gpus() -> Option<Vec<GpuFacts>> {
     }
 }
 
-/// `[data]` with the folder of generated data filled in.
-pub(crate) fn data_section(experiment: &Experiment) -> config::schema::Data {
-    let mut data = experiment.data.clone();
-    if data.name == DataKind::Shapes {
-        data.dir = Some(Shapes::of(experiment).dir);
-    }
-    data
-}
-
 /// Generates the data that the experiment wants generated.
 pub(crate) fn generate(prepared: &Prepared) -> Result<(), Refusal> {
-    let experiment = &prepared.loaded.experiment;
-    data::generate(&data_section(experiment), experiment.experiment.seed)
-        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
+    let asked = Asked::of(&prepared.plan);
+    prepared.source.generate(&asked).map_err(|error| of_data(&error))
 }
 
 /// Folders of a run that this process alone may write.
@@ -308,8 +313,8 @@ fn begin<'a>(
     other: OtherData,
 ) -> Result<kept::Start<'a>, Refusal> {
     generate(prepared)?;
-    let data = Fingerprint::of(&prepared.facts.data)
-        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
+    let data = Fingerprint::of(&prepared.facts.data, prepared.source.as_ref())
+        .map_err(|error| of_data(&error))?;
     let (source, plan) = (prepared.loaded.path.as_path(), &prepared.plan);
     let start = kept::Start { source, resolved: resolved(prepared)?, plan, data };
     kept::compare_data(folders, &start, other)?;

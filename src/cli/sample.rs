@@ -9,21 +9,22 @@ use clap::Parser;
 use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::evaluate::checkpoint_of;
 use crate::cli::kept::enter_best_run;
+use crate::cli::prepare::source_of;
 use crate::cli::{Refusal, to_stderr, to_stdout};
-use crate::data::{self, Tokenizer};
+use crate::data::{self, TextForm, Tokenizer};
 use crate::kinds::Kinds;
-use crate::plan::{InstructionSource, Plan, SourcePlan};
+use crate::plan::{Modality, Plan};
 use crate::worker::{self, Sampling, exit};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let description = enter_best_run(args.run.as_deref())?;
     let plan = &description.plan;
-    if let SourcePlan::Trajectories { .. } = plan.data.source {
+    if plan.data.source.modality == Modality::Behaviour {
         let opened = checkpoint_of(&description, args.latest)?;
         return policy::sample(args, plan, &opened, kinds);
     }
-    let words = Words::of(plan)?;
+    let words = Words::of(plan, kinds)?;
     let prompt = words.read(&args.prompt)?;
     if !(args.temperature > 0.0 && args.temperature.is_finite()) {
         let page =
@@ -67,21 +68,21 @@ enum Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    fn of(plan: &'a Plan) -> Result<Self, Refusal> {
+    fn of(plan: &'a Plan, kinds: &Kinds) -> Result<Self, Refusal> {
         let open = |path: &Path| {
             let opened = Tokenizer::open(path).map(Box::new);
             opened.map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
         };
-        Ok(match &plan.data.source {
-            SourcePlan::Text { tokenizer: Some(path), .. } => Self::Text(open(path)?),
-            SourcePlan::Text { .. } => Self::Characters(plan),
-            SourcePlan::Tokens { .. } => Self::Numbers(plan),
-            SourcePlan::Instructions(InstructionSource { tokenizer, eos_token, .. }) => {
-                let tokenizer = open(tokenizer)?;
+        Ok(match source_of(plan, kinds)?.text() {
+            Some(TextForm::Tokens(path)) => Self::Text(open(&path)?),
+            Some(TextForm::Characters) => Self::Characters(plan),
+            Some(TextForm::Numbers) => Self::Numbers(plan),
+            Some(TextForm::Answers { tokenizer, eos_token }) => {
+                let tokenizer = open(&tokenizer)?;
                 let end = tokenizer.end(eos_token.as_deref());
                 Self::Answers(tokenizer, end)
             }
-            _ => return Err(refuse(format!("`{}` was not trained on text", plan.name))),
+            None => return Err(refuse(format!("`{}` was not trained on text", plan.name))),
         })
     }
 

@@ -7,8 +7,8 @@ use crate::cli::args::SweepArgs;
 use crate::cli::kept::OtherData;
 use crate::cli::named::find_sweep;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, data_section, gpus, has_classes, measure, own_run,
-    planned, refused, vocabulary,
+    ALONE, Prepared, check_weights, complete, gpus, has_classes, measure, own_run, planned,
+    refused, source_of, vocabulary,
 };
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::config::schema::Data;
@@ -168,7 +168,14 @@ fn failed(error: String, code: u8) -> Outcome {
 }
 
 /// What the facts about data depend on.
-type Surveyed = (Data, u64, bool);
+#[derive(PartialEq)]
+struct Surveyed {
+    data: Data,
+    /// Name of the experiment.
+    experiment: String,
+    seed: u64,
+    classify: bool,
+}
 
 impl Ddp<'_> {
     /// The base with `changes`, decided for `cores` and the GPUs of the machine that a trial has, without touching anything.
@@ -186,14 +193,20 @@ impl Ddp<'_> {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
         }
         let plan = planned(&loaded, &facts, self.kinds).map_err(in_words)?;
-        Ok(Prepared { loaded, plan, facts })
+        let source = source_of(&plan, self.kinds).map_err(|refusal| refusal.to_string())?;
+        Ok(Prepared { loaded, plan, facts, source })
     }
 
     /// What was found on this machine and in the data, of which a trial may use `cores`.
     fn facts(&self, loaded: &Loaded, cores: usize) -> Result<Facts, Refusal> {
         let experiment = &loaded.experiment;
         let classify = has_classes(loaded, self.kinds)?;
-        let key = (data_section(experiment), experiment.experiment.seed, classify);
+        let key = Surveyed {
+            data: experiment.data.clone(),
+            experiment: loaded.name().to_owned(),
+            seed: experiment.experiment.seed,
+            classify,
+        };
         let mut surveyed = self.surveyed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, facts)) = surveyed.iter().find(|(known, _)| *known == key) {
             return Ok(Facts { cores, ..facts.clone() });

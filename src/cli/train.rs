@@ -95,7 +95,7 @@ pub(crate) fn start(
             let smaller = asked.prepared.smaller(kinds)?;
             let plan = &asked.prepared.plan;
             let code = supervise(plan, smaller, &mut run, resume, None)?;
-            let tokens = asked.prepared.loaded.experiment.data.sample_tokens;
+            let tokens = asked.prepared.source.sample_tokens();
             if let Some(tokens) = tokens.filter(|_| code == 0) {
                 sample::at_the_end(tokens, &run.folders.logs, kinds);
             }

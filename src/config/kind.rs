@@ -8,6 +8,7 @@
 //! them; where the kind is used, [`Registry::build`] turns the stored options into the type again.
 
 mod list;
+mod offer;
 mod page;
 mod registry;
 mod spec;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use list::{Entry, LISTS};
+pub use offer::{Modality, Offer};
 pub(crate) use page::page;
 pub use registry::{Family, FamilySpec, Member, Registry, Unbuildable};
 pub use spec::{Key, Spec};
@@ -29,7 +31,7 @@ pub type Options = BTreeMap<String, Value>;
 
 /// Tables of an experiment whose `name` chooses a kind: the keys of such a table that all its kinds share are in the
 /// schema, all others are options of the kind.
-pub const TABLES: [&str; 4] = ["model", "loss", "optimizer", "scheduler"];
+pub const TABLES: [&str; 5] = ["model", "data", "loss", "optimizer", "scheduler"];
 
 /// The list whose names choose sinks.
 pub const SINKS: &str = "logging.sinks";
@@ -44,6 +46,9 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
 
     /// What it needs of the rest of the experiment or sweep.
     const NEEDS: &'static [Need] = &[];
+
+    /// What the rest of the experiment may build on.
+    const OFFERS: &'static [Offer] = &[];
 
     /// Rules between the options: what is wrong with which option, if anything is.
     fn check(&self) -> Vec<Wrong> {

@@ -3,67 +3,11 @@
 /// A key and the kinds that use it; a kind ending in `*` stands for all that begin so.
 pub(crate) type Belongs = (&'static str, &'static [&'static str]);
 
-/// Data of observations and actions.
-const BEHAVIOUR: &[&str] = &["trajectories", "push_t_like"];
-
 /// Tables whose `name` decides which other keys make sense.
-pub(crate) const KINDS: [(&str, &[Belongs]); 2] = [
-    ("model", &[("layers", &["graph"])]),
-    (
-        "data",
-        &[
-            ("train_dir", &["image_folder", "speech"]),
-            ("val_dir", &["image_folder", "speech"]),
-            ("n_mels", &["speech"]),
-            ("max_seconds", &["speech"]),
-            ("dir", &["mnist", "shapes"]),
-            ("train_file", &["csv", "tokens"]),
-            ("val_file", &["csv", "tokens"]),
-            ("target", &["csv"]),
-            ("file", &["csv_forecast", "tokens", "instructions", "trajectories"]),
-            ("split", &["csv_forecast"]),
-            ("seq_len", &["csv_forecast", "tokens", "instructions"]),
-            ("pred_len", &["csv_forecast"]),
-            ("calendar", &["csv_forecast"]),
-            ("check_dates", &["csv_forecast"]),
-            ("vocab_size", &["tokens"]),
-            ("tokenizer", &["tokens", "instructions"]),
-            ("mask_prompt", &["instructions"]),
-            ("eos_token", &["instructions"]),
-            ("sample_tokens", &["tokens", "instructions"]),
-            ("horizon", BEHAVIOUR),
-            ("n_obs_steps", BEHAVIOUR),
-            ("n_action_steps", BEHAVIOUR),
-            ("val_ratio", &["trajectories", "push_t_like", "instructions"]),
-            ("episodes", &["push_t_like"]),
-            ("classes", &["shapes"]),
-            ("train_per_class", &["shapes"]),
-            ("val_per_class", &["shapes"]),
-            ("image_size", &["shapes"]),
-        ],
-    ),
-];
+pub(crate) const KINDS: [(&str, &[Belongs]); 1] = [("model", &[("layers", &["graph"])])];
 
 /// Keys that a kind cannot do without.
-pub(crate) const REQUIRED: [(&str, &str, &str); 17] = [
-    ("model", "graph", "layers"),
-    ("data", "image_folder", "train_dir"),
-    ("data", "image_folder", "val_dir"),
-    ("data", "mnist", "dir"),
-    ("data", "csv", "train_file"),
-    ("data", "csv", "val_file"),
-    ("data", "csv", "target"),
-    ("data", "csv_forecast", "file"),
-    ("data", "csv_forecast", "seq_len"),
-    ("data", "csv_forecast", "pred_len"),
-    ("data", "tokens", "seq_len"),
-    ("data", "instructions", "file"),
-    ("data", "instructions", "tokenizer"),
-    ("data", "instructions", "seq_len"),
-    ("data", "trajectories", "file"),
-    ("data", "speech", "train_dir"),
-    ("data", "speech", "val_dir"),
-];
+pub(crate) const REQUIRED: [(&str, &str, &str); 1] = [("model", "graph", "layers")];
 
 /// Layers that slide a window over their input.
 const CONVOLUTIONS: &[&str] = &["conv2d", "conv1d"];

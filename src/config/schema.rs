@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Entry, Options, TABLES};
 use crate::config::values::{Auto, Duration, Every, Patience};
 
-pub use data::{Calendar, Data, DataKind, OnBadSample, Sampler, Transforms};
+pub use data::{Data, OnBadSample, Sampler, Transforms};
 pub use layers::{Layer, LayerInit, LayerKind, ResidualActivation};
 pub use model::Model;
 pub use train::{OnNonFinite, PrecisionChoice, Train};
@@ -70,6 +70,7 @@ impl Experiment {
     pub(crate) fn choice_mut(&mut self, table: &str) -> Option<(&str, &mut Options)> {
         match table {
             "model" => Some((&self.model.name, &mut self.model.options)),
+            "data" => Some((&self.data.name, &mut self.data.options)),
             "loss" => Some((&self.loss.name, &mut self.loss.options)),
             "optimizer" => Some((&self.optimizer.name, &mut self.optimizer.options)),
             "scheduler" => Some((&self.scheduler.name, &mut self.scheduler.options)),
@@ -81,6 +82,7 @@ impl Experiment {
     pub(crate) fn options(&self, table: &str) -> Option<&Options> {
         match table {
             "model" => Some(&self.model.options),
+            "data" => Some(&self.data.options),
             "loss" => Some(&self.loss.options),
             "optimizer" => Some(&self.optimizer.options),
             "scheduler" => Some(&self.scheduler.options),
@@ -107,6 +109,10 @@ impl Experiment {
             if let Some(serde_json::Value::Object(options)) = keys.shift_remove("options") {
                 keys.extend(options);
             }
+            // TOML wants a table's own keys before the tables in it.
+            let (tables, own): (Vec<_>, Vec<_>) =
+                std::mem::take(keys).into_iter().partition(|(_, value)| value.is_object());
+            keys.extend(own.into_iter().chain(tables));
         }
         whole
     }

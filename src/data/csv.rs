@@ -1,66 +1,60 @@
-//! Tables of numbers with a header line; one column is the target.
-//!
-//! Features are standardised: each column minus its mean, divided by its population standard deviation,
-//! both of the *training* rows (a constant column becomes 0). Targets stay as they are: numbers for
-//! regression; for classification a label is the position of the row's value among the sorted distinct
-//! values of the training table (numerically if all are integers, else in byte order).
+//! `data.name = "csv"`: tables of numbers with a header line; one column is the target.
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use crate::data::error::{Error, SampleError, shown};
-use crate::data::{Dataset, Splits, Target, read};
-use crate::rng::Key;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options};
+use crate::data::error::{Error, shown};
+use crate::data::paths::both;
+use crate::data::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::table::{self, Answer, Rows, at};
+use crate::data::{Splits, read};
 
 const EXPECTED: &str = "a table of numbers, separated by commas, with one header line";
 
-/// One split, in memory.
-#[derive(Debug)]
-pub(crate) struct Table {
-    /// `rows * columns` standardised values.
-    features: Vec<f32>,
-    shape: [usize; 1],
-    targets: Vec<Target>,
-    classifies: bool,
-    name: String,
+/// a table of numbers with a header line; one column is the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Csv {
+    /// table to train on, with a header line.
+    #[schemars(extend("format" = "path"), example = "data/train.csv")]
+    pub train_file: PathBuf,
+    /// table to validate on, with the same header.
+    #[schemars(extend("format" = "path"), example = "data/val.csv")]
+    pub val_file: PathBuf,
+    /// name of the column to predict; all others are features.
+    #[schemars(example = &"price")]
+    pub target: String,
 }
 
-/// What the tables say.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Rows to train on.
-    pub(crate) n_train: usize,
-    /// Rows to validate on.
-    pub(crate) n_val: usize,
-    /// Columns without the target.
-    pub(crate) n_features: usize,
-    /// Distinct targets in label order; empty for regression.
-    pub(crate) classes: Vec<String>,
+impl Kind for Csv {
+    const NAME: &'static str = "csv";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table)];
 }
 
-/// Counts rows, features and classes.
-///
-/// # Errors
-///
-/// As [`open`].
-pub(crate) fn count(
-    train: &Path,
-    val: &Path,
-    target: &str,
-    classify: bool,
-) -> Result<Counts, Error> {
-    let (splits, classes) = open(train, val, target, classify)?;
-    Ok(Counts {
-        n_train: splits.train.len(),
-        n_val: splits.val.len(),
-        n_features: splits.train.shape()[0],
-        classes,
-    })
+impl DataSource for Csv {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        open(&self.train_file, &self.val_file, &self.target, reading.asked.classify)
+    }
+
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let splits = open(&self.train_file, &self.val_file, &self.target, asked.classify)?;
+        let files = both(&self.train_file, &self.val_file);
+        let line = format!("{files}, target `{}`", self.target);
+        let found = Survey { line, ..Survey::of(&splits) };
+        Ok(Survey { held: found.held_whole(), ..found })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(vec![Files::one("train", &self.train_file), Files::one("val", &self.val_file)])
+    }
 }
 
-/// Reads both tables; also returns the classes in label order.
+/// Reads both tables.
 ///
 /// # Errors
 ///
@@ -71,204 +65,62 @@ pub(crate) fn open(
     val: &Path,
     target: &str,
     classify: bool,
-) -> Result<(Splits, Vec<String>), Error> {
-    let mut train_raw = Raw::read(train, "the training table", target, classify)?;
-    let mut val_raw = Raw::read(val, "the validation table", target, classify)?;
-    if train_raw.columns != val_raw.columns {
-        return Err(Error::ColumnsDiffer {
-            train: train.to_owned(),
-            val: val.to_owned(),
-            train_columns: train_raw.columns,
-            val_columns: val_raw.columns,
-        });
-    }
-    let scales = train_raw.scales();
-    train_raw.standardise(&scales);
-    val_raw.standardise(&scales);
-    let classes = if classify { sorted_classes(&train_raw.answers) } else { Vec::new() };
-    let splits = Splits {
-        train: Arc::new(train_raw.into_table(train, &classes, classify)?),
-        val: Arc::new(val_raw.into_table(val, &classes, classify)?),
-        test: None,
-    };
-    Ok((splits, classes))
-}
-
-impl Dataset for Table {
-    fn len(&self) -> usize {
-        self.targets.len()
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn classifies(&self) -> bool {
-        self.classifies
-    }
-
-    fn name(&self, index: usize) -> String {
-        format!("row {} of `{}`", index + 1, self.name)
-    }
-
-    fn load(
-        &self,
-        index: usize,
-        _: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<Target, SampleError> {
-        let columns = self.shape[0];
-        values.extend_from_slice(&self.features[index * columns..][..columns]);
-        Ok(self.targets[index].clone())
-    }
+) -> Result<Splits, Error> {
+    let train = read(train, "the training table", target, classify)?;
+    let val = read(val, "the validation table", target, classify)?;
+    table::splits(train, val, classify)
 }
 
 /// A table as written.
-struct Raw {
-    /// Names of the features.
-    columns: Vec<String>,
-    features: Vec<f64>,
-    answers: Vec<Answer>,
-    /// Line of each row.
-    lines: Vec<u64>,
+fn read(path: &Path, what: &'static str, target: &str, classify: bool) -> Result<Rows, Error> {
+    let bytes = read::lines(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => {
+            Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
+        }
+        _ => Error::Io { action: "read", path: path.to_owned(), source },
+    })?;
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+    let mut reader =
+        ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
+    let mut lines = Lines::of(bytes);
+    let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
+    let header: Vec<String> = header.iter().map(str::to_owned).collect();
+    let target_idx = check_header(path, &header, target)?;
+    let mut rows = Rows::new(path, header);
+    let mut record = ::csv::StringRecord::new();
+    while reader.read_record(&mut record).map_err(|error| malformed(path, &mut lines, &error))? {
+        let line = lines.line(record.position());
+        push(&mut rows, &record, (target_idx, classify)).map_err(|what| at(path, line, what))?;
+        rows.lines.push(line);
+    }
+    if rows.lines.is_empty() {
+        let what = "it has a header but no rows".to_owned();
+        return Err(Error::Format { path: path.to_owned(), what });
+    }
+    rows.columns.remove(target_idx);
+    Ok(rows)
 }
 
-/// A cell of the target column.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Answer {
-    /// A number, for regression; its f32 bits.
-    Value(u32),
-    /// A class that is an integer.
-    Integer(i64),
-    /// A class that is a word.
-    Word(String),
-}
-
-/// Mean and deviation of a column.
-pub(crate) type Scale = (f64, f64);
-
-impl Raw {
-    fn read(path: &Path, what: &'static str, target: &str, classify: bool) -> Result<Self, Error> {
-        let bytes = read::lines(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
-            }
-            _ => Error::Io { action: "read", path: path.to_owned(), source },
-        })?;
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-        let mut reader =
-            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
-        let mut lines = Lines::of(bytes);
-        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
-        let header: Vec<String> = header.iter().map(str::to_owned).collect();
-        let target_idx = check_header(path, &header, target)?;
-        let mut raw = Self { columns: header, features: vec![], answers: vec![], lines: vec![] };
-        let mut record = ::csv::StringRecord::new();
-        while reader
-            .read_record(&mut record)
-            .map_err(|error| malformed(path, &mut lines, &error))?
-        {
-            let line = lines.line(record.position());
-            raw.push(&record, target_idx, classify).map_err(|what| at(path, line, what))?;
-            raw.lines.push(line);
-        }
-        if raw.lines.is_empty() {
-            let what = "it has a header but no rows".to_owned();
-            return Err(Error::Format { path: path.to_owned(), what });
-        }
-        raw.columns.remove(target_idx);
-        Ok(raw)
+fn push(
+    rows: &mut Rows,
+    record: &::csv::StringRecord,
+    (target_idx, classify): (usize, bool),
+) -> Result<(), String> {
+    if record.len() != rows.columns.len() {
+        let (cells, columns) = (record.len(), rows.columns.len());
+        return Err(format!("{cells} cells, but the header has {columns}"));
     }
-
-    fn push(
-        &mut self,
-        record: &::csv::StringRecord,
-        target_idx: usize,
-        classify: bool,
-    ) -> Result<(), String> {
-        if record.len() != self.columns.len() {
-            let (cells, columns) = (record.len(), self.columns.len());
-            return Err(format!("{cells} cells, but the header has {columns}"));
-        }
-        for (column_idx, cell) in record.iter().enumerate() {
-            let column = &self.columns[column_idx];
-            if column_idx != target_idx {
-                self.features.push(number(column, cell)?);
-            } else if classify {
-                self.answers.push(class(column, cell)?);
-            } else {
-                self.answers.push(Answer::Value((number(column, cell)? as f32).to_bits()));
-            }
-        }
-        Ok(())
-    }
-
-    fn scales(&self) -> Vec<Scale> {
-        let columns = self.columns.len();
-        let column = |c: usize| self.features.iter().skip(c).step_by(columns).copied();
-        (0..columns).map(|c| scale(column(c))).collect()
-    }
-
-    fn standardise(&mut self, scales: &[Scale]) {
-        for row in self.features.chunks_exact_mut(scales.len().max(1)) {
-            for (value, (mean, deviation)) in row.iter_mut().zip(scales) {
-                *value = (*value - mean) / deviation;
-            }
+    for (column_idx, cell) in record.iter().enumerate() {
+        let column = &rows.columns[column_idx];
+        if column_idx != target_idx {
+            rows.features.push(number(column, cell)?);
+        } else if classify {
+            rows.answers.push(class(column, cell)?);
+        } else {
+            rows.answers.push(Answer::value(number(column, cell)?));
         }
     }
-
-    fn into_table(self, path: &Path, classes: &[String], classifies: bool) -> Result<Table, Error> {
-        let labels: std::collections::BTreeMap<&str, u32> =
-            classes.iter().zip(0..).map(|(class, label)| (class.as_str(), label)).collect();
-        let target = |(answer, &line): (&Answer, &u64)| match answer {
-            Answer::Value(bits) => Ok(Target::Value(f32::from_bits(*bits))),
-            class => {
-                labels.get(class.text().as_str()).copied().map(Target::Class).ok_or_else(|| {
-                    let what = format!("class `{}` is not in the training table", class.text());
-                    at(path, line, what)
-                })
-            }
-        };
-        let targets: Result<Vec<Target>, Error> =
-            self.answers.iter().zip(&self.lines).map(target).collect();
-        Ok(Table {
-            features: self.features.iter().map(|&value| value as f32).collect(),
-            shape: [self.columns.len()],
-            targets: targets?,
-            classifies,
-            name: shown(path),
-        })
-    }
-}
-
-impl Answer {
-    fn text(&self) -> String {
-        match self {
-            Self::Value(bits) => f32::from_bits(*bits).to_string(),
-            Self::Integer(value) => value.to_string(),
-            Self::Word(word) => word.clone(),
-        }
-    }
-}
-
-/// Mean and population deviation; 1 for a constant column, which becomes 0.
-pub(crate) fn scale(column: impl Iterator<Item = f64> + Clone) -> Scale {
-    let n = column.clone().count() as f64;
-    let mean = column.clone().sum::<f64>() / n;
-    let deviation = (column.map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
-    // Rounding leaves a constant column with a tiny variance.
-    let constant = deviation <= mean.abs() * 1e-12;
-    (mean, if constant { 1.0 } else { deviation })
-}
-
-/// Distinct classes: integers in their order, or all as words.
-fn sorted_classes(answers: &[Answer]) -> Vec<String> {
-    let distinct: BTreeSet<&Answer> = answers.iter().collect();
-    let mut classes: Vec<String> = distinct.iter().map(|answer| answer.text()).collect();
-    if distinct.iter().any(|answer| matches!(answer, Answer::Word(_))) {
-        classes.sort_unstable();
-    }
-    classes
+    Ok(())
 }
 
 /// Position of the target.
@@ -309,10 +161,6 @@ fn class(column: &str, cell: &str) -> Result<Answer, String> {
         Err(_) if cell.is_empty() => Err(format!("`{column}` is empty")),
         Err(_) => Ok(Answer::Word(cell.to_owned())),
     }
-}
-
-pub(crate) fn at(path: &Path, line: u64, what: String) -> Error {
-    Error::Line { path: path.to_owned(), line, what }
 }
 
 pub(crate) fn malformed(path: &Path, lines: &mut Lines<'_>, error: &::csv::Error) -> Error {
@@ -361,8 +209,9 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::data::{Dataset, Target};
 
-    fn opened(train: &str, val: &str, classify: bool) -> Result<(Splits, Vec<String>), Error> {
+    fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -381,8 +230,8 @@ mod tests {
     #[test]
     fn features_are_standardised_with_the_training_rows_and_targets_are_not() {
         let train = "\u{feff}a,y,b\r\n1,10.5,7\r\n3,-2,7\r\n";
-        let (splits, classes) = opened(train, "a,y,b\n5,1,8\n", false).unwrap();
-        assert!(classes.is_empty());
+        let splits = opened(train, "a,y,b\n5,1,8\n", false).unwrap();
+        assert!(splits.classes.is_empty());
         // Column a: mean 2, population deviation 1. Column b is constant.
         assert_eq!(row(&*splits.train, 0), (vec![-1.0, 0.0], Target::Value(10.5)));
         assert_eq!(row(&*splits.train, 1), (vec![1.0, 0.0], Target::Value(-2.0)));
@@ -391,11 +240,11 @@ mod tests {
 
     #[test]
     fn classes_are_the_sorted_distinct_labels() {
-        let (splits, classes) = opened("a,y\n0,10\n1,2\n2,10.0\n", "a,y\n3,2\n", true).unwrap();
-        assert_eq!(classes, ["2", "10"]);
+        let splits = opened("a,y\n0,10\n1,2\n2,10.0\n", "a,y\n3,2\n", true).unwrap();
+        assert_eq!(splits.classes, ["2", "10"]);
         assert_eq!(row(&*splits.train, 2).1, Target::Class(1));
         assert_eq!(row(&*splits.val, 0).1, Target::Class(0));
-        let (_, words) = opened("a,y\n0,setosa\n1,iris\n2,3\n", "a,y\n0,3\n", true).unwrap();
+        let words = opened("a,y\n0,setosa\n1,iris\n2,3\n", "a,y\n0,3\n", true).unwrap().classes;
         assert_eq!(words, ["3", "iris", "setosa"]);
     }
 

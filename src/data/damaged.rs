@@ -4,12 +4,12 @@ use std::io::Cursor;
 
 use image::{DynamicImage, ImageFormat, RgbImage};
 
+use crate::data::Instructions;
 use crate::data::decode::decode;
 use crate::data::tokenizer::{self, Tokenizer};
 use crate::data::transform::Area;
 use crate::data::{csv, instructions, read};
 use crate::mutated;
-use crate::plan::InstructionSource;
 
 /// A small picture in each format that is read.
 fn pictures() -> Vec<Vec<u8>> {
@@ -94,7 +94,7 @@ fn a_damaged_table_is_read_or_refused_with_its_name() {
     let (mut counted, mut refused) = (0, 0);
     for bytes in mutated::inputs(&tables, 1500, 52) {
         crate::files::write_atomic(&train, &bytes).unwrap();
-        match csv::count(&train, &val, "y", false) {
+        match csv::open(&train, &val, "y", false) {
             Ok(_) => counted += 1,
             Err(error) => {
                 refused += 1;
@@ -134,16 +134,17 @@ fn a_damaged_tokenizer_or_list_of_instructions_is_used_or_refused_with_its_name(
         {"instruction": "that", "input": "cat", "output": "the"}]"#;
     for bytes in mutated::inputs(&[entries.to_vec()], 500, 62) {
         crate::files::write_atomic(&file, &bytes).unwrap();
-        let source = InstructionSource {
+        let source = Instructions {
             file: file.clone(),
             tokenizer: path.clone(),
             seq_len: 16,
             val_ratio: 0.5,
             mask_prompt: true,
             eos_token: None,
+            sample_tokens: None,
         };
         match instructions::open(&source) {
-            Ok((splits, _)) => drop(splits.train.load(0, None, &mut Vec::new()).unwrap()),
+            Ok(splits) => drop(splits.train.load(0, None, &mut Vec::new()).unwrap()),
             Err(error) => assert!(error.to_string().contains("alpaca.json"), "{error}"),
         }
     }
@@ -158,5 +159,5 @@ fn a_line_that_does_not_end_is_refused() {
     crate::files::write_atomic(&path, &text).unwrap();
     let error = read::lines(&path).unwrap_err().to_string();
     assert_eq!(error, "line 2 has more than 1048576 bytes");
-    assert!(csv::count(&path, &path, "y", false).is_err());
+    assert!(csv::open(&path, &path, "y", false).is_err());
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::config::kind::Unbuildable;
+
 /// The data cannot be used (exit 3), or its loader threads cannot run.
 #[derive(Debug, Error)]
 pub enum Error {
@@ -16,18 +18,9 @@ pub enum Error {
         /// Kind of data set.
         kind: &'static str,
     },
-    /// A number of the experiment is outside of what the data set offers.
-    #[error("`{key}` is {given}, but must be in {low}..={high}")]
-    OutOfRange {
-        /// Key of the experiment.
-        key: &'static str,
-        /// As given.
-        given: u32,
-        /// Least value.
-        low: u32,
-        /// Largest value.
-        high: u32,
-    },
+    /// The program does not know this data set, or it does not take these options.
+    #[error(transparent)]
+    Kind(#[from] Unbuildable),
     /// A file or folder is not there.
     #[error("{what} `{}` does not exist", shown(.path))]
     Missing {

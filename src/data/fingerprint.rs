@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::config::kind::Options;
 use crate::data::error::Error;
-use crate::data::listing::Listing;
-use crate::data::{control, image_folder, mnist, read, speech};
-use crate::plan::{Behaviour, DataFacts, DataPlan, SourcePlan};
+use crate::data::read;
+use crate::data::source::{DataSource, Files};
+use crate::plan::{DataFacts, DataPlan, SourcePlan};
 
 /// Version of the file.
 const FORMAT: u32 = 1;
@@ -109,7 +110,7 @@ impl Fingerprint {
     /// # Errors
     ///
     /// A file cannot be read.
-    pub fn of(facts: &DataFacts) -> Result<Self, Error> {
+    pub fn of(facts: &DataFacts, source: &dyn DataSource) -> Result<Self, Error> {
         Ok(Self {
             format: FORMAT,
             n_train: facts.n_train,
@@ -118,7 +119,7 @@ impl Fingerprint {
             classes: facts.classes.clone(),
             sample: facts.sample.clone(),
             target: Some(facts.target.clone()),
-            parts: parts(&facts.source)?,
+            parts: parts(source, &facts.source.found)?,
         })
     }
 
@@ -176,59 +177,25 @@ impl Fingerprint {
     /// # Errors
     ///
     /// [`Error::Changed`], or a file cannot be read.
-    pub fn refuse_other_files(kept: &Path, source: &SourcePlan) -> Result<(), Error> {
+    pub fn refuse_other_files(
+        kept: &Path,
+        (source, plan): (&dyn DataSource, &SourcePlan),
+    ) -> Result<(), Error> {
         let Some(earlier) = Self::read(kept)? else { return Ok(()) };
-        let now = Self { parts: parts(source)?, ..earlier.clone() };
+        let now = Self { parts: parts(source, &plan.found)?, ..earlier.clone() };
         let differences = now.differences(&earlier);
         if differences.is_empty() { Ok(()) } else { Err(Error::Changed { differences }) }
     }
 }
 
-/// Marks of everything that `source` reads.
-fn parts(source: &SourcePlan) -> Result<Vec<Part>, Error> {
-    let folder = |name: &str, root: &Path, files: &[PathBuf]| {
-        Part::of(name, root, files, Look::at_folder(files))
+/// Marks of everything that a data set reads.
+fn parts(source: &dyn DataSource, found: &Options) -> Result<Vec<Part>, Error> {
+    let part = |files: Files| {
+        let Files { name, root, paths, by_contents } = &files;
+        let look = if *by_contents { Look::Contents } else { Look::at_folder(paths) };
+        Part::of(name, root, paths, look)
     };
-    let file = |name: &str, path: &Path| {
-        let root = path.parent().unwrap_or(path);
-        Part::of(name, root, &[path.to_owned()], Look::Contents)
-    };
-    Ok(match source {
-        SourcePlan::ImageFolder { train, val } => {
-            let (train_files, val_files) = image_folder::list(train, val)?;
-            let paths = |listing: Listing| -> Vec<PathBuf> {
-                listing.files.iter().map(|(path, _)| path).collect()
-            };
-            let (train_files, val_files) = (paths(train_files), paths(val_files));
-            vec![folder("train", train, &train_files), folder("val", val, &val_files)]
-        }
-        SourcePlan::Speech(source) => {
-            let (train, val) = (speech::list(&source.train)?, speech::list(&source.val)?);
-            vec![folder("train", &source.train, &train), folder("val", &source.val, &val)]
-        }
-        SourcePlan::Mnist { dir } => {
-            vec![Part::of("idx files", dir, &mnist::files(dir)?, Look::Contents)]
-        }
-        SourcePlan::Csv { train, val, .. } | SourcePlan::Tokens { train, val, .. } => {
-            vec![file("train", train), file("val", val)]
-        }
-        SourcePlan::CsvForecast { file: table, .. } => vec![file("table", table)],
-        SourcePlan::Text { file: text, tokenizer, .. } => {
-            let tokenizer = tokenizer.as_deref().map(|path| file("tokenizer", path));
-            std::iter::once(file("text", text)).chain(tokenizer).collect()
-        }
-        SourcePlan::Instructions(source) => {
-            vec![file("instructions", &source.file), file("tokenizer", &source.tokenizer)]
-        }
-        SourcePlan::Trajectories { from: Behaviour::Recorded { file: path }, .. } => {
-            vec![if path.is_dir() {
-                Part::of("trajectories", path, &control::files(path)?, Look::Contents)
-            } else {
-                file("trajectories", path)
-            }]
-        }
-        SourcePlan::Trajectories { from: Behaviour::PushTLike { .. }, .. } => Vec::new(),
-    })
+    Ok(source.files(found)?.into_iter().map(part).collect())
 }
 
 impl Part {

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use crate::config::values::SplitRule;
+use crate::data::control::{self, Behaviour, Chunk};
 use crate::data::decode::decode;
-use crate::data::forecast::{self, Forecast};
+use crate::data::forecast::{Calendar, CsvForecast};
+use crate::data::source::{Asked, DataSource};
 use crate::data::transform::Area;
-use crate::data::{control, csv, speech};
-use crate::plan::{Behaviour, Calendar, ChunkPlan, SplitRule};
+use crate::data::{csv, speech};
 
 /// An image as a whole, or half of it where the number of bytes is odd.
 ///
@@ -28,26 +30,25 @@ pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
 /// A table as training and validation, with numbers and with classes, and as a series.
 pub(crate) fn table(path: &Path) -> Vec<String> {
     let as_table =
-        |classify| csv::count(path, path, "y", classify).err().map(|error| error.to_string());
-    let calendar = Calendar::Hour;
-    let (seq_len, pred_len) = (3, 2);
-    let series = Forecast {
+        |classify| csv::open(path, path, "y", classify).err().map(|error| error.to_string());
+    let series = CsvForecast {
         file: path.to_owned(),
         split: SplitRule::Parts([2, 1, 1]),
-        seq_len,
-        pred_len,
-        calendar,
+        seq_len: 3,
+        pred_len: 2,
+        calendar: Calendar::Hour,
         check_dates: true,
     };
-    let as_series = forecast::survey(series).err().map(|error| error.to_string());
+    let asked = Asked { experiment: "fuzzed", seed: 0, classify: false };
+    let as_series = series.survey(&asked).err().map(|error| error.to_string());
     [as_table(false), as_table(true), as_series].into_iter().flatten().collect()
 }
 
 /// Trajectories, in columns where the file begins like a parquet file.
 pub(crate) fn trajectories(path: &Path) -> Option<String> {
-    let chunk = ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
-    let file = path.to_owned();
-    control::survey(Behaviour::Recorded { file }, chunk).err().map(|error| error.to_string())
+    let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
+    let from = Behaviour::Recorded { file: path.to_owned() };
+    control::survey(&from, chunk).err().map(|error| error.to_string())
 }
 
 /// Speech.

@@ -1,21 +1,82 @@
-//! An image folder as a [`Dataset`]: file -> decoded RGB -> transformed values.
+//! `data.name = "image_folder"`: file -> decoded RGB -> transformed values.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::kind::Choice;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Choice, Kind, Modality, Offer, Options};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::listing::{self, Listing};
 use crate::data::listing_cache::{self, ListingCache};
-use crate::data::paths::Paths;
+use crate::data::paths::{Paths, both};
+use crate::data::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::transform::{Images, Pipeline, Transforms};
 use crate::data::{Dataset, Splits, Target, decode, read};
-use crate::plan::DataPlan;
 use crate::rng::Key;
+
+/// folders of images, one folder per class, as torchvision's ImageFolder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImageFolder {
+    /// folder of class folders to train on, with .jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff and .webp files; pixels
+    /// are those of Pillow's convert("RGB"), which clips 16-bit grey at 255. Files and folders whose names begin with a
+    /// dot are left out, and other files are counted where there are many.
+    #[schemars(extend("format" = "path"), example = "data/train")]
+    pub train_dir: PathBuf,
+    /// the same classes, to validate on.
+    #[schemars(extend("format" = "path"), example = "data/val")]
+    pub val_dir: PathBuf,
+}
+
+impl Kind for ImageFolder {
+    const NAME: &'static str = "image_folder";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+}
+
+impl DataSource for ImageFolder {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let (train, val) = list(&self.train_dir, &self.val_dir)?;
+        let train_split =
+            ImageFiles::new(train.files, reading.train_transforms, reading.transforms)?;
+        let val_split = ImageFiles::new(val.files, reading.val_transforms, reading.transforms)?;
+        Ok(Splits {
+            train: Arc::new(train_split),
+            val: Arc::new(val_split),
+            test: None,
+            classes: train.classes,
+        })
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let (train, val) = list(&self.train_dir, &self.val_dir)?;
+        let notes = [train.note(&self.train_dir), val.note(&self.val_dir)];
+        Ok(Survey {
+            n_train: train.files.len(),
+            n_val: val.files.len(),
+            classes: train.classes,
+            notes: notes.into_iter().flatten().collect(),
+            line: both(&self.train_dir, &self.val_dir),
+            ..Survey::default()
+        })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        let (train, val) = list(&self.train_dir, &self.val_dir)?;
+        let paths = |listing: Listing| -> Vec<PathBuf> {
+            listing.files.iter().map(|(path, _)| path).collect()
+        };
+        Ok(vec![
+            Files::many("train", &self.train_dir, paths(train)),
+            Files::many("val", &self.val_dir, paths(val)),
+        ])
+    }
+}
 
 /// One split.
 #[derive(Debug)]
-pub(crate) struct ImageFolder {
+pub(crate) struct ImageFiles {
     files: Paths,
     pipeline: Pipeline,
 }
@@ -33,27 +94,7 @@ pub(crate) fn list(train: &Path, val: &Path) -> Result<(Listing, Listing), Error
     Ok((train_listing, val_listing))
 }
 
-/// Opens both splits; also returns the classes in label order.
-///
-/// # Errors
-///
-/// As [`list`], or the transforms are unusable.
-pub(crate) fn open(
-    train: &Path,
-    val: &Path,
-    plan: &DataPlan,
-    transforms: &Transforms,
-) -> Result<(Splits, Vec<String>), Error> {
-    let (train, val) = list(train, val)?;
-    let train_split = ImageFolder::new(train.files, &plan.train_transforms, transforms)?;
-    let val_split = ImageFolder::new(val.files, &plan.val_transforms, transforms)?;
-    Ok((
-        Splits { train: Arc::new(train_split), val: Arc::new(val_split), test: None },
-        train.classes,
-    ))
-}
-
-impl ImageFolder {
+impl ImageFiles {
     /// The files with their labels, in sample order, to be transformed as `list` says.
     ///
     /// # Errors
@@ -69,7 +110,7 @@ impl ImageFolder {
     }
 }
 
-impl Dataset for ImageFolder {
+impl Dataset for ImageFiles {
     fn len(&self) -> usize {
         self.files.len()
     }
@@ -117,7 +158,7 @@ mod tests {
     use crate::rng::Purpose;
 
     /// Twelve JPEG files of different sizes, cropped at random and flipped.
-    fn folder(dir: &Path) -> ImageFolder {
+    fn folder(dir: &Path) -> ImageFiles {
         let mut files = Paths::default();
         for number in 0..12 {
             let (height, width) = (40 + 9 * number, 130 - 7 * number);
@@ -133,7 +174,7 @@ mod tests {
             Choice::of(&RandomResizedCrop { size, scale: [0.08, 1.0], ratio: [0.75, 1.33] }),
             Choice::of(&RandomHorizontalFlip { p: 0.5 }),
         ];
-        ImageFolder::new(files, &list, &Transforms::default()).unwrap()
+        ImageFiles::new(files, &list, &Transforms::default()).unwrap()
     }
 
     #[test]

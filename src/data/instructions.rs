@@ -1,4 +1,4 @@
-//! Instructions and how they are to be answered, in the form of Stanford's Alpaca (Taori et al., 2023,
+//! `data.name = "instructions"`, instructions and how they are to be answered, in the form of Stanford's Alpaca (Taori et al., 2023,
 //! <https://github.com/tatsu-lab/stanford_alpaca>): a JSON list of `instruction`, `input` (may be empty) and `output`.
 //!
 //! Each becomes one text, the prompt, the answer and the token that ends it; what does not fit is cut, what is left is
@@ -8,13 +8,90 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::tokenizer::Tokenizer;
-use crate::data::{Dataset, IGNORED, Splits, Target, read};
-use crate::plan::{DataFacts, InstructionSource, SourcePlan};
+use crate::data::{Dataset, IGNORED, Splits, Target, TextForm, read};
 use crate::rng::Key;
+
+/// instructions and their answers, in Alpaca's form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Instructions {
+    /// a JSON list of `instruction`, `input` (may be empty) and `output`, as Alpaca's; each entry becomes one sample: the
+    /// prompt of Stanford's Alpaca, up to "### Response:", then the answer. Losses are means over the tokens that count,
+    /// however the entries of unequal length are spread over passes and ranks.
+    #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
+    pub file: PathBuf,
+    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the HuggingFace hub.
+    #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
+    pub tokenizer: PathBuf,
+    /// tokens that the model sees; longer texts are cut, shorter ones are filled with what does not count.
+    #[schemars(range(min = 2, max = 65_536), example = 256)]
+    pub seq_len: usize,
+    /// share of the entries, the last ones, that is held back for validation.
+    #[serde(default = "a_tenth")]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+    pub val_ratio: f64,
+    /// let only the answer count, not the prompt.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub mask_prompt: bool,
+    /// the token that ends an answer. Default: the first of </s>, <|endoftext|>, <|end_of_text|>, <|im_end|>, <|eot_id|>
+    /// and <eos> that the tokenizer knows.
+    #[schemars(example = "</s>")]
+    pub eos_token: Option<String>,
+    /// when a run is over on one machine, so many tokens are drawn from its best weights and printed, as `ddprun sample`
+    /// does. Default: none.
+    #[schemars(range(min = 1, max = 1_048_576), example = 300)]
+    pub sample_tokens: Option<u32>,
+}
+
+fn a_tenth() -> f64 {
+    0.1
+}
+
+impl Kind for Instructions {
+    const NAME: &'static str = "instructions";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Text)];
+
+    fn check(&self) -> Vec<Wrong> {
+        let what = "`char` cuts only `tokens`; `instructions` needs a tokenizer.json".to_owned();
+        let wrong = Wrong { key: "tokenizer", with: &[], what };
+        if self.tokenizer.as_os_str() == "char" { vec![wrong] } else { Vec::new() }
+    }
+}
+
+impl DataSource for Instructions {
+    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
+        open(self)
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
+        let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
+        let found = Survey { line, ..Survey::of(&open(self)?) };
+        // They are kept as they are, some bytes per token.
+        Ok(Survey { held: found.held_whole(), ..found })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(vec![Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)])
+    }
+
+    fn text(&self) -> Option<TextForm> {
+        let (tokenizer, eos_token) = (self.tokenizer.clone(), self.eos_token.clone());
+        Some(TextForm::Answers { tokenizer, eos_token })
+    }
+
+    fn sample_tokens(&self) -> Option<u32> {
+        self.sample_tokens
+    }
+}
 
 /// One entry of the list.
 #[derive(Debug, Deserialize)]
@@ -41,32 +118,12 @@ pub fn prompt(instruction: &str, input: &str) -> String {
     )
 }
 
-/// Counts entries and tokens.
-///
-/// # Errors
-///
-/// As [`open`].
-pub(crate) fn survey(source: InstructionSource) -> Result<DataFacts, Error> {
-    let (splits, classes) = open(&source)?;
-    let seq_len = source.seq_len;
-    Ok(DataFacts {
-        n_train: splits.train.len(),
-        n_val: splits.val.len(),
-        n_test: 0,
-        notes: Vec::new(),
-        classes,
-        sample: Some(vec![seq_len]),
-        target: vec![seq_len],
-        source: SourcePlan::Instructions(source),
-    })
-}
-
-/// Opens both parts, of which the last entries are the second; also returns the vocabulary in the order of its tokens.
+/// Opens both parts, of which the last entries are the second, with the vocabulary in the order of its tokens.
 ///
 /// # Errors
 ///
 /// A file is absent or not what it should be, there is no token that ends a text, or a part has no entry.
-pub(crate) fn open(source: &InstructionSource) -> Result<(Splits, Vec<String>), Error> {
+pub(crate) fn open(source: &Instructions) -> Result<Splits, Error> {
     let tokenizer = Tokenizer::open(&source.tokenizer)?;
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
@@ -88,10 +145,10 @@ pub(crate) fn open(source: &InstructionSource) -> Result<(Splits, Vec<String>), 
     let classes = tokenizer.vocabulary();
     let all = Arc::new(All { source: source.clone(), tokenizer, end, entries });
     let part = |first, n| Arc::new(Part { all: all.clone(), first, n, shape: [source.seq_len] });
-    Ok((Splits { train: part(0, n_train), val: part(n_train, n_val), test: None }, classes))
+    Ok(Splits { train: part(0, n_train), val: part(n_train, n_val), test: None, classes })
 }
 
-fn entries(source: &InstructionSource) -> Result<Vec<Entry>, Error> {
+fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
     let path = || source.file.clone();
     let bytes = read::whole(&source.file).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::Missing {
@@ -109,7 +166,7 @@ fn entries(source: &InstructionSource) -> Result<Vec<Entry>, Error> {
 
 /// What both parts share.
 struct All {
-    source: InstructionSource,
+    source: Instructions,
     tokenizer: Tokenizer,
     end: u32,
     entries: Vec<Entry>,
@@ -205,21 +262,22 @@ mod tests {
         {"instruction": "the", "input": "cat", "output": "the"},
         {"instruction": "that", "output": "chat"}]"#;
 
-    fn source(folder: &Path, json: &str, seq_len: usize) -> InstructionSource {
+    fn source(folder: &Path, json: &str, seq_len: usize) -> Instructions {
         let file = folder.join("alpaca.json");
         std::fs::File::create(&file).unwrap().write_all(json.as_bytes()).unwrap();
-        InstructionSource {
+        Instructions {
             file,
             tokenizer: write(folder),
             seq_len,
             val_ratio: 0.34,
             mask_prompt: false,
             eos_token: None,
+            sample_tokens: None,
         }
     }
 
-    fn loaded(source: &InstructionSource, index: usize) -> (Vec<f32>, Vec<u32>) {
-        let (splits, _) = open(source).unwrap();
+    fn loaded(source: &Instructions, index: usize) -> (Vec<f32>, Vec<u32>) {
+        let splits = open(source).unwrap();
         let mut values = Vec::new();
         let Target::Classes(next) = splits.train.load(index, None, &mut values).unwrap() else {
             panic!("no labels")
@@ -268,10 +326,10 @@ mod tests {
     #[test]
     fn parts_are_counted_and_what_cannot_be_used_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let facts = survey(source(folder.path(), JSON, 8)).unwrap();
+        let facts = Survey::of(&open(&source(folder.path(), JSON, 8)).unwrap());
         assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (2, 1, 11));
         assert_eq!((facts.sample, facts.target), (Some(vec![8]), vec![8]));
-        let error = |source: &InstructionSource| open(source).err().unwrap().to_string();
+        let error = |source: &Instructions| open(source).err().unwrap().to_string();
         let broken = source(folder.path(), r#"[{"instruction": "a"}]"#, 8);
         assert!(error(&broken).contains("missing field `output`"), "{}", error(&broken));
         let few = source(folder.path(), r#"[{"instruction": "a", "output": "b"}]"#, 8);

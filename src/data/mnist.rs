@@ -1,4 +1,4 @@
-//! MNIST's idx files (Fashion-MNIST and EMNIST share the format), gzipped or not.
+//! `data.name = "mnist"`: idx files (Fashion-MNIST and EMNIST share the format), gzipped or not.
 //!
 //! A file: magic number `0x0000_08dd` (u8 values, dd dimensions), the dimensions as big-endian u32, then
 //! one byte per value (<http://yann.lecun.com/exdb/mnist/>).
@@ -9,22 +9,70 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Choice;
+use crate::config::kind::{Choice, Kind, Modality, Offer, Options};
 use crate::data::error::{Error, SampleError};
+use crate::data::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::transform::{Decoded, Images, Pipeline, Pixels, Transforms, spare};
 use crate::data::{Dataset, Splits, Target, read};
-use crate::plan::DataPlan;
 use crate::rng::Key;
+use crate::units::Bytes;
 
 const EXPECTED: &str = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte \
                         and t10k-labels-idx1-ubyte, each gzipped (.gz) or not";
 /// Largest decompressed file: 8 GiB.
 const LARGEST: u64 = 8 << 30;
 
+/// the idx files of MNIST and its relatives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mnist {
+    /// folder of the four idx files (.gz or not).
+    #[schemars(extend("format" = "path"), example = "data/mnist")]
+    pub dir: PathBuf,
+}
+
+impl Kind for Mnist {
+    const NAME: &'static str = "mnist";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+}
+
+impl DataSource for Mnist {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let train =
+            Digits::read(&self.dir, "train", (reading.train_transforms, reading.transforms))?;
+        let val = Digits::read(&self.dir, "t10k", (reading.val_transforms, reading.transforms))?;
+        let largest = train.labels.iter().chain(&val.labels).max().copied().unwrap_or(0);
+        let classes = (0..=largest).map(|label| label.to_string()).collect();
+        Ok(Splits { train: Arc::new(train), val: Arc::new(val), test: None, classes })
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let counts = count(&self.dir)?;
+        let (height, width) = (counts.size.0 as usize, counts.size.1 as usize);
+        Ok(Survey {
+            n_train: counts.n_train,
+            n_val: counts.n_val,
+            classes: counts.classes,
+            sample: Some(vec![1, height, width]),
+            line: self.dir.display().to_string(),
+            // A byte per pixel.
+            held: Bytes(((counts.n_train + counts.n_val) * height * width) as u64),
+            ..Survey::default()
+        })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        let paths = files(&self.dir)?;
+        Ok(vec![Files { by_contents: true, ..Files::many("idx files", &self.dir, paths) }])
+    }
+}
+
 /// One split, its bytes in memory.
 #[derive(Debug)]
-pub(crate) struct Mnist {
+pub(crate) struct Digits {
     images: Vec<u8>,
     labels: Vec<u8>,
     size: (usize, usize),
@@ -70,24 +118,7 @@ pub(crate) fn count(dir: &Path) -> Result<Counts, Error> {
     })
 }
 
-/// Opens both splits; also returns the classes in label order.
-///
-/// # Errors
-///
-/// As [`count`], or the transforms are unusable.
-pub(crate) fn open(
-    dir: &Path,
-    plan: &DataPlan,
-    transforms: &Transforms,
-) -> Result<(Splits, Vec<String>), Error> {
-    let train = Mnist::read(dir, "train", (&plan.train_transforms, transforms))?;
-    let val = Mnist::read(dir, "t10k", (&plan.val_transforms, transforms))?;
-    let largest = train.labels.iter().chain(&val.labels).max().copied().unwrap_or(0);
-    let classes = (0..=largest).map(|label| label.to_string()).collect();
-    Ok((Splits { train: Arc::new(train), val: Arc::new(val), test: None }, classes))
-}
-
-impl Mnist {
+impl Digits {
     fn read(
         dir: &Path,
         split: &'static str,
@@ -104,7 +135,7 @@ impl Mnist {
     }
 }
 
-impl Dataset for Mnist {
+impl Dataset for Digits {
     fn len(&self) -> usize {
         self.labels.len()
     }
@@ -332,11 +363,11 @@ mod tests {
         let counts = count(dir.path()).unwrap();
         assert_eq!((counts.n_train, counts.n_val, counts.size), (3, 1, (2, 2)));
         assert_eq!(counts.classes, ["0", "1", "2"]);
-        let val = Mnist::read(dir.path(), "t10k", (&[], &Transforms::default())).unwrap();
+        let val = Digits::read(dir.path(), "t10k", (&[], &Transforms::default())).unwrap();
         let mut values = Vec::new();
         assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class(1));
         assert_eq!(values, [1.0, 0.0, 0.2, 0.4]);
-        let train = Mnist::read(dir.path(), "train", (&[], &Transforms::default())).unwrap();
+        let train = Digits::read(dir.path(), "train", (&[], &Transforms::default())).unwrap();
         train.load(2, None, &mut values).unwrap();
         let bytes: Vec<f32> = values[4..].iter().map(|v| (v * 255.0).round()).collect();
         assert_eq!(bytes, [8.0, 9.0, 10.0, 11.0]);
@@ -383,7 +414,7 @@ mod tests {
         let counts = count(dir).unwrap();
         assert_eq!((counts.n_train, counts.n_val, counts.size), (60_000, 10_000, (28, 28)));
         assert_eq!(counts.classes.len(), 10);
-        let val = Mnist::read(dir, "t10k", (&[], &Transforms::default())).unwrap();
+        let val = Digits::read(dir, "t10k", (&[], &Transforms::default())).unwrap();
         assert_eq!(val.labels[..8], [7, 2, 1, 0, 4, 1, 4, 9]);
     }
 }

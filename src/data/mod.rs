@@ -1,12 +1,14 @@
 //! Files on disk -> this rank's batches: survey, decode, augment, shard, prefetch.
 //!
 //! ```text
-//! DataFacts ◀─survey─ files ─open─▶ Dataset ─┐
-//!            EpochOrder ─passes─▶ Request ───┴─Loader─▶ Batch
+//! DataFacts ◀─survey─ DataSource ─open─▶ Dataset ─┐
+//!                 EpochOrder ─passes─▶ Request ───┴─Loader─▶ Batch
 //! ```
 //!
 //! Which samples a pass holds and how each is augmented follows from (seed, epoch, sample) alone: no
 //! loader thread owns random state, so a run may resume at any step, with any number of threads.
+//!
+//! Each data set is a file of its own: its options, what it counts, and its samples.
 
 mod assemble;
 pub mod audit;
@@ -24,6 +26,7 @@ mod golden_images;
 mod image_folder;
 mod instructions;
 mod jpeg;
+mod jsonl;
 mod listing;
 mod listing_cache;
 pub mod loader;
@@ -33,8 +36,10 @@ mod paths;
 mod read;
 pub mod sampler;
 mod shapes;
+mod source;
+mod sources;
 mod speech;
-mod survey;
+mod table;
 mod token_cache;
 mod tokenizer;
 mod tokens;
@@ -44,20 +49,27 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::plan::{DataPlan, SourcePlan};
 use crate::rng::Key;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzed;
 
 pub use control::push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
+pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
+pub use csv::Csv;
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
-pub use instructions::prompt;
-pub use speech::LogMel;
-pub use survey::{generate, survey};
-pub use tokenizer::Tokenizer;
-pub use tokens::encode;
+pub use forecast::{Calendar, CsvForecast};
+pub use image_folder::ImageFolder;
+pub use instructions::{Instructions, prompt};
+pub use jsonl::Jsonl;
+pub use mnist::Mnist;
+pub use shapes::Shapes;
+pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
+pub use sources::{open, survey};
+pub use speech::{LogMel, Speech};
+pub use tokenizer::{TextForm, Tokenizer};
+pub use tokens::{Tokens, encode};
 pub use transform::Transforms;
 
 /// A label of [`Target::Classes`] that does not count.
@@ -140,43 +152,6 @@ pub struct Splits {
     pub val: Arc<dyn Dataset>,
     /// Samples to test on when the training is over.
     pub test: Option<Arc<dyn Dataset>>,
-}
-
-/// Opens the data that `plan` describes, with its transforms, and checks that it still is what was planned.
-///
-/// # Errors
-///
-/// The data is unusable, or its counts or classes are no longer those of the plan.
-pub fn open(plan: &DataPlan, transforms: &Transforms) -> Result<Splits, Error> {
-    let (splits, classes) = match &plan.source {
-        SourcePlan::ImageFolder { train, val } => image_folder::open(train, val, plan, transforms)?,
-        SourcePlan::Mnist { dir } => mnist::open(dir, plan, transforms)?,
-        SourcePlan::Csv { train, val, target, classify } => {
-            csv::open(train, val, target, *classify)?
-        }
-        SourcePlan::Text { file, tokenizer, seq_len } => {
-            tokens::open(&tokens::Source::Text(file.clone(), tokenizer.clone()), *seq_len)?
-        }
-        SourcePlan::Instructions(source) => instructions::open(source)?,
-        SourcePlan::Tokens { train, val, vocabulary, seq_len } => {
-            let (train, val, vocabulary) = (train.clone(), val.clone(), *vocabulary);
-            tokens::open(&tokens::Source::Binary { train, val, vocabulary }, *seq_len)?
-        }
-        SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar, check_dates } => {
-            let (file, split, seq_len) = (file.clone(), *split, *seq_len);
-            let (pred_len, calendar, check_dates) = (*pred_len, *calendar, *check_dates);
-            let asked =
-                forecast::Forecast { file, split, seq_len, pred_len, calendar, check_dates };
-            (forecast::open(&asked)?, Vec::new())
-        }
-        SourcePlan::Speech(source) => speech::open(source)?,
-        SourcePlan::Trajectories { from, chunk, ranges } => {
-            (control::open(from, *chunk, ranges)?, Vec::new())
-        }
-    };
-    let planned = Fingerprint::of_plan(plan);
-    let n_test = splits.test.as_ref().map_or(0, |test| test.len());
-    let found = planned.counting([splits.train.len(), splits.val.len(), n_test], classes);
-    let differences = found.differences(&planned);
-    if differences.is_empty() { Ok(splits) } else { Err(Error::Changed { differences }) }
+    /// Class names in label order; empty for numbers.
+    pub classes: Vec<String>,
 }

@@ -5,6 +5,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+/// "data/train and data/val"
+pub(crate) fn both(train: &Path, val: &Path) -> String {
+    format!("{} and {}", train.display(), val.display())
+}
+
 /// Files with their labels, in the order in which they were pushed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Paths {

@@ -177,7 +177,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{OnBadSample, SourcePlan};
+    use crate::plan::{Modality, OnBadSample, SourcePlan};
     use crate::units::{AccumulationSteps, GlobalBatchSize, Shards};
 
     pub(in crate::data) fn data(
@@ -187,7 +187,7 @@ pub(super) mod tests {
         drop_last: bool,
     ) -> DataPlan {
         DataPlan {
-            source: SourcePlan::Mnist { dir: "unused".into() },
+            source: SourcePlan::new("mnist", Modality::Images),
             n_train: n,
             n_val: 0,
             n_test: 0,

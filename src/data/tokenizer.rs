@@ -1,12 +1,30 @@
 //! Text <-> tokens by a `tokenizer.json`, as the `HuggingFace` hub has one beside each language model.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokenizers::Tokenizer as Inner;
 
 use crate::data::caught::caught;
 use crate::data::error::Error;
 use crate::data::read;
+
+/// How a data set makes tokens of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TextForm {
+    /// Each character is a token; its classes are the characters.
+    Characters,
+    /// Tokens are numbers without a text.
+    Numbers,
+    /// This tokenizer cuts it.
+    Tokens(PathBuf),
+    /// This tokenizer cuts instructions and their answers, which a token ends.
+    Answers {
+        /// The tokenizer's file.
+        tokenizer: PathBuf,
+        /// The token that ends an answer; `None` = the usual one.
+        eos_token: Option<String>,
+    },
+}
 
 /// What ends a text, by the names that models have for it; the first that a vocabulary holds is meant.
 const ENDS: [&str; 6] =
@@ -92,8 +110,6 @@ impl Tokenizer {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     /// Byte pairs over the letters of a few words: `the` is one token, `</s>` ends and `<s>` begins a text.

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::failpoint;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda;
-use crate::plan::SourcePlan;
+use crate::plan::Modality;
 
 /// Which tensors of a batch go where the model computes.
 #[derive(Clone, Copy)]
@@ -31,12 +31,8 @@ impl Engine {
     }
 
     fn moves(&self) -> DeviceTensors {
-        let source = &self.plan.data.source;
-        let tokens = matches!(
-            source,
-            SourcePlan::Tokens { .. } | SourcePlan::Text { .. } | SourcePlan::Instructions(_)
-        );
-        DeviceTensors { inputs: !tokens, targets: !self.plan.loss.has_classes() }
+        let is_text = self.plan.data.source.modality == Modality::Text;
+        DeviceTensors { inputs: !is_text, targets: !self.plan.loss.has_classes() }
     }
 
     /// The GPU on which the model computes, and which of a batch's tensors go there; `None` on the CPU.

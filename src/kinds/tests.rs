@@ -2,7 +2,6 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::config::schema::DataKind;
 use crate::config::values::{Auto, Every};
 use crate::config::{
     Loaded, Problems, Source, Vocabulary, changed_keys, load, load_in, load_text, refuse_unsafe,
@@ -82,7 +81,7 @@ fn a_good_file_is_read_over_the_defaults() {
     let loaded = good(GOOD, &[]);
     let experiment = &loaded.experiment;
     assert_eq!(loaded.name(), "exp");
-    assert_eq!(experiment.data.name, DataKind::ImageFolder);
+    assert_eq!(experiment.data.name, "image_folder");
     assert_eq!(experiment.train.batch_size, Auto::Given(32));
     assert_eq!(experiment.train.global_batch_size, Auto::Auto);
     assert_eq!(experiment.validation.every, Every::Epochs(1));

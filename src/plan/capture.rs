@@ -1,7 +1,7 @@
 //! Whether the passes of a run can be recorded once and replayed, as one CUDA graph.
 
 use crate::config::{Loaded, Problem};
-use crate::plan::{Plan, Precision, SourcePlan};
+use crate::plan::{Modality, Plan, Precision};
 
 /// Why passes cannot be recorded; `None` = nothing that the plan knows of speaks against it.
 ///
@@ -20,13 +20,7 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
             "a rank of several shards keeps their gradients elsewhere in each step",
         ),
         (plan.precision == Precision::Fp16, "the loss scale of fp16 moves"),
-        (
-            matches!(
-                plan.data.source,
-                SourcePlan::Tokens { .. } | SourcePlan::Text { .. } | SourcePlan::Instructions(_)
-            ),
-            "tokens are sorted on the CPU",
-        ),
+        (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),
         (plan.model.draws_on_cpu, "the model draws or decides on the CPU what each pass does"),
         (plan.model.drops, "dropout masks are keyed by the step on the CPU"),
         (plan.distributed.find_unused_parameters, "which parameters are used may differ"),

@@ -1,15 +1,11 @@
 //! The data, and how each rank reads it.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::kind::Choice;
 use crate::plan::transforms::Transformed;
-use crate::plan::{
-    Behaviour, Calendar, ChunkPlan, DataFacts, OnBadSample, Ranges, Sampler, SplitRule,
-};
+use crate::plan::{DataFacts, OnBadSample, Sampler, SourcePlan};
 use crate::units::WorldSize;
 
 /// The data and how it is read.
@@ -61,117 +57,6 @@ impl DataPlan {
         let most = self.max_bad_fraction * samples as f64;
         unreadable == 0 || (unreadable < samples && unreadable as f64 <= most)
     }
-}
-
-/// Speech, and what is made of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpeechSource {
-    /// Training root.
-    pub train: PathBuf,
-    /// Validation root.
-    pub val: PathBuf,
-    /// Samples a second of every file.
-    pub rate: u32,
-    /// Samples of the longest utterance; what is longer is cut.
-    pub samples: usize,
-    /// Mel bands.
-    pub n_mels: usize,
-}
-
-/// Instructions and their answers, and what is made of them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct InstructionSource {
-    /// The JSON list.
-    pub file: PathBuf,
-    /// What cuts texts into tokens.
-    pub tokenizer: PathBuf,
-    /// Tokens that the model sees; longer texts are cut.
-    pub seq_len: usize,
-    /// Share of the entries, the last ones, to validate on.
-    pub val_ratio: f64,
-    /// Whether only the answer counts.
-    pub mask_prompt: bool,
-    /// The token that ends an answer; `None` = the usual one.
-    pub eos_token: Option<String>,
-}
-
-/// Where samples come from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SourcePlan {
-    /// Two folders of class folders.
-    ImageFolder {
-        /// Training root.
-        train: PathBuf,
-        /// Validation root.
-        val: PathBuf,
-    },
-    /// A folder of idx files.
-    Mnist {
-        /// The folder.
-        dir: PathBuf,
-    },
-    /// Two CSV tables with the same header.
-    Csv {
-        /// Training table.
-        train: PathBuf,
-        /// Validation table.
-        val: PathBuf,
-        /// Column to predict.
-        target: String,
-        /// Whether the target is a class (else a number).
-        classify: bool,
-    },
-    /// Windows of a text, character by character, or cut into tokens.
-    Text {
-        /// The text.
-        file: PathBuf,
-        /// What cuts it into tokens; `None` = characters.
-        #[serde(default)]
-        tokenizer: Option<PathBuf>,
-        /// Tokens of a window.
-        seq_len: usize,
-    },
-    /// Instructions and their answers.
-    Instructions(InstructionSource),
-    /// Windows of 16-bit tokens.
-    Tokens {
-        /// Tokens to train on.
-        train: PathBuf,
-        /// Tokens to validate on.
-        val: PathBuf,
-        /// Size of the vocabulary.
-        vocabulary: usize,
-        /// Tokens of a window.
-        seq_len: usize,
-    },
-    /// Chunks of recorded behaviour.
-    Trajectories {
-        /// Where it comes from.
-        from: Behaviour,
-        /// How it is cut.
-        chunk: ChunkPlan,
-        /// Its scale: a trained policy sees and acts on that of its training episodes.
-        ranges: Ranges,
-    },
-    /// Folders of WAV files.
-    Speech(SpeechSource),
-    /// Windows of one table of series in time.
-    CsvForecast {
-        /// The table.
-        file: PathBuf,
-        /// How its rows are cut.
-        split: SplitRule,
-        /// Time steps that the model sees.
-        seq_len: usize,
-        /// Time steps that it predicts.
-        pred_len: usize,
-        /// Features of the date beside the series.
-        calendar: Calendar,
-        /// Whether dates must ascend; runs of before there was the key took them as they were.
-        #[serde(default)]
-        check_dates: bool,
-    },
 }
 
 /// Loader threads per rank where none are asked for: no more than this.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::KEPT_SHARE;
 use crate::plan::mapping::STAGING_BYTES;
-use crate::plan::{BackendPlan, Plan, SourcePlan};
+use crate::plan::{BackendPlan, Plan};
 use crate::units::Bytes;
 
 /// What a process of ddprun holds before it knows a model: program, libraries, stacks, the plan.
@@ -92,26 +92,5 @@ fn loading(plan: &Plan) -> Bytes {
     let sample = Bytes::of_f32(plan.model.input.iter().product()).0;
     // The batch of the pass at hand, and those that are ready or in the making.
     let batches = 1 + (plan.data.num_workers * plan.data.prefetch_factor) as u64;
-    let held = match &plan.data.source {
-        // The whole table in f64 and f32, whose windows overlap.
-        SourcePlan::CsvForecast { seq_len, .. } => {
-            let rows = plan.data.n_train + plan.data.n_val + plan.data.n_test + seq_len;
-            rows as u64 * sample / (*seq_len).max(1) as u64 * 3
-        }
-        // Each step once, its actions beside its observations.
-        SourcePlan::Trajectories { ranges, .. } => {
-            let numbers = Bytes::of_f32(ranges.observations.len() + ranges.actions.len()).0;
-            (plan.data.n_train + plan.data.n_val) as u64 * numbers
-        }
-        // Four bytes per character or token.
-        SourcePlan::Text { .. } => (plan.data.n_train + plan.data.n_val) as u64 * 4,
-        // Instructions are kept as they are, some bytes per token.
-        SourcePlan::Csv { .. } | SourcePlan::Instructions(_) => {
-            (plan.data.n_train + plan.data.n_val) as u64 * sample
-        }
-        // A byte per pixel.
-        SourcePlan::Mnist { .. } => (plan.data.n_train + plan.data.n_val) as u64 * sample / 4,
-        SourcePlan::Tokens { .. } | SourcePlan::ImageFolder { .. } | SourcePlan::Speech(_) => 0,
-    };
-    Bytes(batches * u64::from(plan.batch.size.get()) * sample + held)
+    Bytes(batches * u64::from(plan.batch.size.get()) * sample + plan.data.source.held.0)
 }

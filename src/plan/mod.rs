@@ -7,7 +7,6 @@ mod arithmetic;
 mod batch;
 mod build;
 pub mod capture;
-mod control;
 mod data;
 mod distributed;
 mod facts;
@@ -18,14 +17,13 @@ mod loss;
 pub mod mapping;
 mod memory;
 mod metrics;
-mod modality;
 mod model;
 mod optimizer;
 mod precision;
 mod rank;
 mod schedule;
-mod shapes;
 mod show;
+mod source;
 mod statistics;
 mod transforms;
 
@@ -33,16 +31,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
-    Calendar, CommHook, Convolutions, Expectation, Interval, Mode, OnBadSample, OnNonFinite, OnOom,
-    Sampler, ScalingRule,
+    CommHook, Convolutions, Expectation, Interval, Mode, OnBadSample, OnNonFinite, OnOom, Sampler,
+    ScalingRule,
 };
-pub use crate::config::values::{Patience, SplitRule};
+pub use crate::config::values::Patience;
 use crate::units::BatchSize;
 pub(crate) use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
-pub use control::{Behaviour, ChunkPlan, Ranges, scaled, unscaled};
-pub use data::{DataPlan, InstructionSource, SourcePlan, SpeechSource};
+pub use data::DataPlan;
 pub use distributed::{BackendPlan, DistributedPlan};
 pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts};
 pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
@@ -52,14 +50,13 @@ pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use mapping::Mapping;
 pub use memory::Memory;
 pub use metrics::{Measurable, MetricFacts};
-pub use modality::Modality;
 pub use model::ModelPlan;
 pub use optimizer::{EmaPlan, OptimizerFacts, OptimizerPlan, scale_lr};
 pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
 pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
-pub use shapes::Shapes;
 pub use show::{Costs, json, page};
+pub use source::SourcePlan;
 pub use train_numbers::{Precision, RopeScaling};
 pub use transforms::{Images, Sides, TransformFacts};
 

@@ -7,10 +7,7 @@ use crate::config::{Loaded, Source, leaves};
 use crate::event::wrapped;
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
-use crate::plan::{
-    BackendPlan, Behaviour, Cadence, ChunkPlan, Facts, InstructionSource, Memory, Mode, Plan,
-    Precision, SourcePlan, graph,
-};
+use crate::plan::{BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, graph};
 
 /// Columns of the page.
 const WIDTH: usize = 80;
@@ -41,7 +38,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
         ("memory", memory(needs)),
         ("data", data(plan)),
-        ("", source(plan)),
+        ("", plan.data.source.line.clone()),
         ("ranks", ranks(plan)),
         ("loading", loading(plan)),
         (
@@ -298,50 +295,6 @@ fn data(plan: &Plan) -> String {
     let some: Vec<&str> = data.classes.iter().take(3).map(String::as_str).collect();
     let more = if data.classes.len() > 3 { ", ..." } else { "" };
     format!("{counts}, {} classes ({}{more})", data.classes.len(), some.join(", "))
-}
-
-fn source(plan: &Plan) -> String {
-    match &plan.data.source {
-        SourcePlan::ImageFolder { train, val } => {
-            format!("{} and {}", train.display(), val.display())
-        }
-        SourcePlan::Mnist { dir } => dir.display().to_string(),
-        SourcePlan::Csv { train, val, target, .. } => {
-            format!("{} and {}, target `{target}`", train.display(), val.display())
-        }
-        SourcePlan::Text { file, tokenizer, seq_len } => {
-            let held = if tokenizer.is_some() { "tokens" } else { "characters" };
-            format!("{}, windows of {seq_len} {held}", file.display())
-        }
-        SourcePlan::Instructions(InstructionSource { file, seq_len, mask_prompt, .. }) => {
-            let counts = if *mask_prompt { "answers count" } else { "prompts and answers count" };
-            format!("{}, up to {seq_len} tokens, {counts}", file.display())
-        }
-        SourcePlan::Tokens { train, val, seq_len, .. } => {
-            format!("{} and {}, windows of {seq_len} tokens", train.display(), val.display())
-        }
-        SourcePlan::Trajectories { from, chunk, .. } => {
-            let ChunkPlan { horizon, n_obs_steps, n_action_steps, .. } = chunk;
-            let from = match from {
-                Behaviour::Recorded { file } => file.display().to_string(),
-                Behaviour::PushTLike { episodes, .. } => format!("{episodes} generated episodes"),
-            };
-            format!(
-                "{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} executed"
-            )
-        }
-        SourcePlan::Speech(speech) => format!(
-            "{} and {}, up to {:.2} s at {} Hz, {} mel bands",
-            speech.train.display(),
-            speech.val.display(),
-            speech.samples as f64 / f64::from(speech.rate),
-            speech.rate,
-            speech.n_mels
-        ),
-        SourcePlan::CsvForecast { file, seq_len, pred_len, .. } => {
-            format!("{}, {seq_len} steps -> {pred_len}", file.display())
-        }
-    }
 }
 
 fn ranks(plan: &Plan) -> String {

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
-    BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, Memory, ModelFacts, ModelPlan, Plan,
-    Precision, SourcePlan, json, page,
+    BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, Memory, Modality, ModelFacts,
+    ModelPlan, Plan, Precision, SourcePlan, json, page,
 };
 use crate::units::{Bytes, WorldSize};
 
@@ -92,7 +92,10 @@ fn read(text: &str, overrides: &[&str]) -> Loaded {
 }
 
 fn animals() -> Facts {
-    let source = SourcePlan::ImageFolder { train: "data/train".into(), val: "data/val".into() };
+    let source = SourcePlan {
+        line: "data/train and data/val".to_owned(),
+        ..SourcePlan::new("image_folder", Modality::Images)
+    };
     let classes = ["ant", "bee", "cat", "dog"].map(str::to_owned).to_vec();
     let data = DataFacts {
         source,
@@ -116,7 +119,8 @@ fn animals() -> Facts {
 }
 
 fn digits() -> Facts {
-    let source = SourcePlan::Mnist { dir: "data/mnist".into() };
+    let source =
+        SourcePlan { line: "data/mnist".to_owned(), ..SourcePlan::new("mnist", Modality::Images) };
     let classes = (0..10).map(|digit| digit.to_string()).collect();
     let data = DataFacts {
         source,
@@ -140,11 +144,9 @@ fn digits() -> Facts {
 }
 
 fn prices() -> Facts {
-    let source = SourcePlan::Csv {
-        train: "train.csv".into(),
-        val: "val.csv".into(),
-        target: "price".to_owned(),
-        classify: false,
+    let source = SourcePlan {
+        line: "train.csv and val.csv, target `price`".to_owned(),
+        ..SourcePlan::new("csv", Modality::Table)
     };
     let data = DataFacts {
         source,

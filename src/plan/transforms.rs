@@ -1,9 +1,8 @@
 //! Image transforms as asked, and the shape that a sample has after them.
 
 use crate::config::kind::{Choice, Entry};
-use crate::config::schema::DataKind;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, KindFacts, Shapes};
+use crate::plan::{DataFacts, KindFacts};
 
 /// Height and width, in pixels.
 pub type Sides = (u32, u32);
@@ -48,7 +47,7 @@ pub(crate) fn decide(
         Some(vector) => {
             return Ok(Transformed { train: Vec::new(), val: Vec::new(), input: vector.to_vec() });
         }
-        None => Images { channels: 3, size: generated(loaded) },
+        None => Images { channels: 3, size: None },
     };
     let asked = &loaded.experiment.data.transforms;
     let decide = |key, asked| list(loaded, (key, asked), &images, kinds);
@@ -66,12 +65,6 @@ pub(crate) fn decide(
     }
     let (height, width) = train_sides;
     Ok(Transformed { train, val, input: vec![images.channels, height as usize, width as usize] })
-}
-
-/// Size of generated images, which is known before they are.
-fn generated(loaded: &Loaded) -> Option<Sides> {
-    let is_generated = loaded.experiment.data.name == DataKind::Shapes;
-    is_generated.then(|| Shapes::of(&loaded.experiment).image_size).map(|side| (side, side))
 }
 
 /// The transforms, and the size of every image after them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
-use crate::data::{self, Fingerprint};
+use crate::data::{self, Asked, Fingerprint};
 use crate::engine::{Clock, Engine, TrainState};
 use crate::event::{Event, FORMAT, Started};
 use crate::kinds::Kinds;
@@ -40,10 +40,12 @@ pub(crate) fn build_run(
         move |why| collective.abort(why)
     });
     link.progress(0, Phase::LoadingData);
-    let splits = data::open(&plan.data, &kinds.transforms)?;
+    let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
+    let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
     if rank.is_first() && rank_plan.restarts > 0 {
         // A group that is started again may find other files than the one before it.
-        Fingerprint::refuse_other_files(&newest_of(&folders.logs, DATA), &plan.data.source)?;
+        let kept = newest_of(&folders.logs, DATA);
+        Fingerprint::refuse_other_files(&kept, (source.as_ref(), &plan.data.source))?;
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
@@ -180,6 +182,7 @@ pub(crate) fn evaluate(
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))
     })?;
-    let splits = data::open(&plan.data, &kinds.transforms)?;
+    let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
+    let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
     measure_all(&plan, splits, &mut engine, collective.as_ref())
 }

@@ -2,9 +2,9 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::data::{MOST_STEPS, Push};
+use crate::data::{Chunk, MOST_STEPS, Policy, Push, Ranges, scaled, unscaled};
 use crate::engine::{self, Engine};
-use crate::plan::{Behaviour, ChunkPlan, Plan, Ranges, SourcePlan, scaled, unscaled};
+use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 
 /// Starts from which a policy is tested.
@@ -72,24 +72,22 @@ impl Episode {
 }
 
 /// How observations become actions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Eyes<'a> {
-    pub(crate) chunk: ChunkPlan,
-    pub(crate) ranges: &'a Ranges,
+#[derive(Clone, Debug)]
+pub(crate) struct Eyes {
+    pub(crate) chunk: Chunk,
+    pub(crate) ranges: Ranges,
 }
 
-impl<'a> Eyes<'a> {
+impl Eyes {
     /// Those of a plan for recorded behaviour.
-    pub(crate) fn of(plan: &'a Plan) -> Option<Self> {
-        match &plan.data.source {
-            SourcePlan::Trajectories { chunk, ranges, .. } => Some(Self { chunk: *chunk, ranges }),
-            _ => None,
-        }
+    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+        let Policy { chunk, ranges, .. } = Policy::of(&plan.data.source)?;
+        Some(Self { chunk, ranges })
     }
 
     /// The actions to do now for each of several rows of observations, oldest first.
     pub(crate) fn actions(
-        self,
+        &self,
         seen: &[Vec<Vec<f32>>],
         draws: &[Key],
         ask: Ask<'_>,
@@ -116,7 +114,7 @@ impl<'a> Eyes<'a> {
 
     /// Lets all `episodes` go on to their end, side by side; `key` gives the draws of an episode at a step.
     pub(crate) fn roll_out(
-        self,
+        &self,
         episodes: &mut [Episode],
         key: impl Fn(u64, u64) -> Key,
         ask: Ask<'_>,
@@ -157,18 +155,14 @@ pub(crate) fn success(
 
 /// The seed of a plan's simulation, if it has one.
 pub(crate) fn simulated(plan: &Plan) -> Option<u64> {
-    match &plan.data.source {
-        SourcePlan::Trajectories { from: Behaviour::PushTLike { seed, .. }, .. } => Some(*seed),
-        _ => None,
-    }
+    Policy::of(&plan.data.source)?.simulated
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CHUNK: ChunkPlan =
-        ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.1 };
+    const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.1 };
 
     fn arena() -> Ranges {
         Ranges { observations: vec![[0.0, 512.0]; 4], actions: vec![[0.0, 512.0]; 2] }
@@ -182,7 +176,7 @@ mod tests {
     #[test]
     fn the_chosen_actions_of_a_chunk_are_done_in_the_units_of_the_data() {
         let ranges = arena();
-        let eyes = Eyes { chunk: CHUNK, ranges: &ranges };
+        let eyes = Eyes { chunk: CHUNK, ranges: ranges.clone() };
         let mut episodes = vec![Episode::new(push(0)), Episode::new(push(1))];
         let first: Vec<[f32; 4]> = episodes.iter().map(Episode::end).collect();
         let mut asked = 0;
@@ -221,8 +215,8 @@ mod tests {
     #[test]
     fn an_expert_who_is_asked_this_way_solves_every_episode() {
         let ranges = arena();
-        let chunk = ChunkPlan { horizon: 1, n_obs_steps: 1, n_action_steps: 1, val_ratio: 0.1 };
-        let eyes = Eyes { chunk, ranges: &ranges };
+        let chunk = Chunk { horizon: 1, n_obs_steps: 1, n_action_steps: 1, val_ratio: 0.1 };
+        let eyes = Eyes { chunk, ranges: ranges.clone() };
         let mut episodes: Vec<Episode> = (0..10).map(|e| Episode::new(push(e))).collect();
         let mut ask = |inputs: &Tensor, draws: &[Key]| {
             let seen = inputs.flatten_from(1)?.to_vec2::<f32>()?;

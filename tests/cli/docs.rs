@@ -36,6 +36,9 @@ fn experiments() -> Vec<String> {
 }
 
 #[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_data.rs"]
+mod custom_data;
+#[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_optimizer.rs"]
 mod custom_optimizer;
 #[expect(dead_code, reason = "its `main` is not called here")]
@@ -58,6 +61,7 @@ fn is_sweep(name: &str) -> bool {
 /// The program's kinds, and those that the examples register.
 fn vocabulary() -> Vocabulary {
     let mut own = custom_optimizer::kinds();
+    custom_data::register(&mut own);
     own.models = custom_model::kinds().models;
     custom_search::register(&mut own);
     own.vocabulary()

@@ -16,8 +16,8 @@ use ddprun::nn::Params;
 use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
     BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
-    DistributedPlan, LengthPlan, LoggingPlan, Mode, ModelPlan, OnBadSample, OnNonFinite, Plan,
-    Precision, Sampler, SchedulePlan, SourcePlan,
+    DistributedPlan, LengthPlan, LoggingPlan, Modality, Mode, ModelPlan, OnBadSample, OnNonFinite,
+    Plan, Precision, Sampler, SchedulePlan, SourcePlan,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -102,7 +102,7 @@ pub(crate) fn choose(plan: &mut Plan, options: &Value) {
 
 fn data_plan() -> DataPlan {
     DataPlan {
-        source: SourcePlan::Mnist { dir: "unused".into() },
+        source: SourcePlan::new("mnist", Modality::Images),
         n_train: N_TRAIN,
         n_val: N_VAL,
         n_test: 0,

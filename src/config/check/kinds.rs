@@ -46,25 +46,6 @@ pub(crate) fn required_keys(loaded: &Loaded) -> Vec<Finding> {
         .collect()
 }
 
-/// Transforms of what are no images.
-pub(crate) fn transforms(loaded: &Loaded) -> Vec<Finding> {
-    let transforms = &loaded.experiment.data.transforms;
-    let held = match loaded.word("data.name") {
-        Some("csv" | "csv_forecast" | "trajectories" | "push_t_like") => "numbers",
-        Some("tokens" | "instructions") => "text",
-        Some("speech") => "speech",
-        _ => return Vec::new(),
-    };
-    let name = &loaded.word("data.name").unwrap_or_default();
-    let finding = |split: &str| {
-        let what = format!("change images, but `{name}` holds {held}");
-        Finding::new(format!("data.transforms.{split}"), what).about("data.name")
-    };
-    let lists = [("train", &transforms.train), ("val", &transforms.val)];
-    let given = lists.iter().filter(|(_, list)| !list.is_empty());
-    given.map(|(split, _)| finding(split)).collect()
-}
-
 /// The same for each layer of a graph, and those inside it.
 pub(crate) fn layers(loaded: &Loaded) -> Vec<Finding> {
     let mut open = listed("model.layers", loaded.experiment.model.layers.as_deref());

@@ -78,13 +78,12 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 11] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 10] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
         kinds::keys_of_other_kinds,
         kinds::required_keys,
-        kinds::transforms,
         kinds::layers,
         names::run_name,
         names::paths,
@@ -96,6 +95,7 @@ pub(crate) fn all(
         .flat_map(|rule| rule(loaded))
         .chain(names::metrics(loaded, vocabulary))
         .chain(names::sinks(loaded, vocabulary))
+        .chain(together::transforms(loaded, vocabulary))
         .chain(together::monitors(loaded, vocabulary))
         .chain(options::all(loaded, vocabulary))
         .chain(lists::all(loaded, vocabulary))

@@ -94,23 +94,15 @@ pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
 /// Paths that only a shell would understand.
 pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
-    let data = &experiment.data;
-    let all: [(&str, Option<&Path>); 10] = [
+    let all: [(&str, Option<&Path>); 3] = [
         ("model.pretrained", experiment.model.pretrained.as_deref()),
-        ("data.train_dir", data.train_dir.as_deref()),
-        ("data.val_dir", data.val_dir.as_deref()),
-        ("data.dir", data.dir.as_deref()),
-        ("data.train_file", data.train_file.as_deref()),
-        ("data.val_file", data.val_file.as_deref()),
-        ("data.file", data.file.as_deref()),
-        ("data.tokenizer", data.tokenizer.as_deref()),
         ("checkpoint.dir", Some(&experiment.checkpoint.dir)),
         ("logging.dir", Some(&experiment.logging.dir)),
     ];
     all.into_iter().filter_map(|(key, path)| path_finding(key, path?)).collect()
 }
 
-fn path_finding(key: &str, path: &Path) -> Option<Finding> {
+pub(super) fn path_finding(key: &str, path: &Path) -> Option<Finding> {
     let shell = path.starts_with("~") || path.to_str().is_some_and(|text| text.contains('$'));
     if path.as_os_str().is_empty() {
         Some(Finding::new(key, "is empty"))

@@ -1,9 +1,11 @@
 //! Options of kinds: whose they are, what they may be, and the rules between them.
 
+use std::path::Path;
+
 use figment::value::{Dict, Value};
 use serde_json::Value as Json;
 
-use crate::config::check::Finding;
+use crate::config::check::{Finding, names};
 use crate::config::extract::merged;
 use crate::config::kind::{FamilySpec, Key, Need, Spec, Wrong};
 use crate::config::loaded::Loaded;
@@ -22,6 +24,7 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         found.extend(ranges(family, kind, given));
         found.extend(rules(loaded, family, kind));
         found.extend(needs(loaded, family, kind));
+        found.extend(paths(loaded, family, kind));
     }
     found
 }
@@ -129,10 +132,25 @@ fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
     let table = family.table;
     let Some(options) = loaded.experiment.options(table) else { return Vec::new() };
     let finding = |wrong: Wrong| {
-        let finding = Finding::new(format!("{table}.{}", wrong.key), wrong.what);
+        let key = format!("{table}.{}", wrong.key);
+        let is_given = loaded.is_given(&key);
+        let mut finding = Finding::new(key, wrong.what);
+        if !is_given {
+            finding = finding.asked_by(format!("{table}.name"));
+        }
         wrong.with.iter().fold(finding, |finding, key| finding.about(format!("{table}.{key}")))
     };
     kind.check(options).into_iter().map(finding).collect()
+}
+
+/// Paths that only a shell would understand.
+fn paths(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
+    let Some(options) = loaded.experiment.options(family.table) else { return Vec::new() };
+    let finding = |key: &Key| {
+        let path = options.get(&key.name)?.as_str()?;
+        names::path_finding(&format!("{}.{}", family.table, key.name), Path::new(path))
+    };
+    kind.keys.iter().filter(|key| key.is_path()).filter_map(finding).collect()
 }
 
 /// What the kind needs, and the rest of the experiment does not give.

@@ -57,8 +57,6 @@ type Real = (&'static str, fn(&Experiment) -> Option<f64>, Range);
 type Whole = (&'static str, fn(&Experiment) -> Option<u64>, u64, u64);
 
 const REALS: &[Real] = &[
-    ("data.max_seconds", |e| e.data.max_seconds, POSITIVE),
-    ("data.val_ratio", |e| e.data.val_ratio, PROPER_SHARE),
     ("data.max_bad_fraction", |e| Some(e.data.max_bad_fraction), SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
@@ -76,24 +74,9 @@ const REALS: &[Real] = &[
 /// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
 const MOST_SAMPLES: u64 = 1 << 24;
 const MOST_STEPS: u64 = 1 << 40;
-/// Most time steps of a window.
-const MOST_WINDOW: u64 = 1 << 16;
 
 const WHOLES: &[Whole] = &[
     ("model.num_classes", |e| given(e.model.num_classes), 1, 1 << 20),
-    ("data.sample_tokens", |e| e.data.sample_tokens.map(u64::from), 1, 1 << 20),
-    ("data.n_mels", |e| e.data.n_mels.map(u64::from), 8, 1024),
-    ("data.seq_len", |e| e.data.seq_len.map(u64::from), 2, MOST_WINDOW),
-    ("data.pred_len", |e| e.data.pred_len.map(u64::from), 1, MOST_WINDOW),
-    ("data.vocab_size", |e| e.data.vocab_size.map(u64::from), 2, 1 << 16),
-    ("data.horizon", |e| e.data.horizon.map(u64::from), 1, MOST_WINDOW),
-    ("data.n_obs_steps", |e| e.data.n_obs_steps.map(u64::from), 1, MOST_WINDOW),
-    ("data.n_action_steps", |e| e.data.n_action_steps.map(u64::from), 1, MOST_WINDOW),
-    ("data.episodes", |e| e.data.episodes.map(u64::from), 2, 100_000),
-    ("data.classes", |e| e.data.classes.map(u64::from), 2, 90),
-    ("data.train_per_class", |e| e.data.train_per_class.map(u64::from), 1, 100_000),
-    ("data.val_per_class", |e| e.data.val_per_class.map(u64::from), 1, 100_000),
-    ("data.image_size", |e| e.data.image_size.map(u64::from), 8, 512),
     ("data.num_workers", |e| given(e.data.num_workers), 0, 256),
     ("data.prefetch_factor", |e| Some(e.data.prefetch_factor.into()), 1, 64),
     ("train.epochs", |e| e.train.epochs, 1, 1 << 24),

@@ -3,8 +3,9 @@
 use serde::Deserialize;
 
 use crate::config::check::Finding;
+use crate::config::kind::{Modality, Offer, Spec};
 use crate::config::loaded::Loaded;
-use crate::config::schema::{Backend, DataKind, Mode, PrecisionChoice, Sampler};
+use crate::config::schema::{Backend, Mode, PrecisionChoice, Sampler};
 use crate::config::values::{Auto, Every};
 use crate::config::vocabulary::Vocabulary;
 
@@ -23,7 +24,6 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
             .about("train.global_batch_size");
         found.push(finding.help("give `batch_size` (per rank and pass) or `global_batch_size`"));
     }
-    found.extend(chunk(loaded));
     let ema = &loaded.experiment.ema;
     if ema.power.is_some() && ema.decay.is_none() {
         let finding = Finding::new("ema.power", "needs `ema.decay`, up to which the share grows");
@@ -36,21 +36,23 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
-/// What is done must have been predicted.
-fn chunk(loaded: &Loaded) -> Option<Finding> {
+/// Transforms of what are no images.
+pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let data = &loaded.experiment.data;
-    if ![DataKind::Trajectories, DataKind::PushTLike].contains(&data.name) {
-        return None;
-    }
-    let horizon = data.horizon.unwrap_or(16);
-    let needed = data.n_obs_steps.unwrap_or(2).saturating_add(data.n_action_steps.unwrap_or(8)) - 1;
-    (needed > horizon).then(|| {
-        let what = format!(
-            "is {horizon}, but with `n_obs_steps` and `n_action_steps` the last action that is done is number {needed}"
-        );
-        let finding = Finding::new("data.horizon", what).asked_by("data.name");
-        finding.about("data.n_obs_steps").about("data.n_action_steps")
-    })
+    let holds = kind_of_data(loaded, vocabulary).and_then(Spec::modality);
+    let Some(holds) = holds.filter(|&holds| holds != Modality::Images) else { return Vec::new() };
+    let lists = [("train", &data.transforms.train), ("val", &data.transforms.val)];
+    let finding = |split: &str| {
+        let what = format!("change images, but `{}` holds {}", data.name, holds.words());
+        Finding::new(format!("data.transforms.{split}"), what).about("data.name")
+    };
+    let given = lists.iter().filter(|(_, list)| !list.is_empty());
+    given.map(|(split, _)| finding(split)).collect()
+}
+
+/// The data set of the experiment.
+fn kind_of_data<'a>(loaded: &Loaded, vocabulary: &'a Vocabulary) -> Option<&'a Spec> {
+    vocabulary.family("data")?.kind(&loaded.experiment.data.name)
 }
 
 /// What this build and these numbers can do.
@@ -117,16 +119,20 @@ pub(crate) fn monitors(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding>
     }
     let expected = experiment.expect.keys().map(|metric| (format!("expect.\"{metric}\""), metric));
     let mut found: Vec<Finding> =
-        expected.flat_map(|(key, metric)| unmeasured(loaded, &key, metric)).collect();
+        expected.flat_map(|(key, metric)| unmeasured(loaded, vocabulary, (&key, metric))).collect();
     for (table, metric, mode) in watched {
         let key = format!("{table}.monitor");
-        found.extend(unmeasured(loaded, &key, metric));
+        found.extend(unmeasured(loaded, vocabulary, (&key, metric)));
         found.extend(mode.and_then(|mode| backwards((table, metric), mode, vocabulary)));
     }
     found
 }
 
-fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
+fn unmeasured(
+    loaded: &Loaded,
+    vocabulary: &Vocabulary,
+    (key, metric): (&str, &str),
+) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let mut found = Vec::new();
     // Only checkpoints are ranked without anyone having asked; the plan then takes the training loss.
@@ -135,10 +141,9 @@ fn unmeasured(loaded: &Loaded, key: &str, metric: &str) -> Vec<Finding> {
         let what = format!("`{metric}` is never measured: `validation.every` is \"never\"");
         found.push(Finding::new(key, what).about("validation.every"));
     }
-    let measures = match metric {
-        "test/success" => experiment.data.name == DataKind::PushTLike,
-        _ => experiment.data.name == DataKind::CsvForecast,
-    };
+    let wanted = if metric == "test/success" { Offer::Simulation } else { Offer::Test };
+    let measures =
+        kind_of_data(loaded, vocabulary).is_none_or(|kind| kind.offers.contains(&wanted));
     if metric.starts_with("test/") && !measures {
         let what = format!("`{metric}` is never measured: this data has no such test");
         found.push(Finding::new(key, what).about("data.name"));

@@ -128,6 +128,11 @@ impl<F: Family> Registry<F> {
         Choice { name: name.to_owned(), options }
     }
 
+    /// What is known of the kind called `name`.
+    pub fn kind(&self, name: &str) -> Option<&Spec> {
+        self.kinds.iter().map(|(spec, _)| spec).find(|spec| spec.name == name)
+    }
+
     /// What an experiment may say of the family.
     pub fn spec(&self) -> FamilySpec {
         let kinds = self.kinds.iter().map(|(spec, _)| spec.clone()).collect();

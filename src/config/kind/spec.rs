@@ -3,7 +3,7 @@
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
-use crate::config::kind::{Kind, Need, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Need, Offer, Options, Wrong};
 
 /// A kind as data.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Spec {
     pub keys: Vec<Key>,
     /// What it needs of the rest of the experiment.
     pub needs: &'static [Need],
+    /// What the rest of the experiment may build on.
+    pub offers: &'static [Offer],
     /// JSON schema of the options.
     pub schema: Value,
     read: fn(&Dict) -> Result<Options, Box<figment::Error>>,
@@ -71,6 +73,7 @@ impl Spec {
             about: text(&schema["description"]),
             keys: properties.map(key).collect(),
             needs: K::NEEDS,
+            offers: K::OFFERS,
             read: read::<K>,
             check: check::<K>,
             schema,
@@ -80,6 +83,14 @@ impl Spec {
     /// The option `name`.
     pub fn key(&self, name: &str) -> Option<&Key> {
         self.keys.iter().find(|key| key.name == name)
+    }
+
+    /// What its samples are, if it says so.
+    pub fn modality(&self) -> Option<Modality> {
+        self.offers.iter().find_map(|offer| match offer {
+            Offer::Samples(modality) => Some(*modality),
+            _ => None,
+        })
     }
 
     /// The options `given`, completed with defaults.
@@ -94,6 +105,13 @@ impl Spec {
     /// What the options break of the rules between them.
     pub(crate) fn check(&self, options: &Options) -> Vec<Wrong> {
         (self.check)(options)
+    }
+}
+
+impl Key {
+    /// Whether its value is the name of a file or folder: `#[schemars(extend("format" = "path"))]`.
+    pub fn is_path(&self) -> bool {
+        self.schema["format"] == "path"
     }
 }
 

@@ -5,9 +5,12 @@
 //! and end after their episode, as far as is needed to act from its first step to its last; the steps at its ends
 //! are repeated there. Every number is scaled to -1 .. 1 by its range in the training episodes.
 
+mod chunk;
 mod npz;
 mod parquet;
 pub(crate) mod push;
+mod push_t_like;
+mod trajectories;
 
 use std::fs::File;
 use std::io;
@@ -15,10 +18,16 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::config::kind::Options;
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::source::Survey;
 use crate::data::{Dataset, Splits, Target, read};
-use crate::plan::{Behaviour, ChunkPlan, DataFacts, Ranges, SourcePlan, scaled};
 use crate::rng::Key;
+use crate::units::Bytes;
+pub(crate) use chunk::Behaviour;
+pub use chunk::{Chunk, Policy, Ranges, scaled, unscaled};
+pub use push_t_like::PushTLike;
+pub use trajectories::Trajectories;
 
 /// A file of trajectories and its bytes; `expected` says what one holds.
 fn opened(path: &Path, expected: &'static str) -> Result<(File, u64), Error> {
@@ -78,40 +87,56 @@ impl Episodes {
 /// # Errors
 ///
 /// As [`open`], and a file cannot be read.
-pub(crate) fn survey(from: Behaviour, chunk: ChunkPlan) -> Result<DataFacts, Error> {
-    let episodes = Episodes::of(&from)?;
-    let n_train = n_training(&from, &episodes, chunk)?;
+pub(crate) fn survey(from: &Behaviour, chunk: Chunk) -> Result<Survey, Error> {
+    let episodes = Episodes::of(from)?;
+    let n_train = n_training(from, &episodes, chunk)?;
     let last = episodes.ends[n_train - 1];
     let ranges = Ranges {
         observations: ranges(&episodes.observations[..last]),
         actions: ranges(&episodes.actions[..last]),
     };
-    let splits = cut(&from, episodes, chunk, &ranges)?;
-    Ok(DataFacts {
-        n_train: splits.train.len(),
-        n_val: splits.val.len(),
-        n_test: 0,
-        notes: Vec::new(),
-        classes: Vec::new(),
-        sample: Some(splits.train.shape().to_vec()),
-        target: splits.train.target_shape().to_vec(),
-        source: SourcePlan::Trajectories { from, chunk, ranges },
+    let found = Survey::of(&cut(from, episodes, chunk, &ranges)?);
+    let numbers = ranges.observations.len() + ranges.actions.len();
+    let simulated = from.seed();
+    let policy = Policy { chunk, ranges, simulated };
+    let policy = serde_json::to_value(policy).unwrap_or_default();
+    Ok(Survey {
+        line: line(from, chunk),
+        // Each step once, its actions beside its observations.
+        held: Bytes((found.n_train + found.n_val) as u64 * Bytes::of_f32(numbers).0),
+        found: [(Policy::FOUND.to_owned(), policy)].into(),
+        ..found
     })
 }
 
-/// Opens both parts; the ranges are those of the plan.
+fn line(from: &Behaviour, chunk: Chunk) -> String {
+    let Chunk { horizon, n_obs_steps, n_action_steps, .. } = chunk;
+    let from = match from {
+        Behaviour::Recorded { file } => file.display().to_string(),
+        Behaviour::PushTLike { episodes, .. } => format!("{episodes} generated episodes"),
+    };
+    format!("{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} executed")
+}
+
+/// Opens both parts; the ranges are those that a survey found, or are measured anew.
 ///
 /// # Errors
 ///
 /// The file cannot be read; there are too few episodes, or they are too short for a chunk.
-pub(crate) fn open(from: &Behaviour, chunk: ChunkPlan, ranges: &Ranges) -> Result<Splits, Error> {
-    cut(from, Episodes::of(from)?, chunk, ranges)
+fn open(from: &Behaviour, chunk: Chunk, found: &Options) -> Result<Splits, Error> {
+    let policy = match Policy::found(found) {
+        Some(policy) => Some(policy),
+        None => Policy::found(&survey(from, chunk)?.found),
+    };
+    let ranges = policy.map(|policy| policy.ranges);
+    let ranges = ranges.ok_or_else(|| unusable(from, "it has no ranges".to_owned()))?;
+    cut(from, Episodes::of(from)?, chunk, &ranges)
 }
 
 fn cut(
     from: &Behaviour,
     episodes: Episodes,
-    chunk: ChunkPlan,
+    chunk: Chunk,
     ranges: &Ranges,
 ) -> Result<Splits, Error> {
     let n_train = n_training(from, &episodes, chunk)?;
@@ -137,11 +162,11 @@ fn cut(
     };
     let rest = episodes.ends.len() - n_train;
     let (train, val) = (windows("training", 0, n_train)?, windows("validation", n_train, rest)?);
-    Ok(Splits { train, val, test: None })
+    Ok(Splits { train, val, test: None, classes: Vec::new() })
 }
 
 /// Number of training episodes; at least one is held back.
-fn n_training(from: &Behaviour, episodes: &Episodes, chunk: ChunkPlan) -> Result<usize, Error> {
+fn n_training(from: &Behaviour, episodes: &Episodes, chunk: Chunk) -> Result<usize, Error> {
     let n = episodes.ends.len();
     let held = ((n as f64 * chunk.val_ratio).round() as usize).max(1);
     n.checked_sub(held).filter(|&train| train > 0).ok_or_else(|| {
@@ -185,7 +210,7 @@ impl Windows {
     fn new(
         from: &Behaviour,
         episodes: &Arc<Episodes>,
-        chunk: ChunkPlan,
+        chunk: Chunk,
         skip: usize,
         take: usize,
     ) -> Self {

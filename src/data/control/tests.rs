@@ -7,8 +7,7 @@ use candle_core::{Device, Tensor};
 use super::*;
 use crate::skipped::skipped;
 
-const CHUNK: ChunkPlan =
-    ChunkPlan { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
+const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
 
 type Arrays = Vec<(&'static str, Tensor)>;
 
@@ -32,22 +31,26 @@ fn file(dir: &Path, arrays: &[(&str, Tensor)]) -> PathBuf {
     path
 }
 
-fn refusal(path: PathBuf, chunk: ChunkPlan) -> String {
-    survey(Behaviour::Recorded { file: path }, chunk).unwrap_err().to_string()
+fn ranges_of(found: &Survey) -> Ranges {
+    Policy::found(&found.found).unwrap().ranges
+}
+
+fn refusal(path: PathBuf, chunk: Chunk) -> String {
+    survey(&Behaviour::Recorded { file: path }, chunk).unwrap_err().to_string()
 }
 
 #[test]
 fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
     let dir = tempfile::tempdir().unwrap();
     let from = Behaviour::Recorded { file: file(dir.path(), &arrays()) };
-    let facts = survey(from.clone(), CHUNK).unwrap();
+    let facts = survey(&from, CHUNK).unwrap();
     // 5 + 1 + 1 - 4 + 1 windows of the first episode, 4 of the second.
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
-    assert_eq!((facts.sample, facts.target), (Some(vec![2, 2]), vec![4, 1]));
-    let SourcePlan::Trajectories { ranges, .. } = facts.source else { panic!("another source") };
+    assert_eq!((facts.sample.clone(), facts.target.clone()), (Some(vec![2, 2]), vec![4, 1]));
+    let ranges = ranges_of(&facts);
     assert_eq!(ranges.observations, [[0.0, 4.0], [1.0, 1.0]]);
     assert_eq!(ranges.actions, [[0.0, 40.0]]);
-    let splits = open(&from, CHUNK, &ranges).unwrap();
+    let splits = open(&from, CHUNK, &facts.found).unwrap();
     let load = |data: &dyn Dataset, index| {
         let mut values = Vec::new();
         let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
@@ -73,7 +76,7 @@ fn episodes_may_be_given_by_their_ends_and_arrays_by_other_names() {
     arrays[0].0 = "state";
     arrays[1].0 = "action";
     arrays[2] = ("episode_ends", Tensor::new(&[5i64, 9], &Device::Cpu).unwrap());
-    let facts = survey(Behaviour::Recorded { file: file(dir.path(), &arrays) }, CHUNK).unwrap();
+    let facts = survey(&Behaviour::Recorded { file: file(dir.path(), &arrays) }, CHUNK).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
 }
 
@@ -111,7 +114,7 @@ fn what_cannot_be_used_is_named() {
         CHUNK,
         "1 episodes cannot be split into training and validation",
     );
-    let long = ChunkPlan { horizon: 8, ..CHUNK };
+    let long = Chunk { horizon: 8, ..CHUNK };
     check(&|_| (), long, "no training episode is long enough for `horizon` = 8");
     assert!(refusal(dir.path().join("absent.npz"), CHUNK).contains("does not exist"));
     let whole = std::fs::read(file(dir.path(), &arrays())).unwrap();
@@ -179,14 +182,14 @@ fn an_array_that_claims_more_than_there_is_gets_no_memory() {
 #[test]
 fn generated_episodes_are_the_same_each_time() {
     let from = |seed| Behaviour::PushTLike { episodes: 4, seed };
-    let chunk = ChunkPlan { horizon: 16, n_action_steps: 8, ..CHUNK };
-    let facts = |seed| survey(from(seed), chunk).unwrap();
+    let chunk = Chunk { horizon: 16, n_action_steps: 8, ..CHUNK };
+    let facts = |seed| survey(&from(seed), chunk).unwrap();
     assert_eq!(facts(1), facts(1));
     assert_ne!(facts(1), facts(2));
     assert_eq!((facts(1).sample, facts(1).target), (Some(vec![2, 4]), vec![16, 2]));
     let one = Behaviour::PushTLike { episodes: 1, seed: 1 };
     assert!(
-        survey(one, chunk)
+        survey(&one, chunk)
             .unwrap_err()
             .to_string()
             .contains("1 episodes cannot be split into training and validation")
@@ -199,12 +202,8 @@ fn published(name: &str) -> PathBuf {
 }
 
 /// Every sample of both parts.
-fn samples(from: &Behaviour, chunk: ChunkPlan) -> Vec<(Vec<f32>, Vec<f32>)> {
-    let SourcePlan::Trajectories { ranges, .. } = survey(from.clone(), chunk).unwrap().source
-    else {
-        panic!("another source")
-    };
-    let splits = open(from, chunk, &ranges).unwrap();
+fn samples(from: &Behaviour, chunk: Chunk) -> Vec<(Vec<f32>, Vec<f32>)> {
+    let splits = open(from, chunk, &survey(from, chunk).unwrap().found).unwrap();
     let load = |data: &dyn Dataset, index| {
         let mut values = Vec::new();
         let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
@@ -231,24 +230,19 @@ fn parquet_files_give_the_samples_of_an_npz_file_of_the_same_numbers() {
     }
 }
 
-#[test]
-fn a_kept_plan_of_an_older_version_still_means_its_file() {
-    let older = serde_json::json!({"npz": {"file": "runs.npz"}});
-    let from: Behaviour = serde_json::from_value(older).unwrap();
-    assert_eq!(from, Behaviour::Recorded { file: "runs.npz".into() });
-}
-
 /// An expert data set as stable-baselines has it, written by numpy.
 #[test]
 fn files_of_numpy_are_read_packed_or_not() {
     for name in ["expert.npz", "expert_compressed.npz"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-        let facts = survey(Behaviour::Recorded { file }, CHUNK).unwrap();
+        let facts = survey(&Behaviour::Recorded { file }, CHUNK).unwrap();
         assert_eq!((facts.n_train, facts.n_val), (2 * 3, 3), "{name}");
-        assert_eq!((facts.sample, facts.target), (Some(vec![2, 3]), vec![4, 1]), "{name}");
-        let SourcePlan::Trajectories { ranges, .. } = facts.source else {
-            panic!("another source")
-        };
+        assert_eq!(
+            (facts.sample.clone(), facts.target.clone()),
+            (Some(vec![2, 3]), vec![4, 1]),
+            "{name}"
+        );
+        let ranges = ranges_of(&facts);
         assert_eq!(ranges.actions, [[-0.5, 0.2]], "{name}");
         assert_eq!(ranges.observations[2], [-6.0, 1.0], "{name}");
     }
@@ -262,11 +256,11 @@ fn a_published_file_is_read() {
         skipped("the expert of `../shared/data/control`");
         return;
     }
-    let chunk = ChunkPlan { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
-    let facts = survey(Behaviour::Recorded { file }, chunk).unwrap();
+    let chunk = Chunk { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
+    let facts = survey(&Behaviour::Recorded { file }, chunk).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (90 * 193, 10 * 193));
-    assert_eq!((facts.sample, facts.target), (Some(vec![2, 3]), vec![16, 1]));
-    let SourcePlan::Trajectories { ranges, .. } = facts.source else { panic!("another source") };
+    assert_eq!((facts.sample.clone(), facts.target.clone()), (Some(vec![2, 3]), vec![16, 1]));
+    let ranges = ranges_of(&facts);
     // Cosine, sine and speed of the angle; torques are limited to 2.
     assert!(ranges.actions[0][0] >= -2.0 && ranges.actions[0][1] <= 2.0, "{ranges:?}");
     assert!(ranges.observations.iter().take(2).all(|&[low, high]| low >= -1.0 && high <= 1.0));

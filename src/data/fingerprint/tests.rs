@@ -1,6 +1,8 @@
 use std::fs;
 
 use super::*;
+use crate::config::kind::{Choice, Kind};
+use crate::data::{Asked, Csv, DataSources, ImageFolder, survey};
 use crate::files;
 
 fn image_folder(root: &Path) -> DataFacts {
@@ -17,26 +19,30 @@ fn image_folder(root: &Path) -> DataFacts {
 }
 
 fn facts(root: &Path) -> DataFacts {
-    let (train, val) = (root.join("train"), root.join("val"));
-    let (train_files, val_files) = crate::data::image_folder::list(&train, &val).unwrap();
-    DataFacts {
-        source: SourcePlan::ImageFolder { train, val },
-        n_train: train_files.files.len(),
-        n_val: val_files.files.len(),
-        n_test: 0,
-        classes: train_files.classes,
-        sample: None,
-        target: Vec::new(),
-        notes: Vec::new(),
-    }
+    counted(&folders(root))
+}
+
+fn folders(root: &Path) -> ImageFolder {
+    ImageFolder { train_dir: root.join("train"), val_dir: root.join("val") }
+}
+
+fn counted<K: Kind>(data: &K) -> DataFacts {
+    let asked = Asked { experiment: "x", seed: 0, classify: false };
+    survey(&DataSources::default(), &Choice::of(data), &asked).unwrap()
+}
+
+/// The fingerprint of counted data.
+fn of(facts: &DataFacts) -> Fingerprint {
+    let source = DataSources::default().build(&facts.source.kind).unwrap();
+    Fingerprint::of(facts, source.as_ref()).unwrap()
 }
 
 /// What differs after `change` of an image folder.
 fn after(change: impl Fn(&Path)) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
-    let then = Fingerprint::of(&image_folder(dir.path())).unwrap();
+    let then = of(&image_folder(dir.path()));
     change(dir.path());
-    let now = Fingerprint::of(&facts(dir.path())).unwrap();
+    let now = of(&facts(dir.path()));
     assert_eq!(now == then, now.differences(&then).is_empty());
     now.differences(&then)
 }
@@ -51,8 +57,8 @@ fn rename(root: &Path, from: &str, to: &str) {
 fn the_same_data_have_no_differences_wherever_they_are() {
     assert!(after(|_| ()).is_empty());
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let one = Fingerprint::of(&image_folder(here.path())).unwrap();
-    assert_eq!(one, Fingerprint::of(&image_folder(there.path())).unwrap());
+    let one = of(&image_folder(here.path()));
+    assert_eq!(one, of(&image_folder(there.path())));
     let path = here.path().join("data.json");
     files::write_atomic(&path, &one.written()).unwrap();
     assert_eq!(Fingerprint::read(&path).unwrap(), Some(one));
@@ -110,7 +116,7 @@ fn of_a_folder_too_large_to_list_the_counts_of_its_folders_are_compared() {
     let dir = tempfile::tempdir().unwrap();
     let facts_then = image_folder(dir.path());
     let unlisted = |facts: &DataFacts| {
-        let mut found = Fingerprint::of(facts).unwrap();
+        let mut found = of(facts);
         found.parts.iter_mut().for_each(|part| part.listing = None);
         found
     };
@@ -133,24 +139,15 @@ fn one_cell_of_a_table_is_enough_and_an_earlier_run_is_compared_as_far_as_it_is_
     let (train, val) = (dir.path().join("train.csv"), dir.path().join("val.csv"));
     files::write_atomic(&train, b"a,y\n1,2\n3,4\n").unwrap();
     files::write_atomic(&val, b"a,y\n1,2\n").unwrap();
-    let source = SourcePlan::Csv { train: train.clone(), val, target: "y".into(), classify: false };
-    let facts = DataFacts {
-        source,
-        n_train: 2,
-        n_val: 1,
-        n_test: 0,
-        classes: vec![],
-        sample: Some(vec![1]),
-        target: vec![],
-        notes: Vec::new(),
-    };
-    let then = Fingerprint::of(&facts).unwrap();
+    let table = Csv { train_file: train.clone(), val_file: val, target: "y".to_owned() };
+    let facts = counted(&table);
+    let then = of(&facts);
     files::write_atomic(&train, b"a,y\n1,2\n3,5\n").unwrap();
-    let now = Fingerprint::of(&facts).unwrap();
+    let now = of(&facts);
     assert_eq!(now.differences(&then), ["train: `train.csv` has other contents"]);
     let kept = dir.path().join("data.json");
     files::write_atomic(&kept, &then.written()).unwrap();
-    let error = Fingerprint::refuse_other_files(&kept, &facts.source).unwrap_err();
+    let error = Fingerprint::refuse_other_files(&kept, (&table, &facts.source)).unwrap_err();
     assert!(error.to_string().contains("`train.csv` has other contents"), "{error}");
     let wider = Fingerprint { sample: Some(vec![2]), ..now.clone() };
     assert_eq!(wider.differences(&now), ["the shape of a sample is [2], was [1]"]);

@@ -1,8 +1,32 @@
 //! Dates of a table's rows -> features from -0.5 to 0.5, as in the Informer family of forecasters.
 
 use jiff::civil::DateTime;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::plan::Calendar;
+/// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Calendar {
+    /// None.
+    None,
+    /// Hour, day of the week, day of the month, day of the year.
+    #[default]
+    Hour,
+    /// Minute, and those of `hour`.
+    Minute,
+}
+
+impl Calendar {
+    /// Number of features.
+    pub fn features(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Hour => 4,
+            Self::Minute => 5,
+        }
+    }
+}
 
 /// The date of a cell such as `2016-07-01 02:00:00` or `1990/1/1 0:00`.
 ///

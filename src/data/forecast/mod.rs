@@ -1,4 +1,4 @@
-//! Windows of a table of series in time: what a model sees, and what comes next.
+//! `data.name = "csv_forecast"`, windows of a table of series in time: what a model sees, and what comes next.
 //!
 //! Rows are cut in order into training, validation and test. Validation and test begin `seq_len` rows early, so
 //! that their first window predicts their first row. Every series is standardised with the mean and the
@@ -12,21 +12,86 @@ mod table;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options};
+use crate::config::values::SplitRule;
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Dataset, Splits, Target};
-use crate::plan::{Calendar, DataFacts, SourcePlan, SplitRule};
 use crate::rng::Key;
+use crate::units::Bytes;
+pub use calendar::Calendar;
 use table::Table;
 
-/// What is asked of the table.
-#[derive(Clone, Debug)]
-pub(crate) struct Forecast {
-    pub(crate) file: PathBuf,
-    pub(crate) split: SplitRule,
-    pub(crate) seq_len: usize,
-    pub(crate) pred_len: usize,
-    pub(crate) calendar: Calendar,
-    pub(crate) check_dates: bool,
+/// a table of series in time; what comes next is the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CsvForecast {
+    /// table of series, one row per time step: a header line, then numbers; a first column `date` holds dates. All series
+    /// are standardised with the training rows and predicted together. val/mse, val/mae and the loss are measured on that
+    /// scale, over all windows; test/mse and test/mae once, with the best parameters, when the run is over.
+    #[schemars(extend("format" = "path"), example = "data/ETTh1.csv")]
+    pub file: PathBuf,
+    /// how the rows are cut in order: parts of training, validation and test; or their numbers of rows, as
+    /// "34560:11520:11520" (small ones with a word: "500:100:100 rows"), after which further rows are not used; or
+    /// "ett_hour" and "ett_minute" (12, 4 and 4 months of 30 days). Validation and test look back into the rows before them.
+    #[serde(default = "split")]
+    #[schemars(example = &"ett_hour")]
+    pub split: SplitRule,
+    /// time steps that the model sees.
+    #[schemars(range(min = 2, max = 65_536), example = 96)]
+    pub seq_len: usize,
+    /// time steps that it predicts.
+    #[schemars(range(min = 1, max = 65_536), example = 96)]
+    pub pred_len: usize,
+    /// features of the date beside the series: "hour" (hour, day of the week, of the month and of the year), "minute" (the
+    /// minute, too) or "none"; zeros where the table has no dates.
+    #[serde(default)]
+    pub calendar: Calendar,
+    /// refuse dates that descend or repeat, because rows are cut in their order, and warn of gaps. false takes the rows as
+    /// they are.
+    #[serde(default = "checked")]
+    #[schemars(example = false)]
+    pub check_dates: bool,
+}
+
+fn split() -> SplitRule {
+    SplitRule::Parts([7, 1, 2])
+}
+
+fn checked() -> bool {
+    true
+}
+
+impl Kind for CsvForecast {
+    const NAME: &'static str = "csv_forecast";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Series), Offer::Test];
+}
+
+impl DataSource for CsvForecast {
+    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
+        read(self).map(|(splits, _)| splits)
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let (splits, notes) = read(self)?;
+        let found = Survey::of(&splits);
+        let rows = found.n_train + found.n_val + found.n_test + self.seq_len;
+        let row = splits.train.shape()[1];
+        Ok(Survey {
+            notes,
+            line: format!("{}, {} steps -> {}", self.file.display(), self.seq_len, self.pred_len),
+            // The whole table in f64 and f32, whose windows overlap.
+            held: Bytes(3 * Bytes::of_f32(rows * row).0),
+            ..found
+        })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(vec![Files::one("table", &self.file)])
+    }
 }
 
 /// Rows of training, validation and test.
@@ -37,38 +102,13 @@ struct Rows {
     test: usize,
 }
 
-/// Counts the windows of each split.
-///
-/// # Errors
-///
-/// As [`open`].
-pub(crate) fn survey(asked: Forecast) -> Result<DataFacts, Error> {
-    let (splits, notes) = read(&asked)?;
-    let Forecast { file, split, seq_len, pred_len, calendar, check_dates } = asked;
-    Ok(DataFacts {
-        source: SourcePlan::CsvForecast { file, split, seq_len, pred_len, calendar, check_dates },
-        notes,
-        n_train: splits.train.len(),
-        n_val: splits.val.len(),
-        n_test: splits.test.as_ref().map_or(0, |test| test.len()),
-        classes: Vec::new(),
-        sample: Some(splits.train.shape().to_vec()),
-        target: splits.train.target_shape().to_vec(),
-    })
-}
-
-/// Reads the table and cuts it.
+/// Reads the table and cuts it; with what is worth a look, in words.
 ///
 /// # Errors
 ///
 /// The file is absent, a line holds something that is not a finite number or a date (named with line and
 /// column), dates do not ascend, or a split is too short for one window.
-pub(crate) fn open(asked: &Forecast) -> Result<Splits, Error> {
-    read(asked).map(|(splits, _)| splits)
-}
-
-/// The same with what is worth a look, in words.
-fn read(asked: &Forecast) -> Result<(Splits, Vec<String>), Error> {
+fn read(asked: &CsvForecast) -> Result<(Splits, Vec<String>), Error> {
     let mut table = Table::read(asked)?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
     let notes = notes(asked, &mut table, rows);
@@ -83,7 +123,7 @@ fn read(asked: &Forecast) -> Result<(Splits, Vec<String>), Error> {
             format(asked, what)
         };
         let n = (rows + 1).checked_sub(window).filter(|&n| n > 0).ok_or_else(short)?;
-        Ok(Arc::new(Windows::new(table.clone(), asked, start, n)))
+        Ok::<_, Error>(Arc::new(Windows::new(table.clone(), asked, start, n)))
     };
     let early = |rows: usize| rows + asked.seq_len;
     let (val, test) = (rows.train, rows.train + rows.val);
@@ -93,12 +133,13 @@ fn read(asked: &Forecast) -> Result<(Splits, Vec<String>), Error> {
         train,
         val: windows("validation", val - asked.seq_len, early(rows.val))?,
         test: Some(windows("test", test - asked.seq_len, early(rows.test))?),
+        classes: Vec::new(),
     };
     Ok((splits, notes))
 }
 
 /// Gaps between dates, and rows that a split by their number does not use.
-fn notes(asked: &Forecast, table: &mut Table, rows: Rows) -> Vec<String> {
+fn notes(asked: &CsvForecast, table: &mut Table, rows: Rows) -> Vec<String> {
     let unused = table.rows() - (rows.train + rows.val + rows.test);
     let is_by_rows = matches!(asked.split, SplitRule::Rows(_));
     let unused = (is_by_rows && unused > 0)
@@ -107,7 +148,7 @@ fn notes(asked: &Forecast, table: &mut Table, rows: Rows) -> Vec<String> {
     table.take_gaps().into_iter().chain(unused).map(about).collect()
 }
 
-fn format(asked: &Forecast, what: String) -> Error {
+fn format(asked: &CsvForecast, what: String) -> Error {
     Error::Format { path: asked.file.clone(), what }
 }
 
@@ -151,7 +192,7 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(table: Arc<Table>, asked: &Forecast, start: usize, n: usize) -> Self {
+    fn new(table: Arc<Table>, asked: &CsvForecast, start: usize, n: usize) -> Self {
         let (seq_len, series) = (asked.seq_len, table.series());
         Self {
             shape: [seq_len, series + asked.calendar.features()],

@@ -5,11 +5,12 @@ use std::io;
 use jiff::civil::DateTime;
 
 use super::dates::Dates;
-use super::{Forecast, calendar};
-use crate::data::csv::{Lines, at, malformed, number, scale};
+use super::{CsvForecast, calendar};
+use crate::data::csv::{Lines, malformed, number};
 use crate::data::error::Error;
+use crate::data::forecast::Calendar;
 use crate::data::read;
-use crate::plan::Calendar;
+use crate::data::table::{at, scale};
 
 const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time step; a first column `date` holds \
      dates";
@@ -34,7 +35,7 @@ impl Table {
     /// # Errors
     ///
     /// As [`super::open`].
-    pub(super) fn read(asked: &Forecast) -> Result<Self, Error> {
+    pub(super) fn read(asked: &CsvForecast) -> Result<Self, Error> {
         let path = asked.file.as_path();
         let bytes = read::lines(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! A generated image folder of coloured shapes and textures: real PNG and JPEG files, so that a first run
+//! `data.name = "shapes"`, a generated image folder of coloured shapes and textures: real PNG and JPEG files, so that a first run
 //! needs no download. Equal parameters give equal files.
 //!
 //! Each set has a folder of its own, whose name follows from all that decides its content, so that runs of different
@@ -16,12 +16,15 @@ use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::schema::Data;
+use crate::config::kind::{Kind, Modality, Offer, Options};
 use crate::data::error::Error;
-use crate::data::read;
-use crate::plan::{DataFacts, SourcePlan};
+use crate::data::image_folder::ImageFolder;
+use crate::data::paths::both;
+use crate::data::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::{Splits, read};
 use crate::rng::{Key, Purpose};
 
 /// Version of what is drawn; a new version draws anew.
@@ -33,6 +36,114 @@ const PREFIX: &str = "seed-";
 const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
 const PATIENCE: Duration = Duration::from_mins(5);
+
+/// generated coloured shapes and textures, without any file to begin with; written as an image folder on first use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shapes {
+    /// folder to generate into; each set has a folder of its own below it, whose name follows from the seed and the
+    /// numbers below. Default: "data/<experiment name>".
+    #[schemars(extend("format" = "path"), example = "data/shapes")]
+    pub dir: Option<PathBuf>,
+    /// number of classes.
+    #[schemars(range(min = 2, max = 90))]
+    pub classes: u32,
+    /// training images per class.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub train_per_class: u32,
+    /// validation images per class.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub val_per_class: u32,
+    /// height and width in pixels.
+    #[schemars(range(min = 8, max = 512))]
+    pub image_size: u32,
+}
+
+impl Default for Shapes {
+    fn default() -> Self {
+        let (dir, classes, train_per_class, val_per_class) = (None, 10, 200, 40);
+        Self { dir, classes, train_per_class, val_per_class, image_size: 32 }
+    }
+}
+
+impl Kind for Shapes {
+    const NAME: &'static str = "shapes";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+}
+
+impl DataSource for Shapes {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        self.images(reading.found, reading.asked).open(reading)
+    }
+
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let (root, parameters) = self.parameters(asked);
+        let folder = parameters.folder(&root);
+        let images = in_folder(&folder);
+        let found = if is_ready(&root, &parameters)? {
+            images.survey(asked)?
+        } else {
+            let total = |per_class: u32| (self.classes * per_class) as usize;
+            Survey {
+                n_train: total(self.train_per_class),
+                n_val: total(self.val_per_class),
+                classes: parameters.class_names(),
+                line: both(&images.train_dir, &images.val_dir),
+                ..Survey::default()
+            }
+        };
+        let size = self.image_size as usize;
+        Ok(Survey {
+            // Where it was generated: not every reader knows the name of the experiment.
+            found: [(FOLDER.to_owned(), folder.to_string_lossy().into())].into(),
+            sample: Some(vec![3, size, size]),
+            ..found
+        })
+    }
+
+    fn generate(&self, asked: &Asked<'_>) -> Result<(), Error> {
+        let (root, parameters) = self.parameters(asked);
+        ensure(&root, &parameters)
+    }
+
+    fn files(&self, found: &Options) -> Result<Vec<Files>, Error> {
+        let nowhere = Asked { experiment: GENERATOR, seed: 0, classify: true };
+        self.images(found, &nowhere).files(found)
+    }
+}
+
+/// By what name a survey finds the set's folder.
+const FOLDER: &str = "folder";
+
+fn in_folder(folder: &Path) -> ImageFolder {
+    ImageFolder { train_dir: folder.join("train"), val_dir: folder.join("val") }
+}
+
+impl Shapes {
+    /// The folder that holds generated sets, and what this one is made from.
+    fn parameters(&self, asked: &Asked<'_>) -> (PathBuf, Parameters) {
+        let root = self.dir.clone().unwrap_or_else(|| Path::new("data").join(asked.experiment));
+        let parameters = Parameters {
+            format: FORMAT,
+            generator: GENERATOR.to_owned(),
+            seed: asked.seed,
+            classes: self.classes,
+            train_per_class: self.train_per_class,
+            val_per_class: self.val_per_class,
+            image_size: self.image_size,
+        };
+        (root, parameters)
+    }
+
+    /// The generated set, where a survey found it.
+    fn images(&self, found: &Options, asked: &Asked<'_>) -> ImageFolder {
+        let folder = found.get(FOLDER).and_then(|folder| folder.as_str()).map(PathBuf::from);
+        in_folder(&folder.unwrap_or_else(|| {
+            let (root, parameters) = self.parameters(asked);
+            parameters.folder(&root)
+        }))
+    }
+}
 
 /// What a generated folder is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,35 +158,6 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// As `[data]` says; 10 classes of 200 + 40 images of 32 pixels where it says nothing.
-    ///
-    /// # Errors
-    ///
-    /// A number is out of range.
-    pub(crate) fn new(data: &Data, seed: u64) -> Result<Self, Error> {
-        let most_classes = draw::MOST_CLASSES as u32;
-        let within = |key, given: Option<u32>, default, low, high| {
-            let given = given.unwrap_or(default);
-            let fits = (low..=high).contains(&given);
-            if fits { Ok(given) } else { Err(Error::OutOfRange { key, given, low, high }) }
-        };
-        Ok(Self {
-            format: FORMAT,
-            generator: GENERATOR.to_owned(),
-            seed,
-            classes: within("data.classes", data.classes, 10, 2, most_classes)?,
-            train_per_class: within(
-                "data.train_per_class",
-                data.train_per_class,
-                200,
-                1,
-                1_000_000,
-            )?,
-            val_per_class: within("data.val_per_class", data.val_per_class, 40, 1, 1_000_000)?,
-            image_size: within("data.image_size", data.image_size, 32, 8, 2048)?,
-        })
-    }
-
     /// The set's folder below `root`, which the experiment names.
     pub(crate) fn folder(&self, root: &Path) -> PathBuf {
         /// Hexadecimal digits of the hash.
@@ -86,21 +168,11 @@ impl Parameters {
         root.join(format!("{PREFIX}{}-{}", self.seed, &hash.as_str()[..DIGITS]))
     }
 
-    /// What a survey of the generated folder will find.
-    pub(crate) fn facts(&self, source: SourcePlan) -> DataFacts {
-        let mut classes: Vec<String> = (0..self.classes as usize).map(draw::class_name).collect();
-        classes.sort();
-        let total = |per_class: u32| (self.classes * per_class) as usize;
-        DataFacts {
-            source,
-            n_train: total(self.train_per_class),
-            n_val: total(self.val_per_class),
-            classes,
-            sample: None,
-            n_test: 0,
-            notes: Vec::new(),
-            target: Vec::new(),
-        }
+    /// Its classes, in label order.
+    fn class_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = (0..self.classes as usize).map(draw::class_name).collect();
+        names.sort();
+        names
     }
 }
 

@@ -1,4 +1,4 @@
-//! Folders of WAV files: mel features of every utterance, clean and with noise or another speaker.
+//! `data.name = "speech"`, folders of WAV files: mel features of every utterance, clean and with noise or another speaker.
 //!
 //! A sample is (2, frames + 1, bands): features of the clean and of the noisy utterance, padded by zeros; the first number
 //! of the last row says how many frames are more. Utterances of less than a second are repeated to one. The target is
@@ -12,11 +12,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::listing::is_hidden;
-use crate::data::paths::Paths;
+use crate::data::paths::{Paths, both};
+use crate::data::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Dataset, Splits, Target};
-use crate::plan::{DataFacts, SourcePlan, SpeechSource};
 use crate::rng::Key;
 pub use mel::LogMel;
 use noise::Augmentation;
@@ -27,79 +31,129 @@ const MULTIPLE: usize = 16;
 const DEPTH: usize = 8;
 const EXPECTED: &str = "WAV files, or folders of them";
 
-/// Counts utterances and classes, and finds the longest.
-///
-/// # Errors
-///
-/// A folder is absent or holds no WAV file; a file is damaged or has another sample rate.
-pub(crate) fn survey(
-    train: &Path,
-    val: &Path,
-    n_mels: usize,
-    max_seconds: f64,
-) -> Result<DataFacts, Error> {
-    let (train_files, val_files) = (list(train)?, list(val)?);
-    let (mut rate, mut longest) = (None, 0);
-    for file in train_files.iter().chain(&val_files) {
-        let header = wav::header(file)
-            .map_err(|source| Error::Format { path: file.clone(), what: source.to_string() })?;
-        let expected = *rate.get_or_insert(header.rate);
-        if header.rate != expected {
-            let what = format!(
-                "its sample rate is {} Hz, but that of the files before it is {expected} Hz",
-                header.rate
-            );
-            return Err(Error::Format { path: file.clone(), what });
-        }
-        longest = longest.max(header.samples);
-    }
-    let rate = rate.unwrap_or(16_000);
-    let most = (max_seconds * f64::from(rate)) as usize;
-    let source = SpeechSource {
-        train: train.to_owned(),
-        val: val.to_owned(),
-        rate,
-        samples: longest.clamp(rate as usize, most.max(rate as usize)),
-        n_mels,
-    };
-    let (splits, classes) = open(&source)?;
-    Ok(DataFacts {
-        n_train: splits.train.len(),
-        n_val: splits.val.len(),
-        n_test: 0,
-        notes: Vec::new(),
-        classes,
-        sample: Some(splits.train.shape().to_vec()),
-        target: Vec::new(),
-        source: SourcePlan::Speech(source),
-    })
+/// folders of WAV files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Speech {
+    /// folder of WAV files of one sample rate; a file's class is its folder, or in a folder without folders what stands
+    /// before the first `_` of its name.
+    #[schemars(extend("format" = "path"), example = "data/train")]
+    pub train_dir: PathBuf,
+    /// the same classes, to validate on.
+    #[schemars(extend("format" = "path"), example = "data/val")]
+    pub val_dir: PathBuf,
+    /// mel bands.
+    #[serde(default = "eighty")]
+    #[schemars(range(min = 8, max = 1024), example = 64)]
+    pub n_mels: usize,
+    /// longer utterances are cut. Half of the training utterances are augmented with noise or another speaker.
+    #[serde(default = "twenty")]
+    #[schemars(extend("exclusiveMinimum" = 0.0), example = 10.0)]
+    pub max_seconds: f64,
 }
 
-/// Opens both parts; also returns the classes of both in label order.
-///
-/// # Errors
-///
-/// A folder is absent or holds no WAV file.
-pub(crate) fn open(source: &SpeechSource) -> Result<(Splits, Vec<String>), Error> {
-    let (train, val) = (list(&source.train)?, list(&source.val)?);
-    let classes: BTreeSet<String> = train
-        .iter()
-        .map(|file| class(&source.train, file))
-        .chain(val.iter().map(|file| class(&source.val, file)))
-        .collect();
-    let classes: Vec<String> = classes.into_iter().collect();
-    let mel = Arc::new(LogMel::new(source.rate, source.n_mels));
-    let part = |root: &Path, files: Vec<PathBuf>| {
-        let mut labelled = Paths::default();
-        for file in files {
-            let label = classes.binary_search(&class(root, &file)).unwrap_or(0);
-            labelled.push_path(&file, label as u32);
+fn eighty() -> usize {
+    80
+}
+
+fn twenty() -> f64 {
+    20.0
+}
+
+impl Kind for Speech {
+    const NAME: &'static str = "speech";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Speech)];
+}
+
+impl DataSource for Speech {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let measured = match Measured::of(reading.found) {
+            Some(measured) => measured,
+            None => self.measure()?,
+        };
+        self.read(measured)
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let measured = self.measure()?;
+        let Measured { rate, samples } = measured;
+        let seconds = samples as f64 / f64::from(rate);
+        let (files, bands) = (both(&self.train_dir, &self.val_dir), self.n_mels);
+        let line = format!("{files}, up to {seconds:.2} s at {rate} Hz, {bands} mel bands");
+        let found = [("rate", rate.into()), ("samples", samples.into())];
+        let found = found.map(|(name, number)| (name.to_owned(), number)).into();
+        Ok(Survey { line, found, ..Survey::of(&self.read(measured)?) })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(vec![
+            Files::many("train", &self.train_dir, list(&self.train_dir)?),
+            Files::many("val", &self.val_dir, list(&self.val_dir)?),
+        ])
+    }
+}
+
+/// What all files have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Measured {
+    /// Samples a second of every file.
+    rate: u32,
+    /// Samples of the longest utterance; what is longer is cut.
+    samples: usize,
+}
+
+impl Measured {
+    /// As a survey found it.
+    fn of(found: &Options) -> Option<Self> {
+        let number = |name: &str| found.get(name)?.as_u64();
+        Some(Self { rate: number("rate")? as u32, samples: number("samples")? as usize })
+    }
+}
+
+impl Speech {
+    /// Finds the rate and the longest utterance.
+    fn measure(&self) -> Result<Measured, Error> {
+        let (train, val) = (list(&self.train_dir)?, list(&self.val_dir)?);
+        let (mut rate, mut longest) = (None, 0);
+        for file in train.iter().chain(&val) {
+            let header = wav::header(file)
+                .map_err(|source| Error::Format { path: file.clone(), what: source.to_string() })?;
+            let expected = *rate.get_or_insert(header.rate);
+            if header.rate != expected {
+                let what = format!(
+                    "its sample rate is {} Hz, but that of the files before it is {expected} Hz",
+                    header.rate
+                );
+                return Err(Error::Format { path: file.clone(), what });
+            }
+            longest = longest.max(header.samples);
         }
-        Arc::new(Speech::new(labelled, mel.clone(), source))
-    };
-    let splits =
-        Splits { train: part(&source.train, train), val: part(&source.val, val), test: None };
-    Ok((splits, classes))
+        let rate = rate.unwrap_or(16_000);
+        let most = (self.max_seconds * f64::from(rate)) as usize;
+        Ok(Measured { rate, samples: longest.clamp(rate as usize, most.max(rate as usize)) })
+    }
+
+    /// Opens both parts, with the classes of both in label order.
+    fn read(&self, measured: Measured) -> Result<Splits, Error> {
+        let (train, val) = (list(&self.train_dir)?, list(&self.val_dir)?);
+        let classes: BTreeSet<String> = train
+            .iter()
+            .map(|file| class(&self.train_dir, file))
+            .chain(val.iter().map(|file| class(&self.val_dir, file)))
+            .collect();
+        let classes: Vec<String> = classes.into_iter().collect();
+        let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
+        let part = |root: &Path, files: Vec<PathBuf>| {
+            let mut labelled = Paths::default();
+            for file in files {
+                let label = classes.binary_search(&class(root, &file)).unwrap_or(0);
+                labelled.push_path(&file, label as u32);
+            }
+            Arc::new(Utterances::new(labelled, mel.clone(), measured))
+        };
+        let (train, val) = (part(&self.train_dir, train), part(&self.val_dir, val));
+        Ok(Splits { train, val, test: None, classes })
+    }
 }
 
 /// Features of the first second of the file at `path`.
@@ -164,7 +218,7 @@ fn class(root: &Path, file: &Path) -> String {
 }
 
 /// One part.
-struct Speech {
+struct Utterances {
     files: Paths,
     mel: Arc<LogMel>,
     rate: usize,
@@ -173,11 +227,11 @@ struct Speech {
     shape: [usize; 3],
 }
 
-impl Speech {
-    fn new(files: Paths, mel: Arc<LogMel>, source: &SpeechSource) -> Self {
-        let frames = mel.frames(source.samples).next_multiple_of(MULTIPLE);
+impl Utterances {
+    fn new(files: Paths, mel: Arc<LogMel>, measured: Measured) -> Self {
+        let frames = mel.frames(measured.samples).next_multiple_of(MULTIPLE);
         let shape = [2, frames + 1, mel.bands()];
-        Self { files, mel, rate: source.rate as usize, samples: source.samples, shape }
+        Self { files, mel, rate: measured.rate as usize, samples: measured.samples, shape }
     }
 
     /// The utterance, repeated to a second if it is shorter.
@@ -207,7 +261,7 @@ impl Speech {
     }
 }
 
-impl Dataset for Speech {
+impl Dataset for Utterances {
     fn len(&self) -> usize {
         self.files.len()
     }

@@ -31,8 +31,15 @@ fn folders() -> tempfile::TempDir {
     dir
 }
 
-fn facts(dir: &Path) -> Result<DataFacts, Error> {
-    survey(&dir.join("train"), &dir.join("val"), 16, 20.0)
+const ASKED: Asked<'_> = Asked { experiment: "x", seed: 0, classify: true };
+
+fn speech(dir: &Path) -> Speech {
+    let (train_dir, val_dir) = (dir.join("train"), dir.join("val"));
+    Speech { train_dir, val_dir, n_mels: 16, max_seconds: 20.0 }
+}
+
+fn facts(dir: &Path) -> Result<Survey, Error> {
+    speech(dir).survey(&ASKED)
 }
 
 #[test]
@@ -42,8 +49,7 @@ fn utterances_become_padded_features_with_their_length_and_class() {
     // 10,000 samples at 80 a frame are 126 frames with the last, padded to 128.
     assert_eq!((facts.n_train, facts.n_val, facts.sample), (2, 1, Some(vec![2, 129, 16])));
     assert_eq!(facts.classes, ["0", "1"]);
-    let SourcePlan::Speech(source) = facts.source else { panic!("another source") };
-    let (splits, _) = open(&source).unwrap();
+    let splits = speech(dir.path()).read(Measured::of(&facts.found).unwrap()).unwrap();
     let load = |index, key| {
         let mut values = Vec::new();
         let target = splits.train.load(index, key, &mut values).unwrap();

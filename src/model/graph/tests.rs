@@ -9,7 +9,7 @@ use crate::config::{Vocabulary, load, load_text};
 use crate::model::{Models, ResNetConfig, Stem};
 use crate::nn::{Buffer, Builder, Dropout, ForwardContext, Param, Params};
 use crate::ops::{GradientSink, count_flops};
-use crate::plan::{DataFacts, Facts, LayerPlan, ModelPlan, Plan, Precision, SourcePlan};
+use crate::plan::{DataFacts, Facts, LayerPlan, Modality, ModelPlan, Plan, Precision, SourcePlan};
 use crate::rng::{Key, Purpose};
 
 /// The model of an experiment of the house, for images of 32x32 pixels and ten classes.
@@ -17,10 +17,12 @@ fn of_file(name: &str) -> ModelPlan {
     let registry = Models::default();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").join(name);
     let loaded = load(&path, &[], &Vocabulary::open()).unwrap();
-    let source = SourcePlan::ImageFolder { train: "t".into(), val: "v".into() };
-    Plan::new(&loaded, &facts(source, None), &|model: &ModelPlan| registry.describe(model))
-        .unwrap()
-        .model
+    let source = SourcePlan::new("image_folder", Modality::Images);
+    Plan::new(&loaded, &facts(source, Some(vec![3, 32, 32])), &|model: &ModelPlan| {
+        registry.describe(model)
+    })
+    .unwrap()
+    .model
 }
 
 /// Ten classes.
@@ -120,7 +122,7 @@ fn of_layers(layers: &str) -> ModelPlan {
     );
     let vocabulary = Vocabulary::open();
     let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
-    let facts = facts(SourcePlan::Mnist { dir: "d".into() }, Some(vec![1, 28, 28]));
+    let facts = facts(SourcePlan::new("mnist", Modality::Images), Some(vec![1, 28, 28]));
     let registry = Models::default();
     Plan::new(&loaded, &facts, &|model: &ModelPlan| registry.describe(model)).unwrap().model
 }

@@ -6,8 +6,8 @@ use super::*;
 use crate::config::{Vocabulary, load_text};
 use crate::optim::{self, Optimizers};
 use crate::plan::{
-    DataFacts, Facts, Images, KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan,
-    OptimizerFacts, Plan, SourcePlan, Targets, TransformFacts,
+    DataFacts, Facts, Images, KindFacts, LossFacts, Measurable, MetricFacts, Modality, ModelFacts,
+    ModelPlan, OptimizerFacts, Plan, SourcePlan, Targets, TransformFacts,
 };
 
 /// The kinds of this room, and a model of one number.
@@ -64,12 +64,7 @@ fn planned(keys: &[String], total: u64) -> Result<Plan, String> {
     let vocabulary = Vocabulary::new(families, Vec::new());
     let loaded = load_text(Path::new("x.toml"), text, &words, &vocabulary)
         .map_err(|problems| problems.page(false, 80))?;
-    let source = SourcePlan::Csv {
-        train: "t".into(),
-        val: "v".into(),
-        target: "y".to_owned(),
-        classify: false,
-    };
+    let source = SourcePlan::new("csv", Modality::Table);
     let data = DataFacts {
         source,
         n_train: 6,

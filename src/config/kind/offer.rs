@@ -1,13 +1,26 @@
-//! What samples are, so that a model can say which it takes.
+//! What a kind has to offer to the rest of an experiment.
 
-use crate::plan::SourcePlan;
+use serde::{Deserialize, Serialize};
+
+/// What the rest of an experiment may build on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// Samples of this modality.
+    Samples(Modality),
+    /// Samples to test on when the training is over: `test/mse` and others can be expected.
+    Test,
+    /// A simulation in which policies are tried when the training is over: `test/success` can be expected.
+    Simulation,
+}
 
 /// What the samples of a data set are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Modality {
     /// (channels, height, width)
     Images,
     /// Rows of numbers, each with a class or a number.
+    #[default]
     Table,
     /// Windows of series in time, with what follows.
     Series,
@@ -30,24 +43,5 @@ impl Modality {
             Self::Behaviour => "observations and actions",
             Self::Speech => "speech",
         }
-    }
-}
-
-impl SourcePlan {
-    /// What its samples are.
-    pub fn modality(&self) -> Modality {
-        match self {
-            Self::ImageFolder { .. } | Self::Mnist { .. } => Modality::Images,
-            Self::Csv { .. } => Modality::Table,
-            Self::CsvForecast { .. } => Modality::Series,
-            Self::Text { .. } | Self::Instructions(_) | Self::Tokens { .. } => Modality::Text,
-            Self::Trajectories { .. } => Modality::Behaviour,
-            Self::Speech(_) => Modality::Speech,
-        }
-    }
-
-    /// Whether samples are images, which transforms can change.
-    pub fn holds_images(&self) -> bool {
-        self.modality() == Modality::Images
     }
 }

@@ -4,17 +4,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::schema::{Data, DataKind};
+use crate::config::kind::{Options, Wrong};
+use crate::plan::SourcePlan;
 
 /// Ranges narrower than this are not stretched.
 const NARROW: f32 = 1e-4;
 
 /// Where behaviour comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Behaviour {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Behaviour {
     /// Arrays of an npz file, or columns of a parquet file or of a folder of such.
-    #[serde(alias = "npz")]
     Recorded {
         /// The file or folder.
         file: PathBuf,
@@ -28,9 +27,19 @@ pub enum Behaviour {
     },
 }
 
+impl Behaviour {
+    /// Seed of a simulation.
+    pub(super) fn seed(&self) -> Option<u64> {
+        match self {
+            Self::Recorded { .. } => None,
+            Self::PushTLike { seed, .. } => Some(*seed),
+        }
+    }
+}
+
 /// How episodes are cut, by the names of diffusion policies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ChunkPlan {
+pub struct Chunk {
     /// Actions that are predicted together; the first `n_obs_steps - 1` of them are past.
     pub horizon: usize,
     /// Observations that are seen.
@@ -41,30 +50,64 @@ pub struct ChunkPlan {
     pub val_ratio: f64,
 }
 
-impl ChunkPlan {
-    /// As asked, else the authors' numbers for Push-T.
-    pub fn of(data: &Data) -> Self {
-        let or = |value: Option<u32>, default: usize| value.map_or(default, |value| value as usize);
-        Self {
-            horizon: or(data.horizon, 16),
-            n_obs_steps: or(data.n_obs_steps, 2),
-            n_action_steps: or(data.n_action_steps, 8),
-            val_ratio: data.val_ratio.unwrap_or(0.1),
-        }
+/// The authors' numbers for Push-T.
+impl Chunk {
+    pub(super) fn horizon() -> usize {
+        16
+    }
+
+    pub(super) fn n_obs_steps() -> usize {
+        2
+    }
+
+    pub(super) fn n_action_steps() -> usize {
+        8
+    }
+
+    pub(super) fn val_ratio() -> f64 {
+        0.1
     }
 }
 
-impl Behaviour {
-    /// What `data` asks for; `None` for other kinds of data, or without a file.
-    pub fn of(data: &Data, seed: u64) -> Option<Self> {
-        match data.name {
-            DataKind::Trajectories => data.file.clone().map(|file| Self::Recorded { file }),
-            DataKind::PushTLike => {
-                let episodes = data.episodes.map_or(200, |episodes| episodes as usize);
-                Some(Self::PushTLike { episodes, seed })
-            }
-            _ => None,
+impl Chunk {
+    /// What is done must have been predicted.
+    pub(super) fn check(self) -> Vec<Wrong> {
+        let needed = self.n_obs_steps.saturating_add(self.n_action_steps).saturating_sub(1);
+        if needed <= self.horizon {
+            return Vec::new();
         }
+        let what = format!(
+            "is {}, but with `n_obs_steps` and `n_action_steps` the last action that is done is number {needed}",
+            self.horizon
+        );
+        vec![Wrong { key: "horizon", with: &["n_obs_steps", "n_action_steps"], what }]
+    }
+}
+
+/// What acting by observed behaviour needs to know of its data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    /// How the data were cut.
+    pub chunk: Chunk,
+    /// Their scale: a trained policy sees and acts on that of its training episodes.
+    pub ranges: Ranges,
+    /// Seed of the simulation that the data come from; `None` if they were recorded.
+    #[serde(default)]
+    pub simulated: Option<u64>,
+}
+
+impl Policy {
+    /// By what name a survey finds it.
+    pub(super) const FOUND: &'static str = "policy";
+
+    /// That of a plan; `None` if its data are no behaviour.
+    pub fn of(source: &SourcePlan) -> Option<Self> {
+        Self::found(&source.found)
+    }
+
+    /// As a survey found it.
+    pub(super) fn found(found: &Options) -> Option<Self> {
+        Self::deserialize(found.get(Self::FOUND)?).ok()
     }
 }
 

@@ -1,0 +1,186 @@
+//! What `data.name` chooses: a data set, counted before anything is decided and opened by each rank.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use crate::config::kind::{Choice, Family, Kind, Member, Options, Registry};
+use crate::data::error::Error;
+use crate::data::transform::Transforms;
+use crate::data::{Splits, TextForm};
+use crate::plan::Plan;
+use crate::units::Bytes;
+
+/// A data set. Every rank opens the same.
+pub trait DataSource: Debug + Send + Sync {
+    /// Opens all splits, and the classes in label order.
+    ///
+    /// # Errors
+    ///
+    /// The data is absent, incomplete or inconsistent; names the path and what was expected there.
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error>;
+
+    /// Counts samples and classes, and changes nothing. Images are not decoded for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataSource::open`].
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        // Nothing was found out or decided.
+        let (found, transforms) = (&Options::new(), &Transforms::empty());
+        let (train_transforms, val_transforms) = (&[][..], &[][..]);
+        let reading = Reading { asked, found, train_transforms, val_transforms, transforms };
+        Ok(Survey::of(&self.open(&reading)?))
+    }
+
+    /// Makes what has to be generated, if it is not there yet.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written, or holds something that was not generated.
+    fn generate(&self, _asked: &Asked<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// What it reads, so that a run goes on with the same files.
+    ///
+    /// # Errors
+    ///
+    /// A folder cannot be listed.
+    fn files(&self, _found: &Options) -> Result<Vec<Files>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// How text becomes tokens, for `ddprun sample`; `None` if samples are no text.
+    fn text(&self) -> Option<TextForm> {
+        None
+    }
+
+    /// Tokens of the text that is drawn when a run is over.
+    fn sample_tokens(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// What the rest of an experiment says to its data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// Name of the experiment, which names folders of generated data.
+    pub experiment: &'a str,
+    /// Seed of what is generated.
+    pub seed: u64,
+    /// Whether the loss is one of classes: a table's targets are classes then, else numbers.
+    pub classify: bool,
+}
+
+impl<'a> Asked<'a> {
+    /// What the experiment of `plan` says.
+    pub fn of(plan: &'a Plan) -> Self {
+        Self { experiment: &plan.name, seed: plan.seed, classify: plan.loss.has_classes() }
+    }
+}
+
+/// How a data set is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading<'a> {
+    /// What the rest of the experiment says.
+    pub asked: &'a Asked<'a>,
+    /// What its survey found out; empty while it is surveyed.
+    pub found: &'a Options,
+    /// Transforms of training images.
+    pub train_transforms: &'a [Choice],
+    /// Transforms of validation images.
+    pub val_transforms: &'a [Choice],
+    /// All transforms that the program knows.
+    pub transforms: &'a Transforms,
+}
+
+/// A data set, counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Survey {
+    /// Samples to train on.
+    pub n_train: usize,
+    /// Samples to validate on.
+    pub n_val: usize,
+    /// Samples to test on when the training is over; 0 = there is no test.
+    pub n_test: usize,
+    /// Class names in label order; empty for numbers.
+    pub classes: Vec<String>,
+    /// Shape of one sample where the files decide it; `None` where transforms do.
+    pub sample: Option<Vec<usize>>,
+    /// Shape of one target where it is an array; empty for a label or a number.
+    pub target: Vec<usize>,
+    /// What is worth a look, in words.
+    pub notes: Vec<String>,
+    /// What `ddprun plan` shows of it; its options if this is empty.
+    pub line: String,
+    /// What each rank holds of it in memory.
+    pub held: Bytes,
+    /// What opening it needs to know.
+    pub found: Options,
+}
+
+impl Survey {
+    /// What the opened splits say.
+    pub fn of(splits: &Splits) -> Self {
+        Self {
+            n_train: splits.train.len(),
+            n_val: splits.val.len(),
+            n_test: splits.test.as_ref().map_or(0, |test| test.len()),
+            classes: splits.classes.clone(),
+            sample: Some(splits.train.shape().to_vec()),
+            target: splits.train.target_shape().to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// Memory for all numbers of all samples.
+    pub(crate) fn held_whole(&self) -> Bytes {
+        let sample: usize = self.sample.iter().flatten().product();
+        Bytes((self.n_train + self.n_val) as u64 * Bytes::of_f32(sample).0)
+    }
+}
+
+/// Files that a data set reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// What they are: `train`, `val`, `table` ...
+    pub name: &'static str,
+    /// The folder that they are in.
+    pub root: PathBuf,
+    /// Each of them.
+    pub paths: Vec<PathBuf>,
+    /// Whether their contents are compared however many they are; else names and sizes of very many.
+    pub by_contents: bool,
+}
+
+impl Files {
+    /// A single file.
+    pub fn one(name: &'static str, path: &Path) -> Self {
+        let root = path.parent().unwrap_or(path).to_owned();
+        Self { name, root, paths: vec![path.to_owned()], by_contents: true }
+    }
+
+    /// Files of a folder, of which there may be many.
+    pub fn many(name: &'static str, root: &Path, paths: Vec<PathBuf>) -> Self {
+        Self { name, root: root.to_owned(), paths, by_contents: false }
+    }
+}
+
+/// `[data]`
+#[derive(Debug)]
+pub enum DataFamily {}
+
+impl Family for DataFamily {
+    const TABLE: &'static str = "data";
+    const NOUN: &'static str = "data set";
+    type Object = dyn DataSource;
+}
+
+impl<K: Kind + DataSource> Member<DataFamily> for K {
+    fn boxed(self) -> Box<dyn DataSource> {
+        Box::new(self)
+    }
+}
+
+/// Data sets that a program knows.
+pub type DataSources = Registry<DataFamily>;

@@ -1,0 +1,98 @@
+//! The data sets that come with ddprun; `[data]` -> [`DataFacts`], and a plan -> its splits.
+
+use crate::config::kind::{Choice, Spec};
+use crate::data::Splits;
+use crate::data::control::{PushTLike, Trajectories};
+use crate::data::csv::Csv;
+use crate::data::error::Error;
+use crate::data::fingerprint::Fingerprint;
+use crate::data::forecast::CsvForecast;
+use crate::data::image_folder::ImageFolder;
+use crate::data::instructions::Instructions;
+use crate::data::jsonl::Jsonl;
+use crate::data::mnist::Mnist;
+use crate::data::shapes::Shapes;
+use crate::data::source::{Asked, DataSource, DataSources, Reading};
+use crate::data::speech::Speech;
+use crate::data::tokens::Tokens;
+use crate::data::transform::Transforms;
+use crate::plan::{DataFacts, DataPlan, SourcePlan};
+
+impl Default for DataSources {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        let mut all = Self::empty();
+        all.add::<ImageFolder>();
+        all.add::<Mnist>();
+        all.add::<Shapes>();
+        all.add::<Csv>();
+        all.add::<Jsonl>();
+        all.add::<CsvForecast>();
+        all.add::<Tokens>();
+        all.add::<Instructions>();
+        all.add::<Trajectories>();
+        all.add::<PushTLike>();
+        all.add::<Speech>();
+        all
+    }
+}
+
+/// Counts the samples and classes of the chosen data set, and changes nothing: what is still to be generated is counted as
+/// it will be.
+///
+/// # Errors
+///
+/// The data is absent, incomplete or inconsistent; names the path and what was expected there.
+pub fn survey(
+    sources: &DataSources,
+    choice: &Choice,
+    asked: &Asked<'_>,
+) -> Result<DataFacts, Error> {
+    let found = sources.build(choice)?.survey(asked)?;
+    let line = if found.line.is_empty() { choice.to_string() } else { found.line };
+    let modality = sources.kind(&choice.name).and_then(Spec::modality).unwrap_or_default();
+    Ok(DataFacts {
+        source: SourcePlan {
+            kind: choice.clone(),
+            modality,
+            line,
+            held: found.held,
+            found: found.found,
+        },
+        n_train: found.n_train,
+        n_val: found.n_val,
+        n_test: found.n_test,
+        notes: found.notes,
+        classes: found.classes,
+        sample: found.sample,
+        target: found.target,
+    })
+}
+
+/// Opens the data that `plan` describes, with its transforms, and checks that it still is what was planned.
+///
+/// # Errors
+///
+/// The data is unusable, or its counts or classes are no longer those of the plan.
+pub fn open(
+    source: &dyn DataSource,
+    plan: &DataPlan,
+    asked: &Asked<'_>,
+    transforms: &Transforms,
+) -> Result<Splits, Error> {
+    let splits = source.open(&Reading {
+        asked,
+        found: &plan.source.found,
+        train_transforms: &plan.train_transforms,
+        val_transforms: &plan.val_transforms,
+        transforms,
+    })?;
+    let planned = Fingerprint::of_plan(plan);
+    let n_test = splits.test.as_ref().map_or(0, |test| test.len());
+    let counts = [splits.train.len(), splits.val.len(), n_test];
+    let differences = planned.counting(counts, splits.classes.clone()).differences(&planned);
+    if differences.is_empty() { Ok(splits) } else { Err(Error::Changed { differences }) }
+}
+
+#[cfg(test)]
+mod tests;

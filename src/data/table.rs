@@ -1,0 +1,193 @@
+//! Rows of numbers, each with a class or a number, in memory.
+//!
+//! Features are standardised: each column minus its mean, divided by its population standard deviation,
+//! both of the *training* rows (a constant column becomes 0). Targets stay as they are: numbers for
+//! regression; for classification a label is the position of the row's value among the sorted distinct
+//! values of the training rows (numerically if all are integers, else in byte order).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::data::error::{Error, SampleError, shown};
+use crate::data::{Dataset, Splits, Target};
+use crate::rng::Key;
+
+/// Rows as written.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    path: PathBuf,
+    /// Names of the features.
+    pub(crate) columns: Vec<String>,
+    /// Those of one row after the other.
+    pub(crate) features: Vec<f64>,
+    /// The target of each row.
+    pub(crate) answers: Vec<Answer>,
+    /// Line of each row.
+    pub(crate) lines: Vec<u64>,
+}
+
+/// What a model should answer, as written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Answer {
+    /// A number, for regression; its f32 bits.
+    Value(u32),
+    /// A class that is an integer.
+    Integer(i64),
+    /// A class that is a word.
+    Word(String),
+}
+
+/// Mean and deviation of a column.
+pub(crate) type Scale = (f64, f64);
+
+/// Both parts as samples, on the scale of the training rows.
+///
+/// # Errors
+///
+/// The columns of the two differ, or a class is in the validation rows only.
+pub(crate) fn splits(mut train: Rows, mut val: Rows, classify: bool) -> Result<Splits, Error> {
+    if train.columns != val.columns {
+        return Err(Error::ColumnsDiffer {
+            train: train.path,
+            val: val.path,
+            train_columns: train.columns,
+            val_columns: val.columns,
+        });
+    }
+    let scales = train.scales();
+    train.standardise(&scales);
+    val.standardise(&scales);
+    let classes = if classify { sorted_classes(&train.answers) } else { Vec::new() };
+    Ok(Splits {
+        train: Arc::new(train.into_table(&classes, classify)?),
+        val: Arc::new(val.into_table(&classes, classify)?),
+        test: None,
+        classes,
+    })
+}
+
+/// An error of a line.
+pub(crate) fn at(path: &Path, line: u64, what: String) -> Error {
+    Error::Line { path: path.to_owned(), line, what }
+}
+
+impl Rows {
+    /// No rows yet.
+    pub(crate) fn new(path: &Path, columns: Vec<String>) -> Self {
+        let (features, answers, lines) = (Vec::new(), Vec::new(), Vec::new());
+        Self { path: path.to_owned(), columns, features, answers, lines }
+    }
+
+    fn scales(&self) -> Vec<Scale> {
+        let columns = self.columns.len();
+        let column = |c: usize| self.features.iter().skip(c).step_by(columns).copied();
+        (0..columns).map(|c| scale(column(c))).collect()
+    }
+
+    fn standardise(&mut self, scales: &[Scale]) {
+        for row in self.features.chunks_exact_mut(scales.len().max(1)) {
+            for (value, (mean, deviation)) in row.iter_mut().zip(scales) {
+                *value = (*value - mean) / deviation;
+            }
+        }
+    }
+
+    fn into_table(self, classes: &[String], classifies: bool) -> Result<Table, Error> {
+        let labels: BTreeMap<&str, u32> =
+            classes.iter().zip(0..).map(|(class, label)| (class.as_str(), label)).collect();
+        let target = |(answer, &line): (&Answer, &u64)| match answer {
+            Answer::Value(bits) => Ok(Target::Value(f32::from_bits(*bits))),
+            class => {
+                labels.get(class.text().as_str()).copied().map(Target::Class).ok_or_else(|| {
+                    let what = format!("class `{}` is not in the training table", class.text());
+                    at(&self.path, line, what)
+                })
+            }
+        };
+        let targets: Result<Vec<Target>, Error> =
+            self.answers.iter().zip(&self.lines).map(target).collect();
+        Ok(Table {
+            features: self.features.iter().map(|&value| value as f32).collect(),
+            shape: [self.columns.len()],
+            targets: targets?,
+            classifies,
+            name: shown(&self.path),
+        })
+    }
+}
+
+/// One split.
+#[derive(Debug)]
+struct Table {
+    /// `rows * columns` standardised values.
+    features: Vec<f32>,
+    shape: [usize; 1],
+    targets: Vec<Target>,
+    classifies: bool,
+    name: String,
+}
+
+impl Dataset for Table {
+    fn len(&self) -> usize {
+        self.targets.len()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn classifies(&self) -> bool {
+        self.classifies
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("row {} of `{}`", index + 1, self.name)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        _: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        let columns = self.shape[0];
+        values.extend_from_slice(&self.features[index * columns..][..columns]);
+        Ok(self.targets[index].clone())
+    }
+}
+
+impl Answer {
+    /// A number.
+    pub(crate) fn value(value: f64) -> Self {
+        Self::Value((value as f32).to_bits())
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Value(bits) => f32::from_bits(*bits).to_string(),
+            Self::Integer(value) => value.to_string(),
+            Self::Word(word) => word.clone(),
+        }
+    }
+}
+
+/// Mean and population deviation; 1 for a constant column, which becomes 0.
+pub(crate) fn scale(column: impl Iterator<Item = f64> + Clone) -> Scale {
+    let n = column.clone().count() as f64;
+    let mean = column.clone().sum::<f64>() / n;
+    let deviation = (column.map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
+    // Rounding leaves a constant column with a tiny variance.
+    let constant = deviation <= mean.abs() * 1e-12;
+    (mean, if constant { 1.0 } else { deviation })
+}
+
+/// Distinct classes: integers in their order, or all as words.
+fn sorted_classes(answers: &[Answer]) -> Vec<String> {
+    let distinct: BTreeSet<&Answer> = answers.iter().collect();
+    let mut classes: Vec<String> = distinct.iter().map(|answer| answer.text()).collect();
+    if distinct.iter().any(|answer| matches!(answer, Answer::Word(_))) {
+        classes.sort_unstable();
+    }
+    classes
+}
