@@ -29,7 +29,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub(crate) use escape::{escape, mask};
 pub use history::History;
-pub(crate) use wrap::wrapped;
+pub(crate) use wrap::{fitted, wrapped};
 
 use crate::units::{Bytes, Rank};
 

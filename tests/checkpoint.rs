@@ -122,7 +122,7 @@ fn a_bit_that_was_turned_in_any_byte_is_found_and_the_tensor_is_named() {
 }
 
 #[test]
-fn a_file_that_is_missing_or_no_file_is_named_and_nobody_waits_for_a_pipe() {
+fn a_file_that_is_missing_or_no_file_is_named_without_waiting_for_a_pipe() {
     let lab = Lab::new();
     for name in FILES {
         let path = lab.newer().join(name);

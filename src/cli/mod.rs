@@ -20,14 +20,14 @@ mod train;
 mod usage;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, Parser};
 
-use crate::event::escape;
+use crate::event::{escape, fitted};
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::{self, Role, rank_env};
@@ -93,7 +93,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {
             if !is_said_by_another(refusal.code) {
-                last_words(&refusal.page);
+                let page = &refusal.page;
+                last_words(&if io::stderr().is_terminal() {
+                    fitted(page, 80)
+                } else {
+                    page.clone()
+                });
             }
             ExitCode::from(refusal.code)
         }
@@ -110,9 +115,9 @@ fn is_said_by_another(code: u8) -> bool {
 
 /// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it would say nothing.
 fn outlive_file_limits() {
-    let nobody_looks = Arc::new(AtomicBool::new(false));
+    let ignored = Arc::new(AtomicBool::new(false));
     // Where this is refused, the signal ends the process, as it would have done.
-    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, nobody_looks);
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
 }
 
 fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_two_ranks_take_or_nobody_takes_is_found() {
+    fn a_sample_that_two_ranks_take_or_none_takes_is_found() {
         let fails = |change: &dyn Fn(&mut Vec<Taken>)| {
             audited(50, (Sampler::Shards, true), |all| change(all)).unwrap_err()
         };

@@ -19,9 +19,31 @@ pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
     lines.join("\n")
 }
 
+/// The page with its sentences (`error:`, `why:`, `do:`) in lines of at most `width` columns; its other lines stay.
+pub(crate) fn fitted(page: &str, width: usize) -> String {
+    let line = |line: &str| {
+        let text = line.trim_start();
+        let is_sentence = ["error: ", "why: ", "do: "].iter().any(|word| text.starts_with(word));
+        if !is_sentence || line.chars().count() <= width {
+            return line.to_owned();
+        }
+        let margin = " ".repeat(line.len() - text.len());
+        let broken = wrapped(text, width - margin.len(), 4);
+        broken.lines().map(|part| format!("{margin}{part}")).collect::<Vec<_>>().join("\n")
+    };
+    page.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_long_sentences_of_a_page_are_broken() {
+        let page = "error: it is late\n  do: go to bed now\n  | a picture that is long";
+        let fits = "error: it is late\n  do: go to bed\n      now\n  | a picture that is long";
+        assert_eq!(fitted(page, 17), fits);
+    }
 
     #[test]
     fn lines_break_between_words() {

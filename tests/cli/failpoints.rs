@@ -106,7 +106,7 @@ fn a_run_killed_before_the_links_of_its_last_checkpoint_were_moved_has_them_afte
 }
 
 #[test]
-fn a_parent_killed_before_its_ranks_speak_leaves_nobody_and_a_run_that_begins_anew_on_resume() {
+fn a_parent_killed_before_its_ranks_speak_leaves_no_process_and_a_run_that_begins_anew_on_resume() {
     let points = ["spawn=kill@parent,*,*,1", "spawn=kill@parent,*,*,2", "join=kill(parent)@0,*"];
     for points in points {
         let lab = Lab::with(&experiment());
@@ -178,7 +178,7 @@ fn a_rank_that_stops_in_a_phase_without_a_limit_is_named_too() {
 }
 
 #[test]
-fn a_panic_while_a_lock_is_held_leaves_nobody_waiting_for_it() {
+fn a_panic_while_a_lock_is_held_leaves_no_thread_waiting_for_it() {
     for (point, code) in [("loader.locked=panic@1,*", 70), ("writer.locked=panic@0,*", 70)] {
         let lab = Lab::with(&experiment());
         let ended = run(&lab, point, &[]);

@@ -83,7 +83,7 @@ fn ends_well(lab: &Lab, child: &mut Child) {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_does_not_hold_up_the_training() {
+fn a_pipe_without_a_reader_does_not_hold_up_the_training() {
     let lab = Lab::new();
     let (mut child, mut reader) = into_a_pipe(&lab);
     ends_well(&lab, &mut child);

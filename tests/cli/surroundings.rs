@@ -59,7 +59,7 @@ fn crowded(lab: &Lab, ranks: u32, burners: u32, changes: &[&str]) -> (Vec<Burner
 }
 
 /// Nobody was accused of anything.
-fn accuses_nobody(ended: &Ended) {
+fn accuses_no_rank(ended: &Ended) {
     ended.has_code(0);
     for word in ["has not made progress", "restart 1", "error:"] {
         assert!(!ended.stderr.contains(word), "{}", ended.stderr);
@@ -74,7 +74,7 @@ fn many_ranks_on_one_core_beside_others_are_slow_and_not_accused() {
     }
     let lab = Lab::new();
     let (_burners, running) = crowded(&lab, 8, 1, &["fault.max_restarts=1"]);
-    accuses_nobody(&running.wait());
+    accuses_no_rank(&running.wait());
     lab.is_clean();
 }
 
@@ -88,7 +88,7 @@ fn sixteen_ranks_on_one_core_beside_four_others_are_not_accused_in_ten_minutes()
     while !running.is_over() {
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
-    accuses_nobody(&running.wait());
+    accuses_no_rank(&running.wait());
     lab.is_clean();
 }
 

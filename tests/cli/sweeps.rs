@@ -108,7 +108,7 @@ fn undisturbed() -> Vec<(Value, Value, Value, Value)> {
 }
 
 #[test]
-fn a_sweep_whose_parent_is_killed_leaves_nobody_and_goes_on_to_the_same_result() {
+fn a_sweep_whose_parent_is_killed_leaves_no_process_and_goes_on_to_the_same_result() {
     let expected = undisturbed();
     let lab = lab(SLOW, RANDOM);
     for (number, step) in [(1, 10), (2, 30)] {
@@ -208,7 +208,7 @@ fn a_sweep_killed_before_or_after_any_decision_is_written_ends_as_an_undisturbed
 }
 
 #[test]
-fn a_terminal_that_nobody_reads_does_not_stop_a_sweep_nor_a_run() {
+fn a_terminal_without_a_reader_does_not_stop_a_sweep_nor_a_run() {
     for args in [&["sweep", "tune.toml", "sweep.trials=2"][..], &["small.toml"]] {
         let lab = lab(BASE, GRID);
         let (reader, writer) = std::io::pipe().unwrap();
