@@ -1,4 +1,14 @@
 //! All kinds that a program knows: those that come with ddprun, and those that a user's program adds.
+//!
+//! ```
+//! use ddprun::config::json_schema;
+//! use ddprun::kinds::Kinds;
+//!
+//! let kinds = Kinds::default();
+//! assert!(kinds.models.names().any(|name| name == "resnet18"));
+//! let schema = json_schema(&kinds.vocabulary());
+//! assert_eq!(schema["title"], "An experiment of ddprun");
+//! ```
 
 use candle_core::Device;
 

@@ -6,6 +6,9 @@
 //! ```text
 //! resnet.toml ─config─▶ Experiment ─plan─▶ Plan ─launch─▶ one process per rank ─worker─▶ Engine::step ...
 //! ```
+//!
+//! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`], [`data`]) and calls
+//! [`cli::run`]. Modules that are hidden here are public for this project's tests and benchmarks alone.
 
 pub use train_numbers::{rng, units};
 pub mod memory;
@@ -14,13 +17,18 @@ use test_support::{mutated, skipped};
 mod failpoint;
 #[cfg(feature = "cuda")]
 use candle_train::cuda_libraries;
+#[doc(hidden)]
 pub mod files;
+#[doc(hidden)]
 pub mod event;
 pub mod config;
 pub mod plan;
+#[doc(hidden)]
 pub mod transport;
 pub use candle_train::{nn, ops};
+#[doc(hidden)]
 pub mod collective;
+#[doc(hidden)]
 pub mod launch;
 pub mod data;
 pub mod model;
@@ -28,11 +36,14 @@ pub mod optim;
 pub mod loss;
 pub mod metric;
 pub mod engine;
+#[doc(hidden)]
 pub mod checkpoint;
 pub mod record;
+#[doc(hidden)]
 pub mod report;
 pub mod sweep;
 pub mod kinds;
+#[doc(hidden)]
 pub mod worker;
 pub mod cli;
 #[cfg(any(test, feature = "fuzzing"))]

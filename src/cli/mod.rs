@@ -1,5 +1,13 @@
 //! One function per verb. `main` only maps a result to an exit code; so does a user's own program that
 //! registers its models and calls [`run`].
+//!
+//! ```no_run
+//! use ddprun::kinds::Kinds;
+//!
+//! // The whole of a program with kinds of its own: `my-program train.toml`, `my-program resume` ...
+//! let kinds = Kinds::default();
+//! let code = ddprun::cli::run(std::env::args_os(), &kinds);
+//! ```
 
 mod abandoned;
 mod args;

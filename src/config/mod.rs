@@ -6,6 +6,27 @@
 //!
 //! What a reader would get wrong: a problem does not end the search. A misspelt key is given its right
 //! name, a wrong value is taken away, and the search goes on, so that one look shows everything.
+//!
+//! ```
+//! use ddprun::config::load_text;
+//! use ddprun::kinds::Kinds;
+//!
+//! let text = "
+//!     [model]
+//!     name = 'mlp'
+//!     hiden = [64]
+//!
+//!     [data]
+//!     name = 'shapes'
+//!
+//!     [train]
+//!     epochs = 3
+//!     batch_size = 16
+//! ";
+//! let problems = load_text("x.toml".as_ref(), text, &[], &Kinds::default().vocabulary()).unwrap_err();
+//! let page = problems.page(false, 80);
+//! assert!(page.contains("did you mean `hidden`?"), "{page}");
+//! ```
 
 mod check;
 mod extract;

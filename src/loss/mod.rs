@@ -2,6 +2,19 @@
 //!
 //! Each loss is a file of its own: its options, what it compares, and its value. A mean over a batch is one over what
 //! counts in it; means over several batches are put together by the engine.
+//!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use ddprun::config::kind::Choice;
+//! use ddprun::loss::{Huber, Losses};
+//!
+//! let mut choice = Choice::of(&Huber::default());
+//! choice.set("delta", 0.5);
+//! let huber = Losses::default().build(&choice).unwrap();
+//! let (outputs, targets) = (Tensor::new(&[[2f32]], &Device::Cpu)?, Tensor::new(&[[0f32]], &Device::Cpu)?);
+//! assert_eq!(huber.mean(&outputs, &targets)?.to_scalar::<f32>()?, 0.875);
+//! # Ok::<(), candle_core::Error>(())
+//! ```
 
 mod cross_entropy;
 mod huber;

@@ -2,6 +2,16 @@
 //!
 //! Each metric is a file of its own: what it needs, which values are better, and its sum over a batch. Sums are added over
 //! batches in their order, so a metric is the same at any number of ranks.
+//!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use ddprun::metric::{Accuracy, Metric, Share};
+//!
+//! let scores = Tensor::new(&[[0.1f32, 0.9], [0.8, 0.2]], &Device::Cpu)?;
+//! let share = Accuracy.measure(&scores, &Tensor::new(&[1u32, 1], &Device::Cpu)?)?;
+//! assert_eq!(share, Share { sum: 1.0, count: 2.0 });
+//! # Ok::<(), candle_core::Error>(())
+//! ```
 
 mod accuracy;
 mod mae;

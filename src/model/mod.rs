@@ -2,6 +2,48 @@
 //!
 //! Images arrive as (n, channels, height, width); models turn them to NHWC at their entry. Parameters
 //! carry the names of the public original, so that its weights load.
+//!
+//! A model of your own is a struct of options that builds named parameters and a forward function:
+//!
+//! ```
+//! use candle_core::{Result, Tensor};
+//! use ddprun::config::kind::{Choice, Kind};
+//! use ddprun::model::{Architecture, Model, Models};
+//! use ddprun::nn::{Builder, ForwardContext, Linear};
+//! use ddprun::plan::ModelPlan;
+//! use schemars::JsonSchema;
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// A linear layer over all values of a sample.
+//! #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+//! #[serde(deny_unknown_fields, default)]
+//! struct LinearConfig {}
+//!
+//! impl Kind for LinearConfig {
+//!     const NAME: &'static str = "linear";
+//! }
+//!
+//! impl Architecture for LinearConfig {
+//!     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+//!         let n = plan.input.iter().product();
+//!         Ok(Box::new(Net(Linear::new(&builder.pp("fc"), n, plan.outputs)?)))
+//!     }
+//! }
+//!
+//! struct Net(Linear);
+//!
+//! impl Model for Net {
+//!     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+//!         self.0.forward(&input.flatten_from(1)?, pass)
+//!     }
+//! }
+//!
+//! let mut models = Models::default();
+//! models.add::<LinearConfig>();
+//! let plan = ModelPlan::new(Choice::of(&LinearConfig {}), &[1, 8, 8], 10);
+//! let facts = models.describe(&plan).unwrap();
+//! assert_eq!(facts.lengths().sum::<usize>(), 650);
+//! ```
 
 mod architecture;
 mod attention;

@@ -5,6 +5,14 @@
 //!
 //! Each update rule is a file of its own: its options, what it keeps, and what it does to an element. So is each
 //! scheduler: its options, and the rate after so many intervals.
+//!
+//! ```
+//! use ddprun::config::kind::Choice;
+//! use ddprun::optim::{Adam, Optimizers};
+//!
+//! let adam = Optimizers::default().build(&Choice::of(&Adam::default())).unwrap();
+//! assert_eq!(adam.state(), ["exp_avg", "exp_avg_sq"]);
+//! ```
 
 mod adam;
 mod adamw;
