@@ -11,13 +11,12 @@
 //! lower part of the fixed binary tree, like a binary counter; the collective continues the same tree
 //! over ranks.
 
+mod store;
+
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use candle_core::bail;
-use rayon::prelude::*;
 
 use crate::collective::{self, Collective, Segment};
 use crate::engine::buckets::{Layout, Slot};
@@ -27,9 +26,7 @@ use crate::failpoint;
 use crate::nn::{Param, change_all};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Part, Update, shared_sum_of_squares, sum_of_squares};
-
-/// Values that one thread copies or adds.
-const PIECE: usize = 1 << 16;
+use store::{Full, State, Store, add, turn_bit};
 
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct CpuReducer {
@@ -37,35 +34,6 @@ pub(crate) struct CpuReducer {
     collective: Arc<dyn Collective>,
     reduced: Receiver<Reduced>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// What operations write to.
-struct Store {
-    layout: Layout,
-    /// Buckets leave as soon as they are full, or all at the end of the step.
-    overlap: bool,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// `None` while the communication thread has the bucket.
-    segments: Vec<Option<Segment>>,
-    /// `None` once the reducer is closing.
-    full: Option<Sender<(usize, Segment)>>,
-    /// First bucket that has not left yet.
-    next: usize,
-    /// Gradients that each bucket still waits for in the last pass.
-    missing: Vec<usize>,
-    /// Whether buckets may leave: in the last pass of the step.
-    last_pass: bool,
-    /// Parameters whose slot holds a gradient of this shard.
-    written: Vec<bool>,
-    /// Parameters that had a gradient in this step.
-    used: Vec<bool>,
-    /// Sum of the squares of each parameter's reduced gradient.
-    squares: Vec<f64>,
-    /// Sums over this rank's earlier shards: (level in the tree, one vector per bucket).
-    stack: Vec<(u32, Vec<Vec<f32>>)>,
 }
 
 struct Reduced {
@@ -184,7 +152,8 @@ impl Reducer for CpuReducer {
             if let Some(segment) = left {
                 let layout = &self.store.layout;
                 let squares = shared_sum_of_squares;
-                let reduced = reduce(self.collective.as_ref(), layout, (bucket, segment), squares);
+                let reduced =
+                    reduce(self.collective.as_ref(), layout, Full { bucket, segment }, squares);
                 self.take_back(reduced)?;
             }
         }
@@ -243,20 +212,6 @@ impl Reducer for CpuReducer {
     }
 }
 
-/// Has the first number of `values` go wrong, if that is asked for at `point`.
-fn turn_bit_of(values: &mut [f32], point: &str) {
-    if failpoint::flips(point)
-        && let Some(value) = values.first_mut()
-    {
-        turn_bit(value, 0);
-    }
-}
-
-/// What memory that fails does to a number.
-fn turn_bit(value: &mut f32, bit: u32) {
-    *value = f32::from_bits(value.to_bits() ^ 1 << bit);
-}
-
 impl Drop for CpuReducer {
     fn drop(&mut self) {
         // Without a sender the thread's loop ends.
@@ -268,117 +223,12 @@ impl Drop for CpuReducer {
     }
 }
 
-impl GradientSink for Store {
-    fn add(&self, index: usize, gradient: &[f32]) -> candle_core::Result<()> {
-        self.change(
-            index,
-            |place, is_first| {
-                if is_first { copy(place, gradient) } else { add(place, gradient) }
-            },
-        )
-    }
-
-    /// The first gradient of a shard is written where it stays. Another is made apart and added as a whole: its
-    /// own sums must not depend on what was there.
-    fn add_written(
-        &self,
-        index: usize,
-        len: usize,
-        write: &mut dyn FnMut(&mut [f32]),
-    ) -> candle_core::Result<()> {
-        self.change(index, |place, is_first| {
-            if is_first {
-                return write(place);
-            }
-            let mut more = vec![0.0; len];
-            write(&mut more);
-            add(place, &more);
-        })
-    }
-
-    fn complete(&self, index: usize) -> candle_core::Result<()> {
-        let mut state = self.state();
-        if state.last_pass {
-            state.missing[self.layout.slots[index].bucket] -= 1;
-            let last = self.layout.buckets.len() - 1;
-            while state.next < last && state.missing[state.next] == 0 {
-                self.send_next(&mut state);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Store {
-    /// Hands the next bucket to the communication thread.
-    fn send_next(&self, state: &mut State) {
-        let bucket = state.next;
-        let Some(segment) = self.close_next(state) else { return };
-        match &state.full {
-            // A closed channel means the thread died; `finish_step` reports it.
-            Some(full) => drop(full.send((bucket, segment))),
-            None => state.segments[bucket] = Some(segment),
-        }
-    }
-
-    /// Takes the next bucket, after the lower part of the tree.
-    fn close_next(&self, state: &mut State) -> Option<Segment> {
-        let bucket = state.next;
-        self.zero_unwritten(state, bucket..bucket + 1);
-        state.next += 1;
-        let mut segment = state.segments[bucket].take()?;
-        for (_, earlier) in state.stack.iter().rev() {
-            add(&mut segment, &earlier[bucket]);
-        }
-        if failpoint::flips("gradient") {
-            turn_bit(&mut segment[0], 22);
-        }
-        Some(segment)
-    }
-
-    /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
-    fn zero_unwritten(&self, state: &mut State, buckets: std::ops::Range<usize>) {
-        for bucket in buckets {
-            let Some(segment) = &mut state.segments[bucket] else { continue };
-            for &parameter in &self.layout.buckets[bucket] {
-                if !state.written[parameter] {
-                    let slot = self.layout.slots[parameter];
-                    segment[slot.start..slot.start + slot.len].fill(0.0);
-                }
-            }
-        }
-    }
-
-    /// Gives the place of parameter `index` to `change`, and whether nothing of this shard is there yet.
-    fn change(
-        &self,
-        index: usize,
-        change: impl FnOnce(&mut [f32], bool),
-    ) -> candle_core::Result<()> {
-        let slot = self.layout.slots[index];
-        let mut state = self.state();
-        let state = &mut *state;
-        let Some(segment) = &mut state.segments[slot.bucket] else {
-            bail!("parameter {index} delivered a gradient after its last in one pass")
-        };
-        change(&mut segment[slot.start..slot.start + slot.len], !state.written[index]);
-        state.written[index] = true;
-        state.used[index] = true;
-        Ok(())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between statements; a panic elsewhere ends the process anyway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Body of the communication thread: reduces buckets in the order in which they come, and measures them
 /// while they are in the cache and backward goes on.
 fn communicate(
     collective: &dyn Collective,
     layout: &Layout,
-    to_reduce: &Receiver<(usize, Segment)>,
+    to_reduce: &Receiver<Full>,
     done: &Sender<Reduced>,
 ) {
     for full in to_reduce {
@@ -392,7 +242,7 @@ fn communicate(
 fn reduce(
     collective: &dyn Collective,
     layout: &Layout,
-    (bucket, mut segment): (usize, Segment),
+    Full { bucket, mut segment }: Full,
     squares: fn(&[f32]) -> f64,
 ) -> Reduced {
     let result = collective.all_reduce(&mut segment).map(|()| {
@@ -402,13 +252,11 @@ fn reduce(
     Reduced { bucket, segment, result }
 }
 
-fn add(sum: &mut [f32], values: &[f32]) {
-    sum.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE)).for_each(|(sum, values)| {
-        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-    });
-}
-
-fn copy(to: &mut [f32], values: &[f32]) {
-    let pieces = to.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE));
-    pieces.for_each(|(to, values)| to.copy_from_slice(values));
+/// Has the first number of `values` go wrong, if that is asked for at `point`.
+fn turn_bit_of(values: &mut [f32], point: &str) {
+    if failpoint::flips(point)
+        && let Some(value) = values.first_mut()
+    {
+        turn_bit(value, 0);
+    }
 }

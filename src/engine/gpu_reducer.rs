@@ -4,24 +4,27 @@
 //! The order is that of the CPU's [`super::cpu_reducer`]: buckets leave in a fixed order, shards are added in the lower part of
 //! the fixed tree. How ranks are added is NCCL's affair; through the `shm` backend it is the tree again.
 
+mod store;
+
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor};
 
-use crate::collective::{self, Collective, Segment};
+use crate::collective::{Collective, Segment};
 use crate::engine::average::averaged_vars;
 use crate::engine::buckets::Layout;
 use crate::engine::error::Error;
-use crate::engine::graph_capture::{Kind, kind_of_pass};
 use crate::engine::host_staged_reducer::{Carry, HostStagedReducer, Sum};
 use crate::engine::reducer::Reducer;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
-use crate::ops::cuda::{Gpu, Moment, Parameter, Staging, Updater, clear, exchange, put};
+use crate::ops::cuda::{Gpu, Moment, Parameter, Staging, Updater, exchange, put};
 use crate::optim::{Moments, Update};
 use crate::plan::OptimizerPlan;
+pub(crate) use store::Marks;
+use store::{State, Store};
 
 /// The gradients of a rank that computes on a GPU, and the state of its optimizer.
 pub(crate) struct GpuReducer {
@@ -44,54 +47,6 @@ pub(crate) struct Held<'a> {
     pub(crate) params: &'a Params,
     /// As the run begins or was restored.
     pub(crate) moments: &'a [Moments],
-}
-
-/// What operations write to.
-struct Store {
-    gpu: Gpu,
-    layout: Layout,
-    overlap: bool,
-    collective: Arc<dyn Collective>,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// For a group that cannot sum on GPUs. It ends before the buckets that it carries.
-    reducer: Option<HostStagedReducer<Moment>>,
-    /// f32; each lives as long as the engine.
-    buckets: Vec<Tensor>,
-    /// First bucket that has not left yet.
-    next: usize,
-    /// Gradients that each bucket still waits for in the last pass.
-    missing: Vec<usize>,
-    /// Whether buckets may leave: in the last pass of the step.
-    last_pass: bool,
-    /// Parameters whose slot holds a gradient of this shard.
-    written: Vec<bool>,
-    /// Parameters that had a gradient in this step.
-    used: Vec<bool>,
-    /// Sum of the squares of all reduced gradients.
-    squares: f64,
-    /// Sums over this rank's earlier shards: (level in the tree, one tensor per bucket).
-    stack: Vec<(u32, Vec<Tensor>)>,
-    /// Why a bucket could not leave; the end of the step tells.
-    failure: Option<collective::Error>,
-}
-
-/// What is known on the CPU about the gradients of the pass at hand.
-#[derive(Clone)]
-pub(crate) struct Marks {
-    next: usize,
-    missing: Vec<usize>,
-    written: Vec<bool>,
-    used: Vec<bool>,
-}
-
-impl Marks {
-    /// Which launches deliver the gradients of the next pass, if it is one that can be replayed.
-    pub(crate) fn kind(&self) -> Option<Kind> {
-        kind_of_pass(&self.written)
-    }
 }
 
 impl GpuReducer {
@@ -370,93 +325,5 @@ impl Reducer for GpuReducer {
             }
         }
         Ok(())
-    }
-}
-
-impl GradientSink for Store {
-    fn add(&self, index: usize, gradient: &[f32]) -> Result<()> {
-        let device = self.state().buckets[self.layout.slots[index].bucket].device().clone();
-        self.add_tensor(index, &Tensor::from_slice(gradient, gradient.len(), &device)?)
-    }
-
-    fn add_tensor(&self, index: usize, gradient: &Tensor) -> Result<()> {
-        let slot = self.layout.slots[index];
-        let mut state = self.state();
-        if state.next > slot.bucket {
-            bail!("parameter {index} delivered a gradient after its last in one pass");
-        }
-        if gradient.elem_count() != slot.len || gradient.dtype() != DType::F32 {
-            bail!("a gradient {:?} for {} elements, f32", gradient.shape(), slot.len);
-        }
-        put(&state.buckets[slot.bucket], slot.start, gradient, state.written[index])?;
-        state.written[index] = true;
-        state.used[index] = true;
-        Ok(())
-    }
-
-    fn complete(&self, index: usize) -> Result<()> {
-        let mut state = self.state();
-        if state.last_pass {
-            state.missing[self.layout.slots[index].bucket] -= 1;
-            let last = self.layout.buckets.len() - 1;
-            while state.next < last && state.missing[state.next] == 0 {
-                self.send_next(&mut state)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Store {
-    /// Takes the next bucket through the lower part of the tree, and enqueues its sum over the ranks.
-    fn send_next(&self, state: &mut State) -> Result<()> {
-        let bucket = state.next;
-        self.zero_unwritten(state, bucket)?;
-        state.next += 1;
-        let values = &state.buckets[bucket];
-        for (_, earlier) in state.stack.iter().rev() {
-            put(values, 0, &earlier[bucket], true)?;
-        }
-        if state.failure.is_some() {
-            return Ok(());
-        }
-        if let Some(sums) = self.collective.on_gpu() {
-            state.failure = sums.enqueue_all_reduce(values).err();
-        } else if let Some(reducer) = &mut state.reducer {
-            reducer.send(bucket, Moment::now(&self.gpu)?);
-        }
-        Ok(())
-    }
-
-    fn close_shard(&self, state: &mut State) -> Result<()> {
-        for bucket in 0..self.layout.buckets.len() {
-            self.zero_unwritten(state, bucket)?;
-        }
-        let sum: Vec<Tensor> = state.buckets.iter().map(Tensor::copy).collect::<Result<_>>()?;
-        let mut level = 0;
-        while let Some((_, earlier)) = state.stack.pop_if(|(at, _)| *at == level) {
-            for (sum, earlier) in sum.iter().zip(&earlier) {
-                put(sum, 0, earlier, true)?;
-            }
-            level += 1;
-        }
-        state.stack.push((level, sum));
-        state.written.fill(false);
-        Ok(())
-    }
-
-    /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
-    fn zero_unwritten(&self, state: &State, bucket: usize) -> Result<()> {
-        let unwritten = self.layout.buckets[bucket].iter().filter(|&&p| !state.written[p]);
-        for &parameter in unwritten {
-            let slot = self.layout.slots[parameter];
-            clear(&state.buckets[bucket], slot.start, slot.len)?;
-        }
-        Ok(())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between statements; a panic elsewhere ends the process anyway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

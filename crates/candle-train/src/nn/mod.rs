@@ -6,10 +6,11 @@
 //! operand where overlap matters.
 
 mod activation;
-mod checkpoint;
+mod activation_checkpointing;
+mod batch_norm;
 mod conv;
 #[cfg(test)]
-mod damaged;
+mod damaged_file_tests;
 mod dropout;
 mod embedding;
 mod in_place;
@@ -17,13 +18,13 @@ mod init;
 mod layer_norm;
 mod linear;
 mod lora;
-mod norm;
 pub mod params;
 mod forward_context;
 pub mod state_dict;
 
 pub use activation::Nonlinearity;
-pub use checkpoint::{Block, run_block};
+pub use activation_checkpointing::{Block, run_block};
+pub use batch_norm::BatchNorm2d;
 pub use conv::{Conv1d, Conv2d, ConvShape, ConvTranspose1d};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
@@ -33,5 +34,4 @@ pub use init::Init;
 pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use lora::{Adapted, LoraConfig};
-pub use norm::BatchNorm2d;
 pub use params::{Buffer, Builder, Counter, Param, Params};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Result, Tensor, Var, bail};
 
-use super::checkpoint::{self, Stage};
+use super::activation_checkpointing::{self, Stage};
 use super::init::Init;
 use crate::ops::{self, Backward, GradientSink, Place, Uses, Weight};
 use crate::rng::{Key, Purpose, name_hash};
@@ -104,7 +104,7 @@ impl Param {
     /// The model was only described, or the device failed.
     pub fn tensor(&self) -> Result<Tensor> {
         let mut pass = lock(&self.0.pass);
-        let scope = checkpoint::stage().scope();
+        let scope = activation_checkpointing::stage().scope();
         if let Some((_, node)) = pass.nodes.iter().find(|(at, _)| *at == scope) {
             return Ok(node.clone());
         }
@@ -122,12 +122,12 @@ impl Param {
     /// One more use in the pass; `None` when no gradient is wanted, or none yet.
     fn place(&self, pass: &PassState) -> Option<Place> {
         let (sink, index) = (pass.sink.as_ref()?, self.0.index?);
-        match checkpoint::stage() {
+        match activation_checkpointing::stage() {
             Stage::Recorded => Some(Place::new(sink, index, &pass.uses)),
             Stage::Replayed(_) => Some(Place::promised(sink, index, &pass.uses)),
             Stage::Promised(_) => {
                 pass.uses.promise();
-                checkpoint::promise();
+                activation_checkpointing::promise();
                 None
             }
         }

@@ -5,7 +5,7 @@ use candle_core::{Result, Shape, Tensor};
 use super::chain;
 use super::lanes::{build, change_blocks, vectorised};
 use super::math::{self, erf, exp, logistic};
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::{overwrite, read};
 
 /// max(x, 0). The gradient at 0 is 0, as in PyTorch (Candle's own gives 1).
@@ -260,9 +260,7 @@ pub(super) struct Elementwise<F>(F);
 impl<F: Function> Operation for Elementwise<F> {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        F::NAME
-    }
+    const NAME: &'static str = F::NAME;
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let y = build(x.values.len(), |start, y| {
@@ -280,7 +278,7 @@ impl<F: Function> Operation for Elementwise<F> {
     }
 
     /// The incoming gradient times the slope, where the incoming gradient was.
-    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         read([x], |[x]| {
             overwrite(&dy, |dy| {
                 change_blocks(dy, |start, dy| {

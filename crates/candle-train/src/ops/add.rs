@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use super::chain::apply;
 use super::lanes::{build, change_blocks, vectorised};
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::{overwrite, read, tensor};
 
 /// a + b, of one shape, f32.
@@ -24,9 +24,7 @@ pub(super) struct Add;
 impl Operation for Add {
     type Operands<T> = [T; 2];
 
-    fn name(&self) -> &'static str {
-        "sum"
-    }
+    const NAME: &'static str = "sum";
 
     fn forward(&self, [a, b]: [Input<'_>; 2]) -> Result<(Vec<f32>, Shape)> {
         let sum = build(a.values.len(), |start, sum| {
@@ -36,7 +34,7 @@ impl Operation for Add {
         Ok((sum, a.shape.clone()))
     }
 
-    fn backward(&self, _: [&Tensor; 2], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 2]> {
+    fn backward(&self, _: [&Tensor; 2], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         Ok([Some(dy.clone()), Some(dy)])
     }
 }

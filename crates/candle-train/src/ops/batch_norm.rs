@@ -1,443 +1,398 @@
-//! The arithmetic of batch normalisation over slices: x is (rows, channels), row-major, f32.
+//! Batch normalisation over the last axis, fused with a residual and a rectifier.
 //!
-//! Forward is one pass for the statistics and one for the output, backward one for the sums and one for
-//! the gradient of x. Blocks of rows are fixed and merged in order, so threads do not change the bits.
+//! Rows are all axes but the last.
 
-use rayon::prelude::*;
+use candle_core::{Result, Shape, Tensor, Var, bail};
 
-use super::lanes::{PerChannel, build, change_blocks, for_each_piece, vectorised};
-use super::norm::{Activation, BatchStatistics};
+use super::chain;
+use super::channel_norm::{Channels, Gate, batch_statistics};
+use super::operation::{Gradients, Input, Operation, TwoOrThree};
+use super::storage::{overwrite, read, tensor};
+use super::weight::{Destination, Weight};
 
-/// Rows per block.
-pub(super) const ROWS: usize = 128;
-
-/// Columns whose sums stay in registers while rows go by. Of fewer channels, several rows make one.
-const WIDTH: usize = 64;
-
-/// What the passes need of each channel.
-pub(super) struct Channels<'a> {
-    /// Mean of x.
-    pub(super) mean: &'a [f32],
-    /// 1 / sqrt(variance + eps).
-    pub(super) inverse_std: &'a [f32],
-    /// Scale.
-    pub(super) gamma: &'a [f32],
-    /// Shift.
-    pub(super) beta: &'a [f32],
-    /// What follows the normalisation and the residual.
-    pub(super) activation: Activation,
+/// What follows the normalisation (and the residual).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    Identity,
+    /// max(y, 0), with gradient 0 at 0.
+    Relu,
 }
 
-/// How backward finds where the rectifier was open.
+/// Statistics of one batch, one entry per channel.
+#[derive(Clone, Debug)]
+pub struct BatchStatistics {
+    /// Mean.
+    pub mean: Vec<f32>,
+    /// Biased variance: squared deviations divided by the number of rows.
+    pub variance: Vec<f32>,
+    /// Values per channel.
+    pub rows: usize,
+    /// Mean and variance of a batch on a GPU, (c) f32 each; the vectors are empty then.
+    #[cfg(feature = "cuda")]
+    pub on_gpu: Option<[Tensor; 2]>,
+}
+
+impl BatchStatistics {
+    /// Statistics in the CPU's memory.
+    pub(super) fn new(mean: Vec<f32>, variance: Vec<f32>, rows: usize) -> Self {
+        Self {
+            mean,
+            variance,
+            rows,
+            #[cfg(feature = "cuda")]
+            on_gpu: None,
+        }
+    }
+
+    /// Statistics in a GPU's memory.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_gpu(columns: [Tensor; 2], rows: usize) -> Self {
+        Self { mean: Vec::new(), variance: Vec::new(), rows, on_gpu: Some(columns) }
+    }
+
+    /// Moves `running` mean and variance towards these by the share `momentum`; the variance is made unbiased.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn move_running(&self, running: [&Var; 2], momentum: f64) -> Result<()> {
+        let unbiased = self.rows as f64 / (self.rows as f64 - 1.0);
+        #[cfg(feature = "cuda")]
+        if let Some(columns) = &self.on_gpu {
+            return super::cuda::move_running(running, columns, [1.0, unbiased], momentum);
+        }
+        let [mean, variance] = running;
+        move_towards(mean, &self.mean, momentum, 1.0)?;
+        move_towards(variance, &self.variance, momentum, unbiased)
+    }
+}
+
+/// running = (1 - momentum) running + momentum scale value
+fn move_towards(running: &Var, values: &[f32], momentum: f64, scale: f64) -> Result<()> {
+    let moved = |(old, value): (f32, &f32)| {
+        ((1.0 - momentum) * f64::from(old) + momentum * scale * f64::from(*value)) as f32
+    };
+    let moved: Vec<f32> = running.to_vec1()?.into_iter().zip(values).map(moved).collect();
+    running.set(&Tensor::new(moved, running.device())?)
+}
+
+/// Statistics of the training data, for evaluation; (c) f32 each.
 #[derive(Clone, Copy)]
-pub(super) enum Gate<'a> {
-    /// It recomputes the output from x: no residual was added.
-    Input,
-    /// By the sign of the output, which is given. The gradient before the activation replaces that after
-    /// it, and is the gradient of the residual.
-    Output(&'a [f32]),
+pub struct RunningStatistics<'a> {
+    /// Mean.
+    pub mean: &'a Tensor,
+    /// Variance.
+    pub variance: &'a Tensor,
 }
 
-/// Gradients of scale and shift, one entry per channel.
-pub(super) struct AffineGradient {
-    /// Of the scale.
-    pub(super) gamma: Vec<f32>,
-    /// Of the shift.
-    pub(super) beta: Vec<f32>,
-}
-
-/// Mean and biased variance of each channel, exact to f32: each block of rows finds its own mean and squared
-/// deviations while it is in the cache, and blocks are merged in f64 in a fixed order (Chan et al., 1983).
-pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
-    let blocks: Vec<Vec<[f64; 2]>> =
-        x.par_chunks(ROWS * c).map(|block| block_statistics(block, c)).collect();
-    let (mut count, mut total) = (0.0, vec![[0.0; 2]; c]);
-    for (block, values) in blocks.iter().zip(x.chunks(ROWS * c)) {
-        let n = (values.len() / c) as f64;
-        for (total, block) in total.iter_mut().zip(block) {
-            let delta = block[0] - total[0];
-            total[0] += delta * n / (count + n);
-            total[1] += block[1] + delta * delta * count * n / (count + n);
-        }
-        count += n;
-    }
-    BatchStatistics::new(
-        total.iter().map(|t| t[0] as f32).collect(),
-        total.iter().map(|t| (t[1] / count) as f32).collect(),
-        x.len() / c,
-    )
-}
-
-/// Mean and sum of squared deviations of each channel of one block.
-fn block_statistics(block: &[f32], c: usize) -> Vec<[f64; 2]> {
-    let n = (block.len() / c) as f32;
-    let width = width(c);
-    let mut sums = vec![0f32; width];
-    vectorised(
-        #[inline(always)]
-        || {
-            accumulate(
-                [&mut sums],
-                [block],
-                [],
-                #[inline(always)]
-                |[x], []| [x],
-            );
-        },
-    );
-    let mean: Vec<f32> = folded(&sums, c).map(|sum| sum / n).collect();
-    let wide: Vec<f32> = mean.iter().copied().cycle().take(width).collect();
-    let (mut rest, mut squares) = (vec![0f32; width], vec![0f32; width]);
-    vectorised(
-        #[inline(always)]
-        || {
-            accumulate(
-                [&mut rest, &mut squares],
-                [block],
-                [&wide],
-                #[inline(always)]
-                |[x], [mean]| [x - mean, (x - mean) * (x - mean)],
-            );
-        },
-    );
-    // The deviations sum to zero but for the rounding of the mean, which is so taken back.
-    let parts = folded(&rest, c).zip(folded(&squares, c)).zip(&mean);
-    parts
-        .map(|((rest, squares), mean)| {
-            let rest = f64::from(rest / n);
-            let squares = f64::from(squares) - f64::from(n) * rest * rest;
-            [f64::from(*mean) + rest, squares.max(0.0)]
-        })
-        .collect()
-}
-
-/// Values whose sums are kept side by side: the least number of rows that are whole strips of [`WIDTH`]
-/// columns, or, where that would be large, one row.
-fn width(c: usize) -> usize {
-    let rows = WIDTH >> c.trailing_zeros().min(WIDTH.trailing_zeros());
-    if c > 8 * WIDTH { c } else { c * rows }
-}
-
-/// Sums of the rows that lie side by side in `wide`, per channel.
-fn folded(wide: &[f32], c: usize) -> impl Iterator<Item = f32> {
-    (0..c).map(move |i| wide.iter().skip(i).step_by(c).sum())
-}
-
-/// Adds to each column's `sums` what `f` makes of the column's values in each row and of its constants.
-/// `rows` may end within a row. `f` must be `#[inline(always)]`.
+/// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of this
+/// batch, which
+/// are returned too (Ioffe and Szegedy, 2015). x and residual (..., c), gamma and beta (c), f32.
 ///
-/// The sums of [`WIDTH`] columns stay in registers while the rows go by.
-#[inline(always)]
-fn accumulate<const SUMS: usize, const INPUTS: usize, const CONSTANTS: usize>(
-    mut sums: [&mut [f32]; SUMS],
-    rows: [&[f32]; INPUTS],
-    constants: [&[f32]; CONSTANTS],
-    f: impl Fn([f32; INPUTS], [f32; CONSTANTS]) -> [f32; SUMS],
-) {
-    let (n, width) = (rows[0].len(), sums[0].len());
-    let strips = width / WIDTH * WIDTH;
-    for start in (0..strips).step_by(WIDTH) {
-        let mut added = [[0f32; WIDTH]; SUMS];
-        let mut fixed = [[0f32; WIDTH]; CONSTANTS];
-        for (fixed, constants) in fixed.iter_mut().zip(constants) {
-            fixed.copy_from_slice(&constants[start..start + WIDTH]);
-        }
-        for row in 0..n / width {
-            let at = row * width + start;
-            let mut inputs = [&[0f32; WIDTH]; INPUTS];
-            for (input, rows) in inputs.iter_mut().zip(rows) {
-                if let Some(values) = rows[at..].first_chunk() {
-                    *input = values;
-                }
-            }
-            for i in 0..WIDTH {
-                let parts = f(column(&inputs, i), column(&fixed.each_ref(), i));
-                for (added, part) in added.iter_mut().zip(parts) {
-                    added[i] += part;
-                }
-            }
-        }
-        for (sums, added) in sums.iter_mut().zip(&added) {
-            for (sum, part) in sums[start..start + WIDTH].iter_mut().zip(added) {
-                *sum += part;
-            }
-        }
-    }
-    // Columns beyond the last strip, and all columns of a row that is cut short.
-    for (row, at) in (0..n).step_by(width).enumerate() {
-        let first = if row < n / width { strips } else { 0 };
-        for i in first..width.min(n - at) {
-            let mut inputs = [0.0; INPUTS];
-            for (input, rows) in inputs.iter_mut().zip(rows) {
-                *input = rows[at + i];
-            }
-            let mut fixed = [0.0; CONSTANTS];
-            for (fixed, constants) in fixed.iter_mut().zip(constants) {
-                *fixed = constants[i];
-            }
-            let parts = f(inputs, fixed);
-            for (sums, part) in sums.iter_mut().zip(parts) {
-                sums[i] += part;
-            }
-        }
-    }
-}
-
-/// Entry `i` of each array.
-#[inline(always)]
-fn column<const N: usize>(arrays: &[&[f32; WIDTH]; N], i: usize) -> [f32; N] {
-    let mut column = [0.0; N];
-    for (value, array) in column.iter_mut().zip(arrays) {
-        *value = array[i];
-    }
-    column
-}
-
-#[inline(always)]
-pub(super) fn normalised(x: f32, mean: f32, scale: f32, shift: f32) -> f32 {
-    (x - mean) * scale + shift
-}
-
-/// max(y, 0), but NaN stays.
-#[inline(always)]
-fn rectified(y: f32) -> f32 {
-    if y < 0.0 { 0.0 } else { y }
-}
-
-impl Channels<'_> {
-    fn scale(&self) -> impl ExactSizeIterator<Item = f32> + Clone {
-        self.gamma.iter().zip(self.inverse_std).map(|(gamma, inverse_std)| gamma * inverse_std)
-    }
-
-    /// activation(gamma (x - mean) / std + beta + residual).
-    pub(super) fn apply(&self, x: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
-        let mean = PerChannel::new(self.mean.iter().copied());
-        let scale = PerChannel::new(self.scale());
-        let shift = PerChannel::new(self.beta.iter().copied());
-        let apply = |start: usize, y: &mut [f32]| {
-            let n = y.len();
-            let x = &x[start..][..n];
-            let residual = residual.map(|residual| &residual[start..][..n]);
-            let constants = [mean.at(start, n), scale.at(start, n), shift.at(start, n)];
-            vectorised(
-                #[inline(always)]
-                || apply_piece(y, x, residual, constants, self.activation),
-            );
-        };
-        build(x.len(), |start, block| for_each_piece(start, block, apply))
-    }
-
-    /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy` that of the
-    /// residual, and that of x is returned.
-    pub(super) fn backward(
-        &self,
-        x: &[f32],
-        gate: Gate<'_>,
-        dy: &mut [f32],
-    ) -> (AffineGradient, Option<Vec<f32>>) {
-        let affine = self.affine_gradient(x, gate, dy);
-        let slope = InputSlope::new(self, &affine, x.len() / self.mean.len());
-        match gate {
-            Gate::Input => {
-                let pull = self.pull_through_gate(x, &slope);
-                change_blocks(dy, |start, block| for_each_piece(start, block, &pull));
-                (affine, None)
-            }
-            Gate::Output(_) => {
-                let pull = |start: usize, dx: &mut [f32]| {
-                    let (g, x) = (&dy[start..][..dx.len()], &x[start..][..dx.len()]);
-                    let constants = slope.at(start, x.len());
-                    vectorised(
-                        #[inline(always)]
-                        || {
-                            dx.copy_from_slice(g);
-                            input_gradient_in_place(dx, x, constants);
-                        },
-                    );
-                };
-                let dx = build(x.len(), |start, block| for_each_piece(start, block, pull));
-                (affine, Some(dx))
-            }
-        }
-    }
-
-    /// What makes a piece of the gradient of x of a piece of that of the output.
-    fn pull_through_gate(
-        &self,
-        x: &[f32],
-        slope: &InputSlope,
-    ) -> impl Fn(usize, &mut [f32]) + Sync {
-        let relu = self.activation == Activation::Relu;
-        let shift = relu.then(|| PerChannel::new(self.beta.iter().copied()));
-        move |start, dy| {
-            let x = &x[start..][..dy.len()];
-            let shift = shift.as_ref().map(|shift| shift.at(start, x.len()));
-            let constants = slope.at(start, x.len());
-            vectorised(
-                #[inline(always)]
-                || {
-                    if let Some(shift) = shift {
-                        close_by_input(dy, x, [constants[1], constants[0], shift]);
-                    }
-                    input_gradient_in_place(dy, x, constants);
-                },
-            );
-        }
-    }
-
-    /// Sums over rows of g and of g (x - mean) / std, with g the gradient before the activation.
-    fn affine_gradient(&self, x: &[f32], gate: Gate<'_>, dy: &mut [f32]) -> AffineGradient {
-        let c = self.mean.len();
-        let repeated = |values: Vec<f32>| -> Vec<f32> {
-            values.iter().copied().cycle().take(width(c)).collect()
-        };
-        let mean = repeated(self.mean.to_vec());
-        let scale = repeated(self.scale().collect());
-        let shift = repeated(self.beta.to_vec());
-        let relu = self.activation == Activation::Relu;
-        let sums = |(index, dy): (usize, &mut [f32])| {
-            let at = index * ROWS * c..index * ROWS * c + dy.len();
-            let x = &x[at.clone()];
-            let mut sums = vec![0f32; 2 * mean.len()];
-            let (plain, weighted) = sums.split_at_mut(mean.len());
-            vectorised(
-                #[inline(always)]
-                || match (gate, relu) {
-                    (Gate::Input, true) => {
-                        add_gated_gradients(plain, weighted, dy, x, [&mean, &scale, &shift]);
-                    }
-                    (Gate::Output(y), true) => {
-                        close_by_output(dy, &y[at.clone()]);
-                        add_gradients(plain, weighted, dy, x, &mean);
-                    }
-                    (_, false) => add_gradients(plain, weighted, dy, x, &mean),
-                },
-            );
-            folded(plain, c).chain(folded(weighted, c)).collect()
-        };
-        let blocks: Vec<Vec<f32>> = dy.par_chunks_mut(ROWS * c).enumerate().map(sums).collect();
-        let mut total = vec![0f64; 2 * c];
-        for sums in blocks {
-            total.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
-        }
-        let (plain, weighted) = total.split_at(c);
-        let of_gamma = weighted.iter().zip(self.inverse_std);
-        AffineGradient {
-            gamma: of_gamma.map(|(sum, inverse)| (sum * f64::from(*inverse)) as f32).collect(),
-            beta: plain.iter().map(|&sum| sum as f32).collect(),
-        }
-    }
-}
-
-/// dx = gamma / std (g - mean(g) - x̂ mean(g x̂)), as scale g + slope (x - mean) + shift per channel.
-struct InputSlope([PerChannel; 4]);
-
-impl InputSlope {
-    fn new(channels: &Channels<'_>, affine: &AffineGradient, rows: usize) -> Self {
-        let rows = rows as f32;
-        let scale = || channels.scale();
-        let of_gamma = affine.gamma.iter().zip(channels.inverse_std);
-        let slope = scale().zip(of_gamma).map(|(scale, (g, inverse))| -scale * g * inverse / rows);
-        let shift = scale().zip(&affine.beta).map(|(scale, g)| -scale * g / rows);
-        Self([
-            PerChannel::new(scale()),
-            PerChannel::new(channels.mean.iter().copied()),
-            PerChannel::new(slope),
-            PerChannel::new(shift),
-        ])
-    }
-
-    fn at(&self, start: usize, n: usize) -> [&[f32]; 4] {
-        self.0.each_ref().map(|channels| channels.at(start, n))
-    }
-}
-
-#[inline(always)]
-fn apply_piece(
-    y: &mut [f32],
-    x: &[f32],
-    residual: Option<&[f32]>,
-    [mean, scale, shift]: [&[f32]; 3],
+/// # Errors
+///
+/// One value per channel, as in PyTorch, shapes that do not fit, or a beta of Candle's graph: it must be [`Weight::learnt`].
+pub fn batch_norm(
+    x: &Tensor,
+    [gamma, beta]: [&Weight; 2],
+    residual: Option<&Tensor>,
     activation: Activation,
-) {
-    for ((((y, x), mean), scale), shift) in y.iter_mut().zip(x).zip(mean).zip(scale).zip(shift) {
-        *y = normalised(*x, *mean, *scale, *shift);
+    eps: f64,
+) -> Result<(Tensor, BatchStatistics)> {
+    let x = x.contiguous()?;
+    let c = check(&x, [gamma, beta], residual)?;
+    let rows = x.elem_count() / c;
+    if rows < 2 {
+        bail!("batch normalisation needs more than one value per channel, got {:?}", x.dims());
     }
-    if let Some(residual) = residual {
-        for (y, residual) in y.iter_mut().zip(residual) {
-            *y += residual;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps);
+    }
+    let statistics = read([&x], |[x]| Ok(batch_statistics(x, c)))?;
+    let inverse = |v: &f32| (1.0 / (f64::from(*v) + eps).sqrt()) as f32;
+    let op = Norm {
+        mean: statistics.mean.clone(),
+        inverse_std: statistics.variance.iter().map(inverse).collect(),
+        beta: beta.held()?,
+        d_gamma: gamma.destination(),
+        activation,
+        source: Source::Batch,
+    };
+    Ok((apply(&x, gamma, residual, op)?, statistics))
+}
+
+/// [`batch_norm`] with the statistics of the training data. Asking for its gradient is an error.
+///
+/// # Errors
+///
+/// Shapes that do not fit.
+pub fn batch_norm_running(
+    x: &Tensor,
+    [gamma, beta]: [&Weight; 2],
+    residual: Option<&Tensor>,
+    activation: Activation,
+    eps: f64,
+    running: RunningStatistics<'_>,
+) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    check(&x, [gamma, beta], residual)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let affine = [gamma, beta];
+        return super::cuda::batch_norm_running(&x, affine, residual, activation, eps, running);
+    }
+    let inverse = |v: f32| (1.0 / (f64::from(v) + eps).sqrt()) as f32;
+    let op = Norm {
+        mean: running.mean.to_vec1()?,
+        inverse_std: running.variance.to_vec1::<f32>()?.into_iter().map(inverse).collect(),
+        beta: beta.held()?,
+        d_gamma: gamma.destination(),
+        activation,
+        source: Source::Running,
+    };
+    apply(&x, gamma, residual, op)
+}
+
+fn check(x: &Tensor, affine: [&Weight; 2], residual: Option<&Tensor>) -> Result<usize> {
+    let c = x.dims().last().copied().unwrap_or(0);
+    if c == 0 || affine.iter().any(|weight| weight.tensor().dims() != [c]) {
+        bail!("batch normalisation of {:?} with weights {:?}", x.dims(), affine[0].tensor().dims());
+    }
+    match residual {
+        Some(residual) if residual.dims() != x.dims() => {
+            bail!("a residual {:?} for {:?}", residual.dims(), x.dims())
+        }
+        _ => Ok(c),
+    }
+}
+
+fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, op: Norm) -> Result<Tensor> {
+    chain::apply(([x, gamma.tensor()], residual), op)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Batch,
+    Running,
+}
+
+pub(super) struct Norm {
+    mean: Vec<f32>,
+    inverse_std: Vec<f32>,
+    /// Held, since an operation has at most three operands.
+    beta: Weight,
+    d_gamma: Destination,
+    activation: Activation,
+    source: Source,
+}
+
+impl Norm {
+    fn channels<'a>(&'a self, gamma: &'a [f32], beta: &'a [f32]) -> Channels<'a> {
+        let Self { mean, inverse_std, activation, .. } = self;
+        Channels { mean, inverse_std, gamma, beta, activation: *activation }
+    }
+}
+
+impl Operation for Norm {
+    type Operands<T> = TwoOrThree<T>;
+
+    const NAME: &'static str = "batch-norm";
+
+    fn forward(&self, ([x, gamma], residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let residual = residual.map(|residual| residual.values);
+        let y = read([self.beta.tensor()], |[beta]| {
+            Ok(self.channels(gamma.values, beta).apply(x.values, residual))
+        })?;
+        Ok((y, x.shape.clone()))
+    }
+
+    fn backward(
+        &self,
+        ([x, gamma], residual): TwoOrThree<&Tensor>,
+        y: &Tensor,
+        dy: Tensor,
+    ) -> Gradients<Self> {
+        if self.source == Source::Running {
+            bail!("no gradient flows through a batch norm that is being evaluated");
+        }
+        let beta = self.beta.tensor();
+        let y = residual.map(|_| y);
+        let (affine, dx) =
+            read([x, gamma, beta, y.unwrap_or(x)], |[x_values, gamma, beta, y_values]| {
+                let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
+                overwrite(&dy, |dy| self.channels(gamma, beta).backward(x_values, gate, dy))
+            })?;
+        self.beta.destination().send(affine.beta, beta)?;
+        let dx = match dx {
+            Some(dx) => tensor(dx, x.shape())?,
+            None => dy.clone(),
+        };
+        Ok(([Some(dx), self.d_gamma.send(affine.gamma, gamma)?], Some(Some(dy))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+    use proptest::prelude::*;
+
+    use super::super::testing::{check_weights, values};
+    use super::*;
+
+    fn slow(v: &[Vec<f64>], residual: Option<&Vec<f64>>, activation: Activation) -> Vec<f64> {
+        let (x, gamma, beta) = (&v[0], &v[1], &v[2]);
+        let c = gamma.len();
+        let m = (x.len() / c) as f64;
+        let channel = |i: usize| x.iter().skip(i).step_by(c);
+        let mean: Vec<f64> = (0..c).map(|i| channel(i).sum::<f64>() / m).collect();
+        let var: Vec<f64> =
+            (0..c).map(|i| channel(i).map(|x| (x - mean[i]).powi(2)).sum::<f64>() / m).collect();
+        (0..x.len())
+            .map(|j| {
+                let i = j % c;
+                let y = gamma[i] * (x[j] - mean[i]) / (var[i] + 1e-5).sqrt() + beta[i];
+                let y = y + residual.map_or(0.0, |r| r[j]);
+                if activation == Activation::Relu { y.max(0.0) } else { y }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn outputs_and_gradients_equal_the_slow_ones() {
+        for activation in [Activation::Identity, Activation::Relu] {
+            for (rows, c) in [(2, 1), (7, 3), (150, 2), (5, 19)] {
+                let (x, affine) = ([rows, 1, 1, c], [c]);
+                check_weights(
+                    &[&x, &affine, &affine],
+                    |t| Ok(batch_norm(t[0].tensor(), [&t[1], &t[2]], None, activation, 1e-5)?.0),
+                    |v| slow(v, None, activation),
+                    1e-4,
+                );
+                check_weights(
+                    &[&x, &affine, &affine, &x],
+                    |t| {
+                        Ok(batch_norm(
+                            t[0].tensor(),
+                            [&t[1], &t[2]],
+                            Some(t[3].tensor()),
+                            activation,
+                            1e-5,
+                        )?
+                        .0)
+                    },
+                    |v| slow(v, Some(&v[3]), activation),
+                    1e-4,
+                );
+            }
         }
     }
-    if activation == Activation::Relu {
-        for y in y {
-            *y = rectified(*y);
+
+    #[test]
+    fn statistics_stay_exact_far_from_zero_and_beside_an_outlier() -> Result<()> {
+        let n = 1000;
+        let noise = values("noise", 0, n);
+        for (shift, first) in [(0.0, 0.0), (1000.0, 1000.0), (0.0, 500.0)] {
+            let mut x: Vec<f32> = noise.iter().map(|v| v + shift).collect();
+            x[0] = first;
+            let mean = x.iter().map(|&v| f64::from(v)).sum::<f64>() / n as f64;
+            let var = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n as f64;
+            let one = Weight::from(&tensor(vec![1.0], 1)?);
+            let x = tensor(x, (n, 1))?;
+            let (_, found) = batch_norm(&x, [&one, &one], None, Activation::Identity, 1e-5)?;
+            assert!((f64::from(found.mean[0]) - mean).abs() < 1e-6 * (1.0 + mean.abs()));
+            assert!((f64::from(found.variance[0]) / var - 1.0).abs() < 1e-6, "{shift} {first}");
         }
+        Ok(())
     }
-}
 
-/// Zeroes the gradient where the output, found again as forward found it, was not positive.
-#[inline(always)]
-fn close_by_input(g: &mut [f32], x: &[f32], [mean, scale, shift]: [&[f32]; 3]) {
-    for ((((g, x), mean), scale), shift) in g.iter_mut().zip(x).zip(mean).zip(scale).zip(shift) {
-        *g = if normalised(*x, *mean, *scale, *shift) > 0.0 { *g } else { 0.0 };
+    #[test]
+    fn evaluation_uses_the_given_statistics_and_refuses_gradients() -> Result<()> {
+        let x = Var::from_vec(vec![1.0f32, -5.0], (2, 1), &Device::Cpu)?;
+        let t = |v: f32| tensor(vec![v], 1);
+        let (gamma, beta) = (Weight::from(&t(2.0)?), Weight::from(&t(0.5)?));
+        let (mean, variance) = (t(-1.0)?, t(4.0)?);
+        let running = RunningStatistics { mean: &mean, variance: &variance };
+        let y = batch_norm_running(&x, [&gamma, &beta], None, Activation::Relu, 0.0, running)?;
+        assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [2.5, 0.0]);
+        assert!(y.sum_all()?.backward().is_err());
+        Ok(())
     }
-}
 
-#[inline(always)]
-fn close_by_output(g: &mut [f32], y: &[f32]) {
-    for (g, y) in g.iter_mut().zip(y) {
-        *g = if *y > 0.0 { *g } else { 0.0 };
+    #[test]
+    fn one_value_per_channel_is_refused() -> Result<()> {
+        let one = Weight::from(&tensor(vec![1.0], 1)?);
+        let x = tensor(vec![1.0], (1, 1))?;
+        assert!(batch_norm(&x, [&one, &one], None, Activation::Identity, 1e-5).is_err());
+        Ok(())
     }
-}
 
-/// Adds the rows of g to `plain`, and those of g (x - mean) to `weighted`; each is as long as `mean`.
-#[inline(always)]
-pub(super) fn add_gradients(
-    plain: &mut [f32],
-    weighted: &mut [f32],
-    g: &[f32],
-    x: &[f32],
-    mean: &[f32],
-) {
-    accumulate(
-        [plain, weighted],
-        [g, x],
-        [mean],
-        #[inline(always)]
-        |[g, x], [mean]| [g, g * (x - mean)],
-    );
-}
+    /// Output, gradient of x and gradient of the residual.
+    fn bits(threads: usize) -> [Vec<f32>; 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let var = |name: &str, n: usize, shape: &[usize]| {
+                Var::from_vec(values(name, 0, n), shape, &Device::Cpu).unwrap()
+            };
+            let (x, residual) = (var("x", 5005, &[1001, 5]), var("residual", 5005, &[1001, 5]));
+            let affine = Weight::from(&tensor(values("affine", 0, 5), 5).unwrap());
+            let affine = [&affine, &affine];
+            let (h, _) = batch_norm(&x, affine, None, Activation::Relu, 1e-5).unwrap();
+            let (y, _) = batch_norm(&h, affine, Some(&residual), Activation::Relu, 1e-5).unwrap();
+            let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&residual).unwrap())]
+        })
+    }
 
-/// As [`add_gradients`], with g 0 where the output, found again as forward found it, was not positive.
-#[inline(always)]
-fn add_gated_gradients(
-    plain: &mut [f32],
-    weighted: &mut [f32],
-    g: &[f32],
-    x: &[f32],
-    constants: [&[f32]; 3],
-) {
-    accumulate(
-        [plain, weighted],
-        [g, x],
-        constants,
-        #[inline(always)]
-        |[g, x], [mean, scale, shift]| {
-            let g = if normalised(x, mean, scale, shift) > 0.0 { g } else { 0.0 };
-            [g, g * (x - mean)]
-        },
-    );
-}
+    #[test]
+    fn bits_do_not_depend_on_the_number_of_threads() {
+        assert!(bits(1) == bits(2));
+        assert!(bits(1) == bits(3));
+    }
 
-/// scale g + slope (x - mean) + shift, where g was.
-#[inline(always)]
-pub(super) fn input_gradient_in_place(
-    g: &mut [f32],
-    x: &[f32],
-    [scale, mean, slope, shift]: [&[f32]; 4],
-) {
-    let constants = scale.iter().zip(mean).zip(slope).zip(shift);
-    for ((g, x), (((scale, mean), slope), shift)) in g.iter_mut().zip(x).zip(constants) {
-        *g = scale * *g + slope * (x - mean) + shift;
+    #[test]
+    fn a_gradient_that_another_branch_shares_is_not_overwritten() -> Result<()> {
+        let var = |salt| Var::from_vec(values("shared", salt, 12), (4, 3), &Device::Cpu);
+        let (x, other) = (var(0)?, var(1)?);
+        let one = Weight::from(&tensor(vec![1.0; 3], 3)?);
+        for residual in [None, Some(other.as_tensor())] {
+            let (y, _) = batch_norm(&x, [&one, &one], residual, Activation::Identity, 1e-5)?;
+            // An addition hands the same gradient, here 3, to both of its operands.
+            let sum = [(&y + other.as_tensor())?, (other.as_tensor() + &y)?];
+            for sum in sum {
+                let grads = (sum * 3.0)?.sum_all()?.backward()?;
+                let of_other = grads.get(&other).unwrap().flatten_all()?.to_vec1::<f32>()?;
+                assert_eq!(of_other, [if residual.is_some() { 6.0 } else { 3.0 }; 12]);
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn statistics_and_outputs_are_close_to_f64_for_any_shape(
+            rows in 2usize..700, c in 1usize..150, relu: bool
+        ) {
+            let x = values("any", rows as u64, rows * c);
+            let exact: Vec<Vec<f64>> = [x.clone(), vec![1.0; c], vec![0.5; c]]
+                .iter()
+                .map(|values| values.iter().map(|&v| f64::from(v)).collect())
+                .collect();
+            let activation = if relu { Activation::Relu } else { Activation::Identity };
+            let weight = |value: f32| Weight::from(&tensor(vec![value; c], c).unwrap());
+            let (gamma, beta) = (weight(1.0), weight(0.5));
+            let x = tensor(x, (rows, c)).unwrap();
+            let (y, _) = batch_norm(&x, [&gamma, &beta], None, activation, 1e-5).unwrap();
+            let y = y.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let error = y.iter().zip(slow(&exact, None, activation))
+                .map(|(y, exact)| (f64::from(*y) - exact).abs())
+                .fold(0.0, f64::max);
+            println!("batch norm of ({rows}, {c}): error against f64 {error:.1e}");
+            prop_assert!(error < 3e-5);
+        }
     }
 }

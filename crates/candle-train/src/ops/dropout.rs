@@ -4,7 +4,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
 use super::lanes::{build, change_blocks, vectorised};
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::overwrite;
 use crate::rng::Key;
 
@@ -49,9 +49,7 @@ impl Dropout {
 impl Operation for Dropout {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "dropout"
-    }
+    const NAME: &'static str = "dropout";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let y = build(x.values.len(), |start, y| {
@@ -61,7 +59,7 @@ impl Operation for Dropout {
         Ok((y, x.shape.clone()))
     }
 
-    fn backward(&self, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         overwrite(&dy, |dy| change_blocks(dy, |start, dy| self.apply(start, dy)))?;
         Ok([Some(dy)])
     }

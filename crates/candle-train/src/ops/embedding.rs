@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::lanes::build_rows;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
 use super::storage::read;
 use super::weight::{Destination, Weight};
@@ -95,9 +95,7 @@ impl Embedding {
 impl Operation for Embedding {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "embedding"
-    }
+    const NAME: &'static str = "embedding";
 
     fn forward(&self, [table]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let y = build_rows(self.indices.len() * self.c, self.c, |start, y| {
@@ -109,12 +107,7 @@ impl Operation for Embedding {
         Ok((y, Shape::from(self.shape.clone())))
     }
 
-    fn backward(
-        &self,
-        [table]: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [table]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (rows, _) = table.dims2()?;
         let gradient = read([&dy], |[dy]| Ok(self.gradient(dy, rows)))?;
         Ok([self.destination.send(gradient, table)?])

@@ -10,7 +10,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use super::chain;
 use super::kernel::{Matrix, Sums, Write, multiplied, multiply};
 use super::layout::transposed;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::{read, tensor};
 
 /// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences' absolute
@@ -113,9 +113,7 @@ impl TimeFrequency {
 impl Operation for TimeFrequency {
     type Operands<T> = [T; 2];
 
-    fn name(&self) -> &'static str {
-        "time-frequency-loss"
-    }
+    const NAME: &'static str = "time-frequency-loss";
 
     fn forward(&self, [p, t]: [Input<'_>; 2]) -> Result<(Vec<f32>, Shape)> {
         Ok((vec![self.loss(p.values, t.values) as f32], ().into()))
@@ -126,7 +124,7 @@ impl Operation for TimeFrequency {
         [prediction, target]: [&Tensor; 2],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 2]> {
+    ) -> Gradients<Self> {
         let scale = f64::from(dy.to_scalar::<f32>()?);
         let gradient = read([prediction, target], |[p, t]| {
             tensor(self.gradient(p, t, scale), prediction.shape())

@@ -3,12 +3,12 @@
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::batch_norm::{
+use super::chain;
+use super::channel_norm::{
     ROWS, add_gradients, batch_statistics, input_gradient_in_place, normalised,
 };
-use super::chain;
 use super::lanes::vectorised;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
 use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
@@ -151,20 +151,13 @@ impl GroupNorm {
 impl Operation for GroupNorm {
     type Operands<T> = [T; 3];
 
-    fn name(&self) -> &'static str {
-        "group-norm"
-    }
+    const NAME: &'static str = "group-norm";
 
     fn forward(&self, [x, gamma, beta]: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
         Ok((self.values(x.values, gamma.values, beta.values), x.shape.clone()))
     }
 
-    fn backward(
-        &self,
-        [x, gamma, beta]: [&Tensor; 3],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
+    fn backward(&self, [x, gamma, beta]: [&Tensor; 3], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let c = gamma.elem_count();
         let samples: Vec<Vec<f64>> = read([x, gamma], |[x, gamma]| {
             overwrite(&dy, |dy| {

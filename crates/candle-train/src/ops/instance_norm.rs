@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::chain;
 use super::lanes::{sum, vectorised};
 use super::layout::transposed;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::{read, tensor};
 
 const EPS: f64 = 1e-5;
@@ -161,9 +161,7 @@ pub(super) struct Undo {
 impl Operation for Undo {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "instance-norm-undo"
-    }
+    const NAME: &'static str = "instance-norm-undo";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let [_, steps, series] = self.sizes;
@@ -182,7 +180,7 @@ impl Operation for Undo {
         Ok((y, Shape::from(&self.sizes)))
     }
 
-    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let [_, steps, series] = self.sizes;
         read([&dy, &self.scale], |[dy, scale]| {
             let mut dx = transposed(dy, steps, series);

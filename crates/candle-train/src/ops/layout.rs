@@ -4,7 +4,7 @@ use candle_core::{Result, Shape, Tensor};
 
 use super::chain;
 use super::kernel::transpose_best;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::scratch::filled;
 use super::storage::{read, tensor};
 
@@ -40,15 +40,13 @@ pub(super) struct Transpose {
 impl Operation for Transpose {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "image-layout"
-    }
+    const NAME: &'static str = "image-layout";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         Ok((transposed(x.values, self.rows, self.cols), Shape::from(&self.shape)))
     }
 
-    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let dx = read([&dy], |[dy]| Ok(transposed(dy, self.cols, self.rows)))?;
         Ok([Some(tensor(dx, x.shape())?)])
     }

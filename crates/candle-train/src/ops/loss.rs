@@ -8,7 +8,7 @@ use super::chain;
 use super::cuda;
 use super::lanes::{build, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
-use super::operation::{Input, Kept, Operation};
+use super::operation::{Gradients, Input, Kept, Operation};
 use super::storage::{read, tensor};
 
 /// The label of a sample that does not count, as `ignore_index` of PyTorch; possible in i64 labels only.
@@ -296,9 +296,7 @@ fn part_of_gradient(
 impl Operation for CrossEntropy {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "cross-entropy"
-    }
+    const NAME: &'static str = "cross-entropy";
 
     fn forward(&self, [logits]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let (_, classes) = logits.shape.dims2()?;
@@ -308,12 +306,7 @@ impl Operation for CrossEntropy {
         Ok((vec![(losses.iter().sum::<f64>() / self.divisor) as f32], ().into()))
     }
 
-    fn backward(
-        &self,
-        [logits]: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [logits]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let scale = f64::from(dy.to_scalar::<f32>()?) / self.divisor;
         let Some(rows) = self.rows.get() else { bail!("backward of a loss that was not computed") };
         let gradient = match &self.targets {

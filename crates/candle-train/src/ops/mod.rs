@@ -4,6 +4,9 @@
 //! *right* operand of its operation: Candle walks backward from the right, so gradients leave last layer
 //! first. Bits never depend on the number of threads: work is cut into fixed blocks, split over outputs,
 //! and partial sums are added in a fixed order.
+//!
+//! An operation implements `operation::Operation`, and `operation::OnGpu` for the kernels in `cuda`; `chain::apply` applies
+//! it.
 
 mod activation;
 mod add;
@@ -11,6 +14,7 @@ mod attention;
 mod batch_norm;
 mod bias;
 mod chain;
+mod channel_norm;
 mod conv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -28,7 +32,6 @@ mod linear;
 mod loss;
 mod math;
 mod moving_average;
-mod norm;
 #[cfg(feature = "cuda")]
 mod on_gpu;
 mod operation;
@@ -47,6 +50,9 @@ mod weight;
 pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
 pub use add::add;
 pub use attention::{Attention, attention, attention_packed};
+pub use batch_norm::{
+    Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running,
+};
 pub use chain::chain;
 pub(crate) use chain::node;
 pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
@@ -70,7 +76,6 @@ pub use loss::{
     cross_entropy_sum, score_classes,
 };
 pub use moving_average::{Average, moving_average};
-pub use norm::{Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running};
 pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use pool::{average_pool2d, global_average_pool, max_pool2d};
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};

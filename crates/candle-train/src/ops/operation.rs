@@ -19,7 +19,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
     type Operands<T>: List<T>;
 
     /// What messages call it.
-    fn name(&self) -> &'static str;
+    const NAME: &'static str;
 
     /// The result, f32 in row-major order, and its shape.
     ///
@@ -27,7 +27,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
     ///
     /// An operation that was made for a GPU has no forward here.
     fn forward(&self, _operands: Self::Operands<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
-        bail!("{} was made for a GPU", self.name())
+        bail!("{} was made for a GPU", Self::NAME)
     }
 
     /// The gradients of the operands, given the result and its gradient, which is contiguous and may be written over
@@ -41,7 +41,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
         operands: Self::Operands<&Tensor>,
         y: &Tensor,
         dy: Tensor,
-    ) -> Result<Self::Operands<Option<Tensor>>>;
+    ) -> Gradients<Self>;
 }
 
 /// The half of an operation that enqueues kernels on a GPU.
@@ -52,27 +52,27 @@ pub(crate) trait OnGpu: Operation {
     /// # Errors
     ///
     /// An operand on another device, or the driver's.
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         _gpu: &Gpu,
         _operands: Self::Operands<&Tensor>,
     ) -> Result<(CudaStorage, Shape)> {
-        bail!("{} has no kernel for GPUs", self.name())
+        bail!("{} has no kernel for GPUs", Self::NAME)
     }
 
     /// [`Operation::backward`].
     ///
     /// # Errors
     ///
-    /// As [`OnGpu::forward_on_gpu`].
-    fn backward_on_gpu(
+    /// As [`OnGpu::forward_on`].
+    fn backward_on(
         &self,
         _gpu: &Gpu,
         _operands: Self::Operands<&Tensor>,
         _y: &Tensor,
         _dy: Tensor,
-    ) -> Result<Self::Operands<Option<Tensor>>> {
-        bail!("{} has no kernel for GPUs", self.name())
+    ) -> Gradients<Self> {
+        bail!("{} has no kernel for GPUs", Self::NAME)
     }
 }
 
@@ -82,6 +82,9 @@ pub(crate) trait OnGpu: Operation {}
 
 #[cfg(not(feature = "cuda"))]
 impl<O: Operation> OnGpu for O {}
+
+/// What backward gives: a gradient for each operand.
+pub(crate) type Gradients<O> = Result<<O as Operation>::Operands<Option<Tensor>>>;
 
 /// A contiguous operand in the CPU's memory.
 #[derive(Clone, Copy)]
@@ -122,12 +125,12 @@ impl<T> List<T> for TwoOrThree<T> {
     }
 }
 
-/// `items` as the operands of `op`.
-fn listed<O: Operation, T>(op: &O, items: Vec<T>) -> Result<O::Operands<T>> {
+/// `items` as the operands of an operation.
+fn listed<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
     let n = items.len();
     match List::from_vec(items) {
         Some(list) => Ok(list),
-        None => bail!("{} of {n} operands", op.name()),
+        None => bail!("{} of {n} operands", O::NAME),
     }
 }
 
@@ -136,18 +139,18 @@ pub(super) fn forward<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<(Storage,
     #[cfg(feature = "cuda")]
     if let Some(first) = operands.first().filter(|first| first.device().is_cuda()) {
         let gpu = Gpu::of_tensor(first)?;
-        let (y, shape) = op.forward_on_gpu(&gpu, listed(op, operands.iter().collect())?)?;
+        let (y, shape) = op.forward_on(&gpu, listed::<O, _>(operands.iter().collect())?)?;
         return Ok((Storage::Cuda(y), shape));
     }
     let guards: Vec<_> = operands.iter().map(Tensor::storage_and_layout).collect();
     let mut inputs = Vec::with_capacity(guards.len());
     for (storage, layout) in &guards {
         let Storage::Cpu(storage) = &**storage else {
-            bail!("{} of tensors of different devices", op.name())
+            bail!("{} of tensors of different devices", O::NAME)
         };
         inputs.push(Input { values: slice(storage, layout)?, shape: layout.shape() });
     }
-    let (y, shape) = op.forward(listed(op, inputs)?)?;
+    let (y, shape) = op.forward(listed::<O, _>(inputs)?)?;
     Ok((Storage::Cpu(CpuStorage::F32(y)), shape))
 }
 
@@ -172,7 +175,7 @@ pub(crate) trait Backward: Send + Sync {
 
 impl<O: OnGpu> Backward for O {
     fn name(&self) -> &'static str {
-        Operation::name(self)
+        O::NAME
     }
 
     fn backward(
@@ -181,11 +184,11 @@ impl<O: OnGpu> Backward for O {
         y: &Tensor,
         dy: &Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
-        let (operands, dy) = (listed(self, operands.to_vec())?, dy.contiguous()?);
+        let (operands, dy) = (listed::<O, _>(operands.to_vec())?, dy.contiguous()?);
         #[cfg(feature = "cuda")]
         if dy.device().is_cuda() {
             let gpu = Gpu::of_tensor(&dy)?;
-            return Ok(self.backward_on_gpu(&gpu, operands, y, dy)?.into_vec());
+            return Ok(self.backward_on(&gpu, operands, y, dy)?.into_vec());
         }
         Ok(Operation::backward(self, operands, y, dy)?.into_vec())
     }

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::chain;
 use super::conv::{Window, output_size};
 use super::lanes::{build_rows, vectorised};
-use super::operation::{Input, Kept, Operation};
+use super::operation::{Gradients, Input, Kept, Operation};
 use super::scratch::zeros;
 use super::storage::{read, tensor};
 
@@ -130,9 +130,7 @@ fn maxima(windows: &Windows, oy: usize, image: &[f32], y: &mut [f32], chosen: &m
 impl Operation for MaxPool {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "max-pool2d-nhwc"
-    }
+    const NAME: &'static str = "max-pool2d-nhwc";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let windows = &self.windows;
@@ -152,7 +150,7 @@ impl Operation for MaxPool {
         Ok((y, windows.output_shape()))
     }
 
-    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let Some(chosen) = self.chosen.get() else { bail!("backward before forward") };
         let (windows, row) = (&self.windows, self.windows.ow * self.windows.c);
         let push = |dy: &[f32], [oy, index]: [usize; 2], dx: &mut [f32]| {
@@ -192,9 +190,7 @@ impl AveragePool {
 impl Operation for AveragePool {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "average-pool2d-nhwc"
-    }
+    const NAME: &'static str = "average-pool2d-nhwc";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let (windows, pixels) = (&self.windows, self.pixels());
@@ -225,7 +221,7 @@ impl Operation for AveragePool {
         Ok((y, windows.output_shape()))
     }
 
-    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (windows, pixels, c) = (&self.windows, self.pixels(), self.windows.c);
         let push = |dy: &[f32], [oy, _]: [usize; 2], dx: &mut [f32]| {
             vectorised(
@@ -268,9 +264,7 @@ pub(super) struct GlobalAveragePool {
 impl Operation for GlobalAveragePool {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "global-average-pool"
-    }
+    const NAME: &'static str = "global-average-pool";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let mut y = vec![0.0; self.n * self.c];
@@ -293,7 +287,7 @@ impl Operation for GlobalAveragePool {
         Ok((y, Shape::from((self.n, self.c))))
     }
 
-    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let mut shares = dy.flatten_all()?.to_vec1::<f32>()?;
         for share in &mut shares {
             *share /= self.pixels as f32;

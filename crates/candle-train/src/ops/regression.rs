@@ -6,7 +6,7 @@ use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::fourier::both_signs;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::{read, tensor};
 
 /// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 -> scalar.
@@ -125,9 +125,7 @@ pub(super) struct Regression(pub(super) Kind);
 impl Operation for Regression {
     type Operands<T> = [T; 2];
 
-    fn name(&self) -> &'static str {
-        "regression-loss"
-    }
+    const NAME: &'static str = "regression-loss";
 
     fn forward(&self, [p, t]: [Input<'_>; 2]) -> Result<(Vec<f32>, Shape)> {
         let mean = sum(p.values, t.values, self.0) / p.values.len() as f64;
@@ -139,7 +137,7 @@ impl Operation for Regression {
         [prediction, target]: [&Tensor; 2],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 2]> {
+    ) -> Gradients<Self> {
         let scale = dy.to_scalar::<f32>()? / prediction.elem_count() as f32;
         let slopes = read([prediction, target], |[p, t]| {
             let slopes = p.iter().zip(t).map(|(p, t)| scale * self.0.slope(p - t)).collect();

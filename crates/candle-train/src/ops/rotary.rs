@@ -10,7 +10,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::overwrite;
 use crate::RopeScaling;
 
@@ -91,9 +91,7 @@ impl Rotary {
 impl Operation for Rotary {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "rotary"
-    }
+    const NAME: &'static str = "rotary";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let mut y = x.values.to_vec();
@@ -102,7 +100,7 @@ impl Operation for Rotary {
     }
 
     /// The inverse of a rotation is its transpose.
-    fn backward(&self, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         overwrite(&dy, |dy| self.turn(dy, -1.0))?;
         Ok([Some(dy)])
     }

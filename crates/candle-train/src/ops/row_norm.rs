@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::lanes::{build_rows, sum, sum_of_pairs, vectorised};
-use super::operation::{Input, Operation, TwoOrThree};
+use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::scratch::Scratch;
 use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
@@ -217,9 +217,7 @@ fn add(y: &mut [f32], x: &[f32], residual: Option<&[f32]>) {
 impl Operation for RowNorm {
     type Operands<T> = TwoOrThree<T>;
 
-    fn name(&self) -> &'static str {
-        "row-norm"
-    }
+    const NAME: &'static str = "row-norm";
 
     fn forward(&self, ([x, gamma], residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         let residual = residual.map(|residual| residual.values);
@@ -237,7 +235,7 @@ impl Operation for RowNorm {
         ([x, gamma], residual): TwoOrThree<&Tensor>,
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         let c = gamma.elem_count();
         let blocks: Vec<Vec<f32>> =
             read([x, gamma, residual.unwrap_or(x)], |[x, gamma, values]| {

@@ -5,7 +5,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use super::chain;
 use super::lanes::{build_rows, change_rows, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
-use super::operation::{Input, Operation};
+use super::operation::{Gradients, Input, Operation};
 use super::storage::{overwrite, read};
 
 /// e^x / sum(e^x) over each row: (..., c) -> (..., c), f32. Minus infinity gives 0, NaN a row of NaN.
@@ -63,9 +63,7 @@ fn pull_rows(dy: &mut [f32], y: &[f32], c: usize) {
 impl Operation for Softmax {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "softmax"
-    }
+    const NAME: &'static str = "softmax";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let y = build_rows(x.values.len(), self.c, |start, y| {
@@ -78,7 +76,7 @@ impl Operation for Softmax {
         Ok((y, x.shape.clone()))
     }
 
-    fn backward(&self, _: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, _: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Gradients<Self> {
         read([y], |[y]| {
             overwrite(&dy, |dy| {
                 change_rows(dy, self.c, |start, dy| {

@@ -52,7 +52,7 @@ pub(super) struct Head<'a> {
 }
 
 /// Of one head, (length, d), zeroed.
-pub(super) struct Gradients<'a> {
+pub(super) struct HeadGradients<'a> {
     pub(super) q: &'a mut [f32],
     pub(super) k: &'a mut [f32],
     pub(super) v: &'a mut [f32],
@@ -93,7 +93,7 @@ impl Head<'_> {
         y: HeadRows<'_>,
         dy: HeadRows<'_>,
         log_sums: &[f32],
-        gradients: &mut Gradients<'_>,
+        gradients: &mut HeadGradients<'_>,
     ) {
         let d = self.q.width;
         for block in self.blocks() {

@@ -15,13 +15,13 @@ use rayon::prelude::*;
 use super::chain;
 use super::flops::add_multiplications;
 use super::lanes::build_rows;
-use super::operation::{Input, Kept, Operation};
+use super::operation::{Gradients, Input, Kept, Operation};
 use super::precision::{round, rounded};
 use super::scratch::zeros;
 use super::storage::{read, tensor};
 use crate::Precision;
 use crate::rng::Key;
-use head::{Gradients, Head, HeadRows};
+use head::{Head, HeadGradients, HeadRows};
 use scores::Dropout;
 
 /// What kind of attention.
@@ -167,7 +167,7 @@ impl Heads {
         tasks.zip(v.par_chunks_mut((s * d).max(1))).enumerate().for_each(|(i, ((q, k), v))| {
             let result = self.head(i, [operand(y), operand(dy), operand(dy)]);
             let log_sums = &log_sums[i * t..(i + 1) * t];
-            let mut gradients = Gradients { q, k, v };
+            let mut gradients = HeadGradients { q, k, v };
             self.head(i, operands).backward(result.q, result.k, log_sums, &mut gradients);
         });
         Ok(gradients)
@@ -206,21 +206,14 @@ struct Apart(Heads);
 impl Operation for Apart {
     type Operands<T> = [T; 3];
 
-    fn name(&self) -> &'static str {
-        "attention"
-    }
+    const NAME: &'static str = "attention";
 
     fn forward(&self, operands: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
         let [q, k, v] = operands.map(|x| rounded(x.values, self.0.attention.precision));
         Ok(self.0.forward(self.0.apart(&q, &k, &v)))
     }
 
-    fn backward(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        y: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
+    fn backward(&self, [q, k, v]: [&Tensor; 3], y: &Tensor, dy: Tensor) -> Gradients<Self> {
         let Sizes { b, t, s, w } = self.0.sizes;
         let precision = self.0.attention.precision;
         let by_head = read([q, k, v, y, &dy], |[q, k, v, y, dy]| {
@@ -242,16 +235,14 @@ struct Packed(Heads);
 impl Operation for Packed {
     type Operands<T> = [T; 1];
 
-    fn name(&self) -> &'static str {
-        "attention-packed"
-    }
+    const NAME: &'static str = "attention-packed";
 
     fn forward(&self, [qkv]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
         let qkv = rounded(qkv.values, self.0.attention.precision);
         Ok(self.0.forward(self.0.packed(&qkv)))
     }
 
-    fn backward(&self, [qkv]: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Result<[Option<Tensor>; 1]> {
+    fn backward(&self, [qkv]: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Gradients<Self> {
         let precision = self.0.attention.precision;
         let by_head = read([qkv, y, &dy], |[qkv, y, dy]| {
             let [qkv, dy] = [qkv, dy].map(|x| rounded(x, precision));

@@ -4,7 +4,7 @@ use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
 use super::{Apart, Heads, Packed, Sizes};
 use crate::ops::cuda::{self, Address, Attend, Gpu, Half, Mask, Operand};
-use crate::ops::operation::OnGpu;
+use crate::ops::operation::{Gradients, OnGpu};
 
 impl Heads {
     fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Attend<'a> {
@@ -54,19 +54,19 @@ impl Heads {
 }
 
 impl OnGpu for Apart {
-    fn forward_on_gpu(&self, gpu: &Gpu, operands: [&Tensor; 3]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, operands: [&Tensor; 3]) -> Result<(CudaStorage, Shape)> {
         let [q, k, v] = operands.map(cuda::of_tensor);
         let operands = self.0.apart_on_gpu([q?, k?, v?]);
         Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         operands: [&Tensor; 3],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
+    ) -> Gradients<Self> {
         let [q, k, v] = operands.map(|operand| gpu.tensor(DType::F32, operand.shape()));
         let gradients = [q?, k?, v?];
         let at = |[q, k, v]: [&Tensor; 3]| {
@@ -79,18 +79,18 @@ impl OnGpu for Apart {
 }
 
 impl OnGpu for Packed {
-    fn forward_on_gpu(&self, gpu: &Gpu, [qkv]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [qkv]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let operands = self.0.packed_on_gpu(cuda::of_tensor(qkv)?);
         Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         [qkv]: [&Tensor; 1],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    ) -> Gradients<Self> {
         let gradient = gpu.tensor(DType::F32, qkv.shape())?;
         let operands = self.0.packed_on_gpu(cuda::of_tensor(qkv)?);
         let out = self.0.packed_on_gpu(cuda::of_tensor(&gradient)?);

@@ -26,7 +26,7 @@ use rayon::prelude::*;
 use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
-use super::operation::{Input, Operation, TwoOrThree};
+use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::precision::{round, rounded};
 use super::storage::{read, tensor};
 use super::weight::{Destination, Weight};
@@ -178,7 +178,7 @@ impl Conv {
     }
 
     /// Gradients of x and weight, given that of the sum.
-    fn gradients(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<Gradients> {
+    fn gradients(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<ConvGradients> {
         let (algorithm, geometry) = (self.algorithm, &self.geometry);
         read([x, weight, dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);
@@ -198,7 +198,7 @@ impl Conv {
             } else {
                 None
             };
-            Ok(Gradients { dx, dw })
+            Ok(ConvGradients { dx, dw })
         })
     }
 
@@ -212,7 +212,7 @@ impl Conv {
     }
 }
 
-struct Gradients {
+struct ConvGradients {
     dx: Option<Tensor>,
     dw: Option<Tensor>,
 }
@@ -220,9 +220,7 @@ struct Gradients {
 impl Operation for Conv {
     type Operands<T> = TwoOrThree<T>;
 
-    fn name(&self) -> &'static str {
-        "conv2d-nhwc"
-    }
+    const NAME: &'static str = "conv2d-nhwc";
 
     fn forward(&self, ([x, weight], bias): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         let y = self.values(x.values, weight.values, bias.map(|bias| bias.values));
@@ -234,7 +232,7 @@ impl Operation for Conv {
         ([x, weight], bias): TwoOrThree<&Tensor>,
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         // The bias's leaves first: it was registered last.
         let db = self.bias_gradient(bias, &dy)?;
         let gradients = self.gradients(x, weight, &dy)?;

@@ -7,10 +7,10 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::geometry::Geometry;
 use super::{Conv, ConvOptions};
-use crate::ops::batch_norm::{Channels, Gate, batch_statistics};
+use crate::ops::batch_norm::{Activation, BatchStatistics};
 use crate::ops::chain;
-use crate::ops::norm::{Activation, BatchStatistics};
-use crate::ops::operation::{Input, Operation, TwoOrThree};
+use crate::ops::channel_norm::{Channels, Gate, batch_statistics};
+use crate::ops::operation::{Gradients, Input, Operation, TwoOrThree};
 use crate::ops::storage::{overwrite, read, tensor};
 use crate::ops::weight::Weight;
 
@@ -99,9 +99,7 @@ impl Node {
 impl Operation for Node {
     type Operands<T> = TwoOrThree<T>;
 
-    fn name(&self) -> &'static str {
-        "conv2d-batch-norm"
-    }
+    const NAME: &'static str = "conv2d-batch-norm";
 
     fn forward(&self, (_, residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         let residual = residual.map(|residual| residual.values);
@@ -117,7 +115,7 @@ impl Operation for Node {
         ([x, weight], residual): TwoOrThree<&Tensor>,
         y: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         let (gamma, beta) = (self.gamma.tensor(), self.beta.tensor());
         let y = residual.map(|_| y);
         let (affine, between) =

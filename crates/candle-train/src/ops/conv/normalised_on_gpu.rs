@@ -5,10 +5,10 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use super::normalised::Node;
 use super::{Conv, ConvNorm};
+use crate::ops::batch_norm::BatchStatistics;
 use crate::ops::chain;
 use crate::ops::cuda::{self, DeviceNorm, Gpu};
-use crate::ops::norm::BatchStatistics;
-use crate::ops::operation::{OnGpu, Operation, TwoOrThree};
+use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
 use crate::ops::weight::Weight;
 
 /// As [`super::conv_batch_norm`], whose checks have passed; x is contiguous.
@@ -47,22 +47,15 @@ impl DeviceNode {
 impl Operation for DeviceNode {
     type Operands<T> = TwoOrThree<T>;
 
-    fn name(&self) -> &'static str {
-        "conv2d-batch-norm"
-    }
+    const NAME: &'static str = "conv2d-batch-norm";
 
-    fn backward(
-        &self,
-        _: TwoOrThree<&Tensor>,
-        _: &Tensor,
-        _: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    fn backward(&self, _: TwoOrThree<&Tensor>, _: &Tensor, _: Tensor) -> Gradients<Self> {
         bail!("a convolution that was made for the GPU")
     }
 }
 
 impl OnGpu for DeviceNode {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         (_, residual): TwoOrThree<&Tensor>,
@@ -74,13 +67,13 @@ impl OnGpu for DeviceNode {
     }
 
     /// Over `dy` the gradient of the residual.
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         ([x, weight], _): TwoOrThree<&Tensor>,
         y: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         let between = cuda::of_tensor(&self.between)?;
         let found = self.norm.backward(gpu, between, self.affine(), y, &dy)?;
         self.beta.destination().send_tensor(found.beta, self.beta.tensor())?;

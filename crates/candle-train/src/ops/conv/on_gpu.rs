@@ -3,9 +3,9 @@
 use candle_core::{CudaStorage, Result, Shape, Tensor};
 
 use super::transposed::Transposed;
-use super::{Conv, Gradients};
+use super::{Conv, ConvGradients};
 use crate::ops::cuda::{self, Address, Gpu};
-use crate::ops::operation::{OnGpu, TwoOrThree};
+use crate::ops::operation::{Gradients, OnGpu, TwoOrThree};
 
 impl Conv {
     pub(super) fn on_gpu<'a>(&'a self, gpu: &'a Gpu) -> cuda::Conv<'a> {
@@ -20,7 +20,7 @@ impl Conv {
         x: &Tensor,
         weight: &Tensor,
         dy: Address,
-    ) -> Result<Gradients> {
+    ) -> Result<ConvGradients> {
         let conv = self.on_gpu(gpu);
         let dw = if weight.track_op() {
             let gradient = conv.backward_filter(cuda::of_tensor(x)?, dy)?;
@@ -34,7 +34,7 @@ impl Conv {
         } else {
             None
         };
-        Ok(Gradients { dx, dw })
+        Ok(ConvGradients { dx, dw })
     }
 }
 
@@ -46,7 +46,7 @@ impl Transposed {
 }
 
 impl OnGpu for Conv {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         ([x, weight], bias): TwoOrThree<&Tensor>,
@@ -58,13 +58,13 @@ impl OnGpu for Conv {
         Ok((y, Shape::from(&*self.shape)))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         ([x, weight], bias): TwoOrThree<&Tensor>,
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         let at = cuda::of_tensor(&dy)?;
         // The bias's leaves first: it was registered last.
         let db = match (&self.db, bias) {
@@ -80,7 +80,7 @@ impl OnGpu for Conv {
 }
 
 impl OnGpu for Transposed {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         [x, weight, bias]: [&Tensor; 3],
@@ -90,13 +90,13 @@ impl OnGpu for Transposed {
         Ok((y, self.output_shape()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         [x, weight, bias]: [&Tensor; 3],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
+    ) -> Gradients<Self> {
         let [x_at, weight_at, dy_at] = [x, weight, &dy].map(cuda::of_tensor);
         let [dx, dw, db] = self.on_gpu(gpu).transposed_gradients(x_at?, weight_at?, dy_at?)?;
         let db = self.db.send_tensor(cuda::wrap(db, bias.shape()), bias)?;

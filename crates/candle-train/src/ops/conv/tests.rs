@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use proptest::prelude::*;
 
-use super::super::norm::{Activation, batch_norm};
+use super::super::batch_norm::{Activation, batch_norm};
 use super::super::testing::{Collected, check_weights, values};
 use super::super::weight::{GradientSink, Place, Uses};
 use super::*;

@@ -9,7 +9,7 @@ use super::{ConvOptions, Sliding};
 use crate::Precision;
 use crate::ops::bias::column_sums;
 use crate::ops::chain;
-use crate::ops::operation::{Input, Operation};
+use crate::ops::operation::{Gradients, Input, Operation};
 use crate::ops::precision::{round, rounded};
 use crate::ops::storage::{read, tensor};
 use crate::ops::weight::{Destination, Weight};
@@ -82,20 +82,13 @@ impl Transposed {
 impl Operation for Transposed {
     type Operands<T> = [T; 3];
 
-    fn name(&self) -> &'static str {
-        "conv-transpose1d-nlc"
-    }
+    const NAME: &'static str = "conv-transpose1d-nlc";
 
     fn forward(&self, [x, weight, bias]: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
         Ok((self.values(x.values, weight.values, bias.values), self.output_shape()))
     }
 
-    fn backward(
-        &self,
-        [x, weight, bias]: [&Tensor; 3],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
+    fn backward(&self, [x, weight, bias]: [&Tensor; 3], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (algorithm, g) = (self.algorithm, &self.geometry);
         read([x, weight, &dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);

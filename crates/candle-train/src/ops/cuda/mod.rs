@@ -4,11 +4,12 @@
 //! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
 //! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `prefetcher.rs` and `staging.rs` (page-locked memory) and
+//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `h2d_prefetcher.rs` and `staging.rs` (page-locked memory) and
 //! `cudnn.rs` (its C interface) and `graph.rs` (what the driver recorded).
 
 mod address;
 mod attention;
+mod batch_norm;
 mod batches;
 mod buckets;
 mod columns;
@@ -20,7 +21,6 @@ mod graph;
 mod images;
 mod linear;
 mod losses;
-mod norm;
 mod optimizer;
 mod pointwise;
 mod rows;
@@ -32,6 +32,7 @@ mod visible;
 
 pub(super) use address::{Address, Half, of_tensor};
 pub(super) use attention::{Attend, Operand};
+pub(super) use batch_norm::{DeviceNorm, batch_norm, batch_norm_running, move_running};
 pub use batches::to_gpu;
 pub use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use conv::Conv;
@@ -44,7 +45,6 @@ pub(super) use linear::Linear;
 pub(super) use losses::{
     CrossEntropy, Targets, regression, regression_gradient, regression_scores,
 };
-pub(super) use norm::{DeviceNorm, batch_norm, batch_norm_running, move_running};
 pub use optimizer::{Parameter, Rule, Updater};
 pub(super) use pointwise::{
     Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,

@@ -13,7 +13,7 @@ use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
 use super::kernel::{Matrix, Rowwise, Sums, Write, multiplied, multiply, rows_per_block};
-use super::operation::{Input, Kept, Operation, TwoOrThree};
+use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree};
 use super::precision::{round, rounded};
 use super::scratch::{filled, filled_together, zeros};
 use super::storage::{overwrite, read, tensor};
@@ -152,9 +152,7 @@ impl Linear {
 impl Operation for Linear {
     type Operands<T> = TwoOrThree<T>;
 
-    fn name(&self) -> &'static str {
-        "linear"
-    }
+    const NAME: &'static str = "linear";
 
     fn forward(&self, ([x, weight], bias): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         let bias = bias.map(|bias| bias.values);
@@ -172,7 +170,7 @@ impl Operation for Linear {
         ([x, weight], bias): TwoOrThree<&Tensor>,
         y: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         self.pull_back(y, &dy)?;
         read([x, weight, &dy], |[x_values, weight_values, dy]| {
             let dy = rounded(dy, self.precision);

@@ -4,7 +4,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor};
 
 use super::{Linear, LinearActivation};
 use crate::ops::cuda::{self, Gpu};
-use crate::ops::operation::{Kept, OnGpu, TwoOrThree};
+use crate::ops::operation::{Gradients, Kept, OnGpu, TwoOrThree};
 
 impl LinearActivation {
     fn on_gpu(self) -> cuda::Kind {
@@ -31,7 +31,7 @@ impl Linear {
 }
 
 impl OnGpu for Linear {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         ([x, weight], bias): TwoOrThree<&Tensor>,
@@ -46,13 +46,13 @@ impl OnGpu for Linear {
     }
 
     /// The bias's gradient leaves first: it was registered last.
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         ([x, weight], bias): TwoOrThree<&Tensor>,
         y: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         let before = self.before.as_ref().and_then(Kept::on_gpu::<Tensor>);
         let before = before.map(cuda::of_tensor).transpose()?;
         let found = self.on_gpu().backward(gpu, [x, weight, y, &dy], before, bias.is_some())?;

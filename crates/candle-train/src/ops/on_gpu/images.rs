@@ -5,23 +5,17 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 use crate::ops::conv::Window;
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::layout::Transpose;
-use crate::ops::operation::OnGpu;
+use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::pool::{AveragePool, GlobalAveragePool, MaxPool, Windows};
 
 impl OnGpu for Transpose {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let x = cuda::of_tensor(x)?;
         let y = cuda::transpose(gpu, x, self.shape[0], (self.rows, self.cols))?;
         Ok((y, Shape::from(&self.shape)))
     }
 
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        [x]: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let dy = cuda::of_tensor(&dy)?;
         let dx = cuda::transpose(gpu, dy, self.shape[0], (self.cols, self.rows))?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
@@ -36,20 +30,14 @@ impl Windows {
 }
 
 impl OnGpu for MaxPool {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let (y, chosen) = self.windows.on_gpu().maxima(gpu, cuda::of_tensor(x)?)?;
         let shape = self.windows.output_shape();
         self.chosen.keep_on_gpu(cuda::wrap(chosen, &shape));
         Ok((y, shape))
     }
 
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        [x]: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let Some(chosen) = self.chosen.on_gpu::<Tensor>() else { bail!("backward before forward") };
         let (dy, chosen) = (cuda::of_tensor(&dy)?, cuda::of_tensor(chosen)?);
         let dx = self.windows.on_gpu().gradient(gpu, dy, Some(chosen))?;
@@ -58,37 +46,25 @@ impl OnGpu for MaxPool {
 }
 
 impl OnGpu for AveragePool {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let y = self.windows.on_gpu().means(gpu, cuda::of_tensor(x)?)?;
         Ok((y, self.windows.output_shape()))
     }
 
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        [x]: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let dx = self.windows.on_gpu().gradient(gpu, cuda::of_tensor(&dy)?, None)?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
     }
 }
 
 impl OnGpu for GlobalAveragePool {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let x = cuda::of_tensor(x)?;
         let y = cuda::global_average(gpu, x, self.n, (self.pixels, self.c))?;
         Ok((y, Shape::from((self.n, self.c))))
     }
 
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        [x]: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let dy = cuda::of_tensor(&dy)?;
         let dx = cuda::global_average_gradient(gpu, dy, self.n, (self.pixels, self.c))?;
         Ok([Some(cuda::wrap(dx, x.shape()))])

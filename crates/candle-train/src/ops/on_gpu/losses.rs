@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::fourier::both_signs;
 use crate::ops::loss::{CrossEntropy, Targets};
-use crate::ops::operation::OnGpu;
+use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::regression::{Kind, Regression};
 
 impl Targets {
@@ -19,7 +19,7 @@ impl Targets {
 }
 
 impl OnGpu for CrossEntropy {
-    fn forward_on_gpu(&self, gpu: &Gpu, [logits]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [logits]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let (sizes, at) = (logits.dims2()?, cuda::of_tensor(logits)?);
         let targets = self.targets.on_gpu()?;
         let numbers = (self.smoothing, self.divisor);
@@ -28,13 +28,13 @@ impl OnGpu for CrossEntropy {
         Ok((loss, ().into()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         [logits]: [&Tensor; 1],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    ) -> Gradients<Self> {
         let Some(rows) = self.rows.on_gpu::<cuda::CrossEntropy>() else {
             bail!("backward of a loss that was not computed")
         };
@@ -54,7 +54,7 @@ impl Kind {
 }
 
 impl OnGpu for Regression {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         [prediction, target]: [&Tensor; 2],
@@ -65,13 +65,13 @@ impl OnGpu for Regression {
         Ok((loss, ().into()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         [prediction, target]: [&Tensor; 2],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 2]> {
+    ) -> Gradients<Self> {
         let [p, t, at] = [prediction, target, &dy].map(cuda::of_tensor);
         let (absolute, n) = (self.0.is_absolute()?, prediction.elem_count());
         let slopes = cuda::regression_gradient(gpu, [p?, t?, at?], absolute, n)?;

@@ -8,7 +8,7 @@ use crate::ops::add::Add;
 use crate::ops::cuda::{self, Gpu, Kind, Mask};
 use crate::ops::dropout::Dropout;
 use crate::ops::embedding::Embedding;
-use crate::ops::operation::OnGpu;
+use crate::ops::operation::{Gradients, OnGpu};
 
 /// What the kernels call a function of one number.
 fn kind_of(name: &str) -> Result<Kind> {
@@ -25,18 +25,12 @@ fn kind_of(name: &str) -> Result<Kind> {
 }
 
 impl<F: Function> OnGpu for Elementwise<F> {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let (at, kind) = (cuda::of_tensor(x)?, kind_of(F::NAME)?);
         Ok((cuda::activation(gpu, at, kind, x.elem_count())?, x.shape().clone()))
     }
 
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        [x]: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (x, at, kind) = (cuda::of_tensor(x)?, cuda::of_tensor(&dy)?, kind_of(F::NAME)?);
         cuda::activation_gradient(gpu, x, at, kind, dy.elem_count())?;
         Ok([Some(dy)])
@@ -44,7 +38,7 @@ impl<F: Function> OnGpu for Elementwise<F> {
 }
 
 impl OnGpu for Add {
-    fn forward_on_gpu(&self, _: &Gpu, [a, b]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, _: &Gpu, [a, b]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
         let ((a_storage, a_layout), (b_storage, b_layout)) =
             (a.storage_and_layout(), b.storage_and_layout());
         let (Storage::Cuda(first), Storage::Cuda(second)) = (&*a_storage, &*b_storage) else {
@@ -54,31 +48,19 @@ impl OnGpu for Add {
         Ok((sum, a.shape().clone()))
     }
 
-    fn backward_on_gpu(
-        &self,
-        _: &Gpu,
-        _: [&Tensor; 2],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 2]> {
+    fn backward_on(&self, _: &Gpu, _: [&Tensor; 2], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         Ok([Some(dy.clone()), Some(dy)])
     }
 }
 
 impl OnGpu for Dropout {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let mask = Mask::new(self.p, self.key);
         let y = cuda::dropped(gpu, cuda::of_tensor(x)?, mask, x.elem_count())?;
         Ok((y, x.shape().clone()))
     }
 
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        _: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let mask = Mask::new(self.p, self.key);
         cuda::drop_in_place(gpu, cuda::of_tensor(&dy)?, mask, dy.elem_count())?;
         Ok([Some(dy)])
@@ -86,19 +68,19 @@ impl OnGpu for Dropout {
 }
 
 impl OnGpu for Embedding {
-    fn forward_on_gpu(&self, gpu: &Gpu, [table]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [table]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let table = cuda::of_tensor(table)?;
         let y = cuda::embedding(gpu, table, &numbers(&self.indices), self.c)?;
         Ok((y, Shape::from(self.shape.clone())))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         [table]: [&Tensor; 1],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    ) -> Gradients<Self> {
         let (rows, _) = table.dims2()?;
         let (starts, positions) = self.uses(rows);
         let (starts, positions) = (numbers(&starts), numbers(&positions));

@@ -4,23 +4,17 @@ use candle_core::{CudaStorage, Result, Shape, Tensor};
 
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::group_norm::GroupNorm;
-use crate::ops::operation::{OnGpu, TwoOrThree};
+use crate::ops::operation::{Gradients, OnGpu, TwoOrThree};
 use crate::ops::row_norm::{Kind, RowNorm};
 use crate::ops::softmax::Softmax;
 
 impl OnGpu for Softmax {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let rows = x.elem_count() / self.c;
         Ok((cuda::softmax(gpu, cuda::of_tensor(x)?, rows, self.c)?, x.shape().clone()))
     }
 
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        _: [&Tensor; 1],
-        y: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, _: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (y, at) = (cuda::of_tensor(y)?, cuda::of_tensor(&dy)?);
         cuda::softmax_gradient(gpu, y, at, dy.elem_count() / self.c, self.c)?;
         Ok([Some(dy)])
@@ -34,7 +28,7 @@ impl RowNorm {
 }
 
 impl OnGpu for RowNorm {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         ([x, gamma], residual): TwoOrThree<&Tensor>,
@@ -46,13 +40,13 @@ impl OnGpu for RowNorm {
         Ok((norm.forward(gpu, operands, residual, beta)?, x.shape().clone()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         ([x, gamma], residual): TwoOrThree<&Tensor>,
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         let c = gamma.elem_count();
         let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?, cuda::of_tensor(&dy)?];
         let residual = residual.map(cuda::of_tensor).transpose()?;
@@ -75,7 +69,7 @@ impl GroupNorm {
 }
 
 impl OnGpu for GroupNorm {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         [x, gamma, beta]: [&Tensor; 3],
@@ -85,13 +79,13 @@ impl OnGpu for GroupNorm {
         Ok((norm.forward(gpu, operands)?, x.shape().clone()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         [x, gamma, beta]: [&Tensor; 3],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
+    ) -> Gradients<Self> {
         let c = gamma.elem_count();
         let operands = [cuda::of_tensor(x)?, cuda::of_tensor(gamma)?, cuda::of_tensor(&dy)?];
         let norm = self.on_gpu(dy.elem_count(), c);

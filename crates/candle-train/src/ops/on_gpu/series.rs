@@ -5,7 +5,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor};
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::fourier::{TimeFrequency, both_signs};
 use crate::ops::instance_norm::Undo;
-use crate::ops::operation::OnGpu;
+use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::rotary::{Rotary, angles};
 
 impl Rotary {
@@ -20,20 +20,14 @@ impl Rotary {
 }
 
 impl OnGpu for Rotary {
-    fn forward_on_gpu(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let angles = self.table(gpu)?;
         let turn = cuda::Turn { sizes: self.sizes, angles: &angles, sign: 1.0 };
         Ok((turn.made(gpu, cuda::of_tensor(x)?, x.elem_count())?, x.shape().clone()))
     }
 
     /// The inverse of a rotation is its transpose.
-    fn backward_on_gpu(
-        &self,
-        gpu: &Gpu,
-        _: [&Tensor; 1],
-        _: &Tensor,
-        dy: Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
+    fn backward_on(&self, gpu: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (angles, at) = (self.table(gpu)?, cuda::of_tensor(&dy)?);
         let turn = cuda::Turn { sizes: self.sizes, angles: &angles, sign: -1.0 };
         turn.run(gpu, [at, at], dy.elem_count())?;
@@ -59,7 +53,7 @@ impl TimeFrequency {
 }
 
 impl OnGpu for TimeFrequency {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         [prediction, target]: [&Tensor; 2],
@@ -68,13 +62,13 @@ impl OnGpu for TimeFrequency {
         Ok((self.with_basis(gpu, |spectra| spectra.loss(gpu, operands))?, ().into()))
     }
 
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         [prediction, target]: [&Tensor; 2],
         _: &Tensor,
         dy: Tensor,
-    ) -> Result<[Option<Tensor>; 2]> {
+    ) -> Gradients<Self> {
         let [p, t, at] = [prediction, target, &dy].map(cuda::of_tensor);
         let operands = [p?, t?, at?];
         let gradient = self.with_basis(gpu, |spectra| spectra.gradient(gpu, operands))?;

@@ -5,9 +5,9 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, Var, bail};
 use super::address::{Address, of_tensor};
 use super::columns::{self, Columns, batch_statistics, inverse_deviation};
 use super::gpu::{Gpu, wrap};
+use crate::ops::batch_norm::{Activation, BatchStatistics, Norm, RunningStatistics};
 use crate::ops::chain;
-use crate::ops::norm::{Activation, BatchStatistics, Norm, RunningStatistics};
-use crate::ops::operation::{OnGpu, Operation, TwoOrThree};
+use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
 use crate::ops::weight::{Destination, Weight};
 
 /// The normalisation of (rows, c) values with statistics that are known.
@@ -156,22 +156,15 @@ struct DeviceBatchNorm {
 impl Operation for DeviceBatchNorm {
     type Operands<T> = TwoOrThree<T>;
 
-    fn name(&self) -> &'static str {
-        "batch-norm"
-    }
+    const NAME: &'static str = "batch-norm";
 
-    fn backward(
-        &self,
-        _: TwoOrThree<&Tensor>,
-        _: &Tensor,
-        _: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    fn backward(&self, _: TwoOrThree<&Tensor>, _: &Tensor, _: Tensor) -> Gradients<Self> {
         bail!("a batch norm that was made for the GPU")
     }
 }
 
 impl OnGpu for DeviceBatchNorm {
-    fn forward_on_gpu(
+    fn forward_on(
         &self,
         gpu: &Gpu,
         ([x, gamma], residual): TwoOrThree<&Tensor>,
@@ -182,13 +175,13 @@ impl OnGpu for DeviceBatchNorm {
     }
 
     /// Over `dy` the gradient of the residual.
-    fn backward_on_gpu(
+    fn backward_on(
         &self,
         gpu: &Gpu,
         ([x, gamma], _): TwoOrThree<&Tensor>,
         y: &Tensor,
         dy: Tensor,
-    ) -> Result<TwoOrThree<Option<Tensor>>> {
+    ) -> Gradients<Self> {
         if !self.learns {
             bail!("no gradient flows through a batch norm that is being evaluated");
         }

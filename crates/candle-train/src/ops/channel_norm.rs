@@ -1,0 +1,443 @@
+//! The arithmetic of batch normalisation over slices: x is (rows, channels), row-major, f32.
+//!
+//! Forward is one pass for the statistics and one for the output, backward one for the sums and one for
+//! the gradient of x. Blocks of rows are fixed and merged in order, so threads do not change the bits.
+
+use rayon::prelude::*;
+
+use super::batch_norm::{Activation, BatchStatistics};
+use super::lanes::{PerChannel, build, change_blocks, for_each_piece, vectorised};
+
+/// Rows per block.
+pub(super) const ROWS: usize = 128;
+
+/// Columns whose sums stay in registers while rows go by. Of fewer channels, several rows make one.
+const WIDTH: usize = 64;
+
+/// What the passes need of each channel.
+pub(super) struct Channels<'a> {
+    /// Mean of x.
+    pub(super) mean: &'a [f32],
+    /// 1 / sqrt(variance + eps).
+    pub(super) inverse_std: &'a [f32],
+    /// Scale.
+    pub(super) gamma: &'a [f32],
+    /// Shift.
+    pub(super) beta: &'a [f32],
+    /// What follows the normalisation and the residual.
+    pub(super) activation: Activation,
+}
+
+/// How backward finds where the rectifier was open.
+#[derive(Clone, Copy)]
+pub(super) enum Gate<'a> {
+    /// It recomputes the output from x: no residual was added.
+    Input,
+    /// By the sign of the output, which is given. The gradient before the activation replaces that after
+    /// it, and is the gradient of the residual.
+    Output(&'a [f32]),
+}
+
+/// Gradients of scale and shift, one entry per channel.
+pub(super) struct AffineGradient {
+    /// Of the scale.
+    pub(super) gamma: Vec<f32>,
+    /// Of the shift.
+    pub(super) beta: Vec<f32>,
+}
+
+/// Mean and biased variance of each channel, exact to f32: each block of rows finds its own mean and squared
+/// deviations while it is in the cache, and blocks are merged in f64 in a fixed order (Chan et al., 1983).
+pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
+    let blocks: Vec<Vec<[f64; 2]>> =
+        x.par_chunks(ROWS * c).map(|block| block_statistics(block, c)).collect();
+    let (mut count, mut total) = (0.0, vec![[0.0; 2]; c]);
+    for (block, values) in blocks.iter().zip(x.chunks(ROWS * c)) {
+        let n = (values.len() / c) as f64;
+        for (total, block) in total.iter_mut().zip(block) {
+            let delta = block[0] - total[0];
+            total[0] += delta * n / (count + n);
+            total[1] += block[1] + delta * delta * count * n / (count + n);
+        }
+        count += n;
+    }
+    BatchStatistics::new(
+        total.iter().map(|t| t[0] as f32).collect(),
+        total.iter().map(|t| (t[1] / count) as f32).collect(),
+        x.len() / c,
+    )
+}
+
+/// Mean and sum of squared deviations of each channel of one block.
+fn block_statistics(block: &[f32], c: usize) -> Vec<[f64; 2]> {
+    let n = (block.len() / c) as f32;
+    let width = width(c);
+    let mut sums = vec![0f32; width];
+    vectorised(
+        #[inline(always)]
+        || {
+            accumulate(
+                [&mut sums],
+                [block],
+                [],
+                #[inline(always)]
+                |[x], []| [x],
+            );
+        },
+    );
+    let mean: Vec<f32> = folded(&sums, c).map(|sum| sum / n).collect();
+    let wide: Vec<f32> = mean.iter().copied().cycle().take(width).collect();
+    let (mut rest, mut squares) = (vec![0f32; width], vec![0f32; width]);
+    vectorised(
+        #[inline(always)]
+        || {
+            accumulate(
+                [&mut rest, &mut squares],
+                [block],
+                [&wide],
+                #[inline(always)]
+                |[x], [mean]| [x - mean, (x - mean) * (x - mean)],
+            );
+        },
+    );
+    // The deviations sum to zero but for the rounding of the mean, which is so taken back.
+    let parts = folded(&rest, c).zip(folded(&squares, c)).zip(&mean);
+    parts
+        .map(|((rest, squares), mean)| {
+            let rest = f64::from(rest / n);
+            let squares = f64::from(squares) - f64::from(n) * rest * rest;
+            [f64::from(*mean) + rest, squares.max(0.0)]
+        })
+        .collect()
+}
+
+/// Values whose sums are kept side by side: the least number of rows that are whole strips of [`WIDTH`]
+/// columns, or, where that would be large, one row.
+fn width(c: usize) -> usize {
+    let rows = WIDTH >> c.trailing_zeros().min(WIDTH.trailing_zeros());
+    if c > 8 * WIDTH { c } else { c * rows }
+}
+
+/// Sums of the rows that lie side by side in `wide`, per channel.
+fn folded(wide: &[f32], c: usize) -> impl Iterator<Item = f32> {
+    (0..c).map(move |i| wide.iter().skip(i).step_by(c).sum())
+}
+
+/// Adds to each column's `sums` what `f` makes of the column's values in each row and of its constants.
+/// `rows` may end within a row. `f` must be `#[inline(always)]`.
+///
+/// The sums of [`WIDTH`] columns stay in registers while the rows go by.
+#[inline(always)]
+fn accumulate<const SUMS: usize, const INPUTS: usize, const CONSTANTS: usize>(
+    mut sums: [&mut [f32]; SUMS],
+    rows: [&[f32]; INPUTS],
+    constants: [&[f32]; CONSTANTS],
+    f: impl Fn([f32; INPUTS], [f32; CONSTANTS]) -> [f32; SUMS],
+) {
+    let (n, width) = (rows[0].len(), sums[0].len());
+    let strips = width / WIDTH * WIDTH;
+    for start in (0..strips).step_by(WIDTH) {
+        let mut added = [[0f32; WIDTH]; SUMS];
+        let mut fixed = [[0f32; WIDTH]; CONSTANTS];
+        for (fixed, constants) in fixed.iter_mut().zip(constants) {
+            fixed.copy_from_slice(&constants[start..start + WIDTH]);
+        }
+        for row in 0..n / width {
+            let at = row * width + start;
+            let mut inputs = [&[0f32; WIDTH]; INPUTS];
+            for (input, rows) in inputs.iter_mut().zip(rows) {
+                if let Some(values) = rows[at..].first_chunk() {
+                    *input = values;
+                }
+            }
+            for i in 0..WIDTH {
+                let parts = f(column(&inputs, i), column(&fixed.each_ref(), i));
+                for (added, part) in added.iter_mut().zip(parts) {
+                    added[i] += part;
+                }
+            }
+        }
+        for (sums, added) in sums.iter_mut().zip(&added) {
+            for (sum, part) in sums[start..start + WIDTH].iter_mut().zip(added) {
+                *sum += part;
+            }
+        }
+    }
+    // Columns beyond the last strip, and all columns of a row that is cut short.
+    for (row, at) in (0..n).step_by(width).enumerate() {
+        let first = if row < n / width { strips } else { 0 };
+        for i in first..width.min(n - at) {
+            let mut inputs = [0.0; INPUTS];
+            for (input, rows) in inputs.iter_mut().zip(rows) {
+                *input = rows[at + i];
+            }
+            let mut fixed = [0.0; CONSTANTS];
+            for (fixed, constants) in fixed.iter_mut().zip(constants) {
+                *fixed = constants[i];
+            }
+            let parts = f(inputs, fixed);
+            for (sums, part) in sums.iter_mut().zip(parts) {
+                sums[i] += part;
+            }
+        }
+    }
+}
+
+/// Entry `i` of each array.
+#[inline(always)]
+fn column<const N: usize>(arrays: &[&[f32; WIDTH]; N], i: usize) -> [f32; N] {
+    let mut column = [0.0; N];
+    for (value, array) in column.iter_mut().zip(arrays) {
+        *value = array[i];
+    }
+    column
+}
+
+#[inline(always)]
+pub(super) fn normalised(x: f32, mean: f32, scale: f32, shift: f32) -> f32 {
+    (x - mean) * scale + shift
+}
+
+/// max(y, 0), but NaN stays.
+#[inline(always)]
+fn rectified(y: f32) -> f32 {
+    if y < 0.0 { 0.0 } else { y }
+}
+
+impl Channels<'_> {
+    fn scale(&self) -> impl ExactSizeIterator<Item = f32> + Clone {
+        self.gamma.iter().zip(self.inverse_std).map(|(gamma, inverse_std)| gamma * inverse_std)
+    }
+
+    /// activation(gamma (x - mean) / std + beta + residual).
+    pub(super) fn apply(&self, x: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
+        let mean = PerChannel::new(self.mean.iter().copied());
+        let scale = PerChannel::new(self.scale());
+        let shift = PerChannel::new(self.beta.iter().copied());
+        let apply = |start: usize, y: &mut [f32]| {
+            let n = y.len();
+            let x = &x[start..][..n];
+            let residual = residual.map(|residual| &residual[start..][..n]);
+            let constants = [mean.at(start, n), scale.at(start, n), shift.at(start, n)];
+            vectorised(
+                #[inline(always)]
+                || apply_piece(y, x, residual, constants, self.activation),
+            );
+        };
+        build(x.len(), |start, block| for_each_piece(start, block, apply))
+    }
+
+    /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy` that of the
+    /// residual, and that of x is returned.
+    pub(super) fn backward(
+        &self,
+        x: &[f32],
+        gate: Gate<'_>,
+        dy: &mut [f32],
+    ) -> (AffineGradient, Option<Vec<f32>>) {
+        let affine = self.affine_gradient(x, gate, dy);
+        let slope = InputSlope::new(self, &affine, x.len() / self.mean.len());
+        match gate {
+            Gate::Input => {
+                let pull = self.pull_through_gate(x, &slope);
+                change_blocks(dy, |start, block| for_each_piece(start, block, &pull));
+                (affine, None)
+            }
+            Gate::Output(_) => {
+                let pull = |start: usize, dx: &mut [f32]| {
+                    let (g, x) = (&dy[start..][..dx.len()], &x[start..][..dx.len()]);
+                    let constants = slope.at(start, x.len());
+                    vectorised(
+                        #[inline(always)]
+                        || {
+                            dx.copy_from_slice(g);
+                            input_gradient_in_place(dx, x, constants);
+                        },
+                    );
+                };
+                let dx = build(x.len(), |start, block| for_each_piece(start, block, pull));
+                (affine, Some(dx))
+            }
+        }
+    }
+
+    /// What makes a piece of the gradient of x of a piece of that of the output.
+    fn pull_through_gate(
+        &self,
+        x: &[f32],
+        slope: &InputSlope,
+    ) -> impl Fn(usize, &mut [f32]) + Sync {
+        let relu = self.activation == Activation::Relu;
+        let shift = relu.then(|| PerChannel::new(self.beta.iter().copied()));
+        move |start, dy| {
+            let x = &x[start..][..dy.len()];
+            let shift = shift.as_ref().map(|shift| shift.at(start, x.len()));
+            let constants = slope.at(start, x.len());
+            vectorised(
+                #[inline(always)]
+                || {
+                    if let Some(shift) = shift {
+                        close_by_input(dy, x, [constants[1], constants[0], shift]);
+                    }
+                    input_gradient_in_place(dy, x, constants);
+                },
+            );
+        }
+    }
+
+    /// Sums over rows of g and of g (x - mean) / std, with g the gradient before the activation.
+    fn affine_gradient(&self, x: &[f32], gate: Gate<'_>, dy: &mut [f32]) -> AffineGradient {
+        let c = self.mean.len();
+        let repeated = |values: Vec<f32>| -> Vec<f32> {
+            values.iter().copied().cycle().take(width(c)).collect()
+        };
+        let mean = repeated(self.mean.to_vec());
+        let scale = repeated(self.scale().collect());
+        let shift = repeated(self.beta.to_vec());
+        let relu = self.activation == Activation::Relu;
+        let sums = |(index, dy): (usize, &mut [f32])| {
+            let at = index * ROWS * c..index * ROWS * c + dy.len();
+            let x = &x[at.clone()];
+            let mut sums = vec![0f32; 2 * mean.len()];
+            let (plain, weighted) = sums.split_at_mut(mean.len());
+            vectorised(
+                #[inline(always)]
+                || match (gate, relu) {
+                    (Gate::Input, true) => {
+                        add_gated_gradients(plain, weighted, dy, x, [&mean, &scale, &shift]);
+                    }
+                    (Gate::Output(y), true) => {
+                        close_by_output(dy, &y[at.clone()]);
+                        add_gradients(plain, weighted, dy, x, &mean);
+                    }
+                    (_, false) => add_gradients(plain, weighted, dy, x, &mean),
+                },
+            );
+            folded(plain, c).chain(folded(weighted, c)).collect()
+        };
+        let blocks: Vec<Vec<f32>> = dy.par_chunks_mut(ROWS * c).enumerate().map(sums).collect();
+        let mut total = vec![0f64; 2 * c];
+        for sums in blocks {
+            total.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
+        }
+        let (plain, weighted) = total.split_at(c);
+        let of_gamma = weighted.iter().zip(self.inverse_std);
+        AffineGradient {
+            gamma: of_gamma.map(|(sum, inverse)| (sum * f64::from(*inverse)) as f32).collect(),
+            beta: plain.iter().map(|&sum| sum as f32).collect(),
+        }
+    }
+}
+
+/// dx = gamma / std (g - mean(g) - x̂ mean(g x̂)), as scale g + slope (x - mean) + shift per channel.
+struct InputSlope([PerChannel; 4]);
+
+impl InputSlope {
+    fn new(channels: &Channels<'_>, affine: &AffineGradient, rows: usize) -> Self {
+        let rows = rows as f32;
+        let scale = || channels.scale();
+        let of_gamma = affine.gamma.iter().zip(channels.inverse_std);
+        let slope = scale().zip(of_gamma).map(|(scale, (g, inverse))| -scale * g * inverse / rows);
+        let shift = scale().zip(&affine.beta).map(|(scale, g)| -scale * g / rows);
+        Self([
+            PerChannel::new(scale()),
+            PerChannel::new(channels.mean.iter().copied()),
+            PerChannel::new(slope),
+            PerChannel::new(shift),
+        ])
+    }
+
+    fn at(&self, start: usize, n: usize) -> [&[f32]; 4] {
+        self.0.each_ref().map(|channels| channels.at(start, n))
+    }
+}
+
+#[inline(always)]
+fn apply_piece(
+    y: &mut [f32],
+    x: &[f32],
+    residual: Option<&[f32]>,
+    [mean, scale, shift]: [&[f32]; 3],
+    activation: Activation,
+) {
+    for ((((y, x), mean), scale), shift) in y.iter_mut().zip(x).zip(mean).zip(scale).zip(shift) {
+        *y = normalised(*x, *mean, *scale, *shift);
+    }
+    if let Some(residual) = residual {
+        for (y, residual) in y.iter_mut().zip(residual) {
+            *y += residual;
+        }
+    }
+    if activation == Activation::Relu {
+        for y in y {
+            *y = rectified(*y);
+        }
+    }
+}
+
+/// Zeroes the gradient where the output, found again as forward found it, was not positive.
+#[inline(always)]
+fn close_by_input(g: &mut [f32], x: &[f32], [mean, scale, shift]: [&[f32]; 3]) {
+    for ((((g, x), mean), scale), shift) in g.iter_mut().zip(x).zip(mean).zip(scale).zip(shift) {
+        *g = if normalised(*x, *mean, *scale, *shift) > 0.0 { *g } else { 0.0 };
+    }
+}
+
+#[inline(always)]
+fn close_by_output(g: &mut [f32], y: &[f32]) {
+    for (g, y) in g.iter_mut().zip(y) {
+        *g = if *y > 0.0 { *g } else { 0.0 };
+    }
+}
+
+/// Adds the rows of g to `plain`, and those of g (x - mean) to `weighted`; each is as long as `mean`.
+#[inline(always)]
+pub(super) fn add_gradients(
+    plain: &mut [f32],
+    weighted: &mut [f32],
+    g: &[f32],
+    x: &[f32],
+    mean: &[f32],
+) {
+    accumulate(
+        [plain, weighted],
+        [g, x],
+        [mean],
+        #[inline(always)]
+        |[g, x], [mean]| [g, g * (x - mean)],
+    );
+}
+
+/// As [`add_gradients`], with g 0 where the output, found again as forward found it, was not positive.
+#[inline(always)]
+fn add_gated_gradients(
+    plain: &mut [f32],
+    weighted: &mut [f32],
+    g: &[f32],
+    x: &[f32],
+    constants: [&[f32]; 3],
+) {
+    accumulate(
+        [plain, weighted],
+        [g, x],
+        constants,
+        #[inline(always)]
+        |[g, x], [mean, scale, shift]| {
+            let g = if normalised(x, mean, scale, shift) > 0.0 { g } else { 0.0 };
+            [g, g * (x - mean)]
+        },
+    );
+}
+
+/// scale g + slope (x - mean) + shift, where g was.
+#[inline(always)]
+pub(super) fn input_gradient_in_place(
+    g: &mut [f32],
+    x: &[f32],
+    [scale, mean, slope, shift]: [&[f32]; 4],
+) {
+    let constants = scale.iter().zip(mean).zip(slope).zip(shift);
+    for ((g, x), (((scale, mean), slope), shift)) in g.iter_mut().zip(x).zip(constants) {
+        *g = scale * *g + slope * (x - mean) + shift;
+    }
+}

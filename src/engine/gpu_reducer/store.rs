@@ -1,0 +1,148 @@
+//! The buckets in a GPU's memory: operations write gradients into them, and a bucket leaves when its last one is in.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use crate::collective::{self, Collective};
+use crate::engine::buckets::Layout;
+use crate::engine::graph_capture::{Kind, kind_of_pass};
+use crate::engine::host_staged_reducer::HostStagedReducer;
+use crate::ops::GradientSink;
+use crate::ops::cuda::{Gpu, Moment, clear, put};
+
+/// What operations write to.
+pub(super) struct Store {
+    pub(super) gpu: Gpu,
+    pub(super) layout: Layout,
+    pub(super) overlap: bool,
+    pub(super) collective: Arc<dyn Collective>,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    /// For a group that cannot sum on GPUs. It ends before the buckets that it carries.
+    pub(super) reducer: Option<HostStagedReducer<Moment>>,
+    /// f32; each lives as long as the engine.
+    pub(super) buckets: Vec<Tensor>,
+    /// First bucket that has not left yet.
+    pub(super) next: usize,
+    /// Gradients that each bucket still waits for in the last pass.
+    pub(super) missing: Vec<usize>,
+    /// Whether buckets may leave: in the last pass of the step.
+    pub(super) last_pass: bool,
+    /// Parameters whose slot holds a gradient of this shard.
+    pub(super) written: Vec<bool>,
+    /// Parameters that had a gradient in this step.
+    pub(super) used: Vec<bool>,
+    /// Sum of the squares of all reduced gradients.
+    pub(super) squares: f64,
+    /// Sums over this rank's earlier shards: (level in the tree, one tensor per bucket).
+    pub(super) stack: Vec<(u32, Vec<Tensor>)>,
+    /// Why a bucket could not leave; the end of the step tells.
+    pub(super) failure: Option<collective::Error>,
+}
+
+/// What is known on the CPU about the gradients of the pass at hand.
+#[derive(Clone)]
+pub(crate) struct Marks {
+    pub(super) next: usize,
+    pub(super) missing: Vec<usize>,
+    pub(super) written: Vec<bool>,
+    pub(super) used: Vec<bool>,
+}
+
+impl Marks {
+    /// Which launches deliver the gradients of the next pass, if it is one that can be replayed.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        kind_of_pass(&self.written)
+    }
+}
+
+impl GradientSink for Store {
+    fn add(&self, index: usize, gradient: &[f32]) -> Result<()> {
+        let device = self.state().buckets[self.layout.slots[index].bucket].device().clone();
+        self.add_tensor(index, &Tensor::from_slice(gradient, gradient.len(), &device)?)
+    }
+
+    fn add_tensor(&self, index: usize, gradient: &Tensor) -> Result<()> {
+        let slot = self.layout.slots[index];
+        let mut state = self.state();
+        if state.next > slot.bucket {
+            bail!("parameter {index} delivered a gradient after its last in one pass");
+        }
+        if gradient.elem_count() != slot.len || gradient.dtype() != DType::F32 {
+            bail!("a gradient {:?} for {} elements, f32", gradient.shape(), slot.len);
+        }
+        put(&state.buckets[slot.bucket], slot.start, gradient, state.written[index])?;
+        state.written[index] = true;
+        state.used[index] = true;
+        Ok(())
+    }
+
+    fn complete(&self, index: usize) -> Result<()> {
+        let mut state = self.state();
+        if state.last_pass {
+            state.missing[self.layout.slots[index].bucket] -= 1;
+            let last = self.layout.buckets.len() - 1;
+            while state.next < last && state.missing[state.next] == 0 {
+                self.send_next(&mut state)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Takes the next bucket through the lower part of the tree, and enqueues its sum over the ranks.
+    pub(super) fn send_next(&self, state: &mut State) -> Result<()> {
+        let bucket = state.next;
+        self.zero_unwritten(state, bucket)?;
+        state.next += 1;
+        let values = &state.buckets[bucket];
+        for (_, earlier) in state.stack.iter().rev() {
+            put(values, 0, &earlier[bucket], true)?;
+        }
+        if state.failure.is_some() {
+            return Ok(());
+        }
+        if let Some(sums) = self.collective.on_gpu() {
+            state.failure = sums.enqueue_all_reduce(values).err();
+        } else if let Some(reducer) = &mut state.reducer {
+            reducer.send(bucket, Moment::now(&self.gpu)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn close_shard(&self, state: &mut State) -> Result<()> {
+        for bucket in 0..self.layout.buckets.len() {
+            self.zero_unwritten(state, bucket)?;
+        }
+        let sum: Vec<Tensor> = state.buckets.iter().map(Tensor::copy).collect::<Result<_>>()?;
+        let mut level = 0;
+        while let Some((_, earlier)) = state.stack.pop_if(|(at, _)| *at == level) {
+            for (sum, earlier) in sum.iter().zip(&earlier) {
+                put(sum, 0, earlier, true)?;
+            }
+            level += 1;
+        }
+        state.stack.push((level, sum));
+        state.written.fill(false);
+        Ok(())
+    }
+
+    /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
+    pub(super) fn zero_unwritten(&self, state: &State, bucket: usize) -> Result<()> {
+        let unwritten = self.layout.buckets[bucket].iter().filter(|&&p| !state.written[p]);
+        for &parameter in unwritten {
+            let slot = self.layout.slots[parameter];
+            clear(&state.buckets[bucket], slot.start, slot.len)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between statements; a panic elsewhere ends the process anyway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
