@@ -86,12 +86,11 @@ impl Engine {
                 self.reducer.begin_last_pass();
             }
             if let Some(batch) = self.load(&step, micro_batch, next)? {
-                let report = match self.replay(&step, micro_batch, &batch)? {
-                    Some(replayed) => replayed,
-                    None => {
-                        let loss = self.forward(&step, micro_batch, &batch)?;
-                        self.backward(&step, loss)?
-                    }
+                let report = if let Some(report) = self.replay(&step, micro_batch, &batch)? {
+                    report
+                } else {
+                    let loss = self.forward(&step, micro_batch, &batch)?;
+                    self.backward(&step, loss)?
                 };
                 reports.push(report.missing(batch.unreadable));
             }
