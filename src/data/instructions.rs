@@ -27,7 +27,7 @@ pub struct Instructions {
     /// however the entries of unequal length are spread over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
-    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the HuggingFace hub.
+    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: PathBuf,
     /// tokens that the model sees; longer texts are cut, shorter ones are filled with what does not count.
@@ -41,8 +41,8 @@ pub struct Instructions {
     #[serde(default)]
     #[schemars(example = true)]
     pub mask_prompt: bool,
-    /// the token that ends an answer. Default: the first of </s>, <|endoftext|>, <|end_of_text|>, <|im_end|>, <|eot_id|>
-    /// and <eos> that the tokenizer knows.
+    /// the token that ends an answer. Default: the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`, `<|im_end|>`,
+    /// `<|eot_id|>` and `<eos>` that the tokenizer knows.
     #[schemars(example = "</s>")]
     pub eos_token: Option<String>,
     /// when a run is over on one machine, so many tokens are drawn from its best weights and printed, as `ddprun sample`

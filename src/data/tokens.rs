@@ -43,11 +43,11 @@ pub struct Tokens {
     /// 16-bit tokens to validate on.
     #[schemars(extend("format" = "path"), example = "data/val.bin")]
     pub val_file: Option<PathBuf>,
-    /// size of the vocabulary of train_file and val_file; 50257 is that of GPT-2.
+    /// size of the vocabulary of `train_file` and `val_file`; 50257 is that of GPT-2.
     #[serde(default = "gpt2")]
     #[schemars(range(min = 2, max = 65_536), example = 50_304)]
     pub vocab_size: usize,
-    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the HuggingFace hub, or "char", the
+    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char", the
     /// default.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: Option<PathBuf>,

@@ -18,7 +18,7 @@ pub struct PushTLike {
     #[serde(default = "two_hundred")]
     #[schemars(range(min = 2, max = 100_000))]
     pub episodes: usize,
-    /// actions that are predicted together; the first n_obs_steps - 1 of them are past.
+    /// actions that are predicted together; the first `n_obs_steps - 1` of them are past.
     #[serde(default = "Chunk::horizon")]
     #[schemars(range(min = 1, max = 65_536))]
     pub horizon: usize,
