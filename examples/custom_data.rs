@@ -52,7 +52,7 @@ impl Kind for Spirals {
 impl DataSource for Spirals {
     fn open(&self, reading: &Reading<'_>) -> std::result::Result<Splits, data::Error> {
         let seed = reading.asked.seed;
-        let part = |part, points| Arc::new(Points { spirals: self.clone(), seed, part, points });
+        let part = |part, per_arm| Arc::new(Points { spirals: self.clone(), seed, part, per_arm });
         let classes = (0..self.arms).map(|arm| format!("arm {arm}")).collect();
         let (train, val) = (part(0, self.points), part(1, self.points / 5));
         Ok(Splits { train, val, test: None, classes })
@@ -64,13 +64,12 @@ struct Points {
     spirals: Spirals,
     seed: u64,
     part: u64,
-    /// Of each arm.
-    points: usize,
+    per_arm: usize,
 }
 
 impl Dataset for Points {
     fn len(&self) -> usize {
-        self.points * self.spirals.arms as usize
+        self.per_arm * self.spirals.arms as usize
     }
 
     fn shape(&self) -> &[usize] {

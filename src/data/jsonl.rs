@@ -220,12 +220,12 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_file_and_line() {
-        let good = r#"{"a": 1, "b": 2, "y": 3}"#;
         #[track_caller]
         fn check(train: &str, val: &str, classify: bool, expected: &str) {
             let error = opened(train, val, classify).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         }
+        let good = r#"{"a": 1, "b": 2, "y": 3}"#;
         let after = |line: &str| format!("{good}\n\n{line}\n");
         let line = |line: &str, expected: &str| {
             check(&after(line), good, false, &format!("train.jsonl`, line 3: {expected}"));

@@ -1,4 +1,5 @@
 //! A data set, a loss and a metric of a user's program.
+#![expect(clippy::expect_used, reason = "a test may stop")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

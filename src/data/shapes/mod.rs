@@ -45,7 +45,7 @@ pub struct Shapes {
     /// numbers below. Default: "data/<experiment name>".
     #[schemars(extend("format" = "path"), example = "data/shapes")]
     pub dir: Option<PathBuf>,
-    /// number of classes.
+    /// number of classes, 2 to 90.
     #[schemars(range(min = 2, max = 90))]
     pub classes: u32,
     /// training images per class.
@@ -54,7 +54,7 @@ pub struct Shapes {
     /// validation images per class.
     #[schemars(range(min = 1, max = 100_000))]
     pub val_per_class: u32,
-    /// height and width in pixels.
+    /// height and width in pixels, 8 to 512.
     #[schemars(range(min = 8, max = 512))]
     pub image_size: u32,
 }
