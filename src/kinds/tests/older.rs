@@ -62,6 +62,8 @@ fn lost(old: &toml::Value, new: &toml::Value, name: &str) -> Vec<String> {
                 let name = format!("{name}.{key}");
                 match new.get(key) {
                     Some(other) => lost(value, other, &name),
+                    // Empty tables stood there for what is off.
+                    None if value.as_table().is_some_and(toml::Table::is_empty) => Vec::new(),
                     None => vec![name],
                 }
             })
