@@ -11,7 +11,7 @@ const LONGEST: usize = 600;
 
 /// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and
 /// re-exports, no more.
-const ORDERED_ROOMS: [&str; 3] = ["transport", "collective", "launch"];
+const ORDERED_ROOMS: [&str; 4] = ["transport", "collective", "launch", "cli"];
 
 /// Packages of the workspace, by the folder of their sources: the program first.
 fn packages() -> Vec<PathBuf> {

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
+use crate::cli::description::{Description, enter_best_run, find_run};
 use crate::cli::evaluate::checkpoint_of;
-use crate::cli::kept::{Description, enter_best_run, find_run};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::model::{Lora, peft};
@@ -225,7 +225,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Refusal> {
 fn run_of(word: Option<&str>) -> Result<Description, Refusal> {
     let Some(word) = word else { return enter_best_run(None) };
     enter_best_run(Some(word)).map_err(|refusal| {
-        if refusal.code != exit::REFUSED {
+        if refusal.code() != exit::REFUSED {
             return refusal;
         }
         let page = format!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::checkpoint::{self, Manifest};
 use crate::cli::args::DoctorArgs;
-use crate::cli::prepare::{ALONE, Prepared, decide, generate, prepare, refused, vocabulary};
+use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
 use crate::cli::{Refusal, to_stdout};
 use crate::config::{self, Loaded};
 use crate::files;
@@ -71,7 +71,7 @@ fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Pl
     for world in &args.world_sizes {
         let change = format!("distributed.devices={world}");
         let loaded = load(&prepared.loaded, &text, change, kinds)?;
-        plans.push(shortened(decide(loaded, ALONE, kinds)?.plan, args.steps));
+        plans.push(shortened(Prepared::of(loaded, ALONE, kinds)?.plan, args.steps));
     }
     Ok(plans)
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
-use crate::cli::kept::{Description, enter_best_run};
+use crate::cli::description::{Description, enter_best_run};
 use crate::cli::prepare::{ALONE, generate, prepare};
 use crate::cli::{Refusal, to_stdout};
 use crate::event::Event;

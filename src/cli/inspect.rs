@@ -5,7 +5,7 @@ use std::path::Path;
 use candle_core::Device;
 
 use crate::cli::args::PlanArgs;
-use crate::cli::kept::enter_run;
+use crate::cli::description::enter_run;
 use crate::cli::named::find_sweep;
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::{Refusal, sweep, to_stdout};

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::cli::kept::{self, OtherData};
+use crate::cli::description::{self, OtherData};
 use crate::cli::{Refusal, abandoned, to_stderr};
 use crate::config::kind::{Choice, Options};
 use crate::config::values::Auto;
@@ -31,6 +31,26 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// An experiment that is decided, and the data set of its plan.
+    pub(crate) fn new(
+        loaded: Loaded,
+        facts: Facts,
+        plan: Plan,
+        kinds: &Kinds,
+    ) -> Result<Self, Refusal> {
+        let source = source_of(&plan, kinds)?;
+        Ok(Self { loaded, plan, facts, source })
+    }
+
+    /// Decides everything about a loaded experiment whose numbers are all given: that of a run, whose weights are in its
+    /// checkpoints, or one that [`complete`] has seen.
+    pub(crate) fn of(loaded: Loaded, origin: Origin<'_>, kinds: &Kinds) -> Result<Self, Refusal> {
+        failpoint::reach("parse");
+        let facts = measure(&loaded, origin, kinds)?;
+        let plan = decide(&loaded, &facts, kinds)?;
+        Self::new(loaded, facts, plan, kinds)
+    }
+
     /// The plans of the smaller groups that the run may go on with.
     pub(crate) fn smaller(&self, kinds: &Kinds) -> Result<Vec<Plan>, Refusal> {
         self.plan.smaller(&self.loaded, &self.facts, kinds).map_err(refused)
@@ -50,29 +70,29 @@ pub(crate) fn prepare(
     origin: Origin<'_>,
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
-    let mut loaded = config::load(path, changes, &vocabulary(kinds)).map_err(refused)?;
-    complete(&mut loaded, kinds).map_err(refused)?;
-    let prepared = decide(loaded, origin, kinds)?;
-    check_weights(&prepared.loaded, &prepared.plan, kinds).map_err(refused)?;
-    Ok(prepared)
+    let loaded = load(path, changes, kinds)?;
+    let facts = measure(&loaded, origin, kinds)?;
+    let plan = decide(&loaded, &facts, kinds)?;
+    check_weights(&loaded, &plan, kinds).map_err(refused)?;
+    Prepared::new(loaded, facts, plan, kinds)
 }
 
-/// Decides everything about a loaded experiment whose numbers are all given: that of a run, whose weights are in its
-/// checkpoints, or one that [`complete`] has seen.
-pub(crate) fn decide(
-    loaded: Loaded,
-    origin: Origin<'_>,
-    kinds: &Kinds,
-) -> Result<Prepared, Refusal> {
+/// Reads the experiment at `path` with `changes`, and what the files beside its weights tell.
+pub(crate) fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
+    let mut loaded = config::load(path, changes, &vocabulary(kinds)).map_err(refused)?;
+    complete(&mut loaded, kinds).map_err(refused)?;
     failpoint::reach("parse");
-    let facts = measure(&loaded, origin, kinds)?;
-    let plan = planned(&loaded, &facts, kinds).map_err(refused)?;
+    Ok(loaded)
+}
+
+/// The plan of an experiment on a machine that can run it.
+pub(crate) fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Refusal> {
+    let plan = planned(loaded, facts, kinds).map_err(refused)?;
     collective::check(plan.distributed.backend).map_err(|why| {
         let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
         Refusal::new(exit::REFUSED, page)
     })?;
-    let source = source_of(&plan, kinds)?;
-    Ok(Prepared { loaded, plan, facts, source })
+    Ok(plan)
 }
 
 /// The data set of a plan.
@@ -231,6 +251,8 @@ pub(crate) fn generate(prepared: &Prepared) -> Result<(), Refusal> {
 /// Folders of a run that this process alone may write.
 pub(crate) struct OwnedRun {
     pub(crate) folders: RunFolders,
+    /// Whether the run was begun before.
+    pub(crate) is_resumed: bool,
     /// Writes `environment.json` while the ranks start.
     environment: Option<JoinHandle<()>>,
     /// Absent on machines that only take part.
@@ -238,6 +260,11 @@ pub(crate) struct OwnedRun {
 }
 
 impl OwnedRun {
+    /// A run that another process has made.
+    pub(crate) fn of_another(folders: RunFolders) -> Self {
+        Self { folders, is_resumed: false, environment: None, _lock: None }
+    }
+
     /// Waits until this process writes nothing more into the folders.
     pub(crate) fn settle(&mut self) {
         if let Some(writer) = self.environment.take() {
@@ -266,7 +293,7 @@ pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     own_run(folders, prepared, OtherData::Refused)
 }
 
-/// Takes possession of a run's folders and writes down what was asked, decided and found ([`kept`]), and what the
+/// Takes possession of a run's folders and writes down what was asked, decided and found ([`description`]), and what the
 /// machine is. A run that goes on does so with the data that it began with, unless `other` are accepted.
 pub(crate) fn own_run(
     folders: RunFolders,
@@ -284,9 +311,9 @@ pub(crate) fn own_run(
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
-    kept::describe(&folders, &start).map_err(unwritable)?;
+    description::describe(&folders, &start).map_err(unwritable)?;
     let environment = describe_environment(folders.logs.clone());
-    Ok(OwnedRun { folders, environment, _lock: Some(lock) })
+    Ok(OwnedRun { folders, is_resumed: false, environment, _lock: Some(lock) })
 }
 
 /// This machine's folder in a run that another machine has made: the logs of its ranks, and what the run is. The two may
@@ -300,9 +327,9 @@ pub(crate) fn join_run(
     files::create_writable_folder(&folders.logs).map_err(unwritable)?;
     if files::lock_holder(&folders.logs).is_none() {
         // The folder is this machine's own: so that the run can be resumed on it too.
-        kept::describe(&folders, &start).map_err(unwritable)?;
+        description::describe(&folders, &start).map_err(unwritable)?;
     }
-    Ok(OwnedRun { folders, environment: None, _lock: None })
+    Ok(OwnedRun::of_another(folders))
 }
 
 /// What this start writes down; generated data are there when it returns. A run that goes on does so with the data that it
@@ -311,13 +338,13 @@ fn begin<'a>(
     folders: &RunFolders,
     prepared: &'a Prepared,
     other: OtherData,
-) -> Result<kept::Start<'a>, Refusal> {
+) -> Result<description::Start<'a>, Refusal> {
     generate(prepared)?;
     let data = Fingerprint::of(&prepared.facts.data, prepared.source.as_ref())
         .map_err(|error| of_data(&error))?;
     let (source, plan) = (prepared.loaded.path.as_path(), &prepared.plan);
-    let start = kept::Start { source, resolved: resolved(prepared)?, plan, data };
-    kept::compare_data(folders, &start, other)?;
+    let start = description::Start { source, resolved: resolved(prepared)?, plan, data };
+    description::compare_data(folders, &start, other)?;
     Ok(start)
 }
 

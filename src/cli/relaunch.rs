@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::kept::{Description, described, stored_experiment};
+use crate::cli::description::{Description, described, stored_experiment};
 use crate::cli::prepare::{Prepared, refused, resolved, unwritable, vocabulary};
 use crate::cli::{Refusal, to_stderr};
 use crate::config;

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::{Launch, ResumeArgs};
-use crate::cli::going_on::{GoingOn, Gone};
-use crate::cli::kept::{Description, OtherData, enter_run, stored_experiment};
+use crate::cli::description::{Description, OtherData, enter_run, stored_experiment};
 use crate::cli::named::find_sweep;
-use crate::cli::prepare::{Origin, Prepared, decide, refused, vocabulary, warn_about};
-use crate::cli::train::{Asked, role, start};
+use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
+use crate::cli::request::RunRequest;
+use crate::cli::resumed::{Gone, ResumedRun};
+use crate::cli::supervise::report;
+use crate::cli::train::{launch as launch_run, role};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::PrecisionChoice;
 use crate::config::{self, Change, Loaded};
@@ -40,10 +42,10 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let prepared = prepare(&description, changes, (origin, &launch), kinds)?;
         let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
         let gone = if args.from_scratch { Gone::FromScratch } else { Gone::Refused };
-        let going_on = Some(GoingOn { folders: description.run, data, gone });
-        Ok(Asked { prepared, going_on })
+        let resumed = ResumedRun { folders: description.run, data, gone };
+        Ok(RunRequest::of(prepared, resumed))
     };
-    start(&launch, &role, make, kinds)
+    report(launch_run(&launch, &role, make, kinds)?, kinds)
 }
 
 /// What a relative path means here.
@@ -68,9 +70,7 @@ fn prepare(
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision.into();
     }
-    let prepared = decide(now, origin, kinds)?;
-    warn_about(&prepared);
-    Ok(prepared)
+    Prepared::of(now, origin, kinds)
 }
 
 /// The run, if the first word names one, and the changes.

@@ -7,8 +7,8 @@ use std::path::Path;
 use clap::Parser;
 
 use crate::cli::args::{Args, SampleArgs, Verb};
+use crate::cli::description::enter_best_run;
 use crate::cli::evaluate::checkpoint_of;
-use crate::cli::kept::enter_best_run;
 use crate::cli::prepare::source_of;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::data::{self, TextForm, Tokenizer};

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
-use crate::cli::kept::OtherData;
+use crate::cli::description::OtherData;
 use crate::cli::named::find_sweep;
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, gpus, has_classes, measure, own_run, planned,
     refused, source_of, vocabulary,
 };
-use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::{self, Loaded, Problems};
 use crate::kinds::Kinds;
@@ -254,7 +254,7 @@ impl Ddp<'_> {
             }
         };
         let ended = launch::run(&prepared.plan, &run.folders, &start, &mut hear);
-        crate::cli::train::clear(&run.folders);
+        supervise::clear(&run.folders);
         Ok(match ended {
             Ok(launch::Ended::Completed | launch::Ended::Missed) => Outcome::Done,
             Ok(launch::Ended::Stopped | launch::Ended::Interrupted { .. }) => Outcome::Stopped,
@@ -277,7 +277,7 @@ impl Trainer for Ddp<'_> {
 
     fn report(&self, job: &Job) {
         if let Ok(prepared) = self.decide(&job.changes, job.cores, Some(&job.gpus)) {
-            crate::cli::train::draw(&prepared.plan, &job.folders);
+            supervise::draw(&prepared.plan, &job.folders);
         }
     }
 }

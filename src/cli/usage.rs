@@ -114,7 +114,7 @@ mod tests {
             Ok(args) => refuse_unknown_verb(&args.run).err(),
             Err(error) => refuse_unknown_flag(&error, &line, &Kinds::default()),
         };
-        refusal.map(|refusal| refusal.page.lines().last().unwrap_or_default().to_owned())
+        refusal.map(|refusal| refusal.page().lines().last().unwrap_or_default().to_owned())
     }
 
     #[track_caller]

@@ -1,9 +1,9 @@
-//! A run that goes on: from its checkpoints, or from the beginning where it never had one.
+//! A run that is resumed: from its checkpoints, or from the beginning where it never had one.
 
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::cli::kept::OtherData;
+use crate::cli::description::OtherData;
 use crate::cli::prepare::{OwnedRun, Prepared, own_run};
 use crate::cli::{Refusal, to_stderr};
 use crate::event::Event;
@@ -21,9 +21,9 @@ pub(crate) enum Gone {
     FromScratch,
 }
 
-/// A run that goes on.
+/// A run that is resumed.
 #[derive(Clone, Debug)]
-pub(crate) struct GoingOn {
+pub(crate) struct ResumedRun {
     pub(crate) folders: RunFolders,
     pub(crate) data: OtherData,
     pub(crate) gone: Gone,
@@ -42,7 +42,7 @@ enum Past {
     Unknown,
 }
 
-impl GoingOn {
+impl ResumedRun {
     /// The run in these folders, with nothing accepted that it did not begin with.
     pub(crate) fn of(folders: RunFolders) -> Self {
         Self { folders, data: OtherData::Refused, gone: Gone::Refused }
@@ -51,7 +51,8 @@ impl GoingOn {
     /// Takes possession of the run's folders.
     pub(crate) fn own(&self, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
         let begins_anew = self.begins_anew()?;
-        let run = own_run(self.folders.clone(), prepared, self.data)?;
+        let mut run = own_run(self.folders.clone(), prepared, self.data)?;
+        run.is_resumed = true;
         if begins_anew {
             let kept = set_aside(&run.folders.logs)
                 .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;

@@ -1,0 +1,88 @@
+//! The flags of several machines -> this machine's place among them, and the token that they share (docs/machines.md).
+
+use std::path::Path;
+
+use crate::cli::args::Launch;
+use crate::cli::output::to_stdout;
+use crate::cli::refusal::Refusal;
+use crate::files;
+use crate::launch::NodeConfig;
+use crate::launch::rank_env::Foreign;
+use crate::transport::{self, Key};
+use crate::worker::exit;
+
+/// Port of node 0, as torchrun has it.
+const PORT: u16 = 29_500;
+
+/// This machine's place, if the flags speak of several.
+pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, Refusal> {
+    let (nodes, flags) = (launch.nnodes, &launch.rendezvous);
+    if nodes == 1 {
+        return Ok(None);
+    }
+    let refuse = |what: &str, help: &str| {
+        let page = format!("error: `--nnodes {nodes}` {what}\n  do: {help}");
+        Err(Refusal::new(exit::REFUSED, page))
+    };
+    let node = match flags.node_rank {
+        Some(node) if node < nodes => node,
+        Some(node) => {
+            let what = format!("has no node {node}");
+            return refuse(&what, "number the machines from 0 with `--node-rank`");
+        }
+        None => {
+            let help = "add `--node-rank 0` on the first machine, `--node-rank 1` on the next ...";
+            return refuse("needs the number of this machine", help);
+        }
+    };
+    let Some((master, port)) = master(launch) else {
+        let help =
+            "add the first machine's address on all, `--master-addr HOST [--master-port PORT]`";
+        return refuse("needs the address where the machines meet", help);
+    };
+    let Some(file) = &flags.token_file else {
+        let help = "generate one with `ddprun token run.token`, copy it to all machines, and add \
+            `--token-file run.token`";
+        return refuse("needs the token that authenticates the run's machines", help);
+    };
+    Ok(Some(NodeConfig { node, nodes, master, port, token: read_token(file)? }))
+}
+
+/// The place of a rank that another launcher started beside ranks of other machines, if it may meet them.
+pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<NodeConfig>, Refusal> {
+    let Some(endpoint) = &foreign.rendezvous else { return Ok(None) };
+    let (node, nodes, port) = (foreign.rank.0, foreign.world.get(), endpoint.port);
+    let token = read_token(&endpoint.token_file)?;
+    Ok(Some(NodeConfig { node, nodes, master: endpoint.master.clone(), port, token }))
+}
+
+fn read_token(file: &Path) -> Result<Key, Refusal> {
+    transport::read_token(file).map_err(|error| {
+        let help = "`ddprun token FILE` generates one; copies need `chmod 600`";
+        Refusal::of(exit::REFUSED, &error, Some(help.into()))
+    })
+}
+
+/// Where the machines meet: torchrun's two ways to say it.
+fn master(launch: &Launch) -> Option<(String, u16)> {
+    let flags = &launch.rendezvous;
+    if let Some(host) = &flags.master_addr {
+        return Some((host.clone(), flags.master_port.unwrap_or(PORT)));
+    }
+    let endpoint = flags.rdzv_endpoint.as_deref()?;
+    match endpoint.rsplit_once(':') {
+        Some((host, port)) => Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?)),
+        None => Some((endpoint.to_owned(), flags.master_port.unwrap_or(PORT))),
+    }
+}
+
+/// `ddprun token [FILE]`: a new token, in a new file that its user alone can read, or printed.
+pub(crate) fn token(file: Option<&Path>) -> Result<u8, Refusal> {
+    let token =
+        transport::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let Some(file) = file else { return to_stdout(&token) };
+    files::write_secret(file, token.as_bytes()).map_err(|error| {
+        Refusal::of(exit::STORAGE, &error, Some("name a file that does not exist yet".into()))
+    })?;
+    Ok(0)
+}

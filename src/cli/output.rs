@@ -1,0 +1,29 @@
+//! What goes to stdout, and what to stderr.
+
+use std::io::{self, Write};
+
+use crate::cli::refusal::Refusal;
+use crate::event::escape;
+use crate::record;
+use crate::worker::exit;
+
+/// Data goes to stdout; a reader that has seen enough (`| head`) is no failure.
+pub(crate) fn to_stdout(text: &str) -> Result<u8, Refusal> {
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Refusal::of(exit::STORAGE, &error, None))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// Everything that is not data goes to stderr, unless that would hold us up.
+pub(crate) fn to_stderr(text: &str) {
+    record::say(&escape(text));
+}
+
+/// Says why this process ends, to a reader who may take all the time there is.
+pub(crate) fn last_words(text: &str) {
+    // There is no way to tell the user if stderr is closed.
+    drop(writeln!(io::stderr(), "{text}"));
+}

@@ -1,0 +1,99 @@
+//! The command line: one function per verb, and the exit code of what it says.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::{CommandFactory, Parser};
+
+use crate::cli::args::{Args, Verb};
+use crate::cli::{
+    Refusal, checkpoint, doctor, evaluate, inspect, last_words, nodes, resume, sample, sweep,
+    to_stderr, train, usage,
+};
+use crate::event::fitted;
+use crate::failpoint;
+use crate::kinds::Kinds;
+use crate::launch::{self, Role, rank_env};
+use crate::worker::exit;
+
+/// Runs the command line `arguments` (the first is the program's name) with the models of `kinds`.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> ExitCode {
+    launch::limit_threads();
+    launch::hide_backtraces_of_errors();
+    outlive_file_limits();
+    let line: Vec<OsString> = arguments.into_iter().collect();
+    let args = match Args::try_parse_from(&line) {
+        Ok(args) => args,
+        Err(error) => return no_command(&error, &line, kinds),
+    };
+    if let Err(wrong) = failpoint::check() {
+        to_stderr(&format!("error: {wrong}"));
+        return ExitCode::from(exit::REFUSED);
+    }
+    match dispatch(args, kinds) {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => {
+            if !is_said_by_another(refusal.code()) {
+                let page = refusal.page();
+                let is_terminal = io::stderr().is_terminal();
+                last_words(&if is_terminal { fitted(page, 80) } else { page.to_owned() });
+            }
+            ExitCode::from(refusal.code())
+        }
+    }
+}
+
+/// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher have one command line, and
+/// read the same files.
+fn is_said_by_another(code: u8) -> bool {
+    let is_common = matches!(code, exit::REFUSED | exit::DATA | exit::CHECKPOINT);
+    let role = rank_env::from_environment();
+    is_common && matches!(role, Ok(Role::Foreign(place)) if !place.local_rank.is_first())
+}
+
+/// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it would say nothing.
+fn outlive_file_limits() {
+    let nobody_looks = Arc::new(AtomicBool::new(false));
+    // Where this is refused, the signal ends the process, as it would have done.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, nobody_looks);
+}
+
+fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
+    match args.verb {
+        Some(Verb::Worker) => train::worker(kinds),
+        Some(Verb::Plan(plan)) => inspect::plan(&plan, kinds),
+        Some(Verb::Resume(resume)) => resume::resume(&resume, kinds),
+        Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),
+        Some(Verb::Sample(asked)) => sample::sample(&asked, kinds),
+        Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
+        Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
+        Some(Verb::Report { run }) => inspect::report(run.as_deref(), kinds),
+        Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
+        Some(Verb::Token { file }) => nodes::token(file.as_deref()),
+        Some(Verb::Schema { sweep, json_schema }) => inspect::schema(sweep, json_schema, kinds),
+        Some(Verb::Completions { shell }) => Ok(completions(shell)),
+        None => {
+            usage::refuse_unknown_verb(&args.run)?;
+            train::train(&args.run, kinds)
+        }
+    }
+}
+
+fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode {
+    if !(error.use_stderr() && is_said_by_another(exit::REFUSED)) {
+        match usage::refuse_unknown_flag(error, line, kinds) {
+            Some(refusal) => last_words(refusal.page()),
+            // A closed terminal is no reason to fail.
+            None => drop(error.print()),
+        }
+    }
+    ExitCode::from(if error.use_stderr() { exit::REFUSED } else { 0 })
+}
+
+fn completions(shell: clap_complete::Shell) -> u8 {
+    clap_complete::generate(shell, &mut Args::command(), "ddprun", &mut io::stdout());
+    0
+}

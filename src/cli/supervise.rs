@@ -1,0 +1,179 @@
+//! A run's ranks, from their start to the run's last words: as the parent of all, or as one of them.
+
+use std::path::Path;
+
+use crate::checkpoint;
+use crate::cli::output::to_stderr;
+use crate::cli::prepare::OwnedRun;
+use crate::cli::refusal::Refusal;
+use crate::cli::sample;
+use crate::config::kind::Kind;
+use crate::files;
+use crate::kinds::Kinds;
+use crate::launch::{self, Console, Membership, Nodes, Note, Program, Start, Stop};
+use crate::plan::{Plan, RunFolders};
+use crate::record::Curves;
+use crate::report;
+use crate::units::Rank;
+use crate::worker::{self, exit};
+
+/// A launch that is over.
+pub(crate) struct Launched {
+    plan: Plan,
+    run: OwnedRun,
+    how: How,
+    /// Tokens that are sampled after a run that succeeded.
+    pub(crate) sample_tokens: Option<u32>,
+}
+
+/// What this process was to the ranks.
+enum How {
+    /// The parent of those of this machine.
+    Watched { ended: Result<launch::Ended, Box<launch::Failure>>, node: u32 },
+    /// One of them, which only its launcher watched.
+    TookPart { rank: Rank, outcome: worker::Outcome },
+}
+
+/// Starts the ranks of `plan`, or of the `smaller` ones if they do not last, and watches them to the end; beside those of
+/// other machines, if there are `nodes`.
+pub(crate) fn watch(
+    plan: Plan,
+    smaller: Vec<Plan>,
+    mut run: OwnedRun,
+    mut nodes: Option<&mut Nodes>,
+) -> Result<Launched, Refusal> {
+    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let (resume, console) = (run.is_resumed, Console::Terminal);
+    let start = Start { resume, program, console, smaller, waker: None };
+    let mut hear = |note: Note| announce(&note);
+    let ended = match nodes.as_deref_mut() {
+        Some(nodes) => launch::run_node(&plan, &run.folders, &start, nodes, &mut hear),
+        None => launch::run(&plan, &run.folders, &start, &mut hear),
+    };
+    run.settle();
+    let node = nodes.map_or(0, |nodes| nodes.node());
+    Ok(Launched { plan, run, how: How::Watched { ended, node }, sample_tokens: None })
+}
+
+/// Trains as one rank, which only its launcher watches.
+pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) -> Launched {
+    let (plan, rank) = (membership.rank_plan.plan.clone(), membership.rank_plan.rank);
+    let outcome = worker::run(membership, kinds);
+    Launched { plan, run, how: How::TookPart { rank, outcome }, sample_tokens: None }
+}
+
+/// Completes the records of the run, and says why it failed; the exit code.
+pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<u8, Refusal> {
+    let Launched { plan, run, how, sample_tokens } = launched;
+    let code = match how {
+        How::TookPart { rank, outcome } => {
+            if rank.is_first() {
+                draw(&plan, &run.folders);
+            }
+            say_failure(rank, &outcome);
+            return Ok(outcome.code);
+        }
+        // The run's files are node 0's, also where both see the same folder.
+        How::Watched { ended, node: 1.. } => blocked(ended, || "see node 0".to_owned()),
+        How::Watched { ended, node: 0 } => {
+            clear(&run.folders);
+            draw(&plan, &run.folders);
+            blocked(ended, || saved(&run.folders.checkpoints))
+        }
+    }?;
+    if let Some(tokens) = sample_tokens.filter(|_| code == 0) {
+        sample::at_the_end(tokens, &run.folders.logs, kinds);
+    }
+    Ok(code)
+}
+
+/// The exit code, or the block of a failure with what was `saved`.
+fn blocked(
+    ended: Result<launch::Ended, Box<launch::Failure>>,
+    saved: impl FnOnce() -> String,
+) -> Result<u8, Refusal> {
+    ended
+        .map(launch::Ended::exit_code)
+        .map_err(|failure| Refusal::new(failure.exit_code(), failure.block(&saved())))
+}
+
+fn say_failure(rank: Rank, outcome: &worker::Outcome) {
+    if let Some(failure) = &outcome.failure {
+        let help = failure.help.as_ref().map_or(String::new(), |help| format!("\n  do: {help}"));
+        to_stderr(&format!("error: rank {rank}: {}{help}", failure.message));
+    }
+}
+
+/// Removes what ranks that were killed left half-written; what cannot be removed now does no harm.
+pub(crate) fn clear(folders: &RunFolders) {
+    for folder in [&folders.checkpoints, &folders.logs] {
+        drop(files::remove_stale_temporaries(folder));
+    }
+}
+
+/// Says on the terminal what the parent sees and no rank can say.
+fn announce(note: &Note) {
+    match note {
+        Note::Stopped { rank, pid } => {
+            to_stderr(&format!(
+                "warning: rank {rank} (pid {pid}) is stopped; the others wait for it"
+            ));
+        }
+        Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} is running again")),
+        Note::Stopping { stop: Stop::Abandon } => {
+            to_stderr("stopping at the end of this step, without saving ...");
+        }
+        Note::Stopping { .. } => to_stderr("stopping at the end of this step ..."),
+        Note::Restarting { attempt, of, wait, cause } => {
+            let wait = match wait.as_secs() {
+                0 => String::new(),
+                seconds => format!(" in {seconds} s"),
+            };
+            to_stderr(&format!(
+                "restart {attempt} of {of}{wait}, from the newest checkpoint: rank {} failed: {}",
+                cause.rank, cause.message
+            ));
+        }
+        Note::Shrunk { size, cause } => {
+            to_stderr(&format!(
+                "passes of {size} {} from now on, and more of them, from the newest checkpoint: {}",
+                if size.get() == 1 { "sample" } else { "samples" },
+                cause.message
+            ));
+        }
+        Note::Resized { from, to, cause } => {
+            let why = cause.as_ref().map_or("a checkpoint is on disk".to_owned(), |cause| {
+                format!("rank {} failed: {}", cause.rank, cause.message)
+            });
+            to_stderr(&format!(
+                "{}, from the newest checkpoint: {why}",
+                launch::describe_resize(*to, *from)
+            ));
+        }
+        Note::Started { .. } | Note::Progress { .. } => {}
+    }
+}
+
+/// Completes what the run has recorded: the history, which a killed rank leaves some seconds old, and the curves. A run
+/// without a finished epoch or step has none, and a file that cannot be written must not hide how the run ended.
+pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
+    let Ok(records) = report::read(&folders.logs) else { return };
+    let progress = records.progress();
+    let mut done = report::settle(&folders.logs, &records);
+    let wants_curves = plan.logging.sinks.iter().any(|sink| sink == Curves::NAME);
+    if wants_curves && !progress.is_empty() {
+        let best = progress.best(&plan.checkpoint);
+        done = done.and(report::curves::write(&progress, best, &folders.logs, &plan.name));
+    }
+    if let Err(error) = done {
+        to_stderr(&format!("warning: {error}"));
+    }
+}
+
+/// The newest whole checkpoint in words.
+fn saved(checkpoints: &Path) -> String {
+    match checkpoint::newest(checkpoints) {
+        Ok(newest) => format!("step {} in `{}`", newest.state.step, newest.path.display()),
+        Err(_) => "nothing yet".into(),
+    }
+}
