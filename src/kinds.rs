@@ -13,16 +13,17 @@
 use candle_core::Device;
 
 use crate::config::Vocabulary;
-use crate::config::kind::{Choice, FamilySpec, Unbuildable};
+use crate::config::kind::{Choice, Entry, FamilySpec, Member, Unbuildable};
 use crate::data::{DataSources, Transforms};
 use crate::engine::Components;
 use crate::loss::{self, Losses};
 use crate::metric::Metrics;
+use crate::model::layers::{LayerFamily, Layers};
 use crate::model::{self, Models};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
-    Images, KindFacts, LossFacts, Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts,
-    Plan, SchedulerFacts, Span, TransformFacts, Unfit,
+    Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts,
+    ModelFacts, ModelPlan, OptimizerFacts, Plan, SchedulerFacts, Span, TransformFacts, Unfit,
 };
 use crate::record::{Sink, Sinks};
 use crate::sweep::{Methods, Pruners};
@@ -34,6 +35,8 @@ pub struct Kinds {
     pub data: DataSources,
     /// Models.
     pub models: Models,
+    /// Layers of the model `graph`.
+    layers: Layers,
     /// What is done to images.
     pub transforms: Transforms,
     /// Losses.
@@ -64,6 +67,7 @@ impl Kinds {
             self.models.spec(),
             self.data.spec(),
             self.transforms.spec(),
+            self.layers.spec(),
             self.losses.spec(),
             self.optimizers.spec(),
             self.schedulers.spec(),
@@ -71,6 +75,12 @@ impl Kinds {
             self.methods.spec(),
             self.pruners.spec(),
         ]
+    }
+
+    /// Adds a layer of the model `graph`, or puts it in the place of the one of the same name.
+    pub fn add_layer<L: Member<LayerFamily>>(&mut self) {
+        self.layers.add::<L>();
+        self.models.hold_layers(&self.layers);
     }
 
     /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the plan's seed.
@@ -111,6 +121,15 @@ impl KindFacts for Kinds {
         images: &Images,
     ) -> Result<TransformFacts, (usize, Unfit)> {
         self.transforms.facts(asked, images)
+    }
+
+    fn layers(
+        &self,
+        layers: &[Entry],
+        input: Flow,
+        needed: usize,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        self.layers.plan(layers, input, needed)
     }
 
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {

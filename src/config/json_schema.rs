@@ -27,11 +27,12 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     for (key, bounds) in limits() {
         bound(&mut root, &key, &bounds);
     }
-    for family in vocabulary.families().iter().filter(|family| TABLES.contains(&family.table)) {
-        choose(&mut root, family);
-    }
+    // Before the tables that they are in become choices.
     for family in vocabulary.lists() {
         list(&mut root, family);
+    }
+    for family in vocabulary.families().iter().filter(|family| TABLES.contains(&family.table)) {
+        choose(&mut root, family);
     }
     if let (Some(family), Some(sinks)) = (vocabulary.family(SINKS), at(&mut root, SINKS)) {
         let name = |kind: &Spec| json!({ "const": kind.name, "description": kind.about });

@@ -13,9 +13,6 @@ use crate::config::spans::{self, Path};
 /// The reference page of all keys, and the weakest layer.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
 
-/// Keys of a layer that hold layers.
-pub(crate) const NESTED: [&str; 2] = ["layers", "shortcut"];
-
 /// What may stand at a place of the file.
 #[derive(Debug)]
 pub(crate) enum Known {
@@ -79,7 +76,7 @@ impl Page {
 
     /// A value that the key at `path` takes; a place in a list answers with the list's first element.
     pub(crate) fn example(&self, path: &[String]) -> Option<Value> {
-        let path = self.in_first_list(path).unwrap_or_else(|| flattened(path));
+        let path = self.in_first_list(path).unwrap_or_else(|| path.to_vec());
         let (first, rest) = path.split_first()?;
         rest.iter().try_fold(self.examples.get(first)?.clone(), |value, key| match value {
             Value::Dict(_, mut dict) => dict.remove(key),
@@ -107,26 +104,23 @@ impl Page {
     }
 }
 
-/// Keys of `table` on the page without kinds.
+/// Keys of `table` on the page without kinds, and lists of kinds in it.
 fn shared_keys(table: &str) -> BTreeSet<String> {
     let text = kind::page(DEFAULTS, &[]);
     let mut keys = spans::document(&text).dict;
     merge(&mut keys, spans::document(&commented_keys(&text)).dict);
     let keys = keys.remove(table).and_then(Value::into_dict).unwrap_or_default();
-    keys.into_keys().collect()
+    let in_table = |list: &str| {
+        let (parent, list) = list.split_once('.')?;
+        (parent == table).then(|| list.split('.').next().unwrap_or(list).to_owned())
+    };
+    keys.into_keys().chain(kind::LISTS.into_iter().filter_map(in_table)).collect()
 }
 
 /// The tree of all keys of a page.
 fn tree(examples: &Dict, families: &[FamilySpec]) -> Known {
     let mut root = tables(examples);
     if let Known::Table(keys) = &mut root {
-        if let Some(Known::Table(model)) = keys.get_mut("model") {
-            if let Some(Known::List(layer)) = model.get_mut("layers")
-                && let Known::Table(keys) = &mut **layer
-            {
-                keys.extend(NESTED.map(|list| (list.to_owned(), Known::Nested)));
-            }
-        }
         if let Some(Known::Table(expect)) = keys.remove("expect") {
             let inner = expect.into_values().next().unwrap_or(Known::Anything);
             keys.insert("expect".to_owned(), Known::Each(Box::new(inner)));
@@ -170,17 +164,6 @@ fn put(keys: &mut BTreeMap<String, Known>, place: &str, known: Known) {
                 put(keys, rest, known);
             }
         }
-    }
-}
-
-/// `model.layers[1].shortcut[0].name` -> `model.layers[0].name`: layers in layers take what layers take.
-fn flattened(path: &[String]) -> Vec<String> {
-    let is_layer = path.len() > 3 && path[0] == "model" && path[1] == "layers";
-    match path.iter().rposition(|key| NESTED.contains(&key.as_str())) {
-        Some(last) if is_layer && last > 1 && last + 2 < path.len() => {
-            [&path[..2], &path[last + 1..]].concat()
-        }
-        _ => path.to_vec(),
     }
 }
 

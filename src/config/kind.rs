@@ -63,6 +63,8 @@ pub enum Need {
     LastStep,
     /// To be the last of its list.
     LastPlace,
+    /// That its entry has a `key`.
+    EntryKey,
     /// Of a sweep: what is searched, `sweep.parameters`.
     Parameters,
     /// Of a sweep: a limited number of values of each parameter.

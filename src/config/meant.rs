@@ -4,7 +4,6 @@ use figment::value::Value;
 
 use crate::config::keys::{Known, Page, dotted};
 use crate::config::kind::Spec;
-use crate::config::kinds::LAYER;
 use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
 
@@ -109,19 +108,6 @@ pub(crate) fn of_entry(kind: &Spec) -> String {
     }
 }
 
-/// What a layer of this kind takes.
-pub(crate) fn of_layer(kind: &str) -> String {
-    let keys = LAYER.iter().filter(|(_, kinds)| kinds.contains(&kind)).map(|&(key, _)| key);
-    match (any_of(keys), kind) {
-        (none, "batch_norm") if none.is_empty() => {
-            "`batch_norm` takes no keys; its momentum is 0.1 and its eps 1e-5, PyTorch's defaults"
-                .to_owned()
-        }
-        (none, _) if none.is_empty() => format!("`{kind}` takes no keys"),
-        (keys, _) => format!("`{kind}` takes {keys}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,12 +141,5 @@ mod tests {
         check("optimizer.learning_rate", Some("optimizer.lr"));
         check("trian", None);
         check("trian.banana", None);
-    }
-
-    #[test]
-    fn a_layer_is_told_the_keys_of_its_kind() {
-        assert_eq!(of_layer("dropout"), "`dropout` takes `p`");
-        assert_eq!(of_layer("relu"), "`relu` takes no keys");
-        assert!(of_layer("batch_norm").contains("momentum is 0.1"));
     }
 }

@@ -33,7 +33,6 @@ mod extract;
 mod json_schema;
 mod keys;
 pub mod kind;
-mod kinds;
 mod layer;
 mod load;
 mod loaded;

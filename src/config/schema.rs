@@ -4,7 +4,6 @@
 //! `check`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
 
 mod data;
-mod layers;
 mod model;
 mod train;
 
@@ -18,7 +17,6 @@ use crate::config::kind::{Entry, Options, TABLES};
 use crate::config::values::{Auto, Duration, Every, Patience};
 
 pub use data::{Data, OnBadSample, Sampler, Transforms};
-pub use layers::{Layer, LayerInit, LayerKind, ResidualActivation};
 pub use model::Model;
 pub use train::{OnNonFinite, PrecisionChoice, Train};
 pub use train_numbers::Convolutions;
@@ -95,6 +93,7 @@ impl Experiment {
         match list {
             "data.transforms.train" => Some(&mut self.data.transforms.train),
             "data.transforms.val" => Some(&mut self.data.transforms.val),
+            "model.layers" => Some(&mut self.model.layers),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 
 use crate::config::keys::{Known, Page, dotted};
 use crate::config::layer::{Layer, Source};
-use crate::config::meant::{among, anywhere, of_entry, of_layer, only_leaf, whole};
+use crate::config::meant::{among, anywhere, of_entry, only_leaf, whole};
 use crate::config::problem::Problem;
 use crate::config::spans::Path;
 use crate::config::suggest::any_of;
@@ -277,9 +277,6 @@ fn in_entry(misfit: Misfit, entry: &Dict, page: &Page) -> Misfit {
     let Some(name) = entry.get("name").and_then(Value::as_str) else { return misfit };
     if misfit.meant.is_some() {
         return misfit;
-    }
-    if misfit.path.get(1).is_some_and(|list| list == "layers") {
-        return Misfit { help: of_layer(name), ..misfit };
     }
     match page.kind_in_list(&misfit.path, name) {
         Some(kind) => Misfit { help: of_entry(kind), ..misfit },

@@ -248,7 +248,8 @@ fn a_layer_is_told_what_its_kind_takes() {
     remedy(
         GOOD,
         &[&layers("{name=batch_norm, momentum=0.1}")],
-        "`batch_norm` takes no keys; its momentum is 0.1 and its eps 1e-5, PyTorch's defaults",
+        "`batch_norm` takes no keys: `torch.nn.BatchNorm1d` or `2d` over channels or features; its momentum is 0.1 and \
+         its eps 1e-5, PyTorch's defaults.",
     );
     remedy(GOOD, &[&layers("{name=dropout, p=0.1, lr=1}")], "`dropout` takes `p`");
     remedy(GOOD, &[&layers("{name=dropout, p=0.1, strid=1}")], "did you mean `stride`?");

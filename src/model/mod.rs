@@ -61,6 +61,7 @@ mod graph;
 mod head;
 mod hub;
 mod itransformer;
+pub mod layers;
 mod llama;
 mod mlp;
 mod nest;

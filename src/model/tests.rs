@@ -5,9 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::config::kind::{Choice, Kind};
+use crate::config::kind::{Choice, Entry, Kind, Options};
+use crate::model::layers::Layers;
 use crate::nn::{Builder, ForwardContext, Linear};
-use crate::plan::{Flow, LayerOp, LayerPlan, ModelPlan, Precision};
+use crate::plan::{Flow, ModelPlan, Precision};
 use crate::rng::{Key, Purpose};
 
 /// The model `name` with its usual options.
@@ -136,11 +137,9 @@ fn every_registered_model_is_described_and_the_small_ones_run_in_both_modes() {
 #[test]
 fn a_model_says_how_few_values_its_batch_norms_see_in_a_sample() {
     let vector = Flow::Vector(4);
-    let norm = LayerOp::BatchNorm;
-    let path = "bn".to_owned();
-    let (input, output) = (vector, vector);
-    let norm = LayerPlan { path, draws: None, op: norm, input, output };
-    let graph = ModelPlan { layers: vec![norm], ..plan("graph", &[4], 4) };
+    let norm = Entry { name: "batch_norm".to_owned(), key: None, options: Options::new() };
+    let layers = Layers::default().plan(&[norm], vector, 4).unwrap();
+    let graph = ModelPlan { layers, ..plan("graph", &[4], 4) };
     let cifar = ResNetConfig { stem: Stem::Cifar, ..ResNetConfig::default() };
     let cifar = of(&cifar, &[3, 8, 8], &[]);
     let short = ModelPlan { input: vec![2, 9, 8], ..speech("fastconformer") };

@@ -33,7 +33,7 @@ impl Plan {
         let mut problems = Collected::default();
         let transformed = problems.take(transforms::decide(loaded, &facts.data, kinds));
         let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
-        let model = problems.one(model::decide(loaded, &facts.data, input));
+        let model = problems.one(model::decide(loaded, &facts.data, input, kinds));
         let model = model.filter(|_| transformed.is_some()).and_then(|model| {
             let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
             let found = problems.one(found)?;

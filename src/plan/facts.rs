@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Choice;
+use crate::config::kind::{Choice, Entry};
 use crate::plan::{
-    Images, LossFacts, Measurable, MetricFacts, ModelPlan, OptimizerFacts, SchedulerFacts,
-    SourcePlan, Span, TransformFacts, Unfit,
+    Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts, ModelPlan,
+    OptimizerFacts, SchedulerFacts, SourcePlan, Span, TransformFacts, Unfit,
 };
 use crate::units::{Bytes, WorldSize};
 
@@ -82,6 +82,18 @@ pub trait KindFacts {
         asked: &[Choice],
         images: &Images,
     ) -> Result<TransformFacts, (usize, Unfit)>;
+
+    /// The layers of a graph for samples of such an input, and data that needs so many numbers at the end.
+    ///
+    /// # Errors
+    ///
+    /// The layer that does not fit, and why.
+    fn layers(
+        &self,
+        layers: &[Entry],
+        input: Flow,
+        needed: usize,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit>;
 
     /// The loss.
     ///
@@ -168,6 +180,10 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
             }
         });
         Ok(TransformFacts { list: asked.to_vec(), size })
+    }
+
+    fn layers(&self, _: &[Entry], _: Flow, _: usize) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        Ok(Vec::new())
     }
 
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {

@@ -43,7 +43,9 @@ pub use batch::{BatchPlan, admitted_worlds};
 pub use data::DataPlan;
 pub use distributed::{BackendPlan, DistributedPlan};
 pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts};
-pub use graph::{Flow, LayerInit, LayerOp, LayerPlan, WindowPlan};
+#[cfg(test)]
+pub(crate) use graph::rows as layer_rows;
+pub use graph::{Flow, LayerMisfit, LayerPlan};
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};

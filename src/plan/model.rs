@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Choice;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, LayerPlan, ModelFacts, graph};
+use crate::plan::{DataFacts, KindFacts, LayerPlan, ModelFacts, graph};
 
 /// What is trained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,6 +51,7 @@ pub(crate) fn decide(
     loaded: &Loaded,
     data: &DataFacts,
     input: &[usize],
+    kinds: &dyn KindFacts,
 ) -> Result<ModelPlan, Problem> {
     let asked = &loaded.experiment.model;
     let outputs = outputs(loaded, data)?;
@@ -59,7 +60,7 @@ pub(crate) fn decide(
         outputs,
         input: input.to_vec(),
         target: data.target.clone(),
-        layers: graph::decide(loaded, input, &data.target, outputs)?,
+        layers: graph::decide(loaded, (input, &data.target), outputs, kinds)?,
         pretrained: asked.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,
         ..ModelPlan::default()

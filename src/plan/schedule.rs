@@ -63,12 +63,19 @@ pub struct SchedulerFacts {
 /// Why a kind does not go with the rest of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// The option that is wrong.
+    /// The option that is wrong; empty = all of it.
     pub key: &'static str,
     /// What is wrong with it, a fragment: "must be at most the learning rate, 0.1".
     pub what: String,
     /// What to do about it.
     pub help: Option<&'static str>,
+}
+
+impl Unfit {
+    /// Of no option in particular.
+    pub fn of_all(what: String) -> Self {
+        Self { key: "", what, help: None }
+    }
 }
 
 impl SchedulePlan {

@@ -418,6 +418,11 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
         &["`data.transforms.val`: gives images of 256x256, but training gives 224x224"],
     );
     check(
+        &["model.name=graph", "model.layers=[{name=relu}]"],
+        &["`model.layers[0].name`: gives an image of 3x224x224, but the data needs a vector of 4 \
+           (end with `linear`: its `out_features` is what the data needs)"],
+    );
+    check(
         &["checkpoint.monitor=val/mse", "expect.\"val/mae\".at_most=1"],
         &[
             "`checkpoint.monitor`: `val/mse` needs numbers, but the loss is one of classes",

@@ -1,6 +1,10 @@
 //! The same bits at any world size, model by model.
 
-use ddprun::plan::{Flow, LayerInit, LayerOp, LayerPlan, Plan, Precision, WindowPlan};
+use ddprun::config::kind::{Choice, Entry};
+use ddprun::model::layers::{
+    BatchNorm, Conv2d, Dropout, GlobalAvgPool, Layers, Linear, Relu, SelfAttention, Tokens,
+};
+use ddprun::plan::{Flow, Plan, Precision};
 use ddprun::units::{AccumulationSteps, BatchSize};
 
 use crate::sequences::{forecast_plan, policy_plan, speech_plan};
@@ -19,29 +23,25 @@ fn a_resnet_with_batch_norm_has_the_same_bits_at_any_world_size() {
 
 #[test]
 fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
-    let window = WindowPlan { kernel: 3, stride: 1, padding: 1 };
-    let conv = LayerOp::Conv2d { window, groups: 1, bias: true, init: LayerInit::Torch };
-    let attention = LayerOp::Attention { heads: 2, causal: false, dropout: 0.2 };
-    let (image, tokens) = (Flow::Image([6, 8, 8]), Flow::Sequence([64, 6]));
-    let steps = [
-        ("conv", conv, image),
-        ("bn", LayerOp::BatchNorm, image),
-        ("relu", LayerOp::Relu, image),
-        ("tokens", LayerOp::Tokens, tokens),
-        ("attn", attention, tokens),
-        ("pool", LayerOp::GlobalAvgPool, Flow::Vector(6)),
-        ("drop", LayerOp::Dropout { p: 0.3 }, Flow::Vector(6)),
-        ("fc", LayerOp::Linear { bias: true }, Flow::Vector(CLASSES)),
+    let conv = Conv2d { padding: 1, ..Conv2d::new(6, 3) };
+    let attention = SelfAttention { n_heads: 2, causal: false, p: 0.2 };
+    let entries = [
+        ("conv", Choice::of(&conv)),
+        ("bn", Choice::of(&BatchNorm {})),
+        ("relu", Choice::of(&Relu {})),
+        ("tokens", Choice::of(&Tokens {})),
+        ("attn", Choice::of(&attention)),
+        ("pool", Choice::of(&GlobalAvgPool {})),
+        ("drop", Choice::of(&Dropout { p: 0.3 })),
+        ("fc", Choice::of(&Linear::default())),
     ];
-    let mut input = Flow::Image(IMAGE);
-    let layers: Vec<LayerPlan> = steps
-        .into_iter()
-        .map(|(path, op, output)| {
-            let layer = LayerPlan { path: path.into(), draws: None, op, input, output };
-            input = output;
-            layer
-        })
-        .collect();
+    let entry = |(key, Choice { name, options }): (&str, Choice)| Entry {
+        name,
+        key: Some(key.to_owned()),
+        options,
+    };
+    let entries: Vec<Entry> = entries.into_iter().map(entry).collect();
+    let layers = Layers::default().plan(&entries, Flow::Image(IMAGE), CLASSES).unwrap();
     check_same_bits("graph", &IMAGE, |plan| plan.model.layers.clone_from(&layers));
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let whole = Value::from(whole);
     let mut found = Vec::new();
     for family in vocabulary.lists() {
+        found.extend(family.parts().filter_map(|part| misplaced(loaded, part)));
         for list in family.lists {
             if let Some(value) = whole.find_ref(list) {
                 in_list(loaded, family, (&path_of(list), value), &mut found);
@@ -35,6 +36,23 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// "`layers` belongs to `graph`, but `name` is `mlp`"; "`graph` needs `layers`"
+fn misplaced(loaded: &Loaded, (table, key, owner): (&str, &str, &str)) -> Option<Finding> {
+    let (name, list) = (format!("{table}.name"), format!("{table}.{key}"));
+    let kind = loaded.word(&name)?;
+    match (kind == owner, loaded.is_given(&list)) {
+        (false, true) => {
+            let what = format!("belongs to `{owner}`, but `name` is `{kind}`");
+            let help = format!("take it out, or `~{list}` on the command line");
+            Some(Finding::new(list, what).about(name).help(help))
+        }
+        (true, false) => {
+            Some(Finding::new(list, format!("`{owner}` needs `{key}`")).asked_by(name))
+        }
+        _ => None,
+    }
 }
 
 fn in_list(
@@ -70,8 +88,13 @@ fn in_list(
 impl Place<'_> {
     fn findings(&self) -> Vec<Finding> {
         let name = format!("{}.name", self.at);
-        let all =
-            self.foreign().into_iter().chain(self.ranges()).chain(self.rules()).chain(self.last());
+        let all = self
+            .foreign()
+            .into_iter()
+            .chain(self.ranges())
+            .chain(self.rules())
+            .chain(self.last())
+            .chain(self.unnamed());
         // What stands in for a wrong name has no faults.
         all.map(|finding| finding.about(&name)).collect()
     }
@@ -123,5 +146,15 @@ impl Place<'_> {
     fn last(&self) -> Option<Finding> {
         let is_wrong = !self.is_last && self.kind.needs.contains(&Need::LastPlace);
         is_wrong.then(|| Finding::new(format!("{}.name", self.at), "must be the last of its list"))
+    }
+
+    /// "`repeat` needs `key`"
+    fn unnamed(&self) -> Option<Finding> {
+        let needs_key = self.kind.needs.contains(&Need::EntryKey);
+        (needs_key && !self.given.contains_key("key")).then(|| {
+            let what = format!("`{}` needs `key`", self.kind.name);
+            let key = format!("{}.key", self.at);
+            Finding::new(key, what).asked_by(format!("{}.name", self.at))
+        })
     }
 }

@@ -3,7 +3,6 @@
 //! A rule does not stop at its first finding, and does not speak about keys that were already reported:
 //! a value of the wrong kind has been replaced, so its consequences mean nothing.
 
-mod kinds;
 mod lists;
 mod names;
 mod options;
@@ -78,13 +77,10 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 10] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 7] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
-        kinds::keys_of_other_kinds,
-        kinds::required_keys,
-        kinds::layers,
         names::run_name,
         names::paths,
         together::length_and_batch,

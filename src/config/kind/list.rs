@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::config::kind::{Choice, FamilySpec, Key, Options};
 
 /// Lists of an experiment whose entries each choose a kind.
-pub const LISTS: [&str; 2] = ["data.transforms.train", "data.transforms.val"];
+pub const LISTS: [&str; 3] = ["data.transforms.train", "data.transforms.val", "model.layers"];
 
 /// An entry of a list: a table of a name, and the options of the kind that it chooses.
 ///
@@ -41,7 +41,10 @@ impl Serialize for Entry {
         if let Some(key) = &self.key {
             table.serialize_entry("key", key)?;
         }
-        for (key, value) in &self.options {
+        // TOML wants a table's own keys before the tables in it.
+        let is_list = |value: &Value| value.get(0).is_some_and(Value::is_object);
+        let own = self.options.iter().filter(|(_, value)| !is_list(value));
+        for (key, value) in own.chain(self.options.iter().filter(|(_, value)| is_list(value))) {
             table.serialize_entry(key, value)?;
         }
         table.end()
@@ -116,6 +119,15 @@ impl FamilySpec {
             length += 2;
         }
         Some(length)
+    }
+
+    /// Its lists that are a part of one kind only: the table, the key, and that kind.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+        let split = |list: &&'static str| list.split_once('.');
+        self.lists
+            .iter()
+            .filter_map(split)
+            .filter_map(|(table, key)| Some((table, key, self.lists_of?)))
     }
 
     /// Whether an option `key` of one of its kinds is a list of kinds.

@@ -13,6 +13,8 @@ pub trait Family: 'static {
     const NOUN: &'static str;
     /// Lists each of whose entries is one of its kinds; where there are none, the table is one.
     const LISTS: &'static [&'static str] = &[];
+    /// The kind of the table above that these lists are a part of; `None` = of all.
+    const LISTS_OF: Option<&'static str> = None;
     /// What the entries of its lists are called by, in words; `None` = they have no `key`.
     const ENTRY_KEY: Option<&'static str> = None;
     /// What each of its kinds can do.
@@ -34,6 +36,8 @@ pub struct FamilySpec {
     pub noun: &'static str,
     /// Lists each of whose entries is one of its kinds; none = the table is one.
     pub lists: &'static [&'static str],
+    /// The kind of the table above that these lists are a part of; `None` = of all.
+    pub lists_of: Option<&'static str>,
     /// What the entries of its lists are called by, in words; `None` = they have no `key`.
     pub entry_key: Option<&'static str>,
     /// Its kinds, in the order of their registration.
@@ -140,6 +144,7 @@ impl<F: Family> Registry<F> {
             table: F::TABLE,
             noun: F::NOUN,
             lists: F::LISTS,
+            lists_of: F::LISTS_OF,
             entry_key: F::ENTRY_KEY,
             kinds,
         }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Options;
-use crate::config::schema::Layer;
+use crate::config::kind::{Entry, Options};
 use crate::config::values::{Auto, Strict};
 
 /// `[model]`
@@ -22,7 +21,8 @@ pub struct Model {
     /// Whether every key of `pretrained` must fit.
     pub strict: Strict,
     /// `graph`: the layers, in order.
-    pub layers: Option<Vec<Layer>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Entry>,
     /// What only some models have.
     #[serde(default)]
     pub options: Options,

@@ -1,11 +1,15 @@
 //! Entries of lists, each of which chooses a kind.
 
+use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::config::kind::Kind;
+use crate::config::kind::{Choice, Entry, Kind};
 use crate::data::transform::{Area, Pixels, Transform};
+use crate::model::layers::{Decided, Forward, Layer, LayerMisfit, Node, Scope, Site};
+use crate::nn::ForwardContext;
+use crate::plan::{Flow, KindFacts, ModelPlan, Precision};
 use crate::rng::Stream;
 
 /// turns values around, in a user's program.
@@ -111,8 +115,118 @@ fn a_users_transform_is_checked_as_ours() {
     assert!(problems.contains("must be from 1 to 255, not 0"), "{problems}");
     let page = kinds.vocabulary();
     assert!(page.reference().contains("# \"invert\": turns values around"));
-    let transform = kinds.transforms.build(&crate::config::kind::Choice::of(&Invert { high: 9 }));
+    let transform = kinds.transforms.build(&Choice::of(&Invert { high: 9 }));
     let image = Pixels { channels: 1, height: 1, width: 2, data: vec![2, 9] };
     let area = Area::whole(image.size());
     assert_eq!(transform.unwrap().apply(image, area, None).unwrap().data, [7, 0]);
+}
+
+#[track_caller]
+fn layers(list: &str, expected: &[&str]) {
+    assert_eq!(told(GOOD, &[&format!("model={{name=graph, layers=[{list}]}}")]), expected);
+}
+
+#[test]
+fn a_layer_is_checked_as_its_kind_at_any_depth() {
+    let at = "model.layers[0]";
+    layers(
+        "{name=residual, layers=[{name=conv2d, kernel_size=0}], shortcut=[{name=dropout, p=1}]}",
+        &[
+            &format!("`{at}.layers[0].out_channels`: `conv2d` needs `out_channels`"),
+            &format!("`{at}.layers[0].kernel_size`: must be from 1 to 16777216, not 0"),
+            &format!("`{at}.shortcut[0].p`: must be at least 0 and less than 1, not 1.0"),
+        ],
+    );
+    layers(
+        "{name=repeat, times=2, layers=[{name=relu}]}",
+        &[&format!("`{at}.key`: `repeat` needs `key`")],
+    );
+    layers(
+        "{name=sequential, layers=[{name=sequential, layers=[{name=rleu}]}]}",
+        &[&format!("`{at}.layers[0].layers[0].name`: no layer is called `rleu`")],
+    );
+    layers(
+        "{name=sequential, layers=[{name=relu, p=0.5}, {name=linear, out_features=0}]}",
+        &[
+            &format!(
+                "`{at}.layers[0].p`: belongs to `attention` or `dropout`, but `name` is `relu`"
+            ),
+            &format!("`{at}.layers[1].out_features`: must be from 1 to 16777216, not 0"),
+        ],
+    );
+    layers(
+        "{name=sequential, layers=[{name=conv2d, out_channels=2, kernel_size=1, init=zero}]}",
+        &[&format!("`{at}.layers[0].init`: must be `torch` or `he_fan_out`, not `zero`")],
+    );
+}
+
+#[test]
+fn a_stored_graph_is_the_same_graph() {
+    for name in ["graph_resnet18.toml", "graph_vit.toml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").join(name);
+        let before = load(&path, &[], &vocabulary()).unwrap().experiment;
+        let again = good(&resolved(&before).unwrap(), &[]).experiment;
+        assert_eq!(before.model.layers, again.model.layers);
+        assert!(changed_keys(&before, &again).is_empty());
+    }
+}
+
+/// multiplies all values, in a user's program.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Scale {
+    /// the factor.
+    by: f64,
+}
+
+impl Kind for Scale {
+    const NAME: &'static str = "scale";
+}
+
+impl Layer for Scale {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+        Ok(input.numbers()?.into())
+    }
+
+    fn build(&self, _: &Site<'_>) -> CandleResult<Node> {
+        Ok(Node::of(Self { by: self.by }))
+    }
+}
+
+impl Forward for Scale {
+    fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
+        x * self.by
+    }
+}
+
+#[test]
+fn a_users_layer_is_checked_planned_and_built_as_ours() {
+    let mut kinds = Kinds::default();
+    kinds.add_layer::<Scale>();
+    let read = |entry: &str| {
+        let word = format!("model={{name=graph, layers=[{entry}]}}");
+        load_text(Path::new("exp.toml"), GOOD, &[word], &kinds.vocabulary())
+    };
+    let problems = read("{name=scale, yb=3}").unwrap_err();
+    assert_eq!(
+        problems.iter().find_map(crate::config::Problem::remedy),
+        Some("did you mean `by`?")
+    );
+    let entries: Vec<Entry> = read("{name=scale, by=3}").unwrap().experiment.model.layers;
+    let layers = kinds.layers(&entries, Flow::Vector(2), 2).unwrap();
+    let graph = Choice { name: "graph".to_owned(), ..Choice::default() };
+    let plan = ModelPlan { layers, ..ModelPlan::new(graph, &[2], 2) };
+    let (model, _) = kinds.models.instantiate(&plan, 1).unwrap();
+    let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap();
+    let y = model.forward(&x, &ForwardContext::eval(Precision::Fp32)).unwrap();
+    assert_eq!(y.to_vec2::<f32>().unwrap(), [[3.0, 3.0]]);
+}
+
+#[test]
+fn layers_are_a_part_of_graph_only() {
+    check(
+        &["model.layers=[{name=relu}]"],
+        &["`model.layers`: belongs to `graph`, but `name` is `resnet18`"],
+    );
+    check(&["model.name=graph"], &["`model.layers`: `graph` needs `layers`"]);
 }

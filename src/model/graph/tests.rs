@@ -4,48 +4,29 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::config::kind::Choice;
+use crate::config::kind::{Choice, Entry};
 use crate::config::{Vocabulary, load, load_text};
+use crate::model::layers::{Layers, Site, run};
 use crate::model::{Models, ResNetConfig, Stem};
 use crate::nn::{Buffer, Builder, Dropout, ForwardContext, Param, Params};
 use crate::ops::{GradientSink, count_flops};
-use crate::plan::{DataFacts, Facts, LayerPlan, Modality, ModelPlan, Plan, Precision, SourcePlan};
+use crate::plan::{Flow, LayerPlan, ModelPlan, Precision};
 use crate::rng::{Key, Purpose};
 
 /// The model of an experiment of the house, for images of 32x32 pixels and ten classes.
 fn of_file(name: &str) -> ModelPlan {
-    let registry = Models::default();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").join(name);
     let loaded = load(&path, &[], &Vocabulary::open()).unwrap();
-    let source = SourcePlan::new("image_folder", Modality::Images);
-    Plan::new(&loaded, &facts(source, Some(vec![3, 32, 32])), &|model: &ModelPlan| {
-        registry.describe(model)
-    })
-    .unwrap()
-    .model
+    of_entries(&loaded.experiment.model.layers, [3, 32, 32])
 }
 
-/// Ten classes.
-fn facts(source: SourcePlan, sample: Option<Vec<usize>>) -> Facts {
-    let data = DataFacts {
-        source,
-        n_train: 64,
-        n_val: 8,
-        classes: (0..10).map(|class| class.to_string()).collect(),
-        sample,
-        n_test: 0,
-        notes: Vec::new(),
-        target: vec![],
-    };
-    Facts {
-        cores: 2,
-        memory: None,
-        data,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        gpus: None,
-    }
+/// The plan of a graph with these layers for such images and ten classes.
+fn of_entries(layers: &[Entry], input: [usize; 3]) -> ModelPlan {
+    let layers = Layers::default().plan(layers, Flow::Image(input), 10).unwrap();
+    let kind = Choice { name: "graph".to_owned(), ..Choice::default() };
+    let plan = ModelPlan { layers, ..ModelPlan::new(kind, &input, 10) };
+    let facts = Models::default().describe(&plan).unwrap();
+    plan.counted(&facts)
 }
 
 /// Output, loss gradients in registration order, and running statistics after one pass of training.
@@ -122,9 +103,7 @@ fn of_layers(layers: &str) -> ModelPlan {
     );
     let vocabulary = Vocabulary::open();
     let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
-    let facts = facts(SourcePlan::new("mnist", Modality::Images), Some(vec![1, 28, 28]));
-    let registry = Models::default();
-    Plan::new(&loaded, &facts, &|model: &ModelPlan| registry.describe(model)).unwrap().model
+    of_entries(&loaded.experiment.model.layers, [1, 28, 28])
 }
 
 #[test]
@@ -139,10 +118,10 @@ fn every_dropout_has_a_mask_of_its_own_with_and_without_keys() {
             {{ name = "residual", layers = [{half}] }} ] }},
            {{ name = "flatten" }}, {{ name = "linear" }}"#
     ));
-    let nodes = super::nodes(&plan.layers[..1], &Builder::new(1)).unwrap();
+    let nodes = Site::all(&Layers::default(), &plan.layers[..1], &Builder::new(1), 10).unwrap();
     let pass = ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32);
     let x = Tensor::ones((1, 28, 28, 1), DType::F32, &Device::Cpu).unwrap();
-    let y = super::run(&nodes, x.clone(), &pass).unwrap();
+    let y = run(&nodes, x.clone(), &pass).unwrap();
     let branch = |i: usize| -> Vec<f32> {
         y.narrow(3, i, 1).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     };

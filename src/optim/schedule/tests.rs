@@ -3,11 +3,13 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::kind::Entry;
 use crate::config::{Vocabulary, load_text};
 use crate::optim::{self, Optimizers};
 use crate::plan::{
-    DataFacts, Facts, Images, KindFacts, LossFacts, Measurable, MetricFacts, Modality, ModelFacts,
-    ModelPlan, OptimizerFacts, Plan, SourcePlan, Targets, TransformFacts,
+    DataFacts, Facts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable,
+    MetricFacts, Modality, ModelFacts, ModelPlan, OptimizerFacts, Plan, SourcePlan, Targets,
+    TransformFacts,
 };
 
 /// The kinds of this room, and a model of one number.
@@ -29,6 +31,10 @@ impl KindFacts for Known {
         images: &Images,
     ) -> Result<TransformFacts, (usize, Unfit)> {
         Ok(TransformFacts { list: asked.to_vec(), size: images.size })
+    }
+
+    fn layers(&self, _: &[Entry], _: Flow, _: usize) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        Ok(Vec::new())
     }
 
     fn loss(&self, _: &Choice) -> Result<LossFacts, String> {

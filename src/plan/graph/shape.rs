@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Unfit;
+
 /// One sample between two layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -49,7 +51,7 @@ impl Flow {
     }
 
     /// The same with other channels or features.
-    pub(super) fn with_features(self, features: usize) -> Self {
+    pub fn with_features(self, features: usize) -> Self {
         match self {
             Self::Image([_, height, width]) => Self::Image([features, height, width]),
             Self::Sequence([steps, _]) | Self::Tokens(steps) => Self::Sequence([steps, features]),
@@ -66,8 +68,52 @@ impl Flow {
         }
     }
 
+    /// (channels, height, width) of an image.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn image(self) -> Result<[usize; 3], Unfit> {
+        match self {
+            Self::Image(sides) => Ok(sides),
+            _ => Err(self.is_no("an image")),
+        }
+    }
+
+    /// (steps, features) of a sequence.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn sequence(self) -> Result<[usize; 2], Unfit> {
+        match self {
+            Self::Sequence(sides) => Ok(sides),
+            _ => Err(self.is_no("a sequence")),
+        }
+    }
+
+    /// The same, if it is of numbers.
+    ///
+    /// # Errors
+    ///
+    /// It is of tokens.
+    pub fn numbers(self) -> Result<Self, Unfit> {
+        match self {
+            Self::Tokens(_) => {
+                let help = Some("put `embedding` before it");
+                Err(Unfit { help, ..self.is_no("numbers") })
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Why it does not suit a layer that needs `what`.
+    pub fn is_no(self, what: &str) -> Unfit {
+        Unfit::of_all(format!("needs {what}, but gets {}", self.in_words()))
+    }
+
     /// "an image of 64x56x56"
-    pub(super) fn in_words(self) -> String {
+    pub fn in_words(self) -> String {
         match self {
             Self::Image(_) => format!("an image of {self}"),
             Self::Sequence([steps, features]) => {

@@ -1,7 +1,8 @@
 use std::path::Path;
 
-use super::{Flow, LayerPlan, decide, rows};
+use super::{Flow, LayerMisfit, LayerPlan, Layers};
 use crate::config::{Loaded, Vocabulary, load_text};
+use crate::plan::layer_rows;
 
 fn loaded(layers: &str) -> Loaded {
     let text = format!(
@@ -12,23 +13,28 @@ fn loaded(layers: &str) -> Loaded {
         .unwrap_or_else(|problems| panic!("{}", problems.page(false, 80)))
 }
 
-fn plans(layers: &str, input: &[usize], target: &[usize]) -> Result<Vec<LayerPlan>, String> {
-    decide(&loaded(layers), input, target, 10).map_err(|problem| problem.to_string())
+fn plans(layers: &str, input: Flow) -> Result<Vec<LayerPlan>, String> {
+    let layers = loaded(layers).experiment.model.layers;
+    Layers::default().plan(&layers, input, 10).map_err(|misfit| {
+        let LayerMisfit { at, unfit } = misfit;
+        let key = if unfit.key.is_empty() { at } else { format!("{at}.{}", unfit.key) };
+        format!("`{key}`: {}", unfit.what)
+    })
 }
 
 #[track_caller]
-fn flows(layers: &str, input: &[usize], target: &[usize], expected: &[&str]) {
-    let plans = plans(layers, input, target).unwrap();
+fn flows(layers: &str, input: Flow, expected: &[&str]) {
+    let plans = plans(layers, input).unwrap();
     let outputs: Vec<String> = plans.iter().map(|layer| layer.output.to_string()).collect();
     assert_eq!(outputs, expected);
 }
 
 #[track_caller]
-fn refused(layers: &str, input: &[usize], expected: &str) {
-    assert_eq!(plans(layers, input, &[]).unwrap_err(), expected);
+fn refused(layers: &str, input: Flow, expected: &str) {
+    assert_eq!(plans(layers, input).unwrap_err(), expected);
 }
 
-const IMAGE: [usize; 3] = [3, 32, 32];
+const IMAGE: Flow = Flow::Image([3, 32, 32]);
 
 #[test]
 fn shapes_follow_from_the_data() {
@@ -36,31 +42,27 @@ fn shapes_follow_from_the_data() {
         r#"{ name = "conv2d", out_channels = 8, kernel_size = 3, stride = 2, padding = 1 },
            { name = "max_pool2d", kernel_size = 3, stride = 2, padding = 1 },
            { name = "batch_norm" }, { name = "relu" }, { name = "flatten" }, { name = "linear" }"#,
-        &IMAGE,
-        &[],
+        IMAGE,
         &["8x16x16", "8x8x8", "8x8x8", "8x8x8", "512", "10"],
     );
     flows(
         r#"{ name = "embedding", out_features = 12 }, { name = "position_embedding" },
            { name = "attention", n_heads = 3, causal = true }, { name = "linear" }"#,
-        &[7],
-        &[7],
+        Flow::Tokens(7),
         &["7x12", "7x12", "7x12", "7x10"],
     );
     flows(
         r#"{ name = "conv1d", out_channels = 4, kernel_size = 3, padding = 1 },
            { name = "transpose" }, { name = "linear", out_features = 5 }, { name = "transpose" },
            { name = "linear" }"#,
-        &[24, 9],
-        &[5, 10],
+        Flow::Sequence([24, 9]),
         &["24x4", "4x24", "4x5", "5x4", "5x10"],
     );
     flows(
         r#"{ name = "concat", layers = [{ name = "conv2d", out_channels = 5, kernel_size = 1 },
              { name = "sequential", layers = [{ name = "avg_pool2d", kernel_size = 3, stride = 1, padding = 1 }] }] },
            { name = "global_avg_pool" }, { name = "linear" }"#,
-        &IMAGE,
-        &[],
+        IMAGE,
         &["8x32x32", "8", "10"],
     );
 }
@@ -69,38 +71,33 @@ fn shapes_follow_from_the_data() {
 fn a_layer_that_does_not_fit_says_what_it_gets() {
     refused(
         r#"{ name = "linear" }"#,
-        &IMAGE,
+        IMAGE,
         "`model.layers[0]`: needs a vector or a sequence, but gets an image of 3x32x32",
     );
     refused(
         r#"{ name = "conv2d", out_channels = 8, kernel_size = 40 }"#,
-        &IMAGE,
+        IMAGE,
         "`model.layers[0].kernel_size`: 40 is larger than an image of 3x32x32 with padding 0",
     );
     refused(
         r#"{ name = "conv2d", out_channels = 8, kernel_size = 1, groups = 2 }"#,
-        &IMAGE,
+        IMAGE,
         "`model.layers[0].groups`: 2 do not divide 3 channels into 8",
     );
     refused(
         r#"{ name = "residual", layers = [{ name = "conv2d", out_channels = 8, kernel_size = 1 }] }"#,
-        &IMAGE,
+        IMAGE,
         "`model.layers[0]`: gives an image of 8x32x32, but its input is an image of 3x32x32",
-    );
-    refused(
-        r#"{ name = "flatten" }, { name = "linear", out_features = 4 }"#,
-        &IMAGE,
-        "`model.layers[1].name`: gives a vector of 4, but the data needs a vector of 10",
     );
     refused(
         r#"{ name = "flatten" }, { name = "repeat", key = "h", times = 2,
              layers = [{ name = "attention", n_heads = 2 }] }, { name = "linear" }"#,
-        &IMAGE,
+        IMAGE,
         "`model.layers[1].layers[0]`: needs a sequence, but gets a vector of 3072",
     );
     refused(
         r#"{ name = "flatten" }, { name = "linear", key = "a", out_features = 4 }, { name = "linear", key = "a" }"#,
-        &IMAGE,
+        IMAGE,
         "`model.layers[2]`: has the parameters of `a`, which another layer has as well",
     );
 }
@@ -112,19 +109,18 @@ fn the_table_counts_parameters_and_operations() {
              layers = [{ name = "conv2d", key = "c", out_channels = 3, kernel_size = 3, padding = 1 }],
              shortcut = [{ name = "batch_norm", key = "n" }] }] },
            { name = "global_avg_pool" }, { name = "linear", key = "fc" }"#,
-        &IMAGE,
-        &[],
+        IMAGE,
     )
     .unwrap();
-    assert_eq!(plans[0].input, Flow::Image(IMAGE));
+    assert_eq!(plans[0].input, IMAGE);
     // 3 x 3 x 3 x 3 + 3, and 2 x 3; at each of 1024 pixels 2 x 3 x 27.
     assert_eq!((plans[0].parameters(), plans[0].flops()), (90, 165_888));
-    let table: Vec<String> = rows(&plans).into_iter().map(|row| row.join(" | ")).collect();
+    let table: Vec<String> = layer_rows(&plans).into_iter().map(|row| row.join(" | ")).collect();
     assert_eq!(
         table[..6],
         [
             "layer | key | output | parameters | FLOPs",
-            "sequential |  | 3x32x32 |  | ",
+            "repeat |  | 3x32x32 |  | ",
             "  residual |  | 3x32x32 |  | ",
             "    conv2d 3, pad 1 | h.0.c | 3x32x32 | 84 | 165.9k",
             "    shortcut: |  |  |  | ",

@@ -1,0 +1,111 @@
+//! `name = "residual"`
+
+use std::sync::Arc;
+
+use candle_core::{Result as CandleResult, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Entry, Kind};
+use crate::model::layers::sequential::end;
+use crate::model::layers::{
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run,
+};
+use crate::nn::{self, ForwardContext};
+use crate::ops::{self, Activation};
+
+/// x + layers(x), or shortcut(x) + layers(x), then `activation`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Residual {
+    /// the layers.
+    pub layers: Vec<Entry>,
+    /// layers on the way round; none is the input as it is.
+    #[serde(default)]
+    pub shortcut: Vec<Entry>,
+    /// what follows the sum.
+    #[serde(default)]
+    #[schemars(example = &"relu")]
+    pub activation: ResidualActivation,
+}
+
+/// What follows the sum of a residual block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ResidualActivation {
+    /// Nothing.
+    #[default]
+    None,
+    /// Rectifier.
+    Relu,
+}
+
+impl Kind for Residual {
+    const NAME: &'static str = "residual";
+}
+
+impl Layer for Residual {
+    fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+        let layers = scope.sequence("layers", &self.layers, input)?;
+        let shortcut = scope.sequence("shortcut", &self.shortcut, input)?;
+        let output = end(&layers)?;
+        let round = shortcut.last().map_or(input, |last| last.output);
+        if output != round {
+            let way = if shortcut.is_empty() { "its input is" } else { "its shortcut gives" };
+            let (output, round) = (output.in_words(), round.in_words());
+            let help = Some("both are added: make them one shape, such as by `shortcut`");
+            let what = format!("gives {output}, but {way} {round}");
+            return Err(Unfit { help, ..Unfit::of_all(what) }.into());
+        }
+        Ok(Decided { output, layers, shortcut })
+    }
+
+    fn details(&self, _: &Sizes) -> String {
+        match self.activation {
+            ResidualActivation::None => String::new(),
+            ResidualActivation::Relu => ", relu".to_owned(),
+        }
+    }
+
+    fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
+        let activation = match self.activation {
+            ResidualActivation::None => Activation::Identity,
+            ResidualActivation::Relu => Activation::Relu,
+        };
+        let (layers, shortcut) = (site.sequence()?, site.shortcut()?);
+        Ok(Node::of(Block(Arc::new(Ways { layers, shortcut, activation }))))
+    }
+}
+
+/// Keeps its input only, where activations are computed again.
+struct Block(Arc<Ways>);
+
+impl Forward for Block {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
+        nn::run_block(&self.0, x, pass)
+    }
+}
+
+/// activation(layers(x) + shortcut(x)).
+struct Ways {
+    layers: Vec<Node>,
+    shortcut: Vec<Node>,
+    activation: Activation,
+}
+
+impl nn::Block for Ways {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
+        let round = run(&self.shortcut, x.clone(), pass)?;
+        if let Some((Node::ConvNorm(conv, norm, Activation::Identity), before)) =
+            self.layers.split_last()
+        {
+            let y = run(before, x.clone(), pass)?;
+            return norm.after(conv, &y, Some(&round), self.activation, pass);
+        }
+        let sum = (round + run(&self.layers, x.clone(), pass)?)?;
+        match self.activation {
+            Activation::Identity => Ok(sum),
+            Activation::Relu => ops::relu(&sum),
+        }
+    }
+}

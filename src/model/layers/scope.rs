@@ -1,0 +1,266 @@
+//! One layer after another: what it makes of the shape before it, or why it cannot.
+
+use std::collections::BTreeSet;
+use std::mem::replace;
+
+use serde_json::Value;
+
+use crate::config::kind::{Entry, Key};
+use crate::model::layers::{Layer, Layers, Sizes};
+use crate::plan::{Flow, LayerMisfit, LayerPlan, Unfit};
+
+/// Layers in layers in layers; a file that goes deeper is no model.
+const DEEPEST: usize = 16;
+/// Most layers of a graph, with every repetition counted.
+const MOST_LAYERS: usize = 100_000;
+
+/// What a layer gives, and the layers inside of it.
+#[derive(Debug, PartialEq)]
+pub struct Decided {
+    /// What it gives.
+    pub output: Flow,
+    /// The layers inside.
+    pub layers: Vec<LayerPlan>,
+    /// Those on the way round them.
+    pub shortcut: Vec<LayerPlan>,
+}
+
+impl From<Flow> for Decided {
+    /// A layer without layers inside.
+    fn from(output: Flow) -> Self {
+        Self { output, layers: Vec::new(), shortcut: Vec::new() }
+    }
+}
+
+/// Where a layer stands: in the file, and in the model.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    /// `model.layers[3]`
+    at: String,
+    /// `layer1.0.conv1`
+    path: String,
+}
+
+/// The work at hand.
+#[derive(Debug)]
+pub struct Scope<'a> {
+    layers: &'a Layers,
+    /// Numbers that the data needs at the end.
+    needed: usize,
+    place: Place,
+    /// Names that have parameters already.
+    taken: BTreeSet<String>,
+    /// Names that random numbers are drawn by already.
+    drawn: BTreeSet<String>,
+    n_layers: usize,
+    depth: usize,
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn new(layers: &'a Layers, needed: usize) -> Self {
+        Self {
+            layers,
+            needed,
+            place: Place::default(),
+            taken: BTreeSet::new(),
+            drawn: BTreeSet::new(),
+            n_layers: 0,
+            depth: 0,
+        }
+    }
+
+    pub(super) fn all(
+        mut self,
+        layers: &[Entry],
+        input: Flow,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        self.in_list("model.layers", layers, input)
+    }
+
+    /// Numbers that the data needs at the end of the model: classes, or tokens of the vocabulary.
+    pub fn needed(&self) -> usize {
+        self.needed
+    }
+
+    /// The layers of the option `list` of the layer that is decided, one after another.
+    ///
+    /// # Errors
+    ///
+    /// There are none, or one does not fit.
+    pub fn sequence(
+        &mut self,
+        list: &str,
+        layers: &[Entry],
+        input: Flow,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        let list = format!("{}.{list}", self.place.at);
+        self.in_list(&list, layers, input)
+    }
+
+    /// Each layer of the option `list` of the layer that is decided, on the same input.
+    ///
+    /// # Errors
+    ///
+    /// There are none, one does not fit, or is a repetition.
+    pub fn branches(
+        &mut self,
+        list: &str,
+        layers: &[Entry],
+        input: Flow,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        let list = format!("{}.{list}", self.place.at);
+        let mut branches = Vec::with_capacity(layers.len());
+        for (index, entry) in layers.iter().enumerate() {
+            let place = self.placed(&list, index, entry);
+            let at = place.at.clone();
+            let [plan] = <[_; 1]>::try_from(self.entry(place, entry, input)?).map_err(|_| {
+                let what = "`repeat` is not a branch: wrap it in `sequential`".to_owned();
+                LayerMisfit { at, unfit: Unfit { key: "name", what, help: None } }
+            })?;
+            branches.push(plan);
+        }
+        Ok(branches)
+    }
+
+    /// Why the branch `index` of the option `list` does not go with the others.
+    pub fn misfit_of(&self, list: &str, index: usize, unfit: Unfit) -> LayerMisfit {
+        LayerMisfit { at: format!("{}.{list}[{index}]", self.place.at), unfit }
+    }
+
+    fn in_list(
+        &mut self,
+        list: &str,
+        layers: &[Entry],
+        mut input: Flow,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        let mut plans = Vec::with_capacity(layers.len());
+        for (index, entry) in layers.iter().enumerate() {
+            let found = self.entry(self.placed(list, index, entry), entry, input)?;
+            input = found.last().map_or(input, |last| last.output);
+            plans.extend(found);
+        }
+        Ok(plans)
+    }
+
+    /// Parameters are called by the layer's key; of a layer without one, its place in the list. Layers that hold layers
+    /// need no name of their own.
+    fn placed(&self, list: &str, index: usize, entry: &Entry) -> Place {
+        let prefix = &self.place.path;
+        let has_layers = || {
+            let spec = self.layers.kind(&entry.name);
+            spec.is_some_and(|spec| spec.keys.iter().any(Key::is_list))
+        };
+        let own = match &entry.key {
+            Some(key) => Some(key.clone()),
+            None if has_layers() => None,
+            None => Some(index.to_string()),
+        };
+        let path = match own {
+            None => prefix.clone(),
+            Some(own) if prefix.is_empty() => own,
+            Some(own) => format!("{prefix}.{own}"),
+        };
+        Place { at: format!("{list}[{index}]"), path }
+    }
+
+    /// One plan; of a repetition, one for each time.
+    fn entry(
+        &mut self,
+        place: Place,
+        entry: &Entry,
+        input: Flow,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        let path = place.path.clone();
+        let outside = replace(&mut self.place, place);
+        let found = self.repeated(entry, input, &path).map_err(|misfit| self.at_least_here(misfit));
+        self.place = outside;
+        found
+    }
+
+    /// A layer does not know where it stands.
+    fn at_least_here(&self, misfit: LayerMisfit) -> LayerMisfit {
+        let at = if misfit.at.is_empty() { self.place.at.clone() } else { misfit.at };
+        LayerMisfit { at, ..misfit }
+    }
+
+    fn repeated(
+        &mut self,
+        entry: &Entry,
+        mut input: Flow,
+        path: &str,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        self.n_layers += 1;
+        self.depth += 1;
+        if self.n_layers > MOST_LAYERS || self.depth > DEEPEST {
+            let what = format!("is more than {MOST_LAYERS} layers, or deeper than {DEEPEST}");
+            return Err(Unfit::of_all(what).into());
+        }
+        let unknown = |what: String| Unfit { key: "name", what, help: None };
+        let layer =
+            self.layers.build(&entry.choice()).map_err(|error| unknown(error.to_string()))?;
+        let mut plans = Vec::new();
+        match layer.times() {
+            None => plans.push(self.one(layer.as_ref(), entry, input)?),
+            Some(times) => {
+                for time in 0..times {
+                    self.place.path = format!("{path}.{time}");
+                    let plan = self.one(layer.as_ref(), entry, input)?;
+                    input = plan.output;
+                    plans.push(plan);
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(plans)
+    }
+
+    fn one(
+        &mut self,
+        layer: &dyn Layer,
+        entry: &Entry,
+        input: Flow,
+    ) -> Result<LayerPlan, LayerMisfit> {
+        let decided = layer.decide(input, self)?;
+        let sizes = Sizes { input, output: decided.output, needed: self.needed };
+        let path = self.place.path.clone();
+        let plan = LayerPlan {
+            draws: self.draws(layer),
+            kind: without_layers(entry, self.layers),
+            details: layer.details(&sizes),
+            input,
+            output: decided.output,
+            own_parameters: layer.parameters(&sizes),
+            own_flops: layer.flops(&sizes),
+            layers: decided.layers,
+            shortcut: decided.shortcut,
+            path,
+        };
+        if plan.own_parameters > 0 && !self.taken.insert(plan.path.clone()) {
+            let what =
+                format!("has the parameters of `{}`, which another layer has as well", plan.path);
+            let help = Some("give one of them another `key`");
+            return Err(Unfit { help, ..Unfit::of_all(what) }.into());
+        }
+        Ok(plan)
+    }
+
+    /// A name of its own for the random numbers of a layer whose path another one has: containers without a key add
+    /// nothing to the paths of their layers.
+    fn draws(&mut self, layer: &dyn Layer) -> Option<String> {
+        let Place { at, path } = &self.place;
+        let is_twin = layer.draws() && !self.drawn.insert(path.clone());
+        is_twin.then(|| format!("{path} at {at}"))
+    }
+}
+
+/// What an entry chooses, without the layers inside, which have plans of their own.
+fn without_layers(entry: &Entry, layers: &Layers) -> crate::config::kind::Choice {
+    let mut choice = entry.choice();
+    let keys = layers.kind(&entry.name).into_iter().flat_map(|spec| &spec.keys);
+    for key in keys.filter(|key| key.is_list()) {
+        if let Some(list) = choice.options.get_mut(&key.name) {
+            *list = Value::Array(Vec::new());
+        }
+    }
+    choice
+}

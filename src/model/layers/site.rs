@@ -1,0 +1,88 @@
+//! Where a layer is built.
+
+use candle_core::{Error, Result};
+
+use crate::model::layers::node::{Node, merged};
+use crate::model::layers::{Layers, Sizes};
+use crate::nn::Builder;
+use crate::plan::LayerPlan;
+
+/// Where a layer is built: its place in the model, and its sizes.
+#[derive(Clone, Copy)]
+pub struct Site<'a> {
+    root: &'a Builder,
+    layers: &'a Layers,
+    needed: usize,
+    plan: &'a LayerPlan,
+}
+
+impl<'a> Site<'a> {
+    /// All of a graph's layers, as what they do.
+    ///
+    /// # Errors
+    ///
+    /// A layer that is not registered, or too little memory.
+    pub(in crate::model) fn all(
+        layers: &Layers,
+        plans: &[LayerPlan],
+        root: &Builder,
+        needed: usize,
+    ) -> Result<Vec<Node>> {
+        let mut nodes: Vec<Node> = Vec::with_capacity(plans.len());
+        for plan in plans {
+            let node = Site { root, layers, needed, plan }.node()?;
+            match nodes.pop() {
+                Some(before) => nodes.extend(merged(before, node)),
+                None => nodes.push(node),
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Sizes of the layer.
+    pub fn sizes(&self) -> Sizes {
+        Sizes { input: self.plan.input, output: self.plan.output, needed: self.needed }
+    }
+
+    /// What its parameters are registered with.
+    pub fn builder(&self) -> Builder {
+        self.root.pp(&self.plan.path)
+    }
+
+    /// What its random numbers are named with.
+    pub fn draws(&self) -> Builder {
+        self.root.pp(self.plan.draws.as_ref().unwrap_or(&self.plan.path))
+    }
+
+    /// The layers inside, one after another.
+    ///
+    /// # Errors
+    ///
+    /// Too little memory.
+    pub fn sequence(&self) -> Result<Vec<Node>> {
+        Self::all(self.layers, &self.plan.layers, self.root, self.needed)
+    }
+
+    /// The layers on the way round them.
+    ///
+    /// # Errors
+    ///
+    /// Too little memory.
+    pub fn shortcut(&self) -> Result<Vec<Node>> {
+        Self::all(self.layers, &self.plan.shortcut, self.root, self.needed)
+    }
+
+    /// The layers inside, each for itself.
+    ///
+    /// # Errors
+    ///
+    /// Too little memory.
+    pub fn branches(&self) -> Result<Vec<Node>> {
+        self.plan.layers.iter().map(|plan| Site { plan, ..*self }.node()).collect()
+    }
+
+    fn node(&self) -> Result<Node> {
+        let layer = self.layers.build(&self.plan.kind);
+        layer.map_err(|error| Error::Msg(error.to_string()))?.build(self)
+    }
+}
