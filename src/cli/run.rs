@@ -56,9 +56,9 @@ fn is_said_by_another(code: u8) -> bool {
 
 /// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it would say nothing.
 fn outlive_file_limits() {
-    let nobody_looks = Arc::new(AtomicBool::new(false));
+    let ignored = Arc::new(AtomicBool::new(false));
     // Where this is refused, the signal ends the process, as it would have done.
-    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, nobody_looks);
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
 }
 
 fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
