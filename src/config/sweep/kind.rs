@@ -58,17 +58,17 @@ fn options(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[Strin
     let read = loop {
         match kind.read(&own) {
             Ok(options) => break options,
-            Err(error) => match mend(reader, kind, (table, &mut own), &error) {
-                true => {}
-                false => return Options::new(),
-            },
+            Err(error) if mend(reader, kind, (table, &mut own), &error) => {}
+            Err(_) => return Options::new(),
         }
     };
     for Key { name, schema, .. } in &kind.keys {
         if let Some(value) = own.get(name) {
             let mut found = Vec::new();
             range(name, value, schema, &mut found);
-            found.into_iter().for_each(|finding| reader.wrong(&join(table, name), finding.what));
+            for finding in found {
+                reader.wrong(&join(table, name), finding.what);
+            }
         }
     }
     if reader.problems.len() == n_before {
