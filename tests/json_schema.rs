@@ -182,7 +182,8 @@ fn sweep_is_refused(text: &str) -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let base = root.join("experiments/quickstart.toml");
     let path = folder.path().join("x.toml");
-    fs::write(&path, text.replace("experiments/quickstart.toml", base.to_str().unwrap())).unwrap();
+    let text = text.replace("experiments/quickstart.toml", base.to_str().unwrap());
+    ddprun::files::write_atomic(&path, text.as_bytes()).unwrap();
     config::sweep::load(&path, &[], &Kinds::default().vocabulary()).is_err()
 }
 
