@@ -1,5 +1,7 @@
 //! The data, and how each rank reads it.
 
+mod older;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
@@ -41,8 +43,10 @@ pub struct DataPlan {
     #[serde(default = "most_unreadable")]
     pub max_bad_fraction: f64,
     /// Transforms of training images.
+    #[serde(deserialize_with = "older::transforms")]
     pub train_transforms: Vec<Choice>,
     /// Transforms of validation images.
+    #[serde(deserialize_with = "older::transforms")]
     pub val_transforms: Vec<Choice>,
 }
 
