@@ -151,7 +151,7 @@ fn list(root: &mut Value, family: &FamilySpec) {
             let mut schema = if key.is_list() { items.clone() } else { key.schema.clone() };
             let keys = schema.as_object_mut().into_iter();
             keys.for_each(|keys| {
-                drop(keys.insert("description".to_owned(), key.about.clone().into()))
+                drop(keys.insert("description".to_owned(), key.about.clone().into()));
             });
             if let (Some(schema), Some(default)) = (schema.as_object_mut(), &key.default) {
                 schema.insert("default".to_owned(), default.clone());

@@ -31,7 +31,7 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         found.extend(family.parts().filter_map(|part| misplaced(loaded, part)));
         for list in family.lists {
             if let Some(value) = whole.find_ref(list) {
-                in_list(loaded, family, (&path_of(list), value), &mut found);
+                in_list(family, (&path_of(list), value), &mut found);
             }
         }
     }
@@ -55,12 +55,7 @@ fn misplaced(loaded: &Loaded, (table, key, owner): (&str, &str, &str)) -> Option
     }
 }
 
-fn in_list(
-    loaded: &Loaded,
-    family: &FamilySpec,
-    (path, list): (&Path, &Value),
-    found: &mut Vec<Finding>,
-) {
+fn in_list(family: &FamilySpec, (path, list): (&Path, &Value), found: &mut Vec<Finding>) {
     let Value::Array(_, items) = list else { return };
     for (index, item) in items.iter().enumerate() {
         let Value::Dict(_, given) = item else { continue };
@@ -79,7 +74,7 @@ fn in_list(
         found.extend(Place { at: dotted(&at), family, kind, given, is_last }.findings());
         for key in kind.keys.iter().filter(|key| key.is_list()) {
             if let Some(value) = given.get(&key.name) {
-                in_list(loaded, family, (&inside(&[&number, &key.name]), value), found);
+                in_list(family, (&inside(&[&number, &key.name]), value), found);
             }
         }
     }

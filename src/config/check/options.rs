@@ -66,8 +66,8 @@ pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Fin
     // Of several forms it is that of its shape.
     let shape =
         if value.as_dict().is_none() && value.to_num().is_none() { "array" } else { "integer" };
-    let forms = schema["anyOf"].as_array().into_iter().flatten();
-    let schema = forms.filter(|form| form["type"] == shape).next_back().unwrap_or(schema);
+    let mut forms = schema["anyOf"].as_array().into_iter().flatten();
+    let schema = forms.rfind(|form| form["type"] == shape).unwrap_or(schema);
     match value {
         Value::Array(_, items) => {
             for (index, item) in items.iter().enumerate() {

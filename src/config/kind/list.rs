@@ -110,7 +110,7 @@ impl FamilySpec {
     pub(crate) fn entry(&self, path: &[String]) -> Option<usize> {
         let is_index = |at: usize| path.get(at).is_some_and(|part| part.parse::<usize>().is_ok());
         let begins = |list: &&str| list.split('.').eq(path.iter().take(list.split('.').count()));
-        let list = self.lists.iter().copied().find(|list| begins(&list))?;
+        let list = self.lists.iter().copied().find(begins)?;
         let mut length = list.split('.').count() + 1;
         if !is_index(length - 1) {
             return None;

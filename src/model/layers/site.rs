@@ -16,7 +16,7 @@ pub struct Site<'a> {
     plan: &'a LayerPlan,
 }
 
-impl<'a> Site<'a> {
+impl Site<'_> {
     /// All of a graph's layers, as what they do.
     ///
     /// # Errors

@@ -51,6 +51,7 @@ impl Flow {
     }
 
     /// The same with other channels or features.
+    #[must_use]
     pub fn with_features(self, features: usize) -> Self {
         match self {
             Self::Image([_, height, width]) => Self::Image([features, height, width]),
