@@ -3,15 +3,13 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
 use crate::cli::description::{Description, enter_best_run, find_run};
 use crate::cli::evaluate::checkpoint_of;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
-use crate::model::{Lora, peft};
+use crate::model::peft;
 use crate::nn::LoraConfig;
 use crate::record::text::metric;
 use crate::units::Bytes;
@@ -143,14 +141,13 @@ fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
 /// The adapters of the checkpoint's run, as its description says, and the folder of the weights that it started from.
 fn adapters(opened: &Opened) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
     let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
-    let model = find_run(logs_of(&real).as_deref())?.plan.model;
+    let plan = find_run(logs_of(&real).as_deref())?.plan;
     let without = || {
         let page = format!("error: `{}` has no adapters", opened.path.display());
         Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
     };
-    let base = model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
-    let asked = model.kind.options.get("lora").and_then(|lora| Lora::deserialize(lora).ok());
-    Ok((asked.and_then(|lora| lora.decided()).ok_or_else(without)?, base))
+    let base = plan.pretrained().and_then(Path::parent).map(Path::to_owned);
+    Ok((plan.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
 }
 
 /// The run of a checkpoint: its logs beside the folder of all checkpoints, or its id.

@@ -8,11 +8,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::cli::{Refusal, named, to_stderr};
 use crate::data::{self, Fingerprint};
 use crate::files;
-use crate::plan::{ModelPlan, Plan, RunFolders};
+use crate::model::Lora;
+use crate::plan::{CheckpointPlan, ModelPlan, Plan, Precision, RunFolders};
 use crate::record::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
 use crate::worker::{self, exit};
 
@@ -20,14 +22,101 @@ use crate::worker::{self, exit};
 const FORMAT: u32 = 1;
 
 /// `run.json`: the folders and the plan of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Description {
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
     format: u32,
-    pub(crate) run: RunFolders,
-    pub(crate) plan: Plan,
+    run: RunFolders,
+    plan: Value,
     /// The folder where relative paths began; absent in runs of earlier versions.
     #[serde(default)]
     started_in: Option<PathBuf>,
+}
+
+/// What a run is.
+#[derive(Clone, Debug)]
+pub(crate) struct Description {
+    pub(crate) run: RunFolders,
+    pub(crate) plan: StoredPlan,
+    /// The folder where relative paths began.
+    started_in: Option<PathBuf>,
+}
+
+/// The plan of a run as it was stored.
+#[derive(Clone, Debug)]
+pub(crate) enum StoredPlan {
+    /// By this version, or one whose plans have the same form.
+    Current(Box<Plan>),
+    /// By an earlier one; `prepare` decides it again.
+    Earlier(Box<EarlierPlan>),
+}
+
+/// What has had the same form in the plans of all versions.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct EarlierPlan {
+    checkpoint: CheckpointPlan,
+    precision: Precision,
+    model: EarlierModel,
+}
+
+/// What has been the same of their models.
+#[derive(Clone, Debug, Deserialize)]
+struct EarlierModel {
+    pretrained: Option<PathBuf>,
+    #[serde(default)]
+    lora: Option<Lora>,
+}
+
+impl StoredPlan {
+    /// The error is that of this version's form.
+    fn of(stored: &Value) -> Result<Self, serde_json::Error> {
+        let error = match Plan::deserialize(stored) {
+            Ok(plan) => return Ok(Self::Current(Box::new(plan))),
+            Err(error) => error,
+        };
+        EarlierPlan::deserialize(stored)
+            .map(|plan| Self::Earlier(Box::new(plan)))
+            .map_err(|_| error)
+    }
+
+    /// The whole plan, if it has this version's form.
+    pub(crate) fn current(&self) -> Option<&Plan> {
+        match self {
+            Self::Current(plan) => Some(plan),
+            Self::Earlier(_) => None,
+        }
+    }
+
+    /// When checkpoints are saved, and which are kept.
+    pub(crate) fn checkpoint(&self) -> &CheckpointPlan {
+        match self {
+            Self::Current(plan) => &plan.checkpoint,
+            Self::Earlier(plan) => &plan.checkpoint,
+        }
+    }
+
+    /// In which numbers it computes.
+    pub(crate) fn precision(&self) -> Precision {
+        match self {
+            Self::Current(plan) => plan.precision,
+            Self::Earlier(plan) => plan.precision,
+        }
+    }
+
+    /// Weights that it started from.
+    pub(crate) fn pretrained(&self) -> Option<&Path> {
+        match self {
+            Self::Current(plan) => plan.model.pretrained.as_deref(),
+            Self::Earlier(plan) => plan.model.pretrained.as_deref(),
+        }
+    }
+
+    /// The adapters that it trains, if it does.
+    pub(crate) fn lora(&self) -> Option<Lora> {
+        match self {
+            Self::Current(plan) => Lora::deserialize(plan.model.kind.options.get("lora")?).ok(),
+            Self::Earlier(plan) => plan.model.lora.clone(),
+        }
+    }
 }
 
 /// The run that `word` names ([`named::run`]); its paths are as they were written down.
@@ -69,13 +158,14 @@ pub(crate) fn described(folder: &Path) -> Result<Description, Refusal> {
         Refusal::new(exit::CHECKPOINT, page)
     };
     let bytes = std::fs::read(&path).map_err(|error| unusable(error.to_string()))?;
-    let description: Description =
+    let stored: Stored =
         serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
-    if description.format > FORMAT {
-        let found = description.format;
+    if stored.format > FORMAT {
+        let found = stored.format;
         return Err(unusable(format!("it has format {found}; this ddprun reads up to {FORMAT}")));
     }
-    Ok(description)
+    let plan = StoredPlan::of(&stored.plan).map_err(|error| unusable(error.to_string()))?;
+    Ok(Description { run: stored.run, plan, started_in: stored.started_in })
 }
 
 /// The experiment of the run's newest start, and the file that it is in.
@@ -140,10 +230,15 @@ pub(crate) fn compare_data(
     if newest_start(&run.logs) == 0 {
         return Ok(());
     }
-    let earlier = described(&run.logs)?.plan;
+    let stored = described(&run.logs)?.plan;
+    let earlier = stored.current();
     let kept = Fingerprint::read(&newest_of(&run.logs, DATA)).map_err(|error| unusable(&error))?;
     let is_known = kept.is_some();
-    let then = kept.unwrap_or_else(|| Fingerprint::of_plan(&earlier.data));
+    let then = kept.or_else(|| earlier.map(|plan| Fingerprint::of_plan(&plan.data)));
+    let Some(then) = then else {
+        to_stderr("note: an earlier version began this run: its data could not be compared");
+        return Ok(());
+    };
     let differences = start.data.differences(&then);
     if differences.is_empty() {
         if !is_known {
@@ -157,13 +252,14 @@ pub(crate) fn compare_data(
     if other == OtherData::Refused {
         return Err(unusable(&error));
     }
-    if let Some(what) = another_model(start.plan, &earlier) {
+    if let Some(what) = earlier.and_then(|earlier| another_model(start.plan, earlier)) {
         let page = format!("{}\n  why: {what}", Refusal::of(exit::DATA, &error, None));
         return Err(Refusal::new(exit::DATA, page + "\n  do: start a new run"));
     }
     for difference in differences {
         to_stderr(&format!("accepted: {difference}"));
     }
+    let Some(earlier) = earlier else { return Ok(()) };
     let (now, then) = (&start.plan.length, &earlier.length);
     if now.steps_per_epoch != then.steps_per_epoch {
         let (now, then) = (now.steps_per_epoch, then.steps_per_epoch);
@@ -194,10 +290,10 @@ fn unusable(error: &data::Error) -> Refusal {
 pub(crate) fn describe(run: &RunFolders, start: &Start<'_>) -> Result<(), files::Error> {
     let newest = newest_start(&run.logs);
     let path = |name: &str| of_start(&run.logs, name, newest + 1);
-    let description = Description {
+    let description = Stored {
         format: FORMAT,
         run: run.clone(),
-        plan: start.plan.clone(),
+        plan: serde_json::to_value(start.plan).unwrap_or_default(),
         // A path that is no text has no written form.
         started_in: std::env::current_dir().ok().filter(|folder| folder.to_str().is_some()),
     };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
 use crate::cli::description::{Description, enter_best_run};
-use crate::cli::prepare::{ALONE, generate, prepare};
+use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
 use crate::cli::{Refusal, to_stdout};
 use crate::event::Event;
 use crate::kinds::Kinds;
@@ -19,7 +19,7 @@ use crate::worker::{self, exit};
 
 /// The best checkpoint of a run; the newest if it is asked for or no best one is kept.
 pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<Opened, Refusal> {
-    let (folder, plan) = (&description.run.checkpoints, &description.plan.checkpoint);
+    let (folder, plan) = (&description.run.checkpoints, description.plan.checkpoint());
     let best = if latest { Ok(None) } else { checkpoint::best(folder, plan) };
     let opened = best.and_then(|best| best.map_or_else(|| checkpoint::newest(folder), Ok));
     opened.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))
@@ -34,7 +34,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     }
     let description = enter_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description, args.latest)?;
-    let measured = worker::evaluate(&description.plan, Some(&opened), kinds);
+    let measured = worker::evaluate(&plan_of(&description, kinds)?, Some(&opened), kinds);
     let metrics = told(measured.map_err(failed)?);
     let step = opened.state.step;
     print(args, &metrics, &format!("step {step}\n"), &json!({ "step": step, "metrics": metrics }))

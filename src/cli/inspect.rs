@@ -52,7 +52,7 @@ pub(crate) fn report(run: Option<&str>, kinds: &Kinds) -> Result<u8, Refusal> {
         return sweep::show_status(&folder, false, kinds);
     }
     let description = enter_run(run)?;
-    let page = report::write(&description.run.logs, &description.plan.checkpoint)
+    let page = report::write(&description.run.logs, description.plan.checkpoint())
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stdout(&page)
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::cli::description::{self, OtherData};
+use crate::cli::description::{self, Description, OtherData, stored_experiment};
 use crate::cli::{Refusal, abandoned, to_stderr};
 use crate::config::kind::{Choice, Options};
 use crate::config::values::Auto;
@@ -93,6 +93,18 @@ pub(crate) fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Pl
         Refusal::new(exit::REFUSED, page)
     })?;
     Ok(plan)
+}
+
+/// The plan of a run; that of an earlier version is decided again, from the experiment that it stored.
+pub(crate) fn plan_of(description: &Description, kinds: &Kinds) -> Result<Plan, Refusal> {
+    if let Some(plan) = description.plan.current() {
+        return Ok(plan.clone());
+    }
+    let (path, text) = stored_experiment(&description.run)?;
+    let loaded = config::load_text(&path, &text, &[], &vocabulary(kinds)).map_err(refused)?;
+    let prepared = Prepared::of(loaded, ALONE, kinds)?;
+    generate(&prepared)?;
+    Ok(prepared.plan)
 }
 
 /// The data set of a plan.

@@ -68,7 +68,7 @@ fn prepare(
     }
     if now.experiment.train.precision == PrecisionChoice::Amp {
         // What it stands for is a matter of the version; the run goes on as it began.
-        now.experiment.train.precision = description.plan.precision.into();
+        now.experiment.train.precision = description.plan.precision().into();
     }
     Prepared::of(now, origin, kinds)
 }

@@ -9,7 +9,7 @@ use clap::Parser;
 use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::description::enter_best_run;
 use crate::cli::evaluate::checkpoint_of;
-use crate::cli::prepare::source_of;
+use crate::cli::prepare::{plan_of, source_of};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::data::{self, TextForm, Tokenizer};
 use crate::kinds::Kinds;
@@ -19,7 +19,7 @@ use crate::worker::{self, Sampling, exit};
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let description = enter_best_run(args.run.as_deref())?;
-    let plan = &description.plan;
+    let plan = &plan_of(&description, kinds)?;
     if plan.data.source.modality == Modality::Behaviour {
         let opened = checkpoint_of(&description, args.latest)?;
         return policy::sample(args, plan, &opened, kinds);

@@ -29,6 +29,7 @@ mod measured;
 mod memory;
 mod network;
 mod oom;
+mod older_runs;
 mod outputs;
 mod pages;
 mod pairs;
