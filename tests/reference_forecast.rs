@@ -36,7 +36,7 @@ fn timebridge() -> Value {
 /// A forecaster of `series` series with 4 features of the date.
 fn plan(name: &str, (seen, next, series): (usize, usize, usize), sizes: &Value) -> ModelPlan {
     let (input, target) = (vec![seen, series + 4], vec![next, series]);
-    with(model_plan(name, series, input, target), sizes)
+    with(model_plan(name, series, &input, target), sizes)
 }
 
 fn small() -> Value {

@@ -34,7 +34,7 @@ fn golden() -> Value {
 fn plan([vocabulary, length, n_layers, n_heads, d_model]: [usize; 5], bias: bool) -> ModelPlan {
     let sizes =
         json!({ "n_layers": n_layers, "n_heads": n_heads, "d_model": d_model, "bias": bias });
-    with(model_plan("gpt", vocabulary, vec![length], vec![length]), &sizes)
+    with(model_plan("gpt", vocabulary, &[length], vec![length]), &sizes)
 }
 
 const TINY: [usize; 5] = [65, 16, 2, 2, 32];

@@ -30,7 +30,7 @@ fn plan([vocabulary, d_model, n_heads, n_kv_heads, d_ff, n_layers]: [usize; 6]) 
     let sizes = json!({
         "d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_ff": d_ff, "n_layers": n_layers
     });
-    with(model_plan("llama", vocabulary, vec![12], vec![12]), &sizes)
+    with(model_plan("llama", vocabulary, &[12], vec![12]), &sizes)
 }
 
 const TINY: [usize; 6] = [64, 32, 4, 2, 88, 2];

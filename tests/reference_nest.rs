@@ -29,7 +29,7 @@ fn golden() -> Value {
 /// Mel bands, width, heads, layers.
 fn plan([mels, d_model, n_heads, n_layers]: [usize; 4], speech: &Value) -> ModelPlan {
     let sizes = json!({ "d_model": d_model, "n_heads": n_heads, "n_layers": n_layers });
-    with(with(model_plan("nest", 10, vec![2, 97, mels], vec![]), &sizes), speech)
+    with(with(model_plan("nest", 10, &[2, 97, mels], vec![]), &sizes), speech)
 }
 
 fn tiny() -> ModelPlan {

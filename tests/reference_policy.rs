@@ -32,7 +32,7 @@ fn golden() -> Value {
 fn plan(actions: usize, condition: usize, dims: &[usize], features: usize) -> ModelPlan {
     let sizes = json!({ "down_dims": dims, "diffusion_step_embed_dim": features });
     let input = vec![2, condition / 2];
-    with(model_plan("diffusion_policy", actions, input, vec![16, actions]), &sizes)
+    with(model_plan("diffusion_policy", actions, &input, vec![16, actions]), &sizes)
 }
 
 fn small(change: impl FnOnce(&mut DiffusionPolicyConfig)) -> (DiffusionPolicy, Params) {

@@ -27,7 +27,7 @@ fn golden() -> Value {
 }
 
 fn plan(name: &str, outputs: usize) -> ModelPlan {
-    model_plan(name, outputs, vec![3, 64, 64], vec![])
+    model_plan(name, outputs, &[3, 64, 64], vec![])
 }
 
 /// Values in [-1, 1) that depend on the name alone, in f32.

@@ -238,7 +238,7 @@ impl Models {
         params: &Params,
     ) -> Result<Option<LoadReport>, state_dict::Error> {
         let Some(path) = &plan.pretrained else { return Ok(None) };
-        let head = self.architecture(plan).map(|model| model.head()).unwrap_or(Head::None);
+        let head = self.architecture(plan).map_or(Head::None, |model| model.head());
         let head = head.keys(&Wanted::of(params));
         let keys: Vec<&str> = head.iter().map(String::as_str).collect();
         let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };

@@ -17,14 +17,12 @@ impl Head {
     /// Prefixes of its keys in the model of `wanted`; empty if that has no such layer.
     pub(super) fn keys(&self, wanted: &Wanted) -> Vec<String> {
         let names = || wanted.tensors.iter().map(|(name, _)| name.as_str());
+        let is_there = |key: &&str| names().any(|name| name.starts_with(*key));
         match self {
-            Self::None => Vec::new(),
-            Self::Keys(keys)
-                if names().any(|name| keys.iter().any(|key| name.starts_with(key))) =>
-            {
+            Self::Keys(keys) if keys.iter().any(is_there) => {
                 keys.iter().map(|&key| key.to_owned()).collect()
             }
-            Self::Keys(_) => Vec::new(),
+            Self::None | Self::Keys(_) => Vec::new(),
             Self::Last => {
                 let last = names().next_back().and_then(|name| name.rsplit_once('.'));
                 last.map(|(layer, _)| format!("{layer}.")).into_iter().collect()

@@ -38,7 +38,7 @@ pub struct LlamaConfig {
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
     /// width inside the feed-forward part.
-    #[schemars(range(min = 1, max = 262144))]
+    #[schemars(range(min = 1, max = 262_144))]
     pub d_ff: usize,
     /// layers.
     #[schemars(range(min = 1, max = 1024))]
@@ -59,7 +59,7 @@ pub struct LlamaConfig {
     /// standard deviation of initial weights.
     #[schemars(range(min = 0.0))]
     pub init_std: f64,
-    /// low-rank adapters (LoRA), trained while the model itself stays as it is: no gradients, no optimizer state. A
+    /// low-rank adapters (`LoRA`), trained while the model itself stays as it is: no gradients, no optimizer state. A
     /// checkpoint holds both, so that it is whole; `ddprun checkpoint export --peft` writes the adapters alone, as PEFT
     /// reads them, and `--merge` the weights with what the adapters add.
     pub lora: Lora,

@@ -31,7 +31,7 @@ pub struct PatchTstConfig {
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
     /// width inside the feed-forward part.
-    #[schemars(range(min = 1, max = 262144))]
+    #[schemars(range(min = 1, max = 262_144))]
     pub d_ff: usize,
     /// layers.
     #[schemars(range(min = 1, max = 1024))]

@@ -37,7 +37,7 @@ pub struct TimeBridgeConfig {
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
     /// width inside the feed-forward part.
-    #[schemars(range(min = 1, max = 262144))]
+    #[schemars(range(min = 1, max = 262_144))]
     pub d_ff: usize,
     /// dropout after each sublayer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]

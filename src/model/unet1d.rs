@@ -141,7 +141,7 @@ impl UNet1d {
         };
         let middle = Pair::new(&builder.pp("mid_modules"), [last, last], condition, sizes)?;
         let between = between()?;
-        let widths = [&[actions], &sizes.down_dims[..]].concat();
+        let widths = [&[actions], sizes.down_dims].concat();
         let resampled = |kernel| line([0, 0], kernel, Window { stride: 2, padding: 1 });
         let level = |modules: &str, i: usize, widths: [usize; 2]| {
             let builder = builder.pp(modules).pp(i);

@@ -34,12 +34,8 @@ impl Plan {
         let transformed = problems.take(transforms::decide(loaded, &facts.data, kinds));
         let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
         let model = problems.one(model::decide(loaded, &facts.data, input, kinds));
-        let model = model.filter(|_| transformed.is_some()).and_then(|model| {
-            let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what));
-            let found = problems.one(found)?;
-            problems.one(model::check_blocks(loaded, &found))?;
-            Some((model.counted(&found), found))
-        });
+        let model = model.filter(|_| transformed.is_some());
+        let model = model.and_then(|model| problems.one(model::count(loaded, model, kinds)));
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
         let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));

@@ -82,8 +82,19 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     }
 }
 
+/// The model with the counts of what is built from it, and these.
+pub(crate) fn count(
+    loaded: &Loaded,
+    model: ModelPlan,
+    kinds: &dyn KindFacts,
+) -> Result<(ModelPlan, ModelFacts), Problem> {
+    let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what))?;
+    check_blocks(loaded, &found)?;
+    Ok((model.counted(&found), found))
+}
+
 /// `train.activation_checkpointing` of a model without blocks.
-pub(crate) fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
+fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
     let experiment = &loaded.experiment;
     if facts.has_blocks || !experiment.train.activation_checkpointing {
         return Ok(());

@@ -42,13 +42,13 @@ pub(crate) fn weight(name: &str, shape: &[usize]) -> Vec<f32> {
 pub(crate) fn model_plan(
     name: &str,
     outputs: usize,
-    input: Vec<usize>,
+    input: &[usize],
     target: Vec<usize>,
 ) -> ModelPlan {
     let none =
         json!({ "dropout": 0.0, "attn_dropout": 0.0, "head_dropout": [0.0, 0.0], "hidden": [] });
     let kind = Models::default().with_options(name, &serde_json::from_value(none).unwrap());
-    ModelPlan { target, ..ModelPlan::new(kind, &input, outputs) }
+    ModelPlan { target, ..ModelPlan::new(kind, input, outputs) }
 }
 
 /// `plan` with `options` of its model.
