@@ -120,9 +120,9 @@ fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
 mod tests {
     use super::*;
 
-    fn filled(lora: Lora, config: &str) -> Result<Lora, String> {
+    fn filled(lora: &Lora, config: &str) -> Result<Lora, String> {
         let config = serde_json::from_str(config).map_err(|error| error.to_string())?;
-        super::filled(&lora, &config, Path::new("a/adapter_config.json"))
+        super::filled(lora, &config, Path::new("a/adapter_config.json"))
             .map_err(|error| error.to_string())
     }
 
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn keys_that_are_not_given_come_from_what_was_exported() {
-        let lora = filled(Lora::default(), EXPORTED).unwrap();
+        let lora = filled(&Lora::default(), EXPORTED).unwrap();
         assert_eq!((lora.r, lora.alpha, lora.dropout), (Some(4), Some(8.5), Some(0.1)));
         assert_eq!(lora.targets, Some(vec!["v_proj".to_owned(), "q_proj".to_owned()]));
         // The order of layers, and dropout, are the user's.
@@ -144,13 +144,13 @@ mod tests {
             targets: Some(vec!["q_proj".to_owned(), "v_proj".to_owned()]),
             ..Lora::default()
         };
-        assert_eq!(filled(given.clone(), EXPORTED).unwrap().dropout, given.dropout);
+        assert_eq!(filled(&given, EXPORTED).unwrap().dropout, given.dropout);
     }
 
     #[test]
     fn keys_that_differ_are_refused_with_both_values() {
         let check = |lora: Lora, expected: &str| {
-            assert_eq!(filled(lora, EXPORTED).unwrap_err(), expected);
+            assert_eq!(filled(&lora, EXPORTED).unwrap_err(), expected);
         };
         let has = "but `a/adapter_config.json` has";
         let r = Lora { r: Some(8), ..Lora::default() };
@@ -173,12 +173,12 @@ mod tests {
             let config = format!(
                 "{{\"r\": 4, \"lora_alpha\": 8, \"target_modules\": [\"q_proj\"], {more}}}"
             );
-            let error = filled(Lora::default(), &config).unwrap_err();
+            let error = filled(&Lora::default(), &config).unwrap_err();
             assert!(error.contains(says), "{error}");
         }
         let all = r#"{"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
-        let error = filled(Lora::default(), all).unwrap_err();
+        let error = filled(&Lora::default(), all).unwrap_err();
         assert!(error.contains("`target_modules` = \"all-linear\""), "{error}");
-        assert!(filled(Lora::default(), "{}").unwrap_err().contains("missing field `r`"));
+        assert!(filled(&Lora::default(), "{}").unwrap_err().contains("missing field `r`"));
     }
 }

@@ -25,16 +25,12 @@ fn of<K: Kind>(kind: &K, input: &[usize], target: &[usize]) -> ModelPlan {
 
 /// 6 tokens of a vocabulary of 5.
 fn text(name: &str) -> ModelPlan {
-    match name {
-        "gpt" => {
-            let gpt = GptConfig { d_model: 8, n_heads: 2, n_layers: 1, ..GptConfig::default() };
-            of(&gpt, &[6], &[6])
-        }
-        _ => {
-            let sizes = LlamaConfig { d_model: 8, n_heads: 2, d_ff: 6, ..LlamaConfig::default() };
-            of(&LlamaConfig { n_layers: 1, n_kv_heads: Some(1), ..sizes }, &[6], &[6])
-        }
+    if name == "gpt" {
+        let gpt = GptConfig { d_model: 8, n_heads: 2, n_layers: 1, ..GptConfig::default() };
+        return of(&gpt, &[6], &[6]);
     }
+    let sizes = LlamaConfig { d_model: 8, n_heads: 2, d_ff: 6, ..LlamaConfig::default() };
+    of(&LlamaConfig { n_layers: 1, n_kv_heads: Some(1), ..sizes }, &[6], &[6])
 }
 
 /// 5 series with 4 features of the date, 24 steps to 4.
@@ -94,7 +90,9 @@ fn policy() -> ModelPlan {
 fn speech(name: &str) -> ModelPlan {
     let mut kind = Choice { name: name.to_owned(), ..Choice::default() };
     let sizes = [("d_model", 8), ("n_heads", 2), ("n_layers", 1), ("subsampling_channels", 4)];
-    sizes.iter().for_each(|(key, value)| kind.set(key, value));
+    for (key, value) in sizes {
+        kind.set(key, value);
+    }
     if name == "nest" {
         kind.set("codebook_size", 5);
     }
