@@ -8,7 +8,7 @@ use crate::plan::{BackendPlan, Plan};
 use crate::units::Bytes;
 
 /// What a process of ddprun holds before it knows a model: program, libraries, stacks, the plan.
-const BASE: Bytes = Bytes(20 << 20);
+const BASE: Bytes = Bytes(22 << 20);
 
 /// Largest resident memory of one rank, by what it is for.
 ///

@@ -90,7 +90,9 @@ fn transformers_of_text_train_in_bf16_as_in_fp32_with_the_same_bits_at_any_world
             let adamw = AdamW { betas: [0.9, 0.99], weight_decay: 1e-3, ..AdamW::default() };
             plan.optimizer = optim::plan(&adamw, 0.02);
             // Frozen heads can only say much with weights as large as those of a trained model.
-            plan.model.kind.set("init_std", 0.3);
+            if plan.model.name() == "llama" {
+                plan.model.kind.set("init_std", 0.3);
+            }
             plan
         };
         let full = losses(&plan(1, Precision::Fp32));

@@ -154,9 +154,8 @@ fn plan(world: u32, max_restarts: u32, timeout: Duration) -> Plan {
     serde_json::from_value(json!({
         "name": "test", "seed": 1,
         "model": {
-            "name": "mlp", "outputs": 2, "input": [4], "stem": "imagenet", "zero_init_residual": false,
-            "freeze_backbone": false, "hidden": [], "dropout": 0.0, "pretrained": null, "except_head": false,
-            "options": {}, "n_parameters": 10, "n_tensors": 2, "n_buffer_elements": 0
+            "kind": { "name": "mlp", "options": { "hidden": [] } }, "outputs": 2, "input": [4],
+            "pretrained": null, "except_head": false, "n_parameters": 10, "n_tensors": 2, "n_buffer_elements": 0
         },
         "data": {
             "source": { "image_folder": { "train": "t", "val": "v" } }, "n_train": 1, "n_val": 1,
