@@ -18,18 +18,14 @@
 //! Finished | Failed            once, last
 //! ```
 
-mod escape;
 mod history;
-mod wrap;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub(crate) use escape::{escape, mask};
 pub use history::History;
-pub(crate) use wrap::{fitted, wrapped};
 
 use crate::units::{Bytes, Rank};
 

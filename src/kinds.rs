@@ -9,11 +9,34 @@
 //! let schema = json_schema(&kinds.vocabulary());
 //! assert_eq!(schema["title"], "An experiment of ddprun");
 //! ```
+//!
+//! The keys of a misspelt experiment are searched among those of all kinds:
+//!
+//! ```
+//! use ddprun::config::load_text;
+//! use ddprun::kinds::Kinds;
+//!
+//! let text = "
+//!     [model]
+//!     name = 'mlp'
+//!     hiden = [64]
+//!
+//!     [data]
+//!     name = 'shapes'
+//!
+//!     [train]
+//!     epochs = 3
+//!     batch_size = 16
+//! ";
+//! let problems = load_text("x.toml".as_ref(), text, &[], &Kinds::default().vocabulary()).unwrap_err();
+//! let page = problems.page(false, 80);
+//! assert!(page.contains("did you mean `hidden`?"), "{page}");
+//! ```
 
 use candle_core::Device;
 
 use crate::config::Vocabulary;
-use crate::config::kind::{Choice, Entry, FamilySpec, Member, Unbuildable};
+use crate::config::kind::{Choice, Entry, FamilySpec};
 use crate::data::{DataSources, Transforms};
 use crate::engine::Components;
 use crate::loss::{self, Losses};
@@ -26,6 +49,7 @@ use crate::plan::{
     ModelFacts, ModelPlan, OptimizerFacts, Plan, SchedulerFacts, Span, TransformFacts, Unfit,
 };
 use crate::record::{Sink, Sinks};
+use crate::registry::{Member, Unbuildable};
 use crate::sweep::{Methods, Pruners};
 
 /// All kinds that a program knows.

@@ -10,19 +10,20 @@
 //! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`], [`data`]) and calls
 //! [`cli::run`]. Modules that are hidden here are public for this project's tests and benchmarks alone.
 
-pub use train_numbers::{rng, units};
-pub mod memory;
 #[cfg(test)]
 use test_support::{mutated, skipped};
+pub use train_numbers::{rng, units};
 mod failpoint;
 #[cfg(feature = "cuda")]
 use candle_train::cuda_libraries;
+use ddprun_plan::terminal;
+pub use ddprun_plan::{config, plan};
+pub mod registry;
+pub mod memory;
 #[doc(hidden)]
 pub mod files;
 #[doc(hidden)]
 pub mod event;
-pub mod config;
-pub mod plan;
 #[doc(hidden)]
 pub mod transport;
 pub use candle_train::{nn, ops};

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::plan::KEPT_SHARE;
 use crate::units::Bytes;
 
 /// Smaller blocks are the system allocator's.
@@ -22,9 +23,6 @@ const LARGE: usize = 1 << 16;
 const PAGE: usize = 4096;
 /// Classes per power of two.
 const STEPS: usize = 8;
-/// Blocks may wait for the next step up to one part in so many of what was in use at most. With half as much a
-/// transformer's step gives blocks back and faults them in again, which is a fifth of its time.
-pub const KEPT_SHARE: usize = 4;
 /// All classes, up to blocks of 2^46 bytes.
 const CLASSES: usize = STEPS * 32;
 

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use crate::cli::refusal::Refusal;
-use crate::event::escape;
 use crate::record;
+use crate::terminal::escape;
 use crate::worker::exit;
 
 /// Data goes to stdout; a reader that has seen enough (`| head`) is no failure.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::event::escape;
+use crate::terminal::escape;
 
 /// What ends a verb early: a page for the user, and the exit code.
 #[derive(Debug)]

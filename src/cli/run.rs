@@ -13,10 +13,10 @@ use crate::cli::{
     Refusal, checkpoint, doctor, evaluate, inspect, last_words, nodes, resume, sample, sweep,
     to_stderr, train, usage,
 };
-use crate::event::fitted;
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::{self, Role, rank_env};
+use crate::terminal::fitted;
 use crate::worker::exit;
 
 /// Runs the command line `arguments` (the first is the program's name) with the models of `kinds`.

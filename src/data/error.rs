@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::config::kind::Unbuildable;
+use crate::registry::Unbuildable;
 
 /// The data cannot be used (exit 3), or its loader threads cannot run.
 #[derive(Debug, Error)]

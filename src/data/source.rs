@@ -3,11 +3,12 @@
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use crate::config::kind::{Choice, Family, Kind, Member, Options, Registry};
+use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
 use crate::data::{Splits, TextForm};
 use crate::plan::Plan;
+use crate::registry::{Family, Member, Registry};
 use crate::units::Bytes;
 
 /// A data set. Every rank opens the same.

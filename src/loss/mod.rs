@@ -26,9 +26,10 @@ use std::fmt::Debug;
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::config::kind::{Choice, Family, Kind, Member, Registry};
+use crate::config::kind::{Choice, Kind};
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{LossFacts, LossPlan, Targets};
+use crate::registry::{Family, Member, Registry};
 pub use cross_entropy::CrossEntropy;
 pub use huber::Huber;
 pub use mae::Mae;

@@ -7,12 +7,13 @@ use candle_core::{Device, Result as CandleResult};
 
 use super::pretrained::{Unfit, likeliest, misfit_help};
 use super::{Completion, Head, Model};
-use crate::config::kind::{Choice, Family, Kind, Member, Options, Registry, Unbuildable};
+use crate::config::kind::{Choice, Kind, Options};
 use crate::nn::state_dict::{
     self, LoadReport, Misfit, Strict, Wanted, fit, header, load_adapters, load_state_dict,
 };
 use crate::nn::{Builder, Params};
 use crate::plan::{Modality, ModelFacts, ModelPlan};
+use crate::registry::{Family, Member, Registry, Unbuildable};
 
 /// A model that an experiment can choose: its fields are its options, which say how it is built.
 pub trait Architecture: Debug + Send + Sync {

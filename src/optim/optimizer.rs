@@ -2,11 +2,12 @@
 
 use std::fmt::Debug;
 
-use crate::config::kind::{Choice, Family, Kind, Member, Registry};
+use crate::config::kind::{Choice, Kind};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
 use crate::optim::{Adam, AdamW, Block, Lion, RmsProp, Sgd};
 use crate::plan::{OptimizerFacts, OptimizerPlan};
+use crate::registry::{Family, Member, Registry};
 
 /// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
 pub trait Optimizer: Debug + Send + Sync {

@@ -14,8 +14,9 @@ mod step;
 use std::f64::consts::PI;
 use std::fmt::Debug;
 
-use crate::config::kind::{Choice, Family, Kind, Member, Registry, Unbuildable};
+use crate::config::kind::{Choice, Kind};
 use crate::plan::{Mode, SchedulePlan, SchedulerFacts, Span, Unfit};
+use crate::registry::{Family, Member, Registry, Unbuildable};
 
 pub use constant::Constant;
 pub use cosine::CosineAnnealingLr;

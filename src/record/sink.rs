@@ -8,9 +8,10 @@ mod tensorboard;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use crate::config::kind::{Family, Kind, Member, Registry, SINKS};
+use crate::config::kind::{Kind, SINKS};
 use crate::event::Finished;
 use crate::record::Error;
+use crate::registry::{Family, Member, Registry};
 
 pub use csv::{Csv, NAME as METRICS};
 pub use curves::Curves;

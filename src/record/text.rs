@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-pub(crate) use crate::event::{escape, wrapped};
+pub(crate) use crate::terminal::{escape, wrapped};
 
 /// A loss: four decimals, and an exponent where they would hide it.
 pub(crate) fn loss(value: f64) -> String {

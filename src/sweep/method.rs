@@ -8,8 +8,9 @@ mod tpe;
 
 use std::fmt::Debug;
 
-use crate::config::kind::{Family, Kind, Member, Registry};
+use crate::config::kind::Kind;
 use crate::config::sweep::{METHOD, Search, Values};
+use crate::registry::{Family, Member, Registry};
 use crate::sweep::draw::{BaseValues, is_allowed};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::Trial;

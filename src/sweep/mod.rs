@@ -50,8 +50,8 @@ pub use status::{Status, status};
 pub use table::table;
 pub use trial::{Length, Report, State, Trial, cost, id};
 
-use crate::config::kind::Unbuildable;
 use crate::files::{self, RunLock};
+use crate::registry::Unbuildable;
 use crate::{record, report};
 
 /// Why a sweep cannot be run or read.

@@ -9,10 +9,11 @@ mod none;
 
 use std::fmt::Debug;
 
-use crate::config::kind::{Family, Kind, Member, Registry, Wrong};
+use crate::config::kind::{Kind, Wrong};
 use crate::config::schema::Mode;
 use crate::config::sweep::PRUNER;
 use crate::config::values::Every;
+use crate::registry::{Family, Member, Registry};
 use crate::sweep::trial::Trial;
 
 pub use asha::Asha;

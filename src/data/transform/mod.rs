@@ -19,10 +19,11 @@ pub(crate) mod spare;
 
 use std::fmt::Debug;
 
-use crate::config::kind::{Choice, Family, Kind, Member, Registry};
+use crate::config::kind::{Choice, Kind};
 use crate::config::values::Shape2;
 pub use crate::plan::{Images, Sides};
 use crate::plan::{TransformFacts, Unfit};
+use crate::registry::{Family, Member, Registry};
 use crate::rng::Stream;
 pub use center_crop::CenterCrop;
 pub use color_jitter::ColorJitter;

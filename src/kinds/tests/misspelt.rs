@@ -74,7 +74,7 @@ proptest::proptest! {
             "[[]]", "{}", "{a = 1}", "[1, 2, 3]", "true", "1979-05-27", "\"auto\"", "\"0 steps\"", "\"1 epoch\"",
         ]),
     ) {
-        let keys = vocabulary().page().all();
+        let keys = vocabulary().keys();
         let key = keys[index % keys.len()].replace("transforms.train.", "transforms.train = [{ ");
         let (key, value) = match key.split_once(" = ") {
             Some((key, rest)) => (key.to_owned(), format!("{rest} = {value} }}]")),

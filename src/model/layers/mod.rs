@@ -35,8 +35,9 @@ use std::fmt::Debug;
 
 use candle_core::Result as CandleResult;
 
-use crate::config::kind::{Entry, Family, Kind, Member, Registry};
+use crate::config::kind::{Entry, Kind};
 pub use crate::plan::{Flow, LayerMisfit, LayerPlan, Unfit};
+use crate::registry::{Family, Member, Registry};
 pub use activations::{Gelu, Relu, Sigmoid, Silu, Tanh};
 pub use attention::SelfAttention;
 pub use avg_pool2d::AvgPool2d;

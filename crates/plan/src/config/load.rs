@@ -1,0 +1,263 @@
+//! Layers, weakest first: built-in defaults, `extends`, the file, `DDPRUN_*`, the command line.
+
+use std::path::{Path, PathBuf};
+
+use figment::value::Value;
+
+use crate::config::check;
+use crate::config::extract::{self, strongest};
+use crate::config::keys::{Page, path_of};
+use crate::config::kind::FamilySpec;
+use crate::config::layer::{Layer, Source};
+use crate::config::loaded::Loaded;
+use crate::config::overrides::{self, Asked};
+use crate::config::problem::{Problem, Problems};
+use crate::config::vocabulary::Vocabulary;
+use crate::config::{sweep, text, unknown};
+
+/// Files that extend files that extend files ... end here.
+const DEEPEST: usize = 16;
+
+/// Reads the experiment file `path`, the files that it extends, the environment and `overrides` (`key=value`).
+///
+/// # Errors
+///
+/// All problems of all layers at once.
+pub fn load(
+    path: &Path,
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    let text = text::read(path)?;
+    Stack::new().build(path, text, &overrides::environment(), overrides, vocabulary)
+}
+
+/// Reads `text` as if it were the file `path`, without the environment: a stored `resolved.toml`, a test.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_text(
+    path: &Path,
+    text: &str,
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    Stack::new().build(path, text.to_owned(), &[], overrides, vocabulary)
+}
+
+/// Reads `text` as the file `path` in `environment`.
+pub fn load_in(
+    path: &Path,
+    text: &str,
+    environment: &[(String, String)],
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    Stack::new().build(path, text.to_owned(), environment, overrides, vocabulary)
+}
+
+/// Layers as they are collected.
+pub(crate) struct Stack {
+    layers: Vec<Layer>,
+    /// For each layer, how many sources are weaker: all overrides of a command line are one source.
+    groups: Vec<usize>,
+    problems: Vec<Problem>,
+}
+
+impl Stack {
+    pub(crate) fn new() -> Self {
+        Self { layers: vec![Layer::defaults()], groups: vec![0], problems: Vec::new() }
+    }
+
+    pub(crate) fn build(
+        mut self,
+        path: &Path,
+        text: String,
+        environment: &[(String, String)],
+        overrides: &[String],
+        vocabulary: &Vocabulary,
+    ) -> Result<Loaded, Problems> {
+        self.file(path, text, &mut Vec::new());
+        let page = vocabulary.page();
+        let files = self.next_group();
+        for (key, value) in environment {
+            self.ask(overrides::variable(key, value), files, page);
+        }
+        let command_line = self.next_group();
+        for text in overrides {
+            self.ask(overrides::command_line(text), command_line, page);
+        }
+        if !self.problems.is_empty() {
+            // What could not be read cannot be checked; its consequences would only hide it.
+            return Err(Problems::new(self.problems));
+        }
+        self.finish(path, vocabulary).map_err(|problems| with_hints(&problems, path))
+    }
+
+    fn next_group(&self) -> usize {
+        self.groups.last().map_or(0, |group| group + 1)
+    }
+
+    fn push(&mut self, layer: Layer, group: usize) {
+        self.layers.push(layer);
+        self.groups.push(group);
+    }
+
+    /// The file and, before it, those that it extends.
+    fn file(&mut self, path: &Path, text: String, open: &mut Vec<PathBuf>) {
+        let (mut layer, problems) = Layer::document(Source::File(path.to_owned()), text);
+        let broken = !problems.is_empty();
+        self.problems.extend(problems);
+        open.push(identity(path));
+        let bases = layer.dict.remove("extends");
+        if !broken {
+            self.bases(&layer, bases, path, open);
+        }
+        open.pop();
+        let group = self.next_group();
+        self.push(layer, group);
+    }
+
+    fn bases(&mut self, layer: &Layer, bases: Option<Value>, path: &Path, open: &mut Vec<PathBuf>) {
+        let at = |key: &[String], what: String| layer.at_value(key, what, 0);
+        let key = vec!["extends".to_owned()];
+        let named: Vec<(Vec<String>, Value)> = match bases {
+            None => return,
+            Some(Value::Array(_, items)) => items
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| (vec!["extends".to_owned(), index.to_string()], item))
+                .collect(),
+            Some(one) => vec![(key, one)],
+        };
+        for (key, name) in named {
+            let Some(name) = name.as_str() else {
+                self.problems.push(at(&key, "must be a file's name, or a list of them".to_owned()));
+                continue;
+            };
+            let base = path.parent().unwrap_or(Path::new("")).join(name);
+            if open.contains(&identity(&base)) || open.len() >= DEEPEST {
+                let what = "leads back to a file that extends this one".to_owned();
+                self.problems.push(at(&key, what));
+                continue;
+            }
+            match text::read(&base) {
+                Ok(text) => self.file(&base, text, open),
+                Err(problem) => {
+                    let here = at(&key, problem.what().to_owned());
+                    let help = problem.remedy().unwrap_or("paths are relative to this file");
+                    self.problems.push(here.help(help));
+                }
+            }
+        }
+    }
+
+    /// One variable or override.
+    fn ask(&mut self, asked: Result<Asked, Problem>, group: usize, page: &Page) {
+        match asked {
+            Err(problem) => self.problems.push(problem),
+            Ok(Asked::Set(layer)) if layer.dict.contains_key("extends") => {
+                let what = "works only in a file".to_owned();
+                self.problems.push(layer.at_key(&["extends".to_owned()], what, self.layers.len()));
+            }
+            Ok(Asked::Set(layer)) => self.push(layer, group),
+            Ok(Asked::Remove(path, layer)) => {
+                if let Some(problem) = unknown::unknown(&layer, &path, self.layers.len(), page) {
+                    self.problems.push(problem);
+                }
+                for layer in &mut self.layers[1..] {
+                    layer.remove(&path);
+                }
+            }
+        }
+    }
+
+    fn finish(mut self, path: &Path, vocabulary: &Vocabulary) -> Result<Loaded, Problems> {
+        for (order, layer) in self.layers.iter_mut().enumerate() {
+            // Where options of a user's models once stood.
+            layer.lift("model", "options");
+            self.problems.extend(unknown::weed(layer, order, vocabulary.page()));
+        }
+        self.drop_keys_of_other_kinds(vocabulary);
+        let mut extracted = extract::extract(&mut self.layers, vocabulary);
+        self.problems.append(&mut extracted.problems);
+        let Some(mut experiment) = extracted.experiment else {
+            return Err(Problems::new(self.problems));
+        };
+        let named_by_file = experiment.experiment.name.is_none();
+        if named_by_file {
+            experiment.experiment.name = Some(stem(path));
+        }
+        let mut loaded = Loaded::new(experiment, path.to_owned(), self.layers);
+        if named_by_file {
+            loaded.sources.insert("experiment.name".to_owned(), Source::FileName);
+        }
+        self.problems.extend(check::all(&loaded, vocabulary, &extracted.broken));
+        if self.problems.is_empty() { Ok(loaded) } else { Err(Problems::new(self.problems)) }
+    }
+
+    /// Where a stronger source names another kind, keys that belong only to the weaker one's kind fall away.
+    fn drop_keys_of_other_kinds(&mut self, vocabulary: &Vocabulary) {
+        for (table, key, owner) in vocabulary.lists().iter().flat_map(FamilySpec::parts) {
+            self.drop_keys(table, |kind| {
+                let is_foreign = kind != owner;
+                is_foreign.then(|| key.to_owned()).into_iter().collect()
+            });
+        }
+        for family in vocabulary.families() {
+            self.drop_keys(family.table, |kind| {
+                let Some(kind) = family.kind(kind) else { return Vec::new() };
+                let keys = family.kinds.iter().flat_map(|kind| &kind.keys);
+                keys.map(|key| key.name.clone()).filter(|key| kind.key(key).is_none()).collect()
+            });
+        }
+    }
+
+    /// The same for one table; `foreign` names the keys that a kind does not have.
+    fn drop_keys(&mut self, table: &str, foreign: impl Fn(&str) -> Vec<String>) {
+        let name = path_of(&format!("{table}.name"));
+        for index in 1..self.layers.len() {
+            let weaker = self.groups.partition_point(|&group| group < self.groups[index]);
+            let word = |layer: &Layer| layer.get(&name).and_then(Value::as_str).map(str::to_owned);
+            let Some(kind) = word(&self.layers[index]) else { continue };
+            let before = strongest(&self.layers[..weaker], &name);
+            if before.and_then(|i| word(&self.layers[i])).is_none_or(|old| old == kind) {
+                continue;
+            }
+            for key in foreign(&kind) {
+                for layer in &mut self.layers[1..weaker.max(1)] {
+                    layer.remove(&path_of(&format!("{table}.{key}")));
+                }
+            }
+        }
+    }
+}
+
+/// Where one word gives a key several values, the remedy names the command that tries them.
+fn with_hints(problems: &Problems, path: &Path) -> Problems {
+    let hinted = |problem: &Problem| {
+        let Some(word) = problem.word().filter(|word| sweep::is_space(word)) else {
+            return problem.clone();
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".,_-+/=".contains(c);
+        let word = if word.chars().all(plain) { word.to_owned() } else { format!("'{word}'") };
+        let try_all =
+            format!("to try several values, run `ddprun sweep {} {word}`", path.display());
+        let help = match problem.remedy() {
+            Some(help) => format!("{help}; {try_all}"),
+            None => try_all,
+        };
+        problem.clone().help(help)
+    };
+    Problems::new(problems.iter().map(hinted).collect())
+}
+
+/// What two names of one file have in common.
+fn identity(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}

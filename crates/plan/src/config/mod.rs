@@ -1,0 +1,50 @@
+//! TOML text -> `Experiment`, or all its problems at once, each with a caret into the file.
+//!
+//! ```text
+//! file, extends, DDPRUN_*, key=value ─layers─▶ unknown keys ─▶ wrong values ─▶ rules ─▶ Loaded | Problems
+//! ```
+//!
+//! What a reader would get wrong: a problem does not end the search. A misspelt key is given its right
+//! name, a wrong value is taken away, and the search goes on, so that one look shows everything.
+
+mod check;
+mod extract;
+mod json_schema;
+mod keys;
+pub mod kind;
+mod layer;
+mod load;
+mod loaded;
+mod meant;
+mod overrides;
+mod problem;
+mod resolved;
+pub mod schema;
+mod spans;
+mod suggest;
+pub mod sweep;
+mod text;
+mod unknown;
+pub mod values;
+mod vocabulary;
+mod wording;
+
+pub use json_schema::json_schema;
+pub use keys::DEFAULTS;
+#[doc(hidden)] // for the tests of what uses this package
+pub use keys::commented_keys;
+pub use layer::Source;
+#[doc(hidden)] // for the tests of what uses this package
+pub use load::load_in;
+pub use load::{load, load_text};
+pub use loaded::Loaded;
+pub use overrides::RESERVED;
+pub use problem::{Problem, Problems};
+pub use resolved::leaves;
+pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, refuse_unsafe, resolved};
+pub use schema::Experiment;
+pub use suggest::closest;
+pub use vocabulary::{MetricSpec, Vocabulary};
+
+#[cfg(test)]
+mod damaged;

@@ -1,0 +1,331 @@
+//! Parameters, constraints and lists, read and checked one by one.
+
+use std::collections::HashSet;
+
+use figment::value::Value;
+
+use crate::config::keys::path_of;
+use crate::config::spans::{Path, Place};
+use crate::config::sweep::reader::{Reader, join, json};
+use crate::config::sweep::space::Condition;
+use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};
+use crate::config::unknown::unknown;
+
+/// Keys of a parameter's table.
+const SPEC: [&str; 6] = ["values", "distribution", "min", "max", "q", "when"];
+
+/// Keys that the sweep itself sets, and what to use instead.
+pub(super) const RESERVED: [(&str, &str); 8] = [
+    ("schema", "it is the form of the file"),
+    ("extends", "name the file that extends as `base`"),
+    ("experiment.name", "trials are named by the sweep"),
+    ("logging.dir", "the folder of the base holds all trials"),
+    ("checkpoint.dir", "the folder of the base holds all trials"),
+    ("checkpoint.monitor", "use `sweep.metric`"),
+    ("checkpoint.mode", "use `sweep.goal`"),
+    ("distributed.devices", "use `sweep.devices_per_trial`"),
+];
+
+/// All parameters, in the order of writing.
+pub(super) fn parameters(reader: &mut Reader) -> Vec<Parameter> {
+    let mut found = Vec::new();
+    walk(reader, &path_of("sweep.parameters"), "", &mut found);
+    for parameter in &found {
+        check_key(reader, &parameter.path, &parameter.key);
+    }
+    found
+}
+
+fn walk(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Vec<Parameter>) {
+    for name in reader.keys(path) {
+        let at = join(path, &name);
+        let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+        match reader.get(&at).cloned() {
+            Some(Value::Dict(..)) => {
+                let inner = reader.keys(&at);
+                if inner.iter().any(|key| SPEC.contains(&key.as_str())) || inner.is_empty() {
+                    found.extend(parameter(reader, at, key));
+                } else {
+                    walk(reader, &at, &key, found);
+                }
+            }
+            Some(Value::Array(_, items)) if items.iter().any(|item| item.as_dict().is_some()) => {
+                for index in 0..items.len() {
+                    found.extend(parameter(reader, join(&at, &index.to_string()), key.clone()));
+                }
+            }
+            Some(Value::Array(..)) => {
+                if let Some(values) = values(reader, &at) {
+                    let domain = Domain::Categorical { values };
+                    found.push(Parameter { key, domain, when: Vec::new(), path: at });
+                }
+            }
+            _ => {
+                let help = "such as `{ values = [0.1, 0.01] }`, or a list of values";
+                reader.wrong_help(&at, "must be a table that says what it may be", help);
+            }
+        }
+    }
+}
+
+fn parameter(reader: &mut Reader, path: Path, key: String) -> Option<Parameter> {
+    reader.only(&path, &SPEC);
+    let when = conditions(reader, &join(&path, "when"));
+    let domain = domain(reader, &path)?;
+    Some(Parameter { key, domain, when, path })
+}
+
+/// A key that experiments have, and that the sweep does not set itself.
+fn check_key(reader: &mut Reader, path: &[String], key: &str) {
+    let part_of = |whole: &str| {
+        key == whole || key.strip_prefix(whole).is_some_and(|rest| rest.starts_with('.'))
+    };
+    if let Some((_, help)) = RESERVED.iter().find(|(reserved, _)| part_of(reserved)) {
+        let at = reader.problem(path, "is set by the sweep itself").help(*help);
+        reader.problems.push(at);
+        return;
+    }
+    let known = reader.vocabulary.keys();
+    let open = ["model.options.", "expect."].iter().any(|prefix| key.starts_with(prefix));
+    if open || known.iter().any(|name| name == key) {
+        return;
+    }
+    let schema_path = path_of(key);
+    let order = crate::config::extract::strongest(&reader.layers, path).unwrap_or(0);
+    let mut probe = reader.layers[order].clone();
+    let place = probe.places.get(path).map_or(0..0, |place| place.key.clone());
+    for length in 1..=schema_path.len() {
+        let place = Place { key: place.clone(), value: place.clone() };
+        probe.places.insert(schema_path[..length].to_vec(), place);
+    }
+    let problem =
+        unknown(&probe, &schema_path, order, reader.vocabulary.page()).unwrap_or_else(|| {
+            reader.problem(path, "is a table").help("name one of its keys, such as `optimizer.lr`")
+        });
+    reader.problems.push(problem);
+}
+
+fn domain(reader: &mut Reader, path: &[String]) -> Option<Domain> {
+    let at = |key: &str| join(path, key);
+    let words = [
+        ("categorical", 0),
+        ("uniform", 1),
+        ("log_uniform", 2),
+        ("int_uniform", 3),
+        ("q_uniform", 4),
+    ];
+    let has_values = reader.get(&at("values")).is_some();
+    let kind = match (reader.get(&at("distribution")).is_some(), has_values) {
+        (true, _) => reader.word(&at("distribution"), &words)?,
+        (false, true) => 0,
+        (false, false) => {
+            let help = "such as `values = [0.1, 0.01]`, or `distribution = \"log_uniform\"` with `min` and `max`";
+            reader.wrong_help(path, "says neither `values` nor `distribution`", help);
+            return None;
+        }
+    };
+    let foreign: &[&str] = match kind {
+        0 => &["min", "max", "q"],
+        4 => &["values"],
+        _ => &["values", "q"],
+    };
+    let name = words[kind].0;
+    for key in foreign.iter().filter(|key| reader.get(&at(key)).is_some()).collect::<Vec<_>>() {
+        reader.wrong(&at(key), format!("does not belong to `{name}`"));
+    }
+    match kind {
+        0 if !has_values => {
+            reader.wrong(path, "`categorical` needs `values`");
+            None
+        }
+        0 => values(reader, &at("values")).map(|values| Domain::Categorical { values }),
+        _ => numbers(reader, path, kind),
+    }
+}
+
+/// The values of a list: at least one, none twice.
+fn values(reader: &mut Reader, path: &[String]) -> Option<Vec<Json>> {
+    let Some(Value::Array(_, items)) = reader.get(path) else {
+        reader.wrong(path, "must be a list of values");
+        return None;
+    };
+    let values: Vec<Json> = items.iter().map(json).collect();
+    if values.is_empty() {
+        reader.wrong(path, "is empty: there is nothing to try");
+        return None;
+    }
+    let mut known = HashSet::new();
+    let twice = values.iter().position(|value| !known.insert(value.to_string()));
+    if let Some(index) = twice {
+        reader.wrong(&join(path, &index.to_string()), "is listed twice");
+        return None;
+    }
+    Some(values)
+}
+
+fn numbers(reader: &mut Reader, path: &[String], kind: usize) -> Option<Domain> {
+    let at = |key: &str| join(path, key);
+    for key in ["min", "max"] {
+        if reader.get(&at(key)).is_none() {
+            reader.wrong(path, format!("needs `{key}`"));
+        }
+    }
+    let (min, max) = (reader.real(&at("min")), reader.real(&at("max")));
+    let (min, max) = (min?, max?);
+    if min >= max {
+        reader.wrong(&at("min"), format!("must be less than `max`, {max}"));
+        return None;
+    }
+    match kind {
+        2 if min <= 0.0 => {
+            reader.wrong_help(
+                &at("min"),
+                "must be greater than 0: it has no logarithm",
+                "use `uniform`",
+            );
+            None
+        }
+        2 => Some(Domain::LogUniform { min, max }),
+        3 => {
+            for (key, bound) in [("min", min), ("max", max)] {
+                if bound.fract() != 0.0 || bound.abs() > 1e15 {
+                    reader.wrong(&at(key), "must be a whole number");
+                    return None;
+                }
+            }
+            Some(Domain::IntUniform { min: min as i64, max: max as i64 })
+        }
+        4 => {
+            if reader.get(&at("q")).is_none() {
+                reader.wrong(path, "needs `q`, the distance between two values");
+                return None;
+            }
+            let q = reader.real(&at("q"))?;
+            if q <= 0.0 || q > max - min {
+                reader.wrong(&at("q"), "must be greater than 0 and fit between `min` and `max`");
+                return None;
+            }
+            Some(Domain::QUniform { min, max, q })
+        }
+        _ => Some(Domain::Uniform { min, max }),
+    }
+}
+
+/// `when = { "optimizer.name" = "sgd" }`, or a list of values; tables stand for dots.
+fn conditions(reader: &mut Reader, path: &[String]) -> Vec<Condition> {
+    let mut found = Vec::new();
+    let Some(value) = reader.get(path).cloned() else { return found };
+    if value.as_dict().is_none() {
+        let help = "such as `when = { \"optimizer.name\" = \"sgd\" }`";
+        reader.wrong_help(path, "must be a table of other parameters and their values", help);
+    }
+    let mut open = vec![(String::new(), value)];
+    while let Some((key, value)) = open.pop() {
+        match value {
+            Value::Dict(_, dict) => {
+                for (name, value) in dict {
+                    let key = if key.is_empty() { name } else { format!("{key}.{name}") };
+                    open.push((key, value));
+                }
+            }
+            Value::Array(_, items) => {
+                found.push(Condition { key, values: items.iter().map(json).collect() });
+            }
+            value => found.push(Condition { key, values: vec![json(&value)] }),
+        }
+    }
+    found.sort_by(|a, b| a.key.cmp(&b.key));
+    found
+}
+
+/// `constraints = ["train.batch_size <= 64"]`, or one rule alone.
+pub(super) fn constraints(reader: &mut Reader) -> Vec<Constraint> {
+    let path = path_of("sweep.constraints");
+    let texts: Vec<(Path, Value)> = match reader.get(&path).cloned() {
+        None => return Vec::new(),
+        Some(Value::Array(_, items)) => {
+            let at = |index: usize| join(&path, &index.to_string());
+            items.into_iter().enumerate().map(|(index, item)| (at(index), item)).collect()
+        }
+        Some(one) => vec![(path, one)],
+    };
+    let mut found = Vec::new();
+    for (at, text) in texts {
+        let Some(text) = text.as_str() else {
+            reader.wrong_help(&at, "must be text", "such as \"train.batch_size <= 64\"");
+            continue;
+        };
+        match Constraint::parse(text) {
+            Ok(constraint) => {
+                for name in constraint.names() {
+                    if !reader.vocabulary.keys().contains(&name)
+                        && !name.starts_with("model.options.")
+                    {
+                        reader.wrong(&at, format!("`{name}` is not a key of an experiment"));
+                    }
+                }
+                found.push(constraint);
+            }
+            Err((what, byte)) => reader.wrong(&at, format!("{what} (at character {})", byte + 1)),
+        }
+    }
+    found
+}
+
+/// `[[sweep.list]]`: the trials themselves, each a table of keys.
+pub(super) fn list(reader: &mut Reader) -> Vec<Values> {
+    let path = path_of("sweep.list");
+    let items = match reader.get(&path) {
+        None => return Vec::new(),
+        Some(Value::Array(_, items)) if items.iter().all(|item| item.as_dict().is_some()) => {
+            items.len()
+        }
+        Some(_) => {
+            reader.wrong_help(
+                &path,
+                "must be a list of tables",
+                "begin each with `[[sweep.list]]`",
+            );
+            return Vec::new();
+        }
+    };
+    let mut found = Vec::new();
+    for index in 0..items {
+        let at = join(&path, &index.to_string());
+        let mut values = Values::new();
+        entries(reader, &at, "", &mut values);
+        if values.is_empty() {
+            reader.wrong(&at, "changes nothing");
+        }
+        found.push(values);
+    }
+    found
+}
+
+fn entries(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Values) {
+    for name in reader.keys(path) {
+        let at = join(path, &name);
+        let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+        match reader.get(&at).cloned() {
+            Some(Value::Dict(..)) => entries(reader, &at, &key, found),
+            Some(value) => {
+                check_key(reader, &at, &key);
+                found.push((key, json(&value)));
+            }
+            None => {}
+        }
+    }
+}
+
+/// What to do about a key that "belongs to `sgd`, but `name` is `adamw`": a condition.
+pub(super) fn remedy_of(key: &str, what: &str) -> Option<String> {
+    let owners = what.strip_prefix("belongs to ")?.split(", but").next()?;
+    let owners: Vec<String> =
+        owners.split('`').skip(1).step_by(2).map(|name| format!("\"{name}\"")).collect();
+    let names = match &owners[..] {
+        [one] => one.clone(),
+        all => format!("[{}]", all.join(", ")),
+    };
+    let table = key.split('.').next()?;
+    Some(format!("give it `when = {{ \"{table}.name\" = {names} }}`"))
+}

@@ -1,0 +1,128 @@
+//! A search method or pruner, and its options: read, completed with defaults, and checked with carets.
+
+use figment::error::Kind as ErrorKind;
+use figment::value::{Dict, Value};
+
+use crate::config::check::range;
+use crate::config::kind::{Choice, FamilySpec, Key, Options, Spec};
+use crate::config::suggest::any_of;
+use crate::config::sweep::reader::{Reader, join, json};
+use crate::config::wording;
+
+/// The key of the search method.
+pub const METHOD: &str = "sweep.method";
+/// The table of the pruner.
+pub const PRUNER: &str = "sweep.pruner";
+
+/// The kind that the word at `name` chooses, with its options from `table`; `usual` if there is no word.
+pub(super) fn choice(
+    reader: &mut Reader,
+    family: &str,
+    (name, usual): (&[String], &str),
+    table: &[String],
+) -> Choice {
+    let Some(family) = reader.vocabulary.family(family).cloned() else {
+        let name = reader.text(name).unwrap_or_else(|| usual.to_owned());
+        let given = given(reader, table);
+        let options = given.iter().map(|(key, value)| (key.clone(), json(value))).collect();
+        return Choice { name, options };
+    };
+    let words: Vec<(&str, &Spec)> = family.kinds.iter().map(|kind| (kind.name, kind)).collect();
+    let is_named = reader.get(name).is_some();
+    let kind = if is_named { reader.word(name, &words) } else { family.kind(usual) };
+    // Without a known name it cannot be said which options are right.
+    let Some(kind) = kind else { return plain(usual) };
+    Choice { name: kind.name.to_owned(), options: options(reader, &family, kind, table) }
+}
+
+/// A kind without options.
+pub(super) fn plain(name: &str) -> Choice {
+    Choice { name: name.to_owned(), options: Options::new() }
+}
+
+/// What the layers say in `table`, but for the name.
+fn given(reader: &Reader, table: &[String]) -> Dict {
+    let value = |key: String| {
+        let value = reader.get(&join(table, &key)).cloned()?;
+        (key != "name").then_some((key, value))
+    };
+    reader.keys(table).into_iter().filter_map(value).collect()
+}
+
+/// The options of `kind`, of which the wrong ones are reported and replaced by their defaults.
+fn options(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[String]) -> Options {
+    let mut own = given(reader, table);
+    foreign(reader, family, kind, (table, &own));
+    own.retain(|key, _| kind.key(key).is_some());
+    let n_before = reader.problems.len();
+    let read = loop {
+        match kind.read(&own) {
+            Ok(options) => break options,
+            Err(error) if mend(reader, kind, (table, &mut own), &error) => {}
+            Err(_) => return Options::new(),
+        }
+    };
+    for Key { name, schema, .. } in &kind.keys {
+        if let Some(value) = own.get(name) {
+            let mut found = Vec::new();
+            range(name, value, schema, &mut found);
+            for finding in found {
+                reader.wrong(&join(table, name), finding.what);
+            }
+        }
+    }
+    if reader.problems.len() == n_before {
+        for wrong in kind.check(&read) {
+            reader.wrong(&join(table, wrong.key), wrong.what);
+        }
+    }
+    read
+}
+
+/// Reports keys of a table with a name that are no options of `kind`.
+fn foreign(
+    reader: &mut Reader,
+    family: &FamilySpec,
+    kind: &Spec,
+    (table, own): (&[String], &Dict),
+) {
+    let is_foreign = |key: &&String| kind.key(key).is_none() && family.owners(key).next().is_some();
+    let mut others = vec!["name"];
+    for key in own.keys().filter(is_foreign) {
+        let owners = any_of(family.owners(key));
+        let what = format!("belongs to {owners}, but `name` is `{}`", kind.name);
+        reader.wrong(&join(table, key), what);
+        others.push(key);
+    }
+    let options: Vec<&str> = kind.keys.iter().map(|key| key.name.as_str()).collect();
+    reader.only_of(table, &others, &options);
+}
+
+/// Reports an option that is missing or of the wrong type, and makes it right; whether that could be done.
+fn mend(
+    reader: &mut Reader,
+    kind: &Spec,
+    (table, own): (&[String], &mut Dict),
+    error: &figment::Error,
+) -> bool {
+    if let ErrorKind::MissingField(field) = &error.kind {
+        let Some(key) = kind.key(field) else { return false };
+        let example = Value::serialize(&key.example).unwrap_or_else(|_| Value::from(""));
+        let help = format!("such as `{field} = {}`", key.example);
+        reader.wrong_help(table, format!("`{}` needs `{field}`", kind.name), help);
+        return own.insert(key.name.clone(), example).is_none();
+    }
+    let Some(option) = error.path.first() else { return false };
+    let bounds = kind.key(option).and_then(|key| {
+        let most = key.schema["maximum"].as_u64().unwrap_or(u64::MAX);
+        key.schema["minimum"].as_u64().map(|least| (least, most))
+    });
+    let (what, help) = wording::describe(&error.kind, &[], bounds);
+    let path: Vec<String> = table.iter().chain(&error.path).cloned().collect();
+    let problem = reader.problem(&path, what);
+    reader.problems.push(match help {
+        Some(help) => problem.help(help),
+        None => problem,
+    });
+    own.remove(option).is_some()
+}

@@ -1,0 +1,108 @@
+//! A sweep as it was asked for: a file with `base` and `[sweep]`, or an experiment with spaces on the command
+//! line, in Hydra's words.
+//!
+//! ```text
+//! sweep.toml, key=choice(a,b) ─read─▶ Sweep + Loaded base | Problems, each with a caret
+//! ```
+//!
+//! What a reader would get wrong: parameters keep the order in which they were written, and every random draw
+//! depends on it only through the parameter's name.
+
+mod checks;
+mod constraint;
+mod hydra;
+mod json_schema;
+mod kind;
+mod load;
+mod reader;
+mod space;
+mod together;
+
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+
+pub use constraint::Constraint;
+pub use json_schema::{json_schema, reference};
+pub use kind::{METHOD, PRUNER};
+pub(crate) use load::is_space;
+pub use load::{is_sweep_word, load};
+pub use space::{Condition, Domain, Parameter, change_of, in_order};
+pub use space::{as_written, on_grid, ordered, steps_of, value_of};
+pub use together::{MAX_POINTS, watching};
+
+use crate::config::kind::Choice;
+use crate::config::schema::Mode;
+use crate::config::values::Auto;
+
+/// A value of a parameter: whatever TOML can say.
+pub type Json = serde_json::Value;
+
+/// The parameters of one trial: key and value, in the order in which the parameters were written; those whose
+/// condition does not hold are absent.
+pub type Values = Vec<(String, Json)>;
+
+/// What is searched, and how: whatever decides the values of the trials.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Search {
+    /// Where the values of trials come from.
+    #[serde(serialize_with = "word_or_table")]
+    pub method: Choice,
+    /// Validation metric that ranks trials.
+    pub metric: String,
+    /// Whether less or more of it is better.
+    pub goal: Mode,
+    /// Seed of all draws.
+    pub seed: u64,
+    /// In the order in which they were written.
+    pub parameters: Vec<Parameter>,
+    /// What a trial's values must fulfil.
+    pub constraints: Vec<Constraint>,
+    /// `[[sweep.list]]`: trials that are written down.
+    pub list: Vec<Values>,
+    /// When a trial is given up early.
+    #[serde(serialize_with = "table")]
+    pub pruner: Choice,
+    /// Ranks of each trial.
+    pub devices_per_trial: u32,
+}
+
+/// A kind as a file would write it where a word alone will do.
+fn word_or_table<S: Serializer>(kind: &Choice, serializer: S) -> Result<S::Ok, S::Error> {
+    if kind.options.is_empty() {
+        return serializer.serialize_str(&kind.name);
+    }
+    table(kind, serializer)
+}
+
+/// A kind as a table of its name and its options.
+fn table<S: Serializer>(kind: &Choice, serializer: S) -> Result<S::Ok, S::Error> {
+    let name = ("name", &Json::from(kind.name.as_str()));
+    let options = kind.options.iter().map(|(key, value)| (key.as_str(), value));
+    serializer.collect_map([name].into_iter().chain(options))
+}
+
+/// A sweep, as asked.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// Name of its folder.
+    pub name: String,
+    /// The file that was named: the sweep file, or the experiment itself.
+    pub path: PathBuf,
+    /// The experiment that all trials change.
+    pub base: PathBuf,
+    /// Changes that all trials have in common.
+    pub changes: Vec<String>,
+    /// What is searched, and how.
+    pub search: Search,
+    /// Trials in all; `None` = all points of the grid or list.
+    pub trials: Option<usize>,
+    /// Trials that share a device.
+    pub trials_per_device: u32,
+    /// Trials that run at the same time.
+    pub concurrent_trials: Auto<u32>,
+    /// Failed trials after which the sweep ends.
+    pub max_failures: u32,
+    /// Whether trials that were given up keep their checkpoints.
+    pub keep_pruned_checkpoints: bool,
+}

@@ -1,0 +1,234 @@
+//! Parameters of a sweep: what each may be, and when it counts.
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+use crate::config::spans::Path;
+use crate::config::sweep::{Json, Values};
+
+/// Values that a parameter may have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "distribution", rename_all = "snake_case")]
+pub enum Domain {
+    /// One of these.
+    Categorical {
+        /// At least one, none twice.
+        values: Vec<Json>,
+    },
+    /// Any number from `min` to `max`.
+    Uniform {
+        /// Least.
+        min: f64,
+        /// Largest.
+        max: f64,
+    },
+    /// Any number, each decade as likely as another.
+    LogUniform {
+        /// Least; greater than 0.
+        min: f64,
+        /// Largest.
+        max: f64,
+    },
+    /// A whole number.
+    IntUniform {
+        /// Least.
+        min: i64,
+        /// Largest.
+        max: i64,
+    },
+    /// A multiple of `q` above `min`.
+    QUniform {
+        /// Least.
+        min: f64,
+        /// Largest.
+        max: f64,
+        /// Distance between two values.
+        q: f64,
+    },
+}
+
+/// What another parameter must be, so that this one counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    /// The other parameter.
+    pub key: String,
+    /// One of these.
+    pub values: Vec<Json>,
+}
+
+impl Serialize for Condition {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(&self.key, &self.values)?;
+        map.end()
+    }
+}
+
+/// A key of the experiment that trials change.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Parameter {
+    /// Dotted name.
+    pub key: String,
+    /// What it may be.
+    #[serde(flatten)]
+    pub domain: Domain,
+    /// It counts only where all of these hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub when: Vec<Condition>,
+    /// Where it was written.
+    #[serde(skip)]
+    pub path: Path,
+}
+
+impl Condition {
+    /// Whether it holds among `values`.
+    pub fn holds(&self, values: &Values) -> bool {
+        value_of(values, &self.key).is_some_and(|value| self.values.contains(value))
+    }
+}
+
+impl Parameter {
+    /// One that always counts.
+    pub fn new(key: &str, domain: Domain) -> Self {
+        Self { key: key.to_owned(), domain, when: Vec::new(), path: Path::new() }
+    }
+
+    /// Whether it counts, given the values of those before it.
+    pub fn is_active(&self, values: &Values) -> bool {
+        self.when.iter().all(|condition| condition.holds(values))
+    }
+}
+
+impl Domain {
+    /// All values, if they can be counted: at most `most`.
+    pub fn points(&self, most: usize) -> Option<Vec<Json>> {
+        let points = match self {
+            Self::Categorical { values } => values.clone(),
+            Self::IntUniform { min, max } => {
+                let count = max.abs_diff(*min).saturating_add(1);
+                if count > most as u64 {
+                    return None;
+                }
+                (*min..=*max).map(Json::from).collect()
+            }
+            Self::QUniform { min, max, q } => {
+                let count = steps_of(*min, *max, *q) + 1;
+                if count > most as u64 {
+                    return None;
+                }
+                (0..count).map(|step| Json::from(on_grid(*min, *q, step))).collect()
+            }
+            Self::Uniform { .. } | Self::LogUniform { .. } => return None,
+        };
+        (points.len() <= most).then_some(points)
+    }
+
+    /// The values at its ends: all of a list, least and largest of numbers.
+    pub fn extremes(&self) -> Vec<Json> {
+        match self {
+            Self::Categorical { values } => values.clone(),
+            Self::Uniform { min, max } | Self::LogUniform { min, max } => {
+                vec![Json::from(*min), Json::from(*max)]
+            }
+            Self::IntUniform { min, max } => vec![Json::from(*min), Json::from(*max)],
+            Self::QUniform { min, max, q } => {
+                let last = on_grid(*min, *q, steps_of(*min, *max, *q));
+                vec![Json::from(*min), Json::from(last)]
+            }
+        }
+    }
+}
+
+/// Distances of `q` that fit between `min` and `max`.
+pub fn steps_of(min: f64, max: f64, q: f64) -> u64 {
+    // A tenth from 0 to 1 is ten steps, although 1 / 0.1 may come out a little less.
+    ((max - min) / q + 1e-9).floor().max(0.0) as u64
+}
+
+/// The value `step` distances above `min`, without the dust of binary fractions: 0.3, not 0.30000000000000004.
+pub fn on_grid(min: f64, q: f64, step: u64) -> f64 {
+    let value = min + q * step as f64;
+    format!("{value:.12e}").parse().unwrap_or(value)
+}
+
+/// The value of `key` among `values`.
+pub fn value_of<'a>(values: &'a Values, key: &str) -> Option<&'a Json> {
+    values.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+}
+
+/// The parameters, parents before those that depend on them, else in the order of writing.
+pub fn ordered(parameters: &[Parameter]) -> Vec<&Parameter> {
+    let mut open: Vec<&Parameter> = parameters.iter().collect();
+    let mut found = Vec::new();
+    while !open.is_empty() {
+        let depends = |parameter: &&Parameter| {
+            let mut keys = parameter.when.iter().map(|condition| &condition.key);
+            keys.any(|key| open.iter().any(|other| other.key == *key))
+        };
+        let (rest, ready): (Vec<_>, Vec<_>) = open.iter().copied().partition(depends);
+        // A circle was refused when the file was read; here it must only come to an end.
+        let is_circle = ready.is_empty();
+        found.extend(if is_circle { rest.clone() } else { ready });
+        open = if is_circle { Vec::new() } else { rest };
+    }
+    found
+}
+
+/// Values of all parameters that count, as `choose` says, in the order of writing.
+pub fn in_order(
+    parameters: &[Parameter],
+    mut choose: impl FnMut(&Parameter) -> Option<Json>,
+) -> Values {
+    let mut values = Values::new();
+    for parameter in ordered(parameters) {
+        if parameter.is_active(&values)
+            && value_of(&values, &parameter.key).is_none()
+            && let Some(value) = choose(parameter)
+        {
+            values.push((parameter.key.clone(), value));
+        }
+    }
+    as_written(parameters, &mut values);
+    values
+}
+
+/// Brings values into the order in which their parameters were written.
+pub fn as_written(parameters: &[Parameter], values: &mut Values) {
+    values.sort_by_key(|(key, _)| parameters.iter().position(|parameter| parameter.key == *key));
+}
+
+/// A value as a change of the experiment: `optimizer.lr=0.01`.
+pub fn change_of(key: &str, value: &Json) -> String {
+    // Every value came out of TOML, so TOML can say it.
+    let text = toml::Value::try_from(value).map_or_else(|_| value.to_string(), |v| v.to_string());
+    format!("{key}={text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_step_of_a_tenth_gives_eleven_clean_numbers_from_zero_to_one() {
+        let points = Domain::QUniform { min: 0.0, max: 1.0, q: 0.1 }.points(100).unwrap();
+        assert_eq!(points.len(), 11);
+        assert_eq!(points[3], json!(0.3));
+        assert_eq!(points[10], json!(1.0));
+    }
+
+    #[test]
+    fn numbers_without_an_end_have_no_points() {
+        assert_eq!(Domain::Uniform { min: 0.0, max: 1.0 }.points(1000), None);
+        assert_eq!(Domain::IntUniform { min: i64::MIN, max: i64::MAX }.points(1000), None);
+    }
+
+    #[test]
+    fn a_value_becomes_the_words_of_a_command_line() {
+        assert_eq!(change_of("a.b", &json!(1e-5)), "a.b=0.00001");
+        assert_eq!(change_of("a.b", &json!("x \"y\"")), "a.b='x \"y\"'");
+        assert_eq!(change_of("a.b", &json!([64, 32])), "a.b=[64, 32]");
+        assert_eq!(change_of("a.b", &json!(true)), "a.b=true");
+    }
+}

@@ -1,0 +1,436 @@
+//! What makes sense alone but not together: conditions, method and parameters, and every value with the base.
+
+use crate::config::Vocabulary;
+use crate::config::keys::path_of;
+use crate::config::kind::Need;
+use crate::config::loaded::Loaded;
+use crate::config::problem::{Problem, Problems};
+use crate::config::schema::Mode;
+use crate::config::suggest::{any_of, closest};
+use crate::config::sweep::kind::METHOD;
+use crate::config::sweep::load::load_base;
+use crate::config::sweep::reader::{Reader, join};
+use crate::config::sweep::space::in_order;
+use crate::config::sweep::{Domain, Json, Parameter, Sweep, Values, change_of};
+
+/// Points of a grid at which it is a slip.
+pub const MAX_POINTS: usize = 100_000;
+
+/// Everything that needs no base.
+pub(super) fn check(reader: &mut Reader, sweep: &Sweep) {
+    let parameters = &sweep.search.parameters;
+    for (index, parameter) in parameters.iter().enumerate() {
+        conditions(reader, parameter, parameters);
+        for other in &parameters[..index] {
+            if other.key == parameter.key && !exclude_each_other(other, parameter) {
+                let what = "is given twice, and both may count at the same time";
+                reader.wrong_help(
+                    &parameter.path,
+                    what,
+                    "give each a `when` that the other has not",
+                );
+            }
+        }
+    }
+    method(reader, sweep);
+}
+
+fn conditions(reader: &mut Reader, parameter: &Parameter, all: &[Parameter]) {
+    let path = join(&parameter.path, "when");
+    for condition in &parameter.when {
+        if condition.key == parameter.key {
+            reader.wrong(&path, "depends on the parameter itself");
+            continue;
+        }
+        let mut parents = all.iter().filter(|other| other.key == condition.key).peekable();
+        if parents.peek().is_none() {
+            let help = match closest(&condition.key, all.iter().map(|other| other.key.as_str())) {
+                Some(key) => format!("did you mean `{key}`?"),
+                None => "conditions are about other parameters of the sweep".to_owned(),
+            };
+            reader.wrong_help(&path, format!("`{}` is not a parameter", condition.key), help);
+            continue;
+        }
+        let possible: Vec<&Json> = parents
+            .filter_map(|parent| match &parent.domain {
+                Domain::Categorical { values } => Some(values),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        for value in condition.values.iter().filter(|value| !possible.contains(value)) {
+            let what = format!("`{}` is never {value}", condition.key);
+            reader.wrong(&path, what);
+        }
+        if leads_back(condition.key.as_str(), &parameter.key, all, 0) {
+            reader.wrong(&path, format!("`{}` depends on this parameter itself", condition.key));
+        }
+    }
+}
+
+fn leads_back(from: &str, to: &str, all: &[Parameter], depth: usize) -> bool {
+    depth <= all.len()
+        && all.iter().filter(|parameter| parameter.key == from).any(|parameter| {
+            let mut keys = parameter.when.iter().map(|condition| condition.key.as_str());
+            keys.any(|key| key == to || leads_back(key, to, all, depth + 1))
+        })
+}
+
+/// Whether two entries of one key can never count together: a condition on the same key, with no value in common.
+fn exclude_each_other(a: &Parameter, b: &Parameter) -> bool {
+    a.when.iter().any(|one| {
+        let same = b.when.iter().filter(|other| other.key == one.key);
+        same.into_iter().any(|other| !one.values.iter().any(|value| other.values.contains(value)))
+    })
+}
+
+/// What the method needs of the sweep; parameters, where methods are not known.
+fn needs(vocabulary: &Vocabulary, sweep: &Sweep) -> &'static [Need] {
+    let method = &sweep.search.method.name;
+    match vocabulary.family(METHOD) {
+        None => &[Need::Parameters],
+        Some(family) => family.kind(method).map_or(&[], |kind| kind.needs),
+    }
+}
+
+/// Whether the method has trials, rather than being one run of its own.
+fn has_trials(needs: &[Need]) -> bool {
+    needs.contains(&Need::Parameters) || needs.contains(&Need::List)
+}
+
+fn method(reader: &mut Reader, sweep: &Sweep) {
+    let needs = needs(&reader.vocabulary, sweep);
+    let is_needed = |need| needs.contains(&need);
+    foreign(reader, sweep, needs);
+    let key = |key: &str| path_of(&format!("sweep.{key}"));
+    let (search, word) = (&sweep.search, &sweep.search.method.name);
+    if is_needed(Need::List) && search.list.is_empty() {
+        let help = "list the trials, each as a table that begins with `[[sweep.list]]`";
+        reader.wrong_help(&key("method"), format!("`{word}` has nothing to try"), help);
+    }
+    if is_needed(Need::Parameters) && search.parameters.is_empty() {
+        if reader.problems.is_empty() {
+            let help = "such as `[sweep.parameters.\"optimizer.lr\"]` with `values = [0.1, 0.01]`";
+            reader.wrong_help(&key("parameters"), "is empty: there is nothing to try", help);
+        }
+        return;
+    }
+    if is_needed(Need::Points) {
+        points(reader, sweep);
+    }
+    if is_needed(Need::Trials) && sweep.trials.is_none() && reader.get(&key("trials")).is_none() {
+        let what = format!("is missing: `{word}` has no end of its own");
+        reader.wrong_help(&key("trials"), what, "such as `trials = 24`");
+    }
+}
+
+/// Reports keys that the method has no use for, and the options of other methods.
+fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Need]) {
+    let word = &sweep.search.method.name;
+    let methods = reader.vocabulary.family(METHOD).cloned();
+    let methods = methods.iter().flat_map(|family| &family.kinds);
+    let others = methods.filter(|kind| !kind.keys.is_empty() && kind.name != word);
+    let mut foreign: Vec<&str> = others.map(|kind| kind.name).collect();
+    if !needs.contains(&Need::Parameters) {
+        foreign.push("parameters");
+    }
+    if !needs.contains(&Need::List) {
+        foreign.push("list");
+    }
+    if !has_trials(needs) {
+        foreign.extend(["pruner", "trials", "constraints", "metric", "goal"]);
+    }
+    for name in foreign {
+        let key = path_of(&format!("sweep.{name}"));
+        if reader.get(&key).is_some() {
+            reader.wrong(&key, format!("does not belong to `method = \"{word}\"`"));
+        }
+    }
+}
+
+/// Every parameter has a limited number of values, and they do not make too many points.
+fn points(reader: &mut Reader, sweep: &Sweep) {
+    let mut count: usize = 1;
+    for parameter in &sweep.search.parameters {
+        if let Some(points) = parameter.domain.points(MAX_POINTS) {
+            count = count.saturating_mul(points.len());
+        } else {
+            let what = "has too many values for a grid";
+            let help = "give `values`, or `method = \"random\"` or \"tpe\"";
+            reader.wrong_help(&join(&parameter.path, "distribution"), what, help);
+            return;
+        }
+    }
+    if count > MAX_POINTS {
+        let what = format!("make up to {count} combinations, more than {MAX_POINTS}");
+        let help = "give fewer values, or `method = \"random\"` or \"tpe\"";
+        reader.wrong_help(&path_of("sweep.parameters"), what, help);
+    }
+}
+
+// ------------------------------------------------------------------------------------------ with the base
+
+/// Loads the base as all trials begin with it, decides what depends on it, and tries every parameter's ends.
+pub(super) fn with_base(
+    reader: &mut Reader,
+    sweep: &mut Sweep,
+    vocabulary: &Vocabulary,
+) -> Option<Loaded> {
+    let plain = match load_base(sweep, &[], vocabulary) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            reader.problems.extend(problems.iter().cloned());
+            return None;
+        }
+    };
+    if !has_trials(needs(vocabulary, sweep)) {
+        return Some(plain);
+    }
+    metric(reader, sweep, &plain);
+    if !reader.problems.is_empty() {
+        return None;
+    }
+    let loaded = match load_base(sweep, &watching(sweep), vocabulary) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            for problem in problems.iter() {
+                let moved = moved(reader, problem);
+                reader.problems.push(moved);
+            }
+            return None;
+        }
+    };
+    extremes(reader, sweep, vocabulary);
+    Some(loaded)
+}
+
+/// What makes the best checkpoint of a trial the one that the sweep counts.
+pub fn watching(sweep: &Sweep) -> Vec<String> {
+    let mode = if sweep.search.goal == Mode::Max { "max" } else { "min" };
+    vec![
+        format!("checkpoint.monitor=\"{}\"", sweep.search.metric),
+        format!("checkpoint.mode=\"{mode}\""),
+    ]
+}
+
+/// A problem of a checkpoint's monitor, which is a default, at the metric that asks for it.
+fn moved(reader: &Reader, problem: &Problem) -> Problem {
+    let key = match problem.key() {
+        "checkpoint.monitor" => "sweep.metric",
+        "checkpoint.mode" => "sweep.goal",
+        _ => return problem.clone(),
+    };
+    let moved = reader.problem(&path_of(key), problem.what());
+    match problem.remedy() {
+        Some(help) => moved.help(help.replace("mode =", "goal =")),
+        None => moved,
+    }
+}
+
+/// The metric: a validation metric, from the base if the sweep names none.
+fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
+    let key = path_of("sweep.metric");
+    let known = reader.vocabulary.watchable();
+    let validation = || known.iter().map(String::as_str).filter(|name| name.starts_with("val/"));
+    let search = &mut sweep.search;
+    if reader.get(&key).is_none() {
+        let checkpoint = &base.experiment.checkpoint;
+        if !checkpoint.monitor.starts_with("val/") {
+            let help = format!("it may be {}", any_of(validation()));
+            reader.wrong_help(&key, "is missing", help);
+            return;
+        }
+        search.metric.clone_from(&checkpoint.monitor);
+    }
+    let metric = search.metric.as_str();
+    if !known.is_empty() && !validation().any(|known| known == metric) {
+        let what = if metric.starts_with("test/") {
+            "a choice by test data leaves nothing to test with: only validation metrics".to_owned()
+        } else if metric.starts_with("train/") {
+            "ranks by the training data: only validation metrics".to_owned()
+        } else {
+            format!("`{metric}` is not a metric that a run reports")
+        };
+        let help = match closest(metric, validation()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("it may be {}", any_of(validation())),
+        };
+        reader.wrong_help(&key, what, help);
+        return;
+    }
+    if reader.get(&path_of("sweep.goal")).is_none() {
+        search.goal = reader.vocabulary.mode_of(metric).unwrap_or(Mode::Min);
+    }
+}
+
+/// Loads the base with every end of every parameter, the others at their first value, and blames what is wrong
+/// on the parameters that cause it.
+fn extremes(reader: &mut Reader, sweep: &Sweep, vocabulary: &Vocabulary) {
+    /// More values of one parameter are not tried one by one.
+    const MOST: usize = 64;
+    let mut said: Vec<(Vec<String>, String)> = Vec::new();
+    for (index, parameter) in sweep.search.parameters.iter().enumerate() {
+        for value in parameter.domain.extremes().into_iter().take(MOST) {
+            let values = assignment(&sweep.search.parameters, index, &value);
+            let Err(problems) = with_values(sweep, &values, vocabulary) else { continue };
+            for problem in problems.iter() {
+                let case = Case { sweep, vocabulary, values: &values, tried: &parameter.key };
+                let (mut place, what) = case.blame(problem);
+                if reader.get(&place).is_none() {
+                    // A list that stands for `{ values = [...] }`.
+                    place.retain(|key| key != "values");
+                }
+                let words = (place.clone(), what.clone());
+                if said.contains(&words) {
+                    continue;
+                }
+                said.push(words);
+                let blamed = reader.problem(&place, what);
+                let help = case.remedy(problem);
+                reader.problems.push(match help {
+                    Some(help) => blamed.help(help),
+                    None => blamed,
+                });
+            }
+        }
+    }
+}
+
+/// The base as a trial with these values has it.
+fn with_values(
+    sweep: &Sweep,
+    values: &Values,
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    let mut changes = watching(sweep);
+    changes.extend(values.iter().map(|(key, value)| change_of(key, value)));
+    load_base(sweep, &changes, vocabulary)
+}
+
+/// Values that the experiment cannot have.
+struct Case<'a> {
+    sweep: &'a Sweep,
+    vocabulary: &'a Vocabulary,
+    values: &'a Values,
+    /// Key of the parameter whose value was to be tried.
+    tried: &'a str,
+}
+
+impl Case<'_> {
+    /// Where the value that causes `problem` was written, and what is wrong, in words.
+    fn blame(&self, problem: &Problem) -> (Vec<String>, String) {
+        if let Some((key, value)) = self.own(problem) {
+            return (self.place(key, value), problem.what().to_owned());
+        }
+        let (mut causes, mut joined) = (self.needed_for(problem), " and ");
+        if causes.is_empty() {
+            (causes, joined) = (self.enough_for(problem), " or ");
+        }
+        if causes.is_empty() {
+            causes = self.values.iter().filter(|(key, _)| key == self.tried).collect();
+        }
+        let place = causes.first().map(|(key, value)| self.place(key, value)).unwrap_or_default();
+        let with = match &causes[..] {
+            [(_, value)] => value.to_string(),
+            all => {
+                let words = all.iter().map(|(key, value)| format!("`{}`", change_of(key, value)));
+                words.collect::<Vec<_>>().join(joined)
+            }
+        };
+        (place, format!("with {with}, `{}` {}", problem.key(), problem.what()))
+    }
+
+    /// The value that the problem itself names.
+    fn own(&self, problem: &Problem) -> Option<&(String, Json)> {
+        let is_it =
+            |key: &str| problem.key() == key || problem.key().starts_with(&format!("{key}["));
+        self.values.iter().find(|(key, _)| is_it(key))
+    }
+
+    /// The values without any one of which the problem would not be there.
+    fn needed_for(&self, problem: &Problem) -> Vec<&(String, Json)> {
+        let is_needed = |(key, _): &&(String, Json)| {
+            let rest: Values =
+                self.values.iter().filter(|(other, _)| other != key).cloned().collect();
+            !self.has(problem, &rest)
+        };
+        self.values.iter().filter(is_needed).collect()
+    }
+
+    /// The values each of which alone makes the problem.
+    fn enough_for(&self, problem: &Problem) -> Vec<&(String, Json)> {
+        let is_enough = |value: &&(String, Json)| self.has(problem, &vec![(*value).clone()]);
+        self.values.iter().filter(is_enough).collect()
+    }
+
+    /// Whether the experiment has this problem with these values, too.
+    fn has(&self, problem: &Problem, values: &Values) -> bool {
+        with_values(self.sweep, values, self.vocabulary)
+            .is_err_and(|problems| problems.iter().any(|other| other.key() == problem.key()))
+    }
+
+    /// Where the value of a key was written, by the entry that counts here.
+    fn place(&self, key: &str, value: &Json) -> Vec<String> {
+        let mut entries = self.sweep.search.parameters.iter().filter(|entry| entry.key == key);
+        let counts = |entry: &&Parameter| {
+            let known = place_in(&entry.domain, value).is_some();
+            entry.is_active(self.values) && known
+        };
+        let entry = entries.clone().find(counts).or_else(|| entries.next());
+        entry.map(|entry| place_of(entry, value)).unwrap_or_default()
+    }
+
+    fn remedy(&self, problem: &Problem) -> Option<String> {
+        let own = self.own(problem);
+        let condition = own.and_then(|(key, _)| super::checks::remedy_of(key, problem.what()));
+        condition.or_else(|| problem.remedy().map(str::to_owned))
+    }
+}
+
+/// Where a value of a parameter was written.
+fn place_of(parameter: &Parameter, value: &Json) -> Vec<String> {
+    place_in(&parameter.domain, value).map_or_else(
+        || parameter.path.clone(),
+        |at| at.iter().fold(parameter.path.clone(), |path, key| join(&path, key)),
+    )
+}
+
+/// The same, inside the parameter's table; `None` for a value that it does not name.
+fn place_in(domain: &Domain, value: &Json) -> Option<Vec<String>> {
+    match domain {
+        Domain::Categorical { values } => {
+            let index = values.iter().position(|known| known == value)?;
+            Some(vec!["values".to_owned(), index.to_string()])
+        }
+        domain => {
+            let end = domain.extremes().iter().position(|end| end == value)?;
+            Some(vec![if end == 0 { "min" } else { "max" }.to_owned()])
+        }
+    }
+}
+
+/// A trial in which parameter `index` counts and is `value`, the others are as early in their lists as that allows.
+fn assignment(parameters: &[Parameter], index: usize, value: &Json) -> Values {
+    let mut wanted: Vec<(&str, &Json)> = vec![(&parameters[index].key, value)];
+    let mut next = 0;
+    while next < wanted.len() {
+        let key = wanted[next].0;
+        for parameter in parameters.iter().filter(|parameter| parameter.key == key) {
+            let is_other_entry = key == parameters[index].key && *parameter != parameters[index];
+            for condition in parameter.when.iter().filter(|_| !is_other_entry) {
+                if let Some(first) = condition.values.first()
+                    && !wanted.iter().any(|(key, _)| *key == condition.key)
+                {
+                    wanted.push((&condition.key, first));
+                }
+            }
+        }
+        next += 1;
+    }
+    in_order(parameters, |parameter| {
+        let given = wanted.iter().find(|(key, _)| *key == parameter.key);
+        given
+            .map(|(_, value)| (*value).clone())
+            .or_else(|| parameter.domain.extremes().first().cloned())
+    })
+}

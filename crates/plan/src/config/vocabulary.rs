@@ -1,0 +1,100 @@
+//! The words that a program knows beside those of the schema.
+
+use std::sync::Arc;
+
+use crate::config::keys::Page;
+use crate::config::kind::FamilySpec;
+use crate::config::meant::of_flag;
+use crate::config::schema::Mode;
+
+/// A metric as data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricSpec {
+    /// What follows `val/` in its name.
+    pub name: &'static str,
+    /// Whether less or more of it is better.
+    pub mode: Mode,
+}
+
+/// The metrics, and the kinds of each family that a program has registered.
+#[derive(Clone, Debug)]
+pub struct Vocabulary {
+    families: Vec<FamilySpec>,
+    lists: Vec<FamilySpec>,
+    metrics: Vec<MetricSpec>,
+    page: Arc<Page>,
+}
+
+impl Vocabulary {
+    /// A program's words.
+    pub fn new(families: Vec<FamilySpec>, metrics: Vec<MetricSpec>) -> Self {
+        let page = Arc::new(Page::new(&families));
+        let (families, lists) = families.into_iter().partition(|family| family.lists.is_empty());
+        Self { families, lists, metrics, page }
+    }
+
+    /// Words of a program that knows no kinds: it takes any metric, any name, and any option.
+    pub fn open() -> Self {
+        Self::new(Vec::new(), Vec::new())
+    }
+
+    /// The reference page: every key with its meaning and its default, as TOML.
+    pub fn reference(&self) -> &str {
+        &self.page.text
+    }
+
+    /// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is `train.batch_size`.
+    pub fn key_of_flag(&self, word: &str) -> Option<String> {
+        of_flag(word, &self.page)
+    }
+
+    /// Names of what can be watched while a run trains; none if the metrics are not known.
+    pub(crate) fn watchable(&self) -> Vec<String> {
+        if self.metrics.is_empty() {
+            return Vec::new();
+        }
+        let measured = self.metrics.iter().map(|metric| metric.name);
+        let validation = std::iter::once("loss").chain(measured).map(|name| format!("val/{name}"));
+        let training = ["loss", "accuracy"].map(|name| format!("train/{name}"));
+        validation.chain(training).collect()
+    }
+
+    /// Whether less or more of the metric called `val/...` is better; `None` if there is none of this name.
+    pub(crate) fn mode_of(&self, metric: &str) -> Option<Mode> {
+        let (_, name) = metric.split_once('/')?;
+        if name == "loss" {
+            return Some(Mode::Min);
+        }
+        self.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.mode)
+    }
+
+    /// All families that are known and of which a table chooses a kind.
+    pub(crate) fn families(&self) -> &[FamilySpec] {
+        &self.families
+    }
+
+    /// The family whose kinds `table` chooses among.
+    pub(crate) fn family(&self, table: &str) -> Option<&FamilySpec> {
+        self.families.iter().find(|family| family.table == table)
+    }
+
+    /// All families that are known and of which entries of lists choose kinds.
+    pub(crate) fn lists(&self) -> &[FamilySpec] {
+        &self.lists
+    }
+
+    /// The family of the entry that `path` leads into, and the length of the entry's own path.
+    pub(crate) fn entry(&self, path: &[String]) -> Option<(&FamilySpec, usize)> {
+        self.lists.iter().find_map(|family| Some((family, family.entry(path)?)))
+    }
+
+    /// Dotted names of all keys of an experiment, lists of tables by the keys of their tables.
+    pub fn keys(&self) -> Vec<String> {
+        self.page.all()
+    }
+
+    /// What the reference page says.
+    pub(crate) fn page(&self) -> &Page {
+        &self.page
+    }
+}

@@ -1,0 +1,157 @@
+//! The numbers of a plan as sentences: first lines of a run, and of `ddprun plan`.
+
+use crate::plan::batch::{admitted_worlds, counted};
+use crate::plan::{Facts, Memory, Plan, Sampler, ScalingRule};
+use train_numbers::units::Bytes;
+
+impl Plan {
+    /// First lines of a run: batch and learning rate, steps, shards.
+    pub fn arithmetic(&self) -> Vec<String> {
+        let mut lines =
+            vec![format!("{}; {}", self.batch_line(), self.lr_line()), self.steps_line()];
+        lines.extend(self.shards_line());
+        lines
+    }
+
+    /// "128 = 32 x 1 pass x 4 ranks"
+    pub(crate) fn batch_line(&self) -> String {
+        let passes = counted(u64::from(self.batch.accumulation.get()), "pass", "passes");
+        let ranks = counted(u64::from(self.distributed.world_size.get()), "rank", "ranks");
+        format!("{} = {} x {passes} x {ranks}", self.batch.global, self.batch.size)
+    }
+
+    /// "lr 0.05 = 0.1 x 128/256 (linear)"
+    pub(crate) fn lr_line(&self) -> String {
+        let rate = &self.optimizer;
+        let lr = shown(rate.lr);
+        let ratio = format!("{}/{}", self.batch.global, rate.base_batch_size);
+        match rate.scaling {
+            ScalingRule::None => format!("lr {lr}"),
+            ScalingRule::Linear => format!("lr {lr} = {} x {ratio} (linear)", shown(rate.base_lr)),
+            ScalingRule::Sqrt => {
+                format!("lr {lr} = {} x sqrt({ratio}) (sqrt)", shown(rate.base_lr))
+            }
+        }
+    }
+
+    /// "12 steps per epoch = 1600 samples / 128, 64 left out; 600 steps = 50 epochs"
+    pub(crate) fn steps_line(&self) -> String {
+        let per_epoch = self.length.steps_per_epoch;
+        let (n, global) = (self.data.n_train as u64, u64::from(self.batch.global.get()));
+        let steps = counted(per_epoch, "step", "steps");
+        let epoch = match self.data.sampler {
+            Sampler::Torch => format!("{steps} per epoch of {n} samples, cut per rank"),
+            Sampler::Shards => format!(
+                "{steps} per epoch = {n} samples / {global}{}",
+                rest(n, global, self.data.drop_last)
+            ),
+        };
+        format!("{epoch}; {}", self.end())
+    }
+
+    fn end(&self) -> String {
+        let time = self
+            .length
+            .time
+            .map(|time| format!("at most {}", crate::config::values::Duration(time)));
+        let steps = self.length.is_bounded().then(|| {
+            let total = self.length.total_steps;
+            let epochs = total as f64 / self.length.steps_per_epoch as f64;
+            if epochs < 1.0 {
+                return format!("{}, less than one epoch", counted(total, "step", "steps"));
+            }
+            format!(
+                "{} = {} epochs",
+                counted(total, "step", "steps"),
+                shown((epochs * 100.0).round() / 100.0)
+            )
+            .replace("= 1 epochs", "= 1 epoch")
+        });
+        [steps, time].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    /// What is special about shards, where they are not simply the ranks.
+    fn shards_line(&self) -> Option<String> {
+        let shards = self.batch.shards.get();
+        let worlds: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
+        (shards != self.distributed.world_size.get()).then(|| {
+            let size = self.batch.shard_size();
+            format!(
+                "{shards} shards of {size} samples: the same bits on {} ranks",
+                worlds.join(", ")
+            )
+        })
+    }
+
+    /// What works, but may not be what was meant, if each rank needs `memory`.
+    pub fn warnings(&self, facts: &Facts, memory: &Memory) -> Vec<String> {
+        let ranks = self.distributed.world_size.count();
+        let threads = ranks * self.distributed.threads_per_rank;
+        let mut warnings = Vec::new();
+        if ranks > facts.cores {
+            warnings.push(format!("{ranks} ranks share {}", cores(facts.cores)));
+        } else if threads > facts.cores {
+            warnings.push(format!("{threads} threads share {}", cores(facts.cores)));
+        }
+        warnings.extend(self.crowded_memory(facts, memory));
+        let (samples, step) = (self.data.n_train as u64, u64::from(self.batch.global.get()));
+        if step > samples {
+            let what =
+                format!("a step takes {step} samples, but there are only {samples} to train on");
+            warnings.push(format!("{what}: each epoch is one smaller step"));
+        }
+        warnings.extend(self.data.notes.iter().cloned());
+        let classes = self.data.classes.len();
+        if classes > 0 && self.model.outputs > classes {
+            let outputs = self.model.outputs;
+            warnings
+                .push(format!("the model has {outputs} outputs, the data only {classes} classes"));
+        }
+        warnings
+    }
+
+    /// Ranks of this machine that need more than it has, on its cores.
+    fn crowded_memory(&self, facts: &Facts, memory: &Memory) -> Option<String> {
+        let there = facts.memory?;
+        let on_cpu = self.distributed.devices.iter().all(|device| device == "cpu");
+        let ranks = self.distributed.local_world().count() as u64;
+        let needed = Bytes(memory.total().0.saturating_mul(ranks));
+        let least = if memory.activations.is_none() { "at least " } else { "about " };
+        let who = counted(ranks, "rank needs", "ranks need");
+        (on_cpu && needed > there)
+            .then(|| format!("{who} {least}{needed} of memory, but this machine has {there}"))
+    }
+}
+
+fn cores(n: usize) -> String {
+    counted(n as u64, "core", "cores")
+}
+
+fn rest(n: u64, global: u64, drop_last: bool) -> String {
+    match n % global {
+        0 => String::new(),
+        rest if drop_last => format!(", {rest} left out"),
+        rest => format!(", the last of {rest}"),
+    }
+}
+
+/// A number as short as it is exact: 0.1, 50, 3e-5; at most 6 significant digits.
+pub fn shown(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let rounded: f64 = format!("{value:.5e}").parse().unwrap_or(value);
+    if (1e-3..1e6).contains(&rounded.abs()) { format!("{rounded}") } else { format!("{rounded:e}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown: Vec<String> =
+            [0.05, 0.1 * 3.0, 1e-4, 50.0, 0.0, 0.1 / 3.0, 1e-8].map(shown).to_vec();
+        assert_eq!(shown, ["0.05", "0.3", "1e-4", "50", "0", "0.0333333", "1e-8"]);
+    }
+}

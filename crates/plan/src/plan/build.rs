@@ -1,0 +1,205 @@
+//! All decisions put together.
+
+use crate::config::values::{Auto, Devices};
+use crate::config::{Experiment, Loaded, Problem, Problems};
+use crate::plan::{
+    BatchPlan, Facts, KindFacts, Plan, Sampler, batch, capture, data, distributed, keep, length,
+    metrics, model, optimizer, precision, schedule, statistics, transforms,
+};
+use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
+
+/// The problems of decisions that do not depend on each other.
+#[derive(Default)]
+struct Collected(Vec<Problem>);
+
+impl Collected {
+    fn take<T, E: IntoIterator<Item = Problem>>(&mut self, decision: Result<T, E>) -> Option<T> {
+        decision.map_err(|problems| self.0.extend(problems)).ok()
+    }
+
+    fn one<T>(&mut self, decision: Result<T, Problem>) -> Option<T> {
+        self.take(decision.map_err(Some))
+    }
+}
+
+impl Plan {
+    /// Decides every number. `kinds` says what the model and the other kinds need.
+    ///
+    /// # Errors
+    ///
+    /// All numbers that cannot be together, each drawn on the text that asks for it.
+    pub fn new(loaded: &Loaded, facts: &Facts, kinds: &dyn KindFacts) -> Result<Self, Problems> {
+        let experiment = &loaded.experiment;
+        let mut problems = Collected::default();
+        let transformed = problems.take(transforms::decide(loaded, &facts.data, kinds));
+        let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
+        let model = problems.one(model::decide(loaded, &facts.data, input, kinds));
+        let model = model.filter(|_| transformed.is_some());
+        let model = model.and_then(|model| problems.one(model::count(loaded, model, kinds)));
+        let ranks = problems.one(distributed::ranks(loaded, facts));
+        let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
+        let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
+        let metrics = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);
+        let world = ranks.as_ref().map(|ranks| ranks.world);
+        let batch =
+            world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
+        let smaller = world.zip(batch).and_then(|(world, batch)| {
+            problems.one(distributed::smaller_worlds(loaded, world, batch.shards))
+        });
+        let moving = world.zip(batch).and_then(|(world, batch)| {
+            let length = length::decide(experiment, facts.data.n_train, world, &batch);
+            let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
+            let schedule =
+                problems.one(schedule::decide(loaded, &length, &optimizer, (kinds, metrics)))?;
+            Some((length, optimizer, schedule))
+        });
+        let (
+            Some(transformed),
+            Some((model, found)),
+            Some((loss, metrics)),
+            Some(ranks),
+            Some(batch),
+            Some(smaller),
+            Some((length, optimizer, schedule)),
+        ) = (transformed, model, loss, ranks, batch, smaller, moving)
+        else {
+            return Err(Problems::new(problems.0));
+        };
+        let plan = Self {
+            name: loaded.name().to_owned(),
+            seed: experiment.experiment.seed,
+            model,
+            data: data::decide(
+                experiment,
+                &facts.data,
+                transformed,
+                ranks.local_world,
+                facts.cores,
+            ),
+            loss,
+            batch,
+            length,
+            precision: precision::decide(experiment, &ranks),
+            convolutions: experiment.train.convolutions,
+            activation_checkpointing: experiment.train.activation_checkpointing,
+            cuda_graph: experiment.train.cuda_graph.given(),
+            scaler: precision::scaler(experiment),
+            clip: precision::clip(experiment),
+            on_non_finite: experiment.train.on_non_finite,
+            optimizer,
+            ema: optimizer::ema(&experiment.ema),
+            schedule,
+            distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
+            validate_every: experiment.validation.every.into(),
+            val_batch_size: val_batch_size(experiment, &batch),
+            sample_every: experiment.validation.sample_every.into(),
+            checkpoint: keep::checkpoint(loaded, &metrics),
+            early_stopping: keep::early_stopping(experiment),
+            max_restarts: experiment.fault.max_restarts,
+            stall_timeout: experiment.fault.stall_timeout,
+            compare_weights: experiment.fault.compare_weights.into(),
+            on_oom: experiment.fault.on_oom,
+            divergence_threshold: experiment.fault.divergence_threshold,
+            logging: keep::logging(experiment),
+            expect: experiment.expect.clone(),
+        };
+        match plan.contradiction(loaded) {
+            Some(problem) => Err(Problems::new(vec![problem])),
+            None => Ok(plan),
+        }
+    }
+
+    /// What only the whole plan shows to be impossible.
+    fn contradiction(&self, loaded: &Loaded) -> Option<Problem> {
+        if !statistics::suffice(self) {
+            return Some(statistics::refused(loaded, self));
+        }
+        let asked = self.cuda_graph == Some(true);
+        capture::obstacle(self).filter(|_| asked).map(|why| capture::refused(loaded, why))
+    }
+
+    /// `experiment` with the numbers of this plan that depend on the world size or the devices written out, so that the same
+    /// file gives the same bits on every world size that its shards admit. What a run stores as `resolved.toml`.
+    #[must_use]
+    pub fn pin(&self, mut experiment: Experiment) -> Experiment {
+        experiment.train.batch_size = Auto::Given(self.batch.size.get());
+        experiment.train.global_batch_size = Auto::Given(self.batch.global.get());
+        experiment.train.gradient_accumulation_steps = Auto::Auto;
+        if !matches!(experiment.distributed.devices, Devices::List(_)) {
+            experiment.distributed.devices = Devices::Count(self.distributed.local_world().get());
+        }
+        experiment.train.precision = self.precision.into();
+        if experiment.data.sampler == Sampler::Shards {
+            experiment.distributed.shards = Auto::Given(self.batch.shards.get());
+        }
+        // What ranks checkpoints where nothing is evaluated; the default would be refused when it is given.
+        experiment.checkpoint.monitor.clone_from(&self.checkpoint.monitor);
+        experiment.checkpoint.mode = self.checkpoint.mode;
+        experiment.checkpoint.keep_best = self.checkpoint.keep_best as u32;
+        experiment
+    }
+
+    /// The plans of the smaller groups that this run may go on with, largest first: the same training, pass by pass.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plan::new`].
+    pub fn smaller(
+        &self,
+        loaded: &Loaded,
+        facts: &Facts,
+        kinds: &dyn KindFacts,
+    ) -> Result<Vec<Self>, Problems> {
+        let mut loaded = loaded.clone();
+        loaded.experiment = self.pin(loaded.experiment);
+        loaded.experiment.distributed.min_world_size = Auto::Auto;
+        let worlds = self.distributed.smaller.iter();
+        worlds
+            .map(|world| {
+                loaded.experiment.distributed.devices = Devices::Count(world.get());
+                Self::new(&loaded, facts, kinds)
+            })
+            .collect()
+    }
+
+    /// The same on the first of `devices` that are not among the `failed` ones, and on failed ones only where there are no
+    /// others. Where ranks would share a GPU that share none now, or the other way round, it stays as it is: they
+    /// exchange tensors in another way.
+    #[must_use]
+    pub fn sparing(&self, devices: &[String], failed: &[String]) -> Self {
+        let (last, first): (Vec<&String>, Vec<&String>) =
+            devices.iter().partition(|device| failed.contains(device));
+        let present = &self.distributed.devices;
+        let chosen: Vec<String> =
+            first.into_iter().chain(last).take(present.len()).cloned().collect();
+        let shares =
+            |devices: &[String]| (1..devices.len()).any(|i| devices[..i].contains(&devices[i]));
+        let mut plan = self.clone();
+        if shares(&chosen) == shares(present) {
+            plan.distributed.devices = chosen;
+        }
+        plan
+    }
+
+    /// The same steps in smaller passes: each holds half of the samples (or the next smaller part that divides them),
+    /// and there are as many more of them. `None` if a pass is one sample, or would have too few for BatchNorm.
+    #[must_use]
+    pub fn in_smaller_passes(&self) -> Option<Self> {
+        let (size, passes) = (self.batch.size.get(), self.batch.accumulation.get());
+        let parts = (2..=size).find(|&parts| size.is_multiple_of(parts))?;
+        let mut plan = self.clone();
+        plan.batch.size = BatchSize::new(size / parts)?;
+        plan.batch.accumulation = AccumulationSteps::new(passes.checked_mul(parts)?)?;
+        plan.val_batch_size = plan.val_batch_size.min(plan.batch.size);
+        statistics::suffice(&plan).then_some(plan)
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> WorldSize {
+        self.distributed.world_size
+    }
+}
+
+fn val_batch_size(experiment: &Experiment, batch: &BatchPlan) -> BatchSize {
+    experiment.validation.batch_size.given().and_then(BatchSize::new).unwrap_or(batch.size)
+}

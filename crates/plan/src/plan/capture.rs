@@ -1,0 +1,40 @@
+//! Whether the passes of a run can be recorded once and replayed, as one CUDA graph.
+
+use crate::config::{Loaded, Problem};
+use crate::plan::{Modality, Plan, Precision};
+
+/// Why passes cannot be recorded; `None` = nothing that the plan knows of speaks against it.
+///
+/// What a replay repeats is fixed, so nothing else may differ from pass to pass than what lies in the GPU's memory: the
+/// inputs, and labels or targets.
+pub fn obstacle(plan: &Plan) -> Option<&'static str> {
+    let obstacles = [
+        (!plan.distributed.is_on_gpus(), "ranks compute on the CPU"),
+        // Sums are not recorded, so they could not begin before the whole pass is over.
+        (
+            plan.distributed.world_size.count() > 1 && plan.cuda_graph != Some(true),
+            "over several ranks sums of gradients would no longer run beside backward",
+        ),
+        (
+            plan.batch.shards.get() > plan.distributed.world_size.get(),
+            "a rank of several shards keeps their gradients elsewhere in each step",
+        ),
+        (plan.precision == Precision::Fp16, "the loss scale of fp16 moves"),
+        (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),
+        (plan.model.draws_on_cpu, "the model draws or decides on the CPU what each pass does"),
+        (plan.model.drops, "dropout masks are keyed by the step on the CPU"),
+        (plan.distributed.find_unused_parameters, "which parameters are used may differ"),
+    ];
+    obstacles.into_iter().find_map(|(stands, why)| stands.then_some(why))
+}
+
+/// Whether passes are recorded, as far as the plan knows.
+pub fn is_wanted(plan: &Plan) -> bool {
+    plan.cuda_graph != Some(false) && obstacle(plan).is_none()
+}
+
+/// `train.cuda_graph = true` where passes cannot be recorded.
+pub(crate) fn refused(loaded: &Loaded, why: &str) -> Problem {
+    let what = format!("cannot be: {why}");
+    loaded.problem("train.cuda_graph", what).help("use cuda_graph = \"auto\"")
+}

@@ -1,0 +1,96 @@
+//! The data, and how each rank reads it.
+
+mod older;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Experiment;
+use crate::config::kind::Choice;
+use crate::plan::transforms::Transformed;
+use crate::plan::{DataFacts, OnBadSample, Sampler, SourcePlan};
+use train_numbers::units::WorldSize;
+
+/// The data and how it is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataPlan {
+    /// Where the samples are.
+    pub source: SourcePlan,
+    /// Samples to train on.
+    pub n_train: usize,
+    /// Samples to validate on.
+    pub n_val: usize,
+    /// Samples to test on when the training is over; 0 = there is no test.
+    #[serde(default)]
+    pub n_test: usize,
+    /// What is worth a look about the data, in words.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Class names in label order; empty for regression.
+    pub classes: Vec<String>,
+    /// Order of samples.
+    pub sampler: Sampler,
+    /// New order in each epoch.
+    pub shuffle: bool,
+    /// Whether the incomplete last global batch of an epoch is dropped.
+    pub drop_last: bool,
+    /// Loader threads per rank.
+    pub num_workers: usize,
+    /// Batches prepared ahead per loader thread.
+    pub prefetch_factor: usize,
+    /// Policy for unreadable samples.
+    pub on_bad_sample: OnBadSample,
+    /// Largest share of unreadable samples that is passed over, of an epoch as of an evaluation.
+    #[serde(default = "most_unreadable")]
+    pub max_bad_fraction: f64,
+    /// Transforms of training images.
+    #[serde(deserialize_with = "older::transforms")]
+    pub train_transforms: Vec<Choice>,
+    /// Transforms of validation images.
+    #[serde(deserialize_with = "older::transforms")]
+    pub val_transforms: Vec<Choice>,
+}
+
+/// For plans of before there was the key.
+fn most_unreadable() -> f64 {
+    0.1
+}
+
+impl DataPlan {
+    /// Whether `unreadable` of `samples` may be passed over. Never all of them: nothing would be learnt or measured.
+    pub fn tolerates(&self, unreadable: u64, samples: u64) -> bool {
+        let most = self.max_bad_fraction * samples as f64;
+        unreadable == 0 || (unreadable < samples && unreadable as f64 <= most)
+    }
+}
+
+/// Loader threads per rank where none are asked for: no more than this.
+const MOST_LOADERS: usize = 4;
+
+/// The data as found, read as asked by `world` ranks that share `cores`.
+pub(crate) fn decide(
+    experiment: &Experiment,
+    found: &DataFacts,
+    transformed: Transformed,
+    world: WorldSize,
+    cores: usize,
+) -> DataPlan {
+    let asked = &experiment.data;
+    let share = (cores / world.count()).max(1);
+    DataPlan {
+        source: found.source.clone(),
+        n_train: found.n_train,
+        n_val: found.n_val,
+        n_test: found.n_test,
+        notes: found.notes.clone(),
+        classes: found.classes.clone(),
+        sampler: asked.sampler,
+        shuffle: asked.shuffle,
+        drop_last: asked.drop_last,
+        num_workers: asked.num_workers.given().map_or(share.min(MOST_LOADERS), |n| n as usize),
+        prefetch_factor: asked.prefetch_factor as usize,
+        on_bad_sample: asked.on_bad_sample,
+        max_bad_fraction: asked.max_bad_fraction,
+        train_transforms: transformed.train,
+        val_transforms: transformed.val,
+    }
+}

@@ -1,0 +1,385 @@
+//! Ranks, their devices and threads, and how they exchange tensors.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::schema::Backend;
+use crate::config::values::Devices;
+use crate::config::{Experiment, Loaded, Problem};
+use crate::plan::batch::counted;
+use crate::plan::mapping::{MOST_RANKS, Mapping};
+use crate::plan::{CommHook, Facts, ModelFacts, OnOom, admitted_worlds};
+use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
+
+/// Ranks of several machines, each of which has a connection to every other.
+const MOST_OVER_MACHINES: u32 = 64;
+/// What stands before the number of a GPU.
+const GPU_PREFIX: &str = "cuda:";
+/// How a program without CUDA becomes one with it.
+const REBUILD: &str = "rebuild it with `cargo build --release --features cuda`";
+
+/// Ranks and their communication.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DistributedPlan {
+    /// Number of ranks.
+    pub world_size: WorldSize,
+    /// Number of machines, with as many ranks each.
+    #[serde(default = "one")]
+    pub nodes: u32,
+    /// Smaller numbers of ranks that the run may go on with, largest first.
+    #[serde(default)]
+    pub smaller: Vec<WorldSize>,
+    /// Device of each rank: "cpu", or a GPU as CUDA numbers it, "cuda:0".
+    pub devices: Vec<String>,
+    /// Compute threads of each rank.
+    pub threads_per_rank: usize,
+    /// How tensors are exchanged.
+    pub backend: BackendPlan,
+    /// Whether ranks that a launcher started, each of which knows its own GPU only, find out if these differ, and then use NCCL.
+    #[serde(default)]
+    pub nccl_if_apart: bool,
+    /// Bytes at which a bucket closes.
+    pub bucket_cap: Bytes,
+    /// Bytes at which the first bucket closes.
+    pub first_bucket_cap: Bytes,
+    /// Reduce while backward runs.
+    pub overlap: bool,
+    /// In which numbers gradients are exchanged.
+    #[serde(default)]
+    pub comm_hook: CommHook,
+    /// Tolerate unused parameters.
+    pub find_unused_parameters: bool,
+    /// Longest wait for another rank.
+    pub timeout: Duration,
+}
+
+/// How ranks exchange tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackendPlan {
+    /// A world of one.
+    Solo,
+    /// One shared mapping of one machine; its size in bytes.
+    Shm {
+        /// Bytes of the mapping.
+        mapping: Bytes,
+    },
+    /// NCCL for gradients on GPUs.
+    Nccl {
+        /// Bytes of the mapping through which everything else goes; `None` = connections between the ranks of several machines.
+        mapping: Option<Bytes>,
+    },
+    /// Connections between the ranks of several machines.
+    Tcp,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl BackendPlan {
+    /// Bytes of the shared mapping, if there is one.
+    pub fn mapping(self) -> Option<Bytes> {
+        match self {
+            Self::Solo | Self::Tcp => None,
+            Self::Shm { mapping } => Some(mapping),
+            Self::Nccl { mapping } => mapping,
+        }
+    }
+}
+
+impl DistributedPlan {
+    /// Ranks of each machine.
+    pub fn local_world(&self) -> WorldSize {
+        WorldSize::new(self.world_size.get() / self.nodes.max(1)).unwrap_or(WorldSize::ONE)
+    }
+
+    /// The GPU on which `rank` computes, as CUDA numbers it; `None` for the CPU.
+    pub fn gpu(&self, rank: Rank) -> Option<usize> {
+        self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
+    }
+
+    /// Whether ranks compute on GPUs.
+    pub fn is_on_gpus(&self) -> bool {
+        self.devices.iter().any(|device| device.starts_with(GPU_PREFIX))
+    }
+
+    /// Whether several ranks of this machine compute on one GPU, and NCCL has to sum their gradients.
+    pub fn nccl_shares_a_gpu(&self) -> bool {
+        // Every machine counts its own GPUs from 0.
+        let devices = &self.devices[..self.local_world().count().min(self.devices.len())];
+        let shared = (1..devices.len()).any(|at| devices[..at].contains(&devices[at]));
+        shared && matches!(self.backend, BackendPlan::Nccl { .. })
+    }
+}
+
+/// Ranks and where they compute.
+pub(crate) struct Ranks {
+    pub(crate) world: WorldSize,
+    /// Of each machine.
+    pub(crate) local_world: WorldSize,
+    nodes: u32,
+    /// By a foreign launcher, which may show each rank other GPUs.
+    launched: bool,
+    /// The GPU of each rank of this machine; empty for the CPU.
+    gpus: Vec<u32>,
+}
+
+impl Ranks {
+    /// Whether they compute on GPUs.
+    pub(crate) fn on_gpus(&self) -> bool {
+        !self.gpus.is_empty()
+    }
+
+    fn share_a_gpu(&self) -> Option<u32> {
+        let mut earlier = self.gpus.iter().enumerate();
+        earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)
+    }
+
+    /// Whether only the ranks themselves can say if each has a GPU of its own: a launcher has started them, and may show each
+    /// another one.
+    fn must_find_out(&self) -> bool {
+        let unknown = self.nodes > 1 && !self.gpus.is_empty();
+        self.launched && self.world > WorldSize::ONE && (unknown || self.share_a_gpu().is_some())
+    }
+}
+
+/// Ranks as a foreign launcher decided, as asked, or one for each GPU; one rank where there is none.
+pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
+    let asked = &loaded.experiment.distributed.devices;
+    let problem = |what: String| loaded.problem("distributed.devices", what);
+    let visible = facts.gpus.as_ref().map_or(0, Vec::len) as u32;
+    let count = match (facts.launched_world, asked) {
+        (Some(world), Devices::List(list)) if list.len() != world.count() => {
+            return Err(problem(other_list(list.len(), world, facts.nodes))
+                .help("list as many GPUs as the launcher starts ranks, or omit it"));
+        }
+        // The launcher's number of ranks overrides the experiment's, as that of `--nproc-per-node` does.
+        (Some(world), _) => world.get(),
+        (None, asked) => largest(loaded, asked.count().unwrap_or(visible.max(1))),
+    };
+    let world = WorldSize::new(count).ok_or_else(|| problem("must be at least 1".to_owned()))?;
+    if count > MOST_RANKS {
+        let what = format!("gives {count} ranks, but a machine can have at most {MOST_RANKS}");
+        return Err(problem(what).help("use fewer ranks, with more threads each"));
+    }
+    let gpus = match asked {
+        Devices::List(_) if facts.gpus.is_none() => {
+            let what = "lists GPUs, but this ddprun was built without `cuda`";
+            return Err(problem(what.to_owned()).help(REBUILD));
+        }
+        Devices::List(list) => match list.iter().find(|gpu| **gpu >= visible) {
+            Some(gpu) => return Err(problem(format!("names GPU {gpu}, but {}", shown(visible)))),
+            None => list[..list.len().min(count as usize)].to_vec(),
+        },
+        _ if visible == 0 => Vec::new(),
+        // Each rank counts as a machine, and knows its own place alone.
+        _ if facts.launched_world.is_some() && facts.nodes > 1 => vec![facts.local_rank % visible],
+        // Under a launcher several ranks may have to share a GPU: the launcher decides it.
+        _ if facts.launched_world.is_some() => (0..count).map(|rank| rank % visible).collect(),
+        _ if count > visible => {
+            let what = format!("is {count}, but {}", shown(visible));
+            let help = "name a GPU twice, `[0, 0]`, to put two ranks on it; CUDA_VISIBLE_DEVICES= hides all GPUs";
+            return Err(problem(what).help(help));
+        }
+        _ => (0..count).collect(),
+    };
+    let (local_world, nodes) = (world, facts.nodes);
+    let all = WorldSize::new(world.get().saturating_mul(nodes)).unwrap_or(world);
+    let launched = facts.launched_world.is_some();
+    let ranks = Ranks { world: all, local_world, nodes, launched, gpus };
+    match no_nccl(loaded, facts, &ranks).or_else(|| not_on_machines(loaded, &ranks)) {
+        Some(problem) => Err(problem),
+        None => Ok(ranks),
+    }
+}
+
+/// How a list of so many GPUs does not fit the ranks of a launcher.
+fn other_list(gpus: usize, world: WorldSize, nodes: u32) -> String {
+    let listed = format!("lists {}", counted(gpus as u64, "GPU", "GPUs"));
+    if nodes > 1 {
+        return format!("{listed}, but each rank of a launcher on several machines has one");
+    }
+    let ranks = counted(world.get().into(), "rank", "ranks");
+    format!("{listed}, but the launcher started {ranks}")
+}
+
+/// What cannot be had on several machines, or only there.
+fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
+    let experiment = &loaded.experiment;
+    let backend = experiment.distributed.backend;
+    if ranks.nodes == 1 {
+        let what = "is \"tcp\", which connects several machines, but there is one";
+        let help =
+            "omit it: ranks of one machine share memory; or see `--nnodes` in docs/machines.md";
+        let problem = || loaded.problem("distributed.backend", what.to_owned()).help(help);
+        return (backend == Backend::Tcp).then(problem);
+    }
+    let problem = |key: &str, what: String, help: &str| Some(loaded.problem(key, what).help(help));
+    if !matches!(backend, Backend::Auto | Backend::Tcp | Backend::Nccl) {
+        let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
+        return problem("distributed.backend", what, "omit it, or use backend = \"tcp\"");
+    }
+    if ranks.world.get() > MOST_OVER_MACHINES {
+        let what = format!(
+            "gives {} ranks, but all machines together can have at most {MOST_OVER_MACHINES}",
+            ranks.world
+        );
+        return problem(
+            "distributed.devices",
+            what,
+            "use fewer ranks on each machine, with more threads each",
+        );
+    }
+    if experiment.distributed.min_world_size.given().is_some() {
+        let what =
+            "is not available over several machines: a run that loses a rank ends".to_owned();
+        return problem(
+            "distributed.min_world_size",
+            what,
+            "omit it; `ddprun resume` continues with any number of ranks",
+        );
+    }
+    if experiment.fault.max_restarts > 0 {
+        let what = "is not available over several machines: a group that fails ends".to_owned();
+        return problem(
+            "fault.max_restarts",
+            what,
+            "set it to 0, and start `ddprun resume` on all machines again",
+        );
+    }
+    if experiment.fault.on_oom == OnOom::ShrinkBatch {
+        let what = "is \"shrink_batch\", which is not available on several machines".to_owned();
+        return problem("fault.on_oom", what, "make `train.batch_size` smaller");
+    }
+    None
+}
+
+/// "CUDA shows 2 GPUs"
+fn shown(visible: u32) -> String {
+    match visible {
+        0 => "CUDA shows no GPU".to_owned(),
+        1 => "CUDA shows 1 GPU, number 0".to_owned(),
+        n => format!("CUDA shows {n} GPUs, numbers 0 to {}", n - 1),
+    }
+}
+
+/// Why NCCL, if it was asked for, cannot be had.
+fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
+    if loaded.experiment.distributed.backend != Backend::Nccl {
+        return None;
+    }
+    let problem = |what: String| loaded.problem("distributed.backend", what);
+    if facts.gpus.is_none() {
+        let help = format!("{REBUILD}, or use backend = \"shm\"");
+        return Some(problem("this ddprun was built without `nccl`".to_owned()).help(help));
+    }
+    if ranks.gpus.is_empty() {
+        let what = "is \"nccl\", which needs GPUs, but CUDA shows none";
+        return Some(problem(what.to_owned()).help("use backend = \"shm\""));
+    }
+    // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions admit that.
+    let gpu = ranks.share_a_gpu().filter(|_| ranks.launched)?;
+    let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
+    let help = "omit it: ranks of a launcher find out whether their GPUs differ";
+    Some(problem(what).help(help))
+}
+
+/// As many of `devices` as a run that may have fewer ranks starts with.
+fn largest(loaded: &Loaded, devices: u32) -> u32 {
+    let asked = &loaded.experiment.distributed;
+    match (asked.shards.given(), asked.min_world_size.given()) {
+        (Some(shards), Some(least)) => {
+            let admitted = admitted_worlds(shards).into_iter().rev();
+            let mut admitted = admitted.filter(|world| (least..=devices).contains(world));
+            admitted.next().unwrap_or(devices)
+        }
+        _ => devices,
+    }
+}
+
+/// Smaller numbers of ranks that the run may go on with, largest first.
+pub(crate) fn smaller_worlds(
+    loaded: &Loaded,
+    world: WorldSize,
+    shards: Shards,
+) -> Result<Vec<WorldSize>, Problem> {
+    const KEY: &str = "distributed.min_world_size";
+    let Some(least) = loaded.experiment.distributed.min_world_size.given() else {
+        return Ok(Vec::new());
+    };
+    if least > world.get() {
+        return Err(loaded.problem(
+            KEY,
+            format!("is {least}, but the run has {}", counted(world.get().into(), "rank", "ranks")),
+        ));
+    }
+    let admitted = admitted_worlds(shards.get());
+    let smaller = admitted.iter().rev().filter(|size| (least..world.get()).contains(size));
+    let smaller: Vec<WorldSize> = smaller.filter_map(|size| WorldSize::new(*size)).collect();
+    if smaller.is_empty() && least < world.get() {
+        let admitted: Vec<String> = admitted.iter().map(u32::to_string).collect();
+        let admitted = admitted.join(", ");
+        let what = format!(
+            "{shards} shards admit {admitted} ranks, none of them from {least} to below {world}"
+        );
+        return Err(loaded.problem(KEY, what).help("use 2, 4, 8 ... ranks, or a smaller minimum"));
+    }
+    Ok(smaller)
+}
+
+/// Everything else about ranks.
+pub(crate) fn decide(
+    experiment: &Experiment,
+    ranks: &Ranks,
+    smaller: Vec<WorldSize>,
+    cores: usize,
+    model: &ModelFacts,
+) -> DistributedPlan {
+    let asked = &experiment.distributed;
+    let world_size = ranks.world;
+    let share = (cores / ranks.local_world.count()).max(1);
+    // Of other machines, as if they were like this one: each keeps its own.
+    let named = ranks.gpus.iter().map(|gpu| format!("{GPU_PREFIX}{gpu}"));
+    let devices = if ranks.gpus.is_empty() {
+        vec!["cpu".to_owned(); world_size.count()]
+    } else {
+        named.cycle().take(world_size.count()).collect()
+    };
+    DistributedPlan {
+        world_size,
+        nodes: ranks.nodes,
+        smaller,
+        devices,
+        threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
+        backend: backend(asked.backend, ranks, model),
+        nccl_if_apart: asked.backend == Backend::Auto && ranks.must_find_out(),
+        bucket_cap: Bytes(asked.bucket_cap.0),
+        first_bucket_cap: Bytes(asked.first_bucket_cap.0),
+        overlap: asked.overlap,
+        comm_hook: asked.comm_hook,
+        find_unused_parameters: asked.find_unused_parameters,
+        timeout: asked.timeout.0,
+    }
+}
+
+fn backend(asked: Backend, ranks: &Ranks, model: &ModelFacts) -> BackendPlan {
+    let world = ranks.world;
+    if world == WorldSize::ONE {
+        return BackendPlan::Solo;
+    }
+    let apart = ranks.share_a_gpu().is_none() && !ranks.must_find_out();
+    let by_nccl = match asked {
+        Backend::Auto => !ranks.gpus.is_empty() && apart,
+        _ => asked == Backend::Nccl,
+    };
+    if by_nccl {
+        let mapping = (ranks.nodes == 1).then(|| Mapping::new(world, []).total());
+        return BackendPlan::Nccl { mapping };
+    }
+    if ranks.nodes > 1 {
+        return BackendPlan::Tcp;
+    }
+    BackendPlan::Shm { mapping: Mapping::new(world, model.lengths()).total() }
+}

@@ -1,0 +1,242 @@
+//! What is measured elsewhere and handed in, so that planning is pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Choice, Entry};
+use crate::plan::{
+    Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts, ModelPlan,
+    OptimizerFacts, SchedulerFacts, SourcePlan, Span, TransformFacts, Unfit,
+};
+use train_numbers::units::{Bytes, WorldSize};
+
+/// What was found on this machine and in the data; measured elsewhere, so that planning is pure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Main memory that this process may use; `None` = unknown.
+    #[serde(default)]
+    pub memory: Option<Bytes>,
+    /// The data, counted.
+    pub data: DataFacts,
+    /// The GPUs that CUDA shows, in its order; `None` if this program was built without CUDA.
+    pub gpus: Option<Vec<GpuFacts>>,
+    /// Ranks that a foreign launcher (torchrun, srun) already decided.
+    pub launched_world: Option<WorldSize>,
+    /// Place of this process among the ranks that such a launcher has started on this machine; 0 without one.
+    #[serde(default)]
+    pub local_rank: u32,
+    /// Machines that take part, with as many ranks each.
+    pub nodes: u32,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuFacts {
+    /// As its maker calls it.
+    pub name: String,
+    /// All of its memory.
+    pub memory: Bytes,
+}
+
+/// The data, counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataFacts {
+    /// Where the samples are.
+    pub source: SourcePlan,
+    /// Samples to train on.
+    pub n_train: usize,
+    /// Samples to validate on.
+    pub n_val: usize,
+    /// Samples to test on when the training is over; 0 = there is no test.
+    pub n_test: usize,
+    /// What is worth a look, in words: gaps between dates, files that were left out.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Class names in label order; empty for regression.
+    pub classes: Vec<String>,
+    /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table, (time
+    /// steps, series and features of the date) for a forecast, (tokens) for a text; `None` for image folders, whose transforms decide.
+    pub sample: Option<Vec<usize>>,
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast, (tokens) of a text; empty for a label or
+    /// a number.
+    pub target: Vec<usize>,
+}
+
+/// What the kinds that a program has registered say of themselves, for planning.
+pub trait KindFacts {
+    /// The model, counted without taking memory.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be built, in words.
+    fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
+
+    /// The transforms `asked` of such images.
+    ///
+    /// # Errors
+    ///
+    /// The place in the list of one that does not fit, and why.
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+    ) -> Result<TransformFacts, (usize, Unfit)>;
+
+    /// The layers of a graph for samples of such an input, and data that needs so many numbers at the end.
+    ///
+    /// # Errors
+    ///
+    /// The layer that does not fit, and why.
+    fn layers(
+        &self,
+        layers: &[Entry],
+        input: Flow,
+        needed: usize,
+    ) -> Result<Vec<LayerPlan>, LayerMisfit>;
+
+    /// The loss.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such loss, in words.
+    fn loss(&self, loss: &Choice) -> Result<LossFacts, String>;
+
+    /// All metrics, of such answers.
+    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts>;
+
+    /// The update rule.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such rule, in words.
+    fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String>;
+
+    /// The scheduler.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such scheduler, in words.
+    fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String>;
+
+    /// What the scheduler does in `span`, in words: "cosine over 50 epochs to 0".
+    ///
+    /// # Errors
+    ///
+    /// The option that does not go with the run.
+    fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit>;
+}
+
+/// Counts of a built model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelFacts {
+    /// Trainable parameters in registration order: name and shape.
+    pub parameters: Vec<(String, Vec<usize>)>,
+    /// Buffers in registration order: name and shape.
+    pub buffers: Vec<(String, Vec<usize>)>,
+    /// Values per channel in one sample where a layer takes statistics over a batch (BatchNorm), the fewest of all such
+    /// layers; `None` if there is none.
+    pub least_rows: Option<usize>,
+    /// Whether it runs through blocks whose inputs alone can be kept.
+    pub has_blocks: bool,
+    /// Whether passes draw or decide something on the CPU.
+    pub draws_on_cpu: bool,
+    /// Whether a layer drops something.
+    pub drops: bool,
+}
+
+impl ModelFacts {
+    /// Elements of each trainable parameter, in registration order.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.parameters.iter().map(|(_, shape)| shape.iter().product())
+    }
+
+    /// Elements of all buffers.
+    pub fn buffer_elements(&self) -> usize {
+        self.buffers.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+}
+
+/// Tests of rooms that know no kinds: transforms by the size that they lead to, losses, SGD, Adam and schedulers by their names.
+#[cfg(test)]
+impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
+    fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
+        self(plan)
+    }
+
+    fn transforms(
+        &self,
+        asked: &[Choice],
+        images: &Images,
+    ) -> Result<TransformFacts, (usize, Unfit)> {
+        let side = |value: &serde_json::Value| value.as_u64().map(|side| side as u32);
+        let size = asked.iter().fold(images.size, |size, choice| {
+            let given = choice.options.get("size");
+            match given.map(|given| (side(given), side(&given[0]), side(&given[1]))) {
+                Some((Some(_), ..)) if choice.name == "resize" => size,
+                Some((Some(side), ..)) => Some((side, side)),
+                Some((None, height, width)) => height.zip(width),
+                None => size,
+            }
+        });
+        Ok(TransformFacts { list: asked.to_vec(), size })
+    }
+
+    fn layers(&self, _: &[Entry], _: Flow, _: usize) -> Result<Vec<LayerPlan>, LayerMisfit> {
+        Ok(Vec::new())
+    }
+
+    fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {
+        let targets = match loss.name.as_str() {
+            "cross_entropy" => crate::plan::Targets::Classes,
+            "time_frequency" => crate::plan::Targets::Series,
+            _ => crate::plan::Targets::Numbers,
+        };
+        Ok(LossFacts { targets, runs_on_gpus: loss.name != "huber" })
+    }
+
+    fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {
+        use crate::plan::Mode;
+        let unless = |is_wrong: bool, why: &str| is_wrong.then(|| why.to_owned());
+        let numbers =
+            unless(answers.has_classes(), "needs numbers, but the loss is one of classes");
+        let classes =
+            unless(!answers.has_classes(), "needs classes, but the loss is one of numbers");
+        [
+            ("accuracy", Mode::Max, classes),
+            ("mse", Mode::Min, numbers.clone()),
+            ("mae", Mode::Min, numbers),
+        ]
+        .map(|(name, mode, why_not)| MetricFacts { name: name.to_owned(), mode, why_not })
+        .into()
+    }
+
+    fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String> {
+        let option = |key: &str| rule.options.get(key).and_then(serde_json::Value::as_f64);
+        let (state, momentum): (&[&str], _) = match rule.name.as_str() {
+            "sgd" if option("momentum").is_none() => (&[], None),
+            "sgd" => (&["momentum_buffer"], Some("momentum")),
+            _ => (&["exp_avg", "exp_avg_sq"], Some("beta1")),
+        };
+        Ok(OptimizerFacts {
+            state: state.iter().map(|&name| name.to_owned()).collect(),
+            weight_decay: option("weight_decay").unwrap_or(0.0),
+            momentum: momentum.map(str::to_owned),
+            runs_on_gpus: true,
+        })
+    }
+
+    fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String> {
+        let moves_by_steps = rule.name == "one_cycle";
+        let momentum = moves_by_steps.then_some([0.85, 0.95]);
+        Ok(SchedulerFacts { moves_by_steps, momentum, ..SchedulerFacts::default() })
+    }
+
+    fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit> {
+        if rule.options.contains_key("eta_min") {
+            return Err(Unfit { key: "eta_min", what: "is refused".to_owned(), help: None });
+        }
+        let over = span.intervals.map_or(String::new(), |n| format!(" over {n} {}", span.unit()));
+        Ok(rule.name.clone() + &over)
+    }
+}

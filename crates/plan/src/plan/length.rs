@@ -1,0 +1,108 @@
+//! How many steps an epoch and the run have.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Experiment;
+use crate::plan::{BatchPlan, Sampler};
+use train_numbers::units::WorldSize;
+
+/// Last step of a run that only its wall-clock budget ends; no run reaches it.
+pub const NO_STEP_LIMIT: u64 = 1 << 40;
+
+/// How long the run is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LengthPlan {
+    /// Steps of a whole epoch.
+    pub steps_per_epoch: u64,
+    /// Last step of the run.
+    pub total_steps: u64,
+    /// Wall-clock budget.
+    pub time: Option<Duration>,
+}
+
+impl LengthPlan {
+    /// Whether epochs or steps end the run, and not only time.
+    pub fn is_bounded(&self) -> bool {
+        self.total_steps < NO_STEP_LIMIT
+    }
+
+    /// Epochs begun by the end of the run.
+    pub fn epochs(&self) -> u64 {
+        self.total_steps.div_ceil(self.steps_per_epoch)
+    }
+}
+
+/// Steps in which the global batches of `n_train` samples are taken once.
+pub(crate) fn steps_per_epoch(n_train: usize, global: usize, drop_last: bool) -> usize {
+    if drop_last { n_train / global } else { n_train.div_ceil(global) }
+}
+
+/// The same with PyTorch's `DistributedSampler` and `DataLoader`: each rank cuts its own list into batches.
+pub(crate) fn torch_steps_per_epoch(
+    n_train: usize,
+    world: WorldSize,
+    batch: &BatchPlan,
+    drop_last: bool,
+) -> usize {
+    let (ranks, size, passes) = (world.count(), batch.size.count(), batch.accumulation.count());
+    if drop_last {
+        // ceil((n - W) / W) = floor(n / W) where W does not divide n.
+        n_train / ranks / size / passes
+    } else {
+        n_train.div_ceil(ranks).div_ceil(size).div_ceil(passes)
+    }
+}
+
+/// The first limit of epochs and steps ends the run; time is watched while it runs.
+pub(crate) fn decide(
+    experiment: &Experiment,
+    n_train: usize,
+    world: WorldSize,
+    batch: &BatchPlan,
+) -> LengthPlan {
+    let drop_last = experiment.data.drop_last;
+    let steps = match experiment.data.sampler {
+        Sampler::Shards => steps_per_epoch(n_train, batch.global.count(), drop_last),
+        Sampler::Torch => torch_steps_per_epoch(n_train, world, batch, drop_last),
+    };
+    let steps_per_epoch = steps.max(1) as u64;
+    let by_epochs = experiment.train.epochs.map(|n| n.saturating_mul(steps_per_epoch));
+    let limits = [by_epochs, experiment.train.steps, Some(NO_STEP_LIMIT)];
+    LengthPlan {
+        steps_per_epoch,
+        total_steps: limits.into_iter().flatten().min().unwrap_or(NO_STEP_LIMIT),
+        time: experiment.train.time.map(|time| time.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use train_numbers::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Shards};
+
+    #[test]
+    fn the_last_partial_batch_is_a_step_or_is_dropped() {
+        assert_eq!(steps_per_epoch(1000, 128, true), 7);
+        assert_eq!(steps_per_epoch(1000, 128, false), 8);
+        assert_eq!(steps_per_epoch(1024, 128, false), 8);
+        assert_eq!(steps_per_epoch(100, 128, true), 0);
+    }
+
+    #[test]
+    fn torch_counts_batches_per_rank() {
+        let batch = BatchPlan {
+            size: BatchSize::new(3).unwrap(),
+            accumulation: AccumulationSteps::ONE,
+            global: GlobalBatchSize::new(12).unwrap(),
+            shards: Shards::new(4).unwrap(),
+        };
+        let steps =
+            |n, drop_last| torch_steps_per_epoch(n, WorldSize::new(4).unwrap(), &batch, drop_last);
+        // n = 11, R = 4: lists of 3, or of 2 when dropped (facts of DistributedSampler).
+        assert_eq!((steps(11, false), steps(11, true)), (1, 0));
+        assert_eq!((steps(13, false), steps(13, true)), (2, 1));
+        assert_eq!((steps(24, false), steps(24, true)), (2, 2));
+    }
+}

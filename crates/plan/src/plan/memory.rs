@@ -1,0 +1,100 @@
+//! Bytes that each rank needs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::mapping::STAGING_BYTES;
+use crate::plan::{BackendPlan, Plan};
+use train_numbers::units::Bytes;
+
+/// Freed blocks may wait for the next step up to one part in so many of what was in use at most
+/// (the program's allocator). With half as much a transformer's step gives blocks back and faults
+/// them in again, which is a fifth of its time.
+pub const KEPT_SHARE: usize = 4;
+
+/// What a process of ddprun holds before it knows a model: program, libraries, stacks, the plan.
+const BASE: Bytes = Bytes(22 << 20);
+
+/// Largest resident memory of one rank, by what it is for.
+///
+/// Left out are the raw bytes of files that are read whole (images while they are decoded) and the text of
+/// logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// f32 parameters.
+    pub weights: Bytes,
+    /// f32 gradients: this rank's buckets, its share of the others' (which it reduces in place), and the
+    /// sums over its earlier shards.
+    pub gradients: Bytes,
+    /// Moments of the update rule, and the average of the weights.
+    pub optimizer: Bytes,
+    /// Running statistics.
+    pub buffers: Bytes,
+    /// Activations that forward keeps for backward, and whatever else a pass holds at its largest moment, as
+    /// measured on small batches; `None` = not measured.
+    pub activations: Option<Bytes>,
+    /// The copy that a checkpoint is written from, made when no activations are held: the larger of both
+    /// counts.
+    pub checkpoint: Bytes,
+    /// Loaded batches, and data sets that are held in memory.
+    pub loading: Bytes,
+    /// Freed blocks that wait for the next step: half of what may wait.
+    pub waiting: Bytes,
+    /// Everything that does not depend on the experiment.
+    pub base: Bytes,
+}
+
+impl Memory {
+    /// What a rank of `plan` needs, if a pass needs `activations`.
+    pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
+        let weights = Bytes::of_f32(plan.model.n_parameters);
+        let kept = plan.optimizer.state.len() as u64 + u64::from(plan.ema.is_some());
+        let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
+        let averaged = u64::from(plan.ema.is_some_and(|ema| ema.use_buffers));
+        let optimizer = Bytes(kept * weights.0 + averaged * buffers.0);
+        let mut memory = Self {
+            weights,
+            gradients: gradients(plan, weights),
+            optimizer,
+            buffers,
+            activations,
+            checkpoint: Bytes(weights.0 + optimizer.0 + buffers.0),
+            loading: loading(plan),
+            waiting: Bytes(0),
+            base: BASE,
+        };
+        let allocated = memory.total().0 - memory.base.0 - memory.gradients.0;
+        memory.waiting = Bytes(allocated / (2 * KEPT_SHARE as u64));
+        memory
+    }
+
+    /// Everything together.
+    pub fn total(&self) -> Bytes {
+        let held = self.activations.unwrap_or_default().max(self.checkpoint);
+        let lasting = [self.weights, self.gradients, self.optimizer, self.buffers];
+        let others = [held, self.loading, self.waiting, self.base];
+        Bytes(lasting.iter().chain(&others).map(|part| part.0).sum())
+    }
+}
+
+fn gradients(plan: &Plan, own: Bytes) -> Bytes {
+    let world = u64::from(plan.distributed.world_size.get());
+    let shared = match plan.distributed.backend {
+        BackendPlan::Solo | BackendPlan::Nccl { mapping: None } => 0,
+        // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
+        BackendPlan::Tcp => own.0.min(plan.distributed.bucket_cap.0),
+        // Pages of the others' buckets that this rank writes, and of all staging areas.
+        BackendPlan::Nccl { mapping: Some(_) } => world * STAGING_BYTES,
+        BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
+    };
+    // A sum per level of the tree over this rank's shards but the last.
+    let shards = u64::from(plan.batch.shards.get()).div_ceil(world).max(1);
+    let levels = u64::from(shards.ilog2()) + u64::from(!shards.is_power_of_two());
+    Bytes(own.0 * (1 + levels) + shared)
+}
+
+fn loading(plan: &Plan) -> Bytes {
+    let sample = Bytes::of_f32(plan.model.input.iter().product()).0;
+    // The batch of the pass at hand, and those that are ready or in the making.
+    let batches = 1 + (plan.data.num_workers * plan.data.prefetch_factor) as u64;
+    Bytes(batches * u64::from(plan.batch.size.get()) * sample + plan.data.source.held.0)
+}

@@ -1,0 +1,143 @@
+//! `Experiment + Facts -> Plan`: every number decided. Pure: no I/O, no clock, no environment.
+//!
+//! What a `Plan` holds is what all ranks do; nothing below this room asks the experiment again.
+//! An `Option` here means "may truly be absent at run time", never "not configured".
+
+mod arithmetic;
+mod batch;
+mod build;
+pub mod capture;
+mod data;
+mod distributed;
+mod facts;
+mod graph;
+mod keep;
+mod length;
+mod loss;
+pub mod mapping;
+mod memory;
+mod metrics;
+mod model;
+mod optimizer;
+mod precision;
+mod rank;
+mod schedule;
+mod show;
+mod source;
+mod statistics;
+mod transforms;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::config::kind::Modality;
+pub use crate::config::schema::{
+    CommHook, Convolutions, Expectation, Interval, Mode, OnBadSample, OnNonFinite, OnOom, Sampler,
+    ScalingRule,
+};
+pub use crate::config::values::Patience;
+pub use arithmetic::shown;
+pub use batch::{BatchPlan, admitted_worlds};
+pub use data::DataPlan;
+pub use distributed::{BackendPlan, DistributedPlan};
+pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts};
+pub use graph::rows as layer_rows;
+pub use graph::{Flow, LayerMisfit, LayerPlan};
+pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
+pub use length::{LengthPlan, NO_STEP_LIMIT};
+pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
+pub use mapping::Mapping;
+pub use memory::{KEPT_SHARE, Memory};
+pub use metrics::{Measurable, MetricFacts};
+pub use model::ModelPlan;
+pub use optimizer::{EmaPlan, OptimizerFacts, OptimizerPlan, scale_lr};
+pub use precision::{ClipPlan, ScalerPlan};
+pub use rank::{RankPlan, RunFolders};
+pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
+pub use show::{Costs, json, page};
+pub use source::SourcePlan;
+use train_numbers::units::BatchSize;
+pub use train_numbers::{Precision, RopeScaling};
+pub use transforms::{Images, Sides, TransformFacts};
+
+/// Everything that will happen, decided. Equal on all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Name of the experiment; part of all its folders' names.
+    pub name: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// The model and its start.
+    pub model: ModelPlan,
+    /// The data and how it is read.
+    pub data: DataPlan,
+    /// The loss.
+    pub loss: LossPlan,
+    /// Batch arithmetic.
+    pub batch: BatchPlan,
+    /// How long.
+    pub length: LengthPlan,
+    /// Numbers of matrix products and convolutions.
+    pub precision: Precision,
+    /// How convolutions are computed.
+    pub convolutions: Convolutions,
+    /// Whether blocks keep their input only and are run again in backward.
+    #[serde(default)]
+    pub activation_checkpointing: bool,
+    /// Whether passes on a GPU become one launch; absent = where they can.
+    #[serde(default)]
+    pub cuda_graph: Option<bool>,
+    /// Gradient scaler (fp16 only).
+    pub scaler: Option<ScalerPlan>,
+    /// Clipping of gradients.
+    pub clip: ClipPlan,
+    /// What to do about a loss that is not finite.
+    pub on_non_finite: OnNonFinite,
+    /// Update rule with its base learning rate.
+    pub optimizer: OptimizerPlan,
+    /// Average of the parameters, to be evaluated in their place.
+    #[serde(default)]
+    pub ema: Option<EmaPlan>,
+    /// Learning rate over time.
+    pub schedule: SchedulePlan,
+    /// Ranks and their communication.
+    pub distributed: DistributedPlan,
+    /// When to evaluate, in steps.
+    pub validate_every: Cadence,
+    /// Samples per evaluation pass.
+    pub val_batch_size: BatchSize,
+    /// Every how many evaluations a diffusion model is asked for samples.
+    #[serde(default = "each")]
+    pub sample_every: u64,
+    /// When and where to save.
+    pub checkpoint: CheckpointPlan,
+    /// When to give up early.
+    pub early_stopping: Option<EarlyStoppingPlan>,
+    /// Restarts after a failure.
+    pub max_restarts: u32,
+    /// How long a rank may stand still.
+    #[serde(default)]
+    pub stall_timeout: Patience,
+    /// When to compare the weights of the ranks.
+    #[serde(default)]
+    pub compare_weights: Cadence,
+    /// What to do when a rank runs out of memory.
+    #[serde(default)]
+    pub on_oom: OnOom,
+    /// Largest mean loss of a step that is no sign of divergence.
+    #[serde(default)]
+    pub divergence_threshold: Option<f64>,
+    /// What to write about the run.
+    pub logging: LoggingPlan,
+    /// Figures that the run must reach.
+    pub expect: BTreeMap<String, Expectation>,
+}
+
+#[cfg(test)]
+mod tests;
+
+/// For plans of before there was the key.
+fn each() -> u64 {
+    1
+}

@@ -1,0 +1,128 @@
+//! The model with all its numbers.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Choice;
+use crate::config::values::Strict;
+use crate::config::{Loaded, Problem};
+use crate::plan::{DataFacts, KindFacts, LayerPlan, ModelFacts, graph};
+
+/// What is trained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelPlan {
+    /// Which model, with all its options.
+    pub kind: Choice,
+    /// Width of the output: classes, regression targets, or series of a forecast.
+    pub outputs: usize,
+    /// Shape of one sample as the model receives it: (channels, height, width), (features), or (time steps,
+    /// series and features of the date), (tokens).
+    pub input: Vec<usize>,
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast, (tokens) of a text.
+    #[serde(default)]
+    pub target: Vec<usize>,
+    /// Layers of the model `graph`.
+    #[serde(default)]
+    pub layers: Vec<LayerPlan>,
+    /// Weights to start from.
+    pub pretrained: Option<PathBuf>,
+    /// Whether the head of `pretrained` may differ.
+    pub except_head: bool,
+    /// Trainable parameters.
+    pub n_parameters: usize,
+    /// Parameter tensors.
+    pub n_tensors: usize,
+    /// Elements of buffers (running statistics).
+    pub n_buffer_elements: usize,
+    /// Values per channel in one sample where a layer takes statistics over a batch, the fewest; `None` if none does.
+    #[serde(default)]
+    pub least_rows: Option<usize>,
+    /// Whether a pass draws or decides something on the CPU.
+    #[serde(default)]
+    pub draws_on_cpu: bool,
+    /// Whether a layer drops something.
+    #[serde(default)]
+    pub drops: bool,
+}
+
+/// The model as asked, for samples of shape `input`; its counts are still zero.
+pub(crate) fn decide(
+    loaded: &Loaded,
+    data: &DataFacts,
+    input: &[usize],
+    kinds: &dyn KindFacts,
+) -> Result<ModelPlan, Problem> {
+    let asked = &loaded.experiment.model;
+    let outputs = outputs(loaded, data)?;
+    Ok(ModelPlan {
+        kind: Choice { name: asked.name.clone(), options: asked.options.clone() },
+        outputs,
+        input: input.to_vec(),
+        target: data.target.clone(),
+        layers: graph::decide(loaded, (input, &data.target), outputs, kinds)?,
+        pretrained: asked.pretrained.clone(),
+        except_head: asked.strict == Strict::ExceptHead,
+        ..ModelPlan::default()
+    })
+}
+
+/// One output per class, one per series, or one number. More outputs than classes are allowed, fewer cannot be right.
+fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
+    let classes = data.classes.len();
+    match loaded.experiment.model.num_classes.given() {
+        None if classes > 0 => Ok(classes),
+        None => Ok(data.target.last().copied().unwrap_or(1)),
+        Some(given) if (given as usize) < classes => {
+            let what = format!("is {given}, but the data has {classes} classes");
+            let help = "omit it: \"auto\" is the number of classes";
+            Err(loaded.problem("model.num_classes", what).help(help))
+        }
+        Some(given) => Ok(given as usize),
+    }
+}
+
+/// The model with the counts of what is built from it, and these.
+pub(crate) fn count(
+    loaded: &Loaded,
+    model: ModelPlan,
+    kinds: &dyn KindFacts,
+) -> Result<(ModelPlan, ModelFacts), Problem> {
+    let found = kinds.model(&model).map_err(|what| loaded.problem("model.name", what))?;
+    check_blocks(loaded, &found)?;
+    Ok((model.counted(&found), found))
+}
+
+/// `train.activation_checkpointing` of a model without blocks.
+fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
+    let experiment = &loaded.experiment;
+    if facts.has_blocks || !experiment.train.activation_checkpointing {
+        return Ok(());
+    }
+    let name = &experiment.model.name;
+    let what = format!("saves nothing: `{name}` has no blocks whose inputs are kept");
+    Err(loaded.problem("train.activation_checkpointing", what))
+}
+
+impl ModelPlan {
+    /// The model `kind` for samples of shape `input` and `outputs` of them; its counts are zero.
+    pub fn new(kind: Choice, input: &[usize], outputs: usize) -> Self {
+        Self { kind, input: input.to_vec(), outputs, ..Self::default() }
+    }
+
+    /// Registered name.
+    pub fn name(&self) -> &str {
+        &self.kind.name
+    }
+
+    /// The same model with the counts of what was built from it.
+    pub fn counted(mut self, facts: &ModelFacts) -> Self {
+        self.n_parameters = facts.lengths().sum();
+        self.n_tensors = facts.parameters.len();
+        self.n_buffer_elements = facts.buffer_elements();
+        self.least_rows = facts.least_rows;
+        self.draws_on_cpu = facts.draws_on_cpu;
+        self.drops = facts.drops;
+        self
+    }
+}

@@ -1,0 +1,145 @@
+//! Update rule and learning rate, with PyTorch's numbers where none were given.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Choice;
+use crate::config::schema::Ema;
+use crate::config::{Loaded, Problem};
+use crate::plan::{BatchPlan, KindFacts, ScalingRule};
+use train_numbers::units::GlobalBatchSize;
+
+/// Update rule with all its numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerPlan {
+    /// Which rule, with all its options.
+    pub rule: Choice,
+    /// Names of what it keeps for each element of a parameter.
+    pub state: Vec<String>,
+    /// What a schedule of momentum moves, if the rule has it.
+    pub momentum: Option<String>,
+    /// Learning rate after scaling by the global batch size; schedules multiply it.
+    pub lr: f64,
+    /// Learning rate as written.
+    pub base_lr: f64,
+    /// How it was scaled.
+    pub scaling: ScalingRule,
+    /// Global batch size that `base_lr` was tuned for.
+    pub base_batch_size: GlobalBatchSize,
+    /// L2 penalty or decoupled decay.
+    pub weight_decay: f64,
+    /// Whether one-dimensional parameters are left without decay.
+    pub no_decay_on_1d: bool,
+}
+
+/// What an update rule says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerFacts {
+    /// Names of what it keeps for each element of a parameter.
+    pub state: Vec<String>,
+    /// Coefficient of its weight decay.
+    pub weight_decay: f64,
+    /// The option that a schedule of momentum moves.
+    pub momentum: Option<String>,
+    /// Whether it has a kernel for GPUs.
+    pub runs_on_gpus: bool,
+}
+
+impl OptimizerPlan {
+    /// The rule with a learning rate that does not depend on the batch size.
+    pub fn new(rule: Choice, facts: OptimizerFacts, lr: f64) -> Self {
+        let OptimizerFacts { state, weight_decay, momentum, .. } = facts;
+        Self {
+            rule,
+            state,
+            momentum,
+            lr,
+            base_lr: lr,
+            scaling: ScalingRule::None,
+            base_batch_size: GlobalBatchSize::ONE,
+            weight_decay,
+            no_decay_on_1d: false,
+        }
+    }
+}
+
+/// A moving average of the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EmaPlan {
+    /// Share of the average that stays at an update.
+    pub decay: f64,
+    /// How fast the share grows up to `decay`; absent = it is `decay` from the first update on.
+    pub power: Option<f64>,
+    /// Whether running statistics are averaged as well; else those of the training go with the averages.
+    #[serde(default)]
+    pub use_buffers: bool,
+}
+
+/// `base_lr (global / base)^e`, e = 0, 1/2 or 1 (Goyal et al. 2017: linear for SGD; square root suits Adam).
+pub fn scale_lr(
+    rule: ScalingRule,
+    base_lr: f64,
+    tuned_for: GlobalBatchSize,
+    in_use: GlobalBatchSize,
+) -> f64 {
+    let ratio = f64::from(in_use.get()) / f64::from(tuned_for.get());
+    match rule {
+        ScalingRule::None => base_lr,
+        ScalingRule::Sqrt => base_lr * ratio.sqrt(),
+        ScalingRule::Linear => base_lr * ratio,
+    }
+}
+
+/// The update rule as asked, at the rate that the batch asks for.
+pub(crate) fn decide(
+    loaded: &Loaded,
+    batch: &BatchPlan,
+    on_gpus: bool,
+    kinds: &dyn KindFacts,
+) -> Result<OptimizerPlan, Problem> {
+    let asked = &loaded.experiment.optimizer;
+    let scaling = loaded.experiment.lr_scaling.rule;
+    let Some(base_batch_size) = GlobalBatchSize::new(loaded.experiment.lr_scaling.base_batch_size)
+    else {
+        return Err(loaded.problem("lr_scaling.base_batch_size", "must be at least 1"));
+    };
+    let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
+    let facts = kinds.optimizer(&rule).map_err(|what| loaded.problem("optimizer.name", what))?;
+    if on_gpus && !facts.runs_on_gpus {
+        let what = format!("`{}` has no kernel for GPUs", rule.name);
+        let help = "train on CPUs (`distributed.backend=\"shm\"`), or choose another optimizer";
+        return Err(loaded.problem("optimizer.name", what).help(help));
+    }
+    Ok(OptimizerPlan {
+        lr: scale_lr(scaling, asked.lr, base_batch_size, batch.global),
+        scaling,
+        base_batch_size,
+        no_decay_on_1d: asked.no_decay_on_1d,
+        ..OptimizerPlan::new(rule, facts, asked.lr)
+    })
+}
+
+/// The average as asked, if one is.
+pub(crate) fn ema(asked: &Ema) -> Option<EmaPlan> {
+    let (power, use_buffers) = (asked.power, asked.use_buffers.unwrap_or(false));
+    asked.decay.map(|decay| EmaPlan { decay, power, use_buffers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_follows_the_global_batch_and_not_the_number_of_ranks() {
+        let size = |n| GlobalBatchSize::new(n).unwrap();
+        let check = |rule, in_use, expected: f64| {
+            let lr = scale_lr(rule, 0.1, size(256), size(in_use));
+            assert!((lr - expected).abs() < 1e-15, "{rule:?} {in_use}: {lr}");
+        };
+        check(ScalingRule::None, 1024, 0.1);
+        check(ScalingRule::Linear, 1024, 0.4);
+        check(ScalingRule::Linear, 128, 0.05);
+        check(ScalingRule::Sqrt, 1024, 0.2);
+        check(ScalingRule::Sqrt, 64, 0.05);
+        check(ScalingRule::Linear, 256, 0.1);
+    }
+}

@@ -1,0 +1,382 @@
+//! The page of `ddprun plan`: what would happen, and where each value was written.
+
+use serde_json::{Value, json};
+
+use crate::config::schema::PrecisionChoice;
+use crate::config::{Loaded, Source, leaves};
+use crate::plan::arithmetic::shown;
+use crate::plan::batch::counted;
+use crate::plan::{BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, graph};
+use crate::terminal::wrapped;
+
+/// Columns of the page.
+const WIDTH: usize = 80;
+/// Columns of the labels.
+const LABEL: usize = 18;
+/// Most characters of a value that are shown: a list may hold thousands.
+const LONGEST: usize = 160;
+
+/// What a run costs beside its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Bytes per rank.
+    pub memory: Memory,
+    /// Floating-point operations of the forward pass of one sample; `None` = not counted.
+    pub flops: Option<u64>,
+}
+
+/// The plan as a page of text: first what would happen, then every key with its value and its source.
+pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> String {
+    let needs = &costs.memory;
+    let mut rows: Vec<(&str, String)> = vec![
+        ("batch", plan.batch_line()),
+        ("learning rate", plan.lr_line().trim_start_matches("lr ").to_owned()),
+        ("steps", plan.steps_line()),
+        ("schedule", plan.schedule.line.clone()),
+        ("optimizer", optimizer(plan)),
+        ("model", model(plan, loaded)),
+        ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
+        ("memory", memory(needs)),
+        ("data", data(plan)),
+        ("", plan.data.source.line.clone()),
+        ("ranks", ranks(plan)),
+        ("loading", loading(plan)),
+        (
+            "validation",
+            cadence(plan.validate_every) + &format!(", batches of {}", plan.val_batch_size),
+        ),
+        ("checkpoints", checkpoints(plan)),
+    ];
+    rows.extend(early_stopping(plan).map(|line| ("early stopping", line)));
+    rows.extend(plan.arithmetic().into_iter().skip(2).map(|line| ("shards", line)));
+    let warnings = plan.warnings(facts, needs);
+    rows.extend(warnings.into_iter().map(|line| ("warning", line)));
+    let head = format!("{} ({})\n\n", plan.name, loaded.path.display());
+    let rows = rows.iter().map(|(label, text)| beside(&format!("  {label}"), LABEL, text));
+    head + &rows.collect::<String>() + "\n" + &layers(plan) + &keys(plan, loaded)
+}
+
+/// The same for programs: plan, memory, arithmetic, and each key with its value and its source.
+pub fn json(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Value {
+    let keys: serde_json::Map<String, Value> = leaves(&loaded.experiment)
+        .into_iter()
+        .map(|(key, value)| {
+            let value: Value = serde_json::from_str(&value).unwrap_or_default();
+            let from = origin(loaded, &key);
+            (key, json!({ "value": value, "source": from }))
+        })
+        .collect();
+    json!({
+        "format": 1,
+        "arithmetic": plan.arithmetic(),
+        "warnings": plan.warnings(facts, &costs.memory),
+        "memory": costs.memory,
+        "peak_memory": costs.memory.total(),
+        "flops": costs.flops,
+        "plan": plan,
+        "keys": keys,
+    })
+}
+
+/// The layers of a graph in columns.
+fn layers(plan: &Plan) -> String {
+    if plan.model.layers.is_empty() {
+        return String::new();
+    }
+    let rows = graph::rows(&plan.model.layers);
+    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let line = |[layer, key, output, parameters, flops]: &[String; 5]| {
+        let [a, b, c, d, e] = widths;
+        let line = format!("{layer:<a$}  {key:<b$}  {output:>c$}  {parameters:>d$}  {flops:>e$}");
+        line.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect::<String>() + "\n"
+}
+
+fn origin<'a>(loaded: &'a Loaded, key: &str) -> &'a Source {
+    loaded.sources.get(key).unwrap_or(&Source::Defaults)
+}
+
+/// `label`, and beside it `text` from `column` on, in as many lines as it needs.
+fn beside(label: &str, column: usize, text: &str) -> String {
+    let gap = "\n".to_owned() + &" ".repeat(column);
+    let lines: Vec<String> =
+        text.lines().map(|line| wrapped(line, WIDTH.saturating_sub(column), 0)).collect();
+    format!("{label:<column$}{}\n", lines.join("\n").replace('\n', &gap))
+}
+
+/// Every key and its value below the source that gave it, the strongest source first.
+fn keys(plan: &Plan, loaded: &Loaded) -> String {
+    let mut groups: Vec<(&Source, Vec<(String, String)>)> = Vec::new();
+    for (key, value) in leaves(&loaded.experiment) {
+        let from = origin(loaded, &key);
+        let same = groups.iter().position(|(source, _)| source.to_string() == from.to_string());
+        let at = same.unwrap_or_else(|| {
+            groups.push((from, Vec::new()));
+            groups.len() - 1
+        });
+        groups[at].1.extend(shown_values(plan, key, value));
+    }
+    groups.sort_by_key(|(source, _)| weakness(source));
+    let keys = groups.iter().flat_map(|(_, rows)| rows);
+    let column = keys.map(|(key, _)| key.chars().count()).max().unwrap_or(0) + 4;
+    let rows = |rows: &[(String, String)]| -> String {
+        rows.iter().map(|(key, value)| beside(&format!("  {key}"), column, &cut(value))).collect()
+    };
+    let groups: Vec<String> =
+        groups.iter().map(|(source, keys)| format!("{source}:\n{}", rows(keys))).collect();
+    groups.join("\n")
+}
+
+/// Place of a source on the page.
+fn weakness(source: &Source) -> u8 {
+    match source {
+        Source::CommandLine(_) => 0,
+        Source::Environment(_) => 1,
+        Source::File(_) => 2,
+        Source::FileName => 3,
+        Source::Defaults => 4,
+    }
+}
+
+/// A key and its value as they are shown: the tables of a list one by one.
+fn shown_values(plan: &Plan, key: String, value: String) -> Vec<(String, String)> {
+    match serde_json::from_str(&value) {
+        Ok(Value::Array(items)) if items.iter().any(Value::is_object) => {
+            let numbered = items.iter().enumerate();
+            numbered.map(|(index, item)| (format!("{key}[{index}]"), entry(item))).collect()
+        }
+        _ => {
+            let decided = decided(plan, &key).filter(|_| value == "\"auto\"");
+            vec![(key, decided.map_or(value, |decided| format!("auto = {decided}")))]
+        }
+    }
+}
+
+/// What became of an "auto".
+fn decided(plan: &Plan, key: &str) -> Option<String> {
+    let (batch, distributed) = (&plan.batch, &plan.distributed);
+    Some(match key {
+        "model.num_classes" => plan.model.outputs.to_string(),
+        "data.num_workers" => plan.data.num_workers.to_string(),
+        "train.batch_size" => batch.size.to_string(),
+        "train.global_batch_size" => batch.global.to_string(),
+        "train.gradient_accumulation_steps" => batch.accumulation.to_string(),
+        "distributed.devices" => distributed.local_world().to_string(),
+        "distributed.threads_per_rank" => distributed.threads_per_rank.to_string(),
+        "distributed.shards" => batch.shards.to_string(),
+        "distributed.min_world_size" => {
+            distributed.smaller.last().unwrap_or(&distributed.world_size).to_string()
+        }
+        "distributed.backend" => match distributed.backend {
+            BackendPlan::Solo => "solo".to_owned(),
+            BackendPlan::Shm { .. } => "shm".to_owned(),
+            BackendPlan::Nccl { .. } => "nccl".to_owned(),
+            BackendPlan::Tcp => "tcp".to_owned(),
+        },
+        "validation.batch_size" => plan.val_batch_size.to_string(),
+        _ => return None,
+    })
+}
+
+/// `random_crop size=224 padding=4`
+fn entry(item: &Value) -> String {
+    let Value::Object(keys) = item else { return item.to_string() };
+    let name = keys.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    keys.iter()
+        .filter(|(key, _)| *key != "name")
+        .fold(name, |text, (key, value)| format!("{text} {key}={}", inner(value)))
+}
+
+/// A value in an entry; of entries in it their names: `[conv2d relu]`.
+fn inner(value: &Value) -> String {
+    let name = |item: &Value| Some(item.get("name")?.as_str()?.to_owned());
+    match value {
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            format!("[{}]", items.iter().filter_map(name).collect::<Vec<_>>().join(" "))
+        }
+        value => value.to_string(),
+    }
+}
+
+fn cut(value: &str) -> String {
+    if value.chars().count() <= LONGEST {
+        return value.to_owned();
+    }
+    value.chars().take(LONGEST - 3).collect::<String>() + "..."
+}
+
+fn optimizer(plan: &Plan) -> String {
+    let clip =
+        plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
+    let ema = plan.ema.map_or(String::new(), |ema| {
+        let power = ema.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
+        let buffers = if ema.use_buffers { ", with buffers" } else { "" };
+        format!(", averaged: {}{power}{buffers}", shown(ema.decay))
+    });
+    format!("{}{clip}{ema}", plan.optimizer.rule)
+}
+
+fn model(plan: &Plan, loaded: &Loaded) -> String {
+    let model = &plan.model;
+    let is_amp = loaded.experiment.train.precision == PrecisionChoice::Amp;
+    let precision = match plan.precision {
+        Precision::Fp32 if is_amp => "fp32 (amp on a CPU)",
+        Precision::Fp32 => "fp32",
+        Precision::Bf16 => "bf16",
+        Precision::Fp16 => "fp16",
+    };
+    format!(
+        "{}: {} parameters in {} tensors, {} -> {}, {precision}",
+        model.name(),
+        thousands(model.n_parameters),
+        model.n_tensors,
+        product(&model.input),
+        model.outputs
+    )
+}
+
+/// "1.81 GFLOPs forward per sample"
+fn operations(flops: u64) -> String {
+    let (size, unit) = unit(flops as f64);
+    let digits = if unit.is_empty() { 0 } else { 2 };
+    format!("{:.digits$} {unit}FLOPs forward per sample", flops as f64 / size)
+}
+
+/// "75.5M"
+pub(super) fn scaled(n: u64) -> String {
+    let (size, unit) = unit(n as f64);
+    let digits = usize::from(!unit.is_empty());
+    format!("{:.digits$}{unit}", n as f64 / size)
+}
+
+fn unit(n: f64) -> (f64, &'static str) {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    units.into_iter().find(|(size, _)| n >= *size).unwrap_or((1.0, ""))
+}
+
+/// The parts of the memory of a rank, as many on a line as fit, and their sum.
+fn memory(needs: &Memory) -> String {
+    let activations = match needs.activations {
+        Some(activations) if activations > needs.checkpoint => format!("activations {activations}"),
+        Some(_) => format!("checkpoint {}", needs.checkpoint),
+        None => "unknown activations".to_owned(),
+    };
+    let parts = [
+        format!("gradients {}", needs.gradients),
+        format!("optimizer {}", needs.optimizer),
+        format!("buffers {}", needs.buffers),
+        activations,
+        format!("loading {}", needs.loading),
+        format!("kept for reuse {}", needs.waiting),
+        format!("program {}", needs.base),
+    ];
+    let mut lines = vec![format!("weights {}", needs.weights)];
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if LABEL + line.len() + part.len() + 3 <= WIDTH => {
+                *line += &format!(" + {part}");
+            }
+            _ => lines.push(format!("+ {part}")),
+        }
+    }
+    lines.push(format!("= {} per rank", needs.total()));
+    lines.join("\n")
+}
+
+fn data(plan: &Plan) -> String {
+    let data = &plan.data;
+    let counts =
+        format!("{} to train on, {} to validate", thousands(data.n_train), thousands(data.n_val));
+    if data.classes.is_empty() {
+        return counts;
+    }
+    let some: Vec<&str> = data.classes.iter().take(3).map(String::as_str).collect();
+    let more = if data.classes.len() > 3 { ", ..." } else { "" };
+    format!("{counts}, {} classes ({}{more})", data.classes.len(), some.join(", "))
+}
+
+fn ranks(plan: &Plan) -> String {
+    let distributed = &plan.distributed;
+    let backend = match distributed.backend {
+        BackendPlan::Solo => "alone".to_owned(),
+        BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
+        BackendPlan::Nccl { mapping: Some(_) } => "NCCL".to_owned(),
+        BackendPlan::Nccl { mapping: None } => {
+            format!("NCCL between {} machines", distributed.nodes)
+        }
+        BackendPlan::Tcp => format!("TCP between {} machines", distributed.nodes),
+    };
+    // Those of this machine.
+    let mut devices = distributed.devices.clone();
+    devices.truncate(distributed.local_world().count());
+    devices.dedup();
+    let threads = counted(distributed.threads_per_rank as u64, "thread", "threads");
+    format!("{} on {}, {threads} each, {backend}", distributed.world_size, devices.join(", "))
+}
+
+fn loading(plan: &Plan) -> String {
+    let data = &plan.data;
+    format!(
+        "{} per rank, {} ahead each",
+        counted(data.num_workers as u64, "loader thread", "loader threads"),
+        counted(data.prefetch_factor as u64, "batch", "batches"),
+    )
+}
+
+fn cadence(cadence: Cadence) -> String {
+    match cadence {
+        Cadence::Never => "never".to_owned(),
+        Cadence::Epochs(1) => "after every epoch".to_owned(),
+        Cadence::Epochs(n) => format!("after every {n} epochs"),
+        Cadence::Steps(1) => "after every step".to_owned(),
+        Cadence::Steps(n) => format!("after every {n} steps"),
+    }
+}
+
+/// When, and which of them stay: "after every epoch and at each new lowest val/loss; kept: newest 1, lowest val/loss 1"
+fn checkpoints(plan: &Plan) -> String {
+    let asked = &plan.checkpoint;
+    let best = match asked.mode {
+        Mode::Min => "lowest",
+        Mode::Max => "highest",
+    };
+    let best = format!("{best} {}", asked.monitor);
+    let mut when = match asked.every {
+        Cadence::Never => "only when the run is stopped early".to_owned(),
+        every => cadence(every),
+    };
+    let mut kept = format!("newest {}", asked.keep_last.max(1));
+    if asked.keep_best > 0 && plan.validate_every != Cadence::Never {
+        when += &format!(" and at each new {best}");
+        kept += &format!(", {best} {}", asked.keep_best);
+    }
+    format!("{when}; kept: {kept}")
+}
+
+fn early_stopping(plan: &Plan) -> Option<String> {
+    let asked = plan.early_stopping.as_ref()?;
+    Some(format!(
+        "after more than {} evaluations without a better {}",
+        asked.patience, asked.monitor
+    ))
+}
+
+/// "11,689,512"
+pub(super) fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let mut shown = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+/// "3x224x224"
+fn product(shape: &[usize]) -> String {
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}

@@ -1,0 +1,271 @@
+//! GPUs that are made up: devices, backends, and what is refused.
+
+use super::*;
+use crate::plan::GpuFacts;
+use crate::plan::capture::obstacle;
+use train_numbers::units::Rank;
+
+fn with_gpus(count: usize) -> Facts {
+    let gpu = GpuFacts { name: "NVIDIA H100 80GB HBM3".to_owned(), memory: Bytes(80 << 30) };
+    Facts { gpus: Some(vec![gpu; count]), ..animals() }
+}
+
+/// `ANIMALS` without a number of ranks.
+fn auto() -> String {
+    ANIMALS.replace("devices = 4", "")
+}
+
+#[test]
+fn every_visible_gpu_gets_a_rank_and_nccl_sums() {
+    let plan = good(&auto(), &[], &with_gpus(3));
+    assert_eq!(plan.distributed.devices, ["cuda:0", "cuda:1", "cuda:2"]);
+    let header_and_staging = Bytes((64 << 10) + 3 * (1 << 20));
+    assert_eq!(plan.distributed.backend, BackendPlan::Nccl { mapping: Some(header_and_staging) });
+    assert_eq!([0, 2].map(|rank| plan.distributed.gpu(Rank(rank))), [Some(0), Some(2)]);
+    let one = good(&auto(), &[], &with_gpus(1));
+    assert_eq!(one.distributed.devices, ["cuda:0"]);
+    assert_eq!(one.distributed.backend, BackendPlan::Solo);
+    let none = good(&auto(), &[], &with_gpus(0));
+    assert_eq!(
+        (&none.distributed.devices[..], none.distributed.gpu(Rank(0))),
+        (&["cpu".to_owned()][..], None)
+    );
+}
+
+#[test]
+fn a_list_names_gpus_and_two_ranks_may_share_one() {
+    let listed = good(&auto(), &["distributed.devices=[3, 0]"], &with_gpus(4));
+    assert_eq!(listed.distributed.devices, ["cuda:3", "cuda:0"]);
+    assert!(matches!(listed.distributed.backend, BackendPlan::Nccl { .. }));
+    let shared = good(&auto(), &["distributed.devices=[1, 1]"], &with_gpus(2));
+    assert_eq!(shared.distributed.devices, ["cuda:1", "cuda:1"]);
+    assert!(matches!(shared.distributed.backend, BackendPlan::Shm { .. }));
+    let staged = good(ANIMALS, &["distributed.backend=shm"], &with_gpus(4));
+    assert!(matches!(staged.distributed.backend, BackendPlan::Shm { .. }));
+    let by_launcher = Facts { launched_world: WorldSize::new(4), ..with_gpus(2) };
+    let launched = good(&auto(), &[], &by_launcher);
+    assert_eq!(launched.distributed.devices, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]);
+    assert_eq!(
+        told(&auto(), &["distributed.devices=[1, 0]"], &by_launcher),
+        [
+            "`distributed.devices`: lists 2 GPUs, but the launcher started 4 ranks (list as many GPUs as the launcher \
+             starts ranks, or omit it)",
+        ]
+    );
+}
+
+#[test]
+fn a_loss_without_kernels_is_refused_on_gpus() {
+    let facts = Facts { gpus: with_gpus(1).gpus, ..prices() };
+    let changes = ["loss.name=huber", "distributed.devices=1"];
+    assert_eq!(
+        told(PRICES, &changes, &facts),
+        [
+            "`loss.name`: `huber` has no kernel for GPUs (train on CPUs (`distributed.backend=\"shm\"`), or choose \
+            another loss)"
+        ]
+    );
+}
+
+#[test]
+fn a_smaller_group_leaves_out_the_devices_that_failed_while_there_are_others() {
+    let changes = ["distributed.min_world_size=1", "distributed.devices=4", "distributed.shards=4"];
+    let loaded = read(&auto(), &changes);
+    let facts = with_gpus(4);
+    let plan = Plan::new(&loaded, &facts, &describe).unwrap();
+    let smaller = plan.smaller(&loaded, &facts, &describe).unwrap();
+    let [two, one] = &smaller[..] else { panic!("{} smaller groups", smaller.len()) };
+    let devices = &plan.distributed.devices;
+    let on = |plan: &Plan, failed: &[&str]| {
+        let failed: Vec<String> = failed.iter().map(|name| (*name).to_owned()).collect();
+        plan.sparing(devices, &failed).distributed.devices.join(" ")
+    };
+    assert_eq!(on(two, &[]), "cuda:0 cuda:1");
+    assert_eq!(on(two, &["cuda:0"]), "cuda:1 cuda:2");
+    assert_eq!(on(two, &["cuda:1", "cuda:2"]), "cuda:0 cuda:3");
+    assert_eq!(on(one, &["cuda:0", "cuda:1"]), "cuda:2");
+    assert_eq!(on(two, &["cuda:0", "cuda:1", "cuda:2"]), "cuda:3 cuda:0", "there are no others");
+    // Of a list, in its order; two that share none now must not share one.
+    let listed = |list: &[&str], failed: &str| {
+        let list: Vec<String> = list.iter().map(|name| (*name).to_owned()).collect();
+        two.sparing(&list, &[failed.to_owned()]).distributed.devices.join(" ")
+    };
+    assert_eq!(listed(&["cuda:3", "cuda:0", "cuda:1"], "cuda:0"), "cuda:3 cuda:1");
+    assert_eq!(listed(&["cuda:0", "cuda:1", "cuda:1"], "cuda:0"), "cuda:0 cuda:1");
+}
+
+#[test]
+fn ranks_of_a_launcher_that_see_as_many_gpus_as_one_rank_find_out_whether_they_differ() {
+    let launched = |gpus| Facts { launched_world: WorldSize::new(4), ..with_gpus(gpus) };
+    for (changes, gpus, finds_out) in [
+        (&[][..], 1, true),
+        (&[], 2, true),
+        (&[], 4, false),
+        (&["distributed.backend=shm"], 1, false),
+    ] {
+        let plan = good(&auto(), changes, &launched(gpus));
+        assert_eq!(plan.distributed.nccl_if_apart, finds_out, "{changes:?}, {gpus} GPUs");
+    }
+    let shared = good(&auto(), &["distributed.devices=[0, 0]"], &with_gpus(1));
+    assert!(!shared.distributed.nccl_if_apart, "we gave them the same");
+    let refused = told(&auto(), &["distributed.backend=nccl"], &launched(1));
+    assert!(refused[0].contains("omit it"), "{refused:?}");
+}
+
+#[test]
+fn several_machines_use_their_own_gpus_and_nccl_sums_between_all() {
+    let machines = |gpus| Facts { nodes: 2, ..with_gpus(gpus) };
+    let decided = |changes: &[&str], gpus| good(&auto(), changes, &machines(gpus)).distributed;
+    let nccl = BackendPlan::Nccl { mapping: None };
+    for changes in [&[][..], &["distributed.backend=nccl"]] {
+        let plan = decided(changes, 2);
+        assert_eq!(plan.devices, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]);
+        assert_eq!((plan.world_size.get(), plan.local_world().get()), (4, 2));
+        assert_eq!(plan.gpu(Rank(3)), Some(1), "each machine counts from 0");
+        assert_eq!((plan.backend, plan.nccl_shares_a_gpu()), (nccl, false));
+    }
+    assert_eq!(decided(&[], 1).backend, nccl, "one GPU on each is two ranks");
+    let listed = decided(&["distributed.devices=[3, 1]"], 4);
+    assert_eq!(listed.devices, ["cuda:3", "cuda:1", "cuda:3", "cuda:1"]);
+    // Where ranks share a GPU, and where it is asked for, gradients go through the CPUs' memory.
+    let shared = ["distributed.devices=[0, 0]"];
+    assert_eq!(decided(&shared, 1).backend, BackendPlan::Tcp);
+    assert_eq!(decided(&["distributed.backend=tcp"], 2).backend, BackendPlan::Tcp);
+    let both = decided(&[shared[0], "distributed.backend=nccl"], 1);
+    assert_eq!((both.backend, both.nccl_shares_a_gpu()), (nccl, true));
+    // Machines without GPUs stay as they were.
+    let cpus = decided(&["distributed.devices=2"], 0);
+    assert_eq!((cpus.backend, cpus.is_on_gpus()), (BackendPlan::Tcp, false));
+    let refused = told(&auto(), &["distributed.backend=nccl"], &machines(0));
+    assert!(refused[0].contains("needs GPUs, but CUDA shows none"), "{refused:?}");
+    let refused = told(&auto(), &["distributed.backend=shm"], &machines(2));
+    assert!(refused[0].contains("connects ranks of one machine"), "{refused:?}");
+}
+
+#[test]
+fn ranks_of_a_launcher_on_several_machines_take_the_gpu_of_their_place_and_find_out() {
+    let alone = WorldSize::ONE;
+    let launched = |local_rank, gpus| Facts {
+        nodes: 4,
+        launched_world: Some(alone),
+        local_rank,
+        ..with_gpus(gpus)
+    };
+    for (local_rank, gpus, device) in
+        [(0, 2, "cuda:0"), (1, 2, "cuda:1"), (1, 1, "cuda:0"), (3, 2, "cuda:1")]
+    {
+        let plan = good(&auto(), &[], &launched(local_rank, gpus)).distributed;
+        assert_eq!(plan.devices, [device; 4]);
+        assert_eq!((plan.backend, plan.nccl_if_apart), (BackendPlan::Tcp, true));
+        let nccl = good(&auto(), &["distributed.backend=nccl"], &launched(local_rank, gpus));
+        let nccl = nccl.distributed;
+        assert_eq!(nccl.backend, BackendPlan::Nccl { mapping: None });
+        assert!(!nccl.nccl_if_apart && !nccl.nccl_shares_a_gpu());
+    }
+    let cpus = good(&auto(), &[], &launched(1, 0)).distributed;
+    assert_eq!((cpus.backend, cpus.nccl_if_apart), (BackendPlan::Tcp, false));
+}
+
+#[test]
+fn a_plan_of_an_earlier_version_still_says_how_large_its_mapping_is() {
+    let earlier: BackendPlan = serde_json::from_str(r#"{"nccl":{"mapping":1024}}"#).unwrap();
+    assert_eq!(earlier, BackendPlan::Nccl { mapping: Some(Bytes(1024)) });
+}
+
+#[test]
+fn a_resolved_experiment_keeps_its_list_of_gpus() {
+    let loaded = read(&auto(), &["distributed.devices=[1, 1]"]);
+    let plan = Plan::new(&loaded, &with_gpus(2), &describe).unwrap();
+    let pinned = resolved(&plan.pin(loaded.experiment)).unwrap();
+    assert!(pinned.contains("devices = [1, 1]"), "{pinned}");
+}
+
+#[test]
+fn gpus_that_are_not_there_are_refused_with_a_remedy() {
+    let hidden =
+        "name a GPU twice, `[0, 0]`, to put two ranks on it; CUDA_VISIBLE_DEVICES= hides all GPUs";
+    assert_eq!(
+        told(ANIMALS, &[], &with_gpus(2)),
+        [format!("`distributed.devices`: is 4, but CUDA shows 2 GPUs, numbers 0 to 1 ({hidden})")]
+    );
+    assert_eq!(
+        told(ANIMALS, &["distributed.devices=[0, 7]"], &with_gpus(1)),
+        ["`distributed.devices`: names GPU 7, but CUDA shows 1 GPU, number 0"]
+    );
+    let nccl = ["distributed.backend=nccl"];
+    assert_eq!(
+        told(ANIMALS, &nccl, &with_gpus(0)),
+        [
+            "`distributed.backend`: is \"nccl\", which needs GPUs, but CUDA shows none (use backend = \"shm\")"
+        ]
+    );
+    let shared = good(ANIMALS, &["distributed.devices=[0, 0]", nccl[0]], &with_gpus(1)).distributed;
+    assert!(matches!(shared.backend, BackendPlan::Nccl { .. }) && shared.nccl_shares_a_gpu());
+    let apart = good(ANIMALS, &["distributed.devices=[0, 1]"], &with_gpus(2)).distributed;
+    assert!(matches!(apart.backend, BackendPlan::Nccl { .. }) && !apart.nccl_shares_a_gpu());
+}
+
+#[test]
+fn averages_are_kept_with_and_without_gpus() {
+    for gpus in [0, 1] {
+        assert!(good(&auto(), &["ema.decay=0.99"], &with_gpus(gpus)).ema.is_some());
+    }
+}
+
+#[test]
+fn a_program_without_cuda_says_how_to_build_one() {
+    let rebuild = "rebuild it with `cargo build --release --features cuda`";
+    assert_eq!(
+        told(ANIMALS, &["distributed.devices=[0]"], &animals()),
+        [format!(
+            "`distributed.devices`: lists GPUs, but this ddprun was built without `cuda` ({rebuild})"
+        )]
+    );
+    assert_eq!(
+        told(ANIMALS, &["distributed.backend=nccl"], &animals()),
+        [format!(
+            "`distributed.backend`: this ddprun was built without `nccl` ({rebuild}, or use backend = \"shm\")"
+        )]
+    );
+}
+
+#[test]
+fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
+    let on_gpu = ["train.cuda_graph=true", "distributed.devices=1"];
+    let refused = |changes: &[&str], facts: &Facts| {
+        let changes: Vec<&str> = on_gpu.iter().chain(changes).copied().collect();
+        told(&auto(), &changes, facts)
+    };
+    let one = with_gpus(2);
+    assert_eq!(good(&auto(), &on_gpu, &one).cuda_graph, Some(true));
+    assert_eq!(obstacle(&good(&auto(), &["distributed.devices=1"], &one)), None);
+    let why =
+        |what: &str| [format!("`train.cuda_graph`: cannot be: {what} (use cuda_graph = \"auto\")")];
+    assert_eq!(refused(&[], &with_gpus(0)), why("ranks compute on the CPU"));
+    let several = "over several ranks sums of gradients would no longer run beside backward";
+    assert_eq!(obstacle(&good(&auto(), &["distributed.devices=2"], &one)), Some(several));
+    let wanted = good(&auto(), &[on_gpu[0], "distributed.devices=2"], &one);
+    assert_eq!(obstacle(&wanted), None, "who asks for it gives up the overlap");
+    let accumulated = ["train.gradient_accumulation_steps=2", on_gpu[1]];
+    assert_eq!(obstacle(&good(&auto(), &accumulated, &one)), None);
+    assert_eq!(
+        refused(&["distributed.shards=2"], &one),
+        why("a rank of several shards keeps their gradients elsewhere in each step")
+    );
+    assert_eq!(refused(&["train.precision=fp16"], &one), why("the loss scale of fp16 moves"));
+    assert_eq!(
+        refused(&["distributed.find_unused_parameters=true"], &one),
+        why("which parameters are used may differ")
+    );
+    let recorded = good(&auto(), &on_gpu, &one);
+    assert_eq!(obstacle(&recorded.in_smaller_passes().unwrap()), None);
+    let mut dropping = recorded;
+    dropping.model.drops = true;
+    assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
+    let mut drawing = good(&auto(), &on_gpu, &one);
+    drawing.model.draws_on_cpu = true;
+    assert_eq!(
+        obstacle(&drawing),
+        Some("the model draws or decides on the CPU what each pass does")
+    );
+}

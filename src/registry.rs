@@ -1,0 +1,137 @@
+//! Families of kinds, and what is registered in them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::config::kind::{Choice, FamilySpec, Kind, Options, Spec, parse};
+
+/// What the `name` of one table chooses among.
+pub trait Family: 'static {
+    /// The table: "optimizer".
+    const TABLE: &'static str;
+    /// What one of its kinds is called: "optimizer".
+    const NOUN: &'static str;
+    /// Lists each of whose entries is one of its kinds; where there are none, the table is one.
+    const LISTS: &'static [&'static str] = &[];
+    /// The kind of the table above that these lists are a part of; `None` = of all.
+    const LISTS_OF: Option<&'static str> = None;
+    /// What the entries of its lists are called by, in words; `None` = they have no `key`.
+    const ENTRY_KEY: Option<&'static str> = None;
+    /// What each of its kinds can do.
+    type Object: ?Sized;
+}
+
+/// A kind of the family `F`.
+pub trait Member<F: Family>: Kind {
+    /// The kind as what the family can do.
+    fn boxed(self) -> Box<F::Object>;
+}
+
+/// Makes an object of the family from options.
+type Build<F> =
+    Arc<dyn Fn(&Options) -> Result<Box<<F as Family>::Object>, serde_json::Error> + Send + Sync>;
+
+/// The kinds of a family that a program knows.
+pub struct Registry<F: Family> {
+    kinds: Vec<(Spec, Build<F>)>,
+}
+
+impl<F: Family> Clone for Registry<F> {
+    fn clone(&self) -> Self {
+        Self { kinds: self.kinds.clone() }
+    }
+}
+
+impl<F: Family> fmt::Debug for Registry<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.kinds.iter().map(|(spec, _)| spec.name);
+        f.debug_struct("Registry").field(F::TABLE, &names.collect::<Vec<_>>()).finish()
+    }
+}
+
+impl<F: Family> Registry<F> {
+    /// A family without kinds.
+    pub fn empty() -> Self {
+        Self { kinds: Vec::new() }
+    }
+
+    /// Adds the kind `K`, or puts it in the place of the one of the same name.
+    pub fn add<K: Member<F>>(&mut self) {
+        self.insert(Spec::of::<K>(), Arc::new(|options| parse::<K>(options).map(K::boxed)));
+    }
+
+    /// Adds `K` under another name, after `change` has made of it what the name says.
+    pub fn add_variant<K: Member<F>>(
+        &mut self,
+        name: &'static str,
+        about: &str,
+        change: impl Fn(&mut K) + Send + Sync + 'static,
+    ) {
+        let mut spec = Spec::of::<K>();
+        (spec.name, spec.about) = (name, about.to_owned());
+        let build = move |options: &Options| {
+            let mut kind = parse::<K>(options)?;
+            change(&mut kind);
+            Ok(kind.boxed())
+        };
+        self.insert(spec, Arc::new(build));
+    }
+
+    fn insert(&mut self, spec: Spec, build: Build<F>) {
+        match self.kinds.iter_mut().find(|(other, _)| other.name == spec.name) {
+            Some(existing) => *existing = (spec, build),
+            None => self.kinds.push((spec, build)),
+        }
+    }
+
+    /// Names of all kinds, in the order of their registration.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.kinds.iter().map(|(spec, _)| spec.name)
+    }
+
+    /// The kind `name` with those of `options` that it has too.
+    pub fn with_options(&self, name: &str, options: &Options) -> Choice {
+        let spec = self.kinds.iter().map(|(spec, _)| spec).find(|spec| spec.name == name);
+        let has = |key: &str| spec.is_some_and(|spec| spec.key(key).is_some());
+        let shared = options.iter().filter(|(key, _)| has(key));
+        let options = shared.map(|(key, value)| (key.clone(), value.clone())).collect();
+        Choice { name: name.to_owned(), options }
+    }
+
+    /// What is known of the kind called `name`.
+    pub fn kind(&self, name: &str) -> Option<&Spec> {
+        self.kinds.iter().map(|(spec, _)| spec).find(|spec| spec.name == name)
+    }
+
+    /// What an experiment may say of the family.
+    pub fn spec(&self) -> FamilySpec {
+        let kinds = self.kinds.iter().map(|(spec, _)| spec.clone()).collect();
+        FamilySpec {
+            table: F::TABLE,
+            noun: F::NOUN,
+            lists: F::LISTS,
+            lists_of: F::LISTS_OF,
+            entry_key: F::ENTRY_KEY,
+            kinds,
+        }
+    }
+
+    /// The kind that was chosen.
+    ///
+    /// # Errors
+    ///
+    /// No kind has this name, or it does not take these options: neither can come out of a loaded experiment.
+    pub fn build(&self, choice: &Choice) -> Result<Box<F::Object>, Unbuildable> {
+        let name = &choice.name;
+        let Some((_, build)) = self.kinds.iter().find(|(spec, _)| spec.name == name) else {
+            return Err(Unbuildable(format!("no {} is called `{name}`", F::NOUN)));
+        };
+        build(&choice.options)
+            .map_err(|error| Unbuildable(format!("{} `{name}`: {error}", F::NOUN)))
+    }
+}
+
+/// A choice that the registered kinds cannot make.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unbuildable(String);
