@@ -12,9 +12,9 @@ mod numbers;
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adam, AdamW, Constant, CosineAnnealingLr, ExponentialLr, Lion, Moments, MultiStepLr,
-    OneCycleLr, Optimizer, Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler,
-    Sgd, StepLr, Update, clip_coefficient,
+    self, Adagrad, Adam, AdamW, Constant, CosineAnnealingLr, ExponentialLr, Lion, Moments,
+    MultiStepLr, NAdam, OneCycleLr, Optimizer, Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp,
+    Schedule, Scheduler, Sgd, StepLr, Update, clip_coefficient,
 };
 use ddprun::plan::{OptimizerPlan, SchedulePlan};
 use numbers::{agree, values};
@@ -99,6 +99,24 @@ fn rmsprop_moves_as_pytorchs() {
     let rule = RmsProp { alpha: 0.9, weight_decay: 0.01, ..RmsProp::default() };
     check_rule("rmsprop_lr.01", RmsProp::default(), 0.01);
     check_rule("rmsprop_lr.01_a.9_m.9_wd.01", RmsProp { momentum: 0.9, ..rule }, 0.01);
+}
+
+#[test]
+fn adagrad_moves_as_pytorchs() {
+    check_rule("adagrad_lr.1", Adagrad::default(), 0.1);
+    let rule = Adagrad { lr_decay: 0.1, initial_accumulator_value: 0.1, ..Adagrad::default() };
+    let rule = Adagrad { weight_decay: 0.01, ..rule };
+    check_rule("adagrad_lr.1_decay.1_wd.01_start.1", rule, 0.1);
+}
+
+#[test]
+fn nadam_moves_as_pytorchs() {
+    check_rule("nadam_lr.01", NAdam::default(), 0.01);
+    let rule = NAdam { weight_decay: 0.1, ..NAdam::default() };
+    let warm = NAdam { betas: [0.8, 0.99], momentum_decay: 0.1, ..rule.clone() };
+    check_rule("nadam_lr.01_b.8_.99_wd.1_md.1", warm, 0.01);
+    let decoupled = NAdam { decoupled_weight_decay: true, ..rule };
+    check_rule("nadam_lr.01_wd.1_decoupled", decoupled, 0.01);
 }
 
 #[test]

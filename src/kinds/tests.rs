@@ -450,7 +450,7 @@ fn a_wrong_value_has_no_consequences() {
         [
             "`data.train_dir`: must be text in quotes, not 3",
             "`train.epochs`: must be a whole number of at least 1, not `\"many\"`",
-            "`optimizer.name`: must be `sgd`, `adam`, `adamw`, `rmsprop` or `lion`, not `adma`",
+            "`optimizer.name`: must be `sgd`, `adam`, `adamw`, `rmsprop`, `lion`, `adagrad` or `nadam`, not `adma`",
         ]
     );
 }
@@ -585,4 +585,9 @@ fn whatever_is_not_given_is_pytorchs_default() {
     let rmsprop = r#"{"alpha":0.99,"eps":1e-8,"momentum":0.0,"weight_decay":0.0}"#;
     assert_eq!(json("rmsprop"), rmsprop);
     assert_eq!(json("lion"), r#"{"betas":[0.9,0.99],"weight_decay":0.0}"#);
+    let adagrad =
+        r#"{"eps":1e-10,"initial_accumulator_value":0.0,"lr_decay":0.0,"weight_decay":0.0}"#;
+    assert_eq!(json("adagrad"), adagrad);
+    let nadam = r#"{"betas":[0.9,0.999],"decoupled_weight_decay":false,"eps":1e-8,"momentum_decay":0.004,"weight_decay":0.0}"#;
+    assert_eq!(json("nadam"), nadam);
 }

@@ -14,6 +14,7 @@
 //! assert_eq!(adam.state(), ["exp_avg", "exp_avg_sq"]);
 //! ```
 
+mod adagrad;
 mod adam;
 mod adamw;
 mod average;
@@ -21,12 +22,14 @@ mod block;
 mod clip;
 mod lion;
 mod moments;
+mod nadam;
 mod optimizer;
 mod rmsprop;
 mod schedule;
 mod sgd;
 mod update;
 
+pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamw::AdamW;
 pub use average::ema_decay;
@@ -36,6 +39,7 @@ pub use clip::{
 };
 pub use lion::Lion;
 pub use moments::Moments;
+pub use nadam::NAdam;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
 pub use rmsprop::RmsProp;
 pub use schedule::{

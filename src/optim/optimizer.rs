@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use crate::config::kind::{Choice, Kind};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
-use crate::optim::{Adam, AdamW, Block, Lion, RmsProp, Sgd};
+use crate::optim::{Adagrad, Adam, AdamW, Block, Lion, NAdam, RmsProp, Sgd};
 use crate::plan::{OptimizerFacts, OptimizerPlan};
 use crate::registry::{Family, Member, Registry};
 
@@ -80,6 +80,8 @@ impl Default for Optimizers {
         all.add::<AdamW>();
         all.add::<RmsProp>();
         all.add::<Lion>();
+        all.add::<Adagrad>();
+        all.add::<NAdam>();
         all
     }
 }

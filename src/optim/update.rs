@@ -138,7 +138,7 @@ impl<'a> Update<'a> {
 mod tests {
     use super::*;
     use crate::config::kind::{Choice, Options};
-    use crate::optim::{Adam, AdamW, Lion, RmsProp, Sgd, facts};
+    use crate::optim::{Adagrad, Adam, AdamW, Lion, NAdam, RmsProp, Sgd, facts};
 
     const PREPARATION: Preparation = Preparation { mean: 0.3, clip: 0.7, limit: 0.15 };
 
@@ -159,6 +159,8 @@ mod tests {
             Box::new(RmsProp::default()),
             Box::new(RmsProp { momentum: 0.9, ..RmsProp::default() }),
             Box::new(Lion::default()),
+            Box::new(Adagrad::default()),
+            Box::new(NAdam::default()),
         ]
     }
 

@@ -96,7 +96,7 @@ def scaler(bad):
 
 
 sgd, adam, adamw = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
-rmsprop = torch.optim.RMSprop
+rmsprop, adagrad, nadam = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam
 inf, nan = float("inf"), float("nan")
 write({
     "param0": list(fill("opt.p", 6)),
@@ -111,6 +111,13 @@ write({
     "adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4": steps(lambda p: adamw(p, lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)),
     "rmsprop_lr.01": steps(lambda p: rmsprop(p, lr=0.01)),
     "rmsprop_lr.01_a.9_m.9_wd.01": steps(lambda p: rmsprop(p, lr=0.01, alpha=0.9, momentum=0.9, weight_decay=0.01)),
+    "adagrad_lr.1": steps(lambda p: adagrad(p, lr=0.1)),
+    "adagrad_lr.1_decay.1_wd.01_start.1": steps(
+        lambda p: adagrad(p, lr=0.1, lr_decay=0.1, weight_decay=0.01, initial_accumulator_value=0.1)),
+    "nadam_lr.01": steps(lambda p: nadam(p, lr=0.01)),
+    "nadam_lr.01_b.8_.99_wd.1_md.1": steps(
+        lambda p: nadam(p, lr=0.01, betas=(0.8, 0.99), weight_decay=0.1, momentum_decay=0.1)),
+    "nadam_lr.01_wd.1_decoupled": steps(lambda p: nadam(p, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True)),
     "lion_lr.01": steps(lambda p: Lion(p, lr=0.01)),
     "lion_lr.01_b.95_.98_wd.1": steps(lambda p: Lion(p, lr=0.01, betas=(0.95, 0.98), weight_decay=0.1)),
     "onecycle_max.1_total20_pct.2": rates(20, lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=20, pct_start=0.2)),

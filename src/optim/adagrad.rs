@@ -1,0 +1,61 @@
+//! `optimizer.name = "adagrad"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::optim::{Block, Optimizer, Step};
+
+/// Adagrad (Duchi et al. 2011), as `torch.optim.Adagrad`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Adagrad {
+    /// L2 penalty: the share of a weight that is added to its gradient.
+    #[schemars(range(min = 0.0), example = 1e-4)]
+    pub weight_decay: f64,
+    /// decay of the learning rate: step t moves by lr / (1 + (t - 1) `lr_decay`).
+    #[schemars(range(min = 0.0), example = 1e-4)]
+    pub lr_decay: f64,
+    /// what the sum of squares begins at.
+    #[schemars(range(min = 0.0), example = 0.1)]
+    pub initial_accumulator_value: f64,
+    /// added to the root of the sum of squares.
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+}
+
+impl Default for Adagrad {
+    fn default() -> Self {
+        Self { weight_decay: 0.0, lr_decay: 0.0, initial_accumulator_value: 0.0, eps: 1e-10 }
+    }
+}
+
+impl Kind for Adagrad {
+    const NAME: &'static str = "adagrad";
+}
+
+impl Optimizer for Adagrad {
+    fn state(&self) -> Vec<&'static str> {
+        vec!["sum"]
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn update(&self, block: &mut Block<'_>, step: &Step) {
+        let done = step.count.saturating_sub(1);
+        let lr = (step.lr / (1.0 + done as f64 * self.lr_decay)) as f32;
+        let (penalty, eps) = (step.weight_decay as f32, self.eps as f32);
+        // State begins as zeros.
+        let start = if done == 0 { self.initial_accumulator_value as f32 } else { 0.0 };
+        block.each_with(
+            #[inline(always)]
+            |value, g, sum| {
+                let g = g + penalty * value;
+                *sum = (*sum + start) + g * g;
+                value - lr * (g / (sum.sqrt() + eps))
+            },
+        );
+    }
+}

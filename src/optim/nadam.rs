@@ -1,0 +1,104 @@
+//! `optimizer.name = "nadam"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::optim::adam::{STATE, decays};
+use crate::optim::block::lerp;
+use crate::optim::{Block, Optimizer, Step};
+
+/// Adam with Nesterov's momentum (Dozat 2016), as `torch.optim.NAdam`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NAdam {
+    /// L2 penalty: the share of a weight that is added to its gradient; with `decoupled_weight_decay`, the share of a
+    /// weight, times the learning rate, that a step takes away.
+    #[schemars(range(min = 0.0), example = 1e-4)]
+    pub weight_decay: f64,
+    /// decay weights as AdamW does (NAdamW).
+    pub decoupled_weight_decay: bool,
+    /// decay of the two moments.
+    #[schemars(schema_with = "decays")]
+    pub betas: [f64; 2],
+    /// added to the root of the second moment.
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+    /// how slowly the momentum warms up to the first beta.
+    #[schemars(range(min = 0.0))]
+    pub momentum_decay: f64,
+}
+
+impl Default for NAdam {
+    fn default() -> Self {
+        Self {
+            weight_decay: 0.0,
+            decoupled_weight_decay: false,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            momentum_decay: 4e-3,
+        }
+    }
+}
+
+impl Kind for NAdam {
+    const NAME: &'static str = "nadam";
+}
+
+impl NAdam {
+    /// The momentum of step `t`: beta1 (1 - 0.96^(t momentum_decay) / 2).
+    fn mu(&self, t: f64) -> f64 {
+        self.betas[0] * (1.0 - 0.5 * 0.96f64.powf(t * self.momentum_decay))
+    }
+
+    /// Product of the momenta of steps 1 to `count`, to the last digit of what is left of 1 without it.
+    fn mu_product(&self, count: u64) -> f64 {
+        let mut product = 1.0;
+        let ratio = 0.96f64.powf(self.momentum_decay);
+        let mut warmth = 1.0;
+        for _ in 0..count {
+            warmth *= ratio;
+            product *= self.betas[0] * (1.0 - 0.5 * warmth);
+            if product < f64::EPSILON / 4.0 {
+                return 0.0;
+            }
+        }
+        product
+    }
+}
+
+impl Optimizer for NAdam {
+    fn state(&self) -> Vec<&'static str> {
+        STATE.to_vec()
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn update(&self, block: &mut Block<'_>, step: &Step) {
+        let [beta1, beta2] = self.betas;
+        let t = step.count as f64;
+        let (mu, next) = (self.mu(t), self.mu(t + 1.0));
+        let product = self.mu_product(step.count);
+        let of_gradient = (step.lr * (1.0 - mu) / (1.0 - product)) as f32;
+        let of_momentum = (step.lr * next / (1.0 - product * next)) as f32;
+        let correction = (1.0 - beta2.powi(i32::try_from(step.count).unwrap_or(i32::MAX))) as f32;
+        let (rest1, rest2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
+        let (beta2, eps, decay) = (beta2 as f32, self.eps as f32, step.weight_decay);
+        let decoupled = self.decoupled_weight_decay;
+        let penalty = if decoupled { 0.0 } else { decay as f32 };
+        let shrink = if decoupled { (1.0 - step.lr * decay) as f32 } else { 1.0 };
+        block.each_with_two(
+            #[inline(always)]
+            |value, g, m, v| {
+                let value = value * shrink;
+                let g = g + penalty * value;
+                *m = lerp(*m, g, rest1);
+                *v = beta2 * *v + rest2 * (g * g);
+                let root = (*v / correction).sqrt() + eps;
+                value - of_gradient * (g / root) - of_momentum * (*m / root)
+            },
+        );
+    }
+}
