@@ -4,7 +4,7 @@
 //! how a GPU rounds.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
-#[expect(dead_code, reason = "structures by value are for the update of `reference_optim`")]
+#[expect(dead_code, reason = "structures by value are for the update of `tests/reference`")]
 mod emulator;
 mod losses;
 mod numbers;

@@ -1,13 +1,13 @@
 //! NEST against NVIDIA `NeMo`'s modules in PyTorch (f64, `golden/nest.py`): mel features, counts, keys, tokens, log-probabilities, loss,
 //! gradients, running statistics. Weights and inputs are functions of their names; the numbers are in
 //! `golden/nest.json`.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
-
-#[path = "support/golden.rs"]
-mod golden;
 
 use std::sync::Arc;
 
+use crate::golden::{
+    Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
+    with,
+};
 use candle_core::{Device, Tensor};
 use candle_nn::ops::log_softmax;
 use ddprun::data::LogMel;
@@ -16,14 +16,10 @@ use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{
-    Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
-    with,
-};
 use serde_json::{Value, json};
 
 fn golden() -> Value {
-    serde_json::from_str(include_str!("golden/nest.json")).unwrap()
+    serde_json::from_str(include_str!("../golden/nest.json")).unwrap()
 }
 
 /// Mel bands, width, heads, layers.

@@ -2,14 +2,13 @@
 //! statistics,
 //! trajectories. Weights and inputs are functions of their names, so that no weight file is needed; the
 //! numbers in `golden/resnet.json` come from torchvision's models under the same fill.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
-
-#[path = "support/golden.rs"]
-mod golden;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use crate::golden::{
+    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, weight, with,
+};
 use candle_core::{Device, Result, Tensor};
 use ddprun::model::{BackboneMode, Model, Models};
 use ddprun::nn::state_dict::{self, Strict, load_state_dict, save_state_dict};
@@ -17,13 +16,10 @@ use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::plan::{Convolutions, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{
-    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, weight, with,
-};
 use serde_json::{Value, json};
 
 fn golden() -> Value {
-    serde_json::from_str(include_str!("golden/resnet.json")).unwrap()
+    serde_json::from_str(include_str!("../golden/resnet.json")).unwrap()
 }
 
 fn plan(name: &str, outputs: usize) -> ModelPlan {

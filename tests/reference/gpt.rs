@@ -1,17 +1,15 @@
 //! GPT against nanoGPT in PyTorch (f64, `golden/gpt.py`): counts, keys, logits, loss, gradients, 20 steps of AdamW, tied weights.
 //! Weights and tokens are functions of their names; the numbers are in `golden/gpt.json`.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
-
-#[path = "support/golden.rs"]
-mod golden;
-#[path = "support/steps.rs"]
-mod steps;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::golden::{
+    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, with,
+};
+use crate::steps::{Gradients, Steps};
 use candle_core::{Device, Tensor};
 use ddprun::model::{Model, Models};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
@@ -20,14 +18,10 @@ use ddprun::ops::{self, GradientSink};
 use ddprun::optim::AdamW;
 use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{
-    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, with,
-};
 use serde_json::{Value, json};
-use steps::{Gradients, Steps};
 
 fn golden() -> Value {
-    serde_json::from_str(include_str!("golden/gpt.json")).unwrap()
+    serde_json::from_str(include_str!("../golden/gpt.json")).unwrap()
 }
 
 /// Vocabulary, length, layers, heads, width.

@@ -1,15 +1,14 @@
 //! Diffusion policy against the original's network in PyTorch (f64, `golden/policy.py`) and the schedulers of diffusers: counts, keys,
 //! noise, loss, gradients, 20 steps of AdamW with averaged weights, DDIM and DDPM samples. Weights and inputs are
 //! functions of their names; the numbers are in `golden/policy.json`.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
-
-#[path = "support/golden.rs"]
-mod golden;
-#[path = "support/steps.rs"]
-mod steps;
 
 use std::sync::Arc;
 
+use crate::golden::{
+    Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
+    with,
+};
+use crate::steps::{Gradients, Steps};
 use candle_core::{Device, Tensor};
 use ddprun::model::{DiffusionPolicy, DiffusionPolicyConfig, Models, NoiseScheduler};
 use ddprun::nn::{Builder, ForwardContext, Params};
@@ -17,15 +16,10 @@ use ddprun::ops::{self, GradientSink};
 use ddprun::optim::{AdamW, ema_decay};
 use ddprun::plan::{EmaPlan, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{
-    Collected, check_sum, fill, fill_params, filled, flat, model_plan, near, near_summary, number,
-    with,
-};
 use serde_json::{Value, json};
-use steps::{Gradients, Steps};
 
 fn golden() -> Value {
-    serde_json::from_str(include_str!("golden/policy.json")).unwrap()
+    serde_json::from_str(include_str!("../golden/policy.json")).unwrap()
 }
 
 /// Numbers of an action, of the condition; channels; features of a step.

@@ -2,16 +2,14 @@
 //!
 //! `golden/timebridge.json` comes from `TimeBridge` in PyTorch (f64; the steps on `ETTh1` in f32),
 //! `golden/forecast_peers.json` from plain Python; the programs stand beside them. Weights and inputs are functions of their names.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
-
-#[path = "support/golden.rs"]
-mod golden;
-#[path = "support/steps.rs"]
-mod steps;
 
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::golden::{
+    Collected, check_sum, fill, filled, model_plan, near, near_summary, number, with,
+};
+use crate::steps::{Gradients, Steps};
 use candle_core::{Device, Result, Tensor};
 use ddprun::config::values::SplitRule;
 use ddprun::data::loader::{Loader, Request, Settings};
@@ -22,15 +20,13 @@ use ddprun::ops::{self, GradientSink};
 use ddprun::optim::Adam;
 use ddprun::plan::{DataPlan, Modality, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan};
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, fill, filled, model_plan, near, near_summary, number, with};
 use serde_json::{Value, json};
-use steps::{Gradients, Steps};
 use test_support::skipped::skipped;
 
 const ALPHA: f64 = 0.35;
 
 fn timebridge() -> Value {
-    serde_json::from_str(include_str!("golden/timebridge.json")).unwrap()
+    serde_json::from_str(include_str!("../golden/timebridge.json")).unwrap()
 }
 
 /// A forecaster of `series` series with 4 features of the date.
@@ -240,7 +236,8 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
 
 /// The peers on windows of 24 steps of 3 series, against the program beside the numbers.
 fn check_peer(name: &str) {
-    let golden: Value = serde_json::from_str(include_str!("golden/forecast_peers.json")).unwrap();
+    let golden: Value =
+        serde_json::from_str(include_str!("../golden/forecast_peers.json")).unwrap();
     let golden = &golden[name];
     let sizes = json!({ "d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 2, "patch_len": 8, "stride": 4 });
     let options = serde_json::from_value(sizes).unwrap();

@@ -8,7 +8,7 @@ use ddprun::plan::OptimizerPlan;
 
 use crate::emulator::Arg::{Bytes, Count, Doubles, Out, Whole};
 use crate::emulator::{STRIDING, emulator, rows};
-use crate::{agree, values};
+use crate::numbers::{agree, values};
 
 /// `Place` of optimizer.cu.
 #[repr(C)]

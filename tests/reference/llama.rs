@@ -1,15 +1,14 @@
 //! Llama against `HuggingFace`'s in PyTorch (f64, `golden/llama.py`): counts, keys, logits, loss with ignored labels,
 //! gradients; and its adapters against PEFT's.
 //! Weights and tokens are functions of their names; the numbers are in `golden/llama.json`.
-#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
-
-#[path = "support/golden.rs"]
-mod golden;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
+use crate::golden::{
+    Collected, check_sum, filled, flat, model_plan, near, near_summary, number, with,
+};
 use candle_core::{DType, Device, Tensor};
 use ddprun::checkpoint;
 use ddprun::model::{Model, Models};
@@ -18,11 +17,10 @@ use ddprun::nn::{ForwardContext, LoraConfig, Params};
 use ddprun::ops::{self, GradientSink, IGNORED_LABEL};
 use ddprun::plan::{ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
-use golden::{Collected, check_sum, filled, flat, model_plan, near, near_summary, number, with};
 use serde_json::{Value, json};
 
 fn golden() -> Value {
-    serde_json::from_str(include_str!("golden/llama.json")).unwrap()
+    serde_json::from_str(include_str!("../golden/llama.json")).unwrap()
 }
 
 /// Vocabulary, width, heads, heads of keys, inner width, layers.

@@ -1,0 +1,22 @@
+//! Every model, optimizer and scheduler against PyTorch: counts, keys, outputs, losses, gradients and
+//! trajectories, from weights that are a formula of their names (`tests/golden`).
+#![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
+
+#[expect(dead_code, reason = "the update needs few kinds of arguments")]
+#[path = "../../crates/candle-train/tests/kernels/emulator.rs"]
+mod emulator;
+mod forecast;
+#[path = "../support/golden.rs"]
+mod golden;
+mod gpt;
+mod llama;
+mod nest;
+#[path = "../../crates/candle-train/tests/kernels/numbers.rs"]
+mod numbers;
+mod optim;
+mod policy;
+mod resnet;
+#[path = "../support/steps.rs"]
+mod steps;
+
+use test_support::skipped;
