@@ -11,7 +11,7 @@ const LONGEST: usize = 600;
 
 /// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and
 /// re-exports, no more.
-const ORDERED_ROOMS: [&str; 4] = ["transport", "collective", "launch", "cli"];
+const ORDERED_ROOMS: [&str; 5] = ["transport", "collective", "launch", "data", "cli"];
 
 /// Packages of the workspace, by the folder of their sources: the program first.
 fn packages() -> Vec<PathBuf> {
@@ -186,23 +186,38 @@ fn used_paths(text: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// The path of an item that `mod.rs` of its room re-exports: that of the module that defines it.
+/// The path of an item that the `mod.rs` of its folder re-exports: that of the module that defines
+/// it.
 fn resolved(path: &[String]) -> Vec<String> {
-    let (folder, name) = (path[..path.len().min(1)].join("/"), path.get(1));
-    let facade = source(&format!("{folder}/mod.rs"));
-    let Some(name) = name.filter(|name| !declared_in(&facade).contains(name)) else {
-        return path.to_vec();
-    };
+    let mut path = path.to_vec();
+    let mut depth = 1;
+    while depth < path.len() {
+        let facade = packages()[0].join(path[..depth].join("/")).join("mod.rs");
+        let Ok(facade) = fs::read_to_string(facade) else { break };
+        let name = path[depth].clone();
+        if !declared_in(&facade).contains(&name) {
+            let module = exporter(&facade, &name);
+            let module = module.unwrap_or_else(|| {
+                unreachable!("`{}` is neither a module nor re-exported", path.join("::"))
+            });
+            path.splice(depth..depth, module);
+        }
+        depth += 1;
+    }
+    path
+}
+
+/// The module from which a `mod.rs` re-exports `name`.
+fn exporter(facade: &str, name: &str) -> Option<Vec<String>> {
     let exports = facade.split(';').filter_map(|statement| statement.split_once("use "));
     for (_, export) in exports {
         let (module, names) = export.rsplit_once("::").unwrap();
         let mut names = names.trim_matches(['{', '}']).split(',').map(str::trim);
         if names.any(|export| export == name || export.ends_with(&format!(" as {name}"))) {
-            let module = module.split("::").map(str::to_owned);
-            return path[..1].iter().cloned().chain(module).collect();
+            return Some(module.split("::").map(str::to_owned).collect());
         }
     }
-    unreachable!("`{}` is neither a module nor re-exported", path.join("::"));
+    None
 }
 
 /// The module that `own` uses although it is declared below, if `path` leads there.

@@ -5,10 +5,12 @@ use std::io::Cursor;
 use image::{DynamicImage, ImageFormat, RgbImage};
 
 use crate::data::Instructions;
-use crate::data::decode::decode;
+use crate::data::images::decode::decode;
+use crate::data::read;
+use crate::data::sources::tables::csv;
+use crate::data::sources::text::instructions;
 use crate::data::tokenizer::{self, Tokenizer};
 use crate::data::transform::Area;
-use crate::data::{csv, instructions, read};
 use crate::mutated;
 
 /// A small picture in each format that is read.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::data::names::IMAGE_ENDINGS;
 use crate::registry::Unbuildable;
 
 /// The data cannot be used (exit 3), or its loader threads cannot run.
@@ -261,7 +262,7 @@ impl Error {
             }
             Self::EmptyClasses { .. } => format!(
                 "remove the folder, or put images into it ({})",
-                super::listing::ENDINGS.join(" ")
+                IMAGE_ENDINGS.join(" ")
             ),
             Self::ClassListsDiffer { .. } => {
                 "give both roots the same class folders: a label is the position of the class in their order"

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Options;
 use crate::data::error::Error;
 use crate::data::read;
-use crate::data::source::{DataSource, Files};
+use crate::data::sources::source::{DataSource, Files};
 use crate::plan::{DataFacts, DataPlan, SourcePlan};
 
 /// Version of the file.

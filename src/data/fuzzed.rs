@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use crate::config::values::SplitRule;
-use crate::data::control::{self, Behaviour, Chunk};
-use crate::data::decode::decode;
-use crate::data::forecast::{Calendar, CsvForecast};
-use crate::data::source::{Asked, DataSource};
+use crate::data::images::decode::decode;
+use crate::data::sources::control::{Behaviour, Chunk, windows};
+use crate::data::sources::source::{Asked, DataSource};
+use crate::data::sources::speech;
+use crate::data::sources::tables::csv;
 use crate::data::transform::Area;
-use crate::data::{csv, speech};
+use crate::data::{Calendar, CsvForecast};
 
 /// An image as a whole, or half of it where the number of bytes is odd.
 ///
@@ -48,7 +49,7 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
 pub(crate) fn trajectories(path: &Path) -> Option<String> {
     let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
     let from = Behaviour::Recorded { file: path.to_owned() };
-    control::survey(&from, chunk).err().map(|error| error.to_string())
+    windows::survey(&from, chunk).err().map(|error| error.to_string())
 }
 
 /// Speech.

@@ -10,148 +10,34 @@
 //!
 //! Each data set is a file of its own: its options, what it counts, and its samples.
 
-mod assemble;
-pub mod audit;
 mod caught;
-mod control;
-mod csv;
+mod names;
+mod error;
+mod dataset;
+mod read;
+pub mod transform;
+mod images;
+mod listing;
+mod tokenizer;
+mod sources;
+mod fingerprint;
+mod survey;
+mod pipeline;
 #[cfg(test)]
 mod damaged;
-mod decode;
-mod error;
-mod fingerprint;
-mod forecast;
-#[cfg(test)]
-mod golden_images;
-mod image_folder;
-mod instructions;
-mod jpeg;
-mod jsonl;
-mod listing;
-mod listing_cache;
-pub mod loader;
-mod mersenne;
-mod mnist;
-mod paths;
-mod read;
-pub mod sampler;
-mod shapes;
-mod source;
-mod sources;
-mod speech;
-mod table;
-mod token_cache;
-mod tokenizer;
-mod tokens;
-pub mod transform;
-
-use std::sync::Arc;
-
-use candle_core::Tensor;
-
-use crate::rng::Key;
-
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzed;
 
-pub use control::push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
-pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
-pub use csv::Csv;
+pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
-pub use forecast::{Calendar, CsvForecast};
-pub use image_folder::ImageFolder;
-pub use instructions::{Instructions, prompt};
-pub use jsonl::Jsonl;
-pub use mnist::Mnist;
-pub use shapes::Shapes;
-pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
-pub use sources::{open, survey};
-pub use speech::{LogMel, Speech};
+pub use pipeline::{audit, loader, sampler};
+pub use sources::{
+    ARENA, Asked, Calendar, Chunk, Csv, CsvForecast, DataFamily, DataSource, DataSources, Files,
+    GOAL, ImageFolder, Instructions, Jsonl, LogMel, MOST_STEPS, Mnist, Policy, Push, PushTLike,
+    RADII, Ranges, Reading, Shapes, Speech, Survey, TOLERANCE, Tokens, Trajectories, encode,
+    prompt, scaled, unscaled,
+};
+pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
-pub use tokens::{Tokens, encode};
 pub use transform::Transforms;
-
-/// A label of [`Target::Classes`] that does not count.
-pub const IGNORED: u32 = u32::MAX;
-/// The same in a batch, whose labels are i64 then, as PyTorch's losses have it.
-pub const IGNORED_LABEL: i64 = -100;
-
-/// Samples of one pass.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features), series as (n, time steps,
-    /// series and features of the date), tokens as (n, tokens), behaviour as (n, observations, numbers).
-    pub inputs: Tensor,
-    /// (n) or (n, tokens) u32 labels (i64 where some are [`IGNORED_LABEL`]), (n, targets) f32, (n, time steps, series) f32, or (n, actions, numbers) f32.
-    pub targets: Tensor,
-    /// Index of each sample in its data set.
-    pub samples: Vec<u32>,
-    /// Samples that were asked for and cannot be read: replaced in training, left out of an evaluation.
-    pub unreadable: u64,
-}
-
-/// What a model should answer for a sample.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Target {
-    /// A class label.
-    Class(u32),
-    /// A number.
-    Value(f32),
-    /// An array of [`Dataset::target_shape`], row-major.
-    Series(Vec<f32>),
-    /// Labels of that shape.
-    Classes(Vec<u32>),
-}
-
-/// Samples that can be loaded in any order, from any thread.
-pub trait Dataset: Send + Sync {
-    /// Number of samples.
-    fn len(&self) -> usize;
-
-    /// Whether there is no sample.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Shape of one sample: (channels, height, width) or (features).
-    fn shape(&self) -> &[usize];
-
-    /// Shape of one target where it is an array; empty for a label or a number.
-    fn target_shape(&self) -> &[usize] {
-        &[]
-    }
-
-    /// Whether targets are classes (else numbers).
-    fn classifies(&self) -> bool;
-
-    /// What messages call sample `index`: its file, if it has one.
-    fn name(&self, index: usize) -> String;
-
-    /// Appends sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns its target.
-    /// `key` is the randomness of the augmentation; without it nothing is random.
-    ///
-    /// # Errors
-    ///
-    /// The sample cannot be read, or does not survive its transforms; names the file. Part of it may have been
-    /// appended.
-    fn load(
-        &self,
-        index: usize,
-        key: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<Target, SampleError>;
-}
-
-/// The splits of the data.
-#[derive(Clone)]
-pub struct Splits {
-    /// Samples to train on.
-    pub train: Arc<dyn Dataset>,
-    /// Samples to validate on.
-    pub val: Arc<dyn Dataset>,
-    /// Samples to test on when the training is over.
-    pub test: Option<Arc<dyn Dataset>>,
-    /// Class names in label order; empty for numbers.
-    pub classes: Vec<String>,
-}

@@ -109,11 +109,11 @@ impl Tokenizer {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::data) mod tests {
     use super::*;
 
     /// Byte pairs over the letters of a few words: `the` is one token, `</s>` ends and `<s>` begins a text.
-    pub(in super::super) fn write(folder: &Path) -> PathBuf {
+    pub(in crate::data) fn write(folder: &Path) -> PathBuf {
         let alphabet = ["<s>", "</s>", "<unk>", "h", "e", "t", "a", "c", "\u{120}", "th", "the"];
         let vocab: serde_json::Map<String, serde_json::Value> =
             alphabet.iter().enumerate().map(|(i, word)| ((*word).to_owned(), i.into())).collect();

@@ -1,0 +1,264 @@
+//! Bytes of an image file -> 8-bit RGB pixels, by content and not by the name's ending.
+//!
+//! As `PIL.Image.open(..).convert("RGB")`: grey and palette are expanded, alpha is dropped (not blended),
+//! EXIF rotation is not applied, CMYK and YCCK become RGB, an animation gives its first picture. 16-bit colour, and
+//! 16-bit grey with alpha, keep their high byte; 16-bit grey alone is clipped at 255, as Pillow's modes `I;16` and `I`
+//! are, which makes white of whatever is brighter: convert such pictures to 8 bits first.
+
+use std::io::Cursor;
+
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+
+use crate::data::caught::caught;
+use crate::data::images::jpeg;
+use crate::data::transform::{Area, Decoded, Pixels};
+
+/// Most pixels of an image: 64 Mpx.
+const MOST_PIXELS: u64 = 64 << 20;
+/// Most memory that decoding may take: 256 MiB.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Decodes an image to RGB, or as much of it as `needed` says for an image of (height, width).
+///
+/// # Errors
+///
+/// A message saying what is wrong with the bytes: empty, unknown format, truncated, corrupt or too large.
+pub(crate) fn decode(
+    bytes: Vec<u8>,
+    needed: impl FnOnce((usize, usize)) -> Area,
+) -> Result<Decoded, String> {
+    if bytes.is_empty() {
+        return Err("the file is empty".to_owned());
+    }
+    match image::guess_format(&bytes) {
+        Ok(ImageFormat::Jpeg) => decode_jpeg(bytes, needed),
+        Ok(format) => decode_whole(&bytes, format).map(Decoded::whole),
+        Err(_) => Err("not in a known image format".to_owned()),
+    }
+}
+
+fn decode_jpeg(
+    bytes: Vec<u8>,
+    needed: impl FnOnce((usize, usize)) -> Area,
+) -> Result<Decoded, String> {
+    let header = jpeg::Header::read(&bytes).filter(|header| header.is_complete(&bytes));
+    let Some(header) = header else {
+        return Err("the JPEG is truncated: its end marker is missing".to_owned());
+    };
+    if !header.is_common() {
+        return decode_whole(&bytes, ImageFormat::Jpeg).map(Decoded::whole);
+    }
+    let (height, width) = header.size;
+    check_size((width as u32, height as u32), 3 * (height * width) as u64)?;
+    jpeg::decode(bytes, &header, needed(header.size))
+}
+
+fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(MOST_BYTES);
+    reader.limits(limits);
+    let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
+    check_size(decoder.dimensions(), decoder.total_bytes())?;
+    let image = || DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
+    let image = caught(image)?;
+    let is_grey = format == ImageFormat::Png && has_only_grey(bytes);
+    Ok(to_rgb(match image {
+        DynamicImage::ImageLumaA16(_) if is_grey => DynamicImage::ImageLuma16(image.into_luma16()),
+        other => other,
+    }))
+}
+
+/// Whether a PNG has no channel but grey, by the colour type of its header. The library makes a second one of a value
+/// that counts as transparent.
+fn has_only_grey(png: &[u8]) -> bool {
+    const COLOUR_TYPE: usize = 25;
+    png.get(COLOUR_TYPE) == Some(&0)
+}
+
+fn check_size((width, height): (u32, u32), bytes: u64) -> Result<(), String> {
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels == 0 {
+        return Err("the image has no pixels".to_owned());
+    }
+    if pixels > MOST_PIXELS || bytes > MOST_BYTES {
+        let limits = "the limits are 64 Mpx and 256 MiB";
+        return Err(format!("{width}x{height} pixels ({bytes} bytes) are too many; {limits}"));
+    }
+    Ok(())
+}
+
+fn to_rgb(image: DynamicImage) -> Pixels {
+    let (width, height) = (image.width() as usize, image.height() as usize);
+    let high = |v: u16| (v >> 8) as u8;
+    // The library rounds 16-bit values; Pillow keeps the high byte, and clips where there is only grey.
+    let data = match image {
+        DynamicImage::ImageLuma16(buffer) => {
+            buffer.into_raw().into_iter().flat_map(|v| [v.min(255) as u8; 3]).collect()
+        }
+        DynamicImage::ImageLumaA16(buffer) => {
+            buffer.into_raw().chunks_exact(2).flat_map(|p| [high(p[0]); 3]).collect()
+        }
+        DynamicImage::ImageRgb16(buffer) => buffer.into_raw().into_iter().map(high).collect(),
+        DynamicImage::ImageRgba16(buffer) => buffer
+            .into_raw()
+            .chunks_exact(4)
+            .flat_map(|p| [high(p[0]), high(p[1]), high(p[2])])
+            .collect(),
+        other => other.into_rgb8().into_raw(),
+    };
+    Pixels { channels: 3, height, width, data }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::skipped::skipped;
+
+    const ODD_IMAGES: &str = "../shared/data/odd-images";
+
+    fn decode(bytes: &[u8]) -> Result<Pixels, String> {
+        let part = super::decode(bytes.to_vec(), Area::whole)?;
+        assert_eq!((part.top, part.left), (0, 0));
+        assert_eq!(part.size, (part.pixels.height, part.pixels.width));
+        Ok(part.pixels)
+    }
+
+    /// Mean of each channel.
+    fn means(image: &Pixels) -> [f64; 3] {
+        let n = (image.height * image.width) as f64;
+        [0, 1, 2].map(|c| image.data[c..].iter().step_by(3).map(|&v| f64::from(v)).sum::<f64>() / n)
+    }
+
+    /// (file, mean RGB as Pillow sees it) for each line of the manifest under `folder`.
+    fn manifest(folder: &str) -> Option<Vec<(String, Vec<f64>)>> {
+        let path = Path::new(ODD_IMAGES).join("MANIFEST.tsv");
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            skipped("the photos of `../shared/data/odd-images`");
+            return None;
+        };
+        let lines = text.lines().skip(1).map(|line| {
+            let cells: Vec<&str> = line.split('\t').collect();
+            let mean = cells[6].split_whitespace().map(|v| v.parse().unwrap()).collect();
+            (cells[0].to_owned(), mean)
+        });
+        Some(lines.filter(|(file, _)| file.starts_with(folder)).collect())
+    }
+
+    fn read(file: &str) -> Vec<u8> {
+        std::fs::read(Path::new(ODD_IMAGES).join(file)).unwrap()
+    }
+
+    /// Where this decoder and Pillow differ, and why.
+    const EXCEPTIONS: [(&str, &str); 3] = [
+        ("decodable/broken_data_stream.png", "a checksum is wrong, which Pillow does not look at"),
+        ("decodable/truncated_app14.jpg", "a marker is cut short, which Pillow passes over"),
+        ("other-formats/hopper.gif", "GIF is not among the endings of an image folder"),
+    ];
+
+    #[test]
+    fn difficult_images_decode_to_what_pillow_sees() {
+        let files = ["decodable/", "other-formats/"].into_iter().filter_map(manifest).flatten();
+        let mut differing = Vec::new();
+        for (file, expected) in files {
+            let found = decode(&read(&file)).map(|image| means(&image));
+            let is_close = found
+                .as_ref()
+                .is_ok_and(|found| found.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1.0));
+            if !is_close {
+                differing.push((file, expected, found));
+            }
+        }
+        differing.retain(|(file, _, _)| EXCEPTIONS.iter().all(|(name, _)| name != file));
+        assert!(differing.is_empty(), "{differing:#?}");
+    }
+
+    #[test]
+    fn broken_images_are_errors_and_never_panics() {
+        // Pillow refuses these two for their text chunk and for their compression byte; the pixels are whole.
+        let whole = ["broken/png_decompression_dos.png", "broken/unknown_compression_method.png"];
+        for (file, _) in manifest("broken/").into_iter().flatten() {
+            let found = decode(&read(&file));
+            assert_eq!(found.is_ok(), whole.contains(&file.as_str()), "{file}: {:?}", found.err());
+        }
+    }
+
+    /// A picture with detail, 20 x 12.
+    fn encoded(format: ImageFormat) -> Vec<u8> {
+        let pixel = |x: u32, y: u32| image::Rgb([(x * 11) as u8, (y * 19) as u8, (x * y) as u8]);
+        let image = image::RgbImage::from_fn(20, 12, pixel);
+        let mut bytes = Cursor::new(Vec::new());
+        image.write_to(&mut bytes, format).unwrap();
+        bytes.into_inner()
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_an_error() {
+        for format in [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
+            let bytes = encoded(format);
+            let whole = decode(&bytes).unwrap();
+            assert_eq!((whole.channels, whole.height, whole.width), (3, 12, 20));
+            // What no pixel needs: a PNG ends with an empty chunk of 12 bytes, a WebP with a byte that makes
+            // its length even.
+            let spare = match format {
+                ImageFormat::Png => 12,
+                ImageFormat::WebP => 1,
+                _ => 0,
+            };
+            let needed = bytes.len() - spare;
+            for length in 0..needed {
+                assert!(decode(&bytes[..length]).is_err(), "{format:?} cut at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_never_panic() {
+        let key = crate::rng::Key::new(1, crate::rng::Purpose::Generate, 0, 0);
+        let mut random = key.stream();
+        for format in [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
+            let bytes = encoded(format);
+            for _ in 0..300 {
+                let mut damaged = bytes.clone();
+                let place = random.below(damaged.len() as u64) as usize;
+                damaged[place] ^= 1 << random.below(8);
+                if let Ok(image) = decode(&damaged) {
+                    assert_eq!(image.data.len(), 3 * image.height * image.width);
+                }
+            }
+        }
+    }
+
+    /// Pillow opens both as `I;16`, whose `convert("RGB")` is `min(v, 255)` for each channel.
+    #[test]
+    fn grey_of_sixteen_bits_is_clipped_as_by_pillow() {
+        let values = [0u16, 1, 200, 255, 256, 0x80FF, u16::MAX, 254];
+        let expected = [0u8, 1, 200, 255, 255, 255, 255, 254].map(|v| [v; 3]).concat();
+        let image = image::ImageBuffer::<image::Luma<u16>, _>::from_raw(4, 2, values.to_vec());
+        let image = DynamicImage::ImageLuma16(image.unwrap());
+        for format in [ImageFormat::Png, ImageFormat::Tiff] {
+            let mut bytes = Cursor::new(Vec::new());
+            image.write_to(&mut bytes, format).unwrap();
+            assert_eq!(decode(&bytes.into_inner()).unwrap().data, expected, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn alpha_is_dropped_and_grey_and_sixteen_bits_become_rgb() {
+        let png = |image: DynamicImage| {
+            let mut bytes = Cursor::new(Vec::new());
+            image.write_to(&mut bytes, ImageFormat::Png).unwrap();
+            decode(&bytes.into_inner()).unwrap().data
+        };
+        let rgba = image::RgbaImage::from_pixel(1, 1, image::Rgba([10, 20, 30, 0]));
+        assert_eq!(png(rgba.into()), [10, 20, 30]);
+        let grey = image::GrayImage::from_pixel(1, 1, image::Luma([7]));
+        assert_eq!(png(grey.into()), [7, 7, 7]);
+        let deep = image::ImageBuffer::from_pixel(1, 1, image::Rgb([0x12FF_u16, 0xFFFF, 0x00FF]));
+        assert_eq!(png(DynamicImage::ImageRgb16(deep)), [0x12, 0xFF, 0]);
+        let deep = image::ImageBuffer::from_pixel(1, 1, image::LumaA([0x80FF_u16, 0xFFFF]));
+        assert_eq!(png(DynamicImage::ImageLumaA16(deep)), [0x80; 3]);
+    }
+}

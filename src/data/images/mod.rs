@@ -1,0 +1,6 @@
+//! Encoded images -> pixels.
+
+mod jpeg;
+pub(in crate::data) mod decode;
+#[cfg(test)]
+mod golden_images;

@@ -1,0 +1,8 @@
+//! Which samples come when, and how they become batches.
+
+mod mersenne;
+pub mod sampler;
+pub mod audit;
+mod request;
+mod assemble;
+pub mod loader;

@@ -1,0 +1,58 @@
+//! What a loader is asked for, and what it gives.
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::dataset::Batch;
+use crate::plan::{DataPlan, OnBadSample};
+
+/// One pass to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Indices into the data set; may be empty.
+    pub samples: Vec<u32>,
+    /// The epoch, for the randomness of the augmentation; `None` = evaluation, nothing is random.
+    pub epoch: Option<u64>,
+}
+
+/// A loaded pass.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The samples; an empty request gives a batch of no rows.
+    pub batch: Batch,
+    /// The samples that cannot be read.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A sample that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unreadable {
+    /// Its index in its data set.
+    pub sample: u32,
+    /// What is wrong with it, and what was used instead.
+    pub problem: String,
+}
+
+/// How to load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Loader threads; 0 loads in the thread that asks.
+    pub threads: usize,
+    /// Batches prepared ahead per thread.
+    pub prefetch_factor: usize,
+    /// Policy for unreadable samples.
+    pub on_bad_sample: OnBadSample,
+}
+
+impl Settings {
+    /// As planned.
+    pub fn new(plan: &DataPlan, seed: u64) -> Self {
+        Self {
+            seed,
+            threads: plan.num_workers,
+            prefetch_factor: plan.prefetch_factor,
+            on_bad_sample: plan.on_bad_sample,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `data.name = "push_t_like"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Wrong};
+use crate::data::Splits;
+use crate::data::error::Error;
+use crate::data::sources::control::chunk::{Behaviour, Chunk};
+use crate::data::sources::control::windows;
+use crate::data::sources::source::{Asked, DataSource, Reading, Survey};
+
+/// generated observations and actions of a task that has two right ways; the next actions are the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushTLike {
+    /// demonstrations to generate: an agent goes around a disc, by the left or by the right, and pushes it to the goal.
+    /// test/success is the share of 50 new starts from which the best policy does it.
+    #[serde(default = "two_hundred")]
+    #[schemars(range(min = 2, max = 100_000))]
+    pub episodes: usize,
+    /// actions that are predicted together; the first `n_obs_steps - 1` of them are past.
+    #[serde(default = "Chunk::horizon")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub horizon: usize,
+    /// observations that are seen.
+    #[serde(default = "Chunk::n_obs_steps")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub n_obs_steps: usize,
+    /// actions that are done before the next are predicted.
+    #[serde(default = "Chunk::n_action_steps")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub n_action_steps: usize,
+    /// share of the episodes, the last ones, that is held back for validation.
+    #[serde(default = "Chunk::val_ratio")]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+    pub val_ratio: f64,
+}
+
+impl Kind for PushTLike {
+    const NAME: &'static str = "push_t_like";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Behaviour), Offer::Simulation];
+
+    fn check(&self) -> Vec<Wrong> {
+        self.chunk().check()
+    }
+}
+
+impl PushTLike {
+    fn chunk(&self) -> Chunk {
+        let &Self { horizon, n_obs_steps, n_action_steps, val_ratio, .. } = self;
+        Chunk { horizon, n_obs_steps, n_action_steps, val_ratio }
+    }
+
+    fn behaviour(&self, seed: u64) -> Behaviour {
+        Behaviour::PushTLike { episodes: self.episodes, seed }
+    }
+}
+
+fn two_hundred() -> usize {
+    200
+}
+
+impl DataSource for PushTLike {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        windows::open(&self.behaviour(reading.asked.seed), self.chunk(), reading.found)
+    }
+
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        windows::survey(&self.behaviour(asked.seed), self.chunk())
+    }
+}

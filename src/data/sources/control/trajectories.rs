@@ -1,0 +1,80 @@
+//! `data.name = "trajectories"`
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::data::Splits;
+use crate::data::error::Error;
+use crate::data::sources::control::chunk::{Behaviour, Chunk};
+use crate::data::sources::control::{parquet, windows};
+use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+
+/// recorded observations and actions; the next actions are the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Trajectories {
+    /// an npz file with the arrays `obs` (steps, numbers), `actions` (steps, numbers), and `episode_starts` (steps) or
+    /// `episode_ends` (episodes); or a parquet file, or the folder of a `LeRobot` data set, with the columns
+    /// `observation.state`, `action` and `episode_index`. Null, NaN and infinite numbers are refused. Every number is scaled
+    /// to -1 .. 1 by its range in the training episodes.
+    #[schemars(extend("format" = "path"), example = "data/expert.npz")]
+    pub file: PathBuf,
+    /// actions that are predicted together; the first `n_obs_steps - 1` of them are past.
+    #[serde(default = "Chunk::horizon")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub horizon: usize,
+    /// observations that are seen.
+    #[serde(default = "Chunk::n_obs_steps")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub n_obs_steps: usize,
+    /// actions that are done before the next are predicted.
+    #[serde(default = "Chunk::n_action_steps")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub n_action_steps: usize,
+    /// share of the episodes, the last ones, that is held back for validation.
+    #[serde(default = "Chunk::val_ratio")]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+    pub val_ratio: f64,
+}
+
+impl Kind for Trajectories {
+    const NAME: &'static str = "trajectories";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Behaviour)];
+
+    fn check(&self) -> Vec<Wrong> {
+        self.chunk().check()
+    }
+}
+
+impl Trajectories {
+    fn chunk(&self) -> Chunk {
+        let &Self { horizon, n_obs_steps, n_action_steps, val_ratio, .. } = self;
+        Chunk { horizon, n_obs_steps, n_action_steps, val_ratio }
+    }
+
+    fn behaviour(&self) -> Behaviour {
+        Behaviour::Recorded { file: self.file.clone() }
+    }
+}
+
+impl DataSource for Trajectories {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        windows::open(&self.behaviour(), self.chunk(), reading.found)
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        windows::survey(&self.behaviour(), self.chunk())
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        const NAME: &str = "trajectories";
+        if !self.file.is_dir() {
+            return Ok(vec![Files::one(NAME, &self.file)]);
+        }
+        let paths = parquet::listed(&self.file)?;
+        Ok(vec![Files { by_contents: true, ..Files::many(NAME, &self.file, paths) }])
+    }
+}

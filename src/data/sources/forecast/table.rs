@@ -1,0 +1,137 @@
+//! A table of series in memory, standardised.
+
+use std::io;
+use std::path::Path;
+
+use jiff::civil::DateTime;
+
+use crate::data::error::Error;
+use crate::data::read;
+use crate::data::sources::forecast::calendar::{self, Calendar};
+use crate::data::sources::forecast::dates::Dates;
+use crate::data::sources::tables::csv::{Lines, malformed, number};
+use crate::data::sources::tables::table::{at, scale};
+
+const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time step; a first column `date` holds \
+     dates";
+
+/// All rows, in their order.
+pub(super) struct Table {
+    /// As written, until they are standardised.
+    raw: Vec<f64>,
+    /// `rows * series` standardised values.
+    values: Vec<f32>,
+    /// `rows * features of the date`
+    marks: Vec<f32>,
+    /// Those that were checked.
+    dates: Dates,
+    series: usize,
+    calendar: Calendar,
+}
+
+impl Table {
+    /// Reads the table at `path`, whose dates must ascend if `check_dates`.
+    ///
+    /// # Errors
+    ///
+    /// The file is absent, a line holds something that is not a finite number or a date, or dates do not ascend.
+    pub(super) fn read(path: &Path, calendar: Calendar, check_dates: bool) -> Result<Self, Error> {
+        let bytes = read::lines(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => {
+                Error::Missing { what: "the table", path: path.to_owned(), expected: EXPECTED }
+            }
+            _ => Error::Io { action: "read", path: path.to_owned(), source },
+        })?;
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+        let mut lines = Lines::of(bytes);
+        let mut reader =
+            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
+        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?.clone();
+        let dated = header.get(0).is_some_and(|name| name.eq_ignore_ascii_case("date"));
+        let mut table =
+            Self::new(header.len() - usize::from(dated && !header.is_empty()), calendar);
+        if table.series == 0 {
+            return Err(at(path, 1, "the table needs at least one series".to_owned()));
+        }
+        let mut record = ::csv::StringRecord::new();
+        while reader
+            .read_record(&mut record)
+            .map_err(|error| malformed(path, &mut lines, &error))?
+        {
+            let line = lines.line(record.position());
+            let date = table.push(&record, &header, dated).map_err(|what| at(path, line, what))?;
+            if let Some(date) = date.filter(|_| check_dates) {
+                let out_of_order = |what| Error::DateOrder { path: path.to_owned(), line, what };
+                table.dates.push(date, line).map_err(out_of_order)?;
+            }
+        }
+        Ok(table)
+    }
+
+    fn new(series: usize, calendar: Calendar) -> Self {
+        Self {
+            raw: vec![],
+            values: vec![],
+            marks: vec![],
+            dates: Dates::default(),
+            series,
+            calendar,
+        }
+    }
+
+    /// Appends a row; returns its date, if it has one.
+    fn push(
+        &mut self,
+        record: &::csv::StringRecord,
+        header: &::csv::StringRecord,
+        dated: bool,
+    ) -> Result<Option<DateTime>, String> {
+        if record.len() != header.len() {
+            return Err(format!("{} cells, but the header has {}", record.len(), header.len()));
+        }
+        let date = record.get(0).filter(|_| dated).map(calendar::date).transpose()?;
+        calendar::append(self.calendar, date, &mut self.marks);
+        for (column, cell) in header.iter().zip(record).skip(usize::from(dated)) {
+            self.raw.push(number(column, cell)?);
+        }
+        Ok(date)
+    }
+
+    /// Where rows seem to be missing, if dates were checked, which are let go of.
+    pub(super) fn take_gaps(&mut self) -> Option<String> {
+        std::mem::take(&mut self.dates).gaps()
+    }
+
+    /// Standardises with the first `train` rows, and lets go of the values as written.
+    pub(super) fn standardise(&mut self, train: usize) {
+        let series = self.series;
+        let column = |c: usize| self.raw.iter().skip(c).step_by(series).take(train).copied();
+        let scales: Vec<_> = (0..series).map(|c| scale(column(c))).collect();
+        let scaled = self.raw.chunks_exact(series).flat_map(|row| {
+            row.iter().zip(&scales).map(|(value, (mean, deviation))| (value - mean) / deviation)
+        });
+        self.values = scaled.map(|value| value as f32).collect();
+        self.raw = Vec::new();
+    }
+
+    /// Number of rows.
+    pub(super) fn rows(&self) -> usize {
+        self.raw.len().max(self.values.len()) / self.series
+    }
+
+    /// Number of series.
+    pub(super) fn series(&self) -> usize {
+        self.series
+    }
+
+    /// The series in `n` rows from `row` on.
+    pub(super) fn values(&self, row: usize, n: usize) -> &[f32] {
+        &self.values[row * self.series..][..n * self.series]
+    }
+
+    /// The features of a row's date.
+    pub(super) fn marks(&self, row: usize) -> &[f32] {
+        let features = self.calendar.features();
+        &self.marks[row * features..][..features]
+    }
+}

@@ -1,0 +1,245 @@
+//! `data.name = "csv_forecast"`, windows of a table of series in time: what a model sees, and what comes next.
+//!
+//! Rows are cut in order into training, validation and test. Validation and test begin `seq_len` rows early, so
+//! that their first window predicts their first row. Every series is standardised with the mean and the
+//! population standard deviation of the training rows only. A first column called `date` gives features of the
+//! calendar; they follow the series in each row of a sample and are not standardised.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options};
+use crate::config::values::SplitRule;
+use crate::data::error::{Error, SampleError, shown};
+use crate::data::sources::forecast::calendar::Calendar;
+use crate::data::sources::forecast::table::Table;
+use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::{Dataset, Splits, Target};
+use crate::rng::Key;
+use crate::units::Bytes;
+
+/// a table of series in time; what comes next is the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CsvForecast {
+    /// table of series, one row per time step: a header line, then numbers; a first column `date` holds dates. All series
+    /// are standardised with the training rows and predicted together. val/mse, val/mae and the loss are measured on that
+    /// scale, over all windows; test/mse and test/mae once, with the best parameters, when the run is over.
+    #[schemars(extend("format" = "path"), example = "data/ETTh1.csv")]
+    pub file: PathBuf,
+    /// how the rows are cut in order: parts of training, validation and test; or their numbers of rows, as
+    /// "34560:11520:11520" (small ones with a word: "500:100:100 rows"), after which further rows are not used; or
+    /// `ett_hour` and `ett_minute` (12, 4 and 4 months of 30 days). Validation and test look back into the rows before them.
+    #[serde(default = "split")]
+    #[schemars(example = &"ett_hour")]
+    pub split: SplitRule,
+    /// time steps that the model sees.
+    #[schemars(range(min = 2, max = 65_536), example = 96)]
+    pub seq_len: usize,
+    /// time steps that it predicts.
+    #[schemars(range(min = 1, max = 65_536), example = 96)]
+    pub pred_len: usize,
+    /// features of the date beside the series: "hour" (hour, day of the week, of the month and of the year), "minute" (the
+    /// minute, too) or "none"; zeros where the table has no dates.
+    #[serde(default)]
+    pub calendar: Calendar,
+    /// refuse dates that descend or repeat, because rows are cut in their order, and warn of gaps. false takes the rows as
+    /// they are.
+    #[serde(default = "checked")]
+    #[schemars(example = false)]
+    pub check_dates: bool,
+}
+
+fn split() -> SplitRule {
+    SplitRule::Parts([7, 1, 2])
+}
+
+fn checked() -> bool {
+    true
+}
+
+impl Kind for CsvForecast {
+    const NAME: &'static str = "csv_forecast";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Series), Offer::Test];
+}
+
+impl DataSource for CsvForecast {
+    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
+        read(self).map(|(splits, _)| splits)
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let (splits, notes) = read(self)?;
+        let found = Survey::of(&splits);
+        let rows = found.n_train + found.n_val + found.n_test + self.seq_len;
+        let row = splits.train.shape()[1];
+        Ok(Survey {
+            notes,
+            line: format!("{}, {} steps -> {}", self.file.display(), self.seq_len, self.pred_len),
+            // The whole table in f64 and f32, whose windows overlap.
+            held: Bytes(3 * Bytes::of_f32(rows * row).0),
+            ..found
+        })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(vec![Files::one("table", &self.file)])
+    }
+}
+
+/// Rows of training, validation and test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rows {
+    train: usize,
+    val: usize,
+    test: usize,
+}
+
+/// Reads the table and cuts it; with what is worth a look, in words.
+///
+/// # Errors
+///
+/// The file is absent, a line holds something that is not a finite number or a date (named with line and
+/// column), dates do not ascend, or a split is too short for one window.
+fn read(asked: &CsvForecast) -> Result<(Splits, Vec<String>), Error> {
+    let mut table = Table::read(&asked.file, asked.calendar, asked.check_dates)?;
+    let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
+    let notes = notes(asked, &mut table, rows);
+    table.standardise(rows.train);
+    let table = Arc::new(table);
+    let windows = |name, start: usize, rows: usize| {
+        let window = asked.seq_len + asked.pred_len;
+        let short = || {
+            let what = format!(
+                "its {name} split has {rows} rows, but a window of `seq_len` + `pred_len` has {window}"
+            );
+            format(asked, what)
+        };
+        let n = (rows + 1).checked_sub(window).filter(|&n| n > 0).ok_or_else(short)?;
+        Ok::<_, Error>(Arc::new(Windows::new(table.clone(), asked, start, n)))
+    };
+    let early = |rows: usize| rows + asked.seq_len;
+    let (val, test) = (rows.train, rows.train + rows.val);
+    // A first window that began before the table would have no past.
+    let train = windows("training", 0, rows.train)?;
+    let splits = Splits {
+        train,
+        val: windows("validation", val - asked.seq_len, early(rows.val))?,
+        test: Some(windows("test", test - asked.seq_len, early(rows.test))?),
+        classes: Vec::new(),
+    };
+    Ok((splits, notes))
+}
+
+/// Gaps between dates, and rows that a split by their number does not use.
+fn notes(asked: &CsvForecast, table: &mut Table, rows: Rows) -> Vec<String> {
+    let unused = table.rows() - (rows.train + rows.val + rows.test);
+    let is_by_rows = matches!(asked.split, SplitRule::Rows(_));
+    let unused = (is_by_rows && unused > 0)
+        .then(|| format!("the last {unused} of {} rows are not used", table.rows()));
+    let about = |what| format!("`{}`: {what}", shown(&asked.file));
+    table.take_gaps().into_iter().chain(unused).map(about).collect()
+}
+
+fn format(asked: &CsvForecast, what: String) -> Error {
+    Error::Format { path: asked.file.clone(), what }
+}
+
+/// The split of a table of `n` rows.
+fn rows(split: SplitRule, n: usize) -> Result<Rows, String> {
+    const MONTH: usize = 30 * 24;
+    let first = |rows: Rows| {
+        let whole = rows.train + rows.val + rows.test;
+        if n < whole {
+            return Err(format!("it has {n} rows, but this split needs {whole}"));
+        }
+        Ok(rows)
+    };
+    let months = |of: usize| first(Rows { train: 12 * of, val: 4 * of, test: 4 * of });
+    match split {
+        SplitRule::EttHour => months(MONTH),
+        SplitRule::EttMinute => months(4 * MONTH),
+        SplitRule::Rows(rows) => {
+            let [train, val, test] = rows.map(|rows| rows as usize);
+            first(Rows { train, val, test })
+        }
+        SplitRule::Parts(parts) => {
+            let [train, val, test] = parts.map(|part| part as usize);
+            let whole = train + val + test;
+            let (train, test) = (n * train / whole, n * test / whole);
+            Ok(Rows { train, val: n - train - test, test })
+        }
+    }
+}
+
+/// The windows of one split.
+struct Windows {
+    table: Arc<Table>,
+    /// Row of the first window's first step.
+    start: usize,
+    n: usize,
+    seq_len: usize,
+    shape: [usize; 2],
+    target_shape: [usize; 2],
+    name: String,
+}
+
+impl Windows {
+    fn new(table: Arc<Table>, asked: &CsvForecast, start: usize, n: usize) -> Self {
+        let (seq_len, series) = (asked.seq_len, table.series());
+        Self {
+            shape: [seq_len, series + asked.calendar.features()],
+            target_shape: [asked.pred_len, series],
+            name: shown(&asked.file),
+            table,
+            start,
+            n,
+            seq_len,
+        }
+    }
+}
+
+impl Dataset for Windows {
+    fn len(&self) -> usize {
+        self.n
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn target_shape(&self) -> &[usize] {
+        &self.target_shape
+    }
+
+    fn classifies(&self) -> bool {
+        false
+    }
+
+    fn name(&self, index: usize) -> String {
+        let first = self.start + index;
+        let last = first + self.seq_len + self.target_shape[0];
+        format!("rows {} to {last} of `{}`", first + 1, self.name)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        _: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        let first = self.start + index;
+        let next = first + self.seq_len;
+        for row in first..next {
+            values.extend_from_slice(self.table.values(row, 1));
+            values.extend_from_slice(self.table.marks(row));
+        }
+        Ok(Target::Series(self.table.values(next, self.target_shape[0]).to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! `data.name = "image_folder"`: file -> decoded RGB -> transformed values.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Choice, Kind, Modality, Offer, Options};
+use crate::data::error::{Error, SampleError, shown};
+use crate::data::images::decode;
+use crate::data::listing::cache::{self, ListingCache};
+use crate::data::listing::paths::{Paths, both};
+use crate::data::listing::scan::{self, Listing};
+use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::transform::{Images, Pipeline, Transforms};
+use crate::data::{Dataset, Splits, Target, read};
+use crate::rng::Key;
+
+/// folders of images, one folder per class, as torchvision's ImageFolder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImageFolder {
+    /// folder of class folders to train on, with .jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff and .webp files; pixels
+    /// are those of Pillow's convert("RGB"), which clips 16-bit grey at 255. Files and folders whose names begin with a
+    /// dot are left out, and other files are counted where there are many.
+    #[schemars(extend("format" = "path"), example = "data/train")]
+    pub train_dir: PathBuf,
+    /// the same classes, to validate on.
+    #[schemars(extend("format" = "path"), example = "data/val")]
+    pub val_dir: PathBuf,
+}
+
+impl Kind for ImageFolder {
+    const NAME: &'static str = "image_folder";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+}
+
+impl DataSource for ImageFolder {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let (train, val) = list(&self.train_dir, &self.val_dir)?;
+        let train_split =
+            ImageFiles::new(train.files, reading.train_transforms, reading.transforms)?;
+        let val_split = ImageFiles::new(val.files, reading.val_transforms, reading.transforms)?;
+        Ok(Splits {
+            train: Arc::new(train_split),
+            val: Arc::new(val_split),
+            test: None,
+            classes: train.classes,
+        })
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let (train, val) = list(&self.train_dir, &self.val_dir)?;
+        let notes = [train.note(&self.train_dir), val.note(&self.val_dir)];
+        Ok(Survey {
+            n_train: train.files.len(),
+            n_val: val.files.len(),
+            classes: train.classes,
+            notes: notes.into_iter().flatten().collect(),
+            line: both(&self.train_dir, &self.val_dir),
+            ..Survey::default()
+        })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        let (train, val) = list(&self.train_dir, &self.val_dir)?;
+        let paths = |listing: Listing| -> Vec<PathBuf> {
+            listing.files.iter().map(|(path, _)| path).collect()
+        };
+        Ok(vec![
+            Files::many("train", &self.train_dir, paths(train)),
+            Files::many("val", &self.val_dir, paths(val)),
+        ])
+    }
+}
+
+/// One split.
+#[derive(Debug)]
+pub(crate) struct ImageFiles {
+    files: Paths,
+    pipeline: Pipeline,
+}
+
+/// Lists both roots: (training, validation).
+///
+/// # Errors
+///
+/// A folder is unusable, or the two do not have the same classes.
+pub(crate) fn list(train: &Path, val: &Path) -> Result<(Listing, Listing), Error> {
+    let cache = ListingCache::of_user();
+    let train_listing = cache::list(train, "the training folder", cache.as_ref())?;
+    let val_listing = cache::list(val, "the validation folder", cache.as_ref())?;
+    scan::check_same_classes((train, &train_listing.classes), (val, &val_listing.classes))?;
+    Ok((train_listing, val_listing))
+}
+
+impl ImageFiles {
+    /// The files with their labels, in sample order, to be transformed as `list` says.
+    ///
+    /// # Errors
+    ///
+    /// The transforms do not bring all images to one size.
+    pub(crate) fn new(
+        files: Paths,
+        list: &[Choice],
+        transforms: &Transforms,
+    ) -> Result<Self, Error> {
+        let images = Images { channels: 3, size: None };
+        Ok(Self { files, pipeline: Pipeline::new(list, transforms, images)? })
+    }
+}
+
+impl Dataset for ImageFiles {
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.pipeline.shape()
+    }
+
+    fn classifies(&self) -> bool {
+        true
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("`{}`", shown(&self.files.get(index).0))
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        let (path, label) = self.files.get(index);
+        let bytes =
+            read::whole(&path).map_err(|source| SampleError::Io { path: path.clone(), source })?;
+        let image = decode::decode(bytes, |size| self.pipeline.needed(size, key))
+            .map_err(|reason| SampleError::Decode { path: path.clone(), reason })?;
+        self.pipeline
+            .run(image, key, values)
+            .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
+        Ok(Target::Class(label))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
+
+    use super::*;
+    use crate::config::values::Shape2;
+    use crate::data::pipeline::loader::{Loader, Request, Settings};
+    use crate::data::transform::tests::picture;
+    use crate::data::transform::{Decoded, RandomHorizontalFlip, RandomResizedCrop};
+    use crate::plan::OnBadSample;
+    use crate::rng::Purpose;
+
+    /// Twelve JPEG files of different sizes, cropped at random and flipped.
+    fn folder(dir: &Path) -> ImageFiles {
+        let mut files = Paths::default();
+        for number in 0..12 {
+            let (height, width) = (40 + 9 * number, 130 - 7 * number);
+            let pixels = picture(3, height, width).data;
+            let subsampling = [Subsampling::S444, Subsampling::S420][number % 2];
+            let bytes = compress(&pixels, width, height, PixelFormat::Rgb, 85, subsampling);
+            let path = dir.join(format!("{number}.jpg"));
+            crate::files::write_atomic(&path, &bytes.unwrap()).unwrap();
+            files.push_path(&path, number as u32);
+        }
+        let size = Shape2::Both([24, 20]);
+        let list = [
+            Choice::of(&RandomResizedCrop { size, scale: [0.08, 1.0], ratio: [0.75, 1.33] }),
+            Choice::of(&RandomHorizontalFlip { p: 0.5 }),
+        ];
+        ImageFiles::new(files, &list, &Transforms::default()).unwrap()
+    }
+
+    #[test]
+    fn a_sample_is_that_of_the_whole_image_though_only_a_part_is_decoded() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = folder(dir.path());
+        for index in 0..folder.len() {
+            let key = Some(Key::new(7, Purpose::Augment, 1, index as u64));
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            folder.load(index, key, &mut found).unwrap();
+            let bytes = read::whole(&folder.files.get(index).0).unwrap();
+            let whole = decode::decode(bytes.clone(), crate::data::transform::Area::whole).unwrap();
+            let part = decode::decode(bytes, |size| folder.pipeline.needed(size, key)).unwrap();
+            assert!(part.pixels.data.len() <= whole.pixels.data.len());
+            folder.pipeline.run(Decoded::whole(whole.pixels), key, &mut expected).unwrap();
+            assert_eq!(found, expected, "sample {index}");
+        }
+    }
+
+    #[test]
+    fn batches_have_the_same_bits_for_any_number_of_loader_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Dataset> = Arc::new(folder(dir.path()));
+        let batches = |threads| -> Vec<(Vec<u32>, Vec<u32>)> {
+            let requests = (0..9u32).map(|pass| Request {
+                samples: (0..5).map(|i| (pass * 7 + i * 5) % 12).collect(),
+                epoch: (pass < 7).then_some(u64::from(pass / 3)),
+            });
+            let on_bad_sample = OnBadSample::Error;
+            let settings = Settings { seed: 3, threads, prefetch_factor: 2, on_bad_sample };
+            let loader = Loader::start(folder.clone(), requests, settings).unwrap();
+            let bits = loader.map(|loaded| {
+                let batch = loaded.unwrap().batch;
+                assert_eq!(batch.inputs.dims(), [5, 3, 24, 20]);
+                let values: Vec<f32> = batch.inputs.flatten_all().unwrap().to_vec1().unwrap();
+                (batch.samples, values.into_iter().map(f32::to_bits).collect())
+            });
+            bits.collect()
+        };
+        let inline = batches(0);
+        assert_eq!(inline.len(), 9);
+        assert_eq!(batches(1), inline);
+        assert_eq!(batches(4), inline);
+    }
+}

@@ -1,0 +1,25 @@
+//! The data sets: a file or a folder for each.
+
+pub(in crate::data) mod source;
+pub(in crate::data) mod image_folder;
+mod mnist;
+mod shapes;
+pub(in crate::data) mod tables;
+pub(in crate::data) mod forecast;
+pub(in crate::data) mod text;
+pub(in crate::data) mod speech;
+pub(in crate::data) mod control;
+mod registered;
+
+pub use control::{
+    ARENA, Chunk, GOAL, MOST_STEPS, Policy, Push, PushTLike, RADII, Ranges, TOLERANCE,
+    Trajectories, scaled, unscaled,
+};
+pub use forecast::{Calendar, CsvForecast};
+pub use image_folder::ImageFolder;
+pub use mnist::Mnist;
+pub use shapes::Shapes;
+pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
+pub use speech::{LogMel, Speech};
+pub use tables::{Csv, Jsonl};
+pub use text::{Instructions, Tokens, encode, prompt};

@@ -1,0 +1,6 @@
+//! Generated images.
+
+mod draw;
+mod generated;
+
+pub use generated::Shapes;

@@ -1,0 +1,454 @@
+//! `data.name = "tokens"`, one long text as tokens: windows of it, each with the token that follows each of its tokens.
+//!
+//! A text file is read character by character; the vocabulary is its sorted distinct characters, the first 90 % are
+//! for training. Or both parts are cut into the tokens of a `tokenizer.json`. Or two files of 16-bit tokens, little-endian, as nanoGPT's `prepare.py` writes them, which are read
+//! where they lie.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::data::error::{Error, SampleError, shown};
+use crate::data::listing::paths::both;
+use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::sources::text::token_cache::{self, TokenCache};
+use crate::data::tokenizer::Tokenizer;
+use crate::data::{Dataset, Splits, Target, TextForm, read};
+use crate::rng::Key;
+use crate::units::Bytes;
+
+/// Most windows that begin at every token; of more, one begins at every `seq_len`-th.
+const MOST_OVERLAPPING: usize = 1 << 24;
+
+/// a text as characters or tokens; the next one is the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
+    /// a text, read character by character or by `tokenizer`; the first 90 % are for training. Instead of `train_file` and
+    /// `val_file`. A training sample begins at every character (token), so that `train.steps` says how long to train; in a
+    /// training part of more than 16,777,216 tokens, or in such a `train_file`, it begins at every `seq_len`-th, and an
+    /// epoch is once through it. Validation counts each token once, without a rest that fills no sample.
+    #[schemars(extend("format" = "path"), example = "data/input.txt")]
+    pub file: Option<PathBuf>,
+    /// 16-bit tokens to train on, little-endian, as nanoGPT's prepare.py writes them.
+    #[schemars(extend("format" = "path"), example = "data/train.bin")]
+    pub train_file: Option<PathBuf>,
+    /// 16-bit tokens to validate on.
+    #[schemars(extend("format" = "path"), example = "data/val.bin")]
+    pub val_file: Option<PathBuf>,
+    /// size of the vocabulary of `train_file` and `val_file`; 50257 is that of GPT-2.
+    #[serde(default = "gpt2")]
+    #[schemars(range(min = 2, max = 65_536), example = 50_304)]
+    pub vocab_size: usize,
+    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char", the
+    /// default.
+    #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
+    pub tokenizer: Option<PathBuf>,
+    /// tokens of a sample, each of which is to be followed by the next.
+    #[schemars(range(min = 2, max = 65_536), example = 256)]
+    pub seq_len: usize,
+    /// when a run is over on one machine, so many tokens are drawn from its best weights and printed, as `ddprun sample`
+    /// does. Default: none.
+    #[schemars(range(min = 1, max = 1_048_576), example = 300)]
+    pub sample_tokens: Option<u32>,
+}
+
+/// Size of GPT-2's vocabulary.
+fn gpt2() -> usize {
+    50_257
+}
+
+impl Kind for Tokens {
+    const NAME: &'static str = "tokens";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Text)];
+
+    fn check(&self) -> Vec<Wrong> {
+        let wrong = |key, with, what: &str| vec![Wrong { key, with, what: what.to_owned() }];
+        match (&self.file, &self.train_file, &self.val_file) {
+            (None, None, _) => wrong(
+                "file",
+                &["train_file"],
+                "is missing: `tokens` needs a text, or `train_file` and `val_file`",
+            ),
+            (None, Some(_), None) => wrong(
+                "val_file",
+                &["train_file"],
+                "is missing: `tokens` needs it beside `train_file`",
+            ),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl DataSource for Tokens {
+    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
+        open(&self.source()?, self.seq_len)
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let source = self.source()?;
+        let found = Survey::of(&open(&source, self.seq_len)?);
+        let seq_len = self.seq_len;
+        let (line, held) = match source {
+            Source::Text(file, tokenizer) => {
+                let pieces = if tokenizer.is_some() { "tokens" } else { "characters" };
+                let line = format!("{}, windows of {seq_len} {pieces}", file.display());
+                // Four bytes per character or token.
+                (line, Bytes(4 * (found.n_train + found.n_val) as u64))
+            }
+            Source::Binary { train, val, .. } => {
+                (format!("{}, windows of {seq_len} tokens", both(&train, &val)), Bytes(0))
+            }
+        };
+        Ok(Survey { line, held, ..found })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        Ok(match self.source()? {
+            Source::Text(file, tokenizer) => {
+                let tokenizer = tokenizer.map(|path| Files::one("tokenizer", &path));
+                std::iter::once(Files::one("text", &file)).chain(tokenizer).collect()
+            }
+            Source::Binary { train, val, .. } => {
+                vec![Files::one("train", &train), Files::one("val", &val)]
+            }
+        })
+    }
+
+    fn text(&self) -> Option<TextForm> {
+        Some(match self.source().ok()? {
+            Source::Text(_, Some(tokenizer)) => TextForm::Tokens(tokenizer),
+            Source::Text(_, None) => TextForm::Characters,
+            Source::Binary { .. } => TextForm::Numbers,
+        })
+    }
+
+    fn sample_tokens(&self) -> Option<u32> {
+        self.sample_tokens
+    }
+}
+
+impl Tokens {
+    /// A text, or two files of tokens.
+    fn source(&self) -> Result<Source, Error> {
+        let tokenizer = self.tokenizer.clone().filter(|path| path.as_os_str() != "char");
+        match (&self.file, &self.train_file, &self.val_file) {
+            (Some(file), ..) => Ok(Source::Text(file.clone(), tokenizer)),
+            (None, Some(train), Some(val)) => {
+                let (train, val) = (train.clone(), val.clone());
+                Ok(Source::Binary { train, val, vocabulary: self.vocab_size })
+            }
+            _ => Err(Error::MissingKey { key: "data.file", kind: Self::NAME }),
+        }
+    }
+}
+
+/// Where the tokens are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    /// Characters of one file, or its tokens by this tokenizer.
+    Text(PathBuf, Option<PathBuf>),
+    /// 16-bit tokens of two files, of a vocabulary of this size.
+    Binary { train: PathBuf, val: PathBuf, vocabulary: usize },
+}
+
+/// Opens both parts, with the vocabulary in the order of its tokens.
+///
+/// # Errors
+///
+/// A file is absent, is not UTF-8 text or not a whole number of tokens, or is shorter than one window.
+fn open(source: &Source, seq_len: usize) -> Result<Splits, Error> {
+    let (train, val, classes) = match source {
+        Source::Text(file, None) => characters(file)?,
+        Source::Text(file, Some(tokenizer)) => words(file, tokenizer)?,
+        Source::Binary { train, val, vocabulary } => {
+            let classes = (0..*vocabulary).map(|token| token.to_string()).collect();
+            (binary(train)?, binary(val)?, classes)
+        }
+    };
+    let overlapping = train.len() <= MOST_OVERLAPPING;
+    let train = Windows::new(train, seq_len, if overlapping { 1 } else { seq_len }, classes.len())?;
+    let val = Windows::new(val, seq_len, seq_len, classes.len())?;
+    Ok(Splits { train: Arc::new(train), val: Arc::new(val), test: None, classes })
+}
+
+/// The characters of `text` as tokens.
+///
+/// # Errors
+///
+/// The first character that is not in `vocabulary`.
+pub fn encode(vocabulary: &[String], text: &str) -> Result<Vec<u32>, char> {
+    let mut buffer = [0; 4];
+    let token = |c: char| {
+        let known = c.encode_utf8(&mut buffer);
+        vocabulary.iter().position(|other| other == known).map(|token| token as u32).ok_or(c)
+    };
+    text.chars().map(token).collect()
+}
+
+fn text(file: &Path) -> Result<String, Error> {
+    let bytes = read::whole(file).map_err(|source| unreadable(file, "the text", source))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        format(file, format!("it is not UTF-8 text: byte {at} is not part of a character"))
+    })
+}
+
+/// Both parts by a tokenizer, and its vocabulary. The border is that of characters: 90 % of them.
+fn words(file: &Path, path: &Path) -> Result<(Row, Row, Vec<String>), Error> {
+    let (text, tokenizer) = (text(file)?, Tokenizer::open(path)?);
+    let n_train = text.chars().count() * 9 / 10;
+    let border = text.char_indices().nth(n_train).map_or(text.len(), |(at, _)| at);
+    let cut = |part: &str| tokenizer.encode(part, false).map_err(|why| format(file, why));
+    let both = || Ok([cut(&text[..border])?, cut(&text[border..])?]);
+    let rules = read::whole(path).map_err(|source| unreadable(path, "the tokenizer", source))?;
+    let cache = TokenCache::of_user();
+    let [train, val] = token_cache::tokens(cache.as_ref(), &text, &rules, both)?;
+    let part = |tokens: Vec<u32>| {
+        let n = tokens.len();
+        Row { held: Held::Memory(tokens.into(), 0..n), path: file.to_owned() }
+    };
+    Ok((part(train), part(val), tokenizer.vocabulary()))
+}
+
+fn characters(file: &Path) -> Result<(Row, Row, Vec<String>), Error> {
+    let text = text(file)?;
+    let vocabulary: BTreeSet<char> = text.chars().collect();
+    let order: std::collections::BTreeMap<char, u32> =
+        vocabulary.iter().copied().zip(0..).collect();
+    let tokens: Vec<u32> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
+    let n_train = tokens.len() * 9 / 10;
+    let tokens: Arc<[u32]> = tokens.into();
+    let part = |range| Row { held: Held::Memory(tokens.clone(), range), path: file.to_owned() };
+    let classes = vocabulary.iter().map(char::to_string).collect();
+    Ok((part(0..n_train), part(n_train..tokens.len()), classes))
+}
+
+fn binary(path: &Path) -> Result<Row, Error> {
+    let failed = |source| unreadable(path, "the tokens", source);
+    let file = read::open(path).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len() as usize;
+    if !bytes.is_multiple_of(2) {
+        return Err(format(
+            path,
+            format!("its {bytes} bytes are not a whole number of 16-bit tokens"),
+        ));
+    }
+    Ok(Row { held: Held::File(file, bytes / 2), path: path.to_owned() })
+}
+
+fn unreadable(path: &Path, what: &'static str, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => Error::Missing {
+            what,
+            path: path.to_owned(),
+            expected: "UTF-8 text (`file`), or 16-bit tokens, little-endian (`train_file` and `val_file`)",
+        },
+        _ => Error::Io { action: "read", path: path.to_owned(), source },
+    }
+}
+
+fn format(path: &Path, what: String) -> Error {
+    Error::Format { path: path.to_owned(), what }
+}
+
+/// A row of tokens.
+struct Row {
+    held: Held,
+    path: PathBuf,
+}
+
+enum Held {
+    /// A part of what is in memory.
+    Memory(Arc<[u32]>, std::ops::Range<usize>),
+    /// A file and its number of tokens.
+    File(File, usize),
+}
+
+impl Row {
+    fn len(&self) -> usize {
+        match &self.held {
+            Held::Memory(_, range) => range.len(),
+            Held::File(_, n) => *n,
+        }
+    }
+
+    /// `n` tokens from `start` on.
+    fn read(&self, start: usize, n: usize) -> io::Result<Vec<u32>> {
+        match &self.held {
+            Held::Memory(tokens, range) => {
+                let start = range.start + start;
+                Ok(tokens[start..start + n].to_vec())
+            }
+            Held::File(file, _) => {
+                let mut bytes = vec![0; 2 * n];
+                file.read_exact_at(&mut bytes, 2 * start as u64)?;
+                let token = |pair: &[u8]| u32::from(u16::from_le_bytes([pair[0], pair[1]]));
+                Ok(bytes.chunks_exact(2).map(token).collect())
+            }
+        }
+    }
+}
+
+/// The windows of one part: `seq_len` tokens from every `stride`-th on.
+struct Windows {
+    tokens: Row,
+    stride: usize,
+    shape: [usize; 1],
+    vocabulary: usize,
+    n: usize,
+}
+
+impl Windows {
+    fn new(tokens: Row, seq_len: usize, stride: usize, vocabulary: usize) -> Result<Self, Error> {
+        let Some(room) = tokens.len().checked_sub(seq_len + 1) else {
+            let what = format!(
+                "a split of {} tokens is too short for `seq_len` = {seq_len} and the token after it",
+                tokens.len()
+            );
+            return Err(format(&tokens.path, what));
+        };
+        Ok(Self { tokens, stride, shape: [seq_len], vocabulary, n: room / stride + 1 })
+    }
+}
+
+impl Dataset for Windows {
+    fn len(&self) -> usize {
+        self.n
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn target_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn classifies(&self) -> bool {
+        true
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("the tokens from {} on of `{}`", index * self.stride, shown(&self.tokens.path))
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        _: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        let path = || self.tokens.path.clone();
+        let mut window = self
+            .tokens
+            .read(index * self.stride, self.shape[0] + 1)
+            .map_err(|source| SampleError::Io { path: path(), source })?;
+        if let Some(token) = window.iter().find(|&&token| token as usize >= self.vocabulary) {
+            let n = self.vocabulary;
+            let reason =
+                format!("token {token} is outside of a vocabulary of {n}: set `data.vocab_size`");
+            return Err(SampleError::Decode { path: path(), reason });
+        }
+        values.extend(window[..self.shape[0]].iter().map(|&token| token as f32));
+        window.remove(0);
+        Ok(Target::Classes(window))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn file(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = dir.join(name);
+        File::create(&path).unwrap().write_all(bytes).unwrap();
+        path
+    }
+
+    fn load(data: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
+        let mut values = Vec::new();
+        let target = data.load(index, None, &mut values).unwrap();
+        (values, target)
+    }
+
+    #[test]
+    fn characters_are_numbered_in_their_order_and_each_is_followed_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "hallo wörld!\n".repeat(10);
+        let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()), None);
+        let splits = open(&source, 4).unwrap();
+        let classes = &splits.classes;
+        assert_eq!(*classes, ["\n", " ", "!", "a", "d", "h", "l", "o", "r", "w", "ö"]);
+        // 117 and 13 tokens: windows of 5 begin at each of 113 tokens, and at tokens 0, 4 and 8.
+        assert_eq!((splits.train.len(), splits.val.len()), (113, 3));
+        let (seen, next) = load(&*splits.train, 1);
+        assert_eq!((seen, next), (vec![3.0, 6.0, 6.0, 7.0], Target::Classes(vec![6, 6, 7, 1])));
+        let (seen, _) = load(&*splits.val, 2);
+        assert_eq!(seen, [8.0, 6.0, 4.0, 2.0]);
+        assert_eq!(encode(classes, "hö"), Ok(vec![5, 10]));
+        assert_eq!(encode(classes, "haz"), Err('z'));
+        let found = Survey::of(&splits);
+        assert_eq!((found.n_train, found.sample, found.target), (113, Some(vec![4]), vec![4]));
+    }
+
+    #[test]
+    fn a_tokenizer_cuts_both_parts_into_its_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokenizer = crate::data::tokenizer::tests::write(dir.path());
+        let text = "the cat".repeat(10);
+        let text = file(dir.path(), "input.txt", text.as_bytes());
+        let source = Source::Text(text, Some(tokenizer));
+        let splits = open(&source, 4).unwrap();
+        let classes = &splits.classes;
+        // 9 and 1 times `the`, the blank, `c`, `a`, `t`; after a `t`, `the` begins a word anew.
+        assert_eq!((classes.len(), &*classes[10]), (11, "the"));
+        let (seen, next) = load(&*splits.val, 0);
+        assert_eq!((seen, next), (vec![10.0, 8.0, 7.0, 6.0], Target::Classes(vec![8, 7, 6, 5])));
+    }
+
+    #[test]
+    fn sixteen_bit_tokens_are_read_where_they_lie() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..20u16).flat_map(|i| (i * 1000).to_le_bytes()).collect();
+        let train = file(dir.path(), "train.bin", &bytes);
+        let val = file(dir.path(), "val.bin", &bytes[..12]);
+        let opened = |vocabulary| {
+            let source = Source::Binary { train: train.clone(), val: val.clone(), vocabulary };
+            open(&source, 3).unwrap()
+        };
+        let splits = opened(20_000);
+        assert_eq!((splits.train.len(), splits.val.len()), (17, 1));
+        assert_eq!(load(&*splits.train, 16).1, Target::Classes(vec![17_000, 18_000, 19_000]));
+        let error = opened(2000).train.load(5, None, &mut Vec::new()).unwrap_err();
+        assert!(
+            error.to_string().contains("token 5000 is outside of a vocabulary of 2000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |bytes: &[u8], expected: &str| {
+            let source = Source::Text(file(dir.path(), "input.txt", bytes), None);
+            let error = open(&source, 8).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(b"to be\xff", "it is not UTF-8 text: byte 5");
+        check(b"to be, or not to be", "a split of 2 tokens is too short");
+        let odd = file(dir.path(), "odd.bin", b"abc");
+        let source = Source::Binary { train: odd.clone(), val: odd, vocabulary: 5 };
+        let error = open(&source, 8).err().unwrap().to_string();
+        assert!(error.contains("its 3 bytes are not a whole number of 16-bit tokens"), "{error}");
+    }
+}

@@ -1,0 +1,69 @@
+//! `[data]` -> [`DataFacts`], and a plan -> its splits.
+
+use crate::config::kind::{Choice, Spec};
+use crate::data::Splits;
+use crate::data::error::Error;
+use crate::data::fingerprint::Fingerprint;
+use crate::data::sources::source::{Asked, DataSource, DataSources, Reading};
+use crate::data::transform::Transforms;
+use crate::plan::{DataFacts, DataPlan, SourcePlan};
+
+/// Counts the samples and classes of the chosen data set, and changes nothing: what is still to be generated is counted as
+/// it will be.
+///
+/// # Errors
+///
+/// The data is absent, incomplete or inconsistent; names the path and what was expected there.
+pub fn survey(
+    sources: &DataSources,
+    choice: &Choice,
+    asked: &Asked<'_>,
+) -> Result<DataFacts, Error> {
+    let found = sources.build(choice)?.survey(asked)?;
+    let line = if found.line.is_empty() { choice.to_string() } else { found.line };
+    let modality = sources.kind(&choice.name).and_then(Spec::modality).unwrap_or_default();
+    Ok(DataFacts {
+        source: SourcePlan {
+            kind: choice.clone(),
+            modality,
+            line,
+            held: found.held,
+            found: found.found,
+        },
+        n_train: found.n_train,
+        n_val: found.n_val,
+        n_test: found.n_test,
+        notes: found.notes,
+        classes: found.classes,
+        sample: found.sample,
+        target: found.target,
+    })
+}
+
+/// Opens the data that `plan` describes, with its transforms, and checks that it still is what was planned.
+///
+/// # Errors
+///
+/// The data is unusable, or its counts or classes are no longer those of the plan.
+pub fn open(
+    source: &dyn DataSource,
+    plan: &DataPlan,
+    asked: &Asked<'_>,
+    transforms: &Transforms,
+) -> Result<Splits, Error> {
+    let splits = source.open(&Reading {
+        asked,
+        found: &plan.source.found,
+        train_transforms: &plan.train_transforms,
+        val_transforms: &plan.val_transforms,
+        transforms,
+    })?;
+    let planned = Fingerprint::of_plan(plan);
+    let n_test = splits.test.as_ref().map_or(0, |test| test.len());
+    let counts = [splits.train.len(), splits.val.len(), n_test];
+    let differences = planned.counting(counts, splits.classes.clone()).differences(&planned);
+    if differences.is_empty() { Ok(splits) } else { Err(Error::Changed { differences }) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! The family of transforms.
+
+use std::fmt::Debug;
+
+use crate::config::kind::Kind;
+use crate::data::transform::{Area, Images, Pixels, Sides};
+use crate::plan::Unfit;
+use crate::registry::{Family, Member, Registry};
+use crate::rng::Stream;
+
+/// What is done to an image before a model sees it.
+pub trait Transform: Debug + Send + Sync {
+    /// Size of all images after it; `None` = they may differ.
+    ///
+    /// # Errors
+    ///
+    /// The option that does not go with such images.
+    fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
+        Ok(images.size)
+    }
+
+    /// The area that it looks at, of an image of (height, width) `size`: pixels outside of it are not decoded where it is
+    /// the first of its list.
+    fn area(&self, size: (usize, usize), stream: Option<&mut Stream>) -> Area {
+        let _ = stream;
+        Area::whole(size)
+    }
+
+    /// The image after it; `area` is the one that it looks at. Random numbers come from `stream`, after those that
+    /// [`Transform::area`] drew; without one nothing is random.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not fit this image, in words.
+    fn apply(
+        &self,
+        image: Pixels,
+        area: Area,
+        stream: Option<&mut Stream>,
+    ) -> Result<Pixels, String>;
+
+    /// The value that each byte of a channel becomes, of a transform that is the last of its list; `None` leaves it to
+    /// others.
+    fn values(&self, channel: usize) -> Option<[f32; 256]> {
+        let _ = channel;
+        None
+    }
+}
+
+/// `[[data.transforms.train]]` and `[[data.transforms.val]]`
+#[derive(Debug)]
+pub enum TransformFamily {}
+
+impl Family for TransformFamily {
+    const TABLE: &'static str = "data.transforms";
+    const NOUN: &'static str = "transform";
+    const LISTS: &'static [&'static str] = &["data.transforms.train", "data.transforms.val"];
+    type Object = dyn Transform;
+}
+
+impl<K: Kind + Transform> Member<TransformFamily> for K {
+    fn boxed(self) -> Box<dyn Transform> {
+        Box::new(self)
+    }
+}
+
+/// Transforms that a program knows.
+pub type Transforms = Registry<TransformFamily>;
