@@ -1,9 +1,10 @@
-//! `name = "color_jitter"`, with the integer arithmetic of PIL's `ImageEnhance` and HSV conversion.
+//! `name = "color_jitter"`, with the integer arithmetic of PIL's HSV conversion.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
+use crate::data::transform::enhance::{brighten, contrast, saturate};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 
@@ -81,36 +82,12 @@ impl Jitter {
             match *change {
                 Change::Brightness(factor) => brighten(&mut image, factor as f32),
                 Change::Contrast(factor) => contrast(&mut image, factor as f32),
-                Change::Saturation(_) | Change::Hue(_) if image.channels == 1 => {}
+                Change::Hue(_) if image.channels == 1 => {}
                 Change::Saturation(factor) => saturate(&mut image, factor as f32),
                 Change::Hue(turns) => turn_hue(&mut image, turns),
             }
         }
         image
-    }
-}
-
-fn brighten(image: &mut Pixels, factor: f32) {
-    let table: [u8; 256] = std::array::from_fn(|value| blend(0, value as u8, factor));
-    image.data.iter_mut().for_each(|value| *value = table[usize::from(*value)]);
-}
-
-fn contrast(image: &mut Pixels, factor: f32) {
-    let sum: u64 = match image.channels {
-        1 => image.data.iter().map(|&value| u64::from(value)).sum(),
-        _ => image.data.chunks_exact(3).map(|pixel| u64::from(luma(pixel))).sum(),
-    };
-    let mean = (sum as f64 / (image.height * image.width) as f64 + 0.5) as u8;
-    let table: [u8; 256] = std::array::from_fn(|value| blend(mean, value as u8, factor));
-    image.data.iter_mut().for_each(|value| *value = table[usize::from(*value)]);
-}
-
-fn saturate(image: &mut Pixels, factor: f32) {
-    for pixel in image.data.chunks_exact_mut(3) {
-        let grey = luma(pixel);
-        for value in pixel {
-            *value = blend(grey, *value, factor);
-        }
     }
 }
 
@@ -121,18 +98,6 @@ fn turn_hue(image: &mut Pixels, turns: f64) {
         let [hue, saturation, value] = to_hsv([pixel[0], pixel[1], pixel[2]]);
         pixel.copy_from_slice(&to_rgb([hue.wrapping_add(shift), saturation, value]));
     }
-}
-
-/// PIL's `Image.blend(degenerate, image, factor)`: cut, not rounded; clipped.
-fn blend(from: u8, to: u8, factor: f32) -> u8 {
-    let value = f32::from(from) + factor * (f32::from(to) - f32::from(from));
-    value.clamp(0.0, 255.0) as u8
-}
-
-/// PIL's conversion to "L" (ITU-R 601-2) in 16-bit fixed point.
-fn luma(pixel: &[u8]) -> u8 {
-    let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
-    ((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16) as u8
 }
 
 /// PIL's RGB -> HSV: all three in 0..=255.
@@ -181,20 +146,12 @@ fn to_rgb([h, s, v]: [u8; 3]) -> [u8; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::transform::golden::colours;
     use crate::data::transform::tests::checksum;
     use crate::rng::{Key, Purpose};
 
-    /// 4,096 colours spread over the cube by multiplication with 2654435761.
-    fn colors() -> Pixels {
-        let color = |i: u32| {
-            let h = i.wrapping_mul(2_654_435_761);
-            [(h >> 24) as u8, (h >> 16) as u8, (h >> 8) as u8]
-        };
-        Pixels { channels: 3, height: 64, width: 64, data: (0..4096).flat_map(color).collect() }
-    }
-
     fn changed(change: Change) -> u32 {
-        checksum(&Jitter(vec![change]).apply(colors()).data)
+        checksum(&Jitter(vec![change]).apply(colours()).data)
     }
 
     #[test]
@@ -213,7 +170,7 @@ mod tests {
             (Change::Hue(0.0333), 1_043_679_371),
             (Change::Hue(0.5), 1_013_489_549),
         ];
-        assert_eq!(checksum(&colors().data), 1_036_259_338);
+        assert_eq!(checksum(&colours().data), 1_036_259_338);
         for (change, sum) in sums {
             assert_eq!(changed(change), sum, "{change:?}");
         }

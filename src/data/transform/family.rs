@@ -19,6 +19,11 @@ pub trait Transform: Debug + Send + Sync {
         Ok(images.size)
     }
 
+    /// Channels of an image after it.
+    fn channels(&self, channels: usize) -> usize {
+        channels
+    }
+
     /// The area that it looks at, of an image of (height, width) `size`: pixels outside of it are not decoded where it is
     /// the first of its list.
     fn area(&self, size: (usize, usize), stream: Option<&mut Stream>) -> Area {
@@ -45,6 +50,22 @@ pub trait Transform: Debug + Send + Sync {
         let _ = channel;
         None
     }
+
+    /// Whether it changes values instead of pixels: it stands after what makes values of pixels.
+    fn changes_values(&self) -> bool {
+        false
+    }
+
+    /// Changes the values of an image, (channels, height, width) of `shape`. Random numbers come from `stream`; without
+    /// one nothing is random.
+    fn change(&self, values: &mut [f32], shape: [usize; 3], stream: Option<&mut Stream>) {
+        let _ = (values, shape, stream);
+    }
+}
+
+/// Whether what has the probability `p` happens; where nothing is random, only what always does.
+pub(crate) fn happens(p: f64, stream: Option<&mut Stream>) -> bool {
+    stream.map_or(p >= 1.0, |stream| stream.uniform() < p)
 }
 
 /// `[[data.transforms.train]]` and `[[data.transforms.val]]`

@@ -8,9 +8,13 @@ use crate::rng::{Key, Stream};
 /// The transforms of one split, with the size that they all lead to.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
+    /// What changes pixels.
     steps: Vec<Box<dyn Transform>>,
     /// Value of each byte, per channel.
     values: Vec<[f32; 256]>,
+    /// What changes values, and the place of the first of them in the list.
+    changes: Vec<Box<dyn Transform>>,
+    first_change: usize,
     shape: [usize; 3],
 }
 
@@ -25,21 +29,25 @@ impl Pipeline {
         transforms: &Transforms,
         images: Images,
     ) -> Result<Self, Error> {
-        let Images { channels, mut size } = images;
+        let mut after = images;
         let mut steps = Vec::with_capacity(list.len());
         for choice in list {
             let step = transforms.build(choice).map_err(|error| unusable(&error.to_string()))?;
             let unfit = |unfit: crate::plan::Unfit| {
                 unusable(&format!("`{}` of `{}` {}", unfit.key, choice.name, unfit.what))
             };
-            size = step.size(&Images { channels, size }).map_err(unfit)?;
+            let size = step.size(&after).map_err(unfit)?;
+            after = Images { channels: step.channels(after.channels), size };
             steps.push(step);
         }
-        let Some((height, width)) = size else {
+        let Images { channels, size: Some((height, width)) } = after else {
             return Err(unusable(
                 "images would keep different sizes; end with a `resize` to [height, width] or a crop",
             ));
         };
+        let first_change =
+            steps.iter().rposition(|step| !step.changes_values()).map_or(0, |i| i + 1);
+        let changes = steps.split_off(first_change);
         let values = (0..channels).map(|channel| steps.last()?.values(channel));
         let values = match values.collect::<Option<Vec<_>>>() {
             Some(values) => {
@@ -51,7 +59,12 @@ impl Pipeline {
         if steps.iter().any(|step| step.values(0).is_some()) {
             return Err(unusable("`normalize` must come last, and once"));
         }
-        Ok(Self { steps, values, shape: [channels, height as usize, width as usize] })
+        if let Some(early) = steps.iter().position(|step| step.changes_values()) {
+            let name = &list[early].name;
+            return Err(unusable(&format!("`{name}` must come after what changes pixels")));
+        }
+        let shape = [channels, height as usize, width as usize];
+        Ok(Self { steps, values, changes, first_change, shape })
     }
 
     /// (channels, height, width) of each result.
@@ -91,8 +104,13 @@ impl Pipeline {
             let (h, w) = (image.height, image.width);
             return Err(format!("it is {w}x{h} pixels after all transforms, not {width}x{height}"));
         }
+        let start = values.len();
         self.append(&image, values);
         spare::give(image.data);
+        for (position, change) in self.changes.iter().enumerate() {
+            let mut stream = stream(key, self.first_change + position);
+            change.change(&mut values[start..], self.shape, stream.as_mut());
+        }
         Ok(())
     }
 
@@ -120,7 +138,8 @@ mod tests {
     use crate::config::values::Shape2;
     use crate::data::transform::tests::picture;
     use crate::data::transform::{
-        ColorJitter, Normalize, RandomHorizontalFlip, RandomResizedCrop, RandomRotation, Resize,
+        ColorJitter, Grayscale, Normalize, RandomErasing, RandomHorizontalFlip, RandomResizedCrop,
+        RandomRotation, Resize,
     };
     use crate::rng::Purpose;
 
@@ -166,6 +185,31 @@ mod tests {
         assert!(new(&[], 3, None).is_err());
         let twice = [Choice::of(&Normalize::identity()), Choice::of(&Normalize::identity())];
         assert!(new(&twice, 3, Some((4, 4))).is_err());
+    }
+
+    #[test]
+    fn grey_images_have_one_channel_and_values_are_erased_after_normalising() {
+        let erase = RandomErasing { p: 1.0, value: vec![-5.0], ..RandomErasing::default() };
+        let list = [
+            Choice::of(&Grayscale::default()),
+            Choice::of(&Normalize { mean: vec![0.5], std: vec![0.5] }),
+            Choice::of(&erase),
+        ];
+        let images = Images { channels: 3, size: Some((12, 17)) };
+        let pipeline = Pipeline::new(&list, &Transforms::default(), images).unwrap();
+        assert_eq!(pipeline.shape(), [1, 12, 17]);
+        let run = |key| {
+            let mut values = vec![7.0];
+            pipeline.run(Decoded::whole(picture(3, 12, 17)), key, &mut values).unwrap();
+            values
+        };
+        let (plain, erased) = (run(None), run(Some(Key::new(3, Purpose::Augment, 0, 1))));
+        assert_eq!((plain.len(), plain[0], erased[0]), (205, 7.0, 7.0));
+        let differing = plain.iter().zip(&erased).filter(|(a, b)| a != b);
+        let written: Vec<f32> = differing.map(|(_, &written)| written).collect();
+        assert!(!written.is_empty() && written.iter().all(|&value| value == -5.0));
+        let early = [Choice::of(&erase), Choice::of(&Grayscale::default())];
+        assert!(Pipeline::new(&early, &Transforms::default(), images).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
+use crate::data::transform::affine::{affine, rotation};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 
@@ -29,42 +30,12 @@ impl Transform for RandomRotation {
     }
 }
 
-/// Rotates counter-clockwise about the middle; nearest neighbour, black outside.
-///
-/// PIL's arithmetic: the inverse map in 16.16 fixed point, pixel centres at one half.
+/// Rotates counter-clockwise about the middle.
 fn rotate(image: Pixels, degrees: f64) -> Pixels {
     if degrees.rem_euclid(360.0) == 0.0 {
         return image;
     }
-    let [a, b, c, d, e, f] = inverse_map(degrees, image.width, image.height);
-    let fixed = |v: f64| (v * 65536.0 + 0.5).floor() as i64;
-    let (step_x, step_y) = ([fixed(a), fixed(d)], [fixed(b), fixed(e)]);
-    let mut start = [fixed(c + (a + b) * 0.5), fixed(f + (d + e) * 0.5)];
-    let mut out = Pixels::black(image.channels, image.height, image.width);
-    for row in out.data.chunks_exact_mut(image.width * image.channels) {
-        let [mut x, mut y] = start;
-        for pixel in row.chunks_exact_mut(image.channels) {
-            let (column, line) = ((x >> 16) as usize, (y >> 16) as usize);
-            // A negative place became a huge one.
-            if column < image.width && line < image.height {
-                pixel.copy_from_slice(image.row(line, column, 1));
-            }
-            x += step_x[0];
-            y += step_x[1];
-        }
-        start = [start[0] + step_y[0], start[1] + step_y[1]];
-    }
-    out
-}
-
-/// Where an output place comes from: x = a x' + b y' + c, y = d x' + e y' + f.
-fn inverse_map(degrees: f64, width: usize, height: usize) -> [f64; 6] {
-    let angle = -degrees.rem_euclid(360.0).to_radians();
-    // PIL rounds to 15 decimals, so that right angles are exact.
-    let rounded = |v: f64| (v * 1e15).round_ties_even() / 1e15;
-    let (sin, cos) = (rounded(angle.sin()), rounded(angle.cos()));
-    let (cx, cy) = (width as f64 / 2.0, height as f64 / 2.0);
-    [cos, sin, -cx * cos - cy * sin + cx, -sin, cos, cx * sin - cy * cos + cy]
+    affine(&image, rotation(degrees, image.width, image.height))
 }
 
 #[cfg(test)]

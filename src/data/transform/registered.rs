@@ -3,8 +3,11 @@
 use crate::config::kind::Choice;
 use crate::config::values::Shape2;
 use crate::data::transform::{
-    CenterCrop, ColorJitter, Images, Normalize, RandomCrop, RandomHorizontalFlip,
-    RandomResizedCrop, RandomRotation, Resize, Transforms,
+    CenterCrop, ColorJitter, GaussianBlur, Grayscale, Images, Normalize, RandAugment,
+    RandomAdjustSharpness, RandomAffine, RandomAutocontrast, RandomCrop, RandomEqualize,
+    RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomInvert, RandomPosterize,
+    RandomResizedCrop, RandomRotation, RandomSolarize, RandomVerticalFlip, Resize, Transforms,
+    TrivialAugmentWide,
 };
 use crate::plan::{TransformFacts, Unfit};
 
@@ -19,7 +22,21 @@ impl Default for Transforms {
         all.add::<RandomHorizontalFlip>();
         all.add::<RandomRotation>();
         all.add::<ColorJitter>();
+        all.add::<RandomVerticalFlip>();
+        all.add::<RandomAffine>();
+        all.add::<Grayscale>();
+        all.add::<RandomGrayscale>();
+        all.add::<GaussianBlur>();
+        all.add::<RandomAdjustSharpness>();
+        all.add::<RandomAutocontrast>();
+        all.add::<RandomEqualize>();
+        all.add::<RandomInvert>();
+        all.add::<RandomPosterize>();
+        all.add::<RandomSolarize>();
+        all.add::<RandAugment>();
+        all.add::<TrivialAugmentWide>();
         all.add::<Normalize>();
+        all.add::<RandomErasing>();
         all
     }
 }
@@ -35,23 +52,26 @@ impl Transforms {
         asked: &[Choice],
         images: &Images,
     ) -> Result<TransformFacts, (usize, Unfit)> {
-        let (mut size, mut ends_in_values) = (images.size, false);
+        let mut after = *images;
+        let (mut n_pixels, mut ends_in_values) = (0, false);
         for (index, choice) in asked.iter().enumerate() {
             let unknown = |what: String| Unfit { key: "name", what, help: None };
             let transform =
                 self.build(choice).map_err(|error| (index, unknown(error.to_string())))?;
-            let images = Images { size, ..*images };
-            size = transform.size(&images).map_err(|unfit| (index, unfit))?;
-            ends_in_values = transform.values(0).is_some();
+            let size = transform.size(&after).map_err(|unfit| (index, unfit))?;
+            after = Images { channels: transform.channels(after.channels), size };
+            if !transform.changes_values() {
+                (n_pixels, ends_in_values) = (index + 1, transform.values(0).is_some());
+            }
         }
         let mut list = asked.to_vec();
+        if !ends_in_values {
+            list.insert(n_pixels, Choice::of(&Normalize::identity()));
+        }
         if let Some((height, width)) = images.size.filter(|_| images.channels == 3) {
             // Generated images have this size already; said so that their reader can rely on it.
             list.insert(0, Choice::of(&Resize { size: Shape2::Both([height, width]) }));
         }
-        if !ends_in_values {
-            list.push(Choice::of(&Normalize::identity()));
-        }
-        Ok(TransformFacts { list, size })
+        Ok(TransformFacts { list, channels: after.channels, size: after.size })
     }
 }

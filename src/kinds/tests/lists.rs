@@ -81,6 +81,33 @@ fn an_entry_is_checked_as_its_kind() {
 }
 
 #[test]
+fn what_changes_values_stands_after_normalize() {
+    let at = "data.transforms.val";
+    let normalize = "{name=normalize, mean=[0], std=[1]}";
+    good(GOOD, &[&format!("{at}=[{normalize}, {{name=random_erasing}}]")]);
+    transforms(
+        &format!("{{name=random_erasing, scale=[0, 2]}}, {normalize}"),
+        &[
+            &format!("`{at}[0].scale`: must be [least, most], above 0 and at most 1"),
+            &format!("`{at}[0].name`: must stand at the end of its list, after `normalize`"),
+        ],
+    );
+}
+
+#[test]
+fn automatic_augmentation_is_checked() {
+    let at = "data.transforms.val";
+    transforms(
+        "{name=rand_augment, magnitude=31}, {name=gaussian_blur, kernel_size=4}, {name=grayscale, num_output_channels=2}",
+        &[
+            &format!("`{at}[0].magnitude`: must be less than `num_magnitude_bins`"),
+            &format!("`{at}[1].kernel_size`: must be odd"),
+            &format!("`{at}[2].num_output_channels`: must be 1 or 3"),
+        ],
+    );
+}
+
+#[test]
 fn a_wrong_entry_has_no_consequences() {
     let told = |list: &str| told(GOOD, &[&format!("data.transforms.val=[{list}]")]);
     for (list, key) in [

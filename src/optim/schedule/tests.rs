@@ -30,7 +30,7 @@ impl KindFacts for Known {
         asked: &[Choice],
         images: &Images,
     ) -> Result<TransformFacts, (usize, Unfit)> {
-        Ok(TransformFacts { list: asked.to_vec(), size: images.size })
+        Ok(TransformFacts { list: asked.to_vec(), channels: images.channels, size: images.size })
     }
 
     fn layers(&self, _: &[Entry], _: Flow, _: usize) -> Result<Vec<LayerPlan>, LayerMisfit> {

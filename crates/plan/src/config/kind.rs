@@ -61,8 +61,10 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
 pub enum Need {
     /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not tell it.
     LastStep,
-    /// To be the last of its list.
+    /// To be the last of its list, but for those that stand behind it.
     LastPlace,
+    /// To stand behind the one that has the last place, and all others.
+    AfterLast,
     /// That its entry has a `key`.
     EntryKey,
     /// Of a sweep: what is searched, `sweep.parameters`.

@@ -179,7 +179,7 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
                 None => size,
             }
         });
-        Ok(TransformFacts { list: asked.to_vec(), size })
+        Ok(TransformFacts { list: asked.to_vec(), channels: images.channels, size })
     }
 
     fn layers(&self, _: &[Entry], _: Flow, _: usize) -> Result<Vec<LayerPlan>, LayerMisfit> {

@@ -21,6 +21,8 @@ pub struct Images {
 pub struct TransformFacts {
     /// All transforms, in order.
     pub list: Vec<Choice>,
+    /// Channels of all images after them.
+    pub channels: usize,
     /// Size of all images after them; `None` = they may differ.
     pub size: Option<Sides>,
 }
@@ -53,27 +55,33 @@ pub(crate) fn decide(
     let decide = |key, asked| list(loaded, (key, asked), &images, kinds);
     let train = decide("data.transforms.train", &asked.train);
     let val = decide("data.transforms.val", &asked.val);
-    let ((train, train_sides), (val, val_sides)) = match (train, val) {
+    let ((train, input), (val, val_input)) = match (train, val) {
         (Ok(train), Ok(val)) => (train, val),
         (train, val) => return Err([train.err(), val.err()].into_iter().flatten().collect()),
     };
-    if train_sides != val_sides {
-        let shown = |(height, width): Sides| format!("{height}x{width}");
-        let (train, val) = (shown(train_sides), shown(val_sides));
-        let what = format!("gives images of {val}, but training gives {train}");
+    if input != val_input {
+        let what = differing(input, val_input);
         return Err(vec![at_list(loaded, "data.transforms.val", what)]);
     }
-    let (height, width) = train_sides;
-    Ok(Transformed { train, val, input: vec![images.channels, height as usize, width as usize] })
+    Ok(Transformed { train, val, input: input.to_vec() })
 }
 
-/// The transforms, and the size of every image after them.
+/// "gives images of 32x32, but training gives 64x64"
+fn differing([channels, height, width]: [usize; 3], val: [usize; 3]) -> String {
+    let [val_channels, val_height, val_width] = val;
+    if channels != val_channels {
+        return format!("gives {val_channels} channels, but training gives {channels}");
+    }
+    format!("gives images of {val_height}x{val_width}, but training gives {height}x{width}")
+}
+
+/// The transforms, and (channels, height, width) of every image after them.
 fn list(
     loaded: &Loaded,
     (key, asked): (&'static str, &[Entry]),
     images: &Images,
     kinds: &dyn KindFacts,
-) -> Result<(Vec<Choice>, Sides), Problem> {
+) -> Result<(Vec<Choice>, [usize; 3]), Problem> {
     let choices: Vec<Choice> = asked.iter().map(Entry::choice).collect();
     let facts = kinds.transforms(&choices, images).map_err(|(index, unfit)| {
         let problem = loaded.problem(&format!("{key}[{index}].{}", unfit.key), unfit.what);
@@ -82,12 +90,12 @@ fn list(
             None => problem,
         }
     })?;
-    let sides = facts.size.ok_or_else(|| {
+    let (height, width) = facts.size.ok_or_else(|| {
         let what = "produces different sizes, which cannot be batched".to_owned();
         let help = "end with one size: name = \"resize\", size = [224, 224], or a crop";
         at_list(loaded, key, what).help(help)
     })?;
-    Ok((facts.list, sides))
+    Ok((facts.list, [facts.channels, height as usize, width as usize]))
 }
 
 /// A problem of a whole list, drawn on its last entry, or on the kind of data where there is none.

@@ -11,6 +11,9 @@ use crate::config::spans::Path;
 use crate::config::suggest::any_of;
 use crate::config::vocabulary::Vocabulary;
 
+/// Kinds that are named as the owners of an option.
+const MAX_OWNERS: usize = 4;
+
 /// An entry of a list.
 struct Place<'a> {
     /// Dotted name: "data.transforms.train[1]".
@@ -19,6 +22,7 @@ struct Place<'a> {
     kind: &'a Spec,
     /// The table as written.
     given: &'a Dict,
+    /// Whether only those follow that stand behind the last place.
     is_last: bool,
 }
 
@@ -70,7 +74,11 @@ fn in_list(family: &FamilySpec, (path, list): (&Path, &Value), found: &mut Vec<F
         let at: Path = inside(&[&number]);
         let name = given.get("name").and_then(Value::as_str).unwrap_or_default();
         let Some(kind) = family.kind(name) else { continue };
-        let is_last = index + 1 == items.len();
+        let is_behind = |item: &Value| {
+            let name = item.find_ref("name").and_then(Value::as_str).unwrap_or_default();
+            family.kind(name).is_some_and(|kind| kind.needs.contains(&Need::AfterLast))
+        };
+        let is_last = items[index + 1..].iter().all(is_behind);
         found.extend(Place { at: dotted(&at), family, kind, given, is_last }.findings());
         for key in kind.keys.iter().filter(|key| key.is_list()) {
             if let Some(value) = given.get(&key.name) {
@@ -100,7 +108,10 @@ impl Place<'_> {
             self.kind.key(key).is_none() && self.family.owners(key).next().is_some()
         };
         let finding = |key: &String| {
-            let owners = any_of(self.family.owners(key));
+            let owners = match self.family.owners(key).count() {
+                ..=MAX_OWNERS => any_of(self.family.owners(key)),
+                _ => format!("other {}s", self.family.noun),
+            };
             let what = format!("belongs to {owners}, but `name` is `{}`", self.kind.name);
             Finding::new(format!("{}.{key}", self.at), what)
         };
@@ -139,8 +150,22 @@ impl Place<'_> {
     }
 
     fn last(&self) -> Option<Finding> {
-        let is_wrong = !self.is_last && self.kind.needs.contains(&Need::LastPlace);
-        is_wrong.then(|| Finding::new(format!("{}.name", self.at), "must be the last of its list"))
+        if self.is_last {
+            return None;
+        }
+        let name = format!("{}.name", self.at);
+        match self.kind.needs {
+            needs if needs.contains(&Need::LastPlace) => {
+                Some(Finding::new(name, "must be the last of its list"))
+            }
+            needs if needs.contains(&Need::AfterLast) => {
+                let last = |kind: &&Spec| kind.needs.contains(&Need::LastPlace);
+                let last = any_of(self.family.kinds.iter().filter(last).map(|kind| kind.name));
+                let what = format!("must stand at the end of its list, after {last}");
+                Some(Finding::new(name, what))
+            }
+            _ => None,
+        }
     }
 
     /// "`repeat` needs `key`"

@@ -1,0 +1,106 @@
+//! Affine maps of an image by PIL's arithmetic: nearest neighbour, black outside.
+
+use crate::data::transform::Pixels;
+
+/// Where an output place comes from: x = a x' + b y' + c, y = d x' + e y' + f.
+pub(super) type Inverse = [f64; 6];
+
+/// How an image is moved, about its middle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Motion {
+    /// Degrees, clockwise, as torchvision's `affine`.
+    pub(super) angle: f64,
+    /// To the right and down, in pixels.
+    pub(super) translate: [f64; 2],
+    /// Factor of both sides.
+    pub(super) scale: f64,
+    /// Degrees along x and y.
+    pub(super) shear: [f64; 2],
+}
+
+impl Motion {
+    /// None.
+    pub(super) const STILL: Self =
+        Self { angle: 0.0, translate: [0.0; 2], scale: 1.0, shear: [0.0; 2] };
+
+    /// The map of the motion about `center`, (x, y): torchvision's `_get_inverse_affine_matrix`.
+    pub(super) fn inverse(self, [cx, cy]: [f64; 2]) -> Inverse {
+        let rotation = self.angle.to_radians();
+        let [sx, sy] = self.shear.map(f64::to_radians);
+        let a = (rotation - sy).cos() / sy.cos();
+        let b = -(rotation - sy).cos() * sx.tan() / sy.cos() - rotation.sin();
+        let c = (rotation - sy).sin() / sy.cos();
+        let d = -(rotation - sy).sin() * sx.tan() / sy.cos() + rotation.cos();
+        let [a, b, c, d] = [d, -b, -c, a].map(|v| v / self.scale);
+        let [x, y] = [-cx - self.translate[0], -cy - self.translate[1]];
+        [a, b, a * x + b * y + cx, c, d, c * x + d * y + cy]
+    }
+}
+
+/// Rotation about the middle, counter-clockwise, as PIL's `rotate`.
+pub(super) fn rotation(degrees: f64, width: usize, height: usize) -> Inverse {
+    let angle = -degrees.rem_euclid(360.0).to_radians();
+    // PIL rounds to 15 decimals, so that right angles are exact.
+    let rounded = |v: f64| (v * 1e15).round_ties_even() / 1e15;
+    let (sin, cos) = (rounded(angle.sin()), rounded(angle.cos()));
+    let (cx, cy) = (width as f64 / 2.0, height as f64 / 2.0);
+    [cos, sin, -cx * cos - cy * sin + cx, -sin, cos, cx * sin - cy * cos + cy]
+}
+
+/// The image, each pixel taken from where `inverse` says.
+pub(super) fn affine(image: &Pixels, inverse: Inverse) -> Pixels {
+    if inverse[1] == 0.0 && inverse[3] == 0.0 {
+        scaled(image, inverse)
+    } else {
+        mapped(image, inverse)
+    }
+}
+
+/// Rows and columns stay what they are.
+fn scaled(image: &Pixels, [a, _, c, _, e, f]: Inverse) -> Pixels {
+    let columns = places(a, c, image.width);
+    let lines = places(e, f, image.height);
+    let mut out = Pixels::black(image.channels, image.height, image.width);
+    for (row, line) in out.data.chunks_exact_mut(image.width * image.channels).zip(lines) {
+        let Some(line) = line else { continue };
+        for (pixel, column) in row.chunks_exact_mut(image.channels).zip(&columns) {
+            if let Some(column) = *column {
+                pixel.copy_from_slice(image.row(line, column, 1));
+            }
+        }
+    }
+    out
+}
+
+/// Where each of `n` lines comes from; PIL adds step to step.
+fn places(step: f64, origin: f64, n: usize) -> Vec<Option<usize>> {
+    let mut place = origin + step * 0.5;
+    let next = |_| {
+        let found = (place >= 0.0 && (place as usize) < n).then_some(place as usize);
+        place += step;
+        found
+    };
+    (0..n).map(next).collect()
+}
+
+/// In 16.16 fixed point, pixel centres at one half.
+fn mapped(image: &Pixels, [a, b, c, d, e, f]: Inverse) -> Pixels {
+    let fixed = |v: f64| (v * 65536.0 + 0.5).floor() as i64;
+    let (step_x, step_y) = ([fixed(a), fixed(d)], [fixed(b), fixed(e)]);
+    let mut start = [fixed(c + (a + b) * 0.5), fixed(f + (d + e) * 0.5)];
+    let mut out = Pixels::black(image.channels, image.height, image.width);
+    for row in out.data.chunks_exact_mut(image.width * image.channels) {
+        let [mut x, mut y] = start;
+        for pixel in row.chunks_exact_mut(image.channels) {
+            let (column, line) = ((x >> 16) as usize, (y >> 16) as usize);
+            // A negative place became a huge one.
+            if column < image.width && line < image.height {
+                pixel.copy_from_slice(image.row(line, column, 1));
+            }
+            x += step_x[0];
+            y += step_x[1];
+        }
+        start = [start[0] + step_y[0], start[1] + step_y[1]];
+    }
+    out
+}

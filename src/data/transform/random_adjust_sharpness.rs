@@ -1,0 +1,45 @@
+//! `name = "random_adjust_sharpness"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::data::transform::enhance::sharpen;
+use crate::data::transform::{Area, Pixels, Transform, happens};
+use crate::rng::Stream;
+
+/// sharpen or smooth, or leave the image as it is, as torchvision's `RandomAdjustSharpness`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomAdjustSharpness {
+    /// 0 smooths, 1 changes nothing, 2 sharpens.
+    #[schemars(range(min = 0.0))]
+    pub sharpness_factor: f64,
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomAdjustSharpness {
+    fn default() -> Self {
+        Self { sharpness_factor: 2.0, p: 0.5 }
+    }
+}
+
+impl Kind for RandomAdjustSharpness {
+    const NAME: &'static str = "random_adjust_sharpness";
+}
+
+impl Transform for RandomAdjustSharpness {
+    fn apply(
+        &self,
+        mut image: Pixels,
+        _: Area,
+        stream: Option<&mut Stream>,
+    ) -> Result<Pixels, String> {
+        if happens(self.p, stream) {
+            sharpen(&mut image, self.sharpness_factor as f32);
+        }
+        Ok(image)
+    }
+}

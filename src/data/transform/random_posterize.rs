@@ -1,0 +1,45 @@
+//! `name = "random_posterize"`
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::data::transform::tone::posterize;
+use crate::data::transform::{Area, Pixels, Transform, happens};
+use crate::rng::Stream;
+
+/// keep the highest bits of each value, or leave the image as it is, as torchvision's `RandomPosterize`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RandomPosterize {
+    /// bits that are kept.
+    #[schemars(range(min = 1, max = 8))]
+    pub bits: u32,
+    /// probability.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub p: f64,
+}
+
+impl Default for RandomPosterize {
+    fn default() -> Self {
+        Self { bits: 4, p: 0.5 }
+    }
+}
+
+impl Kind for RandomPosterize {
+    const NAME: &'static str = "random_posterize";
+}
+
+impl Transform for RandomPosterize {
+    fn apply(
+        &self,
+        mut image: Pixels,
+        _: Area,
+        stream: Option<&mut Stream>,
+    ) -> Result<Pixels, String> {
+        if happens(self.p, stream) {
+            posterize(&mut image, self.bits);
+        }
+        Ok(image)
+    }
+}
