@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 
-use ddprun::data::{ARENA, GOAL, RADII, TOLERANCE};
 use plotters::prelude::*;
 use plotters::style::register_font;
+use push_t::{ARENA, GOAL, RADII, TOLERANCE};
 
 /// Pixels of a panel's side, and of the line above it.
 const PANEL: u32 = 360;

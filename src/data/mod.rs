@@ -14,6 +14,7 @@ mod caught;
 mod names;
 mod error;
 mod dataset;
+mod environment;
 mod read;
 pub mod transform;
 mod images;
@@ -29,14 +30,14 @@ mod damaged;
 pub(crate) mod fuzzed;
 
 pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
+pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
 pub use pipeline::{audit, loader, sampler};
 pub use sources::{
-    ARENA, Asked, Calendar, Chunk, Csv, CsvForecast, DataFamily, DataSource, DataSources, Files,
-    GOAL, ImageFolder, Instructions, Jsonl, LogMel, MOST_STEPS, Mnist, Policy, Push, PushTLike,
-    RADII, Ranges, Reading, Shapes, Speech, Survey, TOLERANCE, Tokens, Trajectories, encode,
-    prompt, scaled, unscaled,
+    Asked, Calendar, Chunk, Csv, CsvForecast, DataFamily, DataSource, DataSources, Files,
+    ImageFolder, Instructions, Jsonl, LogMel, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,
+    Speech, Survey, Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};

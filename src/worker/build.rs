@@ -85,6 +85,7 @@ pub(crate) fn build_run(
         folders,
         engine,
         collective,
+        source,
         splits,
         writer,
         logger,
@@ -184,5 +185,5 @@ pub(crate) fn evaluate(
     })?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
     let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
-    measure_all(&plan, splits, &mut engine, collective.as_ref())
+    measure_all(&plan, (source.as_ref(), splits), &mut engine, collective.as_ref())
 }

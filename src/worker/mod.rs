@@ -27,7 +27,7 @@ pub use failure::{Error, exit};
 
 use crate::checkpoint;
 use crate::collective::Collective;
-use crate::data::Splits;
+use crate::data::{DataSource, Splits};
 use crate::engine::{Clock, Engine, StopRequest};
 use crate::event::Event;
 use crate::failpoint;
@@ -53,6 +53,7 @@ pub(crate) struct RankRun {
     folders: RunFolders,
     engine: Engine,
     collective: Arc<dyn Collective>,
+    source: Box<dyn DataSource>,
     splits: Splits,
     /// Rank 0's.
     writer: Option<checkpoint::Writer>,

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::data::{Chunk, MOST_STEPS, Policy, Push, Ranges, scaled, unscaled};
+use crate::data::{Chunk, DataSource, Environment, Policy, Ranges, scaled, unscaled};
 use crate::engine::{self, Engine};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -26,48 +26,49 @@ pub struct Deed {
 }
 
 /// One attempt of a policy.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Episode {
     /// Its steps.
     pub deeds: Vec<Deed>,
     /// Whether it came to its goal.
     pub solved: bool,
-    push: Push,
+    environment: Box<dyn Environment>,
 }
 
 impl Episode {
     /// Nothing was done yet.
-    pub(crate) fn new(push: Push) -> Self {
-        Self { deeds: Vec::new(), solved: false, push }
+    pub(crate) fn new(environment: Box<dyn Environment>) -> Self {
+        Self { deeds: Vec::new(), solved: false, environment }
     }
 
     /// The last `n` observations; before the first there were more like it.
     fn seen(&self, n: usize) -> Vec<Vec<f32>> {
         let before = self.deeds.iter().rev().map(|deed| deed.observation.clone());
-        let mut seen: Vec<_> =
-            std::iter::once(self.push.observe().to_vec()).chain(before).take(n).collect();
+        let mut seen: Vec<_> = std::iter::once(self.end()).chain(before).take(n).collect();
         seen.resize_with(n, || {
-            self.deeds
-                .first()
-                .map_or_else(|| self.push.observe().to_vec(), |first| first.observation.clone())
+            self.deeds.first().map_or_else(|| self.end(), |first| first.observation.clone())
         });
         seen.reverse();
         seen
     }
 
     fn act(&mut self, action: &[f32]) {
-        if self.solved || self.deeds.len() >= MOST_STEPS {
+        if self.solved || self.deeds.len() >= self.environment.max_steps() {
             return;
         }
-        let observation = self.push.observe().to_vec();
+        let observation = self.end();
         self.deeds.push(Deed { observation, action: action.to_vec() });
-        self.push.act([action[0], action[1]]);
-        self.solved = self.push.is_solved();
+        self.environment.step(action);
+        self.solved = self.environment.is_solved();
     }
 
-    /// Where agent and disc are now.
-    pub fn end(&self) -> [f32; 4] {
-        self.push.observe()
+    /// What is seen now.
+    pub fn end(&self) -> Vec<f32> {
+        self.environment.observe()
+    }
+
+    /// Names of the numbers of a [`Deed`].
+    pub fn names(&self) -> &'static [&'static str] {
+        self.environment.names()
     }
 }
 
@@ -119,7 +120,8 @@ impl Eyes {
         key: impl Fn(u64, u64) -> Key,
         ask: Ask<'_>,
     ) -> Result<()> {
-        for chunk in 0..MOST_STEPS.div_ceil(self.chunk.n_action_steps) as u64 {
+        let most = episodes.iter().map(|episode| episode.environment.max_steps()).max();
+        for chunk in 0..most.unwrap_or(0).div_ceil(self.chunk.n_action_steps) as u64 {
             if episodes.iter().all(|episode| episode.solved) {
                 break;
             }
@@ -140,11 +142,14 @@ impl Eyes {
 /// the same.
 pub(crate) fn success(
     plan: &Plan,
+    source: &dyn DataSource,
     engine: &mut Engine,
 ) -> std::result::Result<Option<f64>, engine::Error> {
     let (Some(eyes), Some(seed)) = (Eyes::of(plan), simulated(plan)) else { return Ok(None) };
-    let start = |episode| Push::start(Key::new(seed, Purpose::Generate, TEST, episode));
-    let mut episodes: Vec<Episode> = (0..EPISODES).map(|e| Episode::new(start(e))).collect();
+    let start = |episode| source.environment(Key::new(seed, Purpose::Generate, TEST, episode));
+    let starts: Option<Vec<_>> = (0..EPISODES).map(start).collect();
+    let Some(starts) = starts else { return Ok(None) };
+    let mut episodes: Vec<Episode> = starts.into_iter().map(Episode::new).collect();
     let step = engine.state().step;
     let key = |episode, chunk| Key::new(plan.seed, Purpose::Sample, episode, chunk);
     eyes.roll_out(&mut episodes, key, &mut |inputs, draws| engine.answer(inputs, draws))
@@ -160,7 +165,10 @@ pub(crate) fn simulated(plan: &Plan) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use push_t::{MOST_STEPS, Push};
+
     use super::*;
+    use crate::data::PushTLike;
 
     const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.1 };
 
@@ -168,8 +176,15 @@ mod tests {
         Ranges { observations: vec![[0.0, 512.0]; 4], actions: vec![[0.0, 512.0]; 2] }
     }
 
-    fn push(episode: u64) -> Push {
-        Push::start(Key::new(5, Purpose::Generate, 0, episode))
+    fn push(episode: u64) -> Box<dyn Environment> {
+        let source = PushTLike {
+            episodes: 2,
+            horizon: 4,
+            n_obs_steps: 2,
+            n_action_steps: 2,
+            val_ratio: 0.5,
+        };
+        source.environment(Key::new(5, Purpose::Generate, 0, episode)).unwrap()
     }
 
     /// The policy is told the expert's way in the units that it sees.
@@ -178,7 +193,7 @@ mod tests {
         let ranges = arena();
         let eyes = Eyes { chunk: CHUNK, ranges: ranges.clone() };
         let mut episodes = vec![Episode::new(push(0)), Episode::new(push(1))];
-        let first: Vec<[f32; 4]> = episodes.iter().map(Episode::end).collect();
+        let first: Vec<Vec<f32>> = episodes.iter().map(Episode::end).collect();
         let mut asked = 0;
         let mut ask = |inputs: &Tensor, draws: &[Key]| {
             assert_eq!((inputs.dims(), draws.len()), (&[2usize, 2, 4][..], 2));
@@ -204,10 +219,10 @@ mod tests {
     #[test]
     fn the_first_observation_stands_for_those_before_it() {
         let mut episode = Episode::new(push(0));
-        let start = episode.end().to_vec();
+        let start = episode.end();
         assert_eq!(episode.seen(3), vec![start.clone(); 3]);
         episode.act(&[200.0, 200.0]);
-        let now = episode.end().to_vec();
+        let now = episode.end();
         assert_ne!(now, start);
         assert_eq!(episode.seen(3), [start.clone(), start, now]);
     }

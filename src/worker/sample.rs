@@ -4,7 +4,7 @@
 use candle_core::{Device, Tensor};
 
 use crate::checkpoint::{self, Opened};
-use crate::data::Push;
+use crate::data;
 use crate::engine::{self, Components};
 use crate::kinds::Kinds;
 use crate::model::{Model, asked};
@@ -79,8 +79,11 @@ pub(crate) fn roll_out(
 ) -> Result<Option<Vec<Episode>>, Error> {
     let (Some(eyes), Some(_)) = (Eyes::of(plan), simulated(plan)) else { return Ok(None) };
     let model = restored(plan, opened, kinds)?;
-    let start = Push::start(Key::new(seed, Purpose::Generate, SHOWN, 0));
-    let mut all = vec![Episode::new(start); episodes];
+    let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
+    let start = || source.environment(Key::new(seed, Purpose::Generate, SHOWN, 0));
+    let starts: Option<Vec<_>> = (0..episodes).map(|_| start()).collect();
+    let Some(starts) = starts else { return Ok(None) };
+    let mut all: Vec<Episode> = starts.into_iter().map(Episode::new).collect();
     let key = |episode, chunk| Key::new(seed, Purpose::Sample, episode, chunk);
     let pass = ForwardContext::eval(plan.precision);
     eyes.roll_out(&mut all, key, &mut |inputs, draws| asked(&*model, inputs, draws, &pass))

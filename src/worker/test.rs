@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::checkpoint::{self, Opened};
 use crate::collective::Collective;
+use crate::data::{DataSource, Splits};
 use crate::engine::{Engine, Evaluation, Split};
 use crate::event::{Evaluated, Event, Unreadable};
 use crate::failpoint;
@@ -70,7 +71,10 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
         metrics.extend(tested.metrics);
         samples = tested.samples;
     }
-    metrics.extend(success(&run.plan, &mut run.engine)?.map(|share| (SUCCESS.to_owned(), share)));
+    metrics.extend(
+        success(&run.plan, run.source.as_ref(), &mut run.engine)?
+            .map(|share| (SUCCESS.to_owned(), share)),
+    );
     Ok(Evaluated { step: step.unwrap_or(now), epoch, metrics, samples })
 }
 
@@ -123,7 +127,7 @@ pub struct Measured {
 /// Metrics of the parameters at hand over validation and test data, and in a simulation, in a world of one.
 pub(crate) fn measure_all(
     plan: &Plan,
-    splits: crate::data::Splits,
+    (source, splits): (&dyn DataSource, Splits),
     engine: &mut Engine,
     collective: &dyn Collective,
 ) -> Result<Measured, Error> {
@@ -142,6 +146,8 @@ pub(crate) fn measure_all(
             measured.unreadable.push(found);
         }
     }
-    measured.metrics.extend(success(plan, engine)?.map(|share| (SUCCESS.to_owned(), share)));
+    measured
+        .metrics
+        .extend(success(plan, source, engine)?.map(|share| (SUCCESS.to_owned(), share)));
     Ok(measured)
 }

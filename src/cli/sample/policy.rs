@@ -54,7 +54,8 @@ fn observations(plan: &Plan, text: &str) -> Option<Vec<Vec<f32>>> {
 
 /// A line for each step: what was seen, and what was done.
 fn table(episodes: &[Episode]) -> String {
-    let head = "episode,step,agent_x,agent_y,disc_x,disc_y,action_x,action_y\n".to_owned();
+    let names = episodes.first().map_or(String::new(), |first| first.names().join(","));
+    let head = format!("episode,step,{names}\n");
     let line = |episode: usize, (step, deed): (usize, &worker::Deed)| {
         format!("{episode},{step},{},{}\n", numbers(&deed.observation), numbers(&deed.action))
     };

@@ -11,10 +11,7 @@ pub(in crate::data) mod speech;
 pub(in crate::data) mod control;
 mod registered;
 
-pub use control::{
-    ARENA, Chunk, GOAL, MOST_STEPS, Policy, Push, PushTLike, RADII, Ranges, TOLERANCE,
-    Trajectories, scaled, unscaled,
-};
+pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
 pub use forecast::{Calendar, CsvForecast};
 pub use image_folder::ImageFolder;
 pub use mnist::Mnist;

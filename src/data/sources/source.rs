@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
-use crate::data::{Splits, TextForm};
+use crate::data::{Environment, Splits, TextForm};
 use crate::plan::Plan;
 use crate::registry::{Family, Member, Registry};
+use crate::rng::Key;
 use crate::units::Bytes;
 
 /// A data set. Every rank opens the same.
@@ -49,6 +50,11 @@ pub trait DataSource: Debug + Send + Sync {
     /// A folder cannot be listed.
     fn files(&self, _found: &Options) -> Result<Vec<Files>, Error> {
         Ok(Vec::new())
+    }
+
+    /// An attempt at the task that its behaviour solves, from a start that `key` draws; `None` if there is no simulation.
+    fn environment(&self, _key: Key) -> Option<Box<dyn Environment>> {
+        None
     }
 
     /// How text becomes tokens, for `ddprun sample`; `None` if samples are no text.

@@ -4,7 +4,6 @@ mod chunk;
 mod episodes;
 mod npz;
 mod parquet;
-mod push;
 pub(in crate::data) mod windows;
 mod push_t_like;
 mod trajectories;
@@ -12,6 +11,5 @@ mod trajectories;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use chunk::Behaviour;
 pub use chunk::{Chunk, Policy, Ranges, scaled, unscaled};
-pub use push::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
 pub use push_t_like::PushTLike;
 pub use trajectories::Trajectories;

@@ -1,14 +1,16 @@
 //! `data.name = "push_t_like"`
 
+use push_t::Push;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Wrong};
-use crate::data::Splits;
 use crate::data::error::Error;
 use crate::data::sources::control::chunk::{Behaviour, Chunk};
 use crate::data::sources::control::windows;
 use crate::data::sources::source::{Asked, DataSource, Reading, Survey};
+use crate::data::{Environment, Splits};
+use crate::rng::Key;
 
 /// generated observations and actions of a task that has two right ways; the next actions are the target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,7 +68,36 @@ impl DataSource for PushTLike {
         windows::open(&self.behaviour(reading.asked.seed), self.chunk(), reading.found)
     }
 
+    fn environment(&self, key: Key) -> Option<Box<dyn Environment>> {
+        Some(Box::new(Attempt(Push::start(key))))
+    }
+
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         windows::survey(&self.behaviour(asked.seed), self.chunk())
+    }
+}
+
+/// An attempt at the task.
+struct Attempt(Push);
+
+impl Environment for Attempt {
+    fn observe(&self) -> Vec<f32> {
+        self.0.observe().to_vec()
+    }
+
+    fn step(&mut self, action: &[f32]) {
+        self.0.act([action[0], action[1]]);
+    }
+
+    fn is_solved(&self) -> bool {
+        self.0.is_solved()
+    }
+
+    fn max_steps(&self) -> usize {
+        push_t::MOST_STEPS
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["agent_x", "agent_y", "disc_x", "disc_y", "action_x", "action_y"]
     }
 }

@@ -12,7 +12,7 @@ use crate::config::kind::Options;
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::control::chunk::{Behaviour, Chunk, Policy, Ranges, scaled};
 use crate::data::sources::control::episodes::Episodes;
-use crate::data::sources::control::{npz, parquet, push};
+use crate::data::sources::control::{npz, parquet};
 use crate::data::sources::source::Survey;
 use crate::data::{Dataset, Splits, Target};
 use crate::rng::Key;
@@ -22,7 +22,14 @@ fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
     match from {
         Behaviour::Recorded { file } if parquet::is_parquet(file) => parquet::read(file),
         Behaviour::Recorded { file } => npz::read(file),
-        Behaviour::PushTLike { episodes, seed } => Ok(push::demonstrate(*episodes, *seed)),
+        Behaviour::PushTLike { episodes, seed } => {
+            let shown = push_t::demonstrate(*episodes, *seed);
+            Ok(Episodes {
+                observations: shown.observations.iter().map(|row| row.to_vec()).collect(),
+                actions: shown.actions.iter().map(|row| row.to_vec()).collect(),
+                ends: shown.ends,
+            })
+        }
     }
 }
 

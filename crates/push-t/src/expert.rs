@@ -1,102 +1,22 @@
-//! A disc that an agent pushes to a goal, after Push-T (Florence et al., 2021; Chi et al., 2023), without rotation:
-//! the agent starts in front of the disc and must go around it, by the left or by the right. Both are right, their
-//! mean is not: it leads into the disc and pushes it away.
+//! Who solves it, by either side of the disc.
 
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 
-use crate::data::sources::control::episodes::Episodes;
-use crate::rng::{Key, Purpose, Stream};
+use train_numbers::rng::{Key, Purpose, Stream};
 
-/// Side of the arena in pixels, as in Push-T.
-pub const ARENA: f64 = 512.0;
-/// Where the disc shall be.
-pub const GOAL: [f64; 2] = [256.0, 256.0];
-/// Radius of the agent and of the disc.
-pub const RADII: [f64; 2] = [15.0, 30.0];
-/// Largest distance from the goal that counts as there.
-pub const TOLERANCE: f64 = 12.0;
-/// Actions after which an episode is over.
-pub const MOST_STEPS: usize = 80;
+use crate::arena::{AROUND, GOAL, MOST_STEPS, Push, RADII};
+use crate::geometry::{angle, distance, from, wrapped};
 
-/// Distance at which the expert goes around the disc.
-const AROUND: f64 = 70.0;
 /// How far ahead the expert aims, in one action.
 const AHEAD: f64 = 24.0;
 /// Angle behind the disc from which the expert pushes.
 const BEHIND: f64 = 0.25;
-/// Steps of the simulation in an action, and seconds of each.
-const SUBSTEPS: usize = 10;
-const SECONDS: f64 = 0.01;
-/// The agent is drawn to its target by a spring that does not swing.
-const STIFFNESS: f64 = 100.0;
-const DAMPING: f64 = 20.0;
 /// Deviation of the expert's aim.
 const TREMBLE: f64 = 2.0;
 /// Steps that a demonstration goes on at the goal.
 const REST: usize = 4;
 
-/// The state of the simulation: 10 actions a second, each a place that the agent shall go to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Push {
-    agent: [f64; 2],
-    velocity: [f64; 2],
-    disc: [f64; 2],
-}
-
 impl Push {
-    /// A start drawn from `key`: the disc anywhere around the goal, the agent between them.
-    pub fn start(key: Key) -> Self {
-        let mut draws = key.stream();
-        let (angle, distance) = (draws.range(0.0, TAU), draws.range(90.0, 130.0));
-        let disc = from(GOAL, angle, distance);
-        let agent = from(disc, angle + PI + draws.range(-0.35, 0.35), AROUND);
-        Self { agent, velocity: [0.0; 2], disc }
-    }
-
-    /// Agent and disc at rest at these places.
-    pub fn at(agent: [f64; 2], disc: [f64; 2]) -> Self {
-        Self { agent, velocity: [0.0; 2], disc }
-    }
-
-    /// Agent x, y, disc x, y, in pixels.
-    pub fn observe(&self) -> [f32; 4] {
-        [self.agent[0], self.agent[1], self.disc[0], self.disc[1]].map(|value| value as f32)
-    }
-
-    /// Whether the disc is at the goal.
-    pub fn is_solved(&self) -> bool {
-        distance(self.disc, GOAL) <= TOLERANCE
-    }
-
-    /// Lets the agent go towards `target` for a tenth of a second.
-    pub fn act(&mut self, target: [f32; 2]) {
-        for _ in 0..SUBSTEPS {
-            for (axis, aim) in target.into_iter().enumerate() {
-                let aim = f64::from(aim).clamp(0.0, ARENA);
-                let pull = STIFFNESS * (aim - self.agent[axis]) - DAMPING * self.velocity[axis];
-                self.velocity[axis] += pull * SECONDS;
-                self.agent[axis] += self.velocity[axis] * SECONDS;
-            }
-            self.touch();
-        }
-    }
-
-    /// Moves the disc out of the agent's way, and the agent off a disc that a wall holds.
-    fn touch(&mut self) {
-        let [agent, disc] = RADII;
-        let gap = distance(self.agent, self.disc);
-        if gap >= agent + disc {
-            return;
-        }
-        let angle = angle(self.agent, self.disc);
-        let inside = |value: f64| value.clamp(disc, ARENA - disc);
-        self.disc = from(self.agent, angle, agent + disc).map(inside);
-        if distance(self.agent, self.disc) < agent + disc {
-            self.agent = from(self.disc, angle + PI, agent + disc);
-            self.velocity = [0.0; 2];
-        }
-    }
-
     /// What an expert does who goes around the disc by `side` (1 or -1), then pushes it straight to the goal.
     pub fn expert(&self, side: f64, draws: &mut Stream) -> [f32; 2] {
         let to_goal = angle(self.disc, GOAL);
@@ -118,9 +38,20 @@ impl Push {
     }
 }
 
+/// What was seen and done, one episode after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Demonstrations {
+    /// [`Push::observe`] at each step.
+    pub observations: Vec<[f32; 4]>,
+    /// What the expert did then.
+    pub actions: Vec<[f32; 2]>,
+    /// The step after the last one of each episode.
+    pub ends: Vec<usize>,
+}
+
 /// Demonstrations from `n` starts, half of them by either side.
-pub(super) fn demonstrate(n: usize, seed: u64) -> Episodes {
-    let mut episodes = Episodes::default();
+pub fn demonstrate(n: usize, seed: u64) -> Demonstrations {
+    let mut episodes = Demonstrations::default();
     for episode in 0..n as u64 {
         let key = Key::new(seed, Purpose::Generate, 0, episode);
         let mut draws = key.with(1).stream();
@@ -129,8 +60,8 @@ pub(super) fn demonstrate(n: usize, seed: u64) -> Episodes {
         let mut rest = REST;
         for _ in 0..MOST_STEPS {
             let action = push.expert(side, &mut draws);
-            episodes.observations.push(push.observe().to_vec());
-            episodes.actions.push(action.to_vec());
+            episodes.observations.push(push.observe());
+            episodes.actions.push(action);
             push.act(action);
             rest -= usize::from(push.is_solved());
             if rest == 0 {
@@ -142,28 +73,10 @@ pub(super) fn demonstrate(n: usize, seed: u64) -> Episodes {
     episodes
 }
 
-/// The point `distance` away from `point` in the direction `angle`.
-fn from([x, y]: [f64; 2], angle: f64, distance: f64) -> [f64; 2] {
-    [x + distance * angle.cos(), y + distance * angle.sin()]
-}
-
-fn distance([x, y]: [f64; 2], [to_x, to_y]: [f64; 2]) -> f64 {
-    (to_x - x).hypot(to_y - y)
-}
-
-/// Direction from one point to another.
-fn angle([x, y]: [f64; 2], [to_x, to_y]: [f64; 2]) -> f64 {
-    (to_y - y).atan2(to_x - x)
-}
-
-/// The same angle between -pi and pi.
-fn wrapped(angle: f64) -> f64 {
-    angle - TAU * (angle / TAU).round()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::TOLERANCE;
 
     fn key(episode: u64) -> Key {
         Key::new(3, Purpose::Generate, 0, episode)
