@@ -100,7 +100,7 @@ fn update(c: &mut Criterion) {
             bencher.iter(|| {
                 let (values, gradient) = (&mut values[..], &gradient[..]);
                 let (moments, count) = (&mut moments, Some(2));
-                let part = Part { values, gradient, moments, dimensions: 2, count };
+                let part = Part { values, gradient, moments, index: 0, shape: &[N, 1], count };
                 let rates = Rates { lr: plan.lr, momentum: None };
                 Update::new(rule.as_ref(), &plan, rates).apply([part]);
             });

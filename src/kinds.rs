@@ -114,6 +114,7 @@ impl Kinds {
     /// A kind that is not registered, options that do not fit, or too little memory.
     pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
         let (model, params) = self.models.instantiate_on(&plan.model, plan.seed, device)?;
+        params.train_only(|parameter| plan.optimizer.is_ever_trained(parameter));
         let loss = self.losses.build(&plan.loss.kind)?;
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
         let metrics = self.metrics.of(&plan.measurable());

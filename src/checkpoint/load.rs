@@ -244,7 +244,8 @@ pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Mome
     let tensors = entries::of_model(params)
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
-    let mut moments = Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params);
+    let mut moments =
+        Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params, opened.state.step);
     read_tensors(
         opened,
         OPTIMIZER,

@@ -4,6 +4,9 @@
 //! bucket closes as soon as its size reaches the limit: 1 MiB for the first, so that communication
 //! starts early, 25 MiB for the others (`torch/csrc/distributed/c10d/reducer.cpp`,
 //! `compute_bucket_assignment_by_size`).
+//!
+//! Parameters that are trained in different parts of a run never share a bucket: a bucket is reduced as a whole, or not at
+//! all. Those that are never trained have no place.
 
 use crate::plan::mapping::ALIGNMENT;
 use crate::units::Bytes;
@@ -31,9 +34,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Assigns parameters with `sizes` elements, taken in `order`, to buckets.
-    pub fn new(sizes: &[usize], order: &[usize], first_cap: Bytes, cap: Bytes) -> Self {
-        let buckets = assign(sizes, order, first_cap, cap);
+    /// Assigns parameters with `sizes` elements to buckets: those of each of `orders` in their order, and apart from the
+    /// others.
+    pub fn new(sizes: &[usize], orders: &[Vec<usize>], first_cap: Bytes, cap: Bytes) -> Self {
+        let buckets = assign(sizes, orders, first_cap, cap);
         let mut slots = vec![Slot { bucket: 0, start: 0, len: 0 }; sizes.len()];
         let mut lengths = Vec::with_capacity(buckets.len());
         for (bucket, members) in buckets.iter().enumerate() {
@@ -46,23 +50,31 @@ impl Layout {
         }
         Self { buckets, lengths, slots }
     }
+
+    /// The buckets that hold parameters which are trained.
+    pub fn trained(&self, trained: &[bool]) -> Vec<usize> {
+        let is_trained = |bucket: &usize| self.buckets[*bucket].iter().any(|&index| trained[index]);
+        (0..self.buckets.len()).filter(is_trained).collect()
+    }
 }
 
 /// Members of each bucket.
-fn assign(sizes: &[usize], order: &[usize], first_cap: Bytes, cap: Bytes) -> Vec<Vec<usize>> {
+fn assign(sizes: &[usize], orders: &[Vec<usize>], first_cap: Bytes, cap: Bytes) -> Vec<Vec<usize>> {
     let mut buckets = Vec::new();
-    let (mut open, mut filled) = (Vec::new(), Bytes(0));
-    for &parameter in order {
-        open.push(parameter);
-        filled = Bytes(filled.0 + Bytes::of_f32(sizes[parameter]).0);
-        let limit = if buckets.is_empty() { first_cap } else { cap };
-        if filled >= limit {
-            buckets.push(std::mem::take(&mut open));
-            filled = Bytes(0);
+    for order in orders {
+        let (mut open, mut filled) = (Vec::new(), Bytes(0));
+        for &parameter in order {
+            open.push(parameter);
+            filled = Bytes(filled.0 + Bytes::of_f32(sizes[parameter]).0);
+            let limit = if buckets.is_empty() { first_cap } else { cap };
+            if filled >= limit {
+                buckets.push(std::mem::take(&mut open));
+                filled = Bytes(0);
+            }
         }
-    }
-    if !open.is_empty() {
-        buckets.push(open);
+        if !open.is_empty() {
+            buckets.push(open);
+        }
     }
     buckets
 }
@@ -80,8 +92,16 @@ mod tests {
     fn pytorchs_example_gives_pytorchs_buckets() {
         let sizes = [300_000, 100, 262_144, 10, 7_000_000, 1, 5];
         let order: Vec<usize> = (0..7).collect();
-        let layout = Layout::new(&sizes, &order, MIB, MIB25);
+        let layout = Layout::new(&sizes, &[order], MIB, MIB25);
         assert_eq!(layout.buckets, [vec![0], vec![1, 2, 3, 4], vec![5, 6]]);
+    }
+
+    #[test]
+    fn what_is_trained_at_other_times_has_buckets_of_its_own_and_what_never_is_has_none() {
+        let orders = [vec![4, 1], vec![3, 2]];
+        let layout = Layout::new(&[7, 1, 2, 3, 4], &orders, MIB, MIB25);
+        assert_eq!(layout.buckets, orders);
+        assert_eq!(layout.slots[0], Slot { bucket: 0, start: 0, len: 0 });
     }
 
     proptest! {
@@ -91,7 +111,7 @@ mod tests {
             cap in 1u64..40_000,
         ) {
             let order: Vec<usize> = (0..sizes.len()).rev().collect();
-            let layout = Layout::new(&sizes, &order, Bytes(cap / 2), Bytes(cap));
+            let layout = Layout::new(&sizes, &[order.clone()], Bytes(cap / 2), Bytes(cap));
             let mut end = vec![0; layout.lengths.len()];
             for &parameter in layout.buckets.iter().flatten() {
                 let slot = layout.slots[parameter];

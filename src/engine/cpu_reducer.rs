@@ -23,9 +23,10 @@ use crate::engine::buckets::{Layout, Slot};
 use crate::engine::error::Error;
 use crate::engine::reducer::Reducer;
 use crate::failpoint;
-use crate::nn::{Param, change_all};
+use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Part, Update, shared_sum_of_squares, sum_of_squares};
+use crate::plan::OptimizerPlan;
 use store::{Full, State, Store, add, turn_bit};
 
 /// Collects and reduces the gradients of one step after another.
@@ -66,6 +67,8 @@ impl CpuReducer {
             .map_err(Error::Thread)?;
         let (buckets, parameters) = (layout.buckets.len(), layout.slots.len());
         let state = State {
+            order: (0..buckets).collect(),
+            trained: vec![true; parameters],
             segments: segments.into_iter().map(Some).collect(),
             full: Some(full),
             next: 0,
@@ -90,14 +93,16 @@ impl CpuReducer {
         Ok(())
     }
 
-    /// Gives the reduced gradients of all parameters, in registration order, to `visit`.
+    /// Gives the reduced gradients of all parameters, in registration order, to `visit`; those of parameters that take no
+    /// part are empty.
     fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
         let state = self.store.state();
-        let gradient = |slot: &Slot| {
+        let gradient = |(slot, &is_trained): (&Slot, &bool)| {
             let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
-            &segment[slot.start..slot.start + slot.len]
+            if is_trained { &segment[slot.start..slot.start + slot.len] } else { &[] }
         };
-        let gradients: Vec<&[f32]> = self.store.layout.slots.iter().map(gradient).collect();
+        let slots = self.store.layout.slots.iter().zip(&state.trained);
+        let gradients: Vec<&[f32]> = slots.map(gradient).collect();
         visit(&gradients)
     }
 }
@@ -105,6 +110,20 @@ impl CpuReducer {
 impl Reducer for CpuReducer {
     fn sink(&self) -> Arc<dyn GradientSink> {
         self.store.clone()
+    }
+
+    fn train_only(
+        &mut self,
+        _: &OptimizerPlan,
+        trained: &[bool],
+        _: &Params,
+        _: &[Moments],
+    ) -> candle_core::Result<()> {
+        let mut state = self.store.state();
+        state.order = self.store.layout.trained(trained);
+        state.trained = trained.to_vec();
+        state.squares.fill(0.0);
+        Ok(())
     }
 
     fn begin_step(&self) {
@@ -126,9 +145,12 @@ impl Reducer for CpuReducer {
     fn end_shard(&self) -> Result<(), Error> {
         let mut state = self.store.state();
         let state = &mut *state;
-        self.store.zero_unwritten(state, 0..self.store.layout.buckets.len());
-        let mut sum: Vec<Vec<f32>> =
-            state.segments.iter().flatten().map(|segment| segment.to_vec()).collect();
+        let mut sum = vec![Vec::new(); state.segments.len()];
+        for place in 0..state.order.len() {
+            let bucket = state.order[place];
+            self.store.zero_unwritten(state, bucket);
+            sum[bucket] = state.segments[bucket].as_deref().unwrap_or_default().to_vec();
+        }
         let mut level = 0;
         while let Some((_, earlier)) = state.stack.pop_if(|(at, _)| *at == level) {
             sum.iter_mut().zip(&earlier).for_each(|(sum, earlier)| add(sum, earlier));
@@ -146,15 +168,13 @@ impl Reducer for CpuReducer {
             let reduced = self.reduced.recv().map_err(|_| Error::ThreadGone)?;
             self.take_back(reduced)?;
         }
-        for bucket in sent..self.store.layout.buckets.len() {
+        let order = self.store.state().order.len();
+        for _ in sent..order {
             // The lock is free while the segment is away.
             let left = self.store.close_next(&mut self.store.state());
-            if let Some(segment) = left {
-                let layout = &self.store.layout;
-                let squares = shared_sum_of_squares;
-                let reduced =
-                    reduce(self.collective.as_ref(), layout, Full { bucket, segment }, squares);
-                self.take_back(reduced)?;
+            if let Some(full) = left {
+                let (layout, squares) = (&self.store.layout, shared_sum_of_squares);
+                self.take_back(reduce(self.collective.as_ref(), layout, full, squares))?;
             }
         }
         if failpoint::flips("reduced")
@@ -167,7 +187,8 @@ impl Reducer for CpuReducer {
 
     fn unused(&self) -> Vec<usize> {
         let state = self.store.state();
-        (0..state.used.len()).filter(|&parameter| !state.used[parameter]).collect()
+        let is_unused = |&parameter: &usize| state.trained[parameter] && !state.used[parameter];
+        (0..state.used.len()).filter(is_unused).collect()
     }
 
     fn squares(&self) -> f64 {
@@ -192,13 +213,17 @@ impl Reducer for CpuReducer {
             change_all(&vars, |values| {
                 let all =
                     values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
-                update.apply(all.map(|((((values, gradient), moments), param), &count)| Part {
-                    values,
-                    gradient,
-                    moments,
-                    dimensions: param.shape().len(),
-                    count,
-                }));
+                let all = all.enumerate();
+                update.apply(all.map(
+                    |(index, ((((values, gradient), moments), param), &count))| Part {
+                        values,
+                        gradient,
+                        moments,
+                        index,
+                        shape: param.shape(),
+                        count,
+                    },
+                ));
                 if failpoint::flips("weights") {
                     turn_bit(&mut values[0][0], 0);
                 }

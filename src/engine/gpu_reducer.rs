@@ -33,8 +33,11 @@ pub(crate) struct GpuReducer {
     way: Option<String>,
     /// Two moments and the average of each parameter, where there are such.
     moments: Vec<[Option<Tensor>; 3]>,
+    gpu: Gpu,
     updater: Updater,
-    /// Moves the averages of buffers, where there are some.
+    /// The parameters that `updater` moves.
+    trained: Vec<usize>,
+    /// Moves the averages of frozen parameters and of buffers, where there are some.
     follower: Option<Updater>,
 }
 
@@ -64,8 +67,11 @@ impl GpuReducer {
             layout.lengths.iter().map(bucket).collect::<Result<_>>().map_err(failed)?;
         let moments: Vec<_> =
             moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
-        let updater = updater(gpu, &layout, &buckets, plan, params, &moments).map_err(failed)?;
-        let follower = follower(gpu, all, &moments).map_err(failed)?;
+        let trained: Vec<usize> =
+            (0..params.len()).filter(|&index| plan.is_ever_trained(index)).collect();
+        let held = (&layout, &buckets[..], plan);
+        let updater = updater(gpu, held, params, &moments, &trained).map_err(failed)?;
+        let follower = follower(gpu, all, &moments, &trained).map_err(failed)?;
         let (mut reducer, mut way) = (None, None);
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
@@ -77,6 +83,8 @@ impl GpuReducer {
         let state = State {
             reducer,
             buckets,
+            order: (0..layout.buckets.len()).collect(),
+            trained: vec![true; params.len()],
             next: 0,
             missing: vec![0; layout.buckets.len()],
             last_pass: false,
@@ -86,16 +94,17 @@ impl GpuReducer {
             stack: Vec::new(),
             failure: None,
         };
-        let (gpu, collective, state) = (gpu.clone(), collective.clone(), Mutex::new(state));
-        let store = Arc::new(Store { gpu, layout, overlap, collective, state });
-        Ok(Self { store, way, moments, updater, follower })
+        let (collective, state) = (collective.clone(), Mutex::new(state));
+        let store = Store { gpu: gpu.clone(), layout, overlap, collective, state };
+        let (store, gpu) = (Arc::new(store), gpu.clone());
+        Ok(Self { store, way, moments, gpu, updater, trained, follower })
     }
 
     fn reduce_rest(&self) -> std::result::Result<(), Error> {
         let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
         let mut state = self.store.state();
         let state = &mut *state;
-        while state.next < self.store.layout.buckets.len() {
+        while state.next < state.order.len() {
             self.store.send_next(state).map_err(failed)?;
         }
         if let Some(failure) = state.failure.take() {
@@ -120,39 +129,47 @@ fn on_device(moments: &Moments, device: &Device) -> Result<[Option<Tensor>; 3]> 
     Ok([tensor(&moments.first)?, tensor(&moments.second)?, tensor(&moments.average)?])
 }
 
+/// What moves the parameters that are `trained`.
 fn updater(
     gpu: &Gpu,
-    layout: &Layout,
-    buckets: &[Tensor],
-    plan: &OptimizerPlan,
+    (layout, buckets, plan): (&Layout, &[Tensor], &OptimizerPlan),
     params: &[Param],
     moments: &[[Option<Tensor>; 3]],
+    trained: &[usize],
 ) -> Result<Updater> {
-    let mut parameters = Vec::with_capacity(params.len());
-    for ((param, slot), moments) in params.iter().zip(&layout.slots).zip(moments) {
+    let mut parameters = Vec::with_capacity(trained.len());
+    for &index in trained {
+        let (param, slot) = (&params[index], layout.slots[index]);
         parameters.push(Parameter {
             values: param.var()?,
             gradient: (&buckets[slot.bucket], slot.start),
-            moments: moments.each_ref().map(Option::as_ref),
-            decays: !(plan.no_decay_on_1d && param.shape().len() <= 1),
+            moments: moments[index].each_ref().map(Option::as_ref),
+            decays: plan.group(index).is_some()
+                || !(plan.no_decay_on_1d && param.shape().len() <= 1),
         });
     }
     Updater::new(gpu, &parameters)
 }
 
-/// What moves the averages of buffers, which are kept behind those of the parameters.
+/// What moves the averages of parameters that are not `trained`, and of buffers, which are kept behind those of the
+/// parameters.
 fn follower(
     gpu: &Gpu,
     params: &Params,
     moments: &[[Option<Tensor>; 3]],
+    trained: &[usize],
 ) -> Result<Option<Updater>> {
     let behind = moments.iter().skip(params.parameters().len());
+    let buffers = params.moving_buffers().zip(behind).map(|(buffer, of)| (buffer.var(), of));
+    let parameters = params.parameters().iter().zip(moments).enumerate();
+    let frozen = parameters.filter(|(index, _)| !trained.contains(index));
+    let frozen = frozen.map(|(_, (param, of))| (param.var(), of));
     let mut followed = Vec::new();
-    for (buffer, moments) in params.moving_buffers().zip(behind) {
-        let values = buffer.var()?;
+    for (values, moments) in frozen.filter(|(_, [.., average])| average.is_some()).chain(buffers) {
+        let values = values?;
         followed.push(Parameter {
             values,
-            // None is looked at; the buffer stands for it.
+            // None is looked at; the values stand for it.
             gradient: (values.as_tensor(), 0),
             moments: moments.each_ref().map(Option::as_ref),
             decays: false,
@@ -197,15 +214,42 @@ impl Reducer for GpuReducer {
 
     fn marks(&self) -> Option<Marks> {
         let state = self.store.state();
-        let State { next, missing, written, used, .. } = &*state;
+        let State { next, missing, written, used, trained, .. } = &*state;
         let (missing, written, used) = (missing.clone(), written.clone(), used.clone());
-        Some(Marks { next: *next, missing, written, used })
+        Some(Marks { next: *next, missing, written, used, trained: trained.clone() })
     }
 
     fn set_marks(&self, marks: &Marks) {
         let mut state = self.store.state();
-        let Marks { next, missing, written, used } = marks.clone();
+        let Marks { next, missing, written, used, .. } = marks.clone();
         (state.next, state.missing, state.written, state.used) = (next, missing, written, used);
+    }
+
+    fn train_only(
+        &mut self,
+        plan: &OptimizerPlan,
+        trained: &[bool],
+        params: &Params,
+        moments: &[Moments],
+    ) -> Result<()> {
+        let device = self.updater.device();
+        let before: Vec<bool> =
+            (0..trained.len()).map(|index| self.trained.contains(&index)).collect();
+        for (index, home) in moments.iter().enumerate().take(trained.len()) {
+            if trained[index] != before[index] {
+                self.moments[index] = on_device(home, &device)?;
+            }
+        }
+        let mut state = self.store.state();
+        let layout = &self.store.layout;
+        state.order = layout.trained(trained);
+        state.trained = trained.to_vec();
+        self.trained = (0..trained.len()).filter(|&index| trained[index]).collect();
+        let held = (layout, &state.buckets[..], plan);
+        let all = params.parameters();
+        self.updater = updater(&self.gpu, held, all, &self.moments, &self.trained)?;
+        self.follower = follower(&self.gpu, params, &self.moments, &self.trained)?;
+        Ok(())
     }
 
     fn begin_step(&self) {
@@ -237,7 +281,8 @@ impl Reducer for GpuReducer {
 
     fn unused(&self) -> Vec<usize> {
         let state = self.store.state();
-        (0..state.used.len()).filter(|&parameter| !state.used[parameter]).collect()
+        let is_unused = |&parameter: &usize| state.trained[parameter] && !state.used[parameter];
+        (0..state.used.len()).filter(is_unused).collect()
     }
 
     fn squares(&self) -> f64 {
@@ -248,9 +293,9 @@ impl Reducer for GpuReducer {
         let state = self.store.state();
         let values: Result<Vec<Vec<f32>>> = state.buckets.iter().map(Tensor::to_vec1).collect();
         let values = values.ok()?;
-        self.store.layout.slots.iter().position(|slot| {
+        self.store.layout.slots.iter().zip(&state.trained).position(|(slot, &is_trained)| {
             let gradient = &values[slot.bucket][slot.start..slot.start + slot.len];
-            gradient.iter().any(|value| !value.is_finite())
+            is_trained && gradient.iter().any(|value| !value.is_finite())
         })
     }
 
@@ -261,11 +306,16 @@ impl Reducer for GpuReducer {
         _moments: &mut [Moments],
         counts: &[Option<u64>],
     ) -> Result<()> {
-        // A launch for the parameters of each count: most often, one for all.
-        let groups: BTreeSet<Option<u64>> = counts.iter().copied().collect();
-        for group in groups {
-            let Some(rule) = update.on_gpu(group) else { continue };
-            self.updater.update(rule, |parameter| counts[parameter] == group)?;
+        // A launch for the parameters of each group and count: most often, one for all.
+        let plan = update.plan();
+        let alike = |index: usize| (plan.group_of.get(index).copied(), counts[index]);
+        let launches: BTreeSet<_> = self.trained.iter().map(|&index| alike(index)).collect();
+        for launch in launches {
+            let (group, count) = launch;
+            let group = group.and_then(|group| plan.groups.get(group));
+            let Some(rule) = update.on_gpu(count, group) else { continue };
+            let trained = &self.trained;
+            self.updater.update(rule, |place| alike(trained[place]) == launch)?;
         }
         Ok(())
     }
@@ -286,7 +336,7 @@ impl Reducer for GpuReducer {
         _: &Params,
         _: &mut [Moments],
     ) -> Result<()> {
-        match (&mut self.follower, update.on_gpu(None)) {
+        match (&mut self.follower, update.on_gpu(None, None)) {
             (Some(follower), Some(rule)) => follower.update(rule, |_| true),
             _ => Ok(()),
         }

@@ -16,6 +16,7 @@ mod evaluate;
 #[cfg(feature = "cuda")]
 mod graph_pass;
 mod loss;
+mod phase;
 #[cfg(feature = "cuda")]
 mod gpu_reducer;
 mod batch_device;
@@ -78,6 +79,8 @@ pub struct Engine {
     device: Device,
     sink: Arc<dyn GradientSink>,
     state: TrainState,
+    /// Whether each parameter takes part in the next step.
+    trained: Vec<bool>,
     time: TimeShares,
     observer: Observer,
     compared: Compared,

@@ -10,6 +10,7 @@ use crate::engine::gpu_reducer::Marks;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Update};
+use crate::plan::OptimizerPlan;
 
 /// Collects the gradients of one step after another, sums them over the ranks, and updates the parameters with them.
 pub(crate) trait Reducer: Send {
@@ -37,6 +38,20 @@ pub(crate) trait Reducer: Send {
     #[cfg(feature = "cuda")]
     fn set_marks(&self, _marks: &Marks) {}
 
+    /// Chooses the parameters that take part from the next step on: buckets of others are not reduced, and there is no state
+    /// of them in `moments`.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    fn train_only(
+        &mut self,
+        plan: &OptimizerPlan,
+        trained: &[bool],
+        params: &Params,
+        moments: &[Moments],
+    ) -> candle_core::Result<()>;
+
     /// Opens a step.
     fn begin_step(&self);
 
@@ -58,7 +73,7 @@ pub(crate) trait Reducer: Send {
     /// A collective failed; the group is then unusable.
     fn finish_step(&self) -> Result<Duration, Error>;
 
-    /// Parameters (registration index) that had no gradient on this rank in the step.
+    /// Parameters (registration index) that take part but had no gradient on this rank in the step.
     fn unused(&self) -> Vec<usize>;
 
     /// Sum of the squares of all reduced gradients; not finite if one of them is not.

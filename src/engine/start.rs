@@ -16,9 +16,9 @@ use crate::engine::graph_pass::GraphPass;
 use crate::engine::rank_consistency::{Compared, Difference, EVERYTHING};
 use crate::engine::reducer::Reducer;
 use crate::engine::straggler::Stragglers;
-use crate::engine::{Components, Engine, TrainState, vote};
+use crate::engine::{Components, Engine, TrainState, phase, vote};
 use crate::event::TimeShares;
-use crate::nn::{Param, Params, change_values};
+use crate::nn::{Params, change_values};
 use crate::optim::Moments;
 use crate::plan::Plan;
 use crate::units::{Rank, WorldSize};
@@ -42,7 +42,7 @@ impl Engine {
         same_start(collective.as_ref(), &params, start)?;
         let (state, moments) =
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
-        let layout = registration_layout(&plan, &params);
+        let layout = phase::layout(&plan, &params);
         let device = device(&params);
         let reducer = reducer(&plan, &params, &collective, layout, &moments)?;
         let sink = reducer.sink();
@@ -68,6 +68,7 @@ impl Engine {
             state,
             time,
             observer,
+            trained: Vec::new(),
             compared: Compared::default(),
             home: None,
             stragglers: watches.then(|| Stragglers::new(world.count())),
@@ -76,6 +77,7 @@ impl Engine {
             graph,
             notice: None,
         };
+        engine.begin_phase()?;
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
         if is_new {
@@ -167,14 +169,7 @@ fn reducer(
 
 /// Zeroed optimizer state.
 fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
-    Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params)
-}
-
-/// Buckets in reverse registration order: the order in which backward finishes parameters.
-fn registration_layout(plan: &Plan, params: &Params) -> Layout {
-    let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
-    let order: Vec<usize> = (0..sizes.len()).rev().collect();
-    Layout::new(&sizes, &order, plan.distributed.first_bucket_cap, plan.distributed.bucket_cap)
+    Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params, 0)
 }
 
 /// What a rank says of itself before anything is trained.

@@ -106,6 +106,7 @@ impl Engine {
             self.update(&step, &reduced, clip)?;
         }
         self.finish_step(&step, &reduced);
+        self.enter_phase()?;
         Ok(self.report(&step, &reduced, &gradient, updated))
     }
 

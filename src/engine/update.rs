@@ -143,12 +143,12 @@ impl Engine {
     }
 
     /// Which update of each parameter comes next, as PyTorch counts: those that it had no part in do not count. `None`
-    /// for the `unused` ones.
+    /// for the `unused` and frozen ones.
     fn counts(&self, unused: &[usize]) -> Vec<Option<u64>> {
         let count = |(index, param): (usize, &Param)| {
             let missed = self.state.missed.get(param.name()).copied().unwrap_or(0);
             let next = (self.state.updates + 1).saturating_sub(missed).max(1);
-            (!unused.contains(&index)).then_some(next)
+            (self.trained[index] && !unused.contains(&index)).then_some(next)
         };
         self.params.parameters().iter().enumerate().map(count).collect()
     }

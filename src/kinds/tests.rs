@@ -10,6 +10,7 @@ use crate::config::{
 
 use super::Kinds;
 
+mod groups;
 mod lists;
 mod losses;
 mod misspelt;

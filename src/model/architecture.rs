@@ -140,6 +140,8 @@ impl Models {
             has_blocks: architecture.has_blocks(),
             draws_on_cpu: architecture.draws_on_cpu(),
             drops: params.drops(),
+            embeddings: params.embeddings().to_vec(),
+            head: architecture.head().keys(&Wanted::of(&params)),
         })
     }
 

@@ -16,16 +16,24 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Zeroed state of all parameters under the rule of `plan` in registration order; with `ema`, averages too, and after them those
-    /// of the moving buffers if it wants them.
-    pub fn of_all(plan: &OptimizerPlan, ema: Option<&EmaPlan>, params: &Params) -> Vec<Self> {
-        let of_param = |param: &Param| {
-            let (n, moments) = (param.elem_count(), Self::new(plan, param.elem_count()));
+    /// Zeroed state of all parameters under the rule of `plan` in registration order, after `done` steps: those that are
+    /// frozen then have none. With `ema`, averages too, and after them those of the moving buffers if it wants them.
+    pub fn of_all(
+        plan: &OptimizerPlan,
+        ema: Option<&EmaPlan>,
+        params: &Params,
+        done: u64,
+    ) -> Vec<Self> {
+        let of_param = |(index, param): (usize, &Param)| {
+            let n = param.elem_count();
+            let is_trained = plan.is_trained(index, done);
+            let moments = if is_trained { Self::new(plan, n) } else { Self::default() };
             if ema.is_some() { moments.averaged(n) } else { moments }
         };
         let of_buffer = |buffer: &Buffer| Self::default().averaged(buffer.shape().iter().product());
         let buffers = params.moving_buffers().filter(|_| ema.is_some_and(|ema| ema.use_buffers));
-        params.parameters().iter().map(of_param).chain(buffers.map(of_buffer)).collect()
+        let parameters = params.parameters().iter().enumerate().map(of_param);
+        parameters.chain(buffers.map(of_buffer)).collect()
     }
 
     /// Zeroed state of a parameter with `n` elements under the rule of `plan`.

@@ -6,14 +6,15 @@ use rayon::prelude::*;
 use crate::ops::cuda::Rule;
 use crate::optim::block::follow_values;
 use crate::optim::{Block, Moments, Optimizer, Preparation, Rates, Step};
-use crate::plan::OptimizerPlan;
+use crate::plan::{OptimizerPlan, ParameterGroup};
 
 /// Elements that one thread updates at a time: 64 KiB of each vector.
 const BLOCK: usize = 1 << 14;
 /// Elements below which one thread is done sooner than others are woken.
 const WORTH_SHARING: usize = 1 << 16;
 
-/// One parameter in an update; all slices are equally long, or empty where the rule has no such moment.
+/// One parameter in an update; all slices are equally long, or empty where the rule has no such moment. One that is frozen
+/// has no gradient either.
 pub struct Part<'a> {
     /// The parameter.
     pub values: &'a mut [f32],
@@ -21,8 +22,10 @@ pub struct Part<'a> {
     pub gradient: &'a [f32],
     /// Its moments.
     pub moments: &'a mut Moments,
-    /// Rank of the parameter's shape.
-    pub dimensions: usize,
+    /// Its place in registration order.
+    pub index: usize,
+    /// Its shape.
+    pub shape: &'a [usize],
     /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no pass used it: it stays
     /// where it is, and its average comes nearer.
     pub count: Option<u64>,
@@ -32,9 +35,8 @@ pub struct Part<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Update<'a> {
     rule: &'a dyn Optimizer,
+    plan: &'a OptimizerPlan,
     rates: Rates,
-    weight_decay: f64,
-    no_decay_on_1d: bool,
     preparation: Preparation,
     /// Share of their way to the parameters that averages go.
     follow: f32,
@@ -42,15 +44,8 @@ pub struct Update<'a> {
 
 impl<'a> Update<'a> {
     /// A step of `rule`, the rule of `plan`, at the rates of a schedule.
-    pub fn new(rule: &'a dyn Optimizer, plan: &OptimizerPlan, rates: Rates) -> Self {
-        Self {
-            rule,
-            rates,
-            weight_decay: plan.weight_decay,
-            no_decay_on_1d: plan.no_decay_on_1d,
-            preparation: Preparation::default(),
-            follow: 0.0,
-        }
+    pub fn new(rule: &'a dyn Optimizer, plan: &'a OptimizerPlan, rates: Rates) -> Self {
+        Self { rule, plan, rates, preparation: Preparation::default(), follow: 0.0 }
     }
 
     /// The same update over gradients that are prepared first.
@@ -64,6 +59,12 @@ impl<'a> Update<'a> {
     #[must_use]
     pub fn averaging(self, keep: f64) -> Self {
         Self { follow: (1.0 - keep) as f32, ..self }
+    }
+
+    /// The plan of the rule.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn plan(&self) -> &'a OptimizerPlan {
+        self.plan
     }
 
     /// Moves the average of values that have no gradient.
@@ -93,12 +94,17 @@ impl<'a> Update<'a> {
         block.follow(self.follow);
     }
 
-    /// The same update for a GPU and the parameters whose `count`-th it is; `None` if it changes nothing.
+    /// The same update for a GPU and the parameters of `group` whose `count`-th it is; `None` if it changes nothing.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on_gpu(&self, count: Option<u64>) -> Option<Rule> {
+    pub(crate) fn on_gpu(
+        &self,
+        count: Option<u64>,
+        group: Option<&ParameterGroup>,
+    ) -> Option<Rule> {
         let Preparation { mean, clip, limit } = self.preparation;
         let still = Rule { kind: Rule::STILL, ..Rule::default() };
-        let step = self.step(count, self.weight_decay);
+        let weight_decay = group.map_or(self.plan.weight_decay, |group| group.weight_decay);
+        let step = self.step(count, group, weight_decay);
         let rule = step.map_or(Some(still), |step| self.rule.on_gpu(&step))?;
         let changes = count.is_some() || self.follow > 0.0;
         changes.then_some(Rule { mean, clip, limit, follow: self.follow, ..rule })
@@ -106,8 +112,8 @@ impl<'a> Update<'a> {
 
     /// The blocks of one parameter, and the step that each makes.
     fn blocks<'b>(&self, part: Part<'b>) -> impl Iterator<Item = (Block<'b>, Option<Step>)> {
-        let exempt = self.no_decay_on_1d && part.dimensions <= 1;
-        let step = self.step(part.count, if exempt { 0.0 } else { self.weight_decay });
+        let weight_decay = self.plan.weight_decay_of(part.index, part.shape.len());
+        let step = self.step(part.count, self.plan.group(part.index), weight_decay);
         let preparation = self.preparation;
         let Part { mut values, mut gradient, moments, .. } = part;
         let Moments { first, second, average } = moments;
@@ -117,7 +123,7 @@ impl<'a> Update<'a> {
             let n = BLOCK.min(values.len());
             let block = Block {
                 values: values.split_off_mut(..n)?,
-                gradient: gradient.split_off(..n)?,
+                gradient: gradient.split_off(..n.min(gradient.len()))?,
                 preparation,
                 first: first.split_off_mut(..n.min(first.len()))?,
                 second: second.split_off_mut(..n.min(second.len()))?,
@@ -127,9 +133,15 @@ impl<'a> Update<'a> {
         })
     }
 
-    /// The `count`-th step of a parameter with this weight decay.
-    fn step(&self, count: Option<u64>, weight_decay: f64) -> Option<Step> {
+    /// The `count`-th step of a parameter of `group` with this weight decay.
+    fn step(
+        &self,
+        count: Option<u64>,
+        group: Option<&ParameterGroup>,
+        weight_decay: f64,
+    ) -> Option<Step> {
         let Rates { lr, momentum } = self.rates;
+        let lr = lr * group.map_or(1.0, |group| group.lr_factor);
         count.map(|count| Step { lr, weight_decay, count, momentum })
     }
 }
@@ -199,7 +211,8 @@ mod tests {
             values,
             gradient,
             moments,
-            dimensions: 1 + i,
+            index: i,
+            shape: &[1; 3][..=i],
             count: counts[i],
         })
     }

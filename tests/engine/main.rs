@@ -4,6 +4,7 @@
 mod averages;
 mod buckets;
 mod grid;
+mod groups;
 mod labels;
 mod not_finite;
 #[path = "../support/sequences.rs"]

@@ -26,6 +26,19 @@ def steps(optimizer):
     return after
 
 
+def grouped():
+    """Two vectors after each step of AdamW with groups; the second is unfrozen after two steps."""
+    p, q = (torch.nn.Parameter(given(name, (6,))) for name in ("opt.p", "opt.q"))
+    groups = [{"params": [p], "weight_decay": 0.1}, {"params": [q], "lr": 0.001, "weight_decay": 0.0}]
+    optimizer, after = torch.optim.AdamW(groups, lr=0.01), []
+    for step in range(STEPS):
+        p.grad = given(f"opt.g{step}", (6,))
+        q.grad = given(f"opt.g{step}", (6,)) if step >= 2 else None
+        optimizer.step()
+        after.append([rounded(p.detach()), rounded(q.detach())])
+    return after
+
+
 class Lion(torch.optim.Optimizer):
     """Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"."""
 
@@ -118,6 +131,8 @@ write({
     "nadam_lr.01_b.8_.99_wd.1_md.1": steps(
         lambda p: nadam(p, lr=0.01, betas=(0.8, 0.99), weight_decay=0.1, momentum_decay=0.1)),
     "nadam_lr.01_wd.1_decoupled": steps(lambda p: nadam(p, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True)),
+    "param1": list(fill("opt.q", 6)),
+    "adamw_groups": grouped(),
     "lion_lr.01": steps(lambda p: Lion(p, lr=0.01)),
     "lion_lr.01_b.95_.98_wd.1": steps(lambda p: Lion(p, lr=0.01, betas=(0.95, 0.98), weight_decay=0.1)),
     "onecycle_max.1_total20_pct.2": rates(20, lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=20, pct_start=0.2)),

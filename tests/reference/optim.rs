@@ -9,7 +9,7 @@ use ddprun::optim::{
     MultiStepLr, NAdam, OneCycleLr, Optimizer, Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp,
     Schedule, Scheduler, Sgd, StepLr, Update, clip_coefficient,
 };
-use ddprun::plan::{OptimizerPlan, SchedulePlan};
+use ddprun::plan::{OptimizerPlan, ParameterGroup, SchedulePlan};
 use serde_json::Value;
 
 fn golden() -> Value {
@@ -52,7 +52,8 @@ fn check_rule<K: Kind + Optimizer>(name: &str, rule: K, lr: f64) {
             values: &mut values,
             gradient: &gradient,
             moments: &mut moments,
-            dimensions: 1,
+            index: 0,
+            shape: &[6],
             count: Some(step as u64 + 1),
         };
         case.update().apply([part]);
@@ -117,6 +118,43 @@ fn lion_moves_as_its_paper_says() {
     check_rule("lion_lr.01_b.95_.98_wd.1", other, 0.01);
 }
 
+#[test]
+fn groups_move_as_pytorchs_and_count_from_their_first_step() {
+    let group = |lr_factor, weight_decay, unfreezes_at| ParameterGroup {
+        name: String::new(),
+        lr_factor,
+        weight_decay,
+        unfreezes_at,
+        freezes_at: None,
+        n_tensors: 1,
+        n_parameters: 6,
+    };
+    let mut case = Case::new(AdamW::default(), 0.01);
+    case.plan.groups = vec![group(1.0, 0.1, 0), group(0.1, 0.0, 2)];
+    case.plan.group_of = vec![0, 1];
+    let golden = golden();
+    let vector = |value: &Value| numbers(value).iter().map(|&v| v as f32).collect::<Vec<f32>>();
+    let mut all = ["param0", "param1"].map(|name| vector(&golden[name]));
+    let mut moments = [(); 2].map(|()| Moments::new(&case.plan, 6));
+    for step in 0..5 {
+        let gradient = vector(&golden["grads"][step]);
+        let parts = all.iter_mut().zip(&mut moments).enumerate();
+        case.update().apply(parts.map(|(index, (values, moments))| {
+            let starts = case.plan.groups[index].unfreezes_at;
+            let is_trained = case.plan.is_trained(index, step as u64);
+            let gradient = if is_trained { &gradient[..] } else { &[] };
+            let count = is_trained.then(|| step as u64 - starts + 1);
+            Part { values, gradient, moments, index, shape: &[6], count }
+        }));
+        for (values, expected) in all.iter().zip(golden["adamw_groups"][step].as_array().unwrap()) {
+            for (value, expected) in values.iter().zip(numbers(expected)) {
+                let error = (f64::from(*value) - expected).abs();
+                assert!(error < 3e-7, "step {step}: {value} instead of {expected}");
+            }
+        }
+    }
+}
+
 /// The formulas of PyTorch's documentation in f64, for one element: its value after each step. In steps without a
 /// gradient it does not take part.
 fn in_f64(formula: &Formula, lr: f64, start: f64, gradients: &[Option<f64>]) -> Vec<f64> {
@@ -173,7 +211,8 @@ fn check_late<K: Kind + Optimizer>(rule: K, formula: &Formula, first: usize) {
             values: &mut values,
             gradient: &gradient,
             moments: &mut moments,
-            dimensions: 2,
+            index: 0,
+            shape: &[N, 1],
             count: used(step).then_some(count),
         };
         case.update().apply([part]);
@@ -214,7 +253,7 @@ fn an_average_follows_the_weights_as_exactly_as_f32_can() {
             // The weight is not used any more in the end; its average follows.
             let count = (step < 1500).then_some(step + 1);
             let (values, moments) = (&mut values, &mut moments);
-            let part = Part { values, gradient: &gradient, moments, dimensions: 1, count };
+            let part = Part { values, gradient: &gradient, moments, index: 0, shape: &[1], count };
             case.update().averaging(decay).apply([part]);
             expected = decay * expected + (1.0 - decay) * f64::from(values[0]);
         }

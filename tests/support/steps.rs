@@ -49,10 +49,10 @@ impl Steps {
             .averaging((self.keep)(self.count));
         for (&index, gradient) in gradients {
             let param = &params.parameters()[index];
-            let (moments, dimensions) = (&mut self.moments[index], param.shape().len());
+            let (moments, shape) = (&mut self.moments[index], param.shape());
             let count = Some(self.count);
             let apply = |values: &mut [f32]| {
-                update.apply([Part { values, gradient, moments, dimensions, count }]);
+                update.apply([Part { values, gradient, moments, index, shape, count }]);
             };
             change_values(param.var().unwrap(), apply).unwrap();
         }

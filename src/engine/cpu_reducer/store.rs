@@ -33,7 +33,11 @@ pub(super) struct State {
     pub(super) segments: Vec<Option<Segment>>,
     /// `None` once the reducer is closing.
     pub(super) full: Option<Sender<Full>>,
-    /// First bucket that has not left yet.
+    /// Buckets that are reduced in each step, in the order in which they leave.
+    pub(super) order: Vec<usize>,
+    /// Whether each parameter takes part.
+    pub(super) trained: Vec<bool>,
+    /// Place in `order` of the first bucket that has not left yet.
     pub(super) next: usize,
     /// Gradients that each bucket still waits for in the last pass.
     pub(super) missing: Vec<usize>,
@@ -81,8 +85,8 @@ impl GradientSink for Store {
         let mut state = self.state();
         if state.last_pass {
             state.missing[self.layout.slots[index].bucket] -= 1;
-            let last = self.layout.buckets.len() - 1;
-            while state.next < last && state.missing[state.next] == 0 {
+            let last = state.order.len() - 1;
+            while state.next < last && state.missing[state.order[state.next]] == 0 {
                 self.send_next(&mut state);
             }
         }
@@ -93,19 +97,18 @@ impl GradientSink for Store {
 impl Store {
     /// Hands the next bucket to the communication thread.
     fn send_next(&self, state: &mut State) {
-        let bucket = state.next;
-        let Some(segment) = self.close_next(state) else { return };
+        let Some(full) = self.close_next(state) else { return };
         match &state.full {
             // A closed channel means the thread died; `finish_step` reports it.
-            Some(full) => drop(full.send(Full { bucket, segment })),
-            None => state.segments[bucket] = Some(segment),
+            Some(sender) => drop(sender.send(full)),
+            None => state.segments[full.bucket] = Some(full.segment),
         }
     }
 
     /// Takes the next bucket, after the lower part of the tree.
-    pub(super) fn close_next(&self, state: &mut State) -> Option<Segment> {
-        let bucket = state.next;
-        self.zero_unwritten(state, bucket..bucket + 1);
+    pub(super) fn close_next(&self, state: &mut State) -> Option<Full> {
+        let bucket = state.order[state.next];
+        self.zero_unwritten(state, bucket);
         state.next += 1;
         let mut segment = state.segments[bucket].take()?;
         for (_, earlier) in state.stack.iter().rev() {
@@ -114,18 +117,16 @@ impl Store {
         if failpoint::flips("gradient") {
             turn_bit(&mut segment[0], 22);
         }
-        Some(segment)
+        Some(Full { bucket, segment })
     }
 
     /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
-    pub(super) fn zero_unwritten(&self, state: &mut State, buckets: std::ops::Range<usize>) {
-        for bucket in buckets {
-            let Some(segment) = &mut state.segments[bucket] else { continue };
-            for &parameter in &self.layout.buckets[bucket] {
-                if !state.written[parameter] {
-                    let slot = self.layout.slots[parameter];
-                    segment[slot.start..slot.start + slot.len].fill(0.0);
-                }
+    pub(super) fn zero_unwritten(&self, state: &mut State, bucket: usize) {
+        let Some(segment) = &mut state.segments[bucket] else { return };
+        for &parameter in &self.layout.buckets[bucket] {
+            if !state.written[parameter] {
+                let slot = self.layout.slots[parameter];
+                segment[slot.start..slot.start + slot.len].fill(0.0);
             }
         }
     }

@@ -25,7 +25,11 @@ pub(super) struct State {
     pub(super) reducer: Option<HostStagedReducer<Moment>>,
     /// f32; each lives as long as the engine.
     pub(super) buckets: Vec<Tensor>,
-    /// First bucket that has not left yet.
+    /// Buckets that are reduced in each step, in the order in which they leave.
+    pub(super) order: Vec<usize>,
+    /// Whether each parameter takes part.
+    pub(super) trained: Vec<bool>,
+    /// Place in `order` of the first bucket that has not left yet.
     pub(super) next: usize,
     /// Gradients that each bucket still waits for in the last pass.
     pub(super) missing: Vec<usize>,
@@ -50,12 +54,14 @@ pub(crate) struct Marks {
     pub(super) missing: Vec<usize>,
     pub(super) written: Vec<bool>,
     pub(super) used: Vec<bool>,
+    pub(super) trained: Vec<bool>,
 }
 
 impl Marks {
     /// Which launches deliver the gradients of the next pass, if it is one that can be replayed.
     pub(crate) fn kind(&self) -> Option<Kind> {
-        kind_of_pass(&self.written)
+        let written = self.written.iter().zip(&self.trained).filter(|(_, is_trained)| **is_trained);
+        kind_of_pass(&written.map(|(&written, _)| written).collect::<Vec<bool>>())
     }
 }
 
@@ -68,7 +74,7 @@ impl GradientSink for Store {
     fn add_tensor(&self, index: usize, gradient: &Tensor) -> Result<()> {
         let slot = self.layout.slots[index];
         let mut state = self.state();
-        if state.next > slot.bucket {
+        if state.order[..state.next].contains(&slot.bucket) {
             bail!("parameter {index} delivered a gradient after its last in one pass");
         }
         if gradient.elem_count() != slot.len || gradient.dtype() != DType::F32 {
@@ -84,8 +90,8 @@ impl GradientSink for Store {
         let mut state = self.state();
         if state.last_pass {
             state.missing[self.layout.slots[index].bucket] -= 1;
-            let last = self.layout.buckets.len() - 1;
-            while state.next < last && state.missing[state.next] == 0 {
+            let last = state.order.len() - 1;
+            while state.next < last && state.missing[state.order[state.next]] == 0 {
                 self.send_next(&mut state)?;
             }
         }
@@ -96,7 +102,7 @@ impl GradientSink for Store {
 impl Store {
     /// Takes the next bucket through the lower part of the tree, and enqueues its sum over the ranks.
     pub(super) fn send_next(&self, state: &mut State) -> Result<()> {
-        let bucket = state.next;
+        let bucket = state.order[state.next];
         self.zero_unwritten(state, bucket)?;
         state.next += 1;
         let values = &state.buckets[bucket];

@@ -102,7 +102,8 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             values,
             gradient,
             moments,
-            dimensions,
+            index: 0,
+            shape: &[1; 2][..dimensions],
             count: Some(COUNT as u64),
         }));
 

@@ -26,6 +26,7 @@ impl Embedding {
     ///
     /// As [`Embedding::new`].
     pub fn with_init(builder: &Builder, rows: usize, c: usize, init: Init) -> Result<Self> {
+        builder.is_embedding("weight");
         Ok(Self { weight: builder.param("weight", &[rows, c], init)? })
     }
 

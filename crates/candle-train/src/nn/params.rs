@@ -3,7 +3,7 @@
 //! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position need
 //! registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Result, Tensor, Var, bail};
@@ -22,6 +22,7 @@ pub struct Params {
     aliases: Vec<(String, Param)>,
     least_rows: Option<usize>,
     drops: bool,
+    embeddings: Vec<String>,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -35,6 +36,8 @@ struct ParamInner {
     shape: Vec<usize>,
     /// `None` while a model is only described, so that counting parameters allocates nothing.
     var: Option<Var>,
+    /// Whether it gets no gradient for now.
+    idle: AtomicBool,
     pass: Mutex<PassState>,
 }
 
@@ -239,6 +242,19 @@ impl Params {
         self.drops
     }
 
+    /// Names of tables of vectors.
+    pub fn embeddings(&self) -> &[String] {
+        &self.embeddings
+    }
+
+    /// Chooses the parameters that are trained from the next pass on, by their place in registration order: the others
+    /// enter the graph detached, and get no gradient.
+    pub fn train_only(&self, is_trained: impl Fn(usize) -> bool) {
+        for (index, param) in self.parameters.iter().enumerate() {
+            param.0.idle.store(!is_trained(index), Ordering::Relaxed);
+        }
+    }
+
     /// Number of trainable elements.
     pub fn elem_count(&self) -> usize {
         self.parameters.iter().map(Param::elem_count).sum()
@@ -248,7 +264,8 @@ impl Params {
     /// Without a sink the pass records no gradients.
     pub fn begin_pass(&self, sink: Option<&Arc<dyn GradientSink>>) {
         for param in &self.parameters {
-            *lock(&param.0.pass) = PassState { sink: sink.cloned(), ..PassState::default() };
+            let sink = sink.filter(|_| !param.0.idle.load(Ordering::Relaxed)).cloned();
+            *lock(&param.0.pass) = PassState { sink, ..PassState::default() };
         }
     }
 
@@ -345,7 +362,8 @@ impl Builder {
             };
             params.buffers.push(Buffer(Arc::new(inner)));
         }
-        let param = Param(Arc::new(ParamInner { name, index, shape, var, pass: Mutex::default() }));
+        let (idle, pass) = (AtomicBool::new(false), Mutex::default());
+        let param = Param(Arc::new(ParamInner { name, index, shape, var, idle, pass }));
         if !self.frozen {
             params.parameters.push(param.clone());
         }
@@ -415,6 +433,12 @@ impl Builder {
     /// Says that a layer drops something in training.
     pub fn has_dropout(&self) {
         lock(&self.params).drops = true;
+    }
+
+    /// Says that the parameter called `name` here is a table of vectors, of tokens or positions.
+    pub fn is_embedding(&self, name: &str) {
+        let name = self.name(name);
+        lock(&self.params).embeddings.push(name);
     }
 
     /// All that was registered through this builder and its children.

@@ -102,6 +102,7 @@ pub fn batch_norm(
 ) -> Result<(Tensor, BatchStatistics)> {
     let x = x.contiguous()?;
     let c = check(&x, [gamma, beta], residual)?;
+    let gamma = &gamma.reachable([Some(&x), residual], [gamma, beta])?;
     let rows = x.elem_count() / c;
     if rows < 2 {
         bail!("batch normalisation needs more than one value per channel, got {:?}", x.dims());

@@ -85,6 +85,25 @@ impl Weight {
         matches!(self.destination, Destination::Graph) && self.tensor.track_op()
     }
 
+    /// The weight as an operand. Where no gradient would reach it, nor one of `others`, though one of `held` is learnt, it
+    /// becomes a leaf, so that backward comes to the operation; the leaf's own gradient is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The device is out of memory.
+    pub(super) fn reachable<const N: usize>(
+        &self,
+        others: [Option<&Tensor>; N],
+        held: [&Self; 2],
+    ) -> Result<Self> {
+        let is_reached = others.into_iter().flatten().chain([&self.tensor]).any(Tensor::track_op);
+        if is_reached || !held.iter().any(|held| held.tensor.track_op()) {
+            return Ok(self.clone());
+        }
+        let tensor = Var::from_tensor(&self.tensor)?.into_inner();
+        Ok(Self { tensor, destination: Destination::Dropped })
+    }
+
     /// The weight as something that an operation holds beside its operands, of which Candle allows three.
     ///
     /// # Errors
@@ -112,6 +131,8 @@ pub(super) enum Destination {
     Graph,
     /// Straight to the sink.
     Sink(Place),
+    /// Nowhere.
+    Dropped,
 }
 
 impl Destination {
@@ -119,7 +140,7 @@ impl Destination {
     pub(super) fn send(&self, gradient: Vec<f32>, operand: &Tensor) -> Result<Option<Tensor>> {
         match self {
             Self::Graph if operand.track_op() => tensor(gradient, operand.shape()).map(Some),
-            Self::Graph => Ok(None),
+            Self::Graph | Self::Dropped => Ok(None),
             // `None` is allowed because the operand is a `Var`: nothing enters the `GradStore`.
             Self::Sink(place) => place.give_values(&gradient).map(|()| None),
         }
@@ -135,6 +156,7 @@ impl Destination {
         let len = operand.elem_count();
         match self {
             Self::Sink(place) => place.give_written(len, &mut write).map(|()| None),
+            Self::Dropped => Ok(None),
             Self::Graph => {
                 let mut gradient = zeros(len);
                 write(&mut gradient);
@@ -148,7 +170,7 @@ impl Destination {
     pub(super) fn send_tensor(&self, gradient: Tensor, operand: &Tensor) -> Result<Option<Tensor>> {
         match self {
             Self::Graph if operand.track_op() => Ok(Some(gradient)),
-            Self::Graph => Ok(None),
+            Self::Graph | Self::Dropped => Ok(None),
             Self::Sink(place) => place.give(&gradient).map(|()| None),
         }
     }

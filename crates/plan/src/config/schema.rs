@@ -148,9 +148,54 @@ pub struct Optimizer {
     pub lr: f64,
     /// Leave biases and norm parameters (one-dimensional tensors) without weight decay.
     pub no_decay_on_1d: bool,
+    /// What is left without weight decay.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub no_decay: Vec<NoDecay>,
+    /// Factor of the learning rate from each layer to the one below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer_decay: Option<f64>,
+    /// Parameters that are treated otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
     /// What only some update rules have.
     #[serde(default)]
     pub options: Options,
+}
+
+/// Parameters that may be left without weight decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoDecay {
+    /// Weights of norms, and whatever else is one-dimensional but no bias.
+    Norm,
+    /// Biases.
+    Bias,
+    /// Tables of vectors, of tokens or positions.
+    Embedding,
+}
+
+/// `[[optimizer.groups]]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Names of its parameters: a module, or a pattern with `*` and `?`.
+    #[serde(rename = "match")]
+    pub pattern: String,
+    /// Multiplies the learning rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_factor: Option<f64>,
+    /// Its weight decay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+    /// Whether it keeps its values for the whole run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<bool>,
+    /// Epochs for which it is frozen first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfreeze_at_epoch: Option<u64>,
+    /// Epochs after which it is frozen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freeze_at_epoch: Option<u64>,
 }
 
 /// `[ema]`

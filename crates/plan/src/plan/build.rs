@@ -3,8 +3,8 @@
 use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::{
-    BatchPlan, Facts, KindFacts, Plan, Sampler, batch, capture, data, distributed, keep, length,
-    metrics, model, optimizer, precision, schedule, statistics, transforms,
+    BatchPlan, Facts, KindFacts, Plan, Sampler, batch, capture, data, distributed, groups, keep,
+    length, metrics, model, optimizer, precision, schedule, statistics, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -65,6 +65,11 @@ impl Plan {
         else {
             return Err(Problems::new(problems.0));
         };
+        let optimizer = groups::decide(loaded, optimizer, &found, length.steps_per_epoch);
+        let optimizer = optimizer.map_err(Problems::new)?;
+        let lengths = found.lengths().enumerate();
+        let trained = lengths.filter(|&(index, _)| optimizer.is_ever_trained(index));
+        let trained: Vec<usize> = trained.map(|(_, length)| length).collect();
         let plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
@@ -89,7 +94,7 @@ impl Plan {
             optimizer,
             ema: optimizer::ema(&experiment.ema),
             schedule,
-            distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &found),
+            distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &trained),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
             sample_every: experiment.validation.sample_every.into(),

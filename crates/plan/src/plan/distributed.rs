@@ -9,7 +9,7 @@ use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
 use crate::plan::mapping::{MOST_RANKS, Mapping};
-use crate::plan::{CommHook, Facts, ModelFacts, OnOom, admitted_worlds};
+use crate::plan::{CommHook, Facts, OnOom, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Ranks of several machines, each of which has a connection to every other.
@@ -335,7 +335,7 @@ pub(crate) fn decide(
     ranks: &Ranks,
     smaller: Vec<WorldSize>,
     cores: usize,
-    model: &ModelFacts,
+    lengths: &[usize],
 ) -> DistributedPlan {
     let asked = &experiment.distributed;
     let world_size = ranks.world;
@@ -353,7 +353,7 @@ pub(crate) fn decide(
         smaller,
         devices,
         threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
-        backend: backend(asked.backend, ranks, model),
+        backend: backend(asked.backend, ranks, lengths),
         nccl_if_apart: asked.backend == Backend::Auto && ranks.must_find_out(),
         bucket_cap: Bytes(asked.bucket_cap.0),
         first_bucket_cap: Bytes(asked.first_bucket_cap.0),
@@ -364,7 +364,7 @@ pub(crate) fn decide(
     }
 }
 
-fn backend(asked: Backend, ranks: &Ranks, model: &ModelFacts) -> BackendPlan {
+fn backend(asked: Backend, ranks: &Ranks, lengths: &[usize]) -> BackendPlan {
     let world = ranks.world;
     if world == WorldSize::ONE {
         return BackendPlan::Solo;
@@ -381,5 +381,5 @@ fn backend(asked: Backend, ranks: &Ranks, model: &ModelFacts) -> BackendPlan {
     if ranks.nodes > 1 {
         return BackendPlan::Tcp;
     }
-    BackendPlan::Shm { mapping: Mapping::new(world, model.lengths()).total() }
+    BackendPlan::Shm { mapping: Mapping::new(world, lengths.iter().copied()).total() }
 }

@@ -143,6 +143,12 @@ pub struct ModelFacts {
     pub draws_on_cpu: bool,
     /// Whether a layer drops something.
     pub drops: bool,
+    /// Names of tables of vectors among the parameters.
+    #[serde(default)]
+    pub embeddings: Vec<String>,
+    /// Prefixes of the names in the head.
+    #[serde(default)]
+    pub head: Vec<String>,
 }
 
 impl ModelFacts {

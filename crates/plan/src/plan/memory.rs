@@ -47,13 +47,15 @@ impl Memory {
     /// What a rank of `plan` needs, if a pass needs `activations`.
     pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
         let weights = Bytes::of_f32(plan.model.n_parameters);
-        let kept = plan.optimizer.state.len() as u64 + u64::from(plan.ema.is_some());
+        let trained = Bytes::of_f32(plan.model.n_parameters - plan.optimizer.n_frozen());
+        let kept = plan.optimizer.state.len() as u64;
+        let average = u64::from(plan.ema.is_some());
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
         let averaged = u64::from(plan.ema.is_some_and(|ema| ema.use_buffers));
-        let optimizer = Bytes(kept * weights.0 + averaged * buffers.0);
+        let optimizer = Bytes(kept * trained.0 + average * weights.0 + averaged * buffers.0);
         let mut memory = Self {
             weights,
-            gradients: gradients(plan, weights),
+            gradients: gradients(plan, trained),
             optimizer,
             buffers,
             activations,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Choice;
 use crate::config::schema::Ema;
 use crate::config::{Loaded, Problem};
-use crate::plan::{BatchPlan, KindFacts, ScalingRule};
+use crate::plan::{BatchPlan, KindFacts, ParameterGroup, ScalingRule};
 use train_numbers::units::GlobalBatchSize;
 
 /// Update rule with all its numbers.
@@ -29,6 +29,12 @@ pub struct OptimizerPlan {
     pub weight_decay: f64,
     /// Whether one-dimensional parameters are left without decay.
     pub no_decay_on_1d: bool,
+    /// Groups of parameters; empty = all are treated alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<ParameterGroup>,
+    /// The group of each parameter in registration order, where there are groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub group_of: Vec<usize>,
 }
 
 /// What an update rule says of itself.
@@ -58,7 +64,39 @@ impl OptimizerPlan {
             base_batch_size: GlobalBatchSize::ONE,
             weight_decay,
             no_decay_on_1d: false,
+            groups: Vec::new(),
+            group_of: Vec::new(),
         }
+    }
+
+    /// The group of the parameter with this place in registration order, if there are groups.
+    pub fn group(&self, parameter: usize) -> Option<&ParameterGroup> {
+        self.groups.get(*self.group_of.get(parameter)?)
+    }
+
+    /// Whether a parameter takes part in the step after `done` finished ones.
+    pub fn is_trained(&self, parameter: usize, done: u64) -> bool {
+        self.group(parameter).is_none_or(|group| group.is_trained(done))
+    }
+
+    /// Whether a parameter takes part in any step.
+    pub fn is_ever_trained(&self, parameter: usize) -> bool {
+        self.group(parameter).is_none_or(ParameterGroup::is_ever_trained)
+    }
+
+    /// Weight decay of a parameter with so many dimensions.
+    pub fn weight_decay_of(&self, parameter: usize, dimensions: usize) -> f64 {
+        match self.group(parameter) {
+            Some(group) => group.weight_decay,
+            None if self.no_decay_on_1d && dimensions <= 1 => 0.0,
+            None => self.weight_decay,
+        }
+    }
+
+    /// Parameters, of `n` altogether, that keep their values for the whole run.
+    pub fn n_frozen(&self) -> usize {
+        let frozen = self.groups.iter().filter(|group| !group.is_ever_trained());
+        frozen.map(|group| group.n_parameters).sum()
     }
 }
 

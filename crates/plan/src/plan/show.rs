@@ -6,7 +6,9 @@ use crate::config::schema::PrecisionChoice;
 use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
-use crate::plan::{BackendPlan, Cadence, Facts, Memory, Mode, Plan, Precision, graph};
+use crate::plan::{
+    BackendPlan, Cadence, Facts, Memory, Mode, ParameterGroup, Plan, Precision, graph,
+};
 use crate::terminal::wrapped;
 
 /// Columns of the page.
@@ -53,7 +55,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
     rows.extend(warnings.into_iter().map(|line| ("warning", line)));
     let head = format!("{} ({})\n\n", plan.name, loaded.path.display());
     let rows = rows.iter().map(|(label, text)| beside(&format!("  {label}"), LABEL, text));
-    head + &rows.collect::<String>() + "\n" + &layers(plan) + &keys(plan, loaded)
+    head + &rows.collect::<String>() + "\n" + &layers(plan) + &groups(plan) + &keys(plan, loaded)
 }
 
 /// The same for programs: plan, memory, arithmetic, and each key with its value and its source.
@@ -83,13 +85,57 @@ fn layers(plan: &Plan) -> String {
     if plan.model.layers.is_empty() {
         return String::new();
     }
-    let rows = graph::rows(&plan.model.layers);
+    columns(&graph::rows(&plan.model.layers), 2)
+}
+
+/// The groups of parameters in columns.
+fn groups(plan: &Plan) -> String {
+    let groups = &plan.optimizer.groups;
+    if groups.is_empty() {
+        return String::new();
+    }
+    let head = ["parameters", "trained", "tensors", "parameters", "lr", "weight decay"];
+    let per_epoch = plan.length.steps_per_epoch.max(1);
+    let row = |group: &ParameterGroup| {
+        let lr = plan.optimizer.lr * group.lr_factor;
+        let numbers = if group.is_ever_trained() {
+            [lr, group.weight_decay].map(shown)
+        } else {
+            Default::default()
+        };
+        let [lr, decay] = numbers;
+        let counts = [thousands(group.n_tensors), thousands(group.n_parameters)];
+        let [tensors, parameters] = counts;
+        [group.name.clone(), trained(group, per_epoch), tensors, parameters, lr, decay]
+    };
+    let rows: Vec<[String; 6]> =
+        std::iter::once(head.map(str::to_owned)).chain(groups.iter().map(row)).collect();
+    columns(&rows, 2)
+}
+
+/// "always", "never", "after 3 epochs", "for 10 epochs"
+fn trained(group: &ParameterGroup, per_epoch: u64) -> String {
+    let epochs = |steps: u64| counted(steps / per_epoch, "epoch", "epochs");
+    match (group.unfreezes_at, group.freezes_at) {
+        _ if !group.is_ever_trained() => "never".to_owned(),
+        (0, None) => "always".to_owned(),
+        (start, None) => format!("after {}", epochs(start)),
+        (0, Some(end)) => format!("for {}", epochs(end)),
+        (start, Some(end)) => format!("after {}, until {}", epochs(start), end / per_epoch),
+    }
+}
+
+/// A table, its first `left` columns flush left and the others flush right.
+fn columns<const N: usize>(rows: &[[String; N]], left: usize) -> String {
     let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 5] = std::array::from_fn(width);
-    let line = |[layer, key, output, parameters, flops]: &[String; 5]| {
-        let [a, b, c, d, e] = widths;
-        let line = format!("{layer:<a$}  {key:<b$}  {output:>c$}  {parameters:>d$}  {flops:>e$}");
-        line.trim_end().to_owned() + "\n"
+    let widths: [usize; N] = std::array::from_fn(width);
+    let cell = |(i, text): (usize, &String)| {
+        let width = widths[i];
+        if i < left { format!("{text:<width$}") } else { format!("{text:>width$}") }
+    };
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().enumerate().map(cell).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
     };
     rows.iter().map(line).collect::<String>() + "\n"
 }

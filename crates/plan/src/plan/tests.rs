@@ -8,6 +8,7 @@ use crate::plan::{
 use train_numbers::units::{Bytes, WorldSize};
 
 mod gpus;
+mod groups;
 mod images;
 
 const ANIMALS: &str = r#"[model]

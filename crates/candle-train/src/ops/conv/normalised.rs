@@ -40,10 +40,12 @@ pub fn conv_batch_norm(
     residual: Option<&Tensor>,
     layer: &ConvNorm<'_>,
 ) -> Result<(Tensor, BatchStatistics)> {
-    let conv = Conv::new_2d(x, layer.weight, None, layer.options)?;
+    let weight = &layer.weight.reachable([Some(x), residual], layer.affine)?;
+    let layer = &ConvNorm { weight, ..*layer };
+    let conv = Conv::new_2d(x, weight, None, layer.options)?;
     let g = conv.geometry;
     check(&g, residual, layer.affine)?;
-    let (x, weight) = (x.contiguous()?, layer.weight.tensor());
+    let (x, weight) = (x.contiguous()?, weight.tensor());
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
         return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);

@@ -3,6 +3,7 @@
 //! A rule does not stop at its first finding, and does not speak about keys that were already reported:
 //! a value of the wrong kind has been replaced, so its consequences mean nothing.
 
+mod groups;
 mod lists;
 mod names;
 mod options;
@@ -77,7 +78,7 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 7] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 8] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
@@ -85,6 +86,7 @@ pub(crate) fn all(
         names::paths,
         together::length_and_batch,
         together::precision_and_backend,
+        groups::together,
     ];
     rules
         .iter()

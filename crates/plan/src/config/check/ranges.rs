@@ -61,6 +61,7 @@ const REALS: &[Real] = &[
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
     ("optimizer.lr", |e| Some(e.optimizer.lr), RATE),
+    ("optimizer.layer_decay", |e| e.optimizer.layer_decay, FACTOR),
     ("ema.decay", |e| e.ema.decay, SHARE),
     ("ema.power", |e| e.ema.power, POSITIVE),
     ("scheduler.warmup_start_factor", |e| Some(e.scheduler.warmup_start_factor), FACTOR),
@@ -211,6 +212,18 @@ fn times(experiment: &Experiment) -> Vec<Finding> {
 pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let mut found = Vec::new();
+    for (index, group) in experiment.optimizer.groups.iter().enumerate() {
+        let key = |name: &str| format!("optimizer.groups[{index}].{name}");
+        let numbers = [("lr_factor", group.lr_factor), ("weight_decay", group.weight_decay)];
+        let numbers = numbers.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        found.extend(numbers.filter_map(|(name, value)| NOT_NEGATIVE.check(&key(name), value)));
+        let epochs = ["unfreeze_at_epoch", "freeze_at_epoch"];
+        let given = [group.unfreeze_at_epoch, group.freeze_at_epoch];
+        let least = |(name, value): (&str, Option<u64>)| {
+            value.filter(|&n| n == 0).map(|n| whole(&key(name), n, 1, MOST_STEPS))
+        };
+        found.extend(epochs.into_iter().zip(given).filter_map(least));
+    }
     let mut sinks = experiment.logging.sinks.clone();
     sinks.dedup();
     if sinks.len() < experiment.logging.sinks.len() {

@@ -1,0 +1,267 @@
+//! Parameter groups: which parameters have a learning rate or a weight decay of their own, and which are trained for a
+//! part of the run only.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::schema::{Group, NoDecay};
+use crate::config::{Loaded, Problem, closest};
+use crate::plan::layer_decay::{Layers, layers};
+use crate::plan::{ModelFacts, OptimizerPlan};
+
+/// Parameters that the optimizer treats alike.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParameterGroup {
+    /// What it is called: its pattern, or "others".
+    pub name: String,
+    /// Multiplies the learning rate of each step.
+    pub lr_factor: f64,
+    /// L2 penalty or decoupled decay.
+    pub weight_decay: f64,
+    /// Steps of the run before it is trained.
+    pub unfreezes_at: u64,
+    /// The step after which it is trained no more; 0 = it never is, `None` = it always is.
+    pub freezes_at: Option<u64>,
+    /// Parameter tensors.
+    pub n_tensors: usize,
+    /// Parameters.
+    pub n_parameters: usize,
+}
+
+impl ParameterGroup {
+    /// Whether it takes part in the step after `done` finished ones.
+    pub fn is_trained(&self, done: u64) -> bool {
+        done >= self.unfreezes_at && self.freezes_at.is_none_or(|end| done < end)
+    }
+
+    /// Whether it takes part in any step.
+    pub fn is_ever_trained(&self) -> bool {
+        self.freezes_at.is_none_or(|end| end > self.unfreezes_at)
+    }
+
+    fn is_as(&self, other: &Self) -> bool {
+        Self { n_tensors: 0, n_parameters: 0, ..self.clone() }
+            == Self { n_tensors: 0, n_parameters: 0, ..other.clone() }
+    }
+}
+
+/// The optimizer with the groups that the experiment asks for; without a word about them there are none.
+pub(crate) fn decide(
+    loaded: &Loaded,
+    optimizer: OptimizerPlan,
+    model: &ModelFacts,
+    steps_per_epoch: u64,
+) -> Result<OptimizerPlan, Vec<Problem>> {
+    let asked = &loaded.experiment.optimizer;
+    if asked.groups.is_empty() && asked.no_decay.is_empty() && asked.layer_decay.is_none() {
+        return Ok(optimizer);
+    }
+    let problems = unmatched(loaded, model);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let layers = match asked.layer_decay.map(|decay| layers(model, decay)) {
+        None => None,
+        Some(Some(layers)) => Some(layers),
+        Some(None) => return Err(vec![unlayered(loaded)]),
+    };
+    let asking = Asking { loaded, model, layers, steps_per_epoch, plan: &optimizer };
+    let (mut groups, mut group_of) = (Vec::<ParameterGroup>::new(), Vec::new());
+    for (index, (_, shape)) in model.parameters.iter().enumerate() {
+        let group = asking.group(index);
+        let known = groups.iter().position(|other| other.is_as(&group));
+        let at = known.unwrap_or(groups.len());
+        if known.is_none() {
+            groups.push(group);
+        }
+        groups[at].n_tensors += 1;
+        groups[at].n_parameters += shape.iter().product::<usize>();
+        group_of.push(at);
+    }
+    let idle = idle_at(&groups).map(|step| idle(loaded, step / steps_per_epoch.max(1)));
+    idle.map_or_else(
+        || Ok(OptimizerPlan { groups, group_of, ..optimizer }),
+        |found| Err(vec![found]),
+    )
+}
+
+/// What is known when a parameter is put into its group.
+struct Asking<'a> {
+    loaded: &'a Loaded,
+    model: &'a ModelFacts,
+    layers: Option<Layers>,
+    steps_per_epoch: u64,
+    plan: &'a OptimizerPlan,
+}
+
+impl Asking<'_> {
+    fn group(&self, index: usize) -> ParameterGroup {
+        let (name, shape) = &self.model.parameters[index];
+        let asked = &self.loaded.experiment.optimizer;
+        let own = asked.groups.iter().find(|group| matches(&group.pattern, name));
+        let layer = self.layers.as_ref().map(|layers| layers.of(index));
+        let exempt = self.is_exempt(name, shape);
+        let decay = if exempt { 0.0 } else { self.plan.weight_decay };
+        let steps = |epochs: u64| epochs.saturating_mul(self.steps_per_epoch);
+        let frozen = own.is_some_and(|group| group.frozen == Some(true));
+        let end = own.and_then(|group| group.freeze_at_epoch).map(steps);
+        let own_decay = own.and_then(|group| group.weight_decay);
+        let pattern = own.map(|group| group.pattern.clone());
+        let names = [pattern, layer.as_ref().map(|(name, _)| name.clone())];
+        let names: Vec<String> = names.into_iter().flatten().collect();
+        let name = if names.is_empty() { "others".to_owned() } else { names.join(", ") };
+        let is_exempt = exempt && own_decay.is_none() && self.plan.weight_decay > 0.0;
+        ParameterGroup {
+            name: if is_exempt && !frozen { name + ", no decay" } else { name },
+            lr_factor: own.and_then(|group| group.lr_factor).unwrap_or(1.0)
+                * layer.map_or(1.0, |(_, factor)| factor),
+            weight_decay: if frozen { 0.0 } else { own_decay.unwrap_or(decay) },
+            unfreezes_at: own.and_then(|group| group.unfreeze_at_epoch).map_or(0, steps),
+            freezes_at: if frozen { Some(0) } else { end },
+            n_tensors: 0,
+            n_parameters: 0,
+        }
+    }
+
+    /// Whether the words of `no_decay`, or `no_decay_on_1d`, take the parameter out of weight decay.
+    fn is_exempt(&self, name: &str, shape: &[usize]) -> bool {
+        let asked = &self.loaded.experiment.optimizer;
+        let is_bias = name == "bias" || name.ends_with(".bias");
+        let is_1d = shape.len() <= 1;
+        let is_embedding = || self.model.embeddings.iter().any(|embedding| embedding == name);
+        let is = |word: &NoDecay| match word {
+            NoDecay::Norm => is_1d && !is_bias,
+            NoDecay::Bias => is_bias,
+            NoDecay::Embedding => is_embedding(),
+        };
+        (asked.no_decay_on_1d && is_1d) || asked.no_decay.iter().any(is)
+    }
+}
+
+/// Patterns that no parameter belongs to.
+fn unmatched(loaded: &Loaded, model: &ModelFacts) -> Vec<Problem> {
+    let groups = &loaded.experiment.optimizer.groups;
+    let names = || model.parameters.iter().map(|(name, _)| name.as_str());
+    let first = |name: &str| groups.iter().position(|group| matches(&group.pattern, name));
+    let problem = |(index, group): (usize, &Group)| {
+        let key = format!("optimizer.groups[{index}].match");
+        let matched: Vec<&str> = names().filter(|name| matches(&group.pattern, name)).collect();
+        let Some(earlier) = matched.iter().filter_map(|name| first(name)).max() else {
+            let what = format!("no parameter of `{}` is called so", loaded.experiment.model.name);
+            return Some(loaded.problem(&key, what).help(nearest(&group.pattern, names())));
+        };
+        (earlier < index).then(|| {
+            let what = format!(
+                "matches only what `{}` matches, which comes first",
+                groups[earlier].pattern
+            );
+            loaded.problem(&key, what).help("put the narrower pattern first")
+        })
+    };
+    groups.iter().enumerate().filter_map(problem).collect()
+}
+
+/// The name, or the beginning of one, that was probably meant.
+fn nearest<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
+    let starts = |name: &'a str| {
+        let ends = name.match_indices('.').map(|(end, _)| end).chain([name.len()]);
+        ends.map(|end| &name[..end]).collect::<Vec<_>>()
+    };
+    let stem = pattern.trim_end_matches(['*', '.']);
+    if let Some(found) = closest(stem, names.clone().flat_map(starts)) {
+        return format!("did you mean `{found}`?");
+    }
+    let mut modules: Vec<&str> = names.map(|name| starts(name)[0]).collect();
+    modules.dedup();
+    modules.truncate(12);
+    format!("its parameters begin with {}", modules.join(", "))
+}
+
+/// The first step at which nothing is trained.
+fn idle_at(groups: &[ParameterGroup]) -> Option<u64> {
+    let edges = groups.iter().flat_map(|group| [Some(group.unfreezes_at), group.freezes_at]);
+    let mut edges: Vec<u64> = edges.flatten().chain([0]).collect();
+    edges.sort_unstable();
+    edges.into_iter().find(|&step| !groups.iter().any(|group| group.is_trained(step)))
+}
+
+fn idle(loaded: &Loaded, epochs: u64) -> Problem {
+    let what = match epochs {
+        0 => "leave nothing to train at first".to_owned(),
+        1 => "leave nothing to train after 1 epoch".to_owned(),
+        n => format!("leave nothing to train after {n} epochs"),
+    };
+    loaded.problem("optimizer.groups", what)
+}
+
+fn unlayered(loaded: &Loaded) -> Problem {
+    let name = &loaded.experiment.model.name;
+    let what =
+        format!("`{name}` has no numbered layers, such as `blocks.0`, by which a rate could fall");
+    loaded
+        .problem("optimizer.layer_decay", what)
+        .help("use `[[optimizer.groups]]` with `lr_factor`")
+}
+
+/// Whether a parameter's name is that of a pattern: a module's name stands for all that is in it, `*` for any
+/// characters, `?` for one.
+fn matches(pattern: &str, name: &str) -> bool {
+    if pattern.contains(['*', '?']) {
+        return glob(pattern.as_bytes(), name.as_bytes());
+    }
+    name.strip_prefix(pattern).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// In time of pattern times name: after a `*`, only the newest one is ever tried again.
+fn glob(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    (p, n) = (at + 1, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_a_module_or_has_wildcards() {
+        let check = |pattern, name, expected| {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        };
+        check("layer4", "layer4.0.conv1.weight", true);
+        check("layer4", "layer40.weight", false);
+        check("fc.bias", "fc.bias", true);
+        check("*.bias", "layer4.0.bn1.bias", true);
+        check("*.bias", "layer4.0.bn1.bias_scale", false);
+        check("layer?.*.conv1*", "layer4.0.conv1.weight", true);
+        check("*bn*weight", "layer4.0.bn1.weight", true);
+        check("*bn*weight", "layer4.0.conv1.weight", false);
+        check("*", "x", true);
+    }
+
+    #[test]
+    fn the_nearest_name_is_a_whole_name_or_the_beginning_of_one() {
+        let names = ["conv1.weight", "layer4.0.conv1.weight", "fc.weight"];
+        let check = |pattern, expected: &str| {
+            assert_eq!(nearest(pattern, names.into_iter()), expected);
+        };
+        check("layr4", "did you mean `layer4`?");
+        check("layer4.0.conv.*", "did you mean `layer4.0.conv1`?");
+        check("fc.wieght", "did you mean `fc.weight`?");
+        check("transformer", "its parameters begin with conv1, layer4, fc");
+    }
+}

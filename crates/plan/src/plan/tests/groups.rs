@@ -1,0 +1,81 @@
+//! Parameter groups: what belongs to which, and patterns that match nothing.
+
+use super::{ANIMALS, animals, costs, describe, good, plan, read, told};
+use crate::plan::{Plan, page};
+
+/// The animals with these groups at the end of `[optimizer]`.
+fn with(groups: &str) -> String {
+    format!("{ANIMALS}\n{groups}")
+}
+
+#[test]
+fn the_page_lists_the_groups() {
+    let text = with(
+        "[[optimizer.groups]]\nmatch = \"fc1.weight\"\nlr_factor = 0.1\nunfreeze_at_epoch = 3\n\
+         [[optimizer.groups]]\nmatch = \"fc1\"\nfrozen = true\n",
+    );
+    let loaded = read(&text, &["optimizer.no_decay=[bias]"]);
+    let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
+    let page = page(&plan, &loaded, &animals(), &costs(&plan, None));
+    let start = page.find("parameters       trained").unwrap_or_else(|| panic!("{page}"));
+    insta::assert_snapshot!("groups", page[start..].split_once("\n\n").unwrap().0);
+}
+
+#[test]
+fn a_parameter_belongs_to_the_first_group_that_matches_it() {
+    let plan = good(
+        &with(
+            "[[optimizer.groups]]\nmatch = \"*.bias\"\nweight_decay = 0.5\n\
+             [[optimizer.groups]]\nmatch = \"fc2\"\nlr_factor = 10.0\n",
+        ),
+        &["optimizer.no_decay=[norm, bias]"],
+        &animals(),
+    );
+    let of = |index: usize| {
+        let group = plan.optimizer.group(index).unwrap();
+        (group.name.as_str(), group.lr_factor, group.weight_decay)
+    };
+    assert_eq!([of(0), of(1)], [("others", 1.0, 1e-4), ("*.bias", 1.0, 0.5)]);
+    assert_eq!([of(2), of(3)], [("fc2", 10.0, 1e-4), ("*.bias", 1.0, 0.5)]);
+}
+
+#[test]
+fn frozen_parameters_take_no_memory_beside_their_values() {
+    let frozen = with("[[optimizer.groups]]\nmatch = \"fc1\"\nfrozen = true\n");
+    let memory = |text: &str| costs(&good(text, &[], &animals()), None).memory;
+    let (all, some) = (memory(ANIMALS), memory(&frozen));
+    assert_eq!(all.weights, some.weights);
+    assert!(some.gradients.0 * 10 < all.gradients.0 && some.optimizer.0 * 10 < all.optimizer.0);
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_is_drawn_with_the_nearest_name() {
+    let text = with("[[optimizer.groups]]\nmatch = \"fc3.wieght\"\nlr_factor = 0.1\n");
+    let problems = plan(&text, &[], &animals()).expect_err("a problem");
+    insta::assert_snapshot!("unmatched", problems.page(false, 80));
+}
+
+#[test]
+fn groups_that_cannot_be_are_refused() {
+    let one = |keys: &str| told(&with(&format!("[[optimizer.groups]]\n{keys}")), &[], &animals());
+    assert_eq!(
+        one("match = \"*\"\nfrozen = true\n"),
+        ["`optimizer.groups`: leave nothing to train at first"]
+    );
+    assert_eq!(
+        one("match = \"*\"\nfreeze_at_epoch = 2\n"),
+        ["`optimizer.groups`: leave nothing to train after 2 epochs"]
+    );
+    let twice = "match = \"fc1\"\nlr_factor = 0.1\n\
+                 [[optimizer.groups]]\nmatch = \"fc1.bias\"\nlr_factor = 0.2\n";
+    assert_eq!(
+        one(twice),
+        ["`optimizer.groups[1].match`: matches only what `fc1` matches, which comes first (put \
+          the narrower pattern first)"]
+    );
+    assert_eq!(
+        told(ANIMALS, &["optimizer.layer_decay=0.75"], &animals()),
+        ["`optimizer.layer_decay`: `resnet18` has no numbered layers, such as `blocks.0`, by \
+          which a rate could fall (use `[[optimizer.groups]]` with `lr_factor`)"]
+    );
+}

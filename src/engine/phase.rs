@@ -1,0 +1,78 @@
+//! Which parameters are trained when: groups that are frozen, for the whole run or for a part of it.
+//!
+//! A run has phases, which begin at step edges. In each, frozen parameters have no gradient, no state of the optimizer, and
+//! their buckets are not reduced. All ranks enter a phase at the same step: it follows from the plan.
+
+use std::collections::BTreeMap;
+
+use crate::engine::buckets::Layout;
+use crate::engine::{Engine, Error};
+use crate::nn::{Param, Params};
+use crate::optim::Moments;
+use crate::plan::Plan;
+
+/// Buckets in reverse registration order, the order in which backward finishes parameters: those of each phase apart.
+pub(super) fn layout(plan: &Plan, params: &Params) -> Layout {
+    let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
+    let mut orders: BTreeMap<(u64, Option<u64>), Vec<usize>> = BTreeMap::new();
+    for index in (0..sizes.len()).rev().filter(|&index| plan.optimizer.is_ever_trained(index)) {
+        let times = |group: &crate::plan::ParameterGroup| (group.unfreezes_at, group.freezes_at);
+        let times = plan.optimizer.group(index).map_or((0, None), times);
+        orders.entry(times).or_default().push(index);
+    }
+    let orders: Vec<Vec<usize>> = orders.into_values().collect();
+    Layout::new(&sizes, &orders, plan.distributed.first_bucket_cap, plan.distributed.bucket_cap)
+}
+
+impl Engine {
+    /// Begins, or goes on, in the phase of the step after the finished ones; the optimizer's state is that phase's already.
+    pub(super) fn begin_phase(&mut self) -> Result<(), Error> {
+        self.trained = self.trained_now();
+        self.train_only_these()
+    }
+
+    /// Enters the phase of the step after the finished ones, if it is another: what is unfrozen begins with new state, and
+    /// counts its updates from 1; the state of what is frozen is let go.
+    pub(super) fn enter_phase(&mut self) -> Result<(), Error> {
+        let trained = self.trained_now();
+        if trained == self.trained {
+            return Ok(());
+        }
+        self.bring_home()?;
+        let plan = &self.plan.optimizer;
+        let params = self.params.parameters().iter().enumerate().zip(&mut self.moments);
+        for ((index, param), moments) in
+            params.filter(|((i, _), _)| trained[*i] != self.trained[*i])
+        {
+            let average = std::mem::take(&mut moments.average);
+            let state = if trained[index] {
+                Moments::new(plan, param.elem_count())
+            } else {
+                Moments::default()
+            };
+            *moments = Moments { average, ..state };
+            if trained[index] {
+                self.state.missed.insert(param.name().to_owned(), self.state.updates);
+            }
+        }
+        self.trained = trained;
+        self.train_only_these()
+    }
+
+    fn trained_now(&self) -> Vec<bool> {
+        let is_trained = |index| self.plan.optimizer.is_trained(index, self.state.step);
+        (0..self.params.parameters().len()).map(is_trained).collect()
+    }
+
+    fn train_only_these(&mut self) -> Result<(), Error> {
+        let Self { params, trained, moments, plan, .. } = self;
+        params.train_only(|index| trained[index]);
+        let chosen = self.reducer.train_only(&plan.optimizer, trained, params, moments);
+        #[cfg(feature = "cuda")]
+        {
+            self.graph = crate::engine::graph_pass::GraphPass::new(&self.plan, &self.device);
+        }
+        let step = self.state.step;
+        chosen.map_err(|source| Error::Tensor { phase: "unfreezing", step, source })
+    }
+}

@@ -1,0 +1,137 @@
+//! Groups of parameters: rates of their own, and freezing for a part of a run.
+
+use std::sync::Arc;
+
+use ddprun::checkpoint::{self, Snapshot};
+use ddprun::engine::Engine;
+use ddprun::model::Models;
+use ddprun::plan::{EmaPlan, ParameterGroup, Plan};
+use ddprun::units::Rank;
+
+use crate::support::{self, engine, fingerprint, group, on_ranks, plan, step};
+use crate::{IMAGE, check_same_bits};
+
+/// Times of groups: of the steps from one on, and up to another.
+const ALWAYS: (u64, Option<u64>) = (0, None);
+const NEVER: (u64, Option<u64>) = (0, Some(0));
+
+/// Puts every parameter into the first group of which the beginning of its name is that of the parameter.
+fn grouped(plan: &mut Plan, groups: &[(&str, f64, (u64, Option<u64>))]) {
+    let facts = Models::default().describe(&plan.model).unwrap();
+    let of = |name: &String| groups.iter().position(|(start, ..)| name.starts_with(start));
+    plan.optimizer.group_of = facts.parameters.iter().map(|(name, _)| of(name).unwrap()).collect();
+    let group = |&(name, lr_factor, (unfreezes_at, freezes_at)): &(&str, f64, _)| ParameterGroup {
+        name: name.to_owned(),
+        lr_factor,
+        weight_decay: 0.01,
+        unfreezes_at,
+        freezes_at,
+        n_tensors: 0,
+        n_parameters: 0,
+    };
+    plan.optimizer.groups = groups.iter().map(group).collect();
+}
+
+/// A residual network of which a part is never trained, one from the third step on, and one for five steps.
+fn in_phases(plan: &mut Plan) {
+    let late = (3, None);
+    let groups = [
+        ("conv1", 1.0, NEVER),
+        ("layer1", 0.5, late),
+        ("layer2", 1.0, (0, Some(5))),
+        ("", 2.0, ALWAYS),
+    ];
+    grouped(plan, &groups);
+    plan.ema = Some(EmaPlan { decay: 0.5, power: None, use_buffers: true });
+}
+
+#[test]
+fn freezing_and_unfreezing_give_the_same_bits_at_any_world_size() {
+    check_same_bits("resnet8", &IMAGE, in_phases);
+    check_same_bits("resnet8", &IMAGE, |plan| {
+        in_phases(plan);
+        plan.activation_checkpointing = true;
+    });
+}
+
+/// Values of all parameters whose name begins so.
+fn values(engine: &Engine, start: &str) -> Vec<Vec<f32>> {
+    let params =
+        engine.params().parameters().iter().filter(|param| param.name().starts_with(start));
+    params.map(|param| param.var().unwrap().flatten_all().unwrap().to_vec1().unwrap()).collect()
+}
+
+#[test]
+fn what_is_frozen_stays_without_state_until_it_is_trained() {
+    let mut plan = plan("resnet8", &IMAGE, 2);
+    in_phases(&mut plan);
+    on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        let mut before = ["conv1", "layer1", "layer2", "layer3"].map(|name| values(&engine, name));
+        for done in 0..8 {
+            step(&mut engine, &plan, rank).unwrap();
+            let after = ["conv1", "layer1", "layer2", "layer3"].map(|name| values(&engine, name));
+            let moved: Vec<bool> = before.iter().zip(&after).map(|(a, b)| a != b).collect();
+            assert_eq!(moved, [false, done >= 3, done < 5, true], "step {}", done + 1);
+            before = after;
+            for (index, moments) in engine.moments().iter().enumerate().take(plan.model.n_tensors) {
+                let is_trained = plan.optimizer.is_trained(index, done + 1);
+                assert_eq!(moments.first.is_empty(), !is_trained, "{index} after {}", done + 1);
+            }
+        }
+        // The average of what moves no more comes to rest at it.
+        let names = engine.params().parameters().iter().map(|param| param.name());
+        let first = names.clone().position(|name| name.starts_with("layer2")).unwrap();
+        let near = engine.moments()[first].average.iter().zip(&before[2][0]);
+        assert!(near.clone().all(|(average, value)| (average - value).abs() < 0.02));
+        assert_eq!(engine.state().missed["layer1.0.conv1.weight"], 3);
+        assert!(!engine.state().missed.contains_key("layer2.0.conv1.weight"));
+    });
+}
+
+#[test]
+fn a_frozen_part_leaves_the_gradients_of_the_others_as_they_are() {
+    let first = |change: fn(&mut Plan)| {
+        let mut plan = plan("resnet8", &IMAGE, 1);
+        grouped(&mut plan, &[("", 1.0, ALWAYS)]);
+        change(&mut plan);
+        let mut engine = engine(&plan, group(&plan).remove(0));
+        step(&mut engine, &plan, Rank(0)).unwrap();
+        values(&engine, "layer3")
+    };
+    let frozen = first(|plan| {
+        grouped(plan, &[("layer2", 1.0, NEVER), ("conv1", 1.0, NEVER), ("", 1.0, ALWAYS)])
+    });
+    assert_eq!(frozen, first(|_| ()));
+}
+
+#[test]
+fn a_resume_before_at_and_after_the_step_of_a_change_is_exact() {
+    let mut plan = plan("resnet8", &IMAGE, 1);
+    in_phases(&mut plan);
+    let train = |mut engine: Engine| {
+        while engine.state().step < 8 {
+            step(&mut engine, &plan, Rank(0)).unwrap();
+        }
+        fingerprint(&engine)
+    };
+    let undisturbed = train(engine(&plan, group(&plan).remove(0)));
+    for stop in [2, 3, 4, 5, 6] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = engine(&plan, group(&plan).remove(0));
+        for _ in 0..stop {
+            step(&mut first, &plan, Rank(0)).unwrap();
+        }
+        let (params, moments, state) = (first.params(), first.moments(), first.state());
+        let snapshot = Snapshot { plan: &plan, params, moments, state };
+        checkpoint::save(folder.path(), &snapshot).unwrap();
+        let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
+        let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
+        let restored = Some((restored.state, restored.moments));
+        let components = support::components(&plan, (model, params));
+        let collective = group(&plan).remove(0);
+        let engine = Engine::new(Arc::new(plan.clone()), components, collective, restored).unwrap();
+        assert_eq!(train(engine), undisturbed, "resumed after step {stop}");
+    }
+}
