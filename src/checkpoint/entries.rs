@@ -144,10 +144,10 @@ fn named<V>(
     let mut entries = Vec::new();
     let parameters = params.parameters().iter().map(|param| (param.name(), param.shape()));
     let buffers = params.moving_buffers().map(|buffer| (buffer.name(), buffer.shape()));
-    for ((of, shape), state) in parameters.chain(buffers).zip(all) {
-        for (kind, values) in Moments::names(plan).into_iter().zip(state) {
+    for (index, ((of, shape), state)) in parameters.chain(buffers).zip(all).enumerate() {
+        for ((kind, shape), values) in Moments::named(plan, index, shape).into_iter().zip(state) {
             if !is_empty(&values) {
-                let (name, shape) = (format!("{kind}.{of}"), shape.to_vec());
+                let name = format!("{kind}.{of}");
                 entries.push(Entry { name, dtype: Dtype::F32, shape, values });
             }
         }

@@ -46,7 +46,7 @@ impl Engine {
         {
             let average = std::mem::take(&mut moments.average);
             let state = if trained[index] {
-                Moments::new(plan, param.elem_count())
+                Moments::of(plan, index, param.shape())
             } else {
                 Moments::default()
             };

@@ -18,6 +18,10 @@ pub struct Block<'a> {
     pub(super) second: &'a mut [f32],
     /// The average of the values; empty where there is none.
     pub(super) average: &'a mut [f32],
+    /// The parameter's shape.
+    pub(super) shape: &'a [usize],
+    /// Whether the rule treats it as a matrix ([`crate::plan::Matrices`]).
+    pub(super) is_matrix: bool,
 }
 
 /// From `start` to `end` by the share `weight`, with the roundings of `torch.lerp`: at 1 it is `end`.
@@ -42,6 +46,11 @@ impl Block<'_> {
     /// Number of elements.
     pub(super) fn len(&self) -> usize {
         self.values.len()
+    }
+
+    /// The gradient as it is used.
+    pub fn prepared_gradient(&self) -> Vec<f32> {
+        self.gradient.iter().map(|&g| self.preparation.of(g)).collect()
     }
 
     /// Replaces each value by `rule(value, gradient)`.

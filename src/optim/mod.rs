@@ -14,14 +14,17 @@
 //! assert_eq!(adam.state(), ["exp_avg", "exp_avg_sq"]);
 //! ```
 
+mod adafactor;
 mod adagrad;
 mod adam;
 mod adamw;
 mod average;
 mod block;
 mod clip;
+mod lamb;
 mod lion;
 mod moments;
+mod muon;
 mod nadam;
 mod optimizer;
 mod rmsprop;
@@ -29,6 +32,7 @@ mod schedule;
 mod sgd;
 mod update;
 
+pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamw::AdamW;
@@ -37,8 +41,10 @@ pub use block::{Block, lerp};
 pub use clip::{
     GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
 };
+pub use lamb::Lamb;
 pub use lion::Lion;
 pub use moments::Moments;
+pub use muon::{AdjustLr, Muon};
 pub use nadam::NAdam;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
 pub use rmsprop::RmsProp;

@@ -27,7 +27,8 @@ impl Moments {
         let of_param = |(index, param): (usize, &Param)| {
             let n = param.elem_count();
             let is_trained = plan.is_trained(index, done);
-            let moments = if is_trained { Self::new(plan, n) } else { Self::default() };
+            let moments =
+                if is_trained { Self::of(plan, index, param.shape()) } else { Self::default() };
             if ema.is_some() { moments.averaged(n) } else { moments }
         };
         let of_buffer = |buffer: &Buffer| Self::default().averaged(buffer.shape().iter().product());
@@ -36,7 +37,16 @@ impl Moments {
         parameters.chain(buffers.map(of_buffer)).collect()
     }
 
-    /// Zeroed state of a parameter with `n` elements under the rule of `plan`.
+    /// Zeroed state of the parameter with this place and shape.
+    pub fn of(plan: &OptimizerPlan, index: usize, shape: &[usize]) -> Self {
+        let zeros = |kept: usize| {
+            let shape = plan.state_of(index).get(kept).map(|(_, extent)| extent.of(shape));
+            vec![0.0; shape.map_or(0, |shape| shape.iter().product())]
+        };
+        Self { first: zeros(0), second: zeros(1), average: Vec::new() }
+    }
+
+    /// Zeroed state of a parameter with `n` elements under the rule of `plan`, where it is no matrix.
     pub fn new(plan: &OptimizerPlan, n: usize) -> Self {
         let zeros = |kept: usize| vec![0.0; if plan.state.len() > kept { n } else { 0 }];
         Self { first: zeros(0), second: zeros(1), average: Vec::new() }
@@ -48,9 +58,14 @@ impl Moments {
         Self { average: vec![0.0; n], ..self }
     }
 
-    /// PyTorch's names of the two moments under the rule of `plan` (empty where there is none), and that of the average.
-    pub fn names(plan: &OptimizerPlan) -> [&str; 3] {
-        let name = |kept: usize| plan.state.get(kept).map_or("", String::as_str);
-        [name(0), name(1), "ema"]
+    /// PyTorch's names and the shapes of what is kept of the parameter with this place and shape, as [`Moments`] has it: its
+    /// two moments (nothing where there is none) and the average.
+    pub fn named(plan: &OptimizerPlan, index: usize, shape: &[usize]) -> [(String, Vec<usize>); 3] {
+        let state = plan.state_of(index);
+        let kept = |kept: usize| match state.get(kept) {
+            Some((name, extent)) => (name.clone(), extent.of(shape)),
+            None => (String::new(), shape.to_vec()),
+        };
+        [kept(0), kept(1), ("ema".to_owned(), shape.to_vec())]
     }
 }

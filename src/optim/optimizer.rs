@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use crate::config::kind::{Choice, Kind};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
-use crate::optim::{Adagrad, Adam, AdamW, Block, Lion, NAdam, RmsProp, Sgd};
-use crate::plan::{OptimizerFacts, OptimizerPlan};
+use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd};
+use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
 use crate::registry::{Family, Member, Registry};
 
 /// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
@@ -14,6 +14,16 @@ pub trait Optimizer: Debug + Send + Sync {
     /// Names of the values that are kept for each element of a parameter between steps, as PyTorch's: two at most. They
     /// begin as zeros, and are saved in checkpoints under these names.
     fn state(&self) -> Vec<&'static str>;
+
+    /// What it does otherwise with matrices than with all else, if it does.
+    fn matrices(&self) -> Option<Matrices> {
+        None
+    }
+
+    /// Whether an element's step depends on others of its tensor: a block is then a whole parameter.
+    fn takes_whole_tensors(&self) -> bool {
+        false
+    }
 
     /// Coefficient of the weight decay.
     fn weight_decay(&self) -> f64;
@@ -23,7 +33,8 @@ pub trait Optimizer: Debug + Send + Sync {
         None
     }
 
-    /// Makes one step: [`Block::each`], [`Block::each_with`] or [`Block::each_with_two`] by the number of its state.
+    /// Makes one step: [`Block::each`], [`Block::each_with`] or [`Block::each_with_two`] by the number of its state. The state
+    /// of what is no matrix is as long as the block.
     fn update(&self, block: &mut Block<'_>, step: &Step);
 
     /// Whether it has a kernel for GPUs.
@@ -82,6 +93,9 @@ impl Default for Optimizers {
         all.add::<Lion>();
         all.add::<Adagrad>();
         all.add::<NAdam>();
+        all.add::<Lamb>();
+        all.add::<Adafactor>();
+        all.add::<Muon>();
         all
     }
 }
@@ -90,6 +104,7 @@ impl Default for Optimizers {
 pub fn facts(rule: &dyn Optimizer) -> OptimizerFacts {
     OptimizerFacts {
         state: rule.state().into_iter().map(str::to_owned).collect(),
+        matrices: rule.matrices(),
         weight_decay: rule.weight_decay(),
         momentum: rule.momentum().map(str::to_owned),
         runs_on_gpus: rule.runs_on_gpus(),

@@ -115,12 +115,14 @@ impl<'a> Update<'a> {
         let weight_decay = self.plan.weight_decay_of(part.index, part.shape.len());
         let step = self.step(part.count, self.plan.group(part.index), weight_decay);
         let preparation = self.preparation;
-        let Part { mut values, mut gradient, moments, .. } = part;
+        let is_matrix = self.plan.group(part.index).is_some_and(|group| group.is_matrix);
+        let most = if self.rule.takes_whole_tensors() { usize::MAX } else { BLOCK };
+        let Part { mut values, mut gradient, moments, shape, .. } = part;
         let Moments { first, second, average } = moments;
         let (mut first, mut second, mut average) =
             (&mut first[..], &mut second[..], &mut average[..]);
         std::iter::from_fn(move || {
-            let n = BLOCK.min(values.len());
+            let n = most.min(values.len());
             let block = Block {
                 values: values.split_off_mut(..n)?,
                 gradient: gradient.split_off(..n.min(gradient.len()))?,
@@ -128,6 +130,8 @@ impl<'a> Update<'a> {
                 first: first.split_off_mut(..n.min(first.len()))?,
                 second: second.split_off_mut(..n.min(second.len()))?,
                 average: average.split_off_mut(..n.min(average.len()))?,
+                shape,
+                is_matrix,
             };
             (n > 0).then_some((block, step))
         })
@@ -150,7 +154,9 @@ impl<'a> Update<'a> {
 mod tests {
     use super::*;
     use crate::config::kind::{Choice, Options};
-    use crate::optim::{Adagrad, Adam, AdamW, Lion, NAdam, RmsProp, Sgd, facts};
+    use crate::optim::{
+        Adafactor, Adagrad, Adam, AdamW, Lamb, Lion, Muon, NAdam, RmsProp, Sgd, facts,
+    };
 
     const PREPARATION: Preparation = Preparation { mean: 0.3, clip: 0.7, limit: 0.15 };
 
@@ -173,6 +179,9 @@ mod tests {
             Box::new(Lion::default()),
             Box::new(Adagrad::default()),
             Box::new(NAdam::default()),
+            Box::new(Lamb::default()),
+            Box::new(Adafactor::default()),
+            Box::new(Muon::default()),
         ]
     }
 

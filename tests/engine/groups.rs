@@ -1,11 +1,14 @@
 //! Groups of parameters: rates of their own, and freezing for a part of a run.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use ddprun::checkpoint::{self, Snapshot};
+use ddprun::config::kind::Kind;
 use ddprun::engine::Engine;
 use ddprun::model::Models;
-use ddprun::plan::{EmaPlan, ParameterGroup, Plan};
+use ddprun::optim::{self, Adafactor, Lamb, Muon, Optimizer};
+use ddprun::plan::{EmaPlan, OptimizerPlan, ParameterGroup, Plan};
 use ddprun::units::Rank;
 
 use crate::support::{self, engine, fingerprint, group, on_ranks, plan, step};
@@ -26,6 +29,8 @@ fn grouped(plan: &mut Plan, groups: &[(&str, f64, (u64, Option<u64>))]) {
         weight_decay: 0.01,
         unfreezes_at,
         freezes_at,
+        is_matrix: false,
+        n_state: 0,
         n_tensors: 0,
         n_parameters: 0,
     };
@@ -52,6 +57,49 @@ fn freezing_and_unfreezing_give_the_same_bits_at_any_world_size() {
         in_phases(plan);
         plan.activation_checkpointing = true;
     });
+}
+
+/// The plan under `rule`, its matrices apart from all else.
+fn ruled<K: Kind + Optimizer>(plan: &mut Plan, rule: &K) {
+    grouped(plan, &[("", 1.0, ALWAYS)]);
+    let facts = Models::default().describe(&plan.model).unwrap();
+    let other = plan.optimizer.groups[0].clone();
+    plan.optimizer = OptimizerPlan {
+        groups: vec![other.clone(), ParameterGroup { is_matrix: true, ..other }],
+        group_of: facts.parameters.iter().map(|(_, shape)| usize::from(shape.len() == 2)).collect(),
+        ..optim::plan(rule, 0.02)
+    };
+}
+
+#[test]
+fn rules_over_whole_tensors_give_the_same_bits_at_any_world_size() {
+    check_same_bits("mlp", &[10], |plan| ruled(plan, &Muon::default()));
+    check_same_bits("mlp", &[10], |plan| ruled(plan, &Lamb::default()));
+    check_same_bits("mlp", &[10], |plan| {
+        ruled(plan, &Adafactor::default());
+        plan.ema = Some(EmaPlan { decay: 0.5, power: None, use_buffers: false });
+    });
+}
+
+#[test]
+fn state_of_rows_and_columns_is_saved_under_pytorchs_names_and_shapes() {
+    let mut plan = plan("mlp", &[10], 1);
+    ruled(&mut plan, &Adafactor::default());
+    check_resumes(&plan, &[3]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut engine = engine(&plan, group(&plan).remove(0));
+    step(&mut engine, &plan, Rank(0)).unwrap();
+    save(&engine, &plan, folder.path());
+    let opened = checkpoint::newest(folder.path()).unwrap();
+    let tensors = checkpoint::tensors(&opened, "optimizer.safetensors").unwrap();
+    let shape = |name: &str| {
+        let found = tensors.iter().find(|tensor| tensor.name.starts_with(name));
+        found.unwrap_or_else(|| panic!("{name}")).shape.clone()
+    };
+    let first = engine.params().parameters()[0].shape().to_vec();
+    assert_eq!(shape("row_var."), [first[0], 1]);
+    assert_eq!(shape("col_var."), [1, first[1]]);
+    assert_eq!(shape("variance.").len(), 1);
 }
 
 /// Values of all parameters whose name begins so.
@@ -94,6 +142,8 @@ fn what_is_frozen_stays_without_state_until_it_is_trained() {
 fn a_frozen_part_leaves_the_gradients_of_the_others_as_they_are() {
     let first = |change: fn(&mut Plan)| {
         let mut plan = plan("resnet8", &IMAGE, 1);
+        // The norm is that of fewer gradients.
+        plan.clip.norm = None;
         grouped(&mut plan, &[("", 1.0, ALWAYS)]);
         change(&mut plan);
         let mut engine = engine(&plan, group(&plan).remove(0));
@@ -103,34 +153,42 @@ fn a_frozen_part_leaves_the_gradients_of_the_others_as_they_are() {
     let frozen = first(|plan| {
         grouped(plan, &[("layer2", 1.0, NEVER), ("conv1", 1.0, NEVER), ("", 1.0, ALWAYS)])
     });
-    assert_eq!(frozen, first(|_| ()));
+    assert!(frozen == first(|_| ()));
 }
 
 #[test]
 fn a_resume_before_at_and_after_the_step_of_a_change_is_exact() {
     let mut plan = plan("resnet8", &IMAGE, 1);
     in_phases(&mut plan);
+    check_resumes(&plan, &[2, 3, 4, 5, 6]);
+}
+
+fn save(engine: &Engine, plan: &Plan, folder: &Path) {
+    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
+    checkpoint::save(folder, &Snapshot { plan, params, moments, state }).unwrap();
+}
+
+/// A run of 8 steps that is resumed after each of `stops` ends as one that is not.
+fn check_resumes(plan: &Plan, stops: &[usize]) {
     let train = |mut engine: Engine| {
         while engine.state().step < 8 {
-            step(&mut engine, &plan, Rank(0)).unwrap();
+            step(&mut engine, plan, Rank(0)).unwrap();
         }
         fingerprint(&engine)
     };
-    let undisturbed = train(engine(&plan, group(&plan).remove(0)));
-    for stop in [2, 3, 4, 5, 6] {
+    let undisturbed = train(engine(plan, group(plan).remove(0)));
+    for &stop in stops {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = engine(&plan, group(&plan).remove(0));
+        let mut first = engine(plan, group(plan).remove(0));
         for _ in 0..stop {
-            step(&mut first, &plan, Rank(0)).unwrap();
+            step(&mut first, plan, Rank(0)).unwrap();
         }
-        let (params, moments, state) = (first.params(), first.moments(), first.state());
-        let snapshot = Snapshot { plan: &plan, params, moments, state };
-        checkpoint::save(folder.path(), &snapshot).unwrap();
+        save(&first, plan, folder.path());
         let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
-        let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
+        let restored = checkpoint::restore_newest(folder.path(), plan, &params).unwrap().unwrap();
         let restored = Some((restored.state, restored.moments));
-        let components = support::components(&plan, (model, params));
-        let collective = group(&plan).remove(0);
+        let components = support::components(plan, (model, params));
+        let collective = group(plan).remove(0);
         let engine = Engine::new(Arc::new(plan.clone()), components, collective, restored).unwrap();
         assert_eq!(train(engine), undisturbed, "resumed after step {stop}");
     }

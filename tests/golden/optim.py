@@ -1,10 +1,15 @@
-"""Writes optim.json: optimizers, schedules and the gradient scaler of PyTorch 2.15, on a vector of six.
+"""Writes optim.json: optimizers, schedules and the gradient scaler of PyTorch 2.15, and timm 1.0.31's Lamb, on a vector of
+six and other tensors.
 
     python tests/golden/optim.py > tests/golden/optim.json
 """
 
+import inspect
+
 import torch
 from torch.optim import lr_scheduler as schedulers
+
+from timm.optim import Lamb
 
 from filled import fill, given, write
 
@@ -24,6 +29,23 @@ def steps(optimizer):
         optimizer.step()
         after.append(rounded(vector.detach()))
     return after
+
+
+def tensor_steps(optimizer, shape):
+    """The tensor after each step, in f64."""
+    tensor, after = torch.nn.Parameter(given("opt.w", shape)), []
+    optimizer = optimizer([tensor])
+    for step in range(STEPS):
+        tensor.grad = given(f"opt.wg{step}", shape)
+        optimizer.step()
+        after.append(rounded(tensor.detach().flatten()))
+    return after
+
+
+# PyTorch's Muon, but for its bf16: the iteration in the precision of the gradient.
+muon = torch.optim.Muon
+iteration = inspect.getsource(torch.optim._muon._zeropower_via_newtonschulz)
+exec(iteration.replace("torch.bfloat16", "grad.dtype"), vars(torch.optim._muon))
 
 
 def grouped():
@@ -110,6 +132,7 @@ def scaler(bad):
 
 sgd, adam, adamw = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 rmsprop, adagrad, nadam = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam
+adafactor, EPS = torch.optim.Adafactor, (torch.finfo(torch.float32).eps, 1e-3)
 inf, nan = float("inf"), float("nan")
 write({
     "param0": list(fill("opt.p", 6)),
@@ -131,6 +154,20 @@ write({
     "nadam_lr.01_b.8_.99_wd.1_md.1": steps(
         lambda p: nadam(p, lr=0.01, betas=(0.8, 0.99), weight_decay=0.1, momentum_decay=0.1)),
     "nadam_lr.01_wd.1_decoupled": steps(lambda p: nadam(p, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True)),
+    "tensor0": list(fill("opt.w", 24)),
+    "tensor_grads": [list(fill(f"opt.wg{step}", 24)) for step in range(STEPS)],
+    "lamb_lr.01": tensor_steps(lambda p: Lamb(p, lr=0.01, max_grad_norm=None), (4, 6)),
+    "lamb_lr.01_wd0_adapt_clip": tensor_steps(
+        lambda p: Lamb(p, lr=0.01, weight_decay=0.0, always_adapt=True, trust_clip=True, max_grad_norm=None), (4, 6)),
+    "lamb_lr.01_wd0_b.8_.99": tensor_steps(
+        lambda p: Lamb(p, lr=0.01, weight_decay=0.0, betas=(0.8, 0.99), max_grad_norm=None), (4, 6)),
+    "adafactor_lr.1_24": tensor_steps(lambda p: adafactor(p, lr=0.1, eps=EPS), (24,)),
+    "adafactor_lr.1_4x6_wd.1": tensor_steps(lambda p: adafactor(p, lr=0.1, weight_decay=0.1, eps=EPS), (4, 6)),
+    "adafactor_lr1_2x3x4_d2": tensor_steps(lambda p: adafactor(p, lr=1.0, d=2.0, beta2_decay=-0.5, eps=EPS), (2, 3, 4)),
+    "muon_lr.02_4x6": tensor_steps(lambda p: muon(p, lr=0.02), (4, 6)),
+    "muon_lr.02_6x4_m.9_wd0": tensor_steps(
+        lambda p: muon(p, lr=0.02, momentum=0.9, nesterov=False, weight_decay=0.0), (6, 4)),
+    "muon_lr.02_2x12_rms": tensor_steps(lambda p: muon(p, lr=0.02, adjust_lr_fn="match_rms_adamw"), (2, 12)),
     "param1": list(fill("opt.q", 6)),
     "adamw_groups": grouped(),
     "lion_lr.01": steps(lambda p: Lion(p, lr=0.01)),

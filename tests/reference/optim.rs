@@ -5,9 +5,9 @@ mod kernel;
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adagrad, Adam, AdamW, Constant, CosineAnnealingLr, ExponentialLr, Lion, Moments,
-    MultiStepLr, NAdam, OneCycleLr, Optimizer, Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp,
-    Schedule, Scheduler, Sgd, StepLr, Update, clip_coefficient,
+    self, Adafactor, Adagrad, Adam, AdamW, AdjustLr, Constant, CosineAnnealingLr, ExponentialLr,
+    Lamb, Lion, Moments, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, Part, Plateau, Rates,
+    ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update, clip_coefficient,
 };
 use ddprun::plan::{OptimizerPlan, ParameterGroup, SchedulePlan};
 use serde_json::Value;
@@ -118,17 +118,77 @@ fn lion_moves_as_its_paper_says() {
     check_rule("lion_lr.01_b.95_.98_wd.1", other, 0.01);
 }
 
+/// Five updates of a tensor of 24 elements under `rule` give the recorded values.
+#[track_caller]
+fn check_tensor<K: Kind + Optimizer>(name: &str, rule: K, lr: f64, shape: &[usize]) {
+    let mut case = Case::new(rule, lr);
+    let is_matrix = case.plan.matrices.is_some() && shape.len() >= 2;
+    case.plan.groups = vec![ParameterGroup { is_matrix, ..group(1.0, case.plan.weight_decay, 0) }];
+    case.plan.group_of = vec![0];
+    let golden = golden();
+    let vector = |value: &Value| numbers(value).iter().map(|&v| v as f32).collect::<Vec<f32>>();
+    let (mut values, mut moments) = (vector(&golden["tensor0"]), Moments::of(&case.plan, 0, shape));
+    for step in 0..5 {
+        let (values, moments) = (&mut values, &mut moments);
+        let (gradient, count) = (&vector(&golden["tensor_grads"][step]), Some(step as u64 + 1));
+        case.update().apply([Part { values, gradient, moments, index: 0, shape, count }]);
+        for (value, expected) in values.iter().zip(numbers(&golden[name][step])) {
+            let error = (f64::from(*value) - expected).abs();
+            assert!(error < 2e-6, "{name}, step {step}: {value} instead of {expected}");
+        }
+    }
+}
+
 #[test]
-fn groups_move_as_pytorchs_and_count_from_their_first_step() {
-    let group = |lr_factor, weight_decay, unfreezes_at| ParameterGroup {
+fn lamb_moves_as_timms() {
+    check_tensor("lamb_lr.01", Lamb::default(), 0.01, &[4, 6]);
+    let plain = Lamb { weight_decay: 0.0, ..Lamb::default() };
+    let adapted = Lamb { always_adapt: true, trust_clip: true, ..plain.clone() };
+    check_tensor("lamb_lr.01_wd0_adapt_clip", adapted, 0.01, &[4, 6]);
+    let betas = Lamb { betas: [0.8, 0.99], ..plain };
+    check_tensor("lamb_lr.01_wd0_b.8_.99", betas, 0.01, &[4, 6]);
+}
+
+#[test]
+fn adafactor_moves_as_pytorchs() {
+    check_tensor("adafactor_lr.1_24", Adafactor::default(), 0.1, &[24]);
+    let decaying = Adafactor { weight_decay: 0.1, ..Adafactor::default() };
+    check_tensor("adafactor_lr.1_4x6_wd.1", decaying, 0.1, &[4, 6]);
+    let other = Adafactor { d: 2.0, beta2_decay: -0.5, ..Adafactor::default() };
+    check_tensor("adafactor_lr1_2x3x4_d2", other, 1.0, &[2, 3, 4]);
+}
+
+#[test]
+fn muon_moves_as_pytorchs_but_for_bf16() {
+    check_tensor("muon_lr.02_4x6", Muon::default(), 0.02, &[4, 6]);
+    let plain = Muon { momentum: 0.9, nesterov: false, weight_decay: 0.0, ..Muon::default() };
+    check_tensor("muon_lr.02_6x4_m.9_wd0", plain, 0.02, &[6, 4]);
+    let wide = Muon { adjust_lr_fn: AdjustLr::MatchRmsAdamw, ..Muon::default() };
+    check_tensor("muon_lr.02_2x12_rms", wide, 0.02, &[2, 12]);
+}
+
+#[test]
+fn what_is_no_matrix_moves_by_adamw_under_muon() {
+    let rule = Muon { weight_decay: 0.1, ..Muon::default() };
+    check_rule("adamw_lr.01_wd.1", rule, 0.01);
+}
+
+fn group(lr_factor: f64, weight_decay: f64, unfreezes_at: u64) -> ParameterGroup {
+    ParameterGroup {
         name: String::new(),
         lr_factor,
         weight_decay,
         unfreezes_at,
         freezes_at: None,
+        is_matrix: false,
+        n_state: 0,
         n_tensors: 1,
         n_parameters: 6,
-    };
+    }
+}
+
+#[test]
+fn groups_move_as_pytorchs_and_count_from_their_first_step() {
     let mut case = Case::new(AdamW::default(), 0.01);
     case.plan.groups = vec![group(1.0, 0.1, 0), group(0.1, 0.0, 2)];
     case.plan.group_of = vec![0, 1];

@@ -166,7 +166,7 @@ fn a_value_that_the_experiment_cannot_have_is_refused_where_it_stands() {
     refused(&file("", "\"optimizer.lr\" = { values = [0.1, -1.0] }"), &[], 6, &["from 0 to 1e6"]);
     refused(&file("", "\"optimizer.name\" = [\"sgd\", \"sgdd\"]"), &[], 6, &["sgd"]);
     let both = "\"optimizer.name\" = [\"sgd\", \"adamw\"]\n\"optimizer.momentum\" = [0.9]";
-    let help = "when = { \"optimizer.name\" = [\"sgd\", \"rmsprop\"] }";
+    let help = "when = { \"optimizer.name\" = [\"sgd\", \"rmsprop\", \"muon\"] }";
     refused(&file("", both), &[], 7, &["belongs to `sgd`", help]);
 }
 

@@ -32,6 +32,7 @@ mod linear;
 mod loss;
 mod math;
 mod moving_average;
+mod newton_schulz;
 #[cfg(feature = "cuda")]
 mod on_gpu;
 mod operation;
@@ -76,6 +77,7 @@ pub use loss::{
     cross_entropy_sum, score_classes,
 };
 pub use moving_average::{Average, moving_average};
+pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use pool::{average_pool2d, global_average_pool, max_pool2d};
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};

@@ -226,6 +226,7 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
         };
         Ok(OptimizerFacts {
             state: state.iter().map(|&name| name.to_owned()).collect(),
+            matrices: None,
             weight_decay: option("weight_decay").unwrap_or(0.0),
             momentum: momentum.map(str::to_owned),
             runs_on_gpus: true,

@@ -21,6 +21,12 @@ pub struct ParameterGroup {
     pub unfreezes_at: u64,
     /// The step after which it is trained no more; 0 = it never is, `None` = it always is.
     pub freezes_at: Option<u64>,
+    /// Whether the rule treats its parameters as matrices.
+    #[serde(default)]
+    pub is_matrix: bool,
+    /// Elements of what the rule keeps of it; only where it keeps other things of matrices than of all else.
+    #[serde(default)]
+    pub n_state: usize,
     /// Parameter tensors.
     pub n_tensors: usize,
     /// Parameters.
@@ -39,8 +45,9 @@ impl ParameterGroup {
     }
 
     fn is_as(&self, other: &Self) -> bool {
-        Self { n_tensors: 0, n_parameters: 0, ..self.clone() }
-            == Self { n_tensors: 0, n_parameters: 0, ..other.clone() }
+        let uncounted =
+            |group: &Self| Self { n_tensors: 0, n_parameters: 0, n_state: 0, ..group.clone() };
+        uncounted(self) == uncounted(other)
     }
 }
 
@@ -52,7 +59,8 @@ pub(crate) fn decide(
     steps_per_epoch: u64,
 ) -> Result<OptimizerPlan, Vec<Problem>> {
     let asked = &loaded.experiment.optimizer;
-    if asked.groups.is_empty() && asked.no_decay.is_empty() && asked.layer_decay.is_none() {
+    let is_plain = asked.groups.is_empty() && asked.no_decay.is_empty();
+    if is_plain && asked.layer_decay.is_none() && optimizer.matrices.is_none() {
         return Ok(optimizer);
     }
     let problems = unmatched(loaded, model);
@@ -73,6 +81,7 @@ pub(crate) fn decide(
         if known.is_none() {
             groups.push(group);
         }
+        groups[at].n_state += asking.n_state(shape, groups[at].is_matrix);
         groups[at].n_tensors += 1;
         groups[at].n_parameters += shape.iter().product::<usize>();
         group_of.push(at);
@@ -107,18 +116,39 @@ impl Asking<'_> {
         let own_decay = own.and_then(|group| group.weight_decay);
         let pattern = own.map(|group| group.pattern.clone());
         let names = [pattern, layer.as_ref().map(|(name, _)| name.clone())];
-        let names: Vec<String> = names.into_iter().flatten().collect();
+        let mut names: Vec<String> = names.into_iter().flatten().collect();
+        let matrices = self.plan.matrices.as_ref();
+        let is_matrix = matrices.is_some_and(|matrices| matrices.holds(name, shape, self.model));
+        let by_shape = matrices.filter(|_| !is_matrix).map_or(1.0, |all| all.others_lr_factor);
+        if is_matrix {
+            names.push("matrices".to_owned());
+        }
         let name = if names.is_empty() { "others".to_owned() } else { names.join(", ") };
         let is_exempt = exempt && own_decay.is_none() && self.plan.weight_decay > 0.0;
         ParameterGroup {
             name: if is_exempt && !frozen { name + ", no decay" } else { name },
             lr_factor: own.and_then(|group| group.lr_factor).unwrap_or(1.0)
-                * layer.map_or(1.0, |(_, factor)| factor),
+                * layer.map_or(1.0, |(_, factor)| factor)
+                * by_shape,
             weight_decay: if frozen { 0.0 } else { own_decay.unwrap_or(decay) },
             unfreezes_at: own.and_then(|group| group.unfreeze_at_epoch).map_or(0, steps),
             freezes_at: if frozen { Some(0) } else { end },
+            is_matrix,
+            n_state: 0,
             n_tensors: 0,
             n_parameters: 0,
+        }
+    }
+
+    /// Elements of the rule's state of a parameter of such a shape.
+    fn n_state(&self, shape: &[usize], is_matrix: bool) -> usize {
+        let whole: usize = shape.iter().product();
+        match &self.plan.matrices {
+            Some(matrices) if is_matrix => {
+                let extents = matrices.state.iter().map(|(_, extent)| extent.of(shape));
+                extents.map(|shape| shape.iter().product::<usize>()).sum()
+            }
+            _ => self.plan.state.len() * whole,
         }
     }
 

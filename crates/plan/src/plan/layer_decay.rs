@@ -66,7 +66,7 @@ fn block(name: &str) -> Option<&str> {
         match found {
             None if is_number(part) => found = Some(end),
             None => {}
-            Some(_) if is_number(part) => return Some(&name[..end]),
+            Some(_) if part.bytes().all(|c| c.is_ascii_digit()) => return Some(&name[..end]),
             Some(_) if part != "blocks" => break,
             Some(_) => {}
         }

@@ -48,11 +48,11 @@ impl Memory {
     pub fn of(plan: &Plan, activations: Option<Bytes>) -> Self {
         let weights = Bytes::of_f32(plan.model.n_parameters);
         let trained = Bytes::of_f32(plan.model.n_parameters - plan.optimizer.n_frozen());
-        let kept = plan.optimizer.state.len() as u64;
+        let state = Bytes::of_f32(plan.optimizer.n_state(plan.model.n_parameters));
         let average = u64::from(plan.ema.is_some());
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
         let averaged = u64::from(plan.ema.is_some_and(|ema| ema.use_buffers));
-        let optimizer = Bytes(kept * trained.0 + average * weights.0 + averaged * buffers.0);
+        let optimizer = Bytes(state.0 + average * weights.0 + averaged * buffers.0);
         let mut memory = Self {
             weights,
             gradients: gradients(plan, trained),

@@ -54,7 +54,7 @@ pub use mapping::Mapping;
 pub use memory::{KEPT_SHARE, Memory};
 pub use metrics::{Measurable, MetricFacts};
 pub use model::ModelPlan;
-pub use optimizer::{EmaPlan, OptimizerFacts, OptimizerPlan, scale_lr};
+pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, scale_lr};
 pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
 pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};

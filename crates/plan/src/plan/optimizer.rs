@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Choice;
 use crate::config::schema::Ema;
 use crate::config::{Loaded, Problem};
-use crate::plan::{BatchPlan, KindFacts, ParameterGroup, ScalingRule};
+use crate::plan::{BatchPlan, KindFacts, ModelFacts, ParameterGroup, ScalingRule};
 use train_numbers::units::GlobalBatchSize;
 
 /// Update rule with all its numbers.
@@ -15,6 +15,9 @@ pub struct OptimizerPlan {
     pub rule: Choice,
     /// Names of what it keeps for each element of a parameter.
     pub state: Vec<String>,
+    /// What it does otherwise with matrices, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matrices: Option<Matrices>,
     /// What a schedule of momentum moves, if the rule has it.
     pub momentum: Option<String>,
     /// Learning rate after scaling by the global batch size; schedules multiply it.
@@ -37,11 +40,63 @@ pub struct OptimizerPlan {
     pub group_of: Vec<usize>,
 }
 
+/// How much of a kind of state there is of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Extent {
+    /// One value of each element.
+    Whole,
+    /// One of each row.
+    Rows,
+    /// One of each column.
+    Columns,
+}
+
+impl Extent {
+    /// Its shape for a tensor of this shape, whose last two dimensions are rows and columns.
+    pub fn of(self, shape: &[usize]) -> Vec<usize> {
+        let mut of = shape.to_vec();
+        match (self, of.as_mut_slice()) {
+            (Self::Rows, [.., _, columns]) => *columns = 1,
+            (Self::Columns, [.., rows, _]) => *rows = 1,
+            _ => {}
+        }
+        of
+    }
+}
+
+/// What an update rule does otherwise with matrices than with all else.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Matrices {
+    /// Whether only those of hidden layers count, with two dimensions, neither embeddings nor the head; else every tensor of
+    /// two dimensions or more does.
+    pub only_hidden: bool,
+    /// What is kept of them, two kinds at most.
+    pub state: Vec<(String, Extent)>,
+    /// Multiplies the learning rate of all else.
+    pub others_lr_factor: f64,
+}
+
+impl Matrices {
+    /// Whether this parameter is one of them.
+    pub(crate) fn holds(&self, name: &str, shape: &[usize], model: &ModelFacts) -> bool {
+        let is_hidden = || {
+            shape.len() == 2
+                && !model.embeddings.iter().any(|embedding| embedding == name)
+                && !model.head.iter().any(|head| name.starts_with(head.as_str()))
+        };
+        if self.only_hidden { is_hidden() } else { shape.len() >= 2 }
+    }
+}
+
 /// What an update rule says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerFacts {
     /// Names of what it keeps for each element of a parameter.
     pub state: Vec<String>,
+    /// What it does otherwise with matrices, if it does.
+    #[serde(default)]
+    pub matrices: Option<Matrices>,
     /// Coefficient of its weight decay.
     pub weight_decay: f64,
     /// The option that a schedule of momentum moves.
@@ -53,10 +108,11 @@ pub struct OptimizerFacts {
 impl OptimizerPlan {
     /// The rule with a learning rate that does not depend on the batch size.
     pub fn new(rule: Choice, facts: OptimizerFacts, lr: f64) -> Self {
-        let OptimizerFacts { state, weight_decay, momentum, .. } = facts;
+        let OptimizerFacts { state, matrices, weight_decay, momentum, .. } = facts;
         Self {
             rule,
             state,
+            matrices,
             momentum,
             lr,
             base_lr: lr,
@@ -82,6 +138,25 @@ impl OptimizerPlan {
     /// Whether a parameter takes part in any step.
     pub fn is_ever_trained(&self, parameter: usize) -> bool {
         self.group(parameter).is_none_or(ParameterGroup::is_ever_trained)
+    }
+
+    /// What is kept of a parameter, in order.
+    pub fn state_of(&self, parameter: usize) -> Vec<(String, Extent)> {
+        match &self.matrices {
+            Some(matrices) if self.group(parameter).is_some_and(|group| group.is_matrix) => {
+                matrices.state.clone()
+            }
+            _ => self.state.iter().map(|name| (name.clone(), Extent::Whole)).collect(),
+        }
+    }
+
+    /// Elements of what is kept of all of `n` parameters.
+    pub fn n_state(&self, n: usize) -> usize {
+        if self.groups.is_empty() {
+            return self.state.len() * n;
+        }
+        let trained = self.groups.iter().filter(|group| group.is_ever_trained());
+        trained.map(|group| group.n_state).sum()
     }
 
     /// Weight decay of a parameter with so many dimensions.

@@ -94,7 +94,7 @@ fn groups(plan: &Plan) -> String {
     if groups.is_empty() {
         return String::new();
     }
-    let head = ["parameters", "trained", "tensors", "parameters", "lr", "weight decay"];
+    let head = ["group", "trained", "tensors", "parameters", "lr", "weight decay"];
     let per_epoch = plan.length.steps_per_epoch.max(1);
     let row = |group: &ParameterGroup| {
         let lr = plan.optimizer.lr * group.lr_factor;

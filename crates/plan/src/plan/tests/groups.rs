@@ -17,7 +17,7 @@ fn the_page_lists_the_groups() {
     let loaded = read(&text, &["optimizer.no_decay=[bias]"]);
     let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
     let page = page(&plan, &loaded, &animals(), &costs(&plan, None));
-    let start = page.find("parameters       trained").unwrap_or_else(|| panic!("{page}"));
+    let start = page.find("group  ").unwrap_or_else(|| panic!("{page}"));
     insta::assert_snapshot!("groups", page[start..].split_once("\n\n").unwrap().0);
 }
 

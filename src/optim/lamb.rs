@@ -1,0 +1,99 @@
+//! `optimizer.name = "lamb"`
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::Kind;
+use crate::optim::adam::{STATE, decays};
+use crate::optim::block::lerp;
+use crate::optim::{Block, Optimizer, Step, shared_sum_of_squares};
+
+/// LAMB (You et al. 2020) for large batches: Adam, whose step is as long as its tensor times the learning rate, as timm's
+/// `Lamb`. timm also clips, as `train.clip_grad_norm = 1.0` does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lamb {
+    /// share of a weight that is added to its update; tensors without any move as Adam's.
+    #[schemars(range(min = 0.0))]
+    pub weight_decay: f64,
+    /// decay of the two moments.
+    #[schemars(schema_with = "decays")]
+    pub betas: [f64; 2],
+    /// added to the root of the second moment.
+    #[schemars(range(min = 0.0))]
+    pub eps: f64,
+    /// make no step longer than Adam's (LAMBC).
+    pub trust_clip: bool,
+    /// scale the steps of tensors without weight decay, too.
+    pub always_adapt: bool,
+}
+
+impl Default for Lamb {
+    fn default() -> Self {
+        let (trust_clip, always_adapt) = (false, false);
+        Self { weight_decay: 0.01, betas: [0.9, 0.999], eps: 1e-6, trust_clip, always_adapt }
+    }
+}
+
+impl Kind for Lamb {
+    const NAME: &'static str = "lamb";
+}
+
+impl Optimizer for Lamb {
+    fn state(&self) -> Vec<&'static str> {
+        STATE.to_vec()
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
+    fn momentum(&self) -> Option<&'static str> {
+        Some("beta1")
+    }
+
+    fn takes_whole_tensors(&self) -> bool {
+        true
+    }
+
+    fn update(&self, tensor: &mut Block<'_>, step: &Step) {
+        let update = self.direction(tensor, step);
+        let ratio = if step.weight_decay != 0.0 || self.always_adapt {
+            self.trust(shared_sum_of_squares(tensor.values), shared_sum_of_squares(&update))
+        } else {
+            1.0
+        };
+        let lr = (step.lr * ratio) as f32;
+        for (value, update) in tensor.values.iter_mut().zip(update) {
+            *value -= lr * update;
+        }
+    }
+}
+
+impl Lamb {
+    /// Adam's update with the weight decay.
+    fn direction(&self, tensor: &mut Block<'_>, step: &Step) -> Vec<f32> {
+        let [beta1, beta2] = [step.momentum.unwrap_or(self.betas[0]), self.betas[1]];
+        let count = i32::try_from(step.count).unwrap_or(i32::MAX);
+        let correction = |beta: f64| 1.0 - beta.powi(count);
+        let (first, root) = (correction(beta1) as f32, correction(beta2).sqrt() as f32);
+        let (rest1, rest2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
+        let (beta2, eps, decay) = (beta2 as f32, self.eps as f32, step.weight_decay as f32);
+        let gradient = tensor.prepared_gradient();
+        let moments = tensor.first.par_iter_mut().zip(&mut *tensor.second);
+        let elements = tensor.values.par_iter().zip(gradient).zip(moments);
+        let element = |((&value, g), (m, v)): ((&f32, f32), (&mut f32, &mut f32))| {
+            *m = lerp(*m, g, rest1);
+            *v = beta2 * *v + rest2 * (g * g);
+            (*m / first) / (v.sqrt() / root + eps) + decay * value
+        };
+        elements.map(element).collect()
+    }
+
+    /// The tensor's length over its update's, from the squares of both.
+    fn trust(&self, weights: f64, update: f64) -> f64 {
+        let ratio = if weights > 0.0 && update > 0.0 { (weights / update).sqrt() } else { 1.0 };
+        if self.trust_clip { ratio.min(1.0) } else { ratio }
+    }
+}
