@@ -9,19 +9,21 @@ use crate::optim::Preparation;
 /// Elements of one parameter with their gradients and their state.
 #[derive(Debug)]
 pub struct Block<'a> {
-    pub(super) values: &'a mut [f32],
+    /// The elements.
+    pub values: &'a mut [f32],
     pub(super) gradient: &'a [f32],
     /// What is done to a gradient as it is read.
     pub(super) preparation: Preparation,
-    /// The state that the rule names; empty where it names none.
-    pub(super) first: &'a mut [f32],
-    pub(super) second: &'a mut [f32],
+    /// The first state that the rule names; empty where it names none.
+    pub first: &'a mut [f32],
+    /// The second.
+    pub second: &'a mut [f32],
     /// The average of the values; empty where there is none.
     pub(super) average: &'a mut [f32],
     /// The parameter's shape.
-    pub(super) shape: &'a [usize],
+    pub shape: &'a [usize],
     /// Whether the rule treats it as a matrix ([`crate::plan::Matrices`]).
-    pub(super) is_matrix: bool,
+    pub is_matrix: bool,
 }
 
 /// From `start` to `end` by the share `weight`, with the roundings of `torch.lerp`: at 1 it is `end`.
