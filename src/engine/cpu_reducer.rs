@@ -201,6 +201,16 @@ impl Reducer for CpuReducer {
         })
     }
 
+    fn change_gradients(&self, change: &mut dyn FnMut(usize, &mut [f32])) {
+        let mut state = self.store.state();
+        let State { segments, trained, .. } = &mut *state;
+        for (index, slot) in self.store.layout.slots.iter().enumerate() {
+            if let Some(segment) = segments[slot.bucket].as_mut().filter(|_| trained[index]) {
+                change(index, &mut segment[slot.start..slot.start + slot.len]);
+            }
+        }
+    }
+
     fn update(
         &mut self,
         update: &Update<'_>,

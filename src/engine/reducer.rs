@@ -82,6 +82,10 @@ pub(crate) trait Reducer: Send {
     /// The first parameter whose reduced gradient is not finite.
     fn first_not_finite(&self) -> Option<usize>;
 
+    /// Lets `change` have the reduced gradients of the parameters that take part, each with its registration index. On GPUs
+    /// nothing happens: the plan refuses what would.
+    fn change_gradients(&self, _change: &mut dyn FnMut(usize, &mut [f32])) {}
+
     /// Moves the parameters along their reduced gradients; `counts` says which update of each this is (`Part::count`).
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Reduced gradients -> moved parameters, or the decision to leave them as they are: unscale, check, clip, update.
 
+use rayon::prelude::*;
+
 use crate::engine::step::{Reduced, Step};
 use crate::engine::vote::Vote;
 use crate::engine::{Engine, Error};
@@ -7,6 +9,7 @@ use crate::launch::Phase;
 use crate::nn::Param;
 use crate::optim::{GradientNorm, Preparation, Rates, Update, clip_coefficient, ema_decay};
 use crate::plan::OnNonFinite;
+use crate::rng::{Key, Purpose, name_hash};
 use crate::units::Rank;
 
 /// Loss scale below which fp16 is given up.
@@ -112,11 +115,27 @@ impl Engine {
     ) -> Result<(), Error> {
         (self.observer)(step.number, Phase::Optimizer);
         let unused = unused_everywhere(&reduced.votes);
+        self.add_noise(preparation);
         self.timed(
             |time| &mut time.optimizer,
             |engine| engine.optimizer_step(step.rates, preparation, &unused),
         )
         .map_err(|source| Error::Tensor { phase: "optimizer", step: step.number, source })
+    }
+
+    /// Noise of `train.gradient_noise` on the gradients as they are after `preparation`.
+    fn add_noise(&self, preparation: Preparation) {
+        let Some(first) = self.plan.clip.noise else { return };
+        let Preparation { mean, clip, .. } = preparation;
+        let variance = first / (1.0 + self.state.step as f64).powf(0.55);
+        let scale = variance.sqrt() / (f64::from(mean) * f64::from(clip));
+        self.reducer.change_gradients(&mut |index, gradient| {
+            let name = name_hash(self.params.parameters()[index].name());
+            let key = Key::new(self.plan.seed, Purpose::GradientNoise, self.state.step, name);
+            gradient.par_iter_mut().enumerate().for_each(|(element, value)| {
+                *value += (scale * key.normal(2 * element as u64)) as f32;
+            });
+        });
     }
 
     fn optimizer_step(

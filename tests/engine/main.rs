@@ -6,6 +6,7 @@ mod buckets;
 mod grid;
 mod groups;
 mod labels;
+mod noise;
 mod not_finite;
 #[path = "../support/sequences.rs"]
 mod sequences;

@@ -51,7 +51,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         activation_checkpointing: false,
         cuda_graph: None,
         scaler: None,
-        clip: ClipPlan { norm: Some(1.0), value: None },
+        clip: ClipPlan { norm: Some(1.0), value: None, noise: None },
         convolutions: Convolutions::Fast,
         on_non_finite: OnNonFinite::Stop,
         optimizer: optim::plan(

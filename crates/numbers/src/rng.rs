@@ -29,6 +29,8 @@ pub enum Purpose {
     Sample = 7,
     /// What a model draws for a sample, such as noise or masks; `a` = epoch, `b` = sample.
     Draw = 8,
+    /// Noise on gradients; `a` = step, `b` = hash of the parameter's name.
+    GradientNoise = 9,
 }
 
 /// A stream of random numbers, identified by what it is for.

@@ -119,6 +119,12 @@ impl Plan {
         if !statistics::suffice(self) {
             return Some(statistics::refused(loaded, self));
         }
+        if self.clip.noise.is_some() && self.distributed.is_on_gpus() {
+            let problem = loaded.problem("train.gradient_noise", "has no kernel for GPUs");
+            return Some(
+                problem.help("train on CPUs (`distributed.backend=\"shm\"`), or take it out"),
+            );
+        }
         let asked = self.cuda_graph == Some(true);
         capture::obstacle(self).filter(|_| asked).map(|why| capture::refused(loaded, why))
     }

@@ -20,13 +20,16 @@ pub struct ScalerPlan {
     pub growth_interval: u64,
 }
 
-/// Clipping, after unscaling: by norm first, then by value. `None` = off.
+/// What is done to gradients after unscaling: clipped by norm, made noisy, clipped by value. `None` = off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClipPlan {
     /// Largest global L2 norm.
     pub norm: Option<f64>,
     /// Largest absolute value.
     pub value: Option<f64>,
+    /// Variance of the noise in the first step.
+    #[serde(default)]
+    pub noise: Option<f64>,
 }
 
 impl From<Precision> for PrecisionChoice {
@@ -60,7 +63,9 @@ pub(crate) fn scaler(experiment: &Experiment) -> Option<ScalerPlan> {
     })
 }
 
-/// Clipping as asked.
+/// Clipping and noise as asked.
 pub(crate) fn clip(experiment: &Experiment) -> ClipPlan {
-    ClipPlan { norm: experiment.train.clip_grad_norm, value: experiment.train.clip_grad_value }
+    let train = &experiment.train;
+    let (norm, value, noise) = (train.clip_grad_norm, train.clip_grad_value, train.gradient_noise);
+    ClipPlan { norm, value, noise }
 }

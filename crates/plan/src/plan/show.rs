@@ -256,12 +256,13 @@ fn cut(value: &str) -> String {
 fn optimizer(plan: &Plan) -> String {
     let clip =
         plan.clip.norm.map_or(String::new(), |norm| format!(", clipped to norm {}", shown(norm)));
+    let noise = plan.clip.noise.map_or(String::new(), |noise| format!(", noise {}", shown(noise)));
     let ema = plan.ema.map_or(String::new(), |ema| {
         let power = ema.power.map_or(String::new(), |power| format!(" (power {})", shown(power)));
         let buffers = if ema.use_buffers { ", with buffers" } else { "" };
         format!(", averaged: {}{power}{buffers}", shown(ema.decay))
     });
-    format!("{}{clip}{ema}", plan.optimizer.rule)
+    format!("{}{clip}{noise}{ema}", plan.optimizer.rule)
 }
 
 fn model(plan: &Plan, loaded: &Loaded) -> String {

@@ -60,6 +60,7 @@ const REALS: &[Real] = &[
     ("data.max_bad_fraction", |e| Some(e.data.max_bad_fraction), SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
+    ("train.gradient_noise", |e| e.train.gradient_noise, POSITIVE),
     ("optimizer.lr", |e| Some(e.optimizer.lr), RATE),
     ("optimizer.layer_decay", |e| e.optimizer.layer_decay, FACTOR),
     ("ema.decay", |e| e.ema.decay, SHARE),

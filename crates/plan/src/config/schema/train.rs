@@ -26,6 +26,8 @@ pub struct Train {
     pub clip_grad_norm: Option<f64>,
     /// Largest absolute value of a gradient element.
     pub clip_grad_value: Option<f64>,
+    /// Variance of Gaussian noise on the gradients of the first step.
+    pub gradient_noise: Option<f64>,
     /// Numbers of matrix products and convolutions.
     pub precision: PrecisionChoice,
     /// How convolutions are computed.
