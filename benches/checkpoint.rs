@@ -9,13 +9,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ddprun::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::config;
 use ddprun::config::kind::Choice;
 use ddprun::config::schema::Data;
 use ddprun::data::{self, Asked};
 use ddprun::engine::TrainState;
 use ddprun::event::Saved;
+use ddprun::internals::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::kinds::Kinds;
 use ddprun::optim::Moments;
 use ddprun::plan::{Facts, Plan};

@@ -17,9 +17,9 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ddprun::collective::{self, Collective, Segment};
+use ddprun::internals::collective::{self, Collective, Segment};
+use ddprun::internals::transport;
 use ddprun::plan::{BackendPlan, Mapping};
-use ddprun::transport;
 use ddprun::units::{Rank, WorldSize};
 
 /// As the command `ddprun`.

@@ -233,7 +233,8 @@ impl Work {
         let components = built.map_err(candle_core::Error::msg)?;
         let distributed = &plan.distributed;
         let (backend, world) = (distributed.backend, distributed.world_size);
-        let group = ddprun::collective::open(backend, Rank(0), world, None, distributed.timeout);
+        let group =
+            ddprun::internals::collective::open(backend, Rank(0), world, None, distributed.timeout);
         let group = group.map_err(candle_core::Error::msg)?;
         let engine = Engine::new(plan.clone(), components, group, None);
         let mut engine = engine.map_err(candle_core::Error::msg)?;

@@ -170,7 +170,7 @@ fn generate(dir: &Path, n: usize, width: usize, height: usize) {
         }
         let bytes = compress(&pixels, width, height, PixelFormat::Rgb, 90, Subsampling::S420);
         let path = folder.join(format!("{image:04}.jpg"));
-        ddprun::files::write_atomic(&path, &bytes.expect("an encoder")).expect("a disk");
+        ddprun::internals::files::write_atomic(&path, &bytes.expect("an encoder")).expect("a disk");
     }
 }
 

@@ -17,6 +17,12 @@
 //! Tested                       once, if the data has a test part or a simulation
 //! Finished | Failed            once, last
 //! ```
+//! Written as JSON, an event says its name first:
+//! ```
+//! let event = ddprun::event::Event::Warned { message: "slow disk".to_owned() };
+//! let json = serde_json::to_string(&event).unwrap();
+//! assert_eq!(json, r#"{"event":"warned","message":"slow disk"}"#);
+//! ```
 
 mod history;
 

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failpoint;
 
-pub use appended::Appended;
-pub use lines::Lines;
-pub use new_file::{NewFile, sync_together};
-pub use run_lock::{RunLock, lock_holder};
+pub(crate) use appended::Appended;
+pub(crate) use lines::Lines;
+pub(crate) use new_file::{NewFile, sync_together};
+pub(crate) use run_lock::{RunLock, lock_holder};
 
 /// What marks a temporary: `.<final name>.<pid>-<counter>` and this.
 const TEMPORARY: &str = ".ddprun-tmp";
@@ -116,7 +116,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 /// # Errors
 ///
 /// There is something of that name, or a step fails.
-pub fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let create = || {
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
@@ -132,7 +132,7 @@ pub fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 /// # Errors
 ///
 /// `fill` fails, or any step after it; there is then no new folder, and an old one is unchanged.
-pub fn write_folder_atomic<T, E: From<Error>>(
+pub(crate) fn write_folder_atomic<T, E: From<Error>>(
     path: &Path,
     fill: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<T, E> {
@@ -159,7 +159,7 @@ pub fn write_folder_atomic<T, E: From<Error>>(
 /// # Errors
 ///
 /// Something other than a link has that name, or a step fails; the old link is then unchanged.
-pub fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
+pub(crate) fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
     if fs::symlink_metadata(link).is_ok_and(|found| !found.is_symlink()) {
         return Err(Error::NotALink { path: link.to_owned() });
     }
@@ -178,7 +178,7 @@ pub fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// Something has the name, or the folder cannot be renamed.
-pub fn rename_folder(from: &Path, to: &Path) -> Result<(), Error> {
+pub(crate) fn rename_folder(from: &Path, to: &Path) -> Result<(), Error> {
     calls::rename(from, to).map_err(Error::io("rename to", to))?;
     sync_parent(to)
 }
@@ -188,7 +188,7 @@ pub fn rename_folder(from: &Path, to: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// The file is not this user's.
-pub fn touch(path: &Path) -> Result<(), Error> {
+pub(crate) fn touch(path: &Path) -> Result<(), Error> {
     let touched = File::options().append(true).open(path);
     touched
         .and_then(|file| file.set_modified(std::time::SystemTime::now()))
@@ -200,7 +200,7 @@ pub fn touch(path: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// It cannot be removed.
-pub fn remove_file(path: &Path) -> Result<(), Error> {
+pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
     calls::remove_file(path).map_err(Error::io("remove", path))
 }
 
@@ -209,7 +209,7 @@ pub fn remove_file(path: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// The folder cannot be renamed or removed.
-pub fn remove_folder(path: &Path) -> Result<(), Error> {
+pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
     let temporary = temporary_beside(path)?;
     calls::rename(path, &temporary).map_err(Error::io("remove", path))?;
     failpoint::reach("remove");
@@ -222,7 +222,7 @@ pub fn remove_folder(path: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// It cannot be opened, or the operating system could not write it.
-pub fn sync(path: &Path) -> Result<(), Error> {
+pub(crate) fn sync(path: &Path) -> Result<(), Error> {
     File::open(path).and_then(|file| calls::sync(&file, path)).map_err(Error::io("sync", path))
 }
 
@@ -231,7 +231,7 @@ pub fn sync(path: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// A part of the path cannot be made, or is a file.
-pub fn create_folder(path: &Path) -> Result<(), Error> {
+pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
     let made = calls::make_folders(path).map_err(Error::io("create the folder", path))?;
     made.into_iter().try_for_each(sync_parent)
 }
@@ -242,7 +242,7 @@ pub fn create_folder(path: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// The folder cannot be made or written.
-pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
+pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
     create_folder(path)?;
     let name = temporary_beside(&path.join("probe"))?;
     let written = calls::make_nameless(path, &name).and_then(|mut probe| {
@@ -258,7 +258,7 @@ pub fn create_writable_folder(path: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// The folder cannot be read, or a temporary cannot be removed.
-pub fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
+pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
     let mut removed = 0;
     for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
         let entry = entry.map_err(Error::io("read the folder", folder))?;

@@ -17,10 +17,10 @@ use crate::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
 use crate::{checkpoint, launch};
 
 /// Reads any bytes.
-pub type Target = fn(&[u8]);
+pub(crate) type Target = fn(&[u8]);
 
 /// All of them, by the names of their targets and of their folders in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 9] = [
+pub(crate) const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("manifest", manifest),
     ("safetensors", safetensors),

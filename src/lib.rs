@@ -7,8 +7,8 @@
 //! resnet.toml ─config─▶ Experiment ─plan─▶ Plan ─launch─▶ one process per rank ─worker─▶ Engine::step ...
 //! ```
 //!
-//! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`], [`data`]) and calls
-//! [`cli::run`]. Modules that are hidden here are public for this project's tests and benchmarks alone.
+//! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`], [`data`], [`record`]) and
+//! calls [`cli::run`]. What this project's tests and benchmarks need beside that is in `internals`.
 
 #[cfg(test)]
 use test_support::{mutated, skipped};
@@ -20,33 +20,26 @@ use ddprun_plan::terminal;
 pub use ddprun_plan::{config, plan};
 pub mod registry;
 pub mod memory;
-#[doc(hidden)]
-pub mod files;
-#[doc(hidden)]
+mod files;
 pub mod event;
-#[doc(hidden)]
-pub mod transport;
+mod transport;
 pub use candle_train::{nn, ops};
-#[doc(hidden)]
-pub mod collective;
-#[doc(hidden)]
-pub mod launch;
+mod collective;
+mod launch;
 pub mod data;
 pub mod model;
 pub mod optim;
 pub mod loss;
 pub mod metric;
 pub mod engine;
-#[doc(hidden)]
-pub mod checkpoint;
+mod checkpoint;
 pub mod record;
-#[doc(hidden)]
-pub mod report;
+mod report;
 pub mod sweep;
 pub mod kinds;
-#[doc(hidden)]
-pub mod worker;
+mod worker;
 pub mod cli;
 #[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 #[doc(hidden)]
-pub mod fuzzing;
+pub mod internals;

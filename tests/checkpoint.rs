@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ddprun::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::engine::{Engine, TrainState};
+use ddprun::internals::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::model::Models;
 use ddprun::nn::Params;
 use ddprun::nn::state_dict::save_state_dict;

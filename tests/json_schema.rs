@@ -183,7 +183,7 @@ fn sweep_is_refused(text: &str) -> bool {
     let base = root.join("experiments/quickstart.toml");
     let path = folder.path().join("x.toml");
     let text = text.replace("experiments/quickstart.toml", base.to_str().unwrap());
-    ddprun::files::write_atomic(&path, text.as_bytes()).unwrap();
+    ddprun::internals::files::write_atomic(&path, text.as_bytes()).unwrap();
     config::sweep::load(&path, &[], &Kinds::default().vocabulary()).is_err()
 }
 

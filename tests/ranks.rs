@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ddprun::collective::{self, Collective, Error, Op, tree_sum};
+use ddprun::internals::collective::{self, Collective, Error, Op, tree_sum};
+use ddprun::internals::transport;
 use ddprun::plan::{BackendPlan, CommHook};
-use ddprun::transport;
 use ddprun::units::{Bytes, Rank, WorldSize};
 use proptest::prelude::*;
 

@@ -10,6 +10,8 @@ use ddprun::sweep::{Asked, BaseValues, Length, Ranking, Report, Running, Trial};
 
 #[path = "registered/data.rs"]
 mod data;
+#[path = "registered/images.rs"]
+mod images;
 
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_data.rs"]
@@ -23,8 +25,20 @@ mod custom_optimizer;
 mod custom_model;
 
 #[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_layer.rs"]
+mod custom_layer;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_search.rs"]
 mod custom_search;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_sink.rs"]
+mod custom_sink;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_transform.rs"]
+mod custom_transform;
 
 fn load(overrides: &[&str]) -> Result<Loaded, Problems> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/custom_optimizer.toml");

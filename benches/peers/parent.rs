@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ddprun::launch::{self, Console, Ended, Program, Start};
+use ddprun::internals::launch::{self, Console, Ended, Program, Start};
 use ddprun::plan::RunFolders;
 
 use crate::rank::Task;

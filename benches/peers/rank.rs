@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use candle_core::Device;
-use ddprun::collective::{self, Collective};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
-use ddprun::launch::{self, Membership, PreparedRun};
+use ddprun::internals::collective::{self, Collective};
+use ddprun::internals::launch::{self, Membership, PreparedRun};
 use ddprun::plan::Plan;
 use ddprun::units::Rank;
 

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ddprun::fuzzing::csv(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ddprun::internals::fuzzing::csv(bytes));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ddprun::fuzzing::manifest(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ddprun::internals::fuzzing::manifest(bytes));

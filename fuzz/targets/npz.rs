@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ddprun::fuzzing::npz(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ddprun::internals::fuzzing::npz(bytes));

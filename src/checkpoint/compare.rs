@@ -55,7 +55,8 @@ impl fmt::Display for Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{FileEntry, MODEL, OPTIMIZER, Part};
+    use crate::checkpoint::manifest::{FileEntry, Part};
+    use crate::checkpoint::{MODEL, OPTIMIZER};
 
     /// A manifest whose tensors `a` and `b` have these values in both safetensors files.
     fn manifest(model: [&[u8]; 2], optimizer: [&[u8]; 2], state: &[u8]) -> Manifest {

@@ -85,7 +85,7 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
 /// # Errors
 ///
 /// The folder cannot be read, or the checkpoint is damaged.
-pub fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Error> {
+pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Error> {
     if plan.keep_best == 0 {
         return Ok(None);
     }
@@ -255,7 +255,7 @@ pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Mome
 }
 
 /// Whether `path` is itself a checkpoint, whole or not, rather than a folder of checkpoints.
-pub fn is_checkpoint(path: &Path) -> bool {
+pub(crate) fn is_checkpoint(path: &Path) -> bool {
     path.is_dir() && (step_of(path).is_some() || path.join(manifest::MANIFEST).is_file())
 }
 

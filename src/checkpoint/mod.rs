@@ -25,16 +25,13 @@ mod verify;
 mod writer;
 
 pub use adapters::{merged, peft, peft_config};
-pub use compare::Difference;
 pub use copied::Snapshot;
-pub use load::{
-    Found, Opened, Restored, all, averaged_model, best, is_checkpoint, model, newest, open,
-    restore, restore_newest, verify,
-};
-pub use manifest::{Damage, FileEntry, Manifest, Part};
+pub(crate) use load::{Opened, best, is_checkpoint};
+pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
+pub(crate) use manifest::{Damage, Manifest};
 pub(crate) use save::name;
 pub use save::{Destination, save};
-pub use tensors::{Tensor, tensors};
+pub use tensors::tensors;
 pub use writer::Writer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {manifest::parse, manifest::sealed_anew, tensors::header_of};
@@ -44,7 +41,7 @@ use std::path::PathBuf;
 use crate::files;
 
 /// Version of the folder's form. In format 1 a file had one hash; from 2 on each tensor has its own.
-pub const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 2;
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";

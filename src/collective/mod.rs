@@ -33,14 +33,17 @@ mod compressed;
 mod nccl;
 mod open;
 
-pub use call::{Call, Op};
-pub use error::{Error, Missing};
+pub(crate) use call::Call;
+pub use call::Op;
+pub use error::Error;
+pub(crate) use error::Missing;
 pub use group::Collective;
 #[cfg(any(feature = "cuda", test))]
-pub use group::OnGpu;
+pub(crate) use group::OnGpu;
 pub(crate) use open::check;
 #[cfg(feature = "cuda")]
 pub(crate) use open::open_on_gpu;
-pub use open::{compressed, open, open_tcp};
+pub(crate) use open::open_tcp;
+pub use open::{compressed, open};
 pub use reduce::tree_sum;
 pub use segment::Segment;

@@ -137,7 +137,7 @@ pub fn compressed(group: Arc<dyn Collective>, hook: CommHook) -> Arc<dyn Collect
 /// # Errors
 ///
 /// [`Error::Connections`]: a connection is missing, or cannot be used.
-pub fn open_tcp(
+pub(crate) fn open_tcp(
     rank: Rank,
     world: WorldSize,
     peers: Vec<Peer>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::collective::Collective;
+use crate::collective::{self, Collective};
 use crate::engine::buckets::Layout;
 use crate::engine::cpu_reducer::CpuReducer;
 use crate::engine::error::Error;
@@ -20,10 +20,21 @@ use crate::engine::{Components, Engine, TrainState, phase, vote};
 use crate::event::TimeShares;
 use crate::nn::{Params, change_values};
 use crate::optim::Moments;
-use crate::plan::Plan;
+use crate::plan::{BackendPlan, Plan};
 use crate::units::{Rank, WorldSize};
 
 impl Engine {
+    /// An engine of a single rank, at the beginning of a run.
+    ///
+    /// # Errors
+    ///
+    /// Too little memory.
+    pub fn solo(plan: Arc<Plan>, components: Components) -> Result<Self, Error> {
+        let timeout = plan.distributed.timeout;
+        let alone = collective::open(BackendPlan::Solo, Rank(0), WorldSize::ONE, None, timeout)?;
+        Self::new(plan, components, alone, None)
+    }
+
     /// An engine at the beginning of a run, or at `restored`'s place in it. Compares that place, and names and shapes
     /// of all parameters, with rank 0's, then takes over rank 0's values.
     ///

@@ -7,7 +7,7 @@ use super::{Error, calls, sync_parent};
 
 /// A file that was opened for appending.
 #[derive(Debug)]
-pub struct Appended {
+pub(crate) struct Appended {
     pub(super) file: File,
     path: PathBuf,
 }
@@ -18,7 +18,7 @@ impl Appended {
     /// # Errors
     ///
     /// The file cannot be opened.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let (file, is_new) = calls::open_to_append(path).map_err(Error::io("open", path))?;
         if is_new {
             // What is on disk is lost if the file's name is not.
@@ -32,7 +32,7 @@ impl Appended {
     /// # Errors
     ///
     /// The write fails. A part of the bytes may stand in the file.
-    pub fn append(&self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<(), Error> {
         calls::write(&self.file, &self.path, bytes).map_err(Error::io("write", &self.path))
     }
 
@@ -41,12 +41,12 @@ impl Appended {
     /// # Errors
     ///
     /// The operating system could not write them.
-    pub fn sync(&self) -> Result<(), Error> {
+    pub(crate) fn sync(&self) -> Result<(), Error> {
         calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
     /// Where the file is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }

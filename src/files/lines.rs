@@ -9,7 +9,7 @@ use super::{Appended, Error};
 
 /// An append-only text file.
 #[derive(Debug)]
-pub struct Lines {
+pub(crate) struct Lines {
     appended: Appended,
     /// The last write broke off, so that the next line must begin with a line end.
     is_torn: bool,
@@ -22,7 +22,7 @@ impl Lines {
     /// # Errors
     ///
     /// The file cannot be opened or read.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let mut appended = Appended::open(path)?;
         let is_torn = ends_inside_a_line(&mut appended.file).map_err(Error::io("read", path))?;
         Ok(Self { appended, is_torn })
@@ -33,7 +33,7 @@ impl Lines {
     /// # Errors
     ///
     /// The write fails. A part of the line may stand in the file; the next line does not continue it.
-    pub fn push(&mut self, line: &str) -> Result<(), Error> {
+    pub(crate) fn push(&mut self, line: &str) -> Result<(), Error> {
         let start = if self.is_torn { "\n" } else { "" };
         self.is_torn = true;
         self.appended.append(format!("{start}{line}\n").as_bytes())?;
@@ -46,12 +46,12 @@ impl Lines {
     /// # Errors
     ///
     /// The operating system could not write them.
-    pub fn sync(&self) -> Result<(), Error> {
+    pub(crate) fn sync(&self) -> Result<(), Error> {
         self.appended.sync()
     }
 
     /// Where the file is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.appended.path()
     }
 }

@@ -15,7 +15,7 @@ const STRIDE: usize = 8 << 20;
 
 /// A file that is being made.
 #[derive(Debug)]
-pub struct NewFile {
+pub(crate) struct NewFile {
     file: File,
     path: PathBuf,
     written: u64,
@@ -28,7 +28,7 @@ impl NewFile {
     /// # Errors
     ///
     /// It exists, or cannot be made.
-    pub fn create(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         let file = calls::make_file(path).map_err(Error::io("create", path))?;
         Ok(Self { file, path: path.to_owned(), written: 0, handed_over: 0 })
     }
@@ -38,7 +38,7 @@ impl NewFile {
     /// # Errors
     ///
     /// The write fails.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for piece in bytes.chunks(STRIDE) {
             calls::write(&self.file, &self.path, piece).map_err(Error::io("write", &self.path))?;
             self.written += piece.len() as u64;
@@ -54,7 +54,7 @@ impl NewFile {
     /// # Errors
     ///
     /// The operating system could not write it.
-    pub fn sync(&self) -> Result<(), Error> {
+    pub(crate) fn sync(&self) -> Result<(), Error> {
         calls::sync(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
@@ -72,7 +72,7 @@ impl NewFile {
 /// # Errors
 ///
 /// The operating system could not write one of them.
-pub fn sync_together(files: &[NewFile]) -> Result<(), Error> {
+pub(crate) fn sync_together(files: &[NewFile]) -> Result<(), Error> {
     std::thread::scope(|scope| {
         let begin = |file| {
             // Where no thread is to be had, one after the other.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Exit code of a rank that left so that its group can come back with more ranks; never that of the
 /// program.
-pub const RESIZED: u8 = 76;
+pub(crate) const RESIZED: u8 = 76;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

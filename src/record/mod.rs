@@ -14,6 +14,22 @@
 //! end of the run. What a resumed run does again is cut from them.
 //!
 //! The [`Recorder`] lives in the process of rank 0. The other ranks have a [`RankLog`] each.
+//!
+//! What a run has said can be read while it goes on, and afterwards:
+//! ```
+//! use ddprun::event::Event;
+//! use ddprun::record::{EVENTS, Jsonl, Sink, SinkStart, Stamped, read_events};
+//!
+//! let logs = tempfile::tempdir().unwrap();
+//! let start = SinkStart { logs: logs.path(), resumed_from: 0, total_steps: 10, metrics: &[] };
+//! let mut sink = Jsonl::default().open(&start).unwrap();
+//! let event = Event::Warned { message: "the disk is slow".to_owned() };
+//! let time = "2026-11-23T12:00:00Z".parse().unwrap();
+//! sink.record(&Stamped { time, step: 3, event }).unwrap();
+//!
+//! let log = read_events(&logs.path().join(EVENTS)).unwrap();
+//! assert!(matches!(&log.events[0].event, Event::Warned { message } if message.contains("slow")));
+//! ```
 
 mod environment;
 mod epochs_file;
@@ -102,6 +118,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A sink of a user's program cannot do `action` ("write") with the file at `path`.
+    pub fn io(action: &'static str, path: &Path, reason: std::io::Error) -> Self {
+        Self::Files(files::Error::io(action, path)(reason))
+    }
+
     /// Whether the file system is full.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self, Self::Files(error) if error.is_out_of_space())
@@ -229,8 +250,7 @@ impl Recorder {
         }
         let logs = |name: &str| self.run.logs.join(name);
         places.push(("history", logs(HISTORY)));
-        // Pictures are named before what they are drawn from.
-        places.extend(self.sinks.iter().rev().filter_map(|sink| sink.place(finished)));
+        places.extend(self.sinks.iter().filter_map(|sink| sink.place(finished)));
         places
     }
 }

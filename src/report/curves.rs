@@ -13,9 +13,9 @@ use super::progress::{Progress, Unit};
 use crate::record::text::{self, escape};
 
 /// Name of the bitmap in the run's folder.
-pub const PNG: &str = "curves.png";
+pub(crate) const PNG: &str = "curves.png";
 /// Name of the vector picture in the run's folder.
-pub const SVG: &str = "curves.svg";
+pub(crate) const SVG: &str = "curves.svg";
 
 const TRAIN: RGBColor = RGBColor(43, 108, 176);
 const VAL: RGBColor = RGBColor(221, 97, 32);
@@ -32,7 +32,7 @@ const MOST: usize = 600;
 /// # Errors
 ///
 /// A picture cannot be drawn or written.
-pub fn write(
+pub(crate) fn write(
     progress: &Progress,
     best: Option<u64>,
     folder: &Path,

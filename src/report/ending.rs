@@ -12,7 +12,7 @@ use crate::record::{DESCRIPTION, Stamped, newest_of, summary};
 
 /// What of a run's end is not among its events.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traces {
+pub(crate) struct Traces {
     /// The run: `<time>-<id>`.
     pub(crate) run: String,
     /// The process that has the run now.

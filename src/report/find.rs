@@ -13,7 +13,7 @@ use crate::record::{HISTORY, RESOLVED};
 /// # Errors
 ///
 /// There is no such run, or several.
-pub fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
+pub(crate) fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     let Some(word) = run else {
         let alone = runs(logs).into_iter().filter(|run| !is_trial(run)).collect();
         return newest(alone).ok_or_else(|| Error::NoRuns { logs: logs.to_owned() });

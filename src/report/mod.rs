@@ -1,7 +1,7 @@
 //! `records -> curves, tables`. Reads what `record` wrote, also of a run that is still going or was killed.
 
 pub(crate) mod axis;
-pub mod curves;
+pub(crate) mod curves;
 mod ending;
 mod find;
 pub(crate) mod panel;
@@ -12,10 +12,10 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-pub use ending::Traces;
-pub use find::find_run;
-pub use progress::Progress;
-pub use story::story;
+pub(crate) use ending::Traces;
+pub(crate) use find::find_run;
+pub(crate) use progress::Progress;
+pub(crate) use story::story;
 
 use crate::event::{EpochDone, Event, History};
 use crate::files;
@@ -76,7 +76,7 @@ fn list(folders: &[PathBuf]) -> String {
 
 /// What a run left in its folder.
 #[derive(Clone, Debug, Default)]
-pub struct Records {
+pub(crate) struct Records {
     /// Its finished epochs.
     pub epochs: Vec<EpochDone>,
     /// Its events; empty without the sink `jsonl`.
@@ -87,7 +87,7 @@ pub struct Records {
 
 impl Records {
     /// The numbers of table and curves.
-    pub fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         Progress::of(&self.epochs, &self.log.effective())
     }
 }
@@ -97,7 +97,7 @@ impl Records {
 /// # Errors
 ///
 /// A file cannot be read or understood.
-pub fn read(folder: &Path) -> Result<Records, Error> {
+pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
     let events = folder.join(EVENTS);
     let log = if events.exists() { record::read_events(&events)? } else { Log::default() };
     let epochs = match record::read_epochs(&folder.join(EPOCHS))? {
@@ -129,7 +129,7 @@ fn epoch(event: &Event) -> Option<EpochDone> {
 /// # Errors
 ///
 /// The records cannot be read, or the files cannot be written.
-pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
+pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
     let records = read(folder)?;
     let title = story::title(&records.log).unwrap_or_else(|| folder.display().to_string());
     let progress = records.progress();
@@ -149,7 +149,7 @@ pub fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
+pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
     let history = History::of(&records.epochs);
     let path = folder.join(HISTORY);
     if folder.join(EPOCHS).exists() && record::read_history(&path).ok().as_ref() != Some(&history) {

@@ -32,7 +32,7 @@ pub(crate) struct Row {
 
 /// The course of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
+pub(crate) struct Progress {
     pub(crate) unit: Unit,
     /// In order.
     pub(crate) rows: Vec<Row>,
@@ -92,7 +92,7 @@ impl Progress {
     }
 
     /// Whether nothing is known yet.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 }

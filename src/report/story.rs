@@ -12,7 +12,7 @@ pub(crate) fn title(log: &Log) -> Option<String> {
 }
 
 /// What the run is, how often it was continued, what it warned of, how its test went, and how it ended.
-pub fn story(records: &Records) -> String {
+pub(crate) fn story(records: &Records) -> String {
     let Records { log, traces, .. } = records;
     let mut lines = Vec::new();
     match starts(log).next_back() {

@@ -9,6 +9,14 @@
 //! One parent owns everything: it draws the values, so that all ranks of a trial have the same; it starts the
 //! ranks of every trial itself, each trial watched by a thread of its own, so that nothing outlives it; and it
 //! writes down each decision before it acts on it, so that it can be killed at any moment.
+//! ```
+//! use ddprun::config::sweep::Domain;
+//! use ddprun::sweep::value_at;
+//! // What a search method draws is a share of each parameter's domain.
+//! let rates = Domain::LogUniform { min: 1e-4, max: 1e-2 };
+//! let middle = value_at(&rates, 0.5).as_f64().unwrap();
+//! assert!((middle - 1e-3).abs() < 1e-12);
+//! ```
 
 mod chart;
 mod draw;

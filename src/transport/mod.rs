@@ -16,8 +16,8 @@ pub(crate) mod acceptor;
 pub(crate) mod peer;
 pub(crate) mod peer_connections;
 
-pub use auth::{Key, SessionKeys};
-pub use peer::Peer;
+pub(crate) use auth::Key;
+pub(crate) use peer::Peer;
 pub use shared_memory::shared_memory;
-pub use token::{TokenError, new_token, read_token};
-pub use waker::Waker;
+pub(crate) use token::{new_token, read_token};
+pub(crate) use waker::Waker;

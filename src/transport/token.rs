@@ -10,7 +10,7 @@ use crate::transport::auth::{Key, MAC_BYTES};
 
 /// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TokenError {
+pub(crate) enum TokenError {
     /// The file cannot be read.
     #[error("the token file `{}` cannot be read: {source}", path.display())]
     Unreadable {
@@ -41,7 +41,7 @@ pub enum TokenError {
 ///
 /// It cannot be read, other users can read it (its mode is not 0600 or 0400), or it does not hold a
 /// token.
-pub fn read_token(path: &Path) -> Result<Key, TokenError> {
+pub(crate) fn read_token(path: &Path) -> Result<Key, TokenError> {
     let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
     let exposed = |what: String| TokenError::Exposed { path: path.to_owned(), what };
     let file = File::open(path).map_err(unreadable)?;
@@ -66,7 +66,7 @@ pub fn read_token(path: &Path) -> Result<Key, TokenError> {
 /// # Errors
 ///
 /// The system provides no randomness.
-pub fn new_token() -> io::Result<String> {
+pub(crate) fn new_token() -> io::Result<String> {
     Ok(format!("{}\n", blake3::Hash::from_bytes(*Key::random()?.bytes()).to_hex()))
 }
 

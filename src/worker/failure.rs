@@ -8,29 +8,29 @@ use crate::units::Rank;
 use crate::{checkpoint, collective, data, engine, files, kinds, nn, record};
 
 /// Exit codes (docs/runs.md).
-pub mod exit {
+pub(crate) mod exit {
     /// Experiment or command line refused.
-    pub const REFUSED: u8 = 2;
+    pub(crate) const REFUSED: u8 = 2;
     /// Data unusable.
-    pub const DATA: u8 = 3;
+    pub(crate) const DATA: u8 = 3;
     /// Numbers not finite.
-    pub const NUMERIC: u8 = 4;
+    pub(crate) const NUMERIC: u8 = 4;
     /// Rendezvous, peer or collective.
-    pub const PEER: u8 = 5;
+    pub(crate) const PEER: u8 = 5;
     /// Storage.
-    pub const STORAGE: u8 = 6;
+    pub(crate) const STORAGE: u8 = 6;
     /// Checkpoint unusable.
-    pub const CHECKPOINT: u8 = 7;
+    pub(crate) const CHECKPOINT: u8 = 7;
     /// Out of a resource.
-    pub const RESOURCE: u8 = 8;
+    pub(crate) const RESOURCE: u8 = 8;
     /// Expectation missed.
-    pub const EXPECTATION: u8 = 9;
+    pub(crate) const EXPECTATION: u8 = 9;
     /// Our bug.
-    pub const BUG: u8 = 70;
+    pub(crate) const BUG: u8 = 70;
     /// Stopped by request and saved.
-    pub const PREEMPTED: u8 = 75;
+    pub(crate) const PREEMPTED: u8 = 75;
     /// Ctrl-C and saved.
-    pub const INTERRUPTED: u8 = 130;
+    pub(crate) const INTERRUPTED: u8 = 130;
 }
 
 /// What CUDA's driver, cuBLAS, cuDNN and cuRAND call the lack of memory.
@@ -38,7 +38,7 @@ const NO_MEMORY: [&str; 3] = ["OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "STATUS_AL
 
 /// A failure of one rank.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// The data.
     #[error(transparent)]
     Data(#[from] data::Error),
@@ -94,7 +94,7 @@ impl Error {
     }
 
     /// The process's exit code.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             _ if self.is_out_of_memory() => exit::RESOURCE,
             Self::Data(error) => of_data(error),
@@ -128,7 +128,7 @@ impl Error {
     }
 
     /// Whether another rank is the cause.
-    pub fn blame(&self) -> Blame {
+    pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Collective(_)
             | Self::Engine(
@@ -157,7 +157,7 @@ impl Error {
     }
 
     /// What the user can do about it.
-    pub fn help(&self) -> Option<String> {
+    pub(crate) fn help(&self) -> Option<String> {
         match self {
             Self::Data(error) => error.help(),
             Self::Engine(error) => error.help(),

@@ -23,7 +23,7 @@ use std::time::Duration;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub(crate) use failure::of_data;
-pub use failure::{Error, exit};
+pub(crate) use failure::{Error, exit};
 
 use crate::checkpoint;
 use crate::collective::Collective;
@@ -37,9 +37,9 @@ use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 use device::GroupHandles;
 use rank_logger::RankLogger;
-pub use rollout::{Deed, Episode};
-pub use sample::Sampling;
-pub use test::Measured;
+pub(crate) use rollout::{Deed, Episode};
+pub(crate) use sample::Sampling;
+pub(crate) use test::Measured;
 use train::Ending;
 
 /// Stack of the training thread: candle's `backward` recurses over the graph, and 10,000 chained
@@ -70,7 +70,7 @@ pub(crate) struct RankRun {
 }
 
 /// How a rank's process ends.
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The process's exit code.
     pub code: u8,
     /// What went wrong, if anything did; the launcher knows it already.
@@ -78,7 +78,7 @@ pub struct Outcome {
 }
 
 /// Trains as `membership` says. Failures are reported to the launcher and written into the run folder.
-pub fn run(membership: Membership, kinds: &Kinds) -> Outcome {
+pub(crate) fn run(membership: Membership, kinds: &Kinds) -> Outcome {
     let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
     let result =
@@ -154,7 +154,7 @@ fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
 /// # Errors
 ///
 /// Data, model, checkpoint or weights cannot be used.
-pub fn evaluate(
+pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&checkpoint::Opened>,
     kinds: &Kinds,
@@ -167,7 +167,7 @@ pub fn evaluate(
 /// # Errors
 ///
 /// Model or checkpoint cannot be used.
-pub fn sample(
+pub(crate) fn sample(
     plan: &Plan,
     opened: &checkpoint::Opened,
     kinds: &Kinds,
@@ -183,7 +183,7 @@ pub fn sample(
 /// # Errors
 ///
 /// Model or checkpoint cannot be used.
-pub fn roll_out(
+pub(crate) fn roll_out(
     plan: &Plan,
     opened: &checkpoint::Opened,
     kinds: &Kinds,
@@ -199,7 +199,7 @@ pub fn roll_out(
 /// # Errors
 ///
 /// Model or checkpoint cannot be used.
-pub fn act(
+pub(crate) fn act(
     plan: &Plan,
     opened: &checkpoint::Opened,
     kinds: &Kinds,

@@ -18,7 +18,7 @@ pub(crate) type Ask<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
 
 /// What was seen and done in one step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Deed {
+pub(crate) struct Deed {
     /// In the units of the data.
     pub observation: Vec<f32>,
     /// In the units of the data.
@@ -26,7 +26,7 @@ pub struct Deed {
 }
 
 /// One attempt of a policy.
-pub struct Episode {
+pub(crate) struct Episode {
     /// Its steps.
     pub deeds: Vec<Deed>,
     /// Whether it came to its goal.
@@ -62,12 +62,12 @@ impl Episode {
     }
 
     /// What is seen now.
-    pub fn end(&self) -> Vec<f32> {
+    pub(crate) fn end(&self) -> Vec<f32> {
         self.environment.observe()
     }
 
     /// Names of the numbers of a [`Deed`].
-    pub fn names(&self) -> &'static [&'static str] {
+    pub(crate) fn names(&self) -> &'static [&'static str] {
         self.environment.names()
     }
 }

@@ -19,7 +19,7 @@ const SHOWN: u64 = 2;
 
 /// How to continue.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
+pub(crate) struct Sampling {
     /// Tokens to draw.
     pub tokens: usize,
     /// Logits are divided by it: lower is more deterministic.

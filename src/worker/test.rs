@@ -117,7 +117,7 @@ fn share_best(
 
 /// What an evaluation outside of a run found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// `val/loss`, `test/mse`, `test/success` ...
     pub metrics: BTreeMap<String, f64>,
     /// What could not be read.

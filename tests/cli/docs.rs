@@ -48,6 +48,15 @@ mod custom_model;
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_search.rs"]
 mod custom_search;
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_layer.rs"]
+mod custom_layer;
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_sink.rs"]
+mod custom_sink;
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_transform.rs"]
+mod custom_transform;
 
 /// The pages that show experiments and commands of a single machine.
 const GUIDES: [&str; 5] =
@@ -64,6 +73,9 @@ fn vocabulary() -> Vocabulary {
     custom_data::register(&mut own);
     own.models = custom_model::kinds().models;
     custom_search::register(&mut own);
+    own.add_layer::<custom_layer::GlobalResponseNorm>();
+    own.sinks = custom_sink::kinds().sinks;
+    own.transforms = custom_transform::kinds().transforms;
     own.vocabulary()
 }
 

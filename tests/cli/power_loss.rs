@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ddprun::checkpoint;
+use ddprun::internals::checkpoint;
 use ddprun::rng::{Key, Purpose};
 
 use crate::lab::{Lab, flip_a_bit};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use ddprun::checkpoint::{self, Snapshot};
 use ddprun::data::sampler::evaluation_chunks;
 use ddprun::engine::{Engine, Error, Split};
+use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::loss::{self, CrossEntropy};
 use ddprun::model::Models;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
@@ -111,7 +111,7 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
     let opened = checkpoint::newest(folder.path()).unwrap();
     let exported = folder.path().join("exported.safetensors");
     let bytes = checkpoint::averaged_model(&opened).unwrap();
-    ddprun::files::write_atomic(&exported, &bytes).unwrap();
+    ddprun::internals::files::write_atomic(&exported, &bytes).unwrap();
     let plan = Plan { ema: None, ..plan.clone() };
     let (model, params) = Models::default().instantiate(&plan.model, 1).unwrap();
     load_state_dict(&params, &exported, Strict::All).unwrap();

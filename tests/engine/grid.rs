@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ddprun::collective::Collective;
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::data::{Dataset, SampleError, Target};
 use ddprun::engine::StopRequest;
+use ddprun::internals::collective::Collective;
 use ddprun::plan::{Plan, Precision};
 use ddprun::rng::Key;
 use ddprun::units::Bytes;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ddprun::checkpoint::{self, Snapshot};
 use ddprun::engine::{Engine, TrainState};
+use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::model::Models;
 use ddprun::optim::Moments;
 use ddprun::plan::EmaPlan;

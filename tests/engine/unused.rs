@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::Tensor;
 
-use ddprun::checkpoint::{self, Snapshot};
 use ddprun::config::kind::{Choice, Kind};
 use ddprun::engine::{Engine, Error};
+use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::model::{Architecture, Model, Models};
 use ddprun::nn::{Builder, ForwardContext, Init, Linear, Param};
 use ddprun::optim::{self, Adam, Constant};
@@ -43,7 +43,10 @@ impl Architecture for HalfUsedConfig {
 }
 
 /// An engine over `half_used`.
-fn half_used_engine(plan: &Plan, collective: Arc<dyn ddprun::collective::Collective>) -> Engine {
+fn half_used_engine(
+    plan: &Plan,
+    collective: Arc<dyn ddprun::internals::collective::Collective>,
+) -> Engine {
     let mut registry = Models::default();
     registry.add::<HalfUsedConfig>();
     let (model, params) = registry.instantiate(&plan.model, plan.seed).unwrap();

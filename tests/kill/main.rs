@@ -20,8 +20,8 @@ mod stall;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ddprun::collective;
-use ddprun::launch::{
+use ddprun::internals::collective;
+use ddprun::internals::launch::{
     self, Blame, Console, Ended, Failure, Link, Membership, Note, Phase, PreparedRun, Program,
     Start, Stop, rank_env,
 };

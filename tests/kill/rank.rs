@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ddprun::launch::{self, Ended, Exit, Note, Phase};
+use ddprun::internals::launch::{self, Ended, Exit, Note, Phase};
 use ddprun::units::Rank;
 
 use crate::{LONG, fails, folders, plan, run, start};

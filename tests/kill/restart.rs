@@ -1,6 +1,6 @@
 //! Groups that are started again, and those that are not.
 
-use ddprun::launch::{Ended, Note};
+use ddprun::internals::launch::{Ended, Note};
 use ddprun::units::Rank;
 
 use crate::{LONG, plan, run};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ddprun::launch::{Ended, Failure, Phase};
+use ddprun::internals::launch::{Ended, Failure, Phase};
 use ddprun::plan::{Patience, Plan};
 use ddprun::units::Rank;
 

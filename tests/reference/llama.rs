@@ -10,7 +10,7 @@ use crate::golden::{
     Collected, check_sum, filled, flat, model_plan, near, near_summary, number, with,
 };
 use candle_core::{DType, Device, Tensor};
-use ddprun::checkpoint;
+use ddprun::internals::checkpoint;
 use ddprun::model::{Model, Models};
 use ddprun::nn::state_dict::{Strict, load_state_dict, save_state_dict};
 use ddprun::nn::{ForwardContext, LoraConfig, Params};

@@ -75,10 +75,8 @@ fn planned(kinds: &Kinds) -> Plan {
 fn trained(plan: Plan, splits: Splits, kinds: &Kinds) -> BTreeMap<String, f64> {
     let plan = Arc::new(plan);
     let parts = kinds.components(&plan, &Device::Cpu).expect("its kinds");
-    let (distributed, one) = (&plan.distributed, WorldSize::ONE);
-    let group =
-        ddprun::collective::open(distributed.backend, Rank(0), one, None, distributed.timeout);
-    let mut engine = Engine::new(plan.clone(), parts, group.expect("a group"), None).expect("one");
+    let one = WorldSize::ONE;
+    let mut engine = Engine::solo(plan.clone(), parts).expect("an engine");
     for epoch in 0..40 {
         let order = EpochOrder::new(&plan.data, &plan.batch, one, plan.seed, epoch);
         for step in 0..order.steps() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{Device, Tensor};
-use ddprun::collective::{self, Collective};
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Components, Engine, StepReport, StopRequest};
+use ddprun::internals::collective::{self, Collective};
 use ddprun::kinds::Kinds;
 use ddprun::loss::{self, CrossEntropy};
 use ddprun::model::{Model, Models};

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::transport::{Key, SessionKeys};
+use crate::transport::Key;
+use crate::transport::auth::SessionKeys;
 
 const LONG: Duration = Duration::from_secs(30);
 

@@ -8,7 +8,7 @@ use crate::launch::rank::env::CONTROL_FD;
 
 /// A launch of torchrun, or a job of Slurm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaunchId {
+pub(crate) struct LaunchId {
     /// The launcher.
     pub launcher: Launcher,
     /// torchrun's run id, or Slurm's job.
@@ -25,7 +25,7 @@ pub struct LaunchId {
 /// A program that starts ranks again by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Launcher {
+pub(crate) enum Launcher {
     /// PyTorch's launcher.
     Torchrun,
     /// Slurm, which restarts a job after its machine failed, or when it was preempted.
@@ -43,7 +43,7 @@ impl std::fmt::Display for Launcher {
 
 impl LaunchId {
     /// Whether `earlier` is this launch before its restart; `None` if that is unknown.
-    pub fn continues(&self, earlier: &Self) -> Option<bool> {
+    pub(crate) fn continues(&self, earlier: &Self) -> Option<bool> {
         let has_same_name = (self.launcher, &self.id) == (earlier.launcher, &earlier.id);
         if !has_same_name || earlier.attempt > self.attempt {
             return Some(false);
@@ -56,7 +56,7 @@ impl LaunchId {
 }
 
 /// The launches that this process belongs to, innermost first.
-pub fn launch_ids() -> Vec<LaunchId> {
+pub(crate) fn launch_ids() -> Vec<LaunchId> {
     parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 

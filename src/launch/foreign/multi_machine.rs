@@ -19,7 +19,7 @@ use crate::plan::{Plan, RankPlan};
 /// # Errors
 ///
 /// As [`join_nodes`].
-pub fn join_machines<E: fmt::Display>(
+pub(crate) fn join_machines<E: fmt::Display>(
     foreign: &Foreign,
     config: &NodeConfig,
     plan: &Plan,

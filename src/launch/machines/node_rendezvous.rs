@@ -35,7 +35,7 @@ const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Why the nodes of a run did not find each other.
 #[derive(Debug, thiserror::Error)]
-pub enum NodeRendezvousError<E> {
+pub(crate) enum NodeRendezvousError<E> {
     /// This is node 0, and it could not prepare the run. The other nodes were told.
     #[error(transparent)]
     Prepare(E),
@@ -124,7 +124,7 @@ struct Welcome {
 /// # Errors
 ///
 /// As [`NodeRendezvousError`].
-pub fn join_nodes<E: fmt::Display>(
+pub(crate) fn join_nodes<E: fmt::Display>(
     config: &NodeConfig,
     plan: &Plan,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,

@@ -36,7 +36,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This machine's part in a run over several.
 #[derive(Clone, Debug)]
-pub struct NodeConfig {
+pub(crate) struct NodeConfig {
     /// Number of this machine; 0 has rank 0.
     pub node: u32,
     /// Number of machines.
@@ -150,7 +150,7 @@ pub(in crate::launch) struct NodeConnections {
 }
 
 /// The other nodes of a run: all of them for node 0, node 0 for the others.
-pub struct Nodes {
+pub(crate) struct Nodes {
     ranks: NodeRanks,
     connections: NodeConnections,
     run: RunFolders,
@@ -181,12 +181,12 @@ impl Nodes {
     }
 
     /// Number of this machine.
-    pub fn node(&self) -> u32 {
+    pub(crate) fn node(&self) -> u32 {
         self.ranks.node
     }
 
     /// The ranks of this machine.
-    pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         let first = self.ranks.first_of(self.ranks.node).0;
         (first..first + self.ranks.ranks_per_node).map(Rank)
     }

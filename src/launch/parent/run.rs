@@ -37,7 +37,7 @@ pub fn run(
 ///
 /// The first failure on any machine; on the others its code is 5. Written to `failure.json` on node
 /// 0, and `failure.node-N.json` on the others, whose logs may be in the same folder.
-pub fn run_node(
+pub(crate) fn run_node(
     plan: &Plan,
     run: &RunFolders,
     start: &Start,

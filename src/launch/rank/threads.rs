@@ -11,7 +11,7 @@ pub(in crate::launch) const RAYON: &str = "RAYON_NUM_THREADS";
 
 /// Limits the thread pools of this process, as our parent does for its ranks. Variables that are
 /// set are left alone. To be called first: it does nothing in a process that has started threads.
-pub fn limit_threads() {
+pub(crate) fn limit_threads() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for (name, value) in limits(env::from_environment().ok().as_ref(), cores) {
         inherit::set_if_absent(name, &value);

@@ -1,0 +1,39 @@
+//! What this project's own tests, benchmarks and fuzz targets reach into, and no embedding program needs: it may change at
+//! any time.
+
+/// Checkpoints on disk.
+pub mod checkpoint {
+    pub use crate::checkpoint::{
+        Destination, Importance, Snapshot, Writer, all, averaged_model, merged, model, newest,
+        open, peft, peft_config, restore, restore_newest, save, tensors, verify,
+    };
+}
+
+/// Sums over ranks.
+pub mod collective {
+    pub use crate::collective::{Collective, Error, Op, Segment, compressed, open, tree_sum};
+}
+
+/// Files that are whole or absent.
+pub mod files {
+    pub use crate::files::write_atomic;
+}
+
+/// Readers of foreign bytes, a function each.
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing {
+    pub use crate::fuzzing::{config, csv, frame, image, manifest, npz, parquet, safetensors, wav};
+}
+
+/// Ranks as processes.
+pub mod launch {
+    pub use crate::launch::{
+        Blame, Console, Ended, Exit, Failure, Link, Membership, Note, Phase, PreparedRun, Program,
+        Start, Stop, join, rank_env, run,
+    };
+}
+
+/// Memory that processes share.
+pub mod transport {
+    pub use crate::transport::shared_memory;
+}
