@@ -52,15 +52,16 @@ pub fn rehearse(plan: &Plan, components: &Components) -> Result<Needs, Error> {
         pool.install(|| peaks_of_pass(plan, components, samples, before))
             .map_err(|source| Error::Tensor { phase: "rehearsed", step: 0, source })
     };
-    // The work memory that threads keep from the first pass on is held in all passes alike.
-    let (_, flops) = measure(many)?;
-    let flops = flops / many as u64;
-    let (large, _) = measure(many)?;
-    if size == many {
-        return Ok(Needs { activations: counted(large), flops });
-    }
+    // Each batch twice: the first pass leaves the work memory that threads keep, which grows with the
+    // batch, so the smaller one comes first.
+    let settled = |samples| measure(samples).and_then(|_| measure(samples));
     let few = many / 2;
-    let (small, _) = measure(few)?;
+    let small = if size == many { None } else { Some(settled(few)?.0) };
+    let (large, flops) = settled(many)?;
+    let flops = flops / many as u64;
+    let Some(small) = small else {
+        return Ok(Needs { activations: counted(large), flops });
+    };
     let peak = |(small, large): (u64, u64)| {
         large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64
     };
@@ -91,6 +92,7 @@ fn peaks_of_pass(
     };
     let key = Key::new(plan.seed, Purpose::Dropout, 0, 0);
     let mut pass = ForwardContext::train(key, plan.precision);
+    pass.convolutions = plan.convolutions;
     pass.activation_checkpointing = plan.activation_checkpointing;
     let peaks = Arc::new(Peaks { before, found: Mutex::default() });
     let sink: Arc<dyn GradientSink> = peaks.clone();
