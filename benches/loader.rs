@@ -79,6 +79,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         max_bad_fraction: 0.1,
         train_transforms: transforms(work),
         val_transforms: transforms(work),
+        mixup: None,
     };
     (plan.n_train, plan.n_val, plan.classes) = counted(work, dir);
     let asked = Asked { experiment: work, seed: 0, classify: true };
@@ -113,9 +114,15 @@ fn load(dataset: &Arc<dyn Dataset>, threads: usize, n: usize, epoch: u64) {
     let request = move |batch: usize| Request {
         samples: (batch * BATCH..(batch + 1) * BATCH).map(|sample| sample as u32).collect(),
         epoch: Some(epoch),
+        ..Request::default()
     };
-    let settings =
-        Settings { seed: 0, threads, prefetch_factor: 2, on_bad_sample: OnBadSample::Error };
+    let settings = Settings {
+        seed: 0,
+        threads,
+        prefetch_factor: 2,
+        on_bad_sample: OnBadSample::Error,
+        mixup: None,
+    };
     let loader = Loader::start(dataset.clone(), (0..batches).map(request), settings);
     for loaded in loader.expect("threads") {
         let batch = loaded.expect("a batch").batch;

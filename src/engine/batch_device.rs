@@ -12,8 +12,14 @@ use crate::plan::Modality;
 /// Which tensors of a batch go where the model computes.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceTensors {
-    pub(crate) inputs: bool,
-    pub(crate) targets: bool,
+    inputs: bool,
+}
+
+impl DeviceTensors {
+    /// Whether the inputs and the targets of `batch` go there.
+    pub(crate) fn of(self, batch: &Batch) -> [bool; 2] {
+        [self.inputs, batch.targets.dtype().is_float()]
+    }
 }
 
 impl Engine {
@@ -24,15 +30,15 @@ impl Engine {
             // As candle wraps the driver's.
             bail!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
         }
-        let moves = self.moves();
+        let [inputs, targets] = self.moves().of(batch);
         let to =
             |moves, tensor: &Tensor| if moves { self.moved(tensor) } else { Ok(tensor.clone()) };
-        Ok((to(moves.inputs, &batch.inputs)?, to(moves.targets, &batch.targets)?))
+        Ok((to(inputs, &batch.inputs)?, to(targets, &batch.targets)?))
     }
 
     fn moves(&self) -> DeviceTensors {
         let is_text = self.plan.data.source.modality == Modality::Text;
-        DeviceTensors { inputs: !is_text, targets: !self.plan.loss.has_classes() }
+        DeviceTensors { inputs: !is_text }
     }
 
     /// The GPU on which the model computes, and which of a batch's tensors go there; `None` on the CPU.

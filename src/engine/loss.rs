@@ -1,6 +1,6 @@
 //! What a batch counts for in a loss, and the right answers beside it.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor};
 
 use crate::loss::{counted, rows};
 use crate::ops::count_correct;
@@ -10,6 +10,11 @@ use crate::plan::LossPlan;
 pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<[u64; 2]> {
     if !plan.has_classes() {
         return Ok([0, 0]);
+    }
+    if targets.dtype().is_float() {
+        // Of a mixture the class with the larger share is right.
+        let labels = targets.argmax(D::Minus1)?.to_device(&Device::Cpu)?;
+        return Ok([count_correct(outputs, &labels)? as u64, labels.elem_count() as u64]);
     }
     let (outputs, targets) = rows(outputs, targets)?;
     let right = count_correct(&outputs, &targets)?;

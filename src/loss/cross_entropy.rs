@@ -1,6 +1,6 @@
 //! `loss.name = "cross_entropy"`
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,9 +39,16 @@ impl Loss for CrossEntropy {
     fn runs_on_gpus(&self) -> bool {
         true
     }
+
+    fn takes_probabilities(&self) -> bool {
+        true
+    }
 }
 
 fn mean(outputs: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
+    if targets.dtype() == DType::F32 {
+        return ops::cross_entropy_soft(outputs, targets, smoothing);
+    }
     let (outputs, targets) = rows(outputs, targets)?;
     if counted(&targets)? == 0 {
         return Ok(ops::cross_entropy_sum(&outputs, &targets, smoothing)?.0);

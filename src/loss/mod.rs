@@ -61,6 +61,11 @@ pub trait Loss: Debug + Send + Sync {
     fn runs_on_gpus(&self) -> bool {
         false
     }
+
+    /// Whether [`Loss::mean`] also takes a probability of each class, (n, classes) f32: what `data.mixup` makes of labels.
+    fn takes_probabilities(&self) -> bool {
+        false
+    }
 }
 
 /// `[loss]`
@@ -97,7 +102,11 @@ impl Default for Losses {
 
 /// What planning needs to know of a loss.
 pub fn facts(loss: &dyn Loss) -> LossFacts {
-    LossFacts { targets: loss.targets(), runs_on_gpus: loss.runs_on_gpus() }
+    LossFacts {
+        targets: loss.targets(),
+        runs_on_gpus: loss.runs_on_gpus(),
+        takes_probabilities: loss.takes_probabilities(),
+    }
 }
 
 /// The plan of `loss`.

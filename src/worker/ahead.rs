@@ -84,8 +84,9 @@ fn send_all(
     for loaded in loader {
         let under_way = loaded.and_then(|Loaded { batch, unreadable }| {
             let mut send = |moves: bool, tensor| moves.then(|| prefetcher.send(tensor)).transpose();
-            let inputs = send(moves.inputs, &batch.inputs).map_err(|error| failed(&error))?;
-            let targets = send(moves.targets, &batch.targets).map_err(|error| failed(&error))?;
+            let [inputs, targets] = moves.of(&batch);
+            let inputs = send(inputs, &batch.inputs).map_err(|error| failed(&error))?;
+            let targets = send(targets, &batch.targets).map_err(|error| failed(&error))?;
             Ok(UnderWay { batch, inputs, targets, unreadable })
         });
         if to.send(under_way).is_err() {

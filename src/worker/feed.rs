@@ -82,7 +82,8 @@ impl Feed {
     ) -> Result<(Vec<Chunk>, Self), Error> {
         let (n, world) = (split.samples(plan), plan.distributed.world_size);
         let chunks: Vec<Chunk> = evaluation_chunks(n, plan.val_batch_size, world, rank).collect();
-        let request = |chunk: &Chunk| Request { samples: chunk.samples.clone(), epoch: None };
+        let request =
+            |chunk: &Chunk| Request { samples: chunk.samples.clone(), ..Request::default() };
         let requests: Vec<Request> = chunks.iter().map(request).collect();
         let settings = Settings::new(&plan.data, plan.seed);
         let loader = Loader::start(data, requests.into_iter(), settings)?;

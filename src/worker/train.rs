@@ -114,11 +114,14 @@ fn training_feed(
 ) -> Result<Feed, Error> {
     let (order, rank) = (order.clone(), run.rank);
     let requests = steps.flat_map(move |step| {
-        order
-            .passes(step as usize, rank)
-            .into_iter()
-            .filter(|pass| !pass.samples.is_empty())
-            .map(move |pass| Request { samples: pass.samples, epoch: Some(epoch) })
+        order.passes(step as usize, rank).into_iter().filter(|pass| !pass.samples.is_empty()).map(
+            move |pass| Request {
+                samples: pass.samples,
+                partners: pass.partners,
+                step,
+                epoch: Some(epoch),
+            },
+        )
     });
     let settings = Settings::new(&run.plan.data, run.plan.seed);
     let loader = Loader::start(run.splits.train.clone(), requests, settings)?;

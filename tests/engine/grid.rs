@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ddprun::data::loader::{Loader, Request, Settings};
-use ddprun::data::sampler::EpochOrder;
+use ddprun::data::sampler::{EpochOrder, MicroBatch};
 use ddprun::data::{Dataset, SampleError, Target};
 use ddprun::engine::StopRequest;
 use ddprun::internals::collective::Collective;
-use ddprun::plan::{Plan, Precision};
+use ddprun::plan::{MixupMode, MixupPlan, Plan, Precision};
 use ddprun::rng::Key;
 use ddprun::units::Bytes;
 
-use crate::support::{N_TRAIN, batch, engine, fingerprint, on_ranks, plan};
+use crate::support::{CLASSES, N_TRAIN, batch, engine, fingerprint, on_ranks, plan};
 
 const PRECISIONS: [Precision; 2] = [Precision::Fp32, Precision::Bf16];
 const WORLDS: [u32; 3] = [1, 2, 4];
@@ -79,9 +79,15 @@ fn steps(plan: &Plan, n_steps: usize, collective: Arc<dyn Collective>) -> String
     let rank = collective.rank();
     let world = plan.distributed.world_size;
     let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
-    let passes = (0..n_steps).flat_map(|step| order.passes(step, rank));
-    let request = |samples| Request { samples, epoch: Some(0) };
-    let requests: Vec<Request> = passes.map(|pass| request(pass.samples)).collect();
+    let passes =
+        (0..n_steps).flat_map(|step| order.passes(step, rank).into_iter().map(move |p| (step, p)));
+    let request = |(step, pass): (usize, MicroBatch)| Request {
+        samples: pass.samples,
+        partners: pass.partners,
+        step: step as u64,
+        epoch: Some(0),
+    };
+    let requests: Vec<Request> = passes.map(request).collect();
     let settings = Settings::new(&plan.data, plan.seed);
     let samples = Arc::new(Samples(plan.clone()));
     let mut loader = Loader::start(samples, requests.into_iter(), settings).unwrap();
@@ -180,4 +186,28 @@ fn a_resnet_with_batch_norm_has_one_hash() {
 #[test]
 fn a_resnet_with_batch_norm_has_one_hash_in_half_precision() {
     one_hash("resnet8", 3, &[3, 8, 8], all_of(1));
+}
+
+#[test]
+fn mixed_images_have_one_hash() {
+    let hash = |world, workers, mixup| {
+        let mut plan = plan("resnet8", &[3, 8, 8], world);
+        (plan.data.num_workers, plan.data.mixup) = (workers, mixup);
+        trained(&plan, 3, 1)
+    };
+    let mixup = MixupPlan {
+        mixup_alpha: 0.8,
+        cutmix_alpha: 1.0,
+        prob: 1.0,
+        switch_prob: 0.5,
+        mode: MixupMode::Pair,
+        off_epoch: None,
+        classes: CLASSES,
+    };
+    let alone = hash(1, 0, Some(mixup));
+    assert_ne!(alone, hash(1, 0, None));
+    assert_ne!(alone, hash(1, 0, Some(MixupPlan { mode: MixupMode::Batch, ..mixup })));
+    for (world, workers) in [(2, 1), (4, 0)] {
+        assert_eq!(hash(world, workers, Some(mixup)), alone, "{world} ranks");
+    }
 }

@@ -211,6 +211,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         max_bad_fraction: 0.1,
         train_transforms: vec![],
         val_transforms: vec![],
+        mixup: None,
     };
     let asked = Asked { experiment: "x", seed: 0, classify: false };
     let windows = ddprun::data::open(&table, &data, &asked, &Transforms::default()).unwrap().train;
@@ -223,7 +224,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
     let mut steps = Steps::new(&params, adam, 2e-4, (0.0, f64::INFINITY));
     for (step, expected) in golden["losses_20_steps_f32"].as_array().unwrap().iter().enumerate() {
         let samples = (0..64).map(|i| (((step * 64 + i) * 37) % 7825) as u32).collect();
-        let request = Request { samples, epoch: None };
+        let request = Request { samples, epoch: None, ..Request::default() };
         let settings = Settings::new(&data, 0);
         let mut loader =
             Loader::start(windows.clone(), std::iter::once(request), settings).unwrap();

@@ -83,7 +83,11 @@ fn trained(plan: Plan, splits: Splits, kinds: &Kinds) -> BTreeMap<String, f64> {
             let passes = order.passes(step, Rank(0));
             let requests: Vec<Request> = passes
                 .iter()
-                .map(|pass| Request { samples: pass.samples.clone(), epoch: Some(epoch) })
+                .map(|pass| Request {
+                    samples: pass.samples.clone(),
+                    epoch: Some(epoch),
+                    ..Request::default()
+                })
                 .collect();
             let settings = Settings::new(&plan.data, plan.seed);
             let loader = Loader::start(splits.train.clone(), requests.into_iter(), settings);
@@ -96,7 +100,7 @@ fn trained(plan: Plan, splits: Splits, kinds: &Kinds) -> BTreeMap<String, f64> {
     let chunks: Vec<_> = evaluation_chunks(n, plan.val_batch_size, one, Rank(0)).collect();
     let requests: Vec<Request> = chunks
         .iter()
-        .map(|chunk| Request { samples: chunk.samples.clone(), epoch: None })
+        .map(|chunk| Request { samples: chunk.samples.clone(), epoch: None, ..Request::default() })
         .collect();
     let settings = Settings::new(&plan.data, plan.seed);
     let loader = Loader::start(splits.val, requests.into_iter(), settings);

@@ -117,6 +117,7 @@ fn data_plan() -> DataPlan {
         max_bad_fraction: 0.1,
         train_transforms: vec![],
         val_transforms: vec![],
+        mixup: None,
     }
 }
 

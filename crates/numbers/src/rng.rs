@@ -31,6 +31,8 @@ pub enum Purpose {
     Draw = 8,
     /// Noise on gradients; `a` = step, `b` = hash of the parameter's name.
     GradientNoise = 9,
+    /// Which training images are mixed, and how; `a` = epoch, `b` = step of the epoch.
+    Mixup = 10,
 }
 
 /// A stream of random numbers, identified by what it is for.
@@ -129,6 +131,29 @@ impl Stream {
         self.counter += 2;
         self.key.normal(self.counter - 2)
     }
+
+    /// Of the distribution Beta(`alpha`, `alpha`), for an `alpha` above 0.
+    pub fn beta(&mut self, alpha: f64) -> f64 {
+        // Of two numbers of a gamma distribution, by their logarithms: those of a small alpha underflow.
+        let [a, b] = [self.ln_gamma(alpha), self.ln_gamma(alpha)];
+        1.0 / (1.0 + (b - a).exp())
+    }
+
+    /// Logarithm of a number of the gamma distribution of shape `alpha` (Marsaglia and Tsang 2000).
+    fn ln_gamma(&mut self, alpha: f64) -> f64 {
+        if alpha < 1.0 {
+            let boost = (1.0 - self.uniform()).ln() / alpha;
+            return self.ln_gamma(alpha + 1.0) + boost;
+        }
+        let d = alpha - 1.0 / 3.0;
+        loop {
+            let x = self.normal();
+            let v = (1.0 + x / (9.0 * d).sqrt()).powi(3);
+            if v > 0.0 && (1.0 - self.uniform()).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+                return (d * v).ln();
+            }
+        }
+    }
 }
 
 /// A random permutation of `0..n` (Fisher and Yates).
@@ -206,6 +231,26 @@ mod tests {
         assert!((sum / f64::from(n)).abs() < 0.01);
         assert!((squares / f64::from(n) - 1.0).abs() < 0.01);
         assert!((uniform / f64::from(n) - 0.5).abs() < 0.005);
+    }
+
+    #[test]
+    fn shares_have_the_moments_of_a_beta_distribution() {
+        for alpha in [0.05, 0.2, 0.8, 1.0, 3.0] {
+            let mut stream = Key::new(7, Purpose::Mixup, 0, 0).stream();
+            let n = 100_000;
+            let (mut sum, mut squares) = (0.0, 0.0);
+            for _ in 0..n {
+                let share = stream.beta(alpha) - 0.5;
+                assert!(share.abs() <= 0.5, "{alpha}");
+                sum += share;
+                squares += share * share;
+            }
+            let (mean, variance) = (sum / f64::from(n), squares / f64::from(n));
+            let expected = 0.25 / (2.0 * alpha + 1.0);
+            assert!(mean.abs() < 0.005 && (variance - expected).abs() < 0.003, "{alpha}");
+        }
+        let mut stream = Key::new(7, Purpose::Mixup, 0, 0).stream();
+        assert!((0..1000).all(|_| stream.beta(1e-6).is_finite()));
     }
 
     #[test]

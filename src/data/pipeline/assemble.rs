@@ -6,10 +6,11 @@ use candle_core::{Device, Tensor};
 
 use crate::data::caught::panic_message;
 use crate::data::error::{Error, SampleError};
+use crate::data::pipeline::mixup::{Mixture, Place, Sample};
 use crate::data::pipeline::request::{Loaded, Request, Settings, Unreadable};
 use crate::data::{Batch, Dataset, IGNORED, IGNORED_LABEL, Target};
 use crate::failpoint;
-use crate::plan::OnBadSample;
+use crate::plan::{MixupPlan, OnBadSample};
 use crate::rng::{Key, Purpose};
 
 /// Unreadable samples in a row after which `skip` gives up.
@@ -39,9 +40,75 @@ pub(crate) fn load(
             targets.push(target);
         }
     }
-    let mut batch = to_batch(dataset, values, &targets, samples)?;
+    let is_whole = samples.len() == request.samples.len() && !request.partners.is_empty();
+    let mixed = settings.mixup.filter(|_| is_whole);
+    let mixed = mixed.map(|plan| mix(dataset, request, (settings, &plan), (&mut values, &targets)));
+    let mut batch = to_batch(dataset, values, (&targets, mixed.transpose()?), samples)?;
     batch.unreadable = unreadable.len() as u64;
     Ok(Loaded { batch, unreadable })
+}
+
+/// Mixes the samples of a pass with their partners; what they are then, a probability of each class.
+fn mix(
+    dataset: &dyn Dataset,
+    request: &Request,
+    (settings, plan): (&Settings, &MixupPlan),
+    (values, targets): (&mut [f32], &[Target]),
+) -> Result<Vec<f32>, Error> {
+    let &[channels, height, width] = dataset.shape() else {
+        return Err(Error::Batch { what: "only images can be mixed".to_owned() });
+    };
+    let shape = [channels, height, width];
+    let place =
+        Place { seed: settings.seed, epoch: request.epoch.unwrap_or(0), step: request.step };
+    let n_targets = plan.classes;
+    let mut mixed = Vec::with_capacity(targets.len() * n_targets);
+    for target in targets {
+        mixed.extend(probabilities(target, n_targets)?);
+    }
+    let rows = values.chunks_exact_mut(shape.iter().product());
+    let rows = rows.zip(mixed.chunks_exact_mut(n_targets));
+    let mut rows = rows.zip(request.samples.iter().zip(&request.partners)).peekable();
+    while let Some(((image, target), (&sample, &partner))) = rows.next() {
+        let mixture = Mixture::of_pair(plan, place, [sample, partner], (height, width));
+        let own = Sample { image, target };
+        if let Some(((image, target), _)) = rows.next_if(|(_, pair)| pair == &(&partner, &sample)) {
+            mixture.apply([own, Sample { image, target }], shape);
+        } else if partner != sample {
+            // It is mixed with this one in another pass, too.
+            let (mut image, mut target) = partner_of(dataset, partner, (request, settings, plan))?;
+            let other = Sample { image: &mut image, target: &mut target };
+            mixture.apply([own, other], shape);
+        }
+    }
+    Ok(mixed)
+}
+
+/// The values of a sample that is in another pass, and its probabilities of classes.
+fn partner_of(
+    dataset: &dyn Dataset,
+    sample: u32,
+    (request, settings, plan): (&Request, &Settings, &MixupPlan),
+) -> Result<(Vec<f32>, Vec<f32>), Error> {
+    let mut values = Vec::new();
+    let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
+    let none = || Error::Batch { what: "a partner of an evaluation".to_owned() };
+    let (_, target) = found.sample.ok_or_else(none)?;
+    Ok((values, probabilities(&target, plan.classes)?))
+}
+
+/// A probability of each class: 1 for that of a label.
+fn probabilities(target: &Target, classes: usize) -> Result<Vec<f32>, Error> {
+    let unfit = || Error::Batch { what: format!("{target:?} of {classes} classes is mixed") };
+    match target {
+        Target::Class(label) => {
+            let mut one_hot = vec![0.0; classes];
+            *one_hot.get_mut(*label as usize).ok_or_else(unfit)? = 1.0;
+            Ok(one_hot)
+        }
+        Target::Series(values) if values.len() == classes => Ok(values.clone()),
+        _ => Err(unfit()),
+    }
 }
 
 /// What a requested sample became.
@@ -123,7 +190,7 @@ fn load_caught(
 fn to_batch(
     dataset: &dyn Dataset,
     values: Vec<f32>,
-    targets: &[Target],
+    (targets, mixed): (&[Target], Option<Vec<f32>>),
     samples: Vec<u32>,
 ) -> Result<Batch, Error> {
     let n = samples.len();
@@ -143,7 +210,10 @@ fn to_batch(
     let numbers = if array.is_empty() { vec![n, 1] } else { answers.clone() };
     let cpu = &Device::Cpu;
     let tensors = Tensor::from_vec(values, shape, cpu).and_then(|inputs| {
-        let targets = if dataset.classifies() {
+        let targets = if let Some(mixed) = mixed {
+            let classes = mixed.len() / n.max(1);
+            Tensor::from_vec(mixed, (n, classes), cpu)
+        } else if dataset.classifies() {
             labels(targets.iter().flat_map(class).collect(), answers)
         } else {
             Tensor::from_vec(targets.iter().flat_map(value).collect::<Vec<f32>>(), numbers, cpu)
@@ -161,4 +231,104 @@ fn labels(labels: Vec<u32>, shape: Vec<usize>) -> candle_core::Result<Tensor> {
     }
     let label = |label| if label == IGNORED { IGNORED_LABEL } else { i64::from(label) };
     Tensor::from_vec(labels.into_iter().map(label).collect::<Vec<_>>(), shape, &Device::Cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::pipeline::sampler::EpochOrder;
+    use crate::data::pipeline::sampler::tests::{batch, data};
+    use crate::plan::{MixupMode, Sampler};
+    use crate::units::{Rank, WorldSize};
+
+    /// Sample i is a picture of 2 x 3 around i, of class i mod 4.
+    struct Pictures;
+
+    impl Dataset for Pictures {
+        fn len(&self) -> usize {
+            23
+        }
+
+        fn shape(&self) -> &[usize] {
+            &[1, 2, 3]
+        }
+
+        fn classifies(&self) -> bool {
+            true
+        }
+
+        fn name(&self, index: usize) -> String {
+            index.to_string()
+        }
+
+        fn load(
+            &self,
+            index: usize,
+            key: Option<Key>,
+            values: &mut Vec<f32>,
+        ) -> Result<Target, SampleError> {
+            let mut noise = key.unwrap().stream();
+            values.extend((0..6).map(|_| index as f32 + noise.uniform() as f32));
+            Ok(Target::Class(index as u32 % 4))
+        }
+    }
+
+    const MIXUP: MixupPlan = MixupPlan {
+        mixup_alpha: 0.8,
+        cutmix_alpha: 1.0,
+        prob: 0.9,
+        switch_prob: 0.5,
+        mode: MixupMode::Pair,
+        off_epoch: None,
+        classes: 4,
+    };
+
+    /// Each sample with its values and its target, in passes of `size` samples of a global batch of 12.
+    fn epoch(size: u32, mixup: Option<MixupPlan>) -> Vec<(u32, Vec<f32>, Tensor)> {
+        let mut plan = data(Pictures.len(), Sampler::Shards, true, false);
+        plan.mixup = mixup;
+        let order = EpochOrder::new(&plan, &batch(size, 12 / size, 1, 1), WorldSize::ONE, 5, 3);
+        let mut found = Vec::new();
+        for step in 0..order.steps() {
+            for pass in order.passes(step, Rank(0)) {
+                let request = Request {
+                    samples: pass.samples,
+                    partners: pass.partners,
+                    step: step as u64,
+                    epoch: Some(3),
+                };
+                let settings = Settings::new(&plan, 9);
+                let batch = load(&Pictures, &request, &settings, &|| false).unwrap().batch;
+                for (row, &sample) in batch.samples.iter().enumerate() {
+                    let values = batch.inputs.get(row).unwrap().flatten_all().unwrap();
+                    let target = batch.targets.get(row).unwrap();
+                    found.push((sample, values.to_vec1().unwrap(), target));
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn mixtures_are_the_same_in_passes_of_any_size() {
+        let mixed = |size| -> Vec<(u32, Vec<f32>, Vec<f32>)> {
+            let rows = epoch(size, Some(MIXUP)).into_iter();
+            rows.map(|(sample, values, target)| (sample, values, target.to_vec1().unwrap()))
+                .collect()
+        };
+        let whole = mixed(12);
+        for size in [6, 4, 3, 1] {
+            assert_eq!(mixed(size), whole, "passes of {size}");
+        }
+        let plain = epoch(12, None);
+        let mut n_mixed = 0;
+        for ((sample, values, target), (same, own, label)) in whole.iter().zip(&plain) {
+            assert_eq!((sample, *sample % 4), (same, label.to_scalar::<u32>().unwrap()));
+            let sum: f32 = target.iter().sum();
+            assert!((sum - 1.0).abs() < 1e-6, "{target:?}");
+            n_mixed += usize::from(values != own);
+        }
+        // Small images are often left by an area of no pixel.
+        assert!((6..23).contains(&n_mixed), "{n_mixed}");
+    }
 }

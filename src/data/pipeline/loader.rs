@@ -294,11 +294,11 @@ mod tests {
     }
 
     fn settings(threads: usize, on_bad_sample: OnBadSample) -> Settings {
-        Settings { seed: 9, threads, prefetch_factor: 2, on_bad_sample }
+        Settings { seed: 9, threads, prefetch_factor: 2, on_bad_sample, mixup: None }
     }
 
     fn request(samples: impl IntoIterator<Item = u32>, epoch: Option<u64>) -> Request {
-        Request { samples: samples.into_iter().collect(), epoch }
+        Request { samples: samples.into_iter().collect(), epoch, ..Request::default() }
     }
 
     fn rows(batch: &Batch) -> (Vec<Vec<f32>>, Vec<u32>) {

@@ -4,5 +4,6 @@ mod mersenne;
 pub mod sampler;
 pub mod audit;
 mod request;
+mod mixup;
 mod assemble;
 pub mod loader;

@@ -3,13 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use crate::data::dataset::Batch;
-use crate::plan::{DataPlan, OnBadSample};
+use crate::plan::{DataPlan, MixupPlan, OnBadSample};
 
 /// One pass to load.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Indices into the data set; may be empty.
     pub samples: Vec<u32>,
+    /// With which sample each is mixed, itself where it is left alone; empty where nothing is mixed.
+    pub partners: Vec<u32>,
+    /// Step of the epoch, for the randomness of the mixing.
+    pub step: u64,
     /// The epoch, for the randomness of the augmentation; `None` = evaluation, nothing is random.
     pub epoch: Option<u64>,
 }
@@ -33,7 +37,7 @@ pub struct Unreadable {
 }
 
 /// How to load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Seed of the run.
     pub seed: u64,
@@ -43,6 +47,8 @@ pub struct Settings {
     pub prefetch_factor: usize,
     /// Policy for unreadable samples.
     pub on_bad_sample: OnBadSample,
+    /// How samples are mixed that have partners.
+    pub mixup: Option<MixupPlan>,
 }
 
 impl Settings {
@@ -53,6 +59,7 @@ impl Settings {
             threads: plan.num_workers,
             prefetch_factor: plan.prefetch_factor,
             on_bad_sample: plan.on_bad_sample,
+            mixup: plan.mixup,
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct MicroBatch {
     /// Indices into the data set; fewer than the batch size, or none, in the last step of an epoch without
     /// `drop_last`.
     pub samples: Vec<u32>,
+    /// With which sample each is mixed, itself where it is left alone; empty where nothing is mixed.
+    pub partners: Vec<u32>,
 }
 
 /// The samples of one epoch in their order, and the arithmetic that cuts them into steps and passes.
@@ -33,6 +35,7 @@ pub struct EpochOrder {
     drop_last: bool,
     batch: BatchPlan,
     world: usize,
+    mixes: bool,
 }
 
 impl EpochOrder {
@@ -62,6 +65,7 @@ impl EpochOrder {
             drop_last: data.drop_last,
             batch: *batch,
             world: world.count(),
+            mixes: data.mixup.is_some_and(|mixup| mixup.mixes(epoch)),
         }
     }
 
@@ -87,13 +91,23 @@ impl EpochOrder {
     pub fn passes(&self, step_in_epoch: usize, rank: Rank) -> Vec<MicroBatch> {
         let per_shard = self.batch.passes_per_shard();
         let shards = part(0..self.batch.shards.count(), self.world, rank.index());
-        let pass = |(position, (shard, j))| MicroBatch {
-            shard,
-            index_in_step: shard * per_shard + j,
-            samples: match self.sampler {
+        let pass = |(position, (shard, j))| {
+            let places = match self.sampler {
                 Sampler::Shards => self.shard_pass(step_in_epoch, shard, j),
                 Sampler::Torch => self.torch_pass(step_in_epoch, rank, position),
-            },
+            };
+            let samples =
+                |places: Vec<usize>| places.into_iter().map(|at| self.order[at]).collect();
+            let partners = match self.mixes {
+                true => places.iter().map(|&at| self.partner(step_in_epoch, at)).collect(),
+                false => Vec::new(),
+            };
+            MicroBatch {
+                shard,
+                index_in_step: shard * per_shard + j,
+                partners: samples(partners),
+                samples: samples(places),
+            }
         };
         let places = shards.flat_map(|shard| (0..per_shard).map(move |j| (shard, j)));
         places.enumerate().map(pass).collect()
@@ -109,19 +123,32 @@ impl EpochOrder {
         start..(start + global).min(self.order.len())
     }
 
-    fn shard_pass(&self, step_in_epoch: usize, shard: usize, j: usize) -> Vec<u32> {
+    /// Places of the samples in the order.
+    fn shard_pass(&self, step_in_epoch: usize, shard: usize, j: usize) -> Vec<usize> {
         let shard = part(self.range(step_in_epoch), self.batch.shards.count(), shard);
-        self.order[part(shard, self.batch.passes_per_shard(), j)].to_vec()
+        part(shard, self.batch.passes_per_shard(), j).collect()
     }
 
     /// Batch `position` of the rank's step: its samples are every `world`-th of the order.
-    fn torch_pass(&self, step_in_epoch: usize, rank: Rank, position: usize) -> Vec<u32> {
+    fn torch_pass(&self, step_in_epoch: usize, rank: Rank, position: usize) -> Vec<usize> {
         let size = self.batch.size.count();
         let range = self.range(step_in_epoch);
         let start = range.start + position * size * self.world;
         let end = (start + size * self.world).min(range.end);
-        let strided = (start + rank.index()..end).step_by(self.world);
-        strided.map(|place| self.order[place]).collect()
+        (start + rank.index()..end).step_by(self.world).collect()
+    }
+
+    /// The place of the sample with which the one at `place` is mixed: its neighbour in the step, of the same rank with
+    /// `torch`; itself where there is none.
+    fn partner(&self, step_in_epoch: usize, place: usize) -> usize {
+        let stride = match self.sampler {
+            Sampler::Shards => 1,
+            Sampler::Torch => self.world,
+        };
+        let range = self.range(step_in_epoch);
+        let is_first = ((place - range.start) / stride).is_multiple_of(2);
+        let partner = if is_first { place + stride } else { place - stride };
+        if partner < range.end { partner } else { place }
     }
 }
 
@@ -177,7 +204,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{Modality, OnBadSample, SourcePlan};
+    use crate::plan::{MixupMode, MixupPlan, Modality, OnBadSample, SourcePlan};
     use crate::units::{AccumulationSteps, GlobalBatchSize, Shards};
 
     pub(in crate::data) fn data(
@@ -202,6 +229,7 @@ pub(super) mod tests {
             max_bad_fraction: 0.1,
             train_transforms: Vec::new(),
             val_transforms: Vec::new(),
+            mixup: None,
         }
     }
 
@@ -291,6 +319,44 @@ pub(super) mod tests {
         assert_eq!(order(1, 0), order(1, 0));
         assert_ne!(order(1, 0), order(1, 1));
         assert_ne!(order(1, 0), order(2, 0));
+    }
+
+    #[test]
+    fn partners_are_neighbours_in_the_step_at_any_world_size_and_in_passes_of_any_size() {
+        let mut plan = data(23, Sampler::Shards, true, false);
+        plan.mixup = Some(MixupPlan {
+            mixup_alpha: 1.0,
+            cutmix_alpha: 0.0,
+            prob: 1.0,
+            switch_prob: 0.5,
+            mode: MixupMode::Batch,
+            off_epoch: Some(4),
+            classes: 3,
+        });
+        let pairs = |size, per_shard, shards, n_ranks| {
+            let batch = batch(size, per_shard, shards, n_ranks);
+            let order = EpochOrder::new(&plan, &batch, world(n_ranks), 5, 3);
+            let steps = (0..order.steps()).flat_map(|step| whole_step(&order, step, n_ranks));
+            let pairs = steps.flat_map(|pass| pass.samples.into_iter().zip(pass.partners));
+            pairs.collect::<Vec<(u32, u32)>>()
+        };
+        let expected = pairs(12, 1, 1, 1);
+        assert_eq!(expected.len(), 23);
+        for (size, per_shard, shards, n_ranks) in [(3, 4, 1, 1), (3, 1, 4, 2), (1, 3, 4, 4)] {
+            assert_eq!(pairs(size, per_shard, shards, n_ranks), expected, "{size} {per_shard}");
+        }
+        // Each partner's partner is the sample, and only the last of an odd step stays alone.
+        let alone = expected.iter().filter(|(sample, partner)| sample == partner).count();
+        assert_eq!(alone, 1);
+        assert!(expected.iter().all(|&(a, b)| expected.contains(&(b, a))));
+        let order = EpochOrder::new(&plan, &batch(4, 1, 1, 1), world(1), 5, 4);
+        assert!(order.passes(0, Rank(0))[0].partners.is_empty(), "the epochs are over");
+        plan.sampler = Sampler::Torch;
+        let order = EpochOrder::new(&plan, &batch(2, 2, 2, 2), world(2), 5, 0);
+        for rank in [Rank(0), Rank(1)] {
+            let passes = order.passes(0, rank);
+            assert!(passes.iter().all(|pass| pass.samples[0] == pass.partners[1]), "{passes:?}");
+        }
     }
 
     proptest! {

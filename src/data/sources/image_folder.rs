@@ -203,9 +203,11 @@ mod tests {
             let requests = (0..9u32).map(|pass| Request {
                 samples: (0..5).map(|i| (pass * 7 + i * 5) % 12).collect(),
                 epoch: (pass < 7).then_some(u64::from(pass / 3)),
+                ..Request::default()
             });
             let on_bad_sample = OnBadSample::Error;
-            let settings = Settings { seed: 3, threads, prefetch_factor: 2, on_bad_sample };
+            let settings =
+                Settings { seed: 3, threads, prefetch_factor: 2, on_bad_sample, mixup: None };
             let loader = Loader::start(folder.clone(), requests, settings).unwrap();
             let bits = loader.map(|loaded| {
                 let batch = loaded.unwrap().batch;

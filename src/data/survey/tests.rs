@@ -29,6 +29,7 @@ fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
         max_bad_fraction: 0.1,
         train_transforms: transforms.clone(),
         val_transforms: transforms,
+        mixup: None,
     }
 }
 
@@ -74,7 +75,7 @@ fn shapes_go_all_the_way_from_survey_to_batches() {
     ];
     let plan = plan(facts, transforms);
     let splits = opened(&plan).unwrap();
-    let request = Request { samples: vec![0, 11, 4], epoch: Some(0) };
+    let request = Request { samples: vec![0, 11, 4], epoch: Some(0), ..Request::default() };
     let settings = Settings::new(&plan, 1);
     let mut loader = Loader::start(splits.train, std::iter::once(request), settings).unwrap();
     let batch = loader.next().unwrap().unwrap().batch;

@@ -27,3 +27,19 @@ fn options_are_those_of_the_loss_in_their_ranges() {
             `hubre`"],
     );
 }
+
+#[test]
+fn mixup_is_checked() {
+    good(
+        GOOD,
+        &["data.mixup.mixup_alpha=0.8", "data.mixup.cutmix_alpha=1", "data.mixup.mode=pair"],
+    );
+    check(
+        &["data.mixup.mixup_alpha=-1", "data.mixup.prob=2"],
+        &[
+            "`data.mixup.mixup_alpha`: must be at least 0 and finite, not -1.0",
+            "`data.mixup.prob`: must be from 0 to 1, not 2.0",
+        ],
+    );
+    check(&["data.mixup.mode=elem"], &["`data.mixup.mode`: must be `batch` or `pair`, not `elem`"]);
+}

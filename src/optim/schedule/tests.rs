@@ -38,7 +38,7 @@ impl KindFacts for Known {
     }
 
     fn loss(&self, _: &Choice) -> Result<LossFacts, String> {
-        Ok(LossFacts { targets: Targets::Numbers, runs_on_gpus: true })
+        Ok(LossFacts { targets: Targets::Numbers, runs_on_gpus: true, takes_probabilities: false })
     }
 
     fn metrics(&self, _: &Measurable) -> Vec<MetricFacts> {

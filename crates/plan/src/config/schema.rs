@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Entry, Options, TABLES};
 use crate::config::values::{Auto, Duration, Every, Patience};
 
-pub use data::{Data, OnBadSample, Sampler, Transforms};
+pub use data::{Data, Mixup, MixupMode, OnBadSample, Sampler, Transforms};
 pub use model::Model;
 pub use train::{OnNonFinite, PrecisionChoice, Train};
 pub use train_numbers::Convolutions;

@@ -70,6 +70,7 @@ impl Plan {
         let lengths = found.lengths().enumerate();
         let trained = lengths.filter(|&(index, _)| optimizer.is_ever_trained(index));
         let trained: Vec<usize> = trained.map(|(_, length)| length).collect();
+        let outputs = model.outputs;
         let plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
@@ -77,7 +78,7 @@ impl Plan {
             data: data::decide(
                 experiment,
                 &facts.data,
-                transformed,
+                (transformed, outputs),
                 ranks.local_world,
                 facts.cores,
             ),

@@ -21,6 +21,7 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
         ),
         (plan.precision == Precision::Fp16, "the loss scale of fp16 moves"),
         (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),
+        (plan.data.mixup.is_some(), "targets of mixed images are probabilities, of others labels"),
         (plan.model.draws_on_cpu, "the model draws or decides on the CPU what each pass does"),
         (plan.model.drops, "dropout masks are keyed by the step on the CPU"),
         (plan.distributed.find_unused_parameters, "which parameters are used may differ"),

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Experiment;
 use crate::config::kind::Choice;
+use crate::plan::mixup;
 use crate::plan::transforms::Transformed;
-use crate::plan::{DataFacts, OnBadSample, Sampler, SourcePlan};
+use crate::plan::{DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan};
 use train_numbers::units::WorldSize;
 
 /// The data and how it is read.
@@ -48,6 +49,9 @@ pub struct DataPlan {
     /// Transforms of validation images.
     #[serde(deserialize_with = "older::transforms")]
     pub val_transforms: Vec<Choice>,
+    /// How training images are mixed in pairs; absent = not at all.
+    #[serde(default)]
+    pub mixup: Option<MixupPlan>,
 }
 
 /// For plans of before there was the key.
@@ -70,7 +74,7 @@ const MOST_LOADERS: usize = 4;
 pub(crate) fn decide(
     experiment: &Experiment,
     found: &DataFacts,
-    transformed: Transformed,
+    (transformed, outputs): (Transformed, usize),
     world: WorldSize,
     cores: usize,
 ) -> DataPlan {
@@ -92,5 +96,6 @@ pub(crate) fn decide(
         max_bad_fraction: asked.max_bad_fraction,
         train_transforms: transformed.train,
         val_transforms: transformed.val,
+        mixup: mixup::decide(&asked.mixup, outputs),
     }
 }

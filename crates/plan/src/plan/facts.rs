@@ -198,7 +198,8 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
             "time_frequency" => crate::plan::Targets::Series,
             _ => crate::plan::Targets::Numbers,
         };
-        Ok(LossFacts { targets, runs_on_gpus: loss.name != "huber" })
+        let takes_probabilities = loss.name == "cross_entropy";
+        Ok(LossFacts { targets, runs_on_gpus: loss.name != "huber", takes_probabilities })
     }
 
     fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {

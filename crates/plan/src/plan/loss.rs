@@ -34,6 +34,8 @@ pub struct LossFacts {
     pub targets: Targets,
     /// Whether its operations have kernels for GPUs.
     pub runs_on_gpus: bool,
+    /// Whether it takes a probability of each class instead of a label.
+    pub takes_probabilities: bool,
 }
 
 impl LossPlan {
@@ -60,6 +62,11 @@ pub(crate) fn decide(
     let facts = kinds.loss(&kind).map_err(|what| loaded.problem("loss.name", what))?;
     if let Some(problem) = misfit(loaded, data, facts.targets) {
         return Err(problem);
+    }
+    if let Some(key) = loaded.experiment.data.mixup.given().filter(|_| !facts.takes_probabilities) {
+        let what = format!("mixes labels, but `{}` takes no probabilities of classes", kind.name);
+        let help = "use `cross_entropy` without weights of classes";
+        return Err(loaded.problem(&format!("data.mixup.{key}"), what).help(help));
     }
     if on_gpus && !facts.runs_on_gpus {
         let what = format!("`{}` has no kernel for GPUs", kind.name);

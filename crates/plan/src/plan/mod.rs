@@ -28,6 +28,7 @@ mod loss;
 pub mod mapping;
 mod memory;
 mod metrics;
+mod mixup;
 mod model;
 mod optimizer;
 mod precision;
@@ -44,8 +45,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
-    CommHook, Convolutions, Expectation, Interval, Mode, OnBadSample, OnNonFinite, OnOom, Sampler,
-    ScalingRule,
+    CommHook, Convolutions, Expectation, Interval, MixupMode, Mode, OnBadSample, OnNonFinite,
+    OnOom, Sampler, ScalingRule,
 };
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;
@@ -62,6 +63,7 @@ pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use mapping::Mapping;
 pub use memory::{KEPT_SHARE, Memory};
 pub use metrics::{Measurable, MetricFacts};
+pub use mixup::MixupPlan;
 pub use model::ModelPlan;
 pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, scale_lr};
 pub use precision::{ClipPlan, ScalerPlan};

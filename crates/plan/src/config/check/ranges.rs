@@ -58,6 +58,10 @@ type Whole = (&'static str, fn(&Experiment) -> Option<u64>, u64, u64);
 
 const REALS: &[Real] = &[
     ("data.max_bad_fraction", |e| Some(e.data.max_bad_fraction), SHARE),
+    ("data.mixup.mixup_alpha", |e| Some(e.data.mixup.mixup_alpha), NOT_NEGATIVE),
+    ("data.mixup.cutmix_alpha", |e| Some(e.data.mixup.cutmix_alpha), NOT_NEGATIVE),
+    ("data.mixup.prob", |e| Some(e.data.mixup.prob), SHARE),
+    ("data.mixup.switch_prob", |e| Some(e.data.mixup.switch_prob), SHARE),
     ("train.clip_grad_norm", |e| e.train.clip_grad_norm, POSITIVE),
     ("train.clip_grad_value", |e| e.train.clip_grad_value, POSITIVE),
     ("train.gradient_noise", |e| e.train.gradient_noise, POSITIVE),
@@ -81,6 +85,7 @@ const WHOLES: &[Whole] = &[
     ("model.num_classes", |e| given(e.model.num_classes), 1, 1 << 20),
     ("data.num_workers", |e| given(e.data.num_workers), 0, 256),
     ("data.prefetch_factor", |e| Some(e.data.prefetch_factor.into()), 1, 64),
+    ("data.mixup.off_epoch", |e| e.data.mixup.off_epoch, 1, 1 << 24),
     ("train.epochs", |e| e.train.epochs, 1, 1 << 24),
     ("train.steps", |e| e.train.steps, 1, MOST_STEPS),
     ("train.batch_size", |e| given(e.train.batch_size), 1, MOST_SAMPLES),

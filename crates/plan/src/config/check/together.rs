@@ -46,8 +46,12 @@ pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Findin
         let what = format!("change images, but `{}` holds {}", data.name, holds.words());
         Finding::new(format!("data.transforms.{split}"), what).about("data.name")
     };
+    let mixes = |key| {
+        let what = format!("mixes images, but `{}` holds {}", data.name, holds.words());
+        Finding::new(format!("data.mixup.{key}"), what).about("data.name")
+    };
     let given = lists.iter().filter(|(_, list)| !list.is_empty());
-    given.map(|(split, _)| finding(split)).collect()
+    given.map(|(split, _)| finding(split)).chain(data.mixup.given().map(mixes)).collect()
 }
 
 /// The data set of the experiment.

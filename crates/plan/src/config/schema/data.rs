@@ -28,6 +28,8 @@ pub struct Data {
     pub max_bad_fraction: f64,
     /// Image transforms.
     pub transforms: Transforms,
+    /// How training images are mixed in pairs.
+    pub mixup: Mixup,
     /// What only some data sets have.
     #[serde(default)]
     pub options: Options,
@@ -51,6 +53,43 @@ pub enum OnBadSample {
     Error,
     /// Use the next readable sample in file order instead, and count it.
     Skip,
+}
+
+/// `[data.mixup]`, by the names of timm
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mixup {
+    /// Parameter of the distribution of mixup's shares; 0 = no mixup.
+    pub mixup_alpha: f64,
+    /// Parameter of the distribution of `CutMix`'s shares; 0 = no `CutMix`.
+    pub cutmix_alpha: f64,
+    /// Probability that images are mixed.
+    pub prob: f64,
+    /// Probability of `CutMix` where both are on.
+    pub switch_prob: f64,
+    /// What is drawn together.
+    pub mode: MixupMode,
+    /// Epochs after which nothing is mixed any more.
+    pub off_epoch: Option<u64>,
+}
+
+/// What is drawn together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MixupMode {
+    /// One draw for all pairs of a global batch.
+    #[default]
+    Batch,
+    /// One draw for each pair.
+    Pair,
+}
+
+impl Mixup {
+    /// The key that turns it on, if one does.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let keys = [("mixup_alpha", self.mixup_alpha), ("cutmix_alpha", self.cutmix_alpha)];
+        keys.into_iter().find(|(_, alpha)| *alpha > 0.0).map(|(key, _)| key)
+    }
 }
 
 /// `[data.transforms]`
