@@ -204,6 +204,9 @@ pub(crate) struct EvalArgs {
     /// Evaluate the newest checkpoint instead of the best.
     #[arg(long, conflicts_with = "weights")]
     pub(crate) latest: bool,
+    /// Test-time augmentation: average the answers to each image and to its mirror image.
+    #[arg(long, value_name = "HOW", value_parser = ["hflip"])]
+    pub(crate) tta: Option<String>,
     /// Print the metrics as JSON.
     #[arg(long)]
     pub(crate) json: bool,

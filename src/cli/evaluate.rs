@@ -13,6 +13,7 @@ use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
 use crate::cli::{Refusal, to_stdout};
 use crate::event::Event;
 use crate::kinds::Kinds;
+use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
 use crate::record::{Context, line, say};
 use crate::worker::{self, exit};
@@ -34,7 +35,9 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     }
     let description = enter_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description, args.latest)?;
-    let measured = worker::evaluate(&plan_of(&description, kinds)?, Some(&opened), kinds);
+    let mut plan = plan_of(&description, kinds)?;
+    augment(args, &mut plan)?;
+    let measured = worker::evaluate(&plan, Some(&opened), kinds);
     let metrics = told(measured.map_err(failed)?);
     let step = opened.state.step;
     print(args, &metrics, &format!("step {step}\n"), &json!({ "step": step, "metrics": metrics }))
@@ -53,7 +56,20 @@ fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Metrics,
     generate(&prepared)?;
     // Averages are made in training.
     prepared.plan.ema = None;
+    augment(args, &mut prepared.plan)?;
     worker::evaluate(&prepared.plan, None, kinds).map(told).map_err(failed)
+}
+
+/// Has answers averaged as the command line asks.
+fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
+    let source = &plan.data.source;
+    if args.tta.is_some() && !source.holds_images() {
+        let (name, words) = (&source.kind.name, source.modality.words());
+        let what = format!("error: `--tta hflip` mirrors images, but `{name}` holds {words}");
+        return Err(Refusal::new(exit::REFUSED, what));
+    }
+    plan.test_time_augmentation = args.tta.as_ref().map(|_| TestTimeAugmentation::Hflip);
+    Ok(())
 }
 
 /// The metrics, after it was said what could not be read.

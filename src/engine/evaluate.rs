@@ -13,7 +13,7 @@ use crate::launch::Phase;
 use crate::metric::Share;
 use crate::model::{Comparison, asked};
 use crate::nn::ForwardContext;
-use crate::plan::{OnBadSample, Plan};
+use crate::plan::{OnBadSample, Plan, TestTimeAugmentation};
 use crate::rng::Key;
 
 /// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
@@ -161,7 +161,7 @@ impl Engine {
         let ((loss, weight), measured) = self
             .batch_on_device(batch)
             .and_then(|(inputs, targets)| {
-                let compared = self.model.compare(&inputs, &targets, &draws, &pass)?;
+                let compared = self.compared([&inputs, &targets], &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = self.loss.measured(outputs, wanted)?;
                 let measured = match answers {
@@ -181,6 +181,26 @@ impl Engine {
             })?;
         let report = PassReport::new(index, n as u64, loss, [0, 0]).weighing(weight);
         Ok(report.with_metrics(&measured))
+    }
+
+    /// What is compared; the mean of the answers to an image and to its mirror image where that is asked for, as timm's
+    /// test-time augmentation.
+    fn compared(
+        &self,
+        [inputs, targets]: [&Tensor; 2],
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> candle_core::Result<Comparison> {
+        let compared = self.model.compare(inputs, targets, draws, pass)?;
+        match self.plan.test_time_augmentation {
+            None => Ok(compared),
+            Some(TestTimeAugmentation::Hflip) => {
+                let mirrored = inputs.flip(&[inputs.rank() - 1])?;
+                let mirrored = self.model.compare(&mirrored, targets, draws, pass)?;
+                let outputs = ((compared.outputs + mirrored.outputs)? / 2.0)?;
+                Ok(Comparison { outputs, ..compared })
+            }
+        }
     }
 
     /// Each metric's sum over a batch.

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use ddprun::data::Batch;
 use ddprun::data::sampler::evaluation_chunks;
 use ddprun::engine::{Engine, Error, Split};
 use ddprun::internals::checkpoint::{self, Snapshot};
-use ddprun::loss::{self, CrossEntropy};
+use ddprun::loss::{self, CrossEntropy, Loss};
 use ddprun::model::Models;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
-use ddprun::plan::{EmaPlan, Plan};
+use ddprun::plan::{EmaPlan, Plan, TestTimeAugmentation};
 use ddprun::units::Rank;
 
 use crate::sequences::forecast_plan;
@@ -46,6 +47,25 @@ fn an_average_follows_the_weights_and_is_what_is_evaluated() {
         }
         assert_eq!(val_loss(&mut engine, &plan, rank), of_average);
     });
+}
+
+#[test]
+fn answers_to_an_image_and_its_mirror_image_are_averaged_where_that_is_asked_for() {
+    let mut plan = plan("resnet8", &IMAGE, 1);
+    plan.test_time_augmentation = Some(TestTimeAugmentation::Hflip);
+    let (mut expected, mut n) = (0.0, 0.0);
+    let mut engine = engine(&plan, support::group(&plan).remove(0));
+    for chunk in evaluation_chunks(N_VAL, plan.val_batch_size, plan.world_size(), Rank(0)) {
+        let Batch { inputs, targets, .. } = batch(&plan, &chunk.samples);
+        let answer = engine.answer(&inputs, &[]).unwrap();
+        let mirrored = engine.answer(&inputs.flip(&[3]).unwrap(), &[]).unwrap();
+        let mean = ((answer + mirrored).unwrap() / 2.0).unwrap();
+        let loss = CrossEntropy::default().measured(&mean, &targets).unwrap();
+        expected += f64::from(loss.to_scalar::<f32>().unwrap()) * chunk.samples.len() as f64;
+        n += chunk.samples.len() as f64;
+    }
+    let found = val_loss(&mut engine, &plan, Rank(0));
+    assert!((found - expected / n).abs() < 1e-12, "{found} instead of {}", expected / n);
 }
 
 /// `val/loss` over all validation samples.

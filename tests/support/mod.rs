@@ -68,6 +68,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         validate_every: Cadence::Epochs(1),
         val_batch_size: BatchSize::new(4).unwrap(),
         sample_every: 1,
+        test_time_augmentation: None,
         checkpoint: CheckpointPlan {
             dir: "checkpoints".into(),
             every: Cadence::Epochs(1),

@@ -99,6 +99,7 @@ impl Plan {
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
             sample_every: experiment.validation.sample_every.into(),
+            test_time_augmentation: None,
             checkpoint: keep::checkpoint(loaded, &metrics),
             early_stopping: keep::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,

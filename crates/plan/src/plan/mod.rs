@@ -124,6 +124,9 @@ pub struct Plan {
     /// Every how many evaluations a diffusion model is asked for samples.
     #[serde(default = "each")]
     pub sample_every: u64,
+    /// What an evaluation averages answers over; absent = one answer each. A run has none: `ddprun eval` is asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_time_augmentation: Option<TestTimeAugmentation>,
     /// When and where to save.
     pub checkpoint: CheckpointPlan,
     /// When to give up early.
@@ -146,6 +149,14 @@ pub struct Plan {
     pub logging: LoggingPlan,
     /// Figures that the run must reach.
     pub expect: BTreeMap<String, Expectation>,
+}
+
+/// What an evaluation averages a model's answers over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TestTimeAugmentation {
+    /// The image and its mirror image.
+    Hflip,
 }
 
 #[cfg(test)]
