@@ -9,6 +9,12 @@ use crate::ops;
 pub enum Nonlinearity {
     /// `ReLU`.
     Relu,
+    /// `ReLU6`.
+    Relu6,
+    /// `Hardswish`.
+    Hardswish,
+    /// `Hardsigmoid`.
+    Hardsigmoid,
     /// `GELU()`.
     Gelu,
     /// `GELU(approximate="tanh")`.
@@ -32,6 +38,9 @@ impl Nonlinearity {
     pub fn forward(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Relu => ops::relu(x),
+            Self::Relu6 => ops::relu6(x),
+            Self::Hardswish => ops::hardswish(x),
+            Self::Hardsigmoid => ops::hardsigmoid(x),
             Self::Gelu => ops::gelu(x),
             Self::GeluTanh => ops::gelu_tanh(x),
             Self::Silu => ops::silu(x),

@@ -5,19 +5,22 @@ use candle_core::{Result, Tensor};
 use super::{Buffer, Builder, Conv2d, Counter, ForwardContext, Init, Mode, Param};
 use crate::ops::{self, Activation, BatchStatistics, ConvNorm, RunningStatistics};
 
+/// PyTorch's defaults.
 const EPS: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
 
 /// `torch.nn.BatchNorm2d` over NHWC activations, fused with a residual and an activation.
 ///
 /// Normalises with the biased variance of the batch; the running variance learns the unbiased one, with
-/// momentum 0.1. Statistics are those of one pass on one rank.
+/// momentum 0.1 unless told otherwise. Statistics are those of one pass on one rank.
 pub struct BatchNorm2d {
     weight: Param,
     bias: Param,
     running_mean: Buffer,
     running_var: Buffer,
     num_batches_tracked: Counter,
+    eps: f64,
+    momentum: f64,
 }
 
 impl BatchNorm2d {
@@ -36,7 +39,15 @@ impl BatchNorm2d {
             running_mean: builder.buffer("running_mean", &[channels], 0.0)?,
             running_var: builder.buffer("running_var", &[channels], 1.0)?,
             num_batches_tracked: builder.counter("num_batches_tracked"),
+            eps: EPS,
+            momentum: MOMENTUM,
         })
+    }
+
+    /// The same with another number that is added to the variance, and another share by which running statistics move.
+    #[must_use]
+    pub fn with_options(self, eps: f64, momentum: f64) -> Self {
+        Self { eps, momentum, ..self }
     }
 
     /// activation(norm(x) + residual); x and residual (n, h, w, c).
@@ -54,7 +65,7 @@ impl BatchNorm2d {
         let affine = [&self.weight.weight()?, &self.bias.weight()?];
         match pass.mode {
             Mode::Train { track_statistics, .. } => {
-                let (y, batch) = ops::batch_norm(x, affine, residual, activation, EPS)?;
+                let (y, batch) = ops::batch_norm(x, affine, residual, activation, self.eps)?;
                 if track_statistics {
                     self.track(&batch)?;
                 }
@@ -65,7 +76,7 @@ impl BatchNorm2d {
                     mean: self.running_mean.var()?,
                     variance: self.running_var.var()?,
                 };
-                ops::batch_norm_running(x, affine, residual, activation, EPS, running)
+                ops::batch_norm_running(x, affine, residual, activation, self.eps, running)
             }
         }
     }
@@ -87,7 +98,7 @@ impl BatchNorm2d {
             && let Some((weight, options)) = conv.parts(pass)?
         {
             let affine = [&self.weight.weight()?, &self.bias.weight()?];
-            let layer = ConvNorm { weight: &weight, affine, options, activation, eps: EPS };
+            let layer = ConvNorm { weight: &weight, affine, options, activation, eps: self.eps };
             let (y, batch) = ops::conv_batch_norm(x, residual, &layer)?;
             if track_statistics {
                 self.track(&batch)?;
@@ -98,7 +109,7 @@ impl BatchNorm2d {
     }
 
     fn track(&self, batch: &BatchStatistics) -> Result<()> {
-        batch.move_running([self.running_mean.var()?, self.running_var.var()?], MOMENTUM)?;
+        batch.move_running([self.running_mean.var()?, self.running_var.var()?], self.momentum)?;
         self.num_batches_tracked.increment();
         Ok(())
     }

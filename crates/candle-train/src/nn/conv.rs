@@ -61,9 +61,23 @@ impl Conv2d {
     ///
     /// As [`Conv2d::new`].
     pub fn with_init(builder: &Builder, shape: ConvShape, init: Init) -> Result<Self> {
-        let layer = Self::without_bias(builder, shape, init)?;
         let default = Init::torch_default(shape.weight()[1..].iter().product());
-        let bias = builder.param("bias", &[shape.outputs], default)?;
+        Self::with_inits(builder, shape, init, default)
+    }
+
+    /// Registers `weight` and `bias` with these initial values.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::new`].
+    pub fn with_inits(
+        builder: &Builder,
+        shape: ConvShape,
+        weight: Init,
+        bias: Init,
+    ) -> Result<Self> {
+        let layer = Self::without_bias(builder, shape, weight)?;
+        let bias = builder.param("bias", &[shape.outputs], bias)?;
         Ok(Self { bias: Some(bias), ..layer })
     }
 

@@ -43,6 +43,32 @@ impl Dropout {
     }
 }
 
+/// Stochastic depth, `torchvision.ops.StochasticDepth(p, "row")`: what a residual block adds, dropped for whole samples.
+pub struct DropPath {
+    p: f64,
+    path: u64,
+}
+
+impl DropPath {
+    /// As [`Dropout::new`].
+    pub fn new(builder: &Builder, p: f64) -> Self {
+        let Dropout { p, path } = Dropout::new(builder, p);
+        Self { p, path }
+    }
+
+    /// x (n, ...); the same tensor in evaluation.
+    ///
+    /// # Errors
+    ///
+    /// A probability outside [0, 1].
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        match pass.mode {
+            Mode::Eval => Ok(x.clone()),
+            Mode::Train { key, .. } => ops::drop_path(x, self.p, key.with(self.path)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};

@@ -33,6 +33,12 @@ impl LayerNorm {
         Ok(Self { weight, bias: None, eps: 1e-5 })
     }
 
+    /// The same with another number that is added to the variance.
+    #[must_use]
+    pub fn with_eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
+    }
+
     /// x (..., c) -> (..., c).
     ///
     /// # Errors
@@ -88,6 +94,7 @@ pub struct GroupNorm {
     weight: Param,
     bias: Param,
     groups: usize,
+    eps: f64,
 }
 
 impl GroupNorm {
@@ -101,7 +108,14 @@ impl GroupNorm {
             weight: builder.param("weight", &[c], Init::Constant(1.0))?,
             bias: builder.param("bias", &[c], Init::Constant(0.0))?,
             groups,
+            eps: 1e-5,
         })
+    }
+
+    /// The same with another number that is added to the variance.
+    #[must_use]
+    pub fn with_eps(self, eps: f64) -> Self {
+        Self { eps, ..self }
     }
 
     /// x (n, ..., c) -> (n, ..., c).
@@ -110,7 +124,7 @@ impl GroupNorm {
     ///
     /// Groups that do not divide the channels, or a shape that does not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        ops::group_norm(x, [&self.weight.weight()?, &self.bias.weight()?], self.groups, 1e-5)
+        ops::group_norm(x, [&self.weight.weight()?, &self.bias.weight()?], self.groups, self.eps)
     }
 }
 
@@ -169,6 +183,9 @@ mod tests {
         let x = Tensor::ones(3, DType::F32, &Device::Cpu)?;
         let at_one = [
             (Nonlinearity::Relu, 1.0),
+            (Nonlinearity::Relu6, 1.0),
+            (Nonlinearity::Hardswish, 2.0 / 3.0),
+            (Nonlinearity::Hardsigmoid, 2.0 / 3.0),
             (Nonlinearity::Gelu, 0.841_344_8),
             (Nonlinearity::GeluTanh, 0.841_192),
             (Nonlinearity::Silu, 0.731_058_6),

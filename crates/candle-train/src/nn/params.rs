@@ -23,6 +23,7 @@ pub struct Params {
     least_rows: Option<usize>,
     drops: bool,
     embeddings: Vec<String>,
+    needs_cpu: bool,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -255,6 +256,11 @@ impl Params {
         }
     }
 
+    /// Whether a layer has no kernels for GPUs.
+    pub fn needs_cpu(&self) -> bool {
+        self.needs_cpu
+    }
+
     /// Number of trainable elements.
     pub fn elem_count(&self) -> usize {
         self.parameters.iter().map(Param::elem_count).sum()
@@ -428,6 +434,11 @@ impl Builder {
     pub fn needs_statistics_of(&self, rows: usize) {
         let mut params = lock(&self.params);
         params.least_rows = Some(params.least_rows.map_or(rows, |least| least.min(rows)));
+    }
+
+    /// Says that a layer has no kernels for GPUs.
+    pub fn needs_cpu(&self) {
+        lock(&self.params).needs_cpu = true;
     }
 
     /// Says that a layer drops something in training.

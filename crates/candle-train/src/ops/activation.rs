@@ -17,6 +17,42 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     apply(x, Relu)
 }
 
+/// x where it is positive, else `negative_slope` x: `torch.nn.LeakyReLU(negative_slope)`.
+///
+/// # Errors
+///
+/// As [`relu`].
+pub fn leaky_relu(x: &Tensor, negative_slope: f64) -> Result<Tensor> {
+    apply(x, LeakyRelu(negative_slope as f32))
+}
+
+/// min(max(x, 0), 6): `torch.nn.ReLU6()`.
+///
+/// # Errors
+///
+/// As [`relu`].
+pub fn relu6(x: &Tensor) -> Result<Tensor> {
+    apply(x, Relu6)
+}
+
+/// relu6(x + 3) / 6: `torch.nn.Hardsigmoid()`.
+///
+/// # Errors
+///
+/// As [`relu`].
+pub fn hardsigmoid(x: &Tensor) -> Result<Tensor> {
+    apply(x, Hardsigmoid)
+}
+
+/// x relu6(x + 3) / 6 (Howard et al., 2019): `torch.nn.Hardswish()`.
+///
+/// # Errors
+///
+/// As [`relu`].
+pub fn hardswish(x: &Tensor) -> Result<Tensor> {
+    apply(x, Hardswish)
+}
+
 /// x Φ(x), with the exact distribution function (Hendrycks and Gimpel, 2016): `torch.nn.GELU()`.
 ///
 /// # Errors
@@ -77,15 +113,21 @@ pub(super) trait Function: Copy + Send + Sync + 'static {
     /// By which GPUs find their kernel, too.
     const NAME: &'static str;
 
-    fn value(x: f32) -> f32;
+    fn value(self, x: f32) -> f32;
 
     /// The derivative at x.
-    fn slope(x: f32) -> f32;
+    fn slope(self, x: f32) -> f32;
 
     /// The gradient of x, given that of the value.
     #[inline(always)]
-    fn gradient(x: f32, g: f32) -> f32 {
-        g * Self::slope(x)
+    fn gradient(self, x: f32, g: f32) -> f32 {
+        g * self.slope(x)
+    }
+
+    /// The number that the function has beside x, as GPUs are told it.
+    #[cfg(feature = "cuda")]
+    fn parameter(self) -> f32 {
+        0.0
     }
 }
 
@@ -96,20 +138,107 @@ impl Function for Relu {
     const NAME: &'static str = "relu";
 
     #[inline(always)]
-    fn value(x: f32) -> f32 {
+    fn value(self, x: f32) -> f32 {
         // Not `max`, which would turn NaN into 0.
         if x < 0.0 { 0.0 } else { x }
     }
 
     #[inline(always)]
-    fn slope(x: f32) -> f32 {
+    fn slope(self, x: f32) -> f32 {
         if x > 0.0 { 1.0 } else { 0.0 }
     }
 
     #[inline(always)]
-    fn gradient(x: f32, g: f32) -> f32 {
+    fn gradient(self, x: f32, g: f32) -> f32 {
         // Not a product, which would turn an infinite gradient into NaN where the unit is closed.
         if x > 0.0 { g } else { 0.0 }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct LeakyRelu(f32);
+
+impl Function for LeakyRelu {
+    const NAME: &'static str = "leaky-relu";
+
+    #[inline(always)]
+    fn value(self, x: f32) -> f32 {
+        if x > 0.0 { x } else { x * self.0 }
+    }
+
+    #[inline(always)]
+    fn slope(self, x: f32) -> f32 {
+        if x > 0.0 { 1.0 } else { self.0 }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn parameter(self) -> f32 {
+        self.0
+    }
+}
+
+/// min(max(x, 0), 6); NaN stays NaN.
+#[inline(always)]
+fn from_0_to_6(x: f32) -> f32 {
+    let x = if x < 0.0 { 0.0 } else { x };
+    if x > 6.0 { 6.0 } else { x }
+}
+
+#[derive(Clone, Copy)]
+struct Relu6;
+
+impl Function for Relu6 {
+    const NAME: &'static str = "relu6";
+
+    #[inline(always)]
+    fn value(self, x: f32) -> f32 {
+        from_0_to_6(x)
+    }
+
+    #[inline(always)]
+    fn slope(self, x: f32) -> f32 {
+        if x > 0.0 && x < 6.0 { 1.0 } else { 0.0 }
+    }
+
+    #[inline(always)]
+    fn gradient(self, x: f32, g: f32) -> f32 {
+        if x > 0.0 && x < 6.0 { g } else { 0.0 }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Hardsigmoid;
+
+impl Function for Hardsigmoid {
+    const NAME: &'static str = "hardsigmoid";
+
+    #[inline(always)]
+    fn value(self, x: f32) -> f32 {
+        from_0_to_6(x + 3.0) / 6.0
+    }
+
+    #[inline(always)]
+    fn slope(self, x: f32) -> f32 {
+        if x > -3.0 && x < 3.0 { 1.0 / 6.0 } else { 0.0 }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Hardswish;
+
+impl Function for Hardswish {
+    const NAME: &'static str = "hardswish";
+
+    #[inline(always)]
+    fn value(self, x: f32) -> f32 {
+        x * from_0_to_6(x + 3.0) / 6.0
+    }
+
+    #[inline(always)]
+    fn slope(self, x: f32) -> f32 {
+        let inside = x / 3.0 + 0.5;
+        let above = if x < 3.0 { inside } else { 1.0 };
+        if x > -3.0 { above } else { 0.0 }
     }
 }
 
@@ -128,12 +257,12 @@ impl Function for Gelu {
     const NAME: &'static str = "gelu";
 
     #[inline(always)]
-    fn value(x: f32) -> f32 {
+    fn value(self, x: f32) -> f32 {
         x * Self::distribution(x)
     }
 
     #[inline(always)]
-    fn slope(x: f32) -> f32 {
+    fn slope(self, x: f32) -> f32 {
         let density = 0.398_942_3 * exp(-0.5 * x * x);
         x.mul_add(density, Self::distribution(x))
     }
@@ -157,12 +286,12 @@ impl Function for GeluTanh {
     const NAME: &'static str = "gelu-tanh";
 
     #[inline(always)]
-    fn value(x: f32) -> f32 {
+    fn value(self, x: f32) -> f32 {
         0.5 * x * (1.0 + Self::tangent(x))
     }
 
     #[inline(always)]
-    fn slope(x: f32) -> f32 {
+    fn slope(self, x: f32) -> f32 {
         let tangent = Self::tangent(x);
         let inner = Self::SCALE * (3.0 * Self::CUBIC * x).mul_add(x, 1.0);
         0.5 * (1.0 + tangent) + 0.5 * x * (1.0 - tangent * tangent) * inner
@@ -176,12 +305,12 @@ impl Function for Silu {
     const NAME: &'static str = "silu";
 
     #[inline(always)]
-    fn value(x: f32) -> f32 {
+    fn value(self, x: f32) -> f32 {
         x * logistic(x)
     }
 
     #[inline(always)]
-    fn slope(x: f32) -> f32 {
+    fn slope(self, x: f32) -> f32 {
         let gate = logistic(x);
         gate * x.mul_add(1.0 - gate, 1.0)
     }
@@ -204,12 +333,12 @@ impl Function for Mish {
     const NAME: &'static str = "mish";
 
     #[inline(always)]
-    fn value(x: f32) -> f32 {
+    fn value(self, x: f32) -> f32 {
         x * Self::gate(x)
     }
 
     #[inline(always)]
-    fn slope(x: f32) -> f32 {
+    fn slope(self, x: f32) -> f32 {
         let gate = Self::gate(x);
         gate + x * (1.0 - gate * gate) * logistic(x)
     }
@@ -222,12 +351,12 @@ impl Function for Sigmoid {
     const NAME: &'static str = "sigmoid";
 
     #[inline(always)]
-    fn value(x: f32) -> f32 {
+    fn value(self, x: f32) -> f32 {
         logistic(x)
     }
 
     #[inline(always)]
-    fn slope(x: f32) -> f32 {
+    fn slope(self, x: f32) -> f32 {
         let y = logistic(x);
         y * (1.0 - y)
     }
@@ -240,12 +369,12 @@ impl Function for Tanh {
     const NAME: &'static str = "tanh";
 
     #[inline(always)]
-    fn value(x: f32) -> f32 {
+    fn value(self, x: f32) -> f32 {
         math::tanh(x)
     }
 
     #[inline(always)]
-    fn slope(x: f32) -> f32 {
+    fn slope(self, x: f32) -> f32 {
         let y = math::tanh(x);
         1.0 - y * y
     }
@@ -255,7 +384,7 @@ fn apply<F: Function>(x: &Tensor, function: F) -> Result<Tensor> {
     chain::apply([x], Elementwise(function))
 }
 
-pub(super) struct Elementwise<F>(F);
+pub(super) struct Elementwise<F>(pub(super) F);
 
 impl<F: Function> Operation for Elementwise<F> {
     type Operands<T> = [T; 1];
@@ -263,13 +392,14 @@ impl<F: Function> Operation for Elementwise<F> {
     const NAME: &'static str = F::NAME;
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
+        let function = self.0;
         let y = build(x.values.len(), |start, y| {
             let x = &x.values[start..][..y.len()];
             vectorised(
                 #[inline(always)]
                 || {
                     for (y, x) in y.iter_mut().zip(x) {
-                        *y = F::value(*x);
+                        *y = function.value(*x);
                     }
                 },
             );
@@ -279,6 +409,7 @@ impl<F: Function> Operation for Elementwise<F> {
 
     /// The incoming gradient times the slope, where the incoming gradient was.
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        let function = self.0;
         read([x], |[x]| {
             overwrite(&dy, |dy| {
                 change_blocks(dy, |start, dy| {
@@ -287,7 +418,7 @@ impl<F: Function> Operation for Elementwise<F> {
                         #[inline(always)]
                         || {
                             for (g, x) in dy.iter_mut().zip(x) {
-                                *g = F::gradient(*x, *g);
+                                *g = function.gradient(*x, *g);
                             }
                         },
                     );
@@ -317,6 +448,10 @@ mod tests {
     fn functions() -> Vec<(&'static str, Op, Exact)> {
         vec![
             ("relu", relu, |x| x.max(0.0)),
+            ("leaky_relu", |x| leaky_relu(x, 0.2), |x| if x > 0.0 { x } else { 0.2 * x }),
+            ("relu6", relu6, |x| x.clamp(0.0, 6.0)),
+            ("hardsigmoid", hardsigmoid, |x| (x + 3.0).clamp(0.0, 6.0) / 6.0),
+            ("hardswish", hardswish, |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0),
             ("gelu", gelu, |x| x * 0.5 * (1.0 + candle_core::cpu::erf::erf_f64(x / 2f64.sqrt()))),
             ("gelu_tanh", gelu_tanh, |x| {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
@@ -380,6 +515,21 @@ mod tests {
         check(gelu_tanh, [-0.158_808_01, 0.345_714, 1.954_597_7])?;
         check(silu, [-0.268_941_43, 0.311_229_67, 1.761_594_2])?;
         check(mish, [-0.303_401_47, 0.375_245_24, 1.943_959])
+    }
+
+    /// The gradients of `torch.nn.functional.{leaky_relu, relu6, hardsigmoid, hardswish}` of PyTorch 2.15.
+    #[test]
+    fn gradients_at_the_corners_are_those_of_pytorch() -> Result<()> {
+        let x = Var::from_vec(vec![-3.0f32, 0.0, 3.0, 6.0], 4, &Device::Cpu)?;
+        let check = |op: Op, expected: [f32; 4]| -> Result<()> {
+            let gradients = op(&x)?.sum_all()?.backward()?;
+            assert_eq!(gradients.get(&x).unwrap().to_vec1::<f32>()?, expected);
+            Ok(())
+        };
+        check(|x| leaky_relu(x, 0.25), [0.25, 0.25, 1.0, 1.0])?;
+        check(relu6, [0.0, 0.0, 1.0, 0.0])?;
+        check(hardsigmoid, [0.0, 1.0 / 6.0, 0.0, 0.0])?;
+        check(hardswish, [0.0, 0.5, 1.0, 1.0])
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod conv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod device;
+mod drop_path;
 mod dropout;
 mod embedding;
 mod flops;
@@ -38,17 +39,23 @@ mod on_gpu;
 mod operation;
 mod pool;
 mod precision;
+mod product;
+mod recurrent;
 mod regression;
+mod resample;
 mod rotary;
 mod row_norm;
 mod scratch;
+mod shortcut;
 mod softmax;
 mod storage;
 #[cfg(test)]
 mod testing;
 mod weight;
 
-pub use activation::{gelu, gelu_tanh, mish, relu, sigmoid, silu, tanh};
+pub use activation::{
+    gelu, gelu_tanh, hardsigmoid, hardswish, leaky_relu, mish, relu, relu6, sigmoid, silu, tanh,
+};
 pub use add::add;
 pub use attention::{Attention, attention, attention_packed};
 pub use batch_norm::{
@@ -60,6 +67,7 @@ pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d,
 pub use device::visible_gpus;
 #[cfg(feature = "cuda")]
 pub use device::{open_gpu, take_gpu_peak};
+pub use drop_path::drop_path;
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use flops::count_flops;
@@ -79,11 +87,15 @@ pub use loss::{
 pub use moving_average::{Average, moving_average};
 pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};
-pub use pool::{average_pool2d, global_average_pool, max_pool2d};
+pub use pool::{average_pool2d, global_average_pool, max_pool2d, mean_pixel};
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
+pub use product::{gated, product, scaled};
+pub use recurrent::{Cell, recurrent};
 pub use regression::{huber, mae, mse, score_mae, score_mse};
+pub use resample::{Lines, resample};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};
+pub use shortcut::padded_shortcut;
 pub use softmax::softmax;
 pub use storage::with_vector;
 pub use weight::{GradientSink, Place, Uses, Weight};

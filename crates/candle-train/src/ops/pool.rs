@@ -252,13 +252,34 @@ impl Operation for AveragePool {
 /// Not four dimensions, or not f32 on the CPU.
 pub fn global_average_pool(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
-    chain::apply([x], GlobalAveragePool { n, pixels: h * w, c })
+    chain::apply([x], GlobalAveragePool { n, pixels: h * w, c, is_image: false })
+}
+
+/// [`global_average_pool`] as an image of one pixel: (n, h, w, c) -> (n, 1, 1, c), f32.
+///
+/// # Errors
+///
+/// As [`global_average_pool`].
+pub fn mean_pixel(x: &Tensor) -> Result<Tensor> {
+    let (n, h, w, c) = x.dims4()?;
+    chain::apply([x], GlobalAveragePool { n, pixels: h * w, c, is_image: true })
 }
 
 pub(super) struct GlobalAveragePool {
     pub(super) n: usize,
     pub(super) pixels: usize,
     pub(super) c: usize,
+    /// Whether what it makes is an image of one pixel.
+    is_image: bool,
+}
+
+impl GlobalAveragePool {
+    pub(super) fn output_shape(&self) -> Shape {
+        match self.is_image {
+            true => Shape::from((self.n, 1, 1, self.c)),
+            false => Shape::from((self.n, self.c)),
+        }
+    }
 }
 
 impl Operation for GlobalAveragePool {
@@ -284,7 +305,7 @@ impl Operation for GlobalAveragePool {
                 },
             );
         });
-        Ok((y, Shape::from((self.n, self.c))))
+        Ok((y, self.output_shape()))
     }
 
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
@@ -370,16 +391,19 @@ mod tests {
                 1e-5,
             );
         }
-        check_gradients(
-            &[&[3, 2, 5, 2]],
-            |t| global_average_pool(&t[0]),
-            |v| {
-                let mean =
-                    |i: usize| (0..10).map(|p| v[0][i / 2 * 20 + p * 2 + i % 2]).sum::<f64>();
-                (0..6).map(|i| mean(i) / 10.0).collect()
-            },
-            1e-5,
-        );
+        let ops: [fn(&Tensor) -> Result<Tensor>; 2] = [global_average_pool, mean_pixel];
+        for op in ops {
+            check_gradients(
+                &[&[3, 2, 5, 2]],
+                |t| op(&t[0]),
+                |v| {
+                    let mean =
+                        |i: usize| (0..10).map(|p| v[0][i / 2 * 20 + p * 2 + i % 2]).sum::<f64>();
+                    (0..6).map(|i| mean(i) / 10.0).collect()
+                },
+                1e-5,
+            );
+        }
     }
 
     #[test]

@@ -11,11 +11,22 @@ use crate::{agree, reference, tensor, values, var};
 #[test]
 fn activations_and_their_gradients_are_those_of_the_cpu() {
     let Some(gpu) = emulator() else { return };
-    let functions: [fn(&Tensor) -> Result<Tensor>; 7] =
-        [ops::relu, ops::gelu, ops::gelu_tanh, ops::silu, ops::mish, ops::sigmoid, ops::tanh];
+    let functions: [fn(&Tensor) -> Result<Tensor>; 11] = [
+        ops::relu,
+        ops::gelu,
+        ops::gelu_tanh,
+        ops::silu,
+        ops::mish,
+        ops::sigmoid,
+        ops::tanh,
+        |x| ops::leaky_relu(x, 0.25),
+        ops::relu6,
+        ops::hardsigmoid,
+        ops::hardswish,
+    ];
     let n = 1000;
     let mut x: Vec<f32> = values(1, n).iter().map(|v| 4.0 * v).collect();
-    x[..4].copy_from_slice(&[0.0, -0.0, 30.0, -30.0]);
+    x[..7].copy_from_slice(&[0.0, -0.0, 30.0, -30.0, 6.0, 3.0, -3.0]);
     let dy = values(2, n);
     for (kind, function) in (1..).zip(functions) {
         let operand = var(&x, &[n]);
@@ -24,9 +35,10 @@ fn activations_and_their_gradients_are_those_of_the_cpu() {
         gpu.run(
             "activation",
             STRIDING,
-            &mut [In(&x), Out(&mut found), Flag(kind), Count(n as u64)],
+            &mut [In(&x), Out(&mut found), Flag(kind), Single(0.25), Count(n as u64)],
         );
-        let arguments = &mut [In(&x), Out(&mut gradient), Flag(kind), Count(n as u64)];
+        let arguments =
+            &mut [In(&x), Out(&mut gradient), Flag(kind), Single(0.25), Count(n as u64)];
         gpu.run("activation_gradient", STRIDING, arguments);
         agree(&format!("activation {kind}"), &found, &y, 2e-6);
         agree(&format!("gradient of activation {kind}"), &gradient, &dx[0], 2e-6);

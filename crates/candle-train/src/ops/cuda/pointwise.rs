@@ -19,6 +19,10 @@ pub(in crate::ops) enum Kind {
     Mish,
     Sigmoid,
     Tanh,
+    LeakyRelu,
+    Relu6,
+    Hardsigmoid,
+    Hardswish,
 }
 
 /// `n` values as `dtype`: themselves if that is what they are. f32 comes in, or `dtype`.
@@ -44,27 +48,26 @@ pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaSt
     Ok(out)
 }
 
-/// The function of `n` values, f32.
+/// The function of `n` values, f32, and the number that it has beside them.
 pub(in crate::ops) fn activation(
     gpu: &Gpu,
     x: Address,
-    kind: Kind,
+    (kind, parameter): (Kind, f32),
     n: usize,
 ) -> Result<CudaStorage> {
     let y = gpu.storage(DType::F32, n)?;
-    gpu.launch("activation", Grid::over(n), args![x, whole(&y)?, kind as i32, n])?;
+    gpu.launch("activation", Grid::over(n), args![x, whole(&y)?, kind as i32, parameter, n])?;
     Ok(y)
 }
 
 /// Over dy, the gradient of x.
 pub(in crate::ops) fn activation_gradient(
     gpu: &Gpu,
-    x: Address,
-    dy: Address,
-    kind: Kind,
+    [x, dy]: [Address; 2],
+    (kind, parameter): (Kind, f32),
     n: usize,
 ) -> Result<()> {
-    gpu.launch("activation_gradient", Grid::over(n), args![x, dy, kind as i32, n])
+    gpu.launch("activation_gradient", Grid::over(n), args![x, dy, kind as i32, parameter, n])
 }
 
 /// activation(z + bias), f32, of the product z (n / width, width); and what entered the activation, in z's type.

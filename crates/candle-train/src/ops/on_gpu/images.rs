@@ -61,7 +61,7 @@ impl OnGpu for GlobalAveragePool {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let x = cuda::of_tensor(x)?;
         let y = cuda::global_average(gpu, x, self.n, (self.pixels, self.c))?;
-        Ok((y, Shape::from((self.n, self.c))))
+        Ok((y, self.output_shape()))
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {

@@ -4,5 +4,6 @@
 mod images;
 mod losses;
 mod pointwise;
+mod products;
 mod rows;
 mod series;

@@ -14,6 +14,10 @@ use crate::ops::operation::{Gradients, OnGpu};
 fn kind_of(name: &str) -> Result<Kind> {
     Ok(match name {
         "relu" => Kind::Relu,
+        "leaky-relu" => Kind::LeakyRelu,
+        "relu6" => Kind::Relu6,
+        "hardsigmoid" => Kind::Hardsigmoid,
+        "hardswish" => Kind::Hardswish,
         "gelu" => Kind::Gelu,
         "gelu-tanh" => Kind::GeluTanh,
         "silu" => Kind::Silu,
@@ -26,13 +30,14 @@ fn kind_of(name: &str) -> Result<Kind> {
 
 impl<F: Function> OnGpu for Elementwise<F> {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let (at, kind) = (cuda::of_tensor(x)?, kind_of(F::NAME)?);
+        let (at, kind) = (cuda::of_tensor(x)?, (kind_of(F::NAME)?, self.0.parameter()));
         Ok((cuda::activation(gpu, at, kind, x.elem_count())?, x.shape().clone()))
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let (x, at, kind) = (cuda::of_tensor(x)?, cuda::of_tensor(&dy)?, kind_of(F::NAME)?);
-        cuda::activation_gradient(gpu, x, at, kind, dy.elem_count())?;
+        let (x, at) = (cuda::of_tensor(x)?, cuda::of_tensor(&dy)?);
+        let kind = (kind_of(F::NAME)?, self.0.parameter());
+        cuda::activation_gradient(gpu, [x, at], kind, dy.elem_count())?;
         Ok([Some(dy)])
     }
 }

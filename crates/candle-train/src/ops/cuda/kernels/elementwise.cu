@@ -1,7 +1,9 @@
 // Activations, what follows a linear layer or a convolution, dropout, embeddings.
 
 // The numbers of `Kind` in ops/cuda/elementwise.rs.
-enum Activation { IDENTITY, RELU, GELU, GELU_TANH, SILU, MISH, SIGMOID, TANH };
+enum Activation {
+    IDENTITY, RELU, GELU, GELU_TANH, SILU, MISH, SIGMOID, TANH, LEAKY_RELU, RELU6, HARDSIGMOID, HARDSWISH
+};
 
 #define ROOT_OF_HALF 0.70710678118654752f
 #define ROOT_OF_2_OVER_PI 0.79788456080286536f
@@ -22,7 +24,11 @@ __device__ inline float mish_gate(float x) {
     return n / (n + 2.0f);
 }
 
-__device__ inline float activated(int kind, float x) {
+// min(max(x, 0), 6); NaN stays NaN.
+__device__ inline float from_0_to_6(float x) { return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x; }
+
+// `parameter` is the slope of a leaky rectifier.
+__device__ inline float activated(int kind, float x, float parameter = 0.0f) {
     switch (kind) {
         // Not `fmaxf`, which would turn NaN into 0.
         case RELU: return x < 0.0f ? 0.0f : x;
@@ -32,12 +38,16 @@ __device__ inline float activated(int kind, float x) {
         case MISH: return x * mish_gate(x);
         case SIGMOID: return logistic(x);
         case TANH: return tanhf(x);
+        case LEAKY_RELU: return x > 0.0f ? x : x * parameter;
+        case RELU6: return from_0_to_6(x);
+        case HARDSIGMOID: return from_0_to_6(x + 3.0f) / 6.0f;
+        case HARDSWISH: return x * from_0_to_6(x + 3.0f) / 6.0f;
         default: return x;
     }
 }
 
 // The gradient of x, given that of the activated value.
-__device__ inline float pulled(int kind, float x, float g) {
+__device__ inline float pulled(int kind, float x, float g, float parameter = 0.0f) {
     switch (kind) {
         // Not a product, which would turn an infinite gradient into NaN where the unit is closed.
         case RELU: return x > 0.0f ? g : 0.0f;
@@ -63,17 +73,21 @@ __device__ inline float pulled(int kind, float x, float g) {
             float y = tanhf(x);
             return g * (1.0f - y * y);
         }
+        case LEAKY_RELU: return x > 0.0f ? g : g * parameter;
+        case RELU6: return x > 0.0f && x < 6.0f ? g : 0.0f;
+        case HARDSIGMOID: return x > -3.0f && x < 3.0f ? g * (1.0f / 6.0f) : 0.0f;
+        case HARDSWISH: return x <= -3.0f ? 0.0f : x < 3.0f ? g * (x / 3.0f + 0.5f) : g;
         default: return g;
     }
 }
 
-KERNEL activation(const float* x, float* y, int kind, u64 n) {
-    FOR_EACH(i, n) y[i] = activated(kind, x[i]);
+KERNEL activation(const float* x, float* y, int kind, float parameter, u64 n) {
+    FOR_EACH(i, n) y[i] = activated(kind, x[i], parameter);
 }
 
 // Over dy, the gradient of x.
-KERNEL activation_gradient(const float* x, float* dy, int kind, u64 n) {
-    FOR_EACH(i, n) dy[i] = pulled(kind, x[i], dy[i]);
+KERNEL activation_gradient(const float* x, float* dy, int kind, float parameter, u64 n) {
+    FOR_EACH(i, n) dy[i] = pulled(kind, x[i], dy[i], parameter);
 }
 
 // y = activation(z + bias) for z (n / width, width); what entered the activation goes to `before`, if there is one.

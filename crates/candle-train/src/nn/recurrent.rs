@@ -1,0 +1,151 @@
+//! Recurrent layers over sequences.
+
+use candle_core::{D, Result, Tensor};
+
+use super::{Builder, Dropout, ForwardContext, Init, Param};
+use crate::ops::{self, Cell};
+
+/// Sizes of a [`Recurrent`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecurrentShape {
+    /// What a step does.
+    pub cell: Cell,
+    /// Features of what is read.
+    pub inputs: usize,
+    /// Features of a state.
+    pub hidden: usize,
+    /// Layers, each of which reads the states of the one before.
+    pub layers: usize,
+    /// Whether each layer reads from the end as well.
+    pub bidirectional: bool,
+    /// Dropout between layers.
+    pub dropout: f64,
+}
+
+impl RecurrentShape {
+    /// Features of the output.
+    pub fn outputs(&self) -> usize {
+        self.hidden * self.directions()
+    }
+
+    /// Elements of all parameters.
+    pub fn elem_count(&self) -> usize {
+        let layer = |i: usize| {
+            let inputs = if i == 0 { self.inputs } else { self.outputs() };
+            self.cell.gates() * self.hidden * (inputs + self.hidden + 2)
+        };
+        (0..self.layers).map(layer).sum::<usize>() * self.directions()
+    }
+
+    /// Operations of the forward pass over so many steps: two for each multiplication.
+    pub fn flops(&self, steps: usize) -> u64 {
+        let width = self.cell.gates() * self.outputs();
+        let inputs = self.inputs + (self.layers - 1) * self.outputs();
+        2 * (steps * width * (inputs + self.layers * self.hidden)) as u64
+    }
+
+    fn directions(&self) -> usize {
+        1 + usize::from(self.bidirectional)
+    }
+}
+
+/// `torch.nn.LSTM`, `GRU` or `RNN` with `batch_first=True`, from a state of zeros: `weight_ih_l0`, `weight_hh_l0`,
+/// `bias_ih_l0`, `bias_hh_l0` and so on, all U(+-1/sqrt(hidden)). It runs on the CPU only.
+pub struct Recurrent {
+    layers: Vec<Vec<Direction>>,
+    cell: Cell,
+    dropouts: Vec<Dropout>,
+}
+
+impl Recurrent {
+    /// Registers the parameters of all layers.
+    ///
+    /// # Errors
+    ///
+    /// A name is taken, or too little memory.
+    pub fn new(builder: &Builder, shape: RecurrentShape) -> Result<Self> {
+        Self::drawing(builder, builder, shape)
+    }
+
+    /// [`Recurrent::new`] whose random numbers are called by the path of `draws`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recurrent::new`].
+    pub fn drawing(builder: &Builder, draws: &Builder, shape: RecurrentShape) -> Result<Self> {
+        builder.needs_cpu();
+        let layer = |i: usize| {
+            let inputs = if i == 0 { shape.inputs } else { shape.outputs() };
+            let direction = |reverse| Direction::new(builder, i, (inputs, reverse), shape);
+            let directions = [false, true].into_iter().take(shape.directions());
+            directions.map(direction).collect::<Result<Vec<_>>>()
+        };
+        Ok(Self {
+            layers: (0..shape.layers).map(layer).collect::<Result<_>>()?,
+            cell: shape.cell,
+            dropouts: (1..shape.layers)
+                .map(|i| Dropout::new(&draws.pp(format!("dropout_l{i}")), shape.dropout))
+                .collect(),
+        })
+    }
+
+    /// x (n, t, in) -> the states of the last layer (n, t, hidden), of both directions side by side.
+    ///
+    /// # Errors
+    ///
+    /// A shape that does not fit.
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let mut x = x.clone();
+        for (i, directions) in self.layers.iter().enumerate() {
+            if i > 0 {
+                x = self.dropouts[i - 1].forward(&x, pass)?;
+            }
+            let outputs = directions.iter().map(|direction| direction.forward(&x, self.cell, pass));
+            let outputs = outputs.collect::<Result<Vec<_>>>()?;
+            x = match &outputs[..] {
+                [one] => one.clone(),
+                both => Tensor::cat(both, D::Minus1)?,
+            };
+        }
+        Ok(x)
+    }
+}
+
+/// A layer in one direction.
+struct Direction {
+    weight_ih: Param,
+    weight_hh: Param,
+    bias_ih: Param,
+    bias_hh: Param,
+    reverse: bool,
+}
+
+impl Direction {
+    fn new(
+        builder: &Builder,
+        layer: usize,
+        (inputs, reverse): (usize, bool),
+        shape: RecurrentShape,
+    ) -> Result<Self> {
+        let width = shape.cell.gates() * shape.hidden;
+        let (init, suffix) =
+            (Init::torch_default(shape.hidden), if reverse { "_reverse" } else { "" });
+        let param = |name: &str, dims: &[usize]| {
+            builder.param(&format!("{name}_l{layer}{suffix}"), dims, init)
+        };
+        Ok(Self {
+            weight_ih: param("weight_ih", &[width, inputs])?,
+            weight_hh: param("weight_hh", &[width, shape.hidden])?,
+            bias_ih: param("bias_ih", &[width])?,
+            bias_hh: param("bias_hh", &[width])?,
+            reverse,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, cell: Cell, pass: &ForwardContext) -> Result<Tensor> {
+        let (weight, bias) = (self.weight_ih.weight()?, self.bias_ih.weight()?);
+        let gates = ops::linear(x, &weight, Some(&bias), pass.precision)?;
+        let (weight, bias) = (self.weight_hh.weight()?, self.bias_hh.weight()?);
+        ops::recurrent(&gates, &weight, Some(&bias), cell, self.reverse)
+    }
+}

@@ -1,0 +1,97 @@
+//! Products of channels and samples, and images of other sizes: by Candle's own kernels.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
+
+use crate::ops::cuda::Gpu;
+use crate::ops::drop_path::DropPath;
+use crate::ops::operation::{Gradients, OnGpu, copy_of};
+use crate::ops::product::Product;
+use crate::ops::recurrent::Recurrent;
+use crate::ops::resample::Resample;
+use crate::ops::shortcut::PaddedShortcut;
+
+/// The memory of a result, and its shape.
+fn made(y: &Tensor) -> Result<(CudaStorage, Shape)> {
+    match copy_of(&y.contiguous()?)? {
+        (Storage::Cuda(storage), shape) => Ok((storage, shape)),
+        _ => bail!("a result on the CPU"),
+    }
+}
+
+impl Product {
+    /// x as (groups, rows, c), factors as (groups, 1, c).
+    fn grouped(&self, x: &Tensor, factors: &Tensor) -> Result<[Tensor; 2]> {
+        let x = x.detach().reshape(((), self.rows, self.c))?;
+        Ok([x, factors.detach().reshape(((), 1, self.c))?])
+    }
+}
+
+impl OnGpu for Product {
+    fn forward_on(&self, _: &Gpu, [x, factors]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
+        let [grouped, factors] = self.grouped(x, factors)?;
+        let every = factors.broadcast_as(grouped.shape())?;
+        let ((x_storage, rows), (storage, layout)) =
+            (grouped.storage_and_layout(), every.storage_and_layout());
+        let (Storage::Cuda(first), Storage::Cuda(second)) = (&*x_storage, &*storage) else {
+            bail!("a product of tensors of different devices")
+        };
+        let y = first.binary_impl::<candle_core::op::Mul>(second, rows, layout)?;
+        Ok((y, x.shape().clone()))
+    }
+
+    fn backward_on(
+        &self,
+        _: &Gpu,
+        [x, factors]: [&Tensor; 2],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Gradients<Self> {
+        let [grouped, every] = self.grouped(x, factors)?;
+        let dy = dy.detach().reshape(grouped.shape())?;
+        let of_factors = (&dy * grouped)?.sum(1)?.reshape(factors.shape())?;
+        let of_factors = self.destination.send_tensor(of_factors, factors)?;
+        Ok([Some(dy.broadcast_mul(&every)?.reshape(x.shape())?), of_factors])
+    }
+}
+
+impl DropPath {
+    fn on_gpu(&self, x: &Tensor) -> Result<Tensor> {
+        let n = self.factors.len();
+        let factors = Tensor::from_slice(&self.factors, (n, 1), x.device())?;
+        x.detach().reshape((n, ()))?.broadcast_mul(&factors)?.reshape(x.shape())
+    }
+}
+
+impl OnGpu for DropPath {
+    fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        made(&self.on_gpu(x)?)
+    }
+
+    fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(self.on_gpu(&dy)?)])
+    }
+}
+
+impl OnGpu for Resample {
+    fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        made(&self.composed(x, false)?)
+    }
+
+    fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(self.composed(&dy, true)?)])
+    }
+}
+
+impl OnGpu for PaddedShortcut {
+    fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        made(&self.composed(x)?)
+    }
+
+    fn backward_on(&self, _: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(self.composed_gradient(x, &dy)?)])
+    }
+}
+
+/// Steps one after another are many small kernels; models of these are refused by the plan.
+impl OnGpu for Recurrent {}

@@ -1,0 +1,432 @@
+//! Recurrent layers: forward step after step, backward through time (Werbos, 1990), as one operation.
+//!
+//! The product with what a layer reads is a linear layer before; here is what goes from step to step, always in f32.
+//! Inside, steps come first: (step, sample, feature), in the order in which they are read.
+
+use candle_core::{Result, Shape, Tensor, bail};
+
+use super::bias::column_sums;
+use super::chain;
+use super::flops::add_multiplications;
+use super::kernel::{Matrix, Panels, Sums, Write, multiply};
+use super::lanes::vectorised;
+use super::math::{logistic, tanh};
+use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree};
+use super::scratch::zeros;
+use super::storage::{read, tensor};
+use super::weight::{Destination, Weight};
+
+/// What a recurrent layer does in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// `torch.nn.LSTM` (Hochreiter and Schmidhuber, 1997): input, forget, cell and output gate.
+    Lstm,
+    /// `torch.nn.GRU` (Cho et al., 2014): reset, update and new gate.
+    Gru,
+    /// `torch.nn.RNN`.
+    Tanh,
+    /// `torch.nn.RNN(nonlinearity="relu")`.
+    Relu,
+}
+
+impl Cell {
+    /// Values of a step for each that it gives.
+    pub fn gates(self) -> usize {
+        match self {
+            Self::Lstm => 4,
+            Self::Gru => 3,
+            Self::Tanh | Self::Relu => 1,
+        }
+    }
+}
+
+/// The states of a recurrent layer from a state of zeros: gates (n, t, gates h), the product of what is read with its
+/// weights, plus a bias; weight (gates h, h) and bias (gates h) of the state -> (n, t, h), f32. With `reverse` it reads
+/// from the end.
+///
+/// # Errors
+///
+/// Shapes that do not fit, or not on the CPU.
+pub fn recurrent(
+    gates: &Tensor,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    cell: Cell,
+    reverse: bool,
+) -> Result<Tensor> {
+    let ((n, t, width), (rows, h)) = (gates.dims3()?, weight.tensor().dims2()?);
+    let fits = bias.is_none_or(|bias| bias.tensor().dims() == [width]);
+    if rows != width || width != cell.gates() * h || !fits || h == 0 {
+        bail!("{cell:?} over {:?} with weights {:?}", gates.dims(), weight.tensor().dims());
+    }
+    add_multiplications(n * t * width * h);
+    let op = Recurrent {
+        sizes: Sizes { n, t, h },
+        cell,
+        reverse,
+        dw: weight.destination(),
+        db: bias.map(Weight::destination),
+        states: Kept::default(),
+    };
+    chain::apply(([gates, weight.tensor()], bias.map(Weight::tensor)), op)
+}
+
+/// Samples, steps, and features of a state.
+#[derive(Clone, Copy)]
+struct Sizes {
+    n: usize,
+    t: usize,
+    h: usize,
+}
+
+pub(super) struct Recurrent {
+    sizes: Sizes,
+    cell: Cell,
+    reverse: bool,
+    dw: Destination,
+    db: Option<Destination>,
+    states: Kept<States>,
+}
+
+/// What backward needs of all steps.
+struct States {
+    /// (t + 1, n, h), zeros first.
+    hidden: Vec<f32>,
+    /// (t, n, gates h), after their activations.
+    gates: Vec<f32>,
+    /// (t + 1, n, h): of an LSTM the cells, zeros first; of a GRU, from the second on, what its reset gate multiplies.
+    inner: Vec<f32>,
+}
+
+/// A sample's step.
+struct Step<'a> {
+    gates: &'a mut [f32],
+    hidden: &'a mut [f32],
+    inner: &'a mut [f32],
+}
+
+/// A sample's step on the way back.
+struct Back<'a> {
+    gates: &'a [f32],
+    hidden: [&'a [f32]; 2],
+    inner: [&'a [f32]; 2],
+}
+
+/// Gradients of a sample's step: of the state, which becomes what goes straight to the state before; of the cell, which
+/// becomes that of the cell before; of what is read; of the product with the state.
+struct Slopes<'a> {
+    hidden: &'a mut [f32],
+    cell: &'a mut [f32],
+    read: &'a mut [f32],
+    state: &'a mut [f32],
+}
+
+impl Cell {
+    /// From the product of what is read, in `read`, and that of the state, in `state`.
+    #[inline(always)]
+    fn step(self, [read, state]: [&[f32]; 2], [hidden, inner]: [&[f32]; 2], to: Step<'_>) {
+        let h = hidden.len();
+        let sum = |gate: usize, j: usize| read[gate * h + j] + state[gate * h + j];
+        for j in 0..h {
+            match self {
+                Self::Lstm => {
+                    let [i, f, o] = [0, 1, 3].map(|gate| logistic(sum(gate, j)));
+                    let g = tanh(sum(2, j));
+                    let c = f * inner[j] + i * g;
+                    spread([i, f, g, o], to.gates, j);
+                    (to.inner[j], to.hidden[j]) = (c, o * tanh(c));
+                }
+                Self::Gru => {
+                    let [r, z] = [0, 1].map(|gate| logistic(sum(gate, j)));
+                    let new = tanh(read[2 * h + j] + r * state[2 * h + j]);
+                    spread([r, z, new], to.gates, j);
+                    to.inner[j] = state[2 * h + j];
+                    to.hidden[j] = (1.0 - z) * new + z * hidden[j];
+                }
+                Self::Tanh => to.hidden[j] = tanh(sum(0, j)),
+                Self::Relu => {
+                    let sum = sum(0, j);
+                    to.hidden[j] = if sum < 0.0 { 0.0 } else { sum };
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn back(self, of: &Back<'_>, to: Slopes<'_>) {
+        let h = to.hidden.len();
+        for j in 0..h {
+            let (dh, gate) = (to.hidden[j], |gate: usize| of.gates[gate * h + j]);
+            match self {
+                Self::Lstm => {
+                    let [i, f, g, o] = [0, 1, 2, 3].map(gate);
+                    let [before, cell] = of.inner.map(|cells| cells[j]);
+                    let bent = tanh(cell);
+                    let dc = to.cell[j] + dh * o * (1.0 - bent * bent);
+                    let slopes = [
+                        dc * g * i * (1.0 - i),
+                        dc * before * f * (1.0 - f),
+                        dc * i * (1.0 - g * g),
+                        dh * bent * o * (1.0 - o),
+                    ];
+                    spread(slopes, to.read, j);
+                    spread(slopes, to.state, j);
+                    (to.cell[j], to.hidden[j]) = (dc * f, 0.0);
+                }
+                Self::Gru => {
+                    let [r, z, new] = [0, 1, 2].map(gate);
+                    let d_new = dh * (1.0 - z) * (1.0 - new * new);
+                    let d_z = dh * (of.hidden[0][j] - new) * z * (1.0 - z);
+                    let d_r = d_new * of.inner[1][j] * r * (1.0 - r);
+                    spread([d_r, d_z, d_new], to.read, j);
+                    spread([d_r, d_z, d_new * r], to.state, j);
+                    to.hidden[j] = dh * z;
+                }
+                Self::Tanh | Self::Relu => {
+                    let y = of.hidden[1][j];
+                    let open = if y > 0.0 { 1.0 } else { 0.0 };
+                    let slope = if self == Self::Tanh { 1.0 - y * y } else { open };
+                    (to.read[j], to.state[j], to.hidden[j]) = (dh * slope, dh * slope, 0.0);
+                }
+            }
+        }
+    }
+}
+
+/// A value of each gate to its place among those of feature j.
+#[inline(always)]
+fn spread<const N: usize>(values: [f32; N], gates: &mut [f32], j: usize) {
+    let h = gates.len() / N;
+    for (gate, value) in values.into_iter().enumerate() {
+        gates[gate * h + j] = value;
+    }
+}
+
+impl Recurrent {
+    /// Where the k-th step that is read lies among `t`.
+    fn place(&self, k: usize) -> usize {
+        if self.reverse { self.sizes.t - 1 - k } else { k }
+    }
+
+    /// (n, t, width) as (t, n, width) in the order of reading, or back.
+    fn ordered(&self, values: &[f32], width: usize, back: bool) -> Vec<f32> {
+        let Sizes { n, t, .. } = self.sizes;
+        let mut out = zeros(n * t * width);
+        for k in 0..t {
+            for sample in 0..n {
+                let (apart, together) = (sample * t + self.place(k), k * n + sample);
+                let (from, to) = if back { (together, apart) } else { (apart, together) };
+                out[to * width..][..width].copy_from_slice(&values[from * width..][..width]);
+            }
+        }
+        out
+    }
+
+    fn states(&self, gates: &[f32], weight: &[f32], bias: Option<&[f32]>) -> States {
+        let (Sizes { n, t, h }, width) = (self.sizes, self.cell.gates() * self.sizes.h);
+        let read = self.ordered(gates, width, false);
+        let panels: Panels = Matrix::new(weight, width, h).transposed().panels();
+        let (mut hidden, mut inner) = (zeros((t + 1) * n * h), zeros((t + 1) * n * h));
+        let (mut kept, mut state) = (zeros(t * n * width), zeros(n * width));
+        for k in 0..t {
+            let (before, after) = hidden.split_at_mut((k + 1) * n * h);
+            let before = &before[k * n * h..];
+            match bias {
+                Some(bias) => {
+                    state.chunks_exact_mut(width).for_each(|row| row.copy_from_slice(bias))
+                }
+                None => state.fill(0.0),
+            }
+            multiply(&mut state, Matrix::new(before, n, h), &panels, Write::Add, Sums::Long);
+            let (inner_before, inner_after) = inner.split_at_mut((k + 1) * n * h);
+            let (read, kept) = (&read[k * n * width..], &mut kept[k * n * width..]);
+            for sample in 0..n {
+                let (one, wide) =
+                    (sample * h..(sample + 1) * h, sample * width..(sample + 1) * width);
+                let products = [&read[wide.clone()], &state[wide.clone()]];
+                let states = [&before[one.clone()], &inner_before[k * n * h..][one.clone()]];
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        let to = Step {
+                            gates: &mut kept[wide.clone()],
+                            hidden: &mut after[one.clone()],
+                            inner: &mut inner_after[one.clone()],
+                        };
+                        self.cell.step(products, states, to);
+                    },
+                );
+            }
+        }
+        States { hidden, gates: kept, inner }
+    }
+
+    /// Gradients of the gates, (n, t, gates h), and of the products with the state, (t, n, gates h).
+    fn through_time(&self, states: &States, weight: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
+        let (Sizes { n, t, h }, width) = (self.sizes, self.cell.gates() * self.sizes.h);
+        let (dy, panels) = (self.ordered(dy, h, false), Matrix::new(weight, width, h).panels());
+        let (mut read, mut state) = (zeros(t * n * width), zeros(t * n * width));
+        let (mut dh, mut dc) = (zeros(n * h), zeros(n * h));
+        for k in (0..t).rev() {
+            dh.iter_mut().zip(&dy[k * n * h..]).for_each(|(dh, dy)| *dh += dy);
+            let step = k * n * width..(k + 1) * n * width;
+            for sample in 0..n {
+                let (one, wide) =
+                    (sample * h..(sample + 1) * h, sample * width..(sample + 1) * width);
+                let of = Back {
+                    gates: &states.gates[step.clone()][wide.clone()],
+                    hidden: [k, k + 1].map(|k| &states.hidden[k * n * h..][one.clone()]),
+                    inner: [k, k + 1].map(|k| &states.inner[k * n * h..][one.clone()]),
+                };
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        let to = Slopes {
+                            hidden: &mut dh[one.clone()],
+                            cell: &mut dc[one.clone()],
+                            read: &mut read[step.clone()][wide.clone()],
+                            state: &mut state[step.clone()][wide.clone()],
+                        };
+                        self.cell.back(&of, to);
+                    },
+                );
+            }
+            let slopes = Matrix::new(&state[step], n, width);
+            multiply(&mut dh, slopes, &panels, Write::Add, Sums::Long);
+        }
+        [self.ordered(&read, width, true), state]
+    }
+}
+
+impl Operation for Recurrent {
+    type Operands<T> = TwoOrThree<T>;
+
+    const NAME: &'static str = "recurrent";
+
+    fn forward(&self, ([gates, weight], bias): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
+        let Sizes { n, t, h } = self.sizes;
+        let states = self.states(gates.values, weight.values, bias.map(|bias| bias.values));
+        let y = self.ordered(&states.hidden[n * h..], h, true);
+        self.states.keep(states);
+        Ok((y, Shape::from((n, t, h))))
+    }
+
+    /// The bias's gradient leaves first: it was registered last.
+    fn backward(
+        &self,
+        ([gates, weight], bias): TwoOrThree<&Tensor>,
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Gradients<Self> {
+        let Some(states) = self.states.get() else { bail!("backward before forward") };
+        let (Sizes { n, t, h }, width) = (self.sizes, self.cell.gates() * self.sizes.h);
+        let [read_gradient, state_gradient] =
+            read([weight, &dy], |[weight, dy]| Ok(self.through_time(states, weight, dy)))?;
+        let db = match (&self.db, bias) {
+            (Some(db), Some(bias)) => db.send(column_sums(&state_gradient, width), bias)?,
+            _ => None,
+        };
+        let before = Matrix::new(&states.hidden[..t * n * h], t * n, h).panels();
+        let slopes = Matrix::new(&state_gradient, t * n, width).transposed();
+        let dw = self.dw.send_written(weight, |dw| {
+            multiply(dw, slopes, &before, Write::Replace, Sums::Long);
+        })?;
+        Ok(([Some(tensor(read_gradient, gates.shape())?), dw], Some(db)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::super::testing::{check_weights, values};
+    use super::*;
+
+    fn sigma(x: f64) -> f64 {
+        1.0 / (1.0 + (-x).exp())
+    }
+
+    /// Step by step, as PyTorch's documentation has the formulas.
+    fn slow(v: &[Vec<f64>], [n, t, h]: [usize; 3], cell: Cell, reverse: bool) -> Vec<f64> {
+        let width = cell.gates() * h;
+        let mut y = vec![0.0; n * t * h];
+        for sample in 0..n {
+            let (mut hidden, mut c) = (vec![0.0; h], vec![0.0; h]);
+            for k in 0..t {
+                let at = sample * t + if reverse { t - 1 - k } else { k };
+                let x = &v[0][at * width..][..width];
+                let state: Vec<f64> = (0..width)
+                    .map(|i| v[2][i] + (0..h).map(|j| v[1][i * h + j] * hidden[j]).sum::<f64>())
+                    .collect();
+                let sum = |gate: usize, j: usize| x[gate * h + j] + state[gate * h + j];
+                let next: Vec<f64> = (0..h)
+                    .map(|j| match cell {
+                        Cell::Lstm => {
+                            c[j] = sigma(sum(1, j)) * c[j] + sigma(sum(0, j)) * sum(2, j).tanh();
+                            sigma(sum(3, j)) * c[j].tanh()
+                        }
+                        Cell::Gru => {
+                            let (r, z) = (sigma(sum(0, j)), sigma(sum(1, j)));
+                            let new = (x[2 * h + j] + r * state[2 * h + j]).tanh();
+                            (1.0 - z) * new + z * hidden[j]
+                        }
+                        Cell::Tanh => sum(0, j).tanh(),
+                        Cell::Relu => sum(0, j).max(0.0),
+                    })
+                    .collect();
+                hidden = next;
+                y[at * h..][..h].copy_from_slice(&hidden);
+            }
+        }
+        y
+    }
+
+    const CELLS: [Cell; 4] = [Cell::Lstm, Cell::Gru, Cell::Tanh, Cell::Relu];
+
+    #[test]
+    fn outputs_and_gradients_equal_the_slow_ones() {
+        for cell in CELLS {
+            for [n, t, h] in [[1, 1, 1], [2, 3, 4], [3, 5, 2]] {
+                for reverse in [false, true] {
+                    let width = cell.gates() * h;
+                    check_weights(
+                        &[&[n, t, width], &[width, h], &[width]],
+                        |v| recurrent(v[0].tensor(), &v[1], Some(&v[2]), cell, reverse),
+                        |v| slow(v, [n, t, h], cell, reverse),
+                        2e-5,
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_the_number_of_threads() {
+        let run = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let var = |name: &str, shape: &[usize]| {
+                    let n = shape.iter().product();
+                    Var::from_vec(values(name, 0, n), shape, &Device::Cpu).unwrap()
+                };
+                let (x, weight) = (var("x", &[130, 6, 32]), var("weight", &[32, 8]));
+                let weights = Weight::from(weight.as_tensor());
+                let y = recurrent(&x, &weights, None, Cell::Lstm, false).unwrap();
+                let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+                let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                [flat(&y), flat(grads.get(&x).unwrap()), flat(grads.get(&weight).unwrap())]
+            })
+        };
+        assert!(run(1) == run(2) && run(1) == run(3));
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() -> Result<()> {
+        let x = Tensor::zeros((2, 3, 8), candle_core::DType::F32, &Device::Cpu)?;
+        let weight = Weight::from(&Tensor::zeros((8, 2), candle_core::DType::F32, &Device::Cpu)?);
+        assert!(recurrent(&x, &weight, None, Cell::Lstm, false).is_ok());
+        assert!(recurrent(&x, &weight, None, Cell::Gru, false).is_err());
+        assert!(recurrent(&x, &weight, Some(&weight), Cell::Lstm, false).is_err());
+        Ok(())
+    }
+}
