@@ -251,9 +251,8 @@ fn a_layer_is_told_what_its_kind_takes() {
     let layers = |layer: &str| format!("model={{name=graph, layers=[{layer}]}}");
     remedy(
         GOOD,
-        &[&layers("{name=batch_norm, momentum=0.1}")],
-        "`batch_norm` takes no keys: `torch.nn.BatchNorm1d` or `2d` over channels or features; its momentum is 0.1 and \
-         its eps 1e-5, PyTorch's defaults.",
+        &[&layers("{name=flatten, banana=1}")],
+        "`flatten` takes no keys: image or sequence to vector, all values in PyTorch's order.",
     );
     remedy(GOOD, &[&layers("{name=dropout, p=0.1, lr=1}")], "`dropout` takes `p`");
     remedy(GOOD, &[&layers("{name=dropout, p=0.1, strid=1}")], "did you mean `stride`?");

@@ -142,6 +142,7 @@ impl Models {
             drops: params.drops(),
             embeddings: params.embeddings().to_vec(),
             head: architecture.head().keys(&Wanted::of(&params)),
+            needs_cpu: params.needs_cpu(),
         })
     }
 

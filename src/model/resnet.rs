@@ -1,9 +1,11 @@
 //! Residual networks (He et al., 2016), with torchvision's keys, initialisation and "v1.5" strides.
 //!
-//! - `resnet18`, `resnet34`, `resnet50`: torchvision's; `stem = "cifar"` begins with a 3x3 convolution
-//!   of stride 1 and no pooling.
-//! - `resnet8`, `resnet20`: He et al. section 4.2, three stages of 16, 32 and 64 channels for 32x32
-//!   images, with projection shortcuts (option B). Always the 3x3 stem.
+//! - `resnet18`, `resnet34`, `resnet50`, `resnet101`, `resnet152`, `resnext50_32x4d`: torchvision's; `stem = "cifar"`
+//!   begins with a 3x3 convolution of stride 1 and no pooling.
+//! - `resnet8`, `resnet20`, `resnet32`, `resnet44`, `resnet56`: He et al. section 4.2, three stages of 16, 32 and 64
+//!   channels for 32x32 images. Always the 3x3 stem.
+//! - Shortcuts that change the shape are convolutions (option B), or with `shortcut = "padding"` the input itself
+//!   (option A); then the last layer is called `linear`, as in <https://github.com/akamaster/pytorch_resnet_cifar10>.
 //! - With `head = "hidden"` their `fc` is dropout, linear to 512, rectifier, dropout, linear. `resnet18_animals90` is
 //!   a `resnet18` with that head under the prefix `resnet18.`.
 //!
@@ -32,8 +34,11 @@ const POOLING: Window = Window { stride: 2, padding: 1 };
 #[serde(deny_unknown_fields, default)]
 pub struct ResNetConfig {
     /// "imagenet" (7x7 convolution with stride 2, then pooling) or "cifar" (3x3, stride 1, for small images; always
-    /// that of resnet8 and resnet20).
+    /// that of the networks for images of 32x32).
     pub stem: Stem,
+    /// what goes round a block that changes the shape: "projection", a 1x1 convolution, or "padding", the input with
+    /// every second row and column and more channels of zeros, without parameters; its last layer is called `linear`.
+    pub shortcut: Shortcut,
     /// start the last norm of each residual block at zero (Goyal et al. 2017).
     pub zero_init_residual: bool,
     /// train the head only.
@@ -65,6 +70,17 @@ pub enum Stem {
     Cifar,
 }
 
+/// What goes round a residual block that changes the shape (He et al., section 3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Shortcut {
+    /// A 1x1 convolution and its norm (option B).
+    #[default]
+    Projection,
+    /// The input without what the stride skips, and zeros as further channels (option A).
+    Padding,
+}
+
 /// In which mode a frozen backbone runs while the head trains, as after `backbone.train()` or `backbone.eval()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -90,12 +106,18 @@ pub enum HeadKind {
 /// What the name says of a residual network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
+    /// The name.
+    pub name: &'static str,
     /// Blocks of each stage.
     pub blocks: &'static [usize],
     /// What a block holds.
     pub block: Block,
     /// Three stages from 16 channels, or four from 64.
     pub is_small: bool,
+    /// Groups of the 3x3 convolution of a bottleneck.
+    pub groups: usize,
+    /// Channels of such a group where the stage has 64.
+    pub width_per_group: usize,
     /// What its parameters are called by; empty = nothing.
     pub prefix: &'static str,
 }
@@ -103,7 +125,15 @@ pub struct Variant {
 impl Default for Variant {
     /// resnet18
     fn default() -> Self {
-        Self { blocks: &[2, 2, 2, 2], block: Block::Basic, is_small: false, prefix: "" }
+        Self {
+            name: "resnet18",
+            blocks: &[2, 2, 2, 2],
+            block: Block::Basic,
+            is_small: false,
+            groups: 1,
+            width_per_group: 64,
+            prefix: "",
+        }
     }
 }
 
@@ -111,6 +141,7 @@ impl Default for ResNetConfig {
     fn default() -> Self {
         Self {
             stem: Stem::Imagenet,
+            shortcut: Shortcut::Projection,
             zero_init_residual: false,
             freeze_backbone: false,
             backbone_mode: None,
@@ -123,6 +154,10 @@ impl Default for ResNetConfig {
 
 impl Kind for ResNetConfig {
     const NAME: &'static str = "resnet18";
+
+    fn name(&self) -> &'static str {
+        self.variant.name
+    }
 
     fn check(&self) -> Vec<Wrong> {
         frozen_mode(self.freeze_backbone, self.backbone_mode)
@@ -141,32 +176,51 @@ pub(super) fn frozen_mode(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<Wr
 
 /// Adds all residual networks.
 pub(super) fn register(models: &mut Models) {
-    type Net = ResNetConfig;
-    let small = |blocks| Variant { blocks, is_small: true, ..Variant::default() };
-    let large = |blocks, block| Variant { blocks, block, ..Variant::default() };
+    let small = |name, blocks| Variant { name, blocks, is_small: true, ..Variant::default() };
+    let deep = |name, blocks, block| Variant { name, blocks, block, ..Variant::default() };
     let about = "He et al.'s residual network of 8 layers for images of 32x32, about 0.08 million parameters.";
-    models.add_variant("resnet8", about, move |net: &mut Net| net.variant = small(&[1, 1, 1]));
-    let about = "The same of 20 layers, 0.27 million.";
-    models.add_variant("resnet20", about, move |net: &mut Net| net.variant = small(&[3, 3, 3]));
-    models.add::<Net>();
+    add(models, about, small("resnet8", &[1, 1, 1]));
+    add(models, "The same of 20 layers, 0.27 million.", small("resnet20", &[3, 3, 3]));
+    add(models, "The same of 32 layers, 0.46 million.", small("resnet32", &[5, 5, 5]));
+    add(models, "The same of 44 layers, 0.66 million.", small("resnet44", &[7, 7, 7]));
+    add(models, "The same of 56 layers, 0.85 million.", small("resnet56", &[9, 9, 9]));
+    models.add::<ResNetConfig>();
     let about = "torchvision's residual network of 34 layers.";
-    let basic = large(&[3, 4, 6, 3], Block::Basic);
-    models.add_variant("resnet34", about, move |net: &mut Net| net.variant = basic);
+    add(models, about, deep("resnet34", &[3, 4, 6, 3], Block::Basic));
     let about = "torchvision's residual network of 50 layers, in bottlenecks.";
-    let bottleneck = large(&[3, 4, 6, 3], Block::Bottleneck);
-    models.add_variant("resnet50", about, move |net: &mut Net| net.variant = bottleneck);
+    let resnet50 = deep("resnet50", &[3, 4, 6, 3], Block::Bottleneck);
+    add(models, about, resnet50);
+    let about = "torchvision's residual network of 101 layers, in bottlenecks.";
+    add(models, about, deep("resnet101", &[3, 4, 23, 3], Block::Bottleneck));
+    let about = "torchvision's residual network of 152 layers, in bottlenecks.";
+    add(models, about, deep("resnet152", &[3, 8, 36, 3], Block::Bottleneck));
+    let about =
+        "torchvision's ResNeXt of 50 layers, in bottlenecks of 32 groups (Xie et al. 2017).";
+    let name = "resnext50_32x4d";
+    add(models, about, Variant { name, groups: 32, width_per_group: 4, ..resnet50 });
     let about = "A resnet18 with `head = \"hidden\"` and keys under `resnet18.`, as published for 90 animals.";
-    models.add_variant("resnet18_animals90", about, |net: &mut Net| {
+    models.add_variant("resnet18_animals90", about, |net: &mut ResNetConfig| {
         net.head = HeadKind::Hidden;
-        net.variant.prefix = "resnet18";
+        net.variant = Variant { name: "resnet18_animals90", prefix: "resnet18", ..net.variant };
     });
+}
+
+fn add(models: &mut Models, about: &str, variant: Variant) {
+    models.add_variant(variant.name, about, move |net: &mut ResNetConfig| net.variant = variant);
 }
 
 impl ResNetConfig {
     fn shape(&self) -> Shape {
-        let Variant { blocks, block, is_small, .. } = self.variant;
-        let (stem, width) = if is_small { (Stem::Cifar, 16) } else { (self.stem, 64) };
-        Shape { stem, block, width, blocks: blocks.to_vec() }
+        let (stem, width) = if self.variant.is_small { (Stem::Cifar, 16) } else { (self.stem, 64) };
+        Shape { stem, width, variant: self.variant, shortcut: self.shortcut }
+    }
+
+    /// What the last layer is called.
+    fn last_layer(&self) -> &'static str {
+        match self.shortcut {
+            Shortcut::Projection => "fc",
+            Shortcut::Padding => "linear",
+        }
     }
 
     /// Whether the backbone keeps its running statistics while the head trains, and drops nothing.
@@ -182,7 +236,7 @@ impl Architecture for ResNetConfig {
             prefix => builder.pp(prefix),
         };
         let (trunk, features) = Trunk::new(self, plan, &builder)?;
-        let fc = builder.pp("fc");
+        let fc = builder.pp(self.last_layer());
         let head = match self.head {
             HeadKind::Linear => Head::Linear(Linear::new(&fc, features, plan.outputs)?),
             HeadKind::Hidden => {
@@ -202,10 +256,11 @@ impl Architecture for ResNetConfig {
     }
 
     fn head(&self) -> Outputs {
-        if self.variant.prefix.is_empty() {
-            Outputs::Keys(&["fc."])
-        } else {
-            Outputs::Keys(&["resnet18.fc."])
+        match (self.variant.prefix, self.shortcut) {
+            ("", Shortcut::Projection) => Outputs::Keys(&["fc."]),
+            ("", Shortcut::Padding) => Outputs::Keys(&["linear."]),
+            (_, Shortcut::Projection) => Outputs::Keys(&["resnet18.fc."]),
+            (_, Shortcut::Padding) => Outputs::Keys(&["resnet18.linear."]),
         }
     }
 
@@ -215,13 +270,39 @@ impl Architecture for ResNetConfig {
 }
 
 /// What tells one residual network from another.
+#[derive(Clone, Copy)]
 struct Shape {
     stem: Stem,
-    block: Block,
     /// Channels of the first stage; each further stage has twice as many.
     width: usize,
-    /// Blocks of each stage.
-    blocks: Vec<usize>,
+    variant: Variant,
+    shortcut: Shortcut,
+}
+
+/// A convolution that keeps the size, but for its stride.
+#[derive(Clone, Copy)]
+struct Layer {
+    outputs: usize,
+    kernel: usize,
+    stride: usize,
+    groups: usize,
+}
+
+impl Layer {
+    fn new(outputs: usize, kernel: usize, stride: usize) -> Self {
+        Self { outputs, kernel, stride, groups: 1 }
+    }
+
+    fn of(self, inputs: usize) -> ConvShape {
+        let Self { outputs, kernel, stride, groups } = self;
+        ConvShape {
+            inputs,
+            outputs,
+            kernel,
+            window: Window { stride, padding: kernel / 2 },
+            groups,
+        }
+    }
 }
 
 /// Convolutions of a residual block.
@@ -240,12 +321,19 @@ impl Block {
             Self::Bottleneck => 4,
         }
     }
+}
 
-    /// Output channels, kernel and stride of each convolution.
-    fn convolutions(self, width: usize, stride: usize) -> Vec<(usize, usize, usize)> {
-        match self {
-            Self::Basic => vec![(width, 3, stride), (width, 3, 1)],
-            Self::Bottleneck => vec![(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)],
+impl Shape {
+    /// The convolutions of a block of a stage of `width` channels.
+    fn convolutions(self, width: usize, stride: usize) -> Vec<Layer> {
+        let Variant { block, groups, width_per_group, .. } = self.variant;
+        match block {
+            Block::Basic => vec![Layer::new(width, 3, stride), Layer::new(width, 3, 1)],
+            Block::Bottleneck => {
+                let inner = width * width_per_group / 64 * groups;
+                let middle = Layer { groups, ..Layer::new(inner, 3, stride) };
+                vec![Layer::new(inner, 1, 1), middle, Layer::new(4 * width, 1, 1)]
+            }
         }
     }
 }
@@ -299,24 +387,25 @@ impl Trunk {
             Stem::Imagenet => (7, 2),
             Stem::Cifar => (3, 1),
         };
-        let stem = conv(channels, shape.width, kernel, stride);
+        let stem = Layer::new(shape.width, kernel, stride).of(channels);
         let mut size = strided([height, width], stride);
         let first = ConvNorm::new(&builder.pp("conv1"), &builder.pp("bn1"), stem, size, 1.0)?;
         if shape.stem == Stem::Imagenet {
             size = strided(size, POOLING.stride);
         }
         let last_gamma = if config.zero_init_residual { 0.0 } else { 1.0 };
+        let options = BlockOptions { last_gamma, shortcut: shape.shortcut };
         let (mut blocks, mut inputs) = (Vec::new(), shape.width);
-        for (stage, &count) in shape.blocks.iter().enumerate() {
+        for (stage, &count) in shape.variant.blocks.iter().enumerate() {
             let builder = builder.pp(format!("layer{}", stage + 1));
             let width = shape.width << stage;
             for i in 0..count {
                 let stride = if i == 0 && stage > 0 { 2 } else { 1 };
-                let layers = shape.block.convolutions(width, stride);
-                let block = Residual::new(&builder.pp(i), inputs, &layers, size, last_gamma)?;
+                let layers = shape.convolutions(width, stride);
+                let block = Residual::new(&builder.pp(i), inputs, &layers, size, options)?;
                 blocks.push(Arc::new(block));
                 size = strided(size, stride);
-                inputs = width * shape.block.expansion();
+                inputs = width * shape.variant.block.expansion();
             }
         }
         let in_eval = config.backbone_in_eval();
@@ -340,44 +429,65 @@ impl Trunk {
 /// relu(layers(x) + shortcut(x)).
 struct Residual {
     layers: Vec<ConvNorm>,
-    downsample: Option<ConvNorm>,
+    way_round: WayRound,
+}
+
+/// What goes round the layers of a block.
+enum WayRound {
+    Input,
+    Projected(ConvNorm),
+    /// Stride and channels.
+    Padded(usize, usize),
+}
+
+/// How a block begins.
+#[derive(Clone, Copy)]
+struct BlockOptions {
+    /// First scale of the last norm.
+    last_gamma: f64,
+    shortcut: Shortcut,
 }
 
 impl Residual {
     fn new(
         builder: &Builder,
         inputs: usize,
-        convolutions: &[(usize, usize, usize)],
+        convolutions: &[Layer],
         mut size: [usize; 2],
-        last_gamma: f64,
+        options: BlockOptions,
     ) -> Result<Self> {
+        let BlockOptions { last_gamma, shortcut } = options;
         let (mut layers, mut channels) = (Vec::new(), inputs);
-        for (i, &(outputs, kernel, stride)) in convolutions.iter().enumerate() {
+        for (i, &layer) in convolutions.iter().enumerate() {
             let gamma = if i + 1 == convolutions.len() { last_gamma } else { 1.0 };
             let names = [format!("conv{}", i + 1), format!("bn{}", i + 1)];
             let [conv_builder, norm_builder] = names.map(|name| builder.pp(name));
-            let shape = conv(channels, outputs, kernel, stride);
-            size = strided(size, stride);
+            size = strided(size, layer.stride);
+            let shape = layer.of(channels);
             layers.push(ConvNorm::new(&conv_builder, &norm_builder, shape, size, gamma)?);
-            channels = outputs;
+            channels = layer.outputs;
         }
-        let stride = convolutions.iter().map(|&(_, _, stride)| stride).product();
-        let downsample = if stride != 1 || inputs != channels {
-            let builder = builder.pp("downsample");
-            let shape = conv(inputs, channels, 1, stride);
-            Some(ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, 1.0)?)
-        } else {
-            None
+        let stride = convolutions.iter().map(|layer| layer.stride).product();
+        let way_round = match shortcut {
+            _ if stride == 1 && inputs == channels => WayRound::Input,
+            Shortcut::Padding => WayRound::Padded(stride, channels),
+            Shortcut::Projection => {
+                let builder = builder.pp("downsample");
+                let shape = Layer::new(channels, 1, stride).of(inputs);
+                let layer = ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, 1.0)?;
+                WayRound::Projected(layer)
+            }
         };
-        Ok(Self { layers, downsample })
+        Ok(Self { layers, way_round })
     }
 }
 
 impl nn::Block for Residual {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let shortcut = match &self.downsample {
-            Some(layer) => layer.forward(x, None, Activation::Identity, pass)?,
-            None => x.clone(),
+        let shortcut = match &self.way_round {
+            WayRound::Input => x.clone(),
+            WayRound::Projected(layer) => layer.forward(x, None, Activation::Identity, pass)?,
+            &WayRound::Padded(stride, channels) => ops::padded_shortcut(x, stride, channels)?,
         };
         let mut y = x.clone();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -421,13 +531,7 @@ impl ConvNorm {
     }
 }
 
-/// Height and width after a [`conv`] or a pooling.
+/// Height and width after a [`Layer`] or a pooling.
 fn strided(size: [usize; 2], stride: usize) -> [usize; 2] {
     size.map(|length| length.div_ceil(stride))
-}
-
-/// A convolution that keeps the size, but for its stride.
-fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> ConvShape {
-    let window = Window { stride, padding: kernel / 2 };
-    ConvShape { inputs, outputs, kernel, window, groups: 1 }
 }

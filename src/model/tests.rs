@@ -38,6 +38,12 @@ fn forecast(name: &str) -> ModelPlan {
     let (input, target) = (&[24, 9], &[4, 5]);
     match name {
         "dlinear" => of(&DLinearConfig {}, input, target),
+        "lstm" | "gru" => {
+            let mut kind = Choice { name: name.to_owned(), ..Choice::default() };
+            kind.set("hidden_size", 8);
+            kind.set("bidirectional", true);
+            ModelPlan { target: target.to_vec(), ..ModelPlan::new(kind, input, 5) }
+        }
         "itransformer" => of(
             &ITransformerConfig { d_model: 8, n_heads: 2, d_ff: 8, n_layers: 1, dropout: 0.1 },
             input,
@@ -104,7 +110,8 @@ fn every_registered_model_is_described_and_the_small_ones_run_in_both_modes() {
     let registry = Models::default();
     // A graph has the layers of its file; its own tests run it.
     for name in registry.names().filter(|&name| name != "graph") {
-        let forecasts = ["dlinear", "itransformer", "patchtst", "timebridge"].contains(&name);
+        let forecasts = ["dlinear", "lstm", "gru", "itransformer", "patchtst", "timebridge"];
+        let forecasts = forecasts.contains(&name);
         let plan = match name {
             "gpt" | "llama" => text(name),
             "diffusion_policy" => policy(),
@@ -224,4 +231,15 @@ fn resnet18_with_a_hidden_head_is_the_one_of_90_animals() {
     let prefixed =
         |(name, shape): &(String, Vec<usize>)| (format!("resnet18.{name}"), shape.clone());
     assert_eq!(ours.iter().map(prefixed).collect::<Vec<_>>(), published);
+}
+
+#[test]
+fn a_choice_is_called_as_its_size() {
+    let large = MobileNetV3Config { size: MobileNetV3Size::Large, ..MobileNetV3Config::default() };
+    assert_eq!(Choice::of(&large).name, "mobilenet_v3_large");
+    let gru = RecurrentConfig { network: RecurrentNetwork::Gru, ..RecurrentConfig::default() };
+    assert_eq!(Choice::of(&gru).name, "gru");
+    for name in [Choice::of(&large).name, Choice::of(&gru).name] {
+        assert!(Models::default().kind(&name).is_some(), "{name}");
+    }
 }

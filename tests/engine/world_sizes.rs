@@ -27,7 +27,7 @@ fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
     let attention = SelfAttention { n_heads: 2, causal: false, p: 0.2 };
     let entries = [
         ("conv", Choice::of(&conv)),
-        ("bn", Choice::of(&BatchNorm {})),
+        ("bn", Choice::of(&BatchNorm::default())),
         ("relu", Choice::of(&Relu {})),
         ("tokens", Choice::of(&Tokens {})),
         ("attn", Choice::of(&attention)),

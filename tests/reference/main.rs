@@ -10,6 +10,7 @@ mod forecast;
 mod golden;
 mod gpt;
 mod llama;
+mod models;
 mod nest;
 #[path = "../../crates/candle-train/tests/kernels/numbers.rs"]
 mod numbers;

@@ -1,4 +1,4 @@
-//! `name = "relu"`, `"gelu"`, `"silu"`, `"sigmoid"`, `"tanh"`: element by element.
+//! `name = "relu"`, `"gelu"`, `"silu"` and others without options: element by element.
 
 use candle_core::Result as CandleResult;
 use schemars::JsonSchema;
@@ -33,7 +33,11 @@ macro_rules! activation {
 }
 
 activation!(Relu, "relu", "rectifier.");
+activation!(Relu6, "relu6", "rectifier that ends at 6.");
+activation!(Hardswish, "hardswish", "x relu6(x + 3) / 6.");
+activation!(Hardsigmoid, "hardsigmoid", "relu6(x + 3) / 6.");
 activation!(Gelu, "gelu", "Gaussian error linear unit.");
 activation!(Silu, "silu", "sigmoid linear unit.");
+activation!(Mish, "mish", "x tanh(ln(1 + e^x)).");
 activation!(Sigmoid, "sigmoid", "logistic function.");
 activation!(Tanh, "tanh", "hyperbolic tangent.");

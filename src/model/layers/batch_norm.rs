@@ -9,10 +9,23 @@ use crate::model::layers::{Decided, Flow, Layer, LayerMisfit, Node, Scope, Site,
 use crate::nn::BatchNorm2d;
 use crate::ops::Activation;
 
-/// `torch.nn.BatchNorm1d` or `2d` over channels or features; its momentum is 0.1 and its eps 1e-5, PyTorch's defaults.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// `torch.nn.BatchNorm1d` or `2d` over channels or features.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct BatchNorm {}
+pub struct BatchNorm {
+    /// added to the variance.
+    #[schemars(range(min = 0.0), example = 1e-3)]
+    pub eps: f64,
+    /// share by which the running statistics move towards those of a batch.
+    #[schemars(range(min = 0.0, max = 1.0), example = 0.01)]
+    pub momentum: f64,
+}
+
+impl Default for BatchNorm {
+    fn default() -> Self {
+        Self { eps: 1e-5, momentum: 0.1 }
+    }
+}
 
 impl Kind for BatchNorm {
     const NAME: &'static str = "batch_norm";
@@ -30,6 +43,6 @@ impl Layer for BatchNorm {
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let sizes = site.sizes();
         let norm = BatchNorm2d::new(&site.builder(), sizes.outputs(), sizes.output.rows(), 1.0)?;
-        Ok(Node::Norm(norm, Activation::Identity))
+        Ok(Node::Norm(norm.with_options(self.eps, self.momentum), Activation::Identity))
     }
 }

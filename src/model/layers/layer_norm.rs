@@ -14,11 +14,14 @@ use crate::nn::{self, ForwardContext};
 pub struct LayerNorm {
     /// whether there is a bias.
     pub bias: bool,
+    /// added to the variance.
+    #[schemars(range(min = 0.0), example = 1e-6)]
+    pub eps: f64,
 }
 
 impl Default for LayerNorm {
     fn default() -> Self {
-        Self { bias: true }
+        Self { bias: true, eps: 1e-5 }
     }
 }
 
@@ -37,7 +40,8 @@ impl Layer for LayerNorm {
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let new = if self.bias { nn::LayerNorm::new } else { nn::LayerNorm::without_bias };
-        new(&site.builder(), site.sizes().outputs()).map(Node::of)
+        let norm = new(&site.builder(), site.sizes().outputs())?;
+        Ok(Node::of(norm.with_eps(self.eps)))
     }
 }
 

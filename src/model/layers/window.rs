@@ -45,11 +45,23 @@ impl Slide {
     /// [`Slide::over`] of a pooling, whose windows see more than padding.
     pub(super) fn pooled(self, input: Flow) -> Result<Flow, Unfit> {
         input.image()?;
+        self.sees_values()?;
+        self.over(input).map(Flow::Image)
+    }
+
+    /// [`Slide::pooled`] along a sequence.
+    pub(super) fn pooled_along(self, input: Flow) -> Result<Flow, Unfit> {
+        let [steps, features] = input.sequence()?;
+        self.sees_values()?;
+        Ok(Flow::Sequence([self.along(steps, input)?, features]))
+    }
+
+    fn sees_values(self) -> Result<(), Unfit> {
         if 2 * self.padding > self.kernel {
             let what = format!("must be at most half of kernel_size = {}", self.kernel);
             return Err(Unfit { key: "padding", what, help: None });
         }
-        self.over(input).map(Flow::Image)
+        Ok(())
     }
 
     /// " 3, stride 2, pad 1"

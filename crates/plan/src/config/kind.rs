@@ -50,6 +50,11 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     /// What the rest of the experiment may build on.
     const OFFERS: &'static [Offer] = &[];
 
+    /// What `name` says of this value, where several names stand for one type that differs in a field of its own.
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
     /// Rules between the options: what is wrong with which option, if anything is.
     fn check(&self) -> Vec<Wrong> {
         Vec::new()
@@ -106,7 +111,7 @@ impl Choice {
 
     /// The choice of `kind`.
     pub fn of<K: Kind>(kind: &K) -> Self {
-        Self { name: K::NAME.to_owned(), options: spec::options(kind) }
+        Self { name: kind.name().to_owned(), options: spec::options(kind) }
     }
 
     /// Gives an option another value; one that JSON cannot hold is left out.

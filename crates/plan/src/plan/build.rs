@@ -38,6 +38,9 @@ impl Plan {
         let model = model.and_then(|model| problems.one(model::count(loaded, model, kinds)));
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
+        if let Some((_, found)) = &model {
+            problems.one(model::check_devices(loaded, found, on_gpus));
+        }
         let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
         let metrics = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);
         let world = ranks.as_ref().map(|ranks| ranks.world);

@@ -149,6 +149,9 @@ pub struct ModelFacts {
     /// Prefixes of the names in the head.
     #[serde(default)]
     pub head: Vec<String>,
+    /// Whether a layer has no kernels for GPUs.
+    #[serde(default)]
+    pub needs_cpu: bool,
 }
 
 impl ModelFacts {

@@ -93,6 +93,21 @@ pub(crate) fn count(
     Ok((model.counted(&found), found))
 }
 
+/// A model on GPUs whose layers have no kernels for them.
+pub(crate) fn check_devices(
+    loaded: &Loaded,
+    facts: &ModelFacts,
+    on_gpus: bool,
+) -> Result<(), Problem> {
+    if !on_gpus || !facts.needs_cpu {
+        return Ok(());
+    }
+    let name = &loaded.experiment.model.name;
+    let what = format!("`{name}` has a layer without kernels for GPUs");
+    let help = "train on CPUs (`distributed.backend=\"shm\"`), or choose another model";
+    Err(loaded.problem("model.name", what).help(help))
+}
+
 /// `train.activation_checkpointing` of a model without blocks.
 fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
     let experiment = &loaded.experiment;

@@ -1,0 +1,200 @@
+//! `MobileNetV3` (Howard et al., 2019, <https://arxiv.org/abs/1905.02244>), with torchvision's keys and initialisation.
+//!
+//! Keys: `features.{i}`, of [inverted residuals](super::inverted_residual) between the first and the last convolution,
+//! `classifier.0`, `classifier.3`.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::inverted_residual::{
+    BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
+};
+use super::{Architecture, Head, Model, Models};
+use crate::config::kind::Kind;
+use crate::nn::{self, Builder, Dropout, ForwardContext, Init, Linear, Nonlinearity};
+use crate::ops;
+use crate::plan::{Modality, ModelPlan};
+
+const NORMS: Norms = Norms { eps: 1e-3, momentum: 0.01 };
+
+/// torchvision's `MobileNetV3` for small devices, 2.5 million parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MobileNetV3Config {
+    /// dropout before the last layer.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+    /// What its name says.
+    #[serde(skip)]
+    pub size: MobileNetV3Size,
+}
+
+/// What the name says of a `MobileNetV3`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MobileNetV3Size {
+    /// `mobilenet_v3_small`
+    #[default]
+    Small,
+    /// `mobilenet_v3_large`
+    Large,
+}
+
+impl Default for MobileNetV3Config {
+    fn default() -> Self {
+        Self { dropout: 0.2, size: MobileNetV3Size::Small }
+    }
+}
+
+impl Kind for MobileNetV3Config {
+    const NAME: &'static str = "mobilenet_v3_small";
+
+    fn name(&self) -> &'static str {
+        match self.size {
+            MobileNetV3Size::Small => Self::NAME,
+            MobileNetV3Size::Large => "mobilenet_v3_large",
+        }
+    }
+}
+
+/// Adds both sizes.
+pub(super) fn register(models: &mut Models) {
+    models.add::<MobileNetV3Config>();
+    let about = "The same for larger devices, 5.5 million.";
+    models.add_variant("mobilenet_v3_large", about, |net: &mut MobileNetV3Config| {
+        net.size = MobileNetV3Size::Large;
+    });
+}
+
+/// A block: kernel, channels inside, channels of the output, whether it squeezes, whether its activation is hardswish,
+/// and its stride.
+struct Row(usize, usize, usize, bool, bool, usize);
+
+const SMALL: [Row; 11] = [
+    Row(3, 16, 16, true, false, 2),
+    Row(3, 72, 24, false, false, 2),
+    Row(3, 88, 24, false, false, 1),
+    Row(5, 96, 40, true, true, 2),
+    Row(5, 240, 40, true, true, 1),
+    Row(5, 240, 40, true, true, 1),
+    Row(5, 120, 48, true, true, 1),
+    Row(5, 144, 48, true, true, 1),
+    Row(5, 288, 96, true, true, 2),
+    Row(5, 576, 96, true, true, 1),
+    Row(5, 576, 96, true, true, 1),
+];
+
+const LARGE: [Row; 15] = [
+    Row(3, 16, 16, false, false, 1),
+    Row(3, 64, 24, false, false, 2),
+    Row(3, 72, 24, false, false, 1),
+    Row(5, 72, 40, true, false, 2),
+    Row(5, 120, 40, true, false, 1),
+    Row(5, 120, 40, true, false, 1),
+    Row(3, 240, 80, false, true, 2),
+    Row(3, 200, 80, false, true, 1),
+    Row(3, 184, 80, false, true, 1),
+    Row(3, 184, 80, false, true, 1),
+    Row(3, 480, 112, true, true, 1),
+    Row(3, 672, 112, true, true, 1),
+    Row(5, 672, 160, true, true, 2),
+    Row(5, 960, 160, true, true, 1),
+    Row(5, 960, 160, true, true, 1),
+];
+
+impl Row {
+    fn options(&self, inputs: usize) -> BlockOptions {
+        let &Self(kernel, expanded, outputs, squeezes, is_hard, stride) = self;
+        let squeeze = squeezes.then(|| Squeeze {
+            channels: divisible(expanded / 4),
+            activation: Nonlinearity::Relu,
+            gate: Nonlinearity::Hardsigmoid,
+        });
+        let activation = if is_hard { Nonlinearity::Hardswish } else { Nonlinearity::Relu };
+        BlockOptions {
+            inputs,
+            expanded,
+            outputs,
+            kernel,
+            stride,
+            activation,
+            squeeze,
+            skipped: 0.0,
+        }
+    }
+}
+
+/// A multiple of 8 near n, not more than a tenth below it.
+fn divisible(n: usize) -> usize {
+    let near = ((n + 4) / 8 * 8).max(8);
+    if near * 10 < n * 9 { near + 8 } else { near }
+}
+
+impl Architecture for MobileNetV3Config {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let [channels, height, width] = plan.input[..] else {
+            bail!("samples are (channels, height, width), not {:?}", plan.input)
+        };
+        let (rows, hidden) = match self.size {
+            MobileNetV3Size::Small => (&SMALL[..], 1024),
+            MobileNetV3Size::Large => (&LARGE[..], 1280),
+        };
+        let (features, mut size, mut inputs) = (builder.pp("features"), [height, width], 16);
+        let first = ConvSizes { inputs: channels, outputs: 16, kernel: 3, stride: 2, groups: 1 };
+        let hard = Some(Nonlinearity::Hardswish);
+        let first = ConvNorm::new(&features.pp(0), first, &mut size, NORMS, hard)?;
+        let mut blocks = Vec::new();
+        for (i, row) in rows.iter().enumerate() {
+            let builder = features.pp(i + 1);
+            let block = InvertedResidual::new(&builder, row.options(inputs), &mut size, NORMS)?;
+            blocks.push(Arc::new(block));
+            inputs = row.2;
+        }
+        let last = ConvSizes { inputs, outputs: 6 * inputs, kernel: 1, stride: 1, groups: 1 };
+        let last = ConvNorm::new(&features.pp(rows.len() + 1), last, &mut size, NORMS, hard)?;
+        let classifier = builder.pp("classifier");
+        Ok(Box::new(MobileNetV3 {
+            first,
+            blocks,
+            last,
+            hidden: linear(&classifier.pp(0), 6 * inputs, hidden)?,
+            dropout: Dropout::new(&classifier.pp(2), self.dropout),
+            head: linear(&classifier.pp(3), hidden, plan.outputs)?,
+        }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Images]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["classifier.3."])
+    }
+}
+
+fn linear(builder: &Builder, inputs: usize, outputs: usize) -> Result<Linear> {
+    Linear::with_init(builder, inputs, outputs, Init::Normal(0.01), Some(Init::Constant(0.0)))
+}
+
+struct MobileNetV3 {
+    first: ConvNorm,
+    blocks: Vec<Arc<InvertedResidual>>,
+    last: ConvNorm,
+    hidden: Linear,
+    dropout: Dropout,
+    head: Linear,
+}
+
+impl Model for MobileNetV3 {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        ops::chain(input, |x| {
+            let x = self.first.forward(&ops::nchw_to_nhwc(x)?, pass)?;
+            let x = self.blocks.iter().try_fold(x, |x, block| nn::run_block(block, &x, pass))?;
+            let x = ops::global_average_pool(&self.last.forward(&x, pass)?)?;
+            let x = ops::hardswish(&self.hidden.forward(&x, pass)?)?;
+            self.head.forward(&self.dropout.forward(&x, pass)?, pass)
+        })
+    }
+}

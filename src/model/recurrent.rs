@@ -1,0 +1,154 @@
+//! `lstm` and `gru`: a recurrent network reads the steps, and one linear layer answers from its last state.
+//!
+//! Keys: `rnn.{weight,bias}_{ih,hh}_l{i}` as of `torch.nn.LSTM` and `GRU`, `fc`.
+
+use candle_core::{Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Architecture, Head, Model, Models};
+use crate::config::kind::Kind;
+use crate::nn::{Builder, Dropout, ForwardContext, Linear, Recurrent, RecurrentShape};
+use crate::ops::Cell;
+use crate::plan::{Modality, ModelPlan};
+
+/// long short-term memory over the steps of a window, or over the values of a row of a table; a linear layer answers
+/// from the last state. It runs on CPUs only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RecurrentConfig {
+    /// features of a state.
+    #[schemars(range(min = 1, max = 65536))]
+    pub hidden_size: usize,
+    /// layers, each of which reads the states of the one before.
+    #[schemars(range(min = 1, max = 1024))]
+    pub num_layers: usize,
+    /// whether each layer reads from the end as well.
+    pub bidirectional: bool,
+    /// dropout between layers, and before the last one.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+    pub dropout: f64,
+    /// What its name says.
+    #[serde(skip)]
+    pub network: RecurrentNetwork,
+}
+
+/// What the name says of a recurrent network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecurrentNetwork {
+    /// `lstm`
+    #[default]
+    Lstm,
+    /// `gru`
+    Gru,
+}
+
+impl Default for RecurrentConfig {
+    fn default() -> Self {
+        let network = RecurrentNetwork::Lstm;
+        Self { hidden_size: 64, num_layers: 1, bidirectional: false, dropout: 0.0, network }
+    }
+}
+
+impl Kind for RecurrentConfig {
+    const NAME: &'static str = "lstm";
+
+    fn name(&self) -> &'static str {
+        match self.network {
+            RecurrentNetwork::Lstm => Self::NAME,
+            RecurrentNetwork::Gru => "gru",
+        }
+    }
+}
+
+/// Adds both.
+pub(super) fn register(models: &mut Models) {
+    models.add::<RecurrentConfig>();
+    let about = "The same of gated recurrent units.";
+    models.add_variant("gru", about, |config: &mut RecurrentConfig| {
+        config.network = RecurrentNetwork::Gru;
+    });
+}
+
+impl RecurrentConfig {
+    fn shape(&self, inputs: usize) -> RecurrentShape {
+        RecurrentShape {
+            cell: match self.network {
+                RecurrentNetwork::Lstm => Cell::Lstm,
+                RecurrentNetwork::Gru => Cell::Gru,
+            },
+            inputs,
+            hidden: self.hidden_size,
+            layers: self.num_layers,
+            bidirectional: self.bidirectional,
+            dropout: self.dropout,
+        }
+    }
+}
+
+impl Architecture for RecurrentConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let inputs = match plan.input[..] {
+            [_, features] => features,
+            [_] => 1,
+            _ => bail!("samples are (steps, features) or (features), not {:?}", plan.input),
+        };
+        let table = plan.target.len() == 2;
+        let outputs = if table { plan.target.iter().product() } else { plan.outputs };
+        let shape = self.shape(inputs);
+        Ok(Box::new(Net {
+            rnn: Recurrent::new(&builder.pp("rnn"), shape)?,
+            dropout: Dropout::new(&builder.pp("dropout"), self.dropout),
+            fc: Linear::new(&builder.pp("fc"), shape.outputs(), outputs)?,
+            hidden: self.hidden_size,
+            table: table.then(|| plan.target.clone()),
+        }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Series, Modality::Table]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["fc."])
+    }
+
+    fn has_blocks(&self) -> bool {
+        false
+    }
+}
+
+struct Net {
+    rnn: Recurrent,
+    dropout: Dropout,
+    fc: Linear,
+    /// Features of a state in one direction.
+    hidden: usize,
+    /// Shape of a target with more than one axis.
+    table: Option<Vec<usize>>,
+}
+
+impl Net {
+    /// What each direction has read at its end: of the one that reads from the end, the first step.
+    fn last(&self, states: &Tensor) -> Result<Tensor> {
+        let (_, steps, features) = states.dims3()?;
+        let forward = states.narrow(1, steps - 1, 1)?.squeeze(1)?.narrow(1, 0, self.hidden)?;
+        if features == self.hidden {
+            return forward.contiguous();
+        }
+        let backward = states.narrow(1, 0, 1)?.squeeze(1)?;
+        Tensor::cat(&[forward, backward.narrow(1, self.hidden, self.hidden)?], 1)
+    }
+}
+
+impl Model for Net {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let x = if input.rank() == 2 { input.unsqueeze(2)? } else { input.clone() };
+        let last = self.last(&self.rnn.forward(&x, pass)?)?;
+        let y = self.fc.forward(&self.dropout.forward(&last, pass)?, pass)?;
+        match &self.table {
+            Some(shape) => y.reshape([&[y.dim(0)?], &shape[..]].concat()),
+            None => Ok(y),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Vision transformers (Dosovitskiy et al., 2021, <https://arxiv.org/abs/2010.11929>) with timm's keys, initialisation and
+//! eps: `vit_tiny`, `vit_small` and `vit_base` are its `vit_*_patch16_224`, for images of any size that patches divide.
+//!
+//! Keys: `cls_token`, `pos_embed`, `patch_embed.proj`, `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`,
+//! `norm`, `head`.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Architecture, Head, Model, Models};
+use crate::config::kind::Kind;
+use crate::nn::{
+    self, Builder, Conv2d, ConvShape, DropPath, Dropout, ForwardContext, Init, LayerNorm, Linear,
+    Param,
+};
+use crate::ops::{self, Attention, LinearActivation, Window};
+use crate::plan::{Modality, ModelPlan};
+
+/// Deviation of initial weights and positions.
+const STD: f64 = 0.02;
+/// Of the norms.
+const EPS: f64 = 1e-6;
+/// Layers of all sizes.
+const LAYERS: usize = 12;
+
+/// timm's vision transformer of 12 layers of 192 features, 5.7 million parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct VitConfig {
+    /// rows and columns of a patch; they divide the image.
+    #[schemars(range(min = 1, max = 1024))]
+    pub patch_size: usize,
+    /// dropout of the embedded patches, and after each linear layer of a block but that of queries, keys and values
+    /// (timm's `pos_drop_rate` and `proj_drop_rate`).
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
+    pub dropout: f64,
+    /// stochastic depth: the probability that a sample skips a part of the last block; it grows from 0 in the first.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
+    pub drop_path_rate: f64,
+    /// What its name says: how wide it is.
+    #[serde(skip)]
+    pub size: VitSize,
+}
+
+/// What the name says of a vision transformer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VitSize {
+    /// The name.
+    pub name: &'static str,
+    /// Features.
+    pub width: usize,
+    /// Heads of each attention.
+    pub heads: usize,
+}
+
+impl Default for VitSize {
+    fn default() -> Self {
+        Self { name: "vit_tiny", width: 192, heads: 3 }
+    }
+}
+
+impl Default for VitConfig {
+    fn default() -> Self {
+        Self { patch_size: 16, dropout: 0.0, drop_path_rate: 0.0, size: VitSize::default() }
+    }
+}
+
+impl Kind for VitConfig {
+    const NAME: &'static str = "vit_tiny";
+
+    fn name(&self) -> &'static str {
+        self.size.name
+    }
+}
+
+/// Adds all sizes.
+pub(super) fn register(models: &mut Models) {
+    models.add::<VitConfig>();
+    let mut add = |about: &str, size: VitSize| {
+        models.add_variant(size.name, about, move |vit: &mut VitConfig| vit.size = size);
+    };
+    let about = "The same of 384 features, 22 million.";
+    add(about, VitSize { name: "vit_small", width: 384, heads: 6 });
+    let about = "The same of 768 features, 86 million.";
+    add(about, VitSize { name: "vit_base", width: 768, heads: 12 });
+}
+
+impl Architecture for VitConfig {
+    fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
+        let patch = self.patch_size;
+        let [channels, height, width] = plan.input[..] else {
+            bail!("samples are (channels, height, width), not {:?}", plan.input)
+        };
+        if !height.is_multiple_of(patch) || !width.is_multiple_of(patch) {
+            bail!("patches of {patch}x{patch} do not divide images of {height}x{width}");
+        }
+        let (features, patches) = (self.size.width, height / patch * (width / patch));
+        let (cls_token, positions) = (Init::Normal(1e-6), Init::Normal(STD));
+        let window = Window { stride: patch, padding: 0 };
+        let shape =
+            ConvShape { inputs: channels, outputs: features, kernel: patch, window, groups: 1 };
+        let blocks = builder.pp("blocks");
+        Ok(Box::new(Vit {
+            cls_token: builder.param("cls_token", &[1, 1, features], cls_token)?,
+            pos_embed: builder.param("pos_embed", &[1, patches + 1, features], positions)?,
+            patch_embed: Conv2d::new(&builder.pp("patch_embed.proj"), shape)?,
+            dropout: Dropout::new(&builder.pp("pos_drop"), self.dropout),
+            blocks: (0..LAYERS)
+                .map(|i| Block::new(self, i, &blocks.pp(i)).map(Arc::new))
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(&builder.pp("norm"), features)?.with_eps(EPS),
+            head: linear(&builder.pp("head"), features, plan.outputs)?,
+        }))
+    }
+
+    fn takes(&self) -> &'static [Modality] {
+        &[Modality::Images]
+    }
+
+    fn head(&self) -> Head {
+        Head::Keys(&["head."])
+    }
+}
+
+fn linear(builder: &Builder, inputs: usize, outputs: usize) -> Result<Linear> {
+    Linear::with_init(builder, inputs, outputs, Init::Normal(STD), Some(Init::Constant(0.0)))
+}
+
+struct Vit {
+    cls_token: Param,
+    pos_embed: Param,
+    patch_embed: Conv2d,
+    dropout: Dropout,
+    blocks: Vec<Arc<Block>>,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl Vit {
+    /// Images (n, c, h, w) -> the class token and the patches with their positions, (n, 1 + patches, features).
+    fn tokens(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let patches = self.patch_embed.forward(&ops::nchw_to_nhwc(input)?, pass)?.flatten(1, 2)?;
+        let (n, _, features) = patches.dims3()?;
+        let token = self.cls_token.tensor()?.broadcast_as((n, 1, features))?.contiguous()?;
+        Tensor::cat(&[&token, &patches], 1)?.broadcast_add(&self.pos_embed.tensor()?)
+    }
+}
+
+impl Model for Vit {
+    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let x = self.dropout.forward(&self.tokens(input, pass)?, pass)?;
+        let x = ops::chain(&x, |x| {
+            let x = self
+                .blocks
+                .iter()
+                .try_fold(x.clone(), |x, block| nn::run_block(block, &x, pass))?;
+            self.norm.forward(&x)
+        })?;
+        self.head.forward(&x.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?, pass)
+    }
+}
+
+/// x + attention(norm x), then x + mlp(norm x), each with stochastic depth.
+struct Block {
+    norm1: LayerNorm,
+    qkv: Linear,
+    proj: Linear,
+    norm2: LayerNorm,
+    fc1: Linear,
+    fc2: Linear,
+    heads: usize,
+    /// After `proj`, inside of the feed-forward part and after it.
+    dropouts: [Dropout; 3],
+    drop_paths: [DropPath; 2],
+}
+
+impl Block {
+    fn new(config: &VitConfig, index: usize, builder: &Builder) -> Result<Self> {
+        let VitSize { width, heads, .. } = config.size;
+        let (attn, mlp) = (builder.pp("attn"), builder.pp("mlp"));
+        let skipped = config.drop_path_rate * index as f64 / (LAYERS - 1) as f64;
+        let norm = |name| {
+            Ok::<_, candle_core::Error>(LayerNorm::new(&builder.pp(name), width)?.with_eps(EPS))
+        };
+        Ok(Self {
+            norm1: norm("norm1")?,
+            qkv: linear(&attn.pp("qkv"), width, 3 * width)?,
+            proj: linear(&attn.pp("proj"), width, width)?,
+            norm2: norm("norm2")?,
+            fc1: linear(&mlp.pp("fc1"), width, 4 * width)?,
+            fc2: linear(&mlp.pp("fc2"), 4 * width, width)?,
+            heads,
+            dropouts: [attn.pp("proj_drop"), mlp.pp("drop1"), mlp.pp("drop2")]
+                .map(|builder| Dropout::new(&builder, config.dropout)),
+            drop_paths: ["drop_path1", "drop_path2"]
+                .map(|name| DropPath::new(&builder.pp(name), skipped)),
+        })
+    }
+}
+
+impl nn::Block for Block {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let ([after_attention, inside, last], [first, second]) = (&self.dropouts, &self.drop_paths);
+        let precision = pass.precision;
+        let options = Attention { heads: self.heads, causal: false, dropout: None, precision };
+        let qkv = self.qkv.forward(&self.norm1.forward(x)?, pass)?;
+        let y = self.proj.forward(&ops::attention_packed(&qkv, options)?, pass)?;
+        let x = ops::add(x, &first.forward(&after_attention.forward(&y, pass)?, pass)?)?;
+        let y = self.norm2.forward(&x)?;
+        let y = self.fc1.forward_activated(&y, LinearActivation::Gelu, pass)?;
+        let y = self.fc2.forward(&inside.forward(&y, pass)?, pass)?;
+        ops::add(&x, &second.forward(&last.forward(&y, pass)?, pass)?)
+    }
+}

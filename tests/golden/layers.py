@@ -1,0 +1,122 @@
+"""Writes layers.json: layers of `graph` as PyTorch 2.15 and torchvision 0.29 have them, in f64: outputs, and gradients of
+sum(output r).
+
+    python tests/golden/layers.py > tests/golden/layers.json
+"""
+
+import torch
+from torch import nn
+from torchvision.ops import SqueezeExcitation
+
+from filled import fill_model, given, gradient, summary, write
+
+IMAGE, SEQUENCE = (2, 6, 5, 4), (2, 7, 6)
+
+
+class Steps(nn.Module):
+    """A layer over sequences (n, steps, features), where PyTorch's wants (n, features, steps)."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Selected(nn.Module):
+    def forward(self, x):
+        return x[:, -2]
+
+
+class ClassToken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, 1, 6))
+
+    def forward(self, x):
+        return torch.cat([self.weight.expand(len(x), -1, -1), x], 1)
+
+
+class States(nn.Module):
+    """The states of a recurrent layer, without the last one apart."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+class Last(nn.Module):
+    """A recurrent network that answers from what each direction has read at its end."""
+
+    def __init__(self, rnn, outputs):
+        super().__init__()
+        self.rnn = rnn
+        self.fc = nn.Linear(rnn.hidden_size * (1 + rnn.bidirectional), outputs)
+
+    def forward(self, x):
+        y, h = self.rnn(x)[0], self.rnn.hidden_size
+        if self.rnn.bidirectional:
+            return self.fc(torch.cat([y[:, -1, :h], y[:, 0, h:]], 1))
+        return self.fc(y[:, -1])
+
+
+class Gated(nn.Module):
+    """x silu(w x), as in a gated linear unit."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return x * nn.functional.silu(self.w(x))
+
+
+def case(layer, shape, mode="train"):
+    """Parameters of the layer are called `l.…`, those of layers inside as the layer calls them."""
+    holder = nn.Module()
+    holder.l = layer.layer if isinstance(layer, (Steps, States)) else layer
+    holder = layer if isinstance(layer, Last) else holder
+    fill_model(holder)
+    layer.train(mode == "train")
+    x = (3 * given("input.x", shape)).requires_grad_()
+    y = layer(x)
+    (y * given("input.r", tuple(y.shape))).sum().backward()
+    return {
+        "output": summary(y.flatten(1)),
+        "input": gradient(x),
+        "grads": {name: gradient(p) for name, p in holder.named_parameters()},
+        "after": {name: summary(b) for name, b in holder.named_buffers() if b.is_floating_point()},
+    }
+
+
+write({
+    "leaky_relu": case(nn.LeakyReLU(0.2), IMAGE),
+    "relu6": case(nn.ReLU6(), IMAGE),
+    "hardswish": case(nn.Hardswish(), IMAGE),
+    "hardsigmoid": case(nn.Hardsigmoid(), IMAGE),
+    "mish": case(nn.Mish(), IMAGE),
+    "softmax": case(nn.Softmax(dim=1), IMAGE),
+    "group_norm": case(nn.GroupNorm(3, 6, eps=1e-3), IMAGE),
+    "instance_norm": case(nn.InstanceNorm2d(6, eps=1e-3), IMAGE),
+    "instance_norm_affine": case(Steps(nn.InstanceNorm1d(6, affine=True)), SEQUENCE),
+    "rms_norm": case(nn.RMSNorm(6), SEQUENCE),
+    "layer_norm": case(nn.LayerNorm(6, eps=1e-2), SEQUENCE),
+    "batch_norm": case(nn.BatchNorm2d(6, eps=1e-2, momentum=0.3), IMAGE),
+    "avg_pool1d": case(Steps(nn.AvgPool1d(3, 2, 1)), SEQUENCE),
+    "adaptive_avg_pool2d": case(nn.AdaptiveAvgPool2d((3, 7)), IMAGE),
+    "upsample": case(nn.Upsample(scale_factor=2), IMAGE),
+    "upsample_bilinear": case(nn.Upsample(scale_factor=3, mode="bilinear"), IMAGE),
+    "select": case(Selected(), SEQUENCE),
+    "class_token": case(ClassToken(), SEQUENCE),
+    "product": case(Gated(), SEQUENCE),
+    "lstm": case(States(nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True)), SEQUENCE),
+    "gru": case(States(nn.GRU(6, 4, 2, batch_first=True, bidirectional=True)), SEQUENCE),
+    "rnn": case(States(nn.RNN(6, 4, batch_first=True)), SEQUENCE),
+    "model_lstm": case(Last(nn.LSTM(6, 5, 2, batch_first=True), 8), SEQUENCE),
+    "model_gru": case(Last(nn.GRU(6, 5, batch_first=True, bidirectional=True), 8), SEQUENCE),
+    "squeeze_excitation": case(SqueezeExcitation(6, 2), IMAGE),
+}, indent=1)

@@ -1,0 +1,264 @@
+//! Layers of `graph` and models of torchvision and timm against PyTorch (f64, `golden/layers.py`, `golden/models.py`):
+//! counts, outputs, gradients, running statistics.
+
+use std::sync::Arc;
+
+use crate::golden::{
+    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, with,
+};
+use candle_core::{Device, Tensor, Var};
+use ddprun::config::kind::{Choice, Entry, Options};
+use ddprun::model::Models;
+use ddprun::model::layers::Layers;
+use ddprun::nn::{ForwardContext, Params};
+use ddprun::ops::GradientSink;
+use ddprun::plan::{Flow, LayerPlan, ModelPlan, Precision};
+use ddprun::rng::{Key, Purpose};
+use serde_json::{Value, json};
+
+fn training() -> ForwardContext {
+    ForwardContext::train(Key::new(1, Purpose::Dropout, 0, 0), Precision::Fp32).direct()
+}
+
+/// Values in [-scale, scale) that depend on the name alone, in f32.
+fn input(name: &str, dims: &[usize], scale: f64) -> Var {
+    let values = fill(name, dims.iter().product()).into_iter().map(|u| (scale * u) as f32);
+    Var::from_vec(values.collect(), dims, &Device::Cpu).unwrap()
+}
+
+/// A gradient beside its length and its sum in the golden numbers.
+#[track_caller]
+fn near_gradient(what: &str, gradient: &[f32], expected: &Value, tolerance: f64) {
+    let l2 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+    let allowed = tolerance * number(expected, "l2") + 1e-6;
+    near(what, l2, number(expected, "l2"), allowed);
+    near(what, check_sum(gradient), number(expected, "check"), allowed);
+}
+
+/// One pass: the output, the gradient of x, and those of the parameters, of sum(output r).
+fn pass(
+    plan: &ModelPlan,
+    x: &Var,
+    context: &ForwardContext,
+) -> (Tensor, Vec<f32>, Params, Arc<Collected>) {
+    let (model, params) = filled(plan);
+    let collected = Arc::new(Collected::default());
+    let sink: Arc<dyn GradientSink> = collected.clone();
+    params.begin_pass(Some(&sink));
+    let y = model.forward(x, context).unwrap();
+    let r = input("input.r", y.dims(), 1.0);
+    let gradients = (&y * r.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
+    params.end_pass();
+    let of_x = gradients.get(x).map(flat).unwrap_or_default();
+    (y.detach(), of_x, params, collected)
+}
+
+#[track_caller]
+fn near_gradients(params: &Params, collected: &Collected, golden: &Value, tolerance: f64) {
+    let gradients = collected.by_index();
+    for (name, expected) in golden["grads"].as_object().unwrap() {
+        let index = params.parameters().iter().position(|p| p.name() == name);
+        let index = index.unwrap_or_else(|| panic!("no parameter is called `{name}`"));
+        near_gradient(name, &gradients[&index], expected, tolerance);
+    }
+    for (name, expected) in golden["after"].as_object().unwrap() {
+        let buffer = params.buffers().iter().find(|b| b.name() == name).unwrap();
+        near_summary(name, buffer.var().unwrap(), expected);
+    }
+}
+
+/// The plan of a graph of `layers` for samples of such an input.
+fn graph(layers: &[Entry], shape: &[usize]) -> ModelPlan {
+    let flow = match *shape {
+        [channels, height, width] => Flow::Image([channels, height, width]),
+        [steps, features] => Flow::Sequence([steps, features]),
+        _ => unreachable!("an image or a sequence"),
+    };
+    let layers = Layers::default().plan(layers, flow, 10).unwrap();
+    ModelPlan { layers, ..ModelPlan::new(Choice::named("graph"), shape, 10) }
+}
+
+fn entry(name: &str, key: Option<&str>, options: &Value) -> Entry {
+    let options: Options = serde_json::from_value(options.clone()).unwrap();
+    Entry { name: name.to_owned(), key: key.map(str::to_owned), options }
+}
+
+/// The layer `name` with `options` over images of 6 x 5 x 4 or sequences of 7 steps, beside the golden numbers `case`.
+#[track_caller]
+fn check_layer(case: &str, (name, options): (&str, Value), shape: &[usize]) {
+    let golden: Value = serde_json::from_str(include_str!("../golden/layers.json")).unwrap();
+    let golden = &golden[case];
+    let layers = [entry(name, Some("l"), &options), entry("flatten", None, &json!({}))];
+    let plan = graph(&layers, shape);
+    let x = input("input.x", &[&[2], shape].concat(), 3.0);
+    let (y, of_x, params, collected) = pass(&plan, &x, &training());
+    assert!(golden.is_object(), "{case}");
+    near_summary(case, &y, &golden["output"]);
+    near_gradient(&format!("{case}: x"), &of_x, &golden["input"], 2e-4);
+    near_gradients(&params, &collected, golden, 2e-4);
+    let learnt = golden["grads"].as_object().unwrap().len();
+    assert_eq!(params.parameters().len(), learnt, "{case}");
+    let planned: usize = plan.layers.iter().map(LayerPlan::parameters).sum();
+    assert_eq!(planned, params.elem_count(), "{case}");
+}
+
+const IMAGE: [usize; 3] = [6, 5, 4];
+const SEQUENCE: [usize; 2] = [7, 6];
+
+#[test]
+fn activations_of_graph_equal_pytorch() {
+    check_layer("leaky_relu", ("leaky_relu", json!({ "negative_slope": 0.2 })), &IMAGE);
+    for name in ["relu6", "hardswish", "hardsigmoid", "mish", "softmax"] {
+        check_layer(name, (name, json!({})), &IMAGE);
+    }
+}
+
+#[test]
+fn norms_of_graph_equal_pytorch() {
+    check_layer("group_norm", ("group_norm", json!({ "num_groups": 3, "eps": 1e-3 })), &IMAGE);
+    check_layer("instance_norm", ("instance_norm", json!({ "eps": 1e-3 })), &IMAGE);
+    check_layer("instance_norm_affine", ("instance_norm", json!({ "affine": true })), &SEQUENCE);
+    check_layer("rms_norm", ("rms_norm", json!({})), &SEQUENCE);
+    check_layer("layer_norm", ("layer_norm", json!({ "eps": 1e-2 })), &SEQUENCE);
+    check_layer("batch_norm", ("batch_norm", json!({ "eps": 1e-2, "momentum": 0.3 })), &IMAGE);
+}
+
+#[test]
+fn sizes_of_graph_change_as_in_pytorch() {
+    let window = json!({ "kernel_size": 3, "stride": 2, "padding": 1 });
+    check_layer("avg_pool1d", ("avg_pool1d", window), &SEQUENCE);
+    let size = json!({ "output_size": [3, 7] });
+    check_layer("adaptive_avg_pool2d", ("adaptive_avg_pool2d", size), &IMAGE);
+    check_layer("upsample", ("upsample", json!({ "scale_factor": 2 })), &IMAGE);
+    let bilinear = json!({ "scale_factor": 3, "mode": "bilinear" });
+    check_layer("upsample_bilinear", ("upsample", bilinear), &IMAGE);
+    check_layer("select", ("select", json!({ "index": -2 })), &SEQUENCE);
+    check_layer("class_token", ("class_token", json!({})), &SEQUENCE);
+}
+
+#[test]
+fn products_of_graph_are_gates_as_in_pytorch() {
+    let layers = json!([{ "name": "linear", "key": "w", "out_features": 6 },
+        { "name": "silu" }]);
+    check_layer("product", ("product", json!({ "layers": layers })), &SEQUENCE);
+    let layers = json!([
+        { "name": "global_avg_pool" },
+        { "name": "linear", "key": "fc1", "out_features": 2 },
+        { "name": "relu" },
+        { "name": "linear", "key": "fc2", "out_features": 6 },
+        { "name": "sigmoid" },
+    ]);
+    check_layer("squeeze_excitation", ("product", json!({ "layers": layers })), &IMAGE);
+}
+
+#[test]
+fn recurrent_layers_of_graph_equal_pytorch() {
+    let both = json!({ "hidden_size": 4, "num_layers": 2, "bidirectional": true });
+    check_layer("lstm", ("lstm", both.clone()), &SEQUENCE);
+    check_layer("gru", ("gru", both), &SEQUENCE);
+    check_layer("rnn", ("rnn", json!({ "hidden_size": 4 })), &SEQUENCE);
+}
+
+/// Forecasts of 2 steps of 4 series, of which the samples hold 2 features of the date more.
+#[test]
+fn recurrent_models_equal_pytorch() {
+    let golden: Value = serde_json::from_str(include_str!("../golden/layers.json")).unwrap();
+    for (name, options) in [
+        ("lstm", json!({ "hidden_size": 5, "num_layers": 2 })),
+        ("gru", json!({ "hidden_size": 5, "bidirectional": true })),
+    ] {
+        let golden = &golden[format!("model_{name}")];
+        let plan = with(model_plan(name, 4, &SEQUENCE, vec![2, 4]), &options);
+        let (model, params) = filled(&plan);
+        let collected = Arc::new(Collected::default());
+        let sink: Arc<dyn GradientSink> = collected.clone();
+        params.begin_pass(Some(&sink));
+        let x = input("input.x", &[2, 7, 6], 3.0);
+        let y = model.forward(&x, &training()).unwrap();
+        assert_eq!(y.dims(), [2, 2, 4]);
+        let y = y.flatten_from(1).unwrap();
+        let r = input("input.r", y.dims(), 1.0);
+        let gradients = (&y * r.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
+        params.end_pass();
+        near_summary(name, &y, &golden["output"]);
+        near_gradient(name, &flat(gradients.get(&x).unwrap()), &golden["input"], 2e-4);
+        near_gradients(&params, &collected, golden, 2e-4);
+    }
+}
+
+fn models() -> Value {
+    serde_json::from_str(include_str!("../golden/models.json")).unwrap()
+}
+
+/// Names and shapes as the golden numbers have them: "fc.weight 10x512".
+fn named(parameters: &[(String, Vec<usize>)]) -> Vec<String> {
+    let shape = |shape: &[usize]| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
+    parameters.iter().map(|(name, dims)| format!("{name} {}", shape(dims))).collect()
+}
+
+/// The model `name` of ten classes with `options`, beside its golden numbers: parameters, a pass of evaluation, and one of
+/// training.
+#[track_caller]
+fn check_model(name: &str, options: Value, shape: [usize; 4], tolerance: f64) {
+    let golden = &models()[name];
+    let plan = with(model_plan(name, 10, &shape[1..], vec![]), &options);
+    let names = named(&Models::default().describe(&plan).unwrap().parameters);
+    assert_eq!(json!(names), golden["names"], "{name}");
+    let x = input("input.x", &shape, 1.0);
+    let (model, _params) = filled(&plan);
+    let seen = model.forward(&x, &ForwardContext::eval(Precision::Fp32).direct()).unwrap();
+    near_summary(&format!("{name}: evaluation"), &seen, &golden["eval"]);
+    let (y, of_x, params, collected) = pass(&plan, &x, &training());
+    near_summary(&format!("{name}: training"), &y, &golden["train"]);
+    near_gradient(&format!("{name}: x"), &of_x, &golden["input"], tolerance);
+    near_gradients(&params, &collected, golden, tolerance);
+    assert_eq!(collected.by_index().len(), params.parameters().len(), "{name}: all learn");
+}
+
+const PHOTOS: [usize; 4] = [4, 3, 64, 64];
+
+#[test]
+fn vit_equals_timm() {
+    check_model("vit_tiny", json!({}), [3, 3, 32, 48], 1e-3);
+}
+
+#[test]
+fn convnext_equals_torchvision() {
+    check_model("convnext_tiny", json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 1e-3);
+}
+
+#[test]
+fn mobilenet_v3_equals_torchvision() {
+    check_model("mobilenet_v3_small", json!({}), PHOTOS, 5e-3);
+    check_model("mobilenet_v3_large", json!({}), PHOTOS, 5e-3);
+}
+
+#[test]
+fn efficientnet_equals_torchvision() {
+    check_model("efficientnet_b0", json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 5e-3);
+}
+
+/// The rectifiers of ResNeXt-50 normalised over 16 values open and close by rounding, as those of ResNet-50.
+#[test]
+fn resnext_equals_torchvision() {
+    check_model("resnext50_32x4d", json!({}), PHOTOS, 3e-2);
+}
+
+#[test]
+fn resnet20_with_padded_shortcuts_is_akamasters() {
+    check_model("resnet20", json!({ "shortcut": "padding" }), [4, 3, 32, 32], 1e-3);
+}
+
+#[test]
+fn counts_are_those_of_timm_and_torchvision() {
+    let golden = models();
+    let padded = json!({ "shortcut": "padding" });
+    for (name, expected) in golden["param_counts"].as_object().unwrap() {
+        let is_small = ["resnet20", "resnet32", "resnet44", "resnet56"].contains(&name.as_str());
+        let (outputs, side) = if is_small { (10, 32) } else { (1000, 224) };
+        let plan = model_plan(name, outputs, &[3, side, side], vec![]);
+        let plan = if is_small { with(plan, &padded) } else { plan };
+        let facts = Models::default().describe(&plan).unwrap();
+        assert_eq!(*expected, facts.lengths().sum::<usize>(), "{name}");
+    }
+}
