@@ -44,7 +44,7 @@ fn convolution(c: &mut Criterion) {
     let weight: Param = builder.param("weight", &shape, Init::he_fan_out(&shape)).expect("memory");
     let params = builder.finish();
     let options = ConvOptions {
-        window: Window { stride: 1, padding: 1 },
+        window: Window { stride: 1, padding: 1 }.into(),
         groups: 1,
         precision: Precision::Fp32,
         convolutions: Convolutions::Fast,

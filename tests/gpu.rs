@@ -128,7 +128,7 @@ fn tolerance(precision: Precision) -> f32 {
 }
 
 fn conv(stride: usize, padding: usize, groups: usize, precision: Precision) -> ConvOptions {
-    let window = Window { stride, padding };
+    let window = Window { stride, padding }.into();
     ConvOptions { window, groups, precision, convolutions: Convolutions::Direct }
 }
 

@@ -32,7 +32,7 @@ fn convolutions(c: &mut Criterion) {
         let (x, x_var) = zeros(&[n, size, size, inputs]);
         let (weight, weight_var) = zeros(&[outputs, inputs / groups, kernel, kernel]);
         let options = ConvOptions {
-            window: Window { stride, padding: kernel / 2 },
+            window: Window { stride, padding: kernel / 2 }.into(),
             groups,
             precision: Precision::Fp32,
             convolutions: Convolutions::Fast,

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Builder, ForwardContext, Init, Param};
-use crate::ops::{self, ConvOptions, Weight, Window};
+use crate::ops::{self, ConvOptions, Slides, Weight, Window};
 
 /// Sizes of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +36,41 @@ impl ConvShape {
     }
 }
 
+/// Sizes of a convolution whose rows and columns differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RectangularConv {
+    /// Input channels.
+    pub inputs: usize,
+    /// Output channels.
+    pub outputs: usize,
+    /// Rows and columns of the kernel.
+    pub kernel: [usize; 2],
+    /// How it slides.
+    pub window: Slides,
+    /// Groups of channels that do not see each other.
+    pub groups: usize,
+}
+
+impl RectangularConv {
+    /// Shape of the weight: (out, in / groups, rows, columns).
+    pub fn weight(&self) -> [usize; 4] {
+        let [rows, columns] = self.kernel;
+        [self.outputs, self.inputs / self.groups.max(1), rows, columns]
+    }
+}
+
+impl From<ConvShape> for RectangularConv {
+    fn from(shape: ConvShape) -> Self {
+        let ConvShape { inputs, outputs, kernel, window, groups } = shape;
+        Self { inputs, outputs, kernel: [kernel; 2], window: window.into(), groups }
+    }
+}
+
 /// `torch.nn.Conv2d` over NHWC activations: `weight` (out, in / groups, k, k), and `bias` (out) or none.
 pub struct Conv2d {
     weight: Param,
     bias: Option<Param>,
-    window: Window,
+    window: Slides,
     groups: usize,
 }
 
@@ -87,8 +117,23 @@ impl Conv2d {
     ///
     /// As [`Conv2d::new`].
     pub fn without_bias(builder: &Builder, shape: ConvShape, init: Init) -> Result<Self> {
-        let weight = builder.param("weight", &shape.weight(), init)?;
-        Ok(Self { weight, bias: None, window: shape.window, groups: shape.groups })
+        Self::rectangular(builder, shape.into(), init, None)
+    }
+
+    /// Registers `weight`, and `bias` if it has initial values.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::new`].
+    pub fn rectangular(
+        builder: &Builder,
+        shape: RectangularConv,
+        weight: Init,
+        bias: Option<Init>,
+    ) -> Result<Self> {
+        let weight = builder.param("weight", &shape.weight(), weight)?;
+        let bias = bias.map(|init| builder.param("bias", &[shape.outputs], init)).transpose()?;
+        Ok(Self { weight, bias, window: shape.window, groups: shape.groups })
     }
 
     /// x (n, h, w, in) -> (n, oh, ow, out).
@@ -107,11 +152,18 @@ impl Conv2d {
 pub struct Conv1d {
     weight: Param,
     bias: Option<Param>,
-    window: Window,
+    window: Slides,
     groups: usize,
 }
 
 impl Conv1d {
+    /// The same with so many steps from one tap of the kernel to the next.
+    #[must_use]
+    pub fn dilated(self, dilation: usize) -> Self {
+        let window = Slides { dilation: [1, dilation], ..self.window };
+        Self { window, ..self }
+    }
+
     /// Registers `weight` and `bias`, both with PyTorch's default initialisation.
     ///
     /// # Errors
@@ -130,7 +182,7 @@ impl Conv1d {
     /// As [`Conv2d::new`].
     pub fn without_bias(builder: &Builder, shape: ConvShape) -> Result<Self> {
         let weight = builder.param("weight", &shape.weight_1d(), Self::init(shape))?;
-        Ok(Self { weight, bias: None, window: shape.window, groups: shape.groups })
+        Ok(Self { weight, bias: None, window: shape.window.into(), groups: shape.groups })
     }
 
     fn init(shape: ConvShape) -> Init {
@@ -189,12 +241,53 @@ impl ConvTranspose1d {
     ///
     /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let options = options(self.window, 1, pass);
+        let options = options(self.window.into(), 1, pass);
         ops::conv_transpose1d(x, &self.weight.weight()?, &self.bias.weight()?, options)
     }
 }
 
-fn options(window: Window, groups: usize, pass: &ForwardContext) -> ConvOptions {
+/// `torch.nn.ConvTranspose2d` over NHWC activations: `weight` (in, out / groups, rows, columns), `bias` (out).
+pub struct ConvTranspose2d {
+    weight: Param,
+    bias: Param,
+    window: Slides,
+    groups: usize,
+    behind: [usize; 2],
+}
+
+impl ConvTranspose2d {
+    /// Registers `weight` and `bias`, both with PyTorch's default initialisation; `behind` is PyTorch's
+    /// `output_padding`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::new`].
+    pub fn new(builder: &Builder, shape: RectangularConv, behind: [usize; 2]) -> Result<Self> {
+        let RectangularConv { inputs, outputs, kernel: [rows, columns], window, groups } = shape;
+        let per_group = outputs / groups.max(1);
+        let init = Init::torch_default(per_group * rows * columns);
+        Ok(Self {
+            weight: builder.param("weight", &[inputs, per_group, rows, columns], init)?,
+            bias: builder.param("bias", &[outputs], init)?,
+            window,
+            groups,
+            behind,
+        })
+    }
+
+    /// x (n, h, w, in) -> (n, oh, ow, out).
+    ///
+    /// # Errors
+    ///
+    /// A shape that does not fit.
+    pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let options = options(self.window, self.groups, pass);
+        let (weight, bias) = (self.weight.weight()?, self.bias.weight()?);
+        ops::conv_transpose2d(x, &weight, &bias, self.behind, options)
+    }
+}
+
+fn options(window: Slides, groups: usize, pass: &ForwardContext) -> ConvOptions {
     let ForwardContext { precision, convolutions, .. } = *pass;
     ConvOptions { window, groups, precision, convolutions }
 }

@@ -1,6 +1,6 @@
 //! Fully connected layer.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::{Builder, ForwardContext, Init, Param};
 use crate::ops::{self, LinearActivation};
@@ -46,6 +46,20 @@ impl Linear {
         let weight = builder.param("weight", &[outputs, inputs], weight)?;
         let bias = bias.map(|init| builder.param("bias", &[outputs], init)).transpose()?;
         Ok(Self { weight, bias })
+    }
+
+    /// A layer whose `weight` is another name of that of another layer; registers `bias` if it has initial values.
+    ///
+    /// # Errors
+    ///
+    /// A name is taken, the weight has no two axes, or the device is out of memory.
+    pub fn tied(builder: &Builder, weight: &Param, bias: Option<Init>) -> Result<Self> {
+        let &[outputs, _] = weight.shape() else {
+            bail!("`{}` of shape {:?} is no matrix", weight.name(), weight.shape())
+        };
+        builder.alias("weight", weight)?;
+        let bias = bias.map(|init| builder.param("bias", &[outputs], init)).transpose()?;
+        Ok(Self { weight: weight.clone(), bias })
     }
 
     /// x (..., in) -> (..., out).

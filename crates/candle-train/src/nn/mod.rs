@@ -26,7 +26,7 @@ pub mod state_dict;
 pub use activation::Nonlinearity;
 pub use activation_checkpointing::{Block, run_block};
 pub use batch_norm::BatchNorm2d;
-pub use conv::{Conv1d, Conv2d, ConvShape, ConvTranspose1d};
+pub use conv::{Conv1d, Conv2d, ConvShape, ConvTranspose1d, ConvTranspose2d, RectangularConv};
 pub use dropout::{DropPath, Dropout};
 pub use embedding::Embedding;
 pub use forward_context::{ForwardContext, Mode};

@@ -408,6 +408,12 @@ impl Builder {
         Ok(buffer)
     }
 
+    /// The trainable parameter of this full name that was registered before.
+    pub fn existing(&self, name: &str) -> Option<Param> {
+        let params = lock(&self.params);
+        params.parameters.iter().find(|param| param.name() == name).cloned()
+    }
+
     /// Registers another name of `param`, whose values both are.
     ///
     /// # Errors

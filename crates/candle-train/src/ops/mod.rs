@@ -32,6 +32,7 @@ mod layout;
 mod linear;
 mod loss;
 mod math;
+mod max_pool1d;
 mod moving_average;
 mod newton_schulz;
 #[cfg(feature = "cuda")]
@@ -63,7 +64,10 @@ pub use batch_norm::{
 };
 pub use chain::chain;
 pub(crate) use chain::node;
-pub use conv::{ConvNorm, ConvOptions, Window, conv_batch_norm, conv_transpose1d, conv1d, conv2d};
+pub use conv::{
+    ConvNorm, ConvOptions, Slides, Window, conv_batch_norm, conv_transpose1d, conv_transpose2d,
+    conv1d, conv2d,
+};
 pub use device::visible_gpus;
 #[cfg(feature = "cuda")]
 pub use device::{open_gpu, take_gpu_peak};
@@ -84,6 +88,7 @@ pub use loss::{
     ClassScores, IGNORED_LABEL, count_correct, count_in_top, cross_entropy, cross_entropy_soft,
     cross_entropy_sum, score_classes,
 };
+pub use max_pool1d::max_pool1d;
 pub use moving_average::{Average, moving_average};
 pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};

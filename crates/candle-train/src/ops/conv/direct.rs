@@ -123,8 +123,10 @@ fn classes(g: &Geometry, weight: &[f32]) -> Vec<Class> {
     remainders
         .map(|remainder| {
             let meets = |[ky, kx]: &[usize; 2]| {
-                (remainder[0] + g.padding[0] + rows * g.kh - ky).is_multiple_of(rows)
-                    && (remainder[1] + g.padding[1] + columns * g.kw - kx).is_multiple_of(columns)
+                let [down, right] = [ky * g.dilation[0], kx * g.dilation[1]];
+                (remainder[0] + g.padding[0] + rows * down - down).is_multiple_of(rows)
+                    && (remainder[1] + g.padding[1] + columns * right - right)
+                        .is_multiple_of(columns)
             };
             let all = (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| [ky, kx]));
             let taps: Vec<[usize; 2]> = all.filter(meets).collect();

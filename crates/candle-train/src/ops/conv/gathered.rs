@@ -8,7 +8,7 @@ const WIDE: usize = 16;
 
 /// Whether blocks of pixels are copied together.
 pub(super) fn is_gathered(g: &Geometry) -> bool {
-    g.groups == 1 && g.ci < WIDE && g.taps() > 1
+    g.groups == 1 && g.ci < WIDE && g.taps() > 1 && g.dilation[1] == 1
 }
 
 /// (pixels, kh kw ci): what each output pixel reads; zeros outside the image.
@@ -44,7 +44,8 @@ mod tests {
     #[test]
     fn a_row_holds_each_tap_of_its_pixel() {
         for (w, kw, stride, padding) in [(5, 3, 1, 1), (2, 7, 2, 3), (9, 4, 3, 5), (1, 1, 1, 2)] {
-            let sliding = Sliding { stride: [2, stride], padding: [1, padding], groups: 1 };
+            let sliding =
+                Sliding { stride: [2, stride], padding: [1, padding], dilation: [1, 1], groups: 1 };
             let g = Geometry::new((2, 4, w, 2), (1, 2, 3, kw), sliding).unwrap();
             let x: Vec<f32> = (1..=2 * 4 * w * 2).map(|i| i as f32).collect();
             let pixels: Vec<Pixel> = g.output_pixels(0..g.pixels()).collect();

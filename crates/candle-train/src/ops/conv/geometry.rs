@@ -21,6 +21,8 @@ pub(in crate::ops) struct Geometry {
     /// Along rows and columns.
     pub(in crate::ops) stride: [usize; 2],
     pub(in crate::ops) padding: [usize; 2],
+    /// Input pixels from one tap to the next.
+    pub(in crate::ops) dilation: [usize; 2],
     pub(in crate::ops) groups: usize,
     pub(in crate::ops) oh: usize,
     pub(in crate::ops) ow: usize,
@@ -33,13 +35,17 @@ impl Geometry {
         (co, per_group, kh, kw): (usize, usize, usize, usize),
         sliding: Sliding,
     ) -> Result<Self> {
-        let Sliding { stride, padding, groups } = sliding;
+        let Sliding { stride, padding, dilation, groups } = sliding;
         if groups == 0 || ci != per_group * groups || !co.is_multiple_of(groups) {
             bail!("{groups} groups of {per_group} channels each were given {ci} and make {co}");
         }
-        let oh = output_size(h, kh, stride[0], padding[0])?;
-        let ow = output_size(w, kw, stride[1], padding[1])?;
-        Ok(Self { n, h, w, ci, co, kh, kw, stride, padding, groups, oh, ow })
+        if dilation.contains(&0) {
+            bail!("taps are at least one pixel apart");
+        }
+        let reach = |kernel: usize, dilation| kernel.saturating_sub(1) * dilation + kernel.min(1);
+        let oh = output_size(h, reach(kh, dilation[0]), stride[0], padding[0])?;
+        let ow = output_size(w, reach(kw, dilation[1]), stride[1], padding[1])?;
+        Ok(Self { n, h, w, ci, co, kh, kw, stride, padding, dilation, groups, oh, ow })
     }
 
     /// Output pixels over all images.
@@ -76,16 +82,16 @@ impl Geometry {
     #[inline(always)]
     pub(super) fn input_pixel(&self, output: Pixel, ky: usize, kx: usize) -> Option<usize> {
         // Above and left of the image the numbers wrap, and so lie outside of it as well.
-        let y = (output.y * self.stride[0] + ky).wrapping_sub(self.padding[0]);
-        let x = (output.x * self.stride[1] + kx).wrapping_sub(self.padding[1]);
+        let y = (output.y * self.stride[0] + ky * self.dilation[0]).wrapping_sub(self.padding[0]);
+        let x = (output.x * self.stride[1] + kx * self.dilation[1]).wrapping_sub(self.padding[1]);
         (y < self.h && x < self.w).then(|| (output.image * self.h + y) * self.w + x)
     }
 
     /// The output pixel that reads an input pixel through tap (ky, kx), if the stride meets it.
     #[inline(always)]
     pub(super) fn output_pixel(&self, input: Pixel, ky: usize, kx: usize) -> Option<usize> {
-        let y = (input.y + self.padding[0]).checked_sub(ky)?;
-        let x = (input.x + self.padding[1]).checked_sub(kx)?;
+        let y = (input.y + self.padding[0]).checked_sub(ky * self.dilation[0])?;
+        let x = (input.x + self.padding[1]).checked_sub(kx * self.dilation[1])?;
         let (row, column) = (y / self.stride[0], x / self.stride[1]);
         let meets = y % self.stride[0] == 0 && x % self.stride[1] == 0;
         (meets && row < self.oh && column < self.ow)
@@ -137,7 +143,7 @@ mod tests {
 
     #[test]
     fn output_pixels_read_exactly_the_input_pixels_that_lead_back_to_them() {
-        let sliding = Sliding { stride: [2, 3], padding: [1, 2], groups: 1 };
+        let sliding = Sliding { stride: [2, 3], padding: [1, 2], dilation: [2, 1], groups: 1 };
         let g = Geometry::new((2, 7, 8, 1), (1, 1, 3, 5), sliding).unwrap();
         let mut found = 0;
         for (ky, kx) in (0..3).flat_map(|ky| (0..5).map(move |kx| (ky, kx))) {

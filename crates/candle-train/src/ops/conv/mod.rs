@@ -35,7 +35,7 @@ use algorithm::Algorithm;
 pub(super) use geometry::Geometry;
 pub(super) use geometry::output_size;
 pub use normalised::{ConvNorm, conv_batch_norm};
-pub use transposed::conv_transpose1d;
+pub use transposed::{conv_transpose1d, conv_transpose2d};
 
 /// Pixels that get their bias together.
 const PIXELS: usize = 256;
@@ -49,11 +49,36 @@ pub struct Window {
     pub padding: usize,
 }
 
+/// How the kernel of a convolution slides over an image, along rows and columns; over a line, along columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slides {
+    /// Input pixels from one output pixel to the next.
+    pub stride: [usize; 2],
+    /// Rows and columns added on each side.
+    pub padding: [usize; 2],
+    /// Input pixels from one tap of the kernel to the next.
+    pub dilation: [usize; 2],
+}
+
+impl Slides {
+    /// The same along rows and columns.
+    pub const fn square(window: Window) -> Self {
+        let Window { stride, padding } = window;
+        Self { stride: [stride; 2], padding: [padding; 2], dilation: [1, 1] }
+    }
+}
+
+impl From<Window> for Slides {
+    fn from(window: Window) -> Self {
+        Self::square(window)
+    }
+}
+
 /// How a convolution is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvOptions {
     /// How the kernel slides.
-    pub window: Window,
+    pub window: Slides,
     /// Groups of channels that do not see each other; as many as channels for a depthwise convolution.
     pub groups: usize,
     /// Operands, result and gradients are rounded to it.
@@ -67,6 +92,7 @@ pub struct ConvOptions {
 struct Sliding {
     stride: [usize; 2],
     padding: [usize; 2],
+    dilation: [usize; 2],
     groups: usize,
 }
 
@@ -101,8 +127,9 @@ pub fn conv1d(
     bias: Option<&Weight>,
     options: ConvOptions,
 ) -> Result<Tensor> {
-    let ConvOptions { window: Window { stride, padding }, groups, .. } = options;
-    let sliding = Sliding { stride: [1, stride], padding: [0, padding], groups };
+    let ConvOptions { window: Slides { stride, padding, dilation }, groups, .. } = options;
+    let [stride, padding, dilation] = [[1, stride[1]], [0, padding[1]], [1, dilation[1]]];
+    let sliding = Sliding { stride, padding, dilation, groups };
     let ((n, l, ci), (co, inputs, k)) = (x.dims3()?, weight.tensor().dims3()?);
     let g = Geometry::new((n, 1, l, ci), (co, inputs, 1, k), sliding)?;
     apply(x, weight, bias, Conv::new(g, vec![n, g.ow, co], weight, bias, options))
@@ -134,8 +161,8 @@ impl Conv {
         bias: Option<&Weight>,
         options: ConvOptions,
     ) -> Result<Self> {
-        let ConvOptions { window: Window { stride, padding }, groups, .. } = options;
-        let sliding = Sliding { stride: [stride; 2], padding: [padding; 2], groups };
+        let ConvOptions { window: Slides { stride, padding, dilation }, groups, .. } = options;
+        let sliding = Sliding { stride, padding, dilation, groups };
         let g = Geometry::new(x.dims4()?, weight.tensor().dims4()?, sliding)?;
         Ok(Self::new(g, vec![g.n, g.oh, g.ow, g.co], weight, bias, options))
     }

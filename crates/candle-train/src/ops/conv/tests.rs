@@ -11,7 +11,7 @@ use super::super::weight::{GradientSink, Place, Uses};
 use super::*;
 
 const FAST: ConvOptions = ConvOptions {
-    window: Window { stride: 1, padding: 0 },
+    window: Slides::square(Window { stride: 1, padding: 0 }),
     groups: 1,
     precision: Precision::Fp32,
     convolutions: Convolutions::Fast,
@@ -23,7 +23,8 @@ fn applies(algorithm: Algorithm, g: &Geometry) -> bool {
     match algorithm {
         Algorithm::Direct => true,
         Algorithm::Winograd => {
-            (g.kh, g.kw, g.stride, g.groups) == (3, 3, [1, 1], 1) && g.padding < [3, 3]
+            (g.kh, g.kw, g.stride, g.dilation, g.groups) == (3, 3, [1, 1], [1, 1], 1)
+                && g.padding < [3, 3]
         }
         Algorithm::Depthwise => depthwise::applies(g),
     }
@@ -33,8 +34,8 @@ fn applies(algorithm: Algorithm, g: &Geometry) -> bool {
 fn products(g: &Geometry, mut f: impl FnMut(usize, usize, usize)) {
     for (pixel, place) in g.output_pixels(0..g.pixels()).enumerate() {
         for (ky, kx) in (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| (ky, kx))) {
-            let y = (place.y * g.stride[0] + ky) as isize - g.padding[0] as isize;
-            let x = (place.x * g.stride[1] + kx) as isize - g.padding[1] as isize;
+            let y = (place.y * g.stride[0] + ky * g.dilation[0]) as isize - g.padding[0] as isize;
+            let x = (place.x * g.stride[1] + kx * g.dilation[1]) as isize - g.padding[1] as isize;
             if y < 0 || x < 0 || y >= g.h as isize || x >= g.w as isize {
                 continue;
             }
@@ -110,14 +111,16 @@ fn case() -> impl Strategy<Value = Case> {
     let channels = prop::sample::select(vec![1usize, 2, 3, 5, 8, 16, 17, 31]);
     let groups = prop::sample::select(vec![1usize, 1, 1, 2, 3]);
     let sizes = (1..4usize, size(), size(), channels.clone(), channels, groups);
-    (sizes, kernel, 1..4usize, 0..4usize, any::<bool>()).prop_filter_map(
+    (sizes, kernel, 1..4usize, (0..4usize, 1..3usize), any::<bool>()).prop_filter_map(
         "the kernel fits",
-        |(sizes, (kh, kw), stride, padding, depthwise)| {
+        |(sizes, (kh, kw), stride, (padding, dilation), depthwise)| {
             let (n, h, w, inputs, outputs, groups) = sizes;
             let groups = if depthwise && inputs > 1 { inputs } else { groups };
             let [inputs, outputs] = if depthwise { [1, 1] } else { [inputs, outputs] };
-            let sliding = Sliding { stride: [stride; 2], padding: [padding; 2], groups };
-            let fits = h + 2 * padding >= kh && w + 2 * padding >= kw;
+            let (stride, dilation) = ([stride; 2], [dilation, 1]);
+            let sliding = Sliding { stride, padding: [padding; 2], dilation, groups };
+            let reach = (kh - 1) * dilation[0] + 1;
+            let fits = h + 2 * padding >= reach && w + 2 * padding >= kw;
             fits.then(|| {
                 let weight = [outputs * groups, inputs, kh, kw];
                 Case::new([n, h, w, inputs * groups], weight, sliding)
@@ -148,8 +151,9 @@ proptest! {
 
 #[test]
 fn blocks_parts_and_stages_of_larger_shapes_agree_with_sums_in_f64() {
-    let same = |groups| Sliding { stride: [1, 1], padding: [1, 1], groups };
-    let halving = |padding| Sliding { stride: [2, 2], padding: [padding; 2], groups: 1 };
+    let same = |groups| Sliding { stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups };
+    let halving =
+        |padding| Sliding { stride: [2, 2], padding: [padding; 2], dilation: [1, 1], groups: 1 };
     for (case, algorithm) in [
         // Several blocks and parts; tiles that end outside the image.
         (Case::new([3, 33, 17, 16], [24, 16, 3, 3], same(1)), Algorithm::Winograd),
@@ -177,7 +181,7 @@ fn the_error_of_winograd_stays_within_its_bound_over_the_shapes_of_resnets() {
     for (n, size, ci, co) in
         [(2, 32, 64, 64), (2, 16, 128, 128), (2, 8, 256, 256), (4, 4, 512, 512)]
     {
-        let sliding = Sliding { stride: [1, 1], padding: [1, 1], groups: 1 };
+        let sliding = Sliding { stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups: 1 };
         let case = Case::new([n, size, size, ci], [co, ci, 3, 3], sliding);
         let direct = case.errors(Algorithm::Direct);
         let winograd = case.errors(Algorithm::Winograd);
@@ -190,7 +194,8 @@ fn the_error_of_winograd_stays_within_its_bound_over_the_shapes_of_resnets() {
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    let sliding = |stride, groups| Sliding { stride: [stride; 2], padding: [1, 1], groups };
+    let sliding =
+        |stride, groups| Sliding { stride: [stride; 2], padding: [1, 1], dilation: [1, 1], groups };
     for (case, algorithm) in [
         (Case::new([9, 13, 11, 17], [33, 17, 3, 3], sliding(1, 1)), Algorithm::Winograd),
         (Case::new([40, 4, 4, 352], [341, 352, 3, 3], sliding(1, 1)), Algorithm::Winograd),
@@ -212,7 +217,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn the_rule_takes_winograd_for_3x3_of_stride_1_with_enough_channels() {
     let of = |ci: usize, co, k, stride, groups| {
-        let sliding = Sliding { stride: [stride; 2], padding: [1, 1], groups };
+        let sliding = Sliding { stride: [stride; 2], padding: [1, 1], dilation: [1, 1], groups };
         let g = Geometry::new((1, 8, 8, ci), (co, ci / groups, k, k), sliding).unwrap();
         assert_ne!(Algorithm::of(&g, Convolutions::Direct), Algorithm::Winograd);
         Algorithm::of(&g, Convolutions::Fast)
@@ -239,7 +244,7 @@ fn check(x: &[usize], w: &[usize], window: Window, groups: usize) {
     let Window { stride, padding } = window;
     let [stride, padding] = [[1, stride], [0, padding]]
         .map(|[row, column]| if line { [row, column] } else { [column; 2] });
-    let sliding = Sliding { stride, padding, groups };
+    let sliding = Sliding { stride, padding, dilation: [1, 1], groups };
     let g = Geometry::new(wide(x).into(), weight.into(), sliding).unwrap();
     let slow = |v: &[Vec<f64>]| {
         let mut y: Vec<f64> =
@@ -249,7 +254,7 @@ fn check(x: &[usize], w: &[usize], window: Window, groups: usize) {
     };
     let convolve = |t: &[Weight]| {
         let (x, bias) = (t[0].tensor(), t.get(2));
-        let options = ConvOptions { window, groups, ..FAST };
+        let options = ConvOptions { window: window.into(), groups, ..FAST };
         if line { conv1d(x, &t[1], bias, options) } else { conv2d(x, &t[1], bias, options) }
     };
     check_weights(&[x, w], convolve, slow, 1e-4);
@@ -312,9 +317,10 @@ fn shapes_that_do_not_fit_are_refused() {
 fn both_forms(window: Window, activation: Activation, with_residual: bool) -> [Vec<Vec<u32>>; 2] {
     let (x, w) = ([2, 9, 7, 17], [18, 17, 3, 3]);
     let Window { stride, padding } = window;
-    let sliding = Sliding { stride: [stride; 2], padding: [padding; 2], groups: 1 };
+    let sliding =
+        Sliding { stride: [stride; 2], padding: [padding; 2], dilation: [1, 1], groups: 1 };
     let g = Geometry::new(x.into(), w.into(), sliding).unwrap();
-    let options = ConvOptions { window, ..FAST };
+    let options = ConvOptions { window: window.into(), ..FAST };
     let y_shape = [g.n, g.oh, g.ow, g.co];
     [false, true].map(|fused| {
         let shapes: [&[usize]; 5] = [&x, &w, &[g.co], &[g.co], &y_shape];

@@ -1,11 +1,10 @@
-//! Transposed convolution along a line: each input value is spread over the outputs that a convolution would
-//! have read it from. Forward is the convolution's gradient of its input, and the other way round.
+//! Transposed convolution: each input value is spread over the outputs that a convolution would have read it from. Forward is the convolution's gradient of its input, and the other way round.
 
 use candle_core::{Result, Shape, Tensor, bail};
 
 use super::algorithm::Algorithm;
 use super::geometry::Geometry;
-use super::{ConvOptions, Sliding};
+use super::{ConvOptions, Slides, Sliding};
 use crate::Precision;
 use crate::ops::bias::column_sums;
 use crate::ops::chain;
@@ -29,30 +28,53 @@ pub fn conv_transpose1d(
     options: ConvOptions,
 ) -> Result<Tensor> {
     let ((n, l, ci), (inputs, co, k)) = (x.dims3()?, weight.tensor().dims3()?);
-    let (stride, padding) = (options.window.stride, options.window.padding);
-    if ci != inputs || bias.tensor().dims() != [co] || options.groups != 1 {
-        let (weight, bias) = (weight.tensor().dims(), bias.tensor().dims());
-        bail!("a transposed convolution of {:?} by {weight:?} and {bias:?}", x.dims());
-    }
-    let length = (l.saturating_sub(1) * stride + k).checked_sub(2 * padding).filter(|&n| n > 0);
-    let Some(length) = length else { bail!("a padding of {padding} takes all of {l} values") };
-    let sliding = Sliding { stride: [1, stride], padding: [0, padding], groups: 1 };
-    let geometry = Geometry::new((n, 1, length, co), (ci, co, 1, k), sliding)?;
-    let op = Transposed {
-        geometry,
-        algorithm: Algorithm::of(&geometry, options.convolutions),
-        precision: options.precision,
-        #[cfg(feature = "cuda")]
-        convolutions: options.convolutions,
-        dw: weight.destination(),
-        db: bias.destination(),
-    };
+    let Slides { stride, padding, dilation } = options.window;
+    let window =
+        Slides { stride: [1, stride[1]], padding: [0, padding[1]], dilation: [1, dilation[1]] };
+    let options = ConvOptions { window, ..options };
+    let mut op =
+        Transposed::new(([n, 1, l, ci], [inputs, co, 1, k]), [0; 2], (weight, bias), options)?;
+    op.shape.remove(1);
     chain::apply([x, weight.tensor(), bias.tensor()], op)
+}
+
+/// `torch.nn.functional.conv_transpose2d`, with activations in NHWC and `behind` as its `output_padding`: rows and columns
+/// that only the bias reaches, or what further taps reach.
+///
+/// x (n, h, w, ci), weight (ci, co / groups, kh, kw), bias (co) -> (n, (h - 1) stride - 2 padding + dilation (kh - 1) +
+/// behind + 1, ..., co), f32. Rounds as [`super::conv2d`].
+///
+/// # Errors
+///
+/// The channels differ, nothing is left of the image, or more is added behind than a stride skips.
+pub fn conv_transpose2d(
+    x: &Tensor,
+    weight: &Weight,
+    bias: &Weight,
+    behind: [usize; 2],
+    options: ConvOptions,
+) -> Result<Tensor> {
+    let (x_shape, weight_shape) = (x.dims4()?.into(), weight.tensor().dims4()?.into());
+    let op = Transposed::new((x_shape, weight_shape), behind, (weight, bias), options)?;
+    chain::apply([x, weight.tensor(), bias.tensor()], op)
+}
+
+/// A side of what a transposed convolution makes of `side` places.
+fn spread_over(
+    side: usize,
+    kernel: usize,
+    [stride, padding, dilation, behind]: [usize; 4],
+) -> Option<usize> {
+    let reach = kernel.checked_sub(1)? * dilation + 1;
+    let length = side.checked_sub(1)? * stride + reach + behind;
+    length.checked_sub(2 * padding).filter(|&length| length > 0)
 }
 
 pub(super) struct Transposed {
     /// Of the convolution that this is the transpose of: from outputs (n, length, co) to inputs (n, l, ci).
     pub(super) geometry: Geometry,
+    /// Of the output.
+    shape: Vec<usize>,
     algorithm: Algorithm,
     pub(super) precision: Precision,
     #[cfg(feature = "cuda")]
@@ -62,6 +84,42 @@ pub(super) struct Transposed {
 }
 
 impl Transposed {
+    fn new(
+        (x, w): ([usize; 4], [usize; 4]),
+        behind: [usize; 2],
+        (weight, bias): (&Weight, &Weight),
+        options: ConvOptions,
+    ) -> Result<Self> {
+        let ([n, h, width, ci], [inputs, per_group, kh, kw]) = (x, w);
+        let (Slides { stride, padding, dilation }, groups) = (options.window, options.groups);
+        let co = per_group * groups;
+        if ci != inputs || bias.tensor().dims() != [co] {
+            let bias = bias.tensor().dims();
+            bail!("a transposed convolution of {x:?} by {w:?} and {bias:?}");
+        }
+        let side = |side, kernel, i: usize| {
+            spread_over(side, kernel, [stride[i], padding[i], dilation[i], behind[i]])
+        };
+        let (Some(rows), Some(columns)) = (side(h, kh, 0), side(width, kw, 1)) else {
+            bail!("a padding of {padding:?} takes all of {h} x {width} values")
+        };
+        let sliding = Sliding { stride, padding, dilation, groups };
+        let geometry = Geometry::new((n, rows, columns, co), (ci, per_group, kh, kw), sliding)?;
+        if [geometry.oh, geometry.ow] != [h, width] {
+            bail!("{behind:?} places behind, which a stride of {stride:?} skips");
+        }
+        Ok(Self {
+            geometry,
+            shape: vec![n, rows, columns, co],
+            algorithm: Algorithm::of(&geometry, options.convolutions),
+            precision: options.precision,
+            #[cfg(feature = "cuda")]
+            convolutions: options.convolutions,
+            dw: weight.destination(),
+            db: bias.destination(),
+        })
+    }
+
     fn values(&self, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
         let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
         let mut y = self.algorithm.backward_data(&self.geometry, &x, &weight);
@@ -74,15 +132,14 @@ impl Transposed {
     }
 
     pub(super) fn output_shape(&self) -> Shape {
-        let Geometry { n, w, ci, .. } = self.geometry;
-        Shape::from((n, w, ci))
+        Shape::from(&*self.shape)
     }
 }
 
 impl Operation for Transposed {
     type Operands<T> = [T; 3];
 
-    const NAME: &'static str = "conv-transpose1d-nlc";
+    const NAME: &'static str = "conv-transpose-nhwc";
 
     fn forward(&self, [x, weight, bias]: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
         Ok((self.values(x.values, weight.values, bias.values), self.output_shape()))

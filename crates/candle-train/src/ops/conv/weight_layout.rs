@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn both_orders_hold_the_same_values() {
-        let sliding = Sliding { stride: [1, 1], padding: [0, 0], groups: 3 };
+        let sliding = Sliding { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 3 };
         let g = Geometry::new((1, 4, 4, 6), (15, 2, 2, 3), sliding).unwrap();
         let weight: Vec<f32> = (0..g.weight_len()).map(|i| i as f32).collect();
         let hwio: Vec<f32> = (0..3).flat_map(|group| to_hwio(&g, &weight, group)).collect();

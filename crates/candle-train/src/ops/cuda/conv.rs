@@ -49,6 +49,7 @@ impl Conv<'_> {
             y: sizes([g.n, g.co, g.oh, g.ow]),
             padding: g.padding.map(|size| size as i32),
             stride: g.stride.map(|size| size as i32),
+            dilation: g.dilation.map(|size| size as i32),
             groups: g.groups as i32,
         }
     }

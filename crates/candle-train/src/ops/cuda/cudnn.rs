@@ -39,6 +39,7 @@ pub(super) struct Problem {
     pub(super) y: [i32; 4],
     pub(super) padding: [i32; 2],
     pub(super) stride: [i32; 2],
+    pub(super) dilation: [i32; 2],
     pub(super) groups: i32,
 }
 
@@ -184,7 +185,7 @@ impl Plan {
         let convolution = api::create_convolution_descriptor()?;
         let (x, y) = (api::create_tensor_descriptor()?, api::create_tensor_descriptor()?);
         let w = api::create_filter_descriptor()?;
-        let Problem { padding, stride, groups, .. } = *problem;
+        let Problem { padding, stride, dilation, groups, .. } = *problem;
         // SAFETY: all descriptors were just made.
         unsafe {
             api::set_convolution2d_descriptor(
@@ -193,8 +194,8 @@ impl Plan {
                 padding[1],
                 stride[0],
                 stride[1],
-                1,
-                1,
+                dilation[0],
+                dilation[1],
                 sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
                 sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
             )?;

@@ -23,7 +23,7 @@ const CHANNELS: usize = 16;
 
 /// Whether a convolution has this form, and enough channels.
 pub(super) fn applies(g: &Geometry) -> bool {
-    (g.kh, g.kw, g.stride, g.groups) == (3, 3, [1, 1], 1)
+    (g.kh, g.kw, g.stride, g.dilation, g.groups) == (3, 3, [1, 1], [1, 1], 1)
         && g.padding.iter().all(|&padding| padding <= 2)
         && g.ci.min(g.co) >= CHANNELS
 }
