@@ -3,7 +3,7 @@
 //! A batch norm after a convolution, and a rectifier after either, are one operation; so a `resnet18` in layers has
 //! the bits and the speed of the registered one.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,12 +12,16 @@ use crate::config::kind::{Kind, Spec};
 use crate::model::layers::{Layers, Node, Site, run};
 use crate::nn::{Builder, ForwardContext};
 use crate::ops;
-use crate::plan::ModelPlan;
+use crate::plan::{LayerPlan, ModelPlan};
 
 /// A model written down layer by layer, in `[[model.layers]]`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GraphConfig {
+    /// keys of the layers that `model.strict = "except_head"` exempts from pretrained weights. Default: the last layer
+    /// that has parameters.
+    #[schemars(example = ["fc"])]
+    pub head: Vec<String>,
     /// Layers that it may hold.
     #[serde(skip)]
     layers: Layers,
@@ -30,13 +34,31 @@ impl Kind for GraphConfig {
 impl Architecture for GraphConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let is_image = plan.input.len() == 3;
+        if let Some(missing) = self.head.iter().find(|key| !has_layer(&plan.layers, key)) {
+            bail!("`model.head` names `{missing}`, but no layer with parameters has that key");
+        }
         let nodes = Site::all(&self.layers, &plan.layers, builder, plan.outputs)?;
         Ok(Box::new(Graph { is_image, nodes }))
     }
 
     fn head(&self) -> Head {
-        Head::Last
+        match &self.head[..] {
+            [] => Head::Last,
+            keys => Head::Layers(keys.to_vec()),
+        }
     }
+}
+
+/// Whether a layer with parameters is called `key`, or is inside of one that is.
+fn has_layer(layers: &[LayerPlan], key: &str) -> bool {
+    let is_there = |layer: &LayerPlan| {
+        let rest = layer.path.strip_prefix(key);
+        layer.own_parameters > 0
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let inside =
+        |layer: &LayerPlan| has_layer(&layer.layers, key) || has_layer(&layer.shortcut, key);
+    layers.iter().any(|layer| is_there(layer) || inside(layer))
 }
 
 impl Models {

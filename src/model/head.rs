@@ -3,12 +3,14 @@
 use crate::nn::state_dict::Wanted;
 
 /// The layers that depend on the number of outputs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Head {
     /// There is none.
     None,
     /// Those under these prefixes of keys (`fc.`).
     Keys(&'static [&'static str]),
+    /// Those of these keys (`fc`).
+    Layers(Vec<String>),
     /// That of the parameter registered last.
     Last,
 }
@@ -23,6 +25,7 @@ impl Head {
                 keys.iter().map(|&key| key.to_owned()).collect()
             }
             Self::None | Self::Keys(_) => Vec::new(),
+            Self::Layers(layers) => layers.iter().map(|layer| format!("{layer}.")).collect(),
             Self::Last => {
                 let last = names().next_back().and_then(|name| name.rsplit_once('.'));
                 last.map(|(layer, _)| format!("{layer}.")).into_iter().collect()

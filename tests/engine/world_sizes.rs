@@ -2,7 +2,7 @@
 
 use ddprun::config::kind::{Choice, Entry};
 use ddprun::model::layers::{
-    BatchNorm, Conv2d, Dropout, GlobalAvgPool, Layers, Linear, Relu, SelfAttention, Tokens,
+    BatchNorm, Conv2d, Dropout, GlobalAvgPool, Layers, Linear, Padding, Relu, SelfAttention, Tokens,
 };
 use ddprun::plan::{Flow, Plan, Precision};
 use ddprun::units::{AccumulationSteps, BatchSize};
@@ -23,8 +23,9 @@ fn a_resnet_with_batch_norm_has_the_same_bits_at_any_world_size() {
 
 #[test]
 fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
-    let conv = Conv2d { padding: 1, ..Conv2d::new(6, 3) };
-    let attention = SelfAttention { n_heads: 2, causal: false, p: 0.2 };
+    let conv = Conv2d { padding: Padding::Same, ..Conv2d::new(6, 3) };
+    let attention =
+        SelfAttention { n_heads: 2, n_kv_heads: Some(1), rope_theta: None, causal: false, p: 0.2 };
     let entries = [
         ("conv", Choice::of(&conv)),
         ("bn", Choice::of(&BatchNorm::default())),
@@ -45,9 +46,43 @@ fn a_model_in_layers_has_the_same_bits_at_any_world_size() {
     check_same_bits("graph", &IMAGE, |plan| plan.model.layers.clone_from(&layers));
 }
 
+/// Entries as they stand in a file, as JSON.
+fn entries(layers: &str) -> Vec<Entry> {
+    serde_json::from_str(layers).unwrap()
+}
+
+#[test]
+fn gates_tokens_skipped_samples_and_recurrent_layers_have_the_same_bits_at_any_world_size() {
+    let entries = entries(
+        r#"[
+        { "name": "conv2d", "key": "conv", "out_channels": 6, "kernel_size": [3, 1], "padding": "same" },
+        { "name": "group_norm", "key": "norm", "num_groups": 2 },
+        { "name": "hardswish" },
+        { "name": "residual", "layers": [
+            { "name": "product", "layers": [
+                { "name": "global_avg_pool" }, { "name": "linear", "key": "gate", "out_features": 6 },
+                { "name": "hardsigmoid" } ] },
+            { "name": "stochastic_depth", "p": 0.4 } ] },
+        { "name": "upsample", "scale_factor": 2, "mode": "bilinear" },
+        { "name": "adaptive_avg_pool2d", "output_size": [3, 2] },
+        { "name": "tokens" }, { "name": "class_token", "key": "token" },
+        { "name": "lstm", "key": "lstm", "hidden_size": 4, "num_layers": 2, "bidirectional": true, "dropout": 0.3 },
+        { "name": "select", "index": -1 },
+        { "name": "linear", "key": "fc" }
+    ]"#,
+    );
+    let layers = Layers::default().plan(&entries, Flow::Image(IMAGE), CLASSES).unwrap();
+    check_same_bits("graph", &IMAGE, |plan| plan.model.layers.clone_from(&layers));
+}
+
+#[test]
+fn shortcuts_of_padding_have_the_same_bits_at_any_world_size() {
+    check_same_bits("resnet8", &IMAGE, |plan| plan.model.kind.set("shortcut", "padding"));
+}
+
 #[test]
 fn forecasters_with_dropout_have_the_same_bits_at_any_world_size() {
-    for model in ["dlinear", "itransformer", "patchtst", "timebridge"] {
+    for model in ["dlinear", "lstm", "gru", "itransformer", "patchtst", "timebridge"] {
         let alone = train(&forecast_plan(model, 1));
         assert!(alone.contains("val/mse") && alone.contains("val/mae"), "{alone}");
         for world in [2, 4] {

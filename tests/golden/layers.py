@@ -64,6 +64,29 @@ class Last(nn.Module):
         return self.fc(y[:, -1])
 
 
+class Attention(nn.Module):
+    """Causal attention of 3 heads of queries to one of keys and values, with rotary positions as HuggingFace's Llama."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(6, 10)
+        self.proj = nn.Linear(6, 6)
+
+    def turned(self, x):
+        """(n, heads, t, 2): pairs of features turned by the position."""
+        angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None]
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], -1)
+
+    def forward(self, x):
+        n, t, _ = x.shape
+        q, k, v = self.qkv(x).split([6, 2, 2], -1)
+        q, k, v = (part.reshape(n, t, -1, 2).transpose(1, 2) for part in (q, k, v))
+        k, v = self.turned(k).repeat_interleave(3, 1), v.repeat_interleave(3, 1)
+        y = nn.functional.scaled_dot_product_attention(self.turned(q), k, v, is_causal=True)
+        return self.proj(y.transpose(1, 2).reshape(n, t, 6))
+
+
 class Gated(nn.Module):
     """x silu(w x), as in a gated linear unit."""
 
@@ -106,10 +129,18 @@ write({
     "rms_norm": case(nn.RMSNorm(6), SEQUENCE),
     "layer_norm": case(nn.LayerNorm(6, eps=1e-2), SEQUENCE),
     "batch_norm": case(nn.BatchNorm2d(6, eps=1e-2, momentum=0.3), IMAGE),
+    "attention": case(Attention(), SEQUENCE),
+    "max_pool1d": case(Steps(nn.MaxPool1d(3, 2, 1)), SEQUENCE),
     "avg_pool1d": case(Steps(nn.AvgPool1d(3, 2, 1)), SEQUENCE),
     "adaptive_avg_pool2d": case(nn.AdaptiveAvgPool2d((3, 7)), IMAGE),
     "upsample": case(nn.Upsample(scale_factor=2), IMAGE),
     "upsample_bilinear": case(nn.Upsample(scale_factor=3, mode="bilinear"), IMAGE),
+    "conv2d": case(nn.Conv2d(6, 4, (3, 2), (2, 1), (2, 1), (2, 3)), IMAGE),
+    "conv2d_groups": case(nn.Conv2d(6, 4, 3, 2, 2, 2, groups=2), IMAGE),
+    "conv2d_same": case(nn.Conv2d(6, 4, (2, 3), padding="same", dilation=(1, 2)), IMAGE),
+    "conv1d": case(Steps(nn.Conv1d(6, 4, 3, 2, 2, 2)), SEQUENCE),
+    "conv1d_same": case(Steps(nn.Conv1d(6, 4, 4, padding="same")), SEQUENCE),
+    "conv_transpose2d": case(nn.ConvTranspose2d(6, 4, 3, 2, 1, 1, groups=2), IMAGE),
     "select": case(Selected(), SEQUENCE),
     "class_token": case(ClassToken(), SEQUENCE),
     "product": case(Gated(), SEQUENCE),

@@ -126,7 +126,8 @@ fn norms_of_graph_equal_pytorch() {
 #[test]
 fn sizes_of_graph_change_as_in_pytorch() {
     let window = json!({ "kernel_size": 3, "stride": 2, "padding": 1 });
-    check_layer("avg_pool1d", ("avg_pool1d", window), &SEQUENCE);
+    check_layer("avg_pool1d", ("avg_pool1d", window.clone()), &SEQUENCE);
+    check_layer("max_pool1d", ("max_pool1d", window), &SEQUENCE);
     let size = json!({ "output_size": [3, 7] });
     check_layer("adaptive_avg_pool2d", ("adaptive_avg_pool2d", size), &IMAGE);
     check_layer("upsample", ("upsample", json!({ "scale_factor": 2 })), &IMAGE);
@@ -134,6 +135,37 @@ fn sizes_of_graph_change_as_in_pytorch() {
     check_layer("upsample_bilinear", ("upsample", bilinear), &IMAGE);
     check_layer("select", ("select", json!({ "index": -2 })), &SEQUENCE);
     check_layer("class_token", ("class_token", json!({})), &SEQUENCE);
+}
+
+#[test]
+fn convolutions_of_graph_equal_pytorch() {
+    let rectangle = json!({
+        "out_channels": 4, "kernel_size": [3, 2], "stride": [2, 1], "padding": [2, 1], "dilation": [2, 3]
+    });
+    check_layer("conv2d", ("conv2d", rectangle), &IMAGE);
+    let grouped = json!({
+        "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 2, "dilation": 2, "groups": 2
+    });
+    check_layer("conv2d_groups", ("conv2d", grouped), &IMAGE);
+    let same = json!({
+        "out_channels": 4, "kernel_size": [2, 3], "padding": "same", "dilation": [1, 2]
+    });
+    check_layer("conv2d_same", ("conv2d", same), &IMAGE);
+    let dilated =
+        json!({ "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 2, "dilation": 2 });
+    check_layer("conv1d", ("conv1d", dilated), &SEQUENCE);
+    let same = json!({ "out_channels": 4, "kernel_size": 4, "padding": "same" });
+    check_layer("conv1d_same", ("conv1d", same), &SEQUENCE);
+    let larger = json!({
+        "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1, "groups": 2
+    });
+    check_layer("conv_transpose2d", ("conv_transpose2d", larger), &IMAGE);
+}
+
+#[test]
+fn attention_of_graph_shares_heads_and_turns_positions_as_in_pytorch() {
+    let options = json!({ "n_heads": 3, "n_kv_heads": 1, "rope_theta": 100.0, "causal": true });
+    check_layer("attention", ("attention", options), &SEQUENCE);
 }
 
 #[test]

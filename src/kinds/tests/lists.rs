@@ -160,7 +160,7 @@ fn a_layer_is_checked_as_its_kind_at_any_depth() {
         "{name=residual, layers=[{name=conv2d, kernel_size=0}], shortcut=[{name=dropout, p=1}]}",
         &[
             &format!("`{at}.layers[0].out_channels`: `conv2d` needs `out_channels`"),
-            &format!("`{at}.layers[0].kernel_size`: must be from 1 to 16777216, not 0"),
+            &format!("`{at}.layers[0].kernel_size`: must be from 1 to 8192, not 0"),
             &format!("`{at}.shortcut[0].p`: must be at least 0 and less than 1, not 1.0"),
         ],
     );

@@ -8,6 +8,7 @@ use crate::config::kind::{Choice, Entry};
 use crate::config::{Vocabulary, load, load_text};
 use crate::model::layers::{Layers, Site, run};
 use crate::model::{Models, ResNetConfig, Stem};
+use crate::nn::state_dict::save_state_dict;
 use crate::nn::{Buffer, Builder, Dropout, ForwardContext, Param, Params};
 use crate::ops::{GradientSink, count_flops};
 use crate::plan::{Flow, LayerPlan, ModelPlan, Precision};
@@ -161,4 +162,52 @@ fn layers_of_every_kind_run_in_both_modes() {
     {
         assert_eq!(model.forward(&x, &pass).unwrap().dims(), [3, 10]);
     }
+}
+
+/// What pretrained weights of ten classes are told, for a graph of five with such a head.
+fn with_head(head: &[&str]) -> Result<(), String> {
+    let layers = r#"{ name = "conv2d", key = "stem", out_channels = 4, kernel_size = 3 }, { name = "global_avg_pool" },
+        { name = "concat", layers = [{ name = "linear", key = "a", out_features = FIRST },
+            { name = "linear", key = "b", out_features = 3 }] }, { name = "linear", key = "fc" }"#;
+    let of = |first: &str| of_layers(&layers.replace("FIRST", first));
+    let models = Models::default();
+    let (_, params) = models.instantiate(&of("2"), 1).unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, &save_state_dict(&params).unwrap()).unwrap();
+    let mut plan = of("6");
+    plan.kind.set("head", head);
+    (plan.pretrained, plan.except_head) = (Some(file.path().to_owned()), true);
+    models.check_pretrained(&plan).map_err(|unfit| unfit.what)
+}
+
+#[test]
+fn the_head_of_a_graph_is_its_last_layer_or_those_that_it_names() {
+    assert!(with_head(&[]).unwrap_err().contains("a.weight"));
+    assert_eq!(with_head(&["a", "fc"]), Ok(()));
+    let unknown = with_head(&["fd"]).unwrap_err();
+    assert!(unknown.contains("`model.head` names `fd`"), "{unknown}");
+}
+
+#[test]
+fn a_tied_layer_uses_the_weight_of_another() {
+    let layers = r#"{ name = "flatten" }, { name = "linear", key = "down", out_features = 6, bias = false },
+        { name = "linear", key = "across", out_features = 6 }, { name = "relu" },
+        { name = "linear", key = "again", out_features = 6, tied = "across" }, { name = "linear", key = "fc" }"#;
+    let plan = of_layers(layers);
+    let sum: usize = plan.layers.iter().map(LayerPlan::parameters).sum();
+    assert_eq!(sum, plan.n_parameters);
+    let (model, params) = Models::default().instantiate(&plan, 1).unwrap();
+    let names: Vec<&str> = params.aliases().iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["again.weight"]);
+    let across = params.parameters().iter().position(|p| p.name() == "across.weight").unwrap();
+    let x = Tensor::ones((2, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
+    let pass = ForwardContext::eval(Precision::Fp32);
+    let before = model.forward(&x, &pass).unwrap().to_vec2::<f32>().unwrap();
+    params.parameters()[across]
+        .var()
+        .unwrap()
+        .set(&Tensor::zeros((6, 6), DType::F32, &Device::Cpu).unwrap())
+        .unwrap();
+    let after = model.forward(&x, &pass).unwrap().to_vec2::<f32>().unwrap();
+    assert_ne!(before, after);
 }

@@ -1,6 +1,6 @@
 //! `name = "attention"`
 
-use candle_core::{Result as CandleResult, Tensor};
+use candle_core::{D, Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{Dropout, ForwardContext, Linear};
-use crate::ops::{self, Attention};
+use crate::ops::{self, Attention, Rope};
 
 /// self-attention over the steps of a sequence, with a linear layer before it (`qkv`) and one after it (`proj`), as timm's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,6 +18,14 @@ pub struct SelfAttention {
     /// heads, which divide the features.
     #[schemars(range(min = 1, max = 16_777_216), example = 4)]
     pub n_heads: u32,
+    /// heads of keys and values, each shared by `n_heads / n_kv_heads` heads of queries; none is `n_heads`.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 16_777_216), example = 1)]
+    pub n_kv_heads: Option<u32>,
+    /// base of the wavelengths of rotary positions, in the order of HuggingFace's Llama; none is without them.
+    #[serde(default)]
+    #[schemars(range(min = 1.0), example = 10000.0)]
+    pub rope_theta: Option<f64>,
     /// whether a step sees only itself and those before it.
     #[serde(default)]
     #[schemars(example = true)]
@@ -26,6 +34,18 @@ pub struct SelfAttention {
     #[serde(default)]
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub p: f64,
+}
+
+impl SelfAttention {
+    /// Heads of keys and values.
+    fn shared(&self) -> u32 {
+        self.n_kv_heads.unwrap_or(self.n_heads)
+    }
+
+    /// Their features.
+    fn shared_width(&self, sizes: &Sizes) -> usize {
+        sizes.inputs() / self.n_heads as usize * self.shared() as usize
+    }
 }
 
 impl Kind for SelfAttention {
@@ -40,19 +60,32 @@ impl Layer for SelfAttention {
             let what = format!("{heads} heads do not divide {features} features");
             return Err(Unfit { key: "n_heads", what, help: None }.into());
         }
+        if !heads.is_multiple_of(self.shared()) {
+            let what = format!("{heads} heads cannot share {} of keys and values", self.shared());
+            return Err(Unfit { key: "n_kv_heads", what, help: None }.into());
+        }
+        let width = features / heads as usize;
+        if self.rope_theta.is_some() && !width.is_multiple_of(2) {
+            let what = format!("turns pairs of features, but a head has {width}");
+            return Err(Unfit { key: "rope_theta", what, help: None }.into());
+        }
         Ok(input.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
-        format!(", {} heads{}", self.n_heads, if self.causal { ", causal" } else { "" })
+        let shared = self.n_kv_heads.map_or(String::new(), |n| format!(" on {n}"));
+        let rotary = if self.rope_theta.is_some() { ", rotary" } else { "" };
+        let causal = if self.causal { ", causal" } else { "" };
+        format!(", {} heads{shared}{rotary}{causal}", self.n_heads)
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {
-        4 * (sizes.inputs() + 1) * sizes.inputs()
+        (sizes.inputs() + 1) * (2 * sizes.inputs() + 2 * self.shared_width(sizes))
     }
 
     fn flops(&self, sizes: &Sizes) -> u64 {
-        sizes.product(4 * sizes.inputs()) + sizes.product(2 * sizes.output.rows())
+        let products = 2 * sizes.inputs() + 2 * self.shared_width(sizes);
+        sizes.product(products) + sizes.product(2 * sizes.output.rows())
     }
 
     fn draws(&self) -> bool {
@@ -62,9 +95,15 @@ impl Layer for SelfAttention {
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let (builder, inputs) = (site.builder(), site.sizes().inputs());
         Ok(Node::of(Built {
-            qkv: Linear::new(&builder.pp("qkv"), inputs, 3 * inputs)?,
+            qkv: Linear::new(
+                &builder.pp("qkv"),
+                inputs,
+                inputs + 2 * self.shared_width(&site.sizes()),
+            )?,
             proj: Linear::new(&builder.pp("proj"), inputs, inputs)?,
             heads: self.n_heads as usize,
+            kv_heads: self.shared() as usize,
+            rope: self.rope_theta.map(Rope::unscaled),
             causal: self.causal,
             dropout: Dropout::new(&site.draws(), self.p),
         }))
@@ -76,6 +115,8 @@ struct Built {
     qkv: Linear,
     proj: Linear,
     heads: usize,
+    kv_heads: usize,
+    rope: Option<Rope>,
     causal: bool,
     /// Of the probabilities.
     dropout: Dropout,
@@ -85,9 +126,31 @@ impl Forward for Built {
     /// x (n, steps, c) -> (n, steps, c).
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         let dropout = self.dropout.drawn(pass);
-        let Self { heads, causal, .. } = *self;
+        let Self { heads, kv_heads, causal, rope, .. } = *self;
         let options = Attention { heads, causal, dropout, precision: pass.precision };
         let qkv = self.qkv.forward(x, pass)?;
-        self.proj.forward(&ops::attention_packed(&qkv, options)?, pass)
+        if kv_heads == heads && rope.is_none() {
+            return self.proj.forward(&ops::attention_packed(&qkv, options)?, pass);
+        }
+        let width = x.dim(D::Minus1)?;
+        let shared = width / heads * kv_heads;
+        let part = |first, width| qkv.narrow(2, first, width)?.contiguous();
+        let (mut q, mut k) = (part(0, width)?, part(width, shared)?);
+        if let Some(rope) = rope {
+            (q, k) = (ops::rotary(&q, heads, rope)?, ops::rotary(&k, kv_heads, rope)?);
+        }
+        let v = self.for_each_query(&part(width + shared, shared)?)?;
+        let y = ops::attention(&q, &self.for_each_query(&k)?, &v, options)?;
+        self.proj.forward(&y, pass)
+    }
+}
+
+impl Built {
+    /// (n, t, `kv_heads` d) -> (n, t, heads d): each head as often as it is used.
+    fn for_each_query(&self, x: &Tensor) -> CandleResult<Tensor> {
+        let (n, t, width) = x.dims3()?;
+        let (times, d) = (self.heads / self.kv_heads, width / self.kv_heads);
+        let x = x.reshape((n, t, self.kv_heads, 1, d))?;
+        x.broadcast_as((n, t, self.kv_heads, times, d))?.reshape((n, t, self.heads * d))
     }
 }

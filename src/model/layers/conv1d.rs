@@ -1,13 +1,17 @@
 //! `name = "conv1d"`
 
-use candle_core::{Result as CandleResult, Tensor};
+use candle_core::{Error, Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::window::{Slide, divided, grouped};
-use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use crate::model::layers::padding::Padding;
+use crate::model::layers::window::{Slide, divided};
+use crate::model::layers::{
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+};
 use crate::nn::{self, ConvShape, ForwardContext};
+use crate::ops::Window;
 
 /// convolution along the steps of a sequence, `torch.nn.Conv1d`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,10 +27,14 @@ pub struct Conv1d {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub stride: u32,
-    /// zeros on each side.
+    /// zeros on each side; "same" keeps the number of steps where `stride` is 1.
     #[serde(default)]
-    #[schemars(range(max = 16_777_216), example = 1)]
-    pub padding: u32,
+    #[schemars(example = 1)]
+    pub padding: Padding,
+    /// steps from one tap of the window to the next.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16_777_216), example = 2)]
+    pub dilation: u32,
     /// groups of channels that do not see each other.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216))]
@@ -46,8 +54,11 @@ fn yes() -> bool {
 }
 
 impl Conv1d {
-    fn slide(&self) -> Slide {
-        Slide::new(self.kernel_size, self.stride, self.padding)
+    /// The window with its dilation, and zeros that are added behind only.
+    fn slide(&self) -> Result<(Slide, usize), Unfit> {
+        let [kernel, dilation] = [self.kernel_size, self.dilation].map(|n| n as usize);
+        let reach = kernel.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
+        self.padding.along()?.around(reach, self.stride as usize)
     }
 
     /// Weights of one output channel.
@@ -64,12 +75,21 @@ impl Layer for Conv1d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let [steps, features] = input.sequence()?;
         divided(self.groups, features, self.out_channels)?;
-        let steps = self.slide().along(steps, input)?;
+        let (slide, behind) = self.slide()?;
+        let steps = slide.along(steps + behind, input)?;
         Ok(Flow::Sequence([steps, self.out_channels as usize]).into())
     }
 
     fn details(&self, _: &Sizes) -> String {
-        grouped(self.slide(), self.groups)
+        let unless_one = |name: &str, n: u32| match n {
+            1 => String::new(),
+            n => format!(", {name} {n}"),
+        };
+        let (stride, dilation) =
+            (unless_one("stride", self.stride), unless_one("dilation", self.dilation));
+        let groups =
+            if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
+        format!(" {}{stride}{}{dilation}{groups}", self.kernel_size, self.padding.in_words())
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {
@@ -82,20 +102,32 @@ impl Layer for Conv1d {
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let sizes = site.sizes();
+        let (Slide { stride, padding, .. }, behind) =
+            self.slide().map_err(|unfit| Error::Msg(unfit.what))?;
         let shape = ConvShape {
             inputs: sizes.inputs(),
             outputs: sizes.outputs(),
             kernel: self.kernel_size as usize,
-            window: self.slide().window(),
+            window: Window { stride, padding },
             groups: self.groups as usize,
         };
         let new = if self.bias { nn::Conv1d::new } else { nn::Conv1d::without_bias };
-        new(&site.builder(), shape).map(Node::of)
+        let conv = new(&site.builder(), shape)?.dilated(self.dilation as usize);
+        Ok(Node::of(Padded { conv, behind }))
     }
 }
 
-impl Forward for nn::Conv1d {
+/// A convolution with more zeros at the end than at the beginning.
+struct Padded {
+    conv: nn::Conv1d,
+    behind: usize,
+}
+
+impl Forward for Padded {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
-        nn::Conv1d::forward(self, x, pass)
+        match self.behind {
+            0 => self.conv.forward(x, pass),
+            behind => self.conv.forward(&x.pad_with_zeros(1, 0, behind)?, pass),
+        }
     }
 }

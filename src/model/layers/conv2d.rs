@@ -1,32 +1,39 @@
 //! `name = "conv2d"`
 
-use candle_core::Result as CandleResult;
+use candle_core::{Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::window::{Slide, divided, grouped};
-use crate::model::layers::{Decided, Flow, Layer, LayerMisfit, Node, Scope, Site, Sizes};
-use crate::nn::{self, ConvShape, Init};
+use crate::config::values::Shape2;
+use crate::model::layers::padding::Padding;
+use crate::model::layers::window::{Slide, divided};
+use crate::model::layers::{
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+};
+use crate::nn::{self, ForwardContext, Init, RectangularConv};
+use crate::ops::Slides;
 
-/// convolution of an image with a square kernel, `torch.nn.Conv2d`.
+/// convolution of an image, `torch.nn.Conv2d`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Conv2d {
     /// channels of the output.
     #[schemars(range(min = 1, max = 16_777_216), example = 64)]
     pub out_channels: u32,
-    /// rows and columns of the window.
-    #[schemars(range(min = 1, max = 16_777_216), example = 3)]
-    pub kernel_size: u32,
-    /// places from window to window.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 16_777_216))]
-    pub stride: u32,
-    /// zeros on each side.
+    /// rows and columns of the window: one number, or `[rows, columns]`.
+    #[schemars(example = 3)]
+    pub kernel_size: Shape2,
+    /// places from window to window, down and to the right.
+    #[serde(default = "once")]
+    pub stride: Shape2,
+    /// zeros on each side, above and left; "same" keeps the size where `stride` is 1.
     #[serde(default)]
-    #[schemars(range(max = 16_777_216), example = 1)]
-    pub padding: u32,
+    #[schemars(example = 1)]
+    pub padding: Padding,
+    /// places from one tap of the window to the next, down and to the right.
+    #[serde(default = "once")]
+    pub dilation: Shape2,
     /// groups of channels that do not see each other.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216))]
@@ -56,36 +63,61 @@ fn one() -> u32 {
     1
 }
 
+fn once() -> Shape2 {
+    Shape2::Side(1)
+}
+
 fn yes() -> bool {
     true
+}
+
+/// Both numbers of an option.
+fn both(sides: Shape2) -> [usize; 2] {
+    let (rows, columns) = sides.sides();
+    [rows as usize, columns as usize]
 }
 
 impl Conv2d {
     /// PyTorch's defaults.
     pub fn new(out_channels: u32, kernel_size: u32) -> Self {
-        let (stride, padding, groups) = (1, 0, 1);
-        let init = Conv2dInit::Torch;
-        Self { out_channels, kernel_size, stride, padding, groups, bias: true, init }
+        Self {
+            out_channels,
+            kernel_size: Shape2::Side(kernel_size),
+            stride: once(),
+            padding: Padding::default(),
+            dilation: once(),
+            groups: 1,
+            bias: true,
+            init: Conv2dInit::Torch,
+        }
     }
 
-    fn slide(&self) -> Slide {
-        Slide::new(self.kernel_size, self.stride, self.padding)
+    /// Down and to the right: the window with its dilation, and zeros that are added behind only.
+    fn slides(&self) -> Result<[(Slide, usize); 2], Unfit> {
+        let ([kernels, strides, dilations], paddings) =
+            ([self.kernel_size, self.stride, self.dilation].map(both), self.padding.both());
+        let axis = |i: usize| {
+            let reach = kernels[i].saturating_sub(1).saturating_mul(dilations[i]).saturating_add(1);
+            paddings[i].around(reach, strides[i])
+        };
+        Ok([axis(0)?, axis(1)?])
     }
 
-    fn shape(&self, sizes: &Sizes) -> ConvShape {
-        ConvShape {
+    fn shape(&self, sizes: &Sizes) -> RectangularConv {
+        let padding = self.slides().map_or([0; 2], |slides| slides.map(|(slide, _)| slide.padding));
+        RectangularConv {
             inputs: sizes.inputs(),
             outputs: sizes.outputs(),
-            kernel: self.kernel_size as usize,
-            window: self.slide().window(),
+            kernel: both(self.kernel_size),
+            window: Slides { stride: both(self.stride), padding, dilation: both(self.dilation) },
             groups: self.groups as usize,
         }
     }
 
     /// Weights of one output channel.
     fn weights(&self, sizes: &Sizes) -> usize {
-        let kernel = self.kernel_size as usize;
-        kernel * kernel * sizes.inputs() / self.groups as usize
+        let [rows, columns] = both(self.kernel_size);
+        rows * columns * sizes.inputs() / self.groups as usize
     }
 }
 
@@ -95,14 +127,29 @@ impl Kind for Conv2d {
 
 impl Layer for Conv2d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        let [channels, ..] = input.image()?;
+        let [channels, height, width] = input.image()?;
         divided(self.groups, channels, self.out_channels)?;
-        let [_, height, width] = self.slide().over(input)?;
+        let [(down, below), (right, behind)] = self.slides()?;
+        let (height, width) =
+            (down.along(height + below, input)?, right.along(width + behind, input)?);
         Ok(Flow::Image([self.out_channels as usize, height, width]).into())
     }
 
+    /// " 3, stride 2, pad 1", " 3x5, stride 2x1, dilation 2, 4 groups"
     fn details(&self, _: &Sizes) -> String {
-        grouped(self.slide(), self.groups)
+        let shown = |sides: Shape2| match both(sides) {
+            [rows, columns] if rows == columns => rows.to_string(),
+            [rows, columns] => format!("{rows}x{columns}"),
+        };
+        let unless_one = |name: &str, sides: Shape2| match both(sides) {
+            [1, 1] => String::new(),
+            _ => format!(", {name} {}", shown(sides)),
+        };
+        let groups =
+            if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
+        let (stride, dilation) =
+            (unless_one("stride", self.stride), unless_one("dilation", self.dilation));
+        format!(" {}{stride}{}{dilation}{groups}", shown(self.kernel_size), self.padding.in_words())
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {
@@ -115,11 +162,32 @@ impl Layer for Conv2d {
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let shape = self.shape(&site.sizes());
+        let default = Init::torch_default(shape.weight()[1..].iter().product());
         let init = match self.init {
-            Conv2dInit::Torch => Init::torch_default(shape.weight()[1..].iter().product()),
+            Conv2dInit::Torch => default,
             Conv2dInit::HeFanOut => Init::he_fan_out(&shape.weight()),
         };
-        let new = if self.bias { nn::Conv2d::with_init } else { nn::Conv2d::without_bias };
-        new(&site.builder(), shape, init).map(Node::Conv2d)
+        let bias = self.bias.then_some(default);
+        let conv = nn::Conv2d::rectangular(&site.builder(), shape, init, bias)?;
+        let behind = self.slides().map_or([0; 2], |slides| slides.map(|(_, behind)| behind));
+        if behind == [0; 2] {
+            return Ok(Node::Conv2d(conv));
+        }
+        Ok(Node::of(Padded { conv, behind }))
+    }
+}
+
+/// A convolution whose padding is not the same on all sides.
+struct Padded {
+    conv: nn::Conv2d,
+    /// Rows of zeros below, and columns on the right.
+    behind: [usize; 2],
+}
+
+impl Forward for Padded {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
+        let [below, right] = self.behind;
+        let x = x.pad_with_zeros(1, 0, below)?.pad_with_zeros(2, 0, right)?;
+        self.conv.forward(&x, pass)
     }
 }

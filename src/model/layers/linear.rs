@@ -1,13 +1,13 @@
 //! `name = "linear"`
 
-use candle_core::Result as CandleResult;
+use candle_core::{Result as CandleResult, bail};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::config::values::Auto;
 use crate::model::layers::{Decided, Flow, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit};
-use crate::nn;
+use crate::nn::{self, Init};
 use crate::ops::LinearActivation;
 
 /// fully connected, over the features of a vector or of each step: `torch.nn.Linear`.
@@ -19,6 +19,9 @@ pub struct Linear {
     pub out_features: Auto<u32>,
     /// whether there is a bias.
     pub bias: bool,
+    /// key of an `embedding` or `linear` before it whose weight it uses; none is a weight of its own.
+    #[schemars(example = &"wte")]
+    pub tied: Option<String>,
 }
 
 /// "auto", or at least 1.
@@ -30,7 +33,7 @@ fn width(_: &mut SchemaGenerator) -> Schema {
 
 impl Default for Linear {
     fn default() -> Self {
-        Self { out_features: Auto::Auto, bias: true }
+        Self { out_features: Auto::Auto, bias: true, tied: None }
     }
 }
 
@@ -44,12 +47,17 @@ impl Layer for Linear {
             let help = Some("put `global_avg_pool` or `flatten` before it");
             return Err(Unfit { help, ..input.is_no("a vector or a sequence") }.into());
         }
+        if let Some(key) = self.tied.as_ref().filter(|key| !scope.has_parameters(key)) {
+            let what = format!("no layer before it has the key `{key}`");
+            return Err(Unfit { key: "tied", what, help: None }.into());
+        }
         let width = self.out_features.given().map_or(scope.needed(), |width| width as usize);
         Ok(input.with_features(width).into())
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {
-        sizes.inputs() * sizes.outputs() + sizes.bias(self.bias)
+        let weight = if self.tied.is_some() { 0 } else { sizes.inputs() * sizes.outputs() };
+        weight + sizes.bias(self.bias)
     }
 
     fn flops(&self, sizes: &Sizes) -> u64 {
@@ -58,6 +66,16 @@ impl Layer for Linear {
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let sizes = site.sizes();
+        if let Some(key) = &self.tied {
+            let weight = site.weight_of(key)?;
+            if weight.shape() != [sizes.outputs(), sizes.inputs()] {
+                let (found, needed) = (weight.shape(), [sizes.outputs(), sizes.inputs()]);
+                bail!("`{key}.weight` is {found:?}, but the layer tied to it needs {needed:?}");
+            }
+            let bias = self.bias.then(|| Init::torch_default(sizes.inputs()));
+            let linear = nn::Linear::tied(&site.builder(), &weight, bias)?;
+            return Ok(Node::Linear(linear, LinearActivation::Identity));
+        }
         let new = if self.bias { nn::Linear::new } else { nn::Linear::without_bias };
         let linear = new(&site.builder(), sizes.inputs(), sizes.outputs())?;
         Ok(Node::Linear(linear, LinearActivation::Identity))

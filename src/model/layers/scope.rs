@@ -82,6 +82,11 @@ impl<'a> Scope<'a> {
         self.needed
     }
 
+    /// Whether a layer before has parameters that are called by `key`.
+    pub fn has_parameters(&self, key: &str) -> bool {
+        self.taken.contains(key)
+    }
+
     /// The layers of the option `list` of the layer that is decided, one after another.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use candle_core::{Error, Result};
 
 use crate::model::layers::node::{Node, merged};
 use crate::model::layers::{Layers, Sizes};
-use crate::nn::Builder;
+use crate::nn::{Builder, Param};
 use crate::plan::LayerPlan;
 
 /// Where a layer is built: its place in the model, and its sizes.
@@ -47,6 +47,16 @@ impl Site<'_> {
     /// What its parameters are registered with.
     pub fn builder(&self) -> Builder {
         self.root.pp(&self.plan.path)
+    }
+
+    /// The weight of the layer that is called `key`, which was built before.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn weight_of(&self, key: &str) -> Result<Param> {
+        let missing = || Error::Msg(format!("no layer before it has a parameter `{key}.weight`"));
+        self.root.existing(&format!("{key}.weight")).ok_or_else(missing)
     }
 
     /// What its random numbers are named with.

@@ -132,3 +132,51 @@ fn the_table_counts_parameters_and_operations() {
         ["linear | fc | 10 | 40 | 60", "all |  |  | 220 | 331.8k"]
     );
 }
+
+#[test]
+fn what_does_not_fit_a_layer_is_told_at_its_option() {
+    let conv = |options: &str| {
+        format!(r#"{{ name = "conv2d", out_channels = 4, kernel_size = 3, {options} }}"#)
+    };
+    flows(&conv("padding = \"same\", dilation = [2, 1]"), IMAGE, &["4x32x32"]);
+    flows(&conv("padding = [0, 2], stride = [2, 1]"), IMAGE, &["4x15x34"]);
+    let at = "model.layers[0]";
+    refused(
+        &conv("padding = \"same\", stride = 2"),
+        IMAGE,
+        &format!("`{at}.padding`: `same` keeps the size, but stride is 2"),
+    );
+    let sequence = Flow::Sequence([7, 6]);
+    refused(
+        r#"{ name = "conv1d", out_channels = 4, kernel_size = 3, padding = [1, 1] }"#,
+        sequence,
+        &format!("`{at}.padding`: is one number along a sequence"),
+    );
+    refused(
+        r#"{ name = "group_norm", num_groups = 4 }"#,
+        sequence,
+        &format!("`{at}.num_groups`: 4 groups do not divide 6 channels"),
+    );
+    refused(
+        r#"{ name = "attention", n_heads = 3, n_kv_heads = 2 }"#,
+        sequence,
+        &format!("`{at}.n_kv_heads`: 3 heads cannot share 2 of keys and values"),
+    );
+    refused(
+        r#"{ name = "select", index = -8 }"#,
+        sequence,
+        &format!("`{at}.index`: there are 7 steps"),
+    );
+    refused(
+        r#"{ name = "linear", tied = "wte" }"#,
+        sequence,
+        &format!("`{at}.tied`: no layer before it has the key `wte`"),
+    );
+    refused(
+        r#"{ name = "product", layers = [{ name = "select" }, { name = "linear", out_features = 3 }] }"#,
+        sequence,
+        &format!(
+            "`{at}`: gives a vector of 3, but its input is a sequence of 7 steps with 6 features"
+        ),
+    );
+}

@@ -87,9 +87,3 @@ pub(super) fn divided(groups: u32, inputs: usize, outputs: u32) -> Result<(), Un
     let what = format!("{groups} do not divide {inputs} channels into {outputs}");
     Err(Unfit { key: "groups", what, help: None })
 }
-
-/// " 3, stride 2, 4 groups"
-pub(super) fn grouped(slide: Slide, groups: u32) -> String {
-    let groups = if groups > 1 { format!(", {groups} groups") } else { String::new() };
-    slide.in_words() + &groups
-}

@@ -1,0 +1,128 @@
+//! `padding` of convolutions: numbers of pixels, or "same".
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::config::values::Shape2;
+use crate::model::layers::window::Slide;
+use crate::plan::Unfit;
+
+/// Most pixels of padding.
+const MOST: u32 = 16_777_216;
+
+/// What is added around an image or a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// So many zeros on each side.
+    Zeros(Shape2),
+    /// As many as keep the size.
+    Same,
+}
+
+impl Default for Padding {
+    fn default() -> Self {
+        Self::Zeros(Shape2::Side(0))
+    }
+}
+
+/// Padding along one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AxisPadding(Option<u32>);
+
+impl Padding {
+    /// Along rows and columns.
+    pub(super) fn both(self) -> [AxisPadding; 2] {
+        match self {
+            Self::Same => [AxisPadding(None); 2],
+            Self::Zeros(sides) => {
+                let (rows, columns) = sides.sides();
+                [AxisPadding(Some(rows)), AxisPadding(Some(columns))]
+            }
+        }
+    }
+
+    /// Along a sequence, which has one axis.
+    pub(super) fn along(self) -> Result<AxisPadding, Unfit> {
+        match self {
+            Self::Zeros(Shape2::Both(_)) => {
+                let what = "is one number along a sequence".to_owned();
+                Err(Unfit { key: "padding", what, help: None })
+            }
+            _ => Ok(self.both()[0]),
+        }
+    }
+
+    /// ", pad 1", ", pad 1x2", ", pad same", or nothing
+    pub(super) fn in_words(self) -> String {
+        match self {
+            Self::Same => ", pad same".to_owned(),
+            Self::Zeros(sides) => match sides.sides() {
+                (0, 0) => String::new(),
+                (rows, columns) if rows == columns => format!(", pad {rows}"),
+                (rows, columns) => format!(", pad {rows}x{columns}"),
+            },
+        }
+    }
+}
+
+impl AxisPadding {
+    /// The slide of a window that reaches over `reach` places, and zeros that are added behind only.
+    pub(super) fn around(self, reach: usize, stride: usize) -> Result<(Slide, usize), Unfit> {
+        let slide = |padding| Slide { kernel: reach, stride, padding };
+        match self.0 {
+            Some(padding) => Ok((slide(padding as usize), 0)),
+            None if stride == 1 => Ok((slide((reach - 1) / 2), (reach - 1) % 2)),
+            None => {
+                let what = format!("`same` keeps the size, but stride is {stride}");
+                Err(Unfit { key: "padding", what, help: None })
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Padding {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(word) if word == "same" => Ok(Self::Same),
+            number => serde_json::from_value(number).map(Self::Zeros).map_err(D::Error::custom),
+        }
+    }
+}
+
+impl Serialize for Padding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Same => serializer.serialize_str("same"),
+            Self::Zeros(sides) => sides.serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for Padding {
+    fn schema_name() -> Cow<'static, str> {
+        "Padding".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                { "const": "same" },
+                { "type": "integer", "minimum": 0, "maximum": MOST },
+                {
+                    "type": "array",
+                    "items": { "type": "integer", "minimum": 0, "maximum": MOST },
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
+            ],
+        })
+    }
+}
