@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ddprun::checkpoint::{self, Snapshot};
 use ddprun::config::kind::Kind;
 use ddprun::engine::Engine;
+use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::model::Models;
 use ddprun::optim::{self, Adafactor, Lamb, Muon, Optimizer};
 use ddprun::plan::{EmaPlan, OptimizerPlan, ParameterGroup, Plan};
