@@ -152,7 +152,8 @@ impl Metric for Confidence {
     }
 
     fn why_not(&self, answers: &Measurable) -> Option<String> {
-        (!answers.has_classes()).then(|| "needs classes, but the loss is one of numbers".to_owned())
+        (!answers.has_classes())
+            .then(|| "is a classification metric, but the loss is a regression loss".to_owned())
     }
 
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Share> {

@@ -142,7 +142,7 @@ fn enter(folder: &Path) -> Result<Description, Refusal> {
     description.run.logs = logs;
     if root != here {
         std::env::set_current_dir(&root).map_err(|error| {
-            let page = format!("error: cannot go to `{}`\n  why: {error}", root.display());
+            let page = format!("error: cannot change to `{}`\n  why: {error}", root.display());
             Refusal::new(exit::STORAGE, page)
         })?;
         to_stderr(&format!("the paths of this run begin at `{}`", root.display()));
@@ -236,14 +236,14 @@ pub(crate) fn compare_data(
     let is_known = kept.is_some();
     let then = kept.or_else(|| earlier.map(|plan| Fingerprint::of_plan(&plan.data)));
     let Some(then) = then else {
-        to_stderr("note: an earlier version began this run: its data could not be compared");
+        to_stderr("note: this run was started by an older ddprun: its data could not be compared");
         return Ok(());
     };
     let differences = start.data.differences(&then);
     if differences.is_empty() {
         if !is_known {
             to_stderr(
-                "note: an earlier version began this run: its data were compared by counts and classes only",
+                "note: this run was started by an older ddprun: its data were compared by counts and classes only",
             );
         }
         return Ok(());
@@ -263,7 +263,7 @@ pub(crate) fn compare_data(
     let (now, then) = (&start.plan.length, &earlier.length);
     if now.steps_per_epoch != then.steps_per_epoch {
         let (now, then) = (now.steps_per_epoch, then.steps_per_epoch);
-        to_stderr(&format!("changed: steps of an epoch: {then} -> {now}"));
+        to_stderr(&format!("changed: steps per epoch: {then} -> {now}"));
     }
     Ok(())
 }
@@ -272,7 +272,7 @@ pub(crate) fn compare_data(
 fn another_model(now: &Plan, then: &Plan) -> Option<String> {
     let (now, then) = (&now.model, &then.model);
     let differ = |now: String, then: String| {
-        (now != then).then(|| format!("the model of this run has {then}, the data need {now}"))
+        (now != then).then(|| format!("the model of this run has {then}, but the data needs {now}"))
     };
     let outputs = |model: &ModelPlan| format!("{} outputs", model.outputs);
     let input = |model: &ModelPlan| format!("inputs of shape {:?}", model.input);

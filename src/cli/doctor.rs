@@ -106,7 +106,7 @@ fn train(plan: &Plan, room: &mut Room) -> Result<(Manifest, Duration), Refusal> 
     let ended = launch::run(plan, &folders, &start, &mut |_| ()).map_err(|mut failure| {
         room.is_kept = true;
         failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
-        Refusal::new(failure.exit_code(), failure.block("nothing but this log"))
+        Refusal::new(failure.exit_code(), failure.block("no checkpoint"))
     })?;
     if ended.exit_code() != 0 {
         return Err(Refusal::new(
@@ -128,7 +128,7 @@ fn line(world: WorldSize, manifest: &Manifest, time: Duration) -> String {
     format!("{ranks:<9} {:.16}  {:.1} s\n", hash, time.as_secs_f64())
 }
 
-/// Refuses two world sizes that gave other bits.
+/// Refuses two world sizes whose results differ bitwise.
 fn same(
     one: WorldSize,
     ours: &Manifest,
@@ -138,7 +138,7 @@ fn same(
     let Some(difference) = ours.first_difference(theirs) else { return Ok(()) };
     let ranks = |world: WorldSize| counted(u64::from(world.get()), "rank");
     let page = format!(
-        "error: {} and {} give other bits, first in {difference}\n  \
+        "error: {} and {} differ bitwise, first in {difference}\n  \
          why: an operation of the model adds in an order, or draws numbers, that depend on the rank\n  \
          do: use the operations of `ddprun::ops` and `ddprun::rng` in a model of your own; if it is one of ours, \
          report it",

@@ -89,7 +89,9 @@ pub(crate) fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loa
 pub(crate) fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Refusal> {
     let plan = planned(loaded, facts, kinds).map_err(refused)?;
     collective::check(plan.distributed.backend).map_err(|why| {
-        let page = format!("error: gradients cannot be summed by NCCL: {why}\n  do: install it, or use `distributed.backend=shm`");
+        let page = format!(
+            "error: NCCL is unavailable: {why}\n  do: install it, or use `distributed.backend=shm`"
+        );
         Refusal::new(exit::REFUSED, page)
     })?;
     Ok(plan)
@@ -365,7 +367,7 @@ fn begin<'a>(
 fn describe_environment(logs: PathBuf) -> Option<JoinHandle<()>> {
     let describe = move || {
         if let Err(error) = Environment::measure().write(&logs) {
-            to_stderr(&format!("warning: the machine was not described: {error}"));
+            to_stderr(&format!("warning: could not write environment.json: {error}"));
         }
     };
     std::thread::Builder::new().name("environment".into()).spawn(describe).ok()

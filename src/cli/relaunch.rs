@@ -76,7 +76,7 @@ pub(crate) fn begun(
         }
         Choice::None => {
             let (restart, logs) = (restart(launch), logs.display());
-            to_stderr(&format!("{restart}: it had begun no run in `{logs}`, so this is a new one"));
+            to_stderr(&format!("{restart}: no earlier run found in `{logs}`; starting a new one"));
             Ok(None)
         }
         Choice::Unclear(launch, folders) => Err(unclear(launch, &folders)),
@@ -120,8 +120,8 @@ fn unclear(launch: &LaunchId, folders: &[&Path]) -> Refusal {
     let LaunchId { launcher, id, .. } = launch;
     let list: Vec<String> = folders.iter().map(|path| format!("\n  {}", path.display())).collect();
     let page = format!(
-        "error: {}, and it is unclear which run of `{id}` it had begun:{}\n  \
-         do: continue one by `ddprun resume RUN` under {launcher}",
+        "error: {}, but cannot tell which run of `{id}` to continue:{}\n  \
+         do: continue one with `ddprun resume RUN` under {launcher}",
         restart(launch),
         list.concat(),
     );
@@ -139,8 +139,8 @@ fn must_be_the_same(run: &RunFolders, prepared: &Prepared, kinds: &Kinds) -> Res
     changed.map(drop).map_err(|changes| {
         let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
         let page = format!(
-            "error: run {} cannot be continued here as it was begun:{}\n  \
-             do: `ddprun resume {}`, with changes if need be",
+            "error: settings of run {} resolve differently on this machine:{}\n  \
+             do: `ddprun resume {}`, with overrides if needed",
             run.id,
             list.concat(),
             run.logs.display()

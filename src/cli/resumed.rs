@@ -58,7 +58,7 @@ impl ResumedRun {
                 .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
             let kept = kept.map(|folder| format!("; what it had recorded is kept in `{folder}`"));
             let kept = kept.unwrap_or_default();
-            to_stderr(&format!("no checkpoint: the run begins again at its first step{kept}"));
+            to_stderr(&format!("no checkpoint: restarting from step 0{kept}"));
         }
         Ok(run)
     }
@@ -74,9 +74,7 @@ impl ResumedRun {
             (Past::Saved, Gone::Refused) => Ok(false),
             (Past::Saved, Gone::FromScratch) => refuse(
                 exit::REFUSED,
-                &format!(
-                    "this run has checkpoints in `{folder}`, so it does not begin from scratch"
-                ),
+                &format!("refusing `--from-scratch`: this run has checkpoints in `{folder}`"),
                 "omit `--from-scratch`, or start a new run",
             ),
             (Past::Unsaved, _) | (_, Gone::FromScratch) => Ok(true),
@@ -85,7 +83,7 @@ impl ResumedRun {
                 refuse(
                     exit::CHECKPOINT,
                     &format!("there is no checkpoint in `{folder}`, and this run {had} saved some"),
-                    "put them back there; `ddprun resume --from-scratch` begins again at the first step",
+                    "put them back there; `ddprun resume --from-scratch` restarts it from step 0",
                 )
             }
         }

@@ -136,7 +136,7 @@ fn announce(note: &Note) {
         }
         Note::Shrunk { size, cause } => {
             to_stderr(&format!(
-                "passes of {size} {} from now on, and more of them, from the newest checkpoint: {}",
+                "continuing from the newest checkpoint with micro-batches of {size} {} and more accumulation steps: {}",
                 if size.get() == 1 { "sample" } else { "samples" },
                 cause.message
             ));

@@ -119,7 +119,7 @@ fn advice(trials: &[Trial]) -> Option<String> {
         (0, 0) => None,
         (0, _) => Some("the same command with `--retry-failed` retries failed trials".to_owned()),
         (n, _) => Some(format!(
-            "{n} of the trials could not write: make room, and the same command retries them"
+            "{n} of the trials failed to write; free disk space, then the same command retries them"
         )),
     }
 }

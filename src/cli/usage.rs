@@ -74,9 +74,8 @@ pub(crate) fn refuse_unknown_flag(
     }
     let key = kinds.vocabulary().key_of_flag(flag.trim_start_matches('-'))?;
     let change = format!("{key}={}", value_of(flag, line).unwrap_or("..."));
-    let page = format!(
-        "error: `{flag}` is no flag; keys are written without dashes\n  do: write `{change}`"
-    );
+    let page =
+        format!("error: `{flag}` is not a flag; write keys without dashes\n  do: write `{change}`");
     Some(Refusal::new(exit::REFUSED, page))
 }
 

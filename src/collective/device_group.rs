@@ -116,7 +116,7 @@ fn join_library<J: Send + 'static>(
     // After a timeout nothing receives it: the process then ends.
     let join = move || drop(sender.send(join(id, rank, world)));
     let thread = std::thread::Builder::new().name("nccl".into()).spawn(join);
-    thread.map_err(|error| Error::Nccl { what: format!("no thread for it: {error}") })?;
+    thread.map_err(|error| Error::Nccl { what: format!("cannot start the thread: {error}") })?;
     wait_for(control, timeout, "not all ranks joined the group", || match receiver.try_recv() {
         Ok(joined) => joined.map(Some),
         Err(TryRecvError::Empty) => Ok(None),
@@ -147,7 +147,7 @@ fn wait_for<T>(
         let waited = began.elapsed();
         if waited >= timeout || control.gives_up() {
             let seconds = waited.as_secs_f64();
-            let what = format!("{what} within {seconds:.1} s: a rank did not join it");
+            let what = format!("{what} within {seconds:.1} s: a rank did not participate");
             return Err(Error::Nccl { what });
         }
         // CUDA has no wait with a deadline.

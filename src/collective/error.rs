@@ -19,7 +19,7 @@ pub struct Missing {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Some ranks did not join the call within the deadline.
-    #[error("no sign of {} after {:.1} s in {call}", list(missing), waited.as_secs_f64())]
+    #[error("timed out waiting for {} after {:.1} s in {call}", list(missing), waited.as_secs_f64())]
     Timeout {
         /// The call in which this rank waits.
         call: Call,

@@ -212,7 +212,8 @@ fn failed(doing: &'static str) -> impl Fn(api::NcclError) -> Error {
         // SAFETY: NCCL returns a text that lives as long as the library, for any result.
         let message = unsafe { std::ffi::CStr::from_ptr(sys::ncclGetErrorString(result)) };
         let message = message.to_string_lossy();
-        let what = format!("{doing} failed: {message} ({result:?}); NCCL_DEBUG=INFO tells more");
+        let what =
+            format!("{doing} failed: {message} ({result:?}); set NCCL_DEBUG=INFO for details");
         Error::Nccl { what }
     }
 }

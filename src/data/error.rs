@@ -268,7 +268,7 @@ impl Error {
                 "give both roots the same class folders: a label is the position of the class in their order"
                     .to_owned()
             }
-            Self::Changed { .. } => "put the data back as they were, or start a new run; \
+            Self::Changed { .. } => "restore the original data, or start a new run; \
                 `ddprun resume --accept-changed-data` continues this one with the data as they are now"
                 .to_owned(),
             Self::ForeignFolder { .. } => {

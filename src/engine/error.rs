@@ -53,8 +53,8 @@ pub enum Error {
         /// Least scale.
         floor: f64,
     },
-    /// The loss does not reach some parameters.
-    #[error("the loss of step {step} does not reach {} on rank {rank}", list(names))]
+    /// Some parameters received no gradient.
+    #[error("parameters received no gradient at step {step} on rank {rank}: {}", list(names))]
     Unused {
         /// The step, from 1.
         step: u64,
@@ -85,7 +85,7 @@ pub enum Error {
     },
     /// Ranks restored checkpoints of the same step that are not the same.
     #[error(
-        "after step {step}, where the run goes on, the restored {what} of {} differ from those of the others",
+        "at step {step} the restored {what} of {} differ from those of the other ranks",
         each(ranks)
     )]
     RestoredDiffers {
@@ -100,7 +100,7 @@ pub enum Error {
     },
     /// What all ranks should have in common is no longer the same on all of them.
     #[error(
-        "after step {step} the {what} of {} differ from those of the others{}",
+        "after step {step} the {what} of {} differ from those of the other ranks{}",
         each(ranks), since(*equal)
     )]
     Diverged {
@@ -124,7 +124,7 @@ pub enum Error {
         expected: u64,
     },
     /// All labels of an evaluation are ones that do not count.
-    #[error("no label of the {split} samples counts, so there is no loss to measure")]
+    #[error("all labels of the {split} samples are ignored (-100), so there is no loss to measure")]
     NothingCounts {
         /// "validation" or "test".
         split: &'static str,
@@ -156,7 +156,7 @@ impl Error {
                     .into(),
             ),
             Self::Exploded { .. } => Some(
-                "the weights were not moved by it, and the checkpoints stand as they were: start a new run with a \
+                "the weights were not updated and the checkpoints are unchanged: start a new run with a \
                  smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a `scheduler.warmup`, or `ddprun resume \
                  fault.divergence_threshold=...` with a greater one"
                     .into(),
@@ -165,8 +165,8 @@ impl Error {
                 Some("use `train.precision = \"bf16\"`, which needs no loss scale".into())
             }
             Self::Unused { .. } => Some(
-                "if that is meant, set `distributed.find_unused_parameters = true`; a parameter that \
-                 is never used is better removed from the model"
+                "if intended, set `distributed.find_unused_parameters = true`; a parameter that is never \
+                 used is better removed from the model"
                     .into(),
             ),
             Self::StartDiffers { .. } | Self::RestoredDiffers { .. } => Some(
@@ -176,7 +176,7 @@ impl Error {
             ),
             Self::Diverged { .. } => Some(
                 "memory or a core of this machine may be bad: `ddprun resume` goes on from a checkpoint that \
-                 was compared; `fault.max_restarts` does so by itself"
+                 was compared; `fault.max_restarts` does this automatically"
                     .into(),
             ),
             Self::NothingCounts { .. } => Some(

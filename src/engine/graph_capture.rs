@@ -128,10 +128,12 @@ impl<R> Capture<R> {
         let after = recorder.state()?;
         recorder.restore(&before)?;
         let why = match recorder.replay(&recording) {
-            Err(why) => Some(format!("its replay fails: {why}")),
-            Ok(replayed) if replayed != report => Some("its replay says something else".to_owned()),
+            Err(why) => Some(format!("replay failed: {why}")),
+            Ok(replayed) if replayed != report => {
+                Some("replay returned a different result".to_owned())
+            }
             Ok(_) if recorder.state()? != after => {
-                Some("its replay leaves other numbers".to_owned())
+                Some("replay produced different values".to_owned())
             }
             Ok(_) => None,
         };
@@ -261,7 +263,7 @@ mod tests {
             let (reports, news) = train(&mut made);
             assert_eq!((reports, made.weight, made.statistic), expected());
             let [News::GivenUp(why)] = &news[..] else { panic!("{news:?}") };
-            let says = if bakes == Baked::Report { "something else" } else { "its replay" };
+            let says = if bakes == Baked::Report { "different result" } else { "replay " };
             assert!(why.contains(says), "{why}");
             // The first comparison is that of the recorded step itself, which cannot show it.
             assert_eq!(made.replays, PROOFS);
@@ -279,7 +281,7 @@ mod tests {
         let mut breaking = Made { breaks: Some(1), ..Made::default() };
         let (reports, news) = train(&mut breaking);
         assert_eq!((reports, breaking.weight, breaking.statistic), expected());
-        assert_eq!(news, [News::GivenUp("its replay fails: the device is lost".to_owned())]);
+        assert_eq!(news, [News::GivenUp("replay failed: the device is lost".to_owned())]);
     }
 
     #[test]

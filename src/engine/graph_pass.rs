@@ -272,7 +272,7 @@ impl Engine {
         let failed = |source| Error::Tensor { phase: "recorded", step: step.number, source };
         let Some((found, news)) = passed.map_err(failed)? else { return Ok(None) };
         if let News::GivenUp(why) = news {
-            let what = format!("passes are not replayed as a CUDA graph: {why}");
+            let what = format!("CUDA graph disabled: {why}");
             if must {
                 return Err(failed(candle_core::Error::Msg(what)));
             }

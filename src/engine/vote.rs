@@ -38,7 +38,7 @@ pub enum StopRequest {
     Resize,
     /// The time budget is used up: save and end.
     EndOfTime,
-    /// Save and leave: the parent process shows no sign of life.
+    /// Save and leave: the parent process sends no heartbeat.
     Unwatched,
     /// Save and leave (SIGTERM).
     Stop,

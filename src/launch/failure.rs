@@ -100,8 +100,8 @@ impl Failure {
         for (index, other) in self.secondary.iter().enumerate() {
             let Secondary { rank, phase, step, message, .. } = other;
             let label = if index == 0 { "then:" } else { "" };
-            let same = format!("said: {}", self.message);
-            let message = if *message == same { "said the same" } else { message };
+            let same = format!("reported: {}", self.message);
+            let message = if *message == same { "reported the same error" } else { message };
             let _ = writeln!(text, "{label:<7}rank {rank} ({phase}, step {step}) {message}");
         }
         for (attempt, cause) in self.history.iter().enumerate() {

@@ -12,7 +12,7 @@ pub enum Stop {
     /// The group is to come back with more ranks: finish the step, save, exit with
     /// [`RESIZED`](crate::launch::RESIZED).
     Resize = 1,
-    /// The parent shows no sign of life: finish the step, save, exit 75.
+    /// The parent sends no heartbeat: finish the step, save, exit 75.
     Unwatched,
     /// SIGTERM, SIGUSR1, SIGHUP: finish the step, save, exit 75.
     Preempt,
@@ -26,7 +26,7 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Resize | Self::Preempt | Self::Interrupt => "finish the step, save and exit",
-            Self::Unwatched => "save and exit, as the parent shows no sign of life",
+            Self::Unwatched => "save and exit, as the parent sends no heartbeat",
             Self::Abandon => "exit without saving",
         })
     }

@@ -38,7 +38,7 @@ pub trait Metric: Debug + Send + Sync {
     /// Whether less or more of it is better.
     fn mode(&self) -> Mode;
 
-    /// Why it has no meaning for such answers, as "needs classes, but ..."; `None` if it has one.
+    /// Why it has no meaning for such answers, as "is a classification metric, but ..."; `None` if it has one.
     fn why_not(&self, answers: &Measurable) -> Option<String>;
 
     /// Its sum over a batch.
@@ -129,12 +129,12 @@ impl Metrics {
 
 /// Why a metric of answers that are right or wrong has no meaning.
 pub(crate) fn needs_classes(answers: &Measurable) -> Option<String> {
-    let what = "needs classes, but the loss is one of numbers";
+    let what = "is a classification metric, but the loss is a regression loss";
     (!answers.has_classes()).then(|| what.to_owned())
 }
 
 /// Why a metric of errors has no meaning.
 pub(crate) fn needs_numbers(answers: &Measurable) -> Option<String> {
-    let what = "needs numbers, but the loss is one of classes";
+    let what = "is a regression metric, but the loss is a classification loss";
     answers.has_classes().then(|| what.to_owned())
 }

@@ -99,7 +99,7 @@ pub(super) fn misfit_help(
     if !misfit.mismatched.is_empty() && strangers(misfit) == 0 {
         return "give the model the sizes of these weights in `[model]`".to_owned();
     }
-    "choose weights of this model, or the model that these weights are of".to_owned()
+    "choose weights of this model, or the model these weights belong to".to_owned()
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ pub(super) fn frozen_mode(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<Wr
     let wrong = || Wrong {
         key: "backbone_mode",
         with: &["freeze_backbone"],
-        what: "is for a frozen backbone, but this one learns".to_owned(),
+        what: "only applies with `freeze_backbone = true`".to_owned(),
     };
     mode.filter(|_| !is_frozen).map(|_| wrong()).into_iter().collect()
 }

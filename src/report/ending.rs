@@ -53,7 +53,7 @@ pub(crate) fn ending(events: &[&Stamped], traces: &Traces) -> String {
             format!("completed: all {} steps were done before it was resumed", start.total_steps)
         }
         Some(_) => format!("killed after step {last}: `ddprun resume {run}` continues it"),
-        None => "killed before its first step, or its events are not recorded".to_owned(),
+        None => "killed before its first step, or events were not recorded".to_owned(),
     }
 }
 

@@ -118,7 +118,10 @@ mod tests {
         for (word, two) in [("20260101-1", runs), ("trial-0001", ["a/trial-0001", "b/trial-0001"])]
         {
             let message = find(word).unwrap_err().to_string();
-            assert!(message.starts_with(&format!("`{word}` may be any of 2 runs:\n")), "{message}");
+            assert!(
+                message.starts_with(&format!("`{word}` is ambiguous: 2 runs match:\n")),
+                "{message}"
+            );
             assert!(two.iter().all(|run| message.contains(run)), "{message}");
         }
         assert!(matches!(find("resn"), Err(Error::NoRun { .. })), "a name is not shortened");

@@ -49,7 +49,7 @@ pub enum Error {
         logs: PathBuf,
     },
     /// Several runs are called so.
-    #[error("`{run}` may be any of {} runs:{}", found.len(), list(found))]
+    #[error("`{run}` is ambiguous: {} runs match:{}", found.len(), list(found))]
     SeveralRuns {
         /// What was asked for.
         run: String,
@@ -208,7 +208,7 @@ mod tests {
     fn a_run_that_failed_at_its_start_has_a_report() {
         let folder = tempfile::tempdir().unwrap();
         let text = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
-        assert!(text.ends_with("\nkilled before its first step, or its events are not recorded\n"));
+        assert!(text.ends_with("\nkilled before its first step, or events were not recorded\n"));
         assert!(
             !folder.path().join("curves.png").exists() && !folder.path().join(HISTORY).exists()
         );

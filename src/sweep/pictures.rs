@@ -249,7 +249,7 @@ impl Picture for Importance<'_> {
         let mut rows: Vec<(String, Option<f64>)> =
             shown.search.parameters.iter().map(label).zip(shares).collect();
         rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));
-        let title = "share of the order of the trials that each parameter alone explains";
+        let title = "parameter importance: fraction of the ranking explained";
         words(area, canvas, title, (LEFT - 200.0, 30.0), (16.0, INK, HPos::Left, VPos::Center))?;
         for (index, (key, share)) in rows.into_iter().enumerate() {
             let y = 75.0 + 44.0 * index as f64;

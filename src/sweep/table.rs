@@ -46,7 +46,7 @@ pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
         text += &format!("... and {} more in `{CSV}`\n", order.len() - MOST_ROWS);
     }
     for trial in order.iter().filter(|trial| trial.state == State::Failed) {
-        let error = trial.error.as_deref().unwrap_or("no reason is known");
+        let error = trial.error.as_deref().unwrap_or("unknown reason");
         text += &wrapped(&format!("trial {} failed: {error}", trial.number), WIDTH, 2);
         text.push('\n');
     }

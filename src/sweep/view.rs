@@ -137,7 +137,7 @@ impl View {
             State::Diverged => format!("diverged after {time}"),
             State::Running => "is running".to_owned(),
             State::Failed => {
-                let error = trial.error.as_deref().unwrap_or("no reason is known");
+                let error = trial.error.as_deref().unwrap_or("unknown reason");
                 format!("failed: {error}")
             }
         };

@@ -58,7 +58,7 @@ pub(crate) fn respond(
 fn io_reason(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::TimedOut => "it did not authenticate within 5 seconds",
-        _ => "it left before it had authenticated",
+        _ => "it disconnected before authenticating",
     }
 }
 

@@ -38,8 +38,9 @@ impl Ahead {
         let prefetcher = H2dPrefetcher::new(gpu).map_err(|error| failed(&error))?;
         let send = move || send_all(loader, prefetcher, moves, &sender);
         let thread = std::thread::Builder::new().name("batches".into()).spawn(send);
-        let what =
-            |error: std::io::Error| Error::Batch { what: format!("no thread for them: {error}") };
+        let what = |error: std::io::Error| Error::Batch {
+            what: format!("cannot start the thread: {error}"),
+        };
         Ok(Self { coming: Some(coming), thread: Some(thread.map_err(what)?), waits })
     }
 

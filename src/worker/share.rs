@@ -56,7 +56,7 @@ pub(crate) fn told<T: Serialize + DeserializeOwned>(
     let bytes = if is_first { serde_json::to_vec(mine).unwrap_or_default() } else { Vec::new() };
     let all = collective.all_gather(&bytes)?;
     serde_json::from_slice(&all[0]).map_err(|error| {
-        let what = format!("what rank 0 told cannot be read: {error}");
+        let what = format!("cannot parse rank 0's message: {error}");
         collective::Error::Connections { what }.into()
     })
 }

@@ -153,8 +153,8 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     let leaving = ending.is_some() && report.stop_request != StopRequest::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
     if leaving && report.stop_request == StopRequest::Unwatched {
-        let message = "the parent process has shown no sign of life for `distributed.timeout`, as if it were stopped: \
-            saving and leaving";
+        let message = "no heartbeat from the parent process for `distributed.timeout` (is it suspended?): \
+            saving and exiting";
         run.record(&Event::Warned { message: message.to_owned() })?;
     }
     if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {

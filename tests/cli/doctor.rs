@@ -54,7 +54,7 @@ fn world_sizes_that_give_other_bits_are_told_with_the_first_parameter_that_diffe
     command.env("DDPRUN_FP", "gradient=flip@1,2");
     let page = spawn(command).wait();
     page.has_code(9);
-    page.says(&["error: 1 rank and 2 ranks give other bits, first in `", "why: ", "do: "]);
+    page.says(&["error: 1 rank and 2 ranks differ bitwise, first in `", "why: ", "do: "]);
     let hashes = fingerprints(&page.stdout);
     assert!(hashes.len() == 2 && hashes[0] != hashes[1], "{}", page.stdout);
     let named = page.stderr.split("first in `").nth(1).unwrap().split('`').next().unwrap();

@@ -102,7 +102,7 @@ fn sizes_that_no_shards_admit_are_refused() {
         lab.run_to(2, &["small.toml", "--nproc-per-node=1:3", "train.global_batch_size=12"]);
     refused.says(&[
         "`distributed.min_world_size`",
-        "3 shards admit 3 ranks, none of them from 1 to below 3",
+        "with 3 shards the world size may be 3, none of which is from 1 to below 3",
     ]);
     let refused = lab.run_to(2, &["small.toml", "--nproc-per-node=4:2"]);
     refused.says(&["is 4, but the run has 2 ranks"]);

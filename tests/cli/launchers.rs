@@ -99,7 +99,7 @@ fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     all[1].signal(Signal::KILL);
     let ended = end(all);
     assert_eq!((ended[0].code, ended[1].code), (5, -9), "{}", ended[0].stderr);
-    // At once, and not at the deadline: that would say "no sign of rank 1".
+    // At once, and not at the deadline: that would say "timed out waiting for rank 1".
     ended[0].says(&["error: rank 0: rank 0 ended the group: rank 1 (pid ", ") died"]);
     let again = end(launch.start(&lab, 1, &["small.toml"]));
     all_have_code(0, &again);
@@ -120,16 +120,12 @@ fn another_launch_of_torchrun_with_the_same_run_id_begins_a_run_of_its_own() {
     // Its first attempt died before it had a run.
     let ended = end(Torchrun::new(Some("none_b2")).start(&lab, 1, &["small.toml"]));
     all_have_code(0, &ended);
-    ended[0].says(&["(restart 1): it had begun no run in `logs/small`, so this is a new one"]);
+    ended[0].says(&["(restart 1): no earlier run found in `logs/small`; starting a new one"]);
     assert_eq!(runs(&lab), 3);
     // Without its folder nobody can tell; rank 0 says so for all.
     let ended = end(Torchrun::new(None).start(&lab, 1, &["small.toml"]));
     all_have_code(2, &ended);
-    ended[0].says(&[
-        "it is unclear which run of `none` it had begun:",
-        "do: ",
-        "`ddprun resume RUN`",
-    ]);
+    ended[0].says(&["cannot tell which run of `none` to continue:", "do: ", "`ddprun resume RUN`"]);
     assert_eq!(ended[1].stderr, "");
     assert_eq!(runs(&lab), 3);
     lab.is_clean();

@@ -41,7 +41,8 @@ fn ranks_of_a_stopped_parent_save_and_leave_and_the_parent_says_so_when_it_runs_
     kill_process(parent, Signal::CONT).unwrap();
     let ended = running.wait();
     ended.has_code(75);
-    ended.says(&["has shown no sign of life for `distributed.timeout`", "(state saved)"]);
+    ended
+        .says(&["no heartbeat from the parent process for `distributed.timeout`", "(state saved)"]);
     let epochs = format!("train.epochs={}", lab.last_step() / 6 + 10);
     lab.run_to(0, &["resume", &epochs, "distributed.timeout=60s"]).says(&["resumed after step "]);
     lab.is_clean();

@@ -79,11 +79,11 @@ fn a_gpu_without_memory_gets_smaller_passes_on_all_ranks_by_the_parents_word() {
     let shrinks = "fault.on_oom=shrink_batch";
     let (_, ended) = run_out("memory=oom@1,3", &[shrinks]);
     ended.has_code(0);
-    ended.says(&["passes of 2 samples from now on", "completed after step 12"]);
+    ended.says(&["with micro-batches of 2 samples", "completed after step 12"]);
     // As long as it does not fit, passes become smaller; one sample is the end.
     let (_, ended) = run_out("memory=oom@*,*,*", &[shrinks]);
     ended.has_code(8);
-    ended.says(&["passes of 2 samples from now on", "passes of 1 sample from now on"]);
+    ended.says(&["with micro-batches of 2 samples", "with micro-batches of 1 sample"]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_rank_that_the_kernel_kills_for_memory_is_named_and_comes_back_with_smaller_
         ended.has_code(code);
         ended.says(&[" ran out of memory"]);
         if code == 0 {
-            ended.says(&["passes of 128 samples from now on", "completed after step 2"]);
+            ended.says(&["with micro-batches of 128 samples", "completed after step 2"]);
             lab.is_clean();
         } else {
             ended.says(&["the kernel killed it, because memory ran out"]);
@@ -181,7 +181,7 @@ fn passes_become_smaller_until_they_fit_and_steps_stay_the_same() {
     let (lab, ended) = run("fault.on_oom=shrink_batch");
     ended.has_code(0);
     ended.says(&[
-        "passes of 128 samples from now on",
+        "with micro-batches of 128 samples",
         " ran out of memory",
         "completed after step 2",
     ]);

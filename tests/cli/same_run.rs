@@ -81,7 +81,7 @@ fn accepted_data_are_those_of_the_run_from_then_on_as_far_as_its_model_can() {
     let lab = photos();
     fs::remove_file(lab.path("data/train/red/3.png")).unwrap();
     let accepted = lab.run_to(0, &["resume", "--accept-changed-data", "train.epochs=8"]);
-    accepted.says(&["accepted: train: 15 samples, was 16", "steps of an epoch: 2 -> 1"]);
+    accepted.says(&["accepted: train: 15 samples, was 16", "steps per epoch: 2 -> 1"]);
     accepted.says(&["completed after step 8"]);
     let run = lab.run_folder();
     let plan = |name: &str| -> serde_json::Value {
@@ -100,7 +100,7 @@ fn accepted_data_are_those_of_the_run_from_then_on_as_far_as_its_model_can() {
     let refused = lab.run_to(3, &["resume", "--accept-changed-data"]);
     refused.says(&[
         "class `green` (label 1) is new",
-        "has 2 outputs, the data need 3 outputs",
+        "has 2 outputs, but the data needs 3 outputs",
         "do: ",
     ]);
     lab.is_clean();
@@ -120,7 +120,7 @@ fn one_cell_of_a_table_is_enough() {
     lab.write("small.toml", BASE[..from].to_owned() + data + &BASE[to..]);
     lab.run_to(0, &["small.toml"]);
     lab.write("train.csv", table(32).replacen("1,1,1", "1,2,1", 1));
-    refuses_data(&lab, &["train: `train.csv` has other contents"]);
+    refuses_data(&lab, &["train: the contents of `train.csv` changed"]);
     lab.write("train.csv", table(24));
     refuses_data(&lab, &["train: 24 samples, was 32", "`train.csv` has "]);
     lab.write("train.csv", table(32));
@@ -233,7 +233,7 @@ fn a_run_whose_checkpoints_are_gone_begins_anew_only_if_it_is_asked_to() {
         assert!(fs::read(path).unwrap() == *bytes, "{}", path.display());
     }
     let anew = lab.run_to(0, &["resume", "--from-scratch"]);
-    anew.says(&["begins again at its first step", "before-1`", "completed after step 12"]);
+    anew.says(&["restarting from step 0", "before-1`", "completed after step 12"]);
     let aside = lab.run_folder().join("before-1");
     for name in ["metrics.csv", "training_history.json"] {
         assert!(fs::read(aside.join(name)).unwrap() == records[&lab.run_folder().join(name)]);
@@ -365,7 +365,7 @@ fn the_beginning_of_an_id_is_enough_where_it_is_the_only_one() {
     lab.run_to(0, &["report", &id[..id.len() - 2]]);
     lab.run_to(0, &["small.toml"]);
     let refused = lab.run_to(2, &["resume", "20"]);
-    refused.says(&["`20` may be any of 2 runs:", &id, "do: "]);
+    refused.says(&["`20` is ambiguous: 2 runs match:", &id, "do: "]);
     lab.run_to(0, &["resume", &id]).says(&["all 12 steps are done"]);
     lab.is_clean();
 }

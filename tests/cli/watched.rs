@@ -24,7 +24,7 @@ fn a_bit_that_turns_in_the_weights_of_one_rank_is_found_at_the_next_look() {
     let ended = run(&lab, "weights=flip@1,5", &[]);
     ended.has_code(5);
     ended.says(&[
-        "error: after step 5 the weights of rank 1 differ from those of the others; after step 4 they were the same",
+        "error: after step 5 the weights of rank 1 differ from those of the other ranks; after step 4 they were the same",
         "where: rank 1 on ",
         "memory or a core of this machine may be bad",
     ]);
@@ -37,7 +37,7 @@ fn a_sum_that_is_wrong_on_one_rank_is_found_with_the_weights_that_it_makes() {
     let ended = run(&lab, "reduced=flip@1,5", &[]);
     ended.has_code(5);
     ended.says(&[
-        "error: after step 5 the weights of rank 1 differ from those of the others; after step 4 they were the same",
+        "error: after step 5 the weights of rank 1 differ from those of the other ranks; after step 4 they were the same",
         "where: rank 1 on ",
     ]);
     lab.is_clean();

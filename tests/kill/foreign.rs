@@ -78,7 +78,7 @@ fn under_torchrun_the_others_end_at_once_and_name_a_rank_that_was_killed() {
                 assert_eq!(*code, None, "{output}");
             } else {
                 assert_eq!(*code, Some(5), "{output}");
-                // Not "no sign of rank 1 after 30.0 s", which is what the deadline says.
+                // Not "timed out waiting for rank 1 after 30.0 s", which is what the deadline says.
                 assert!(output.contains(" ended the group: rank "), "{output}");
                 assert!(output.contains(&format!("rank {dead} (pid ")), "{output}");
             }
@@ -101,7 +101,7 @@ fn under_torchrun_a_second_sigterm_ends_the_wait_for_a_rank_that_is_stopped() {
     let ended = launch.end();
     let codes: Vec<Option<i32>> = ended.iter().map(|(code, _)| *code).collect();
     assert_eq!(codes, [Some(5), None, Some(5)], "{ended:?}");
-    assert!(ended[0].1.contains("no sign of rank 1 "), "{}", ended[0].1);
+    assert!(ended[0].1.contains("timed out waiting for rank 1 "), "{}", ended[0].1);
     assert!(!ended[0].1.contains(" after 30.0 s"), "that is the deadline: {}", ended[0].1);
 }
 

@@ -16,7 +16,10 @@ fn a_stopped_rank_is_named_when_the_others_have_waited_in_vain() {
     let pid = failure.pid.unwrap();
     assert_eq!(failure.message, format!("rank 1 (pid {pid}) is stopped (SIGSTOP)"));
     let others: Vec<&str> = failure.secondary.iter().map(|other| other.message.as_str()).collect();
-    assert!(others.iter().any(|message| message.contains("no sign of rank 1")), "{others:?}");
+    assert!(
+        others.iter().any(|message| message.contains("timed out waiting for rank 1")),
+        "{others:?}"
+    );
 }
 
 /// A scenario in which a rank stands still, under a parent that is patient for half a second, with its failure.
@@ -29,7 +32,8 @@ fn stalls(scenario: &str) -> Failure {
     let failure = *result.unwrap_err();
     assert_eq!((failure.rank, failure.exit, failure.exit_code()), (Rank(1), None, 5));
     let others: Vec<&str> = failure.secondary.iter().map(|other| other.message.as_str()).collect();
-    let waited = others.iter().any(|message| message.contains("no sign of rank 1 (in call "));
+    let waited =
+        others.iter().any(|message| message.contains("timed out waiting for rank 1 (in call "));
     assert!(waited, "{others:?}");
     failure
 }

@@ -296,7 +296,7 @@ fn a_rank_that_is_told_to_give_up_does_not_wait_for_the_deadline() {
             over.wait();
             error
         });
-        assert!(errors[0].contains("a rank did not join it"), "{errors:?}");
+        assert!(errors[0].contains("a rank did not participate"), "{errors:?}");
     }
 }
 

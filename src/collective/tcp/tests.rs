@@ -168,7 +168,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
     assert!(began.elapsed() < LONG);
     for error in [&errors[0], &errors[2]] {
         let text = error.to_string();
-        assert!(text.contains("no sign of rank 1 (in call 0) after 0.3 s"), "{text}");
+        assert!(text.contains("timed out waiting for rank 1 (in call 0) after 0.3 s"), "{text}");
     }
 }
 

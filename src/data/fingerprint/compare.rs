@@ -64,7 +64,7 @@ fn part(now: &Part, then: &Part) -> String {
         _ => folders(now, then),
     };
     if said.is_empty() {
-        return format!("{name}: names or sizes of files are others");
+        return format!("{name}: file names or sizes changed");
     }
     format!("{name}: {}", said.join("; "))
 }
@@ -113,7 +113,7 @@ fn change(now: &Mark, then: &Mark) -> String {
     match (now.bytes, then.bytes) {
         (Some(now), Some(then)) if now != then => format!("`{path}` has {now} bytes, had {then}"),
         (None, Some(_)) => format!("`{path}` cannot be read"),
-        _ => format!("`{path}` has other contents"),
+        _ => format!("the contents of `{path}` changed"),
     }
 }
 

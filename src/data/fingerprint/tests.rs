@@ -75,7 +75,7 @@ fn labels_that_were_permuted_are_named_with_both_numbers() {
     assert_eq!(
         swapped,
         ["train", "val"].map(|split| {
-            format!("{split}: 8 files have changed, e.g. `bird/0.png` has other contents")
+            format!("{split}: 8 files have changed, e.g. the contents of `bird/0.png` changed")
         })
     );
     let renamed = after(|root| rename(root, "bird", "eagle"));
@@ -128,7 +128,7 @@ fn of_a_folder_too_large_to_list_the_counts_of_its_folders_are_compared() {
         [
             "train: 11 samples, was 12",
             "train: `dog` has 3 files, had 4",
-            "val: names or sizes of files are others"
+            "val: file names or sizes changed"
         ]
     );
 }
@@ -144,11 +144,11 @@ fn one_cell_of_a_table_is_enough_and_an_earlier_run_is_compared_as_far_as_it_is_
     let then = of(&facts);
     files::write_atomic(&train, b"a,y\n1,2\n3,5\n").unwrap();
     let now = of(&facts);
-    assert_eq!(now.differences(&then), ["train: `train.csv` has other contents"]);
+    assert_eq!(now.differences(&then), ["train: the contents of `train.csv` changed"]);
     let kept = dir.path().join("data.json");
     files::write_atomic(&kept, &then.written()).unwrap();
     let error = Fingerprint::refuse_other_files(&kept, (&table, &facts.source)).unwrap_err();
-    assert!(error.to_string().contains("`train.csv` has other contents"), "{error}");
+    assert!(error.to_string().contains("the contents of `train.csv` changed"), "{error}");
     let wider = Fingerprint { sample: Some(vec![2]), ..now.clone() };
     assert_eq!(wider.differences(&now), ["the shape of a sample is [2], was [1]"]);
     let earlier = Fingerprint { sample: None, target: None, parts: vec![], ..then };

@@ -224,8 +224,8 @@ fn conflicting_conditions_are_refused() {
 #[test]
 fn a_metric_that_the_run_never_reports_is_refused() {
     refused(&file("metric = \"val/acuracy\"", LR), &[], 4, &["did you mean `val/accuracy`?"]);
-    refused(&file("metric = \"test/accuracy\"", LR), &[], 4, &["only validation metrics"]);
-    refused(&file("metric = \"train/loss\"", LR), &[], 4, &["only validation metrics"]);
+    refused(&file("metric = \"test/accuracy\"", LR), &[], 4, &["select on a validation metric"]);
+    refused(&file("metric = \"train/loss\"", LR), &[], 4, &["select on a validation metric"]);
     let never = file("metric = \"val/loss\"", LR);
     refused(&never, &["validation.every=never"], 4, &["is never measured"]);
     refused(&file("metric = \"val/loss\"\ngoal = \"max\"", LR), &[], 5, &["keep the worst"]);
@@ -262,7 +262,8 @@ fn every_other_slip_of_the_file_is_shown_where_it_is() {
     refused(&file("metod = \"grid\"", LR), &[], 4, &["did you mean `method`?"]);
     refused(&file("method = \"gird\"", LR), &[], 4, &["did you mean `grid`?"]);
     refused(&file("constraints = [\"a.b <= 3\"]", LR), &[], 4, &["`a.b` is not a key"]);
-    refused(&file("constraints = [\"train.epochs = 3\"]", LR), &[], 4, &["one word too many"]);
+    refused(&file("constraints = [\"train.epochs = 3\"]", LR), &[], 4, &["unexpected `=`"]);
+    refused(&file("constraints = [\"µ <= 3\"]", LR), &[], 4, &["unexpected character `µ`"]);
     refused(&file("pruner = \"asah\"", LR), &[], 4, &["did you mean `asha`?"]);
     refused(&file("", LR).replace("base.toml", "bas.toml"), &[], 2, &["base.toml`?"]);
     refused(&file("name = \"../x\"", LR), &[], 4, &["cannot name a folder"]);

@@ -305,7 +305,10 @@ fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
         return Some(format!("it is ddprun {}, but node 0 is {}", hello.version, build_id()));
     }
     if hello.nodes != nodes {
-        return Some(format!("it was told of {} nodes, but node 0 of {nodes}", hello.nodes));
+        return Some(format!(
+            "it was started with --nnodes {}, but node 0 with --nnodes {nodes}",
+            hello.nodes
+        ));
     }
     if hello.node == 0 || hello.node >= nodes {
         return Some(format!("the nodes are numbered from 0 to {}", nodes.saturating_sub(1)));

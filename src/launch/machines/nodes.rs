@@ -113,7 +113,7 @@ impl RemoteNode {
     fn receive(&mut self, watched: Duration, timeout: Duration) -> Option<String> {
         let messages = match self.channel.receive::<NodeMessage>() {
             Ok(messages) => messages,
-            Err(error) => return Some(format!("what it sent cannot be trusted: {error}")),
+            Err(error) => return Some(format!("receiving from it failed: {error}")),
         };
         if !messages.is_empty() {
             self.last_message = watched;

@@ -59,7 +59,7 @@ impl Failure {
         let member = group.member(rank);
         let (what, why) = match kind {
             StallKind::NoHeartbeat => {
-                ("shown a sign of life", "its process is frozen, or starved of cores")
+                ("sent a heartbeat", "its process is frozen, or starved of cores")
             }
             StallKind::NoProgress => ("made progress", likely_cause(member.phase)),
             StallKind::Deadlock => ("made progress", likely_cause(Phase::Reducing)),
@@ -95,11 +95,11 @@ impl Failure {
 
 fn secondary(rank: Rank, member: &Member) -> Secondary {
     let message = match (&member.report, member.exit) {
-        (Some(report), _) => format!("said: {}", report.message),
+        (Some(report), _) => format!("reported: {}", report.message),
         (None, None) => {
             format!("cannot be killed (pid {}); the machine may need a restart", member.pid)
         }
-        (None, Some(_)) if member.was_killed => "was ended with the group".to_owned(),
+        (None, Some(_)) if member.was_killed => "was terminated with the group".to_owned(),
         (None, Some((_, exit))) => exit.to_string(),
     };
     Secondary { rank, pid: member.pid, phase: member.phase, step: member.step, message }
@@ -108,18 +108,16 @@ fn secondary(rank: Rank, member: &Member) -> Secondary {
 /// What may keep a rank in this phase for ever.
 fn likely_cause(phase: Phase) -> &'static str {
     match phase {
-        Phase::Starting | Phase::Joining => {
-            "it does not become ready: a slow disk, or too few cores"
-        }
+        Phase::Starting | Phase::Joining => "startup is stuck: a slow disk, or too few cores",
         Phase::LoadingData => {
-            "its loader delivers no batch: a file system that does not respond, or a file without end"
+            "its loader delivers no batch: an unresponsive file system, or a pipe or endless file"
         }
         Phase::Forward | Phase::Backward => {
-            "its computation does not end: too few cores, or an operation of the model that hangs"
+            "its computation does not finish: too few cores, or a kernel or an operation that hangs"
         }
-        Phase::Reducing => "all ranks wait for each other in collectives that none completes",
+        Phase::Reducing => "deadlock: all ranks wait in collectives that none completes",
         Phase::Optimizer | Phase::Evaluating | Phase::Saving | Phase::Finishing => {
-            "its work between two steps does not end: a disk that does not respond, or too few cores"
+            "it is stuck between steps: an unresponsive disk, or too few cores"
         }
     }
 }

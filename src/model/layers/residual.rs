@@ -53,7 +53,7 @@ impl Layer for Residual {
         if output != round {
             let way = if shortcut.is_empty() { "its input is" } else { "its shortcut gives" };
             let (output, round) = (output.in_words(), round.in_words());
-            let help = Some("both are added: make them one shape, such as by `shortcut`");
+            let help = Some("both are added: make their shapes match, for example with `shortcut`");
             let what = format!("gives {output}, but {way} {round}");
             return Err(Unfit { help, ..Unfit::of_all(what) }.into());
         }

@@ -287,6 +287,6 @@ fn begins(resume: bool, folders: &RunFolders) -> &'static str {
     match resume {
         false => "started",
         true if has_checkpoint() => "resumed",
-        true => "begins again at its first step, because it has no checkpoint",
+        true => "restarted from step 0, because it has no checkpoint",
     }
 }

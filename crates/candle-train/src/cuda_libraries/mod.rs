@@ -72,13 +72,13 @@ fn code<const CODE: c_int>() -> usize {
 /// Address of a function that answers with a text.
 fn words() -> usize {
     extern "C" fn answer() -> *const c_char {
-        c"the library is not there".as_ptr()
+        c"library not found".as_ptr()
     }
     answer as extern "C" fn() -> *const c_char as usize
 }
 
 static CUDA: Library =
-    library("cuda", &[("libcuda.so.1", 0)], "NVIDIA's driver brings it", code::<100>);
+    library("cuda", &[("libcuda.so.1", 0)], "it is installed with the NVIDIA driver", code::<100>);
 static CUBLAS: Library = library(
     "cublas",
     &[("libcublas.so.13", CUDA_13), ("libcublas.so.12", 0)],

@@ -75,5 +75,5 @@ pub(super) fn missing(
     let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
     let beyond =
         if folders.is_empty() { String::new() } else { format!(", {}", folders.join(", ")) };
-    format!("{files} is nowhere in LD_LIBRARY_PATH, the system's folders{beyond}; {source}")
+    format!("{files} not found in LD_LIBRARY_PATH, the system's folders{beyond}; {source}")
 }

@@ -81,7 +81,7 @@ pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
         return Ok(removal(source, text.to_owned(), &segments));
     }
     if key_end == body.len() {
-        return refuse("has no value", "write `key=value`, or `~key` to take the key away");
+        return refuse("has no value", "write `key=value`, or `~key` to reset it");
     }
     let value_at = start + key_end + 1;
     assignment(source, text.to_owned(), &segments, value_at)

@@ -104,7 +104,7 @@ impl Read {
             }
             DeValue::Boolean(truth) => Value::from(*truth),
             DeValue::Datetime(date) => {
-                self.errors.push(("no key takes a date".to_owned(), span));
+                self.errors.push(("dates are not supported".to_owned(), span));
                 Value::from(date.to_string())
             }
             DeValue::Array(items) => {
@@ -122,7 +122,7 @@ impl Read {
         // Base prefix and underscores are gone from the digits.
         i64::from_str_radix(digits.as_str(), digits.radix()).map_or_else(
             |_| {
-                let what = format!("is too large: whole numbers end at {}", i64::MAX);
+                let what = format!("is too large: the largest integer is {}", i64::MAX);
                 self.errors.push((what, span));
                 Value::from(0_i64)
             },

@@ -59,7 +59,7 @@ fn decode(bytes: &[u8], name: &str) -> Result<String, Problem> {
         None => Ok(text),
         Some(at) => {
             let file = Arc::new(NamedSource::new(name, text.replace('\0', " ")));
-            let what = "holds a NUL byte, which text has not";
+            let what = "contains a NUL byte: not a text file";
             Err(Problem::new("", what).at(&file, at..at + 1, 0))
         }
     }

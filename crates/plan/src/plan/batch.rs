@@ -97,7 +97,7 @@ fn shards(asked: Option<u32>, world: WorldSize) -> Result<u32, Refusal> {
     let admitted: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
     let nearest = world.get() * (shards.div_ceil(world.get())).next_power_of_two();
     let help = format!(
-        "{shards} shards admit {} ranks; {} admit {nearest} shards",
+        "with {shards} shards the world size may be {}; for {}, use {nearest} shards",
         admitted.join(", "),
         ranks(world.get())
     );
@@ -306,7 +306,7 @@ mod tests {
             3,
             "distributed.shards",
             "8 shards do not divide over 3 ranks",
-            "8 shards admit 1, 2, 4, 8 ranks; 3 ranks admit 12 shards",
+            "with 8 shards the world size may be 1, 2, 4, 8; for 3 ranks, use 12 shards",
         );
         check(
             (32, 0, 1, 8),

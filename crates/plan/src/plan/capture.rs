@@ -13,16 +13,16 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
         // Sums are not recorded, so they could not begin before the whole pass is over.
         (
             plan.distributed.world_size.count() > 1 && plan.cuda_graph != Some(true),
-            "over several ranks sums of gradients would no longer run beside backward",
+            "over several ranks, all-reduce would no longer overlap backward",
         ),
         (
             plan.batch.shards.get() > plan.distributed.world_size.get(),
-            "a rank of several shards keeps their gradients elsewhere in each step",
+            "a rank with several shards accumulates gradients into different buffers in each step",
         ),
-        (plan.precision == Precision::Fp16, "the loss scale of fp16 moves"),
+        (plan.precision == Precision::Fp16, "the fp16 loss scale changes from step to step"),
         (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),
         (plan.data.mixup.is_some(), "targets of mixed images are probabilities, of others labels"),
-        (plan.model.draws_on_cpu, "the model draws or decides on the CPU what each pass does"),
+        (plan.model.draws_on_cpu, "the model draws random numbers or branches on the CPU"),
         (plan.model.drops, "dropout masks are keyed by the step on the CPU"),
         (plan.distributed.find_unused_parameters, "which parameters are used may differ"),
     ];

@@ -322,7 +322,7 @@ pub(crate) fn smaller_worlds(
         let admitted: Vec<String> = admitted.iter().map(u32::to_string).collect();
         let admitted = admitted.join(", ");
         let what = format!(
-            "{shards} shards admit {admitted} ranks, none of them from {least} to below {world}"
+            "with {shards} shards the world size may be {admitted}, none of which is from {least} to below {world}"
         );
         return Err(loaded.problem(KEY, what).help("use 2, 4, 8 ... ranks, or a smaller minimum"));
     }

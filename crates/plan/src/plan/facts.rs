@@ -208,10 +208,14 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
     fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {
         use crate::plan::Mode;
         let unless = |is_wrong: bool, why: &str| is_wrong.then(|| why.to_owned());
-        let numbers =
-            unless(answers.has_classes(), "needs numbers, but the loss is one of classes");
-        let classes =
-            unless(!answers.has_classes(), "needs classes, but the loss is one of numbers");
+        let numbers = unless(
+            answers.has_classes(),
+            "is a regression metric, but the loss is a classification loss",
+        );
+        let classes = unless(
+            !answers.has_classes(),
+            "is a classification metric, but the loss is a regression loss",
+        );
         [
             ("accuracy", Mode::Max, classes),
             ("mse", Mode::Min, numbers.clone()),

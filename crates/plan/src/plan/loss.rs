@@ -70,7 +70,7 @@ pub(crate) fn decide(
     }
     if on_gpus && !facts.runs_on_gpus {
         let what = format!("`{}` has no kernel for GPUs", kind.name);
-        let help = "train on CPUs (`distributed.backend=\"shm\"`), or choose another loss";
+        let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another loss";
         return Err(loaded.problem("loss.name", what).help(help));
     }
     Ok(LossPlan { kind, targets: facts.targets })

@@ -219,7 +219,7 @@ pub(crate) fn decide(
     let facts = kinds.optimizer(&rule).map_err(|what| loaded.problem("optimizer.name", what))?;
     if on_gpus && !facts.runs_on_gpus {
         let what = format!("`{}` has no kernel for GPUs", rule.name);
-        let help = "train on CPUs (`distributed.backend=\"shm\"`), or choose another optimizer";
+        let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another optimizer";
         return Err(loaded.problem("optimizer.name", what).help(help));
     }
     Ok(OptimizerPlan {

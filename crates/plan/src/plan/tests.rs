@@ -396,7 +396,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["distributed.shards=8", "distributed.devices=3"],
         &[
-            "`distributed.shards`: 8 shards do not divide over 3 ranks (8 shards admit 1, 2, 4, 8 ranks; 3 ranks admit 12 shards)",
+            "`distributed.shards`: 8 shards do not divide over 3 ranks (with 8 shards the world size may be 1, 2, 4, 8; for 3 ranks, use 12 shards)",
         ],
     );
     check(
@@ -426,13 +426,15 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["checkpoint.monitor=val/mse", "expect.\"val/mae\".at_most=1"],
         &[
-            "`checkpoint.monitor`: `val/mse` needs numbers, but the loss is one of classes",
-            "`expect.\"val/mae\"`: `val/mae` needs numbers, but the loss is one of classes",
+            "`checkpoint.monitor`: `val/mse` is a regression metric, but the loss is a classification loss",
+            "`expect.\"val/mae\"`: `val/mae` is a regression metric, but the loss is a classification loss",
         ],
     );
     assert_eq!(
         told(PRICES, &["expect.\"val/accuracy\".at_least=0.5"], &prices()),
-        ["`expect.\"val/accuracy\"`: `val/accuracy` needs classes, but the loss is one of numbers"]
+        [
+            "`expect.\"val/accuracy\"`: `val/accuracy` is a classification metric, but the loss is a regression loss"
+        ]
     );
     let classes = told(&PRICES.replace("[loss]\nname = \"mse\"\n", ""), &[], &prices());
     assert_eq!(

@@ -154,7 +154,7 @@ fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
         std::io::ErrorKind::NotFound => Error::Missing {
             what: "the instructions",
             path: path(),
-            expected: "a JSON list of `instruction`, `input` and `output`, as Alpaca has it",
+            expected: "a JSON list of `instruction`, `input` and `output`, in Alpaca format",
         },
         _ => Error::Io { action: "read", path: path(), source: error },
     })?;
@@ -242,7 +242,7 @@ impl Dataset for Part {
             reason: format!("entry {}: {reason}", self.first + index + 1),
         };
         let Some(entry) = self.all.entries.get(self.first + index) else {
-            return Err(unusable("it is not there".into()));
+            return Err(unusable("missing".into()));
         };
         let (seen, next) = self.all.sample(entry).map_err(unusable)?;
         values.extend(seen.into_iter().map(|token| token as f32));

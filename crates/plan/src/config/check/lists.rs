@@ -49,7 +49,7 @@ fn misplaced(loaded: &Loaded, (table, key, owner): (&str, &str, &str)) -> Option
     match (kind == owner, loaded.is_given(&list)) {
         (false, true) => {
             let what = format!("belongs to `{owner}`, but `name` is `{kind}`");
-            let help = format!("take it out, or `~{list}` on the command line");
+            let help = format!("remove it, or pass `~{list}` on the command line");
             Some(Finding::new(list, what).about(name).help(help))
         }
         (true, false) => {

@@ -107,7 +107,7 @@ pub(super) fn path_finding(key: &str, path: &Path) -> Option<Finding> {
     if path.as_os_str().is_empty() {
         Some(Finding::new(key, "is empty"))
     } else if shell {
-        let what = "`~` and `$` are the shell's; here they are parts of a name";
+        let what = "`~` and `$` are not expanded";
         Some(Finding::new(key, what).help("write the whole path"))
     } else {
         None

@@ -45,7 +45,7 @@ fn foreign(loaded: &Loaded, family: &FamilySpec, kind: &Spec, given: &Dict) -> V
         let what = format!("belongs to {owners}, but `name` is `{}`", kind.name);
         Finding::new(format!("{table}.{key}"), what)
             .about(format!("{table}.name"))
-            .help(format!("take it out, or `~{table}.{key}` on the command line"))
+            .help(format!("remove it, or pass `~{table}.{key}` on the command line"))
     };
     given.iter().filter(is_foreign).map(finding).collect()
 }
@@ -158,10 +158,10 @@ fn needs(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Option<Finding> {
     let train = &loaded.experiment.train;
     let is_timed = train.epochs.is_none() && train.steps.is_none() && train.time.is_some();
     (is_timed && kind.needs.contains(&Need::LastStep)).then(|| {
-        let what = "needs to know the last step, but only `train.time` ends the run";
+        let what = "needs a fixed number of steps, but only `train.time` ends the run";
         Finding::new(format!("{}.name", family.table), what)
             .about("train.epochs")
             .about("train.steps")
-            .help("give `train.epochs` or `train.steps`")
+            .help("set `train.epochs` or `train.steps`")
     })
 }

@@ -169,9 +169,8 @@ pub(crate) fn numbers(loaded: &Loaded) -> Vec<Finding> {
 fn real(key: &str, value: f64, finding: Finding) -> Finding {
     match key {
         // Lightning and transformers do not clip then; PyTorch's function leaves nothing of the gradients.
-        "train.clip_grad_norm" | "train.clip_grad_value" if value == 0.0 => {
-            finding.help(format!("for no clipping, take it out, or `~{key}` on the command line"))
-        }
+        "train.clip_grad_norm" | "train.clip_grad_value" if value == 0.0 => finding
+            .help(format!("for no clipping, remove it, or pass `~{key}` on the command line")),
         _ => finding,
     }
 }

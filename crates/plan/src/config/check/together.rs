@@ -64,13 +64,9 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let distributed = &experiment.distributed;
     let mut found = scaler(loaded);
-    let absent = match distributed.backend {
-        Backend::Mpi => Some("mpi"),
-        // Whether there are GPUs, and how many machines, is a fact: the plan decides.
-        Backend::Auto | Backend::Shm | Backend::Tcp | Backend::Nccl => None,
-    };
-    if let Some(name) = absent {
-        let what = format!("this ddprun was built without `{name}`");
+    // Whether there are GPUs, and how many machines, is a fact: the plan decides.
+    if distributed.backend == Backend::Mpi {
+        let what = "the MPI backend is not implemented";
         found.push(Finding::new("distributed.backend", what).help("use backend = \"shm\""));
     }
     if distributed.sync_batchnorm {
@@ -149,7 +145,8 @@ fn unmeasured(
     let measures =
         kind_of_data(loaded, vocabulary).is_none_or(|kind| kind.offers.contains(&wanted));
     if metric.starts_with("test/") && !measures {
-        let what = format!("`{metric}` is never measured: this data has no such test");
+        let lacks = if wanted == Offer::Test { "test split" } else { "simulator" };
+        let what = format!("`{metric}` is never measured: this data set has no {lacks}");
         found.push(Finding::new(key, what).about("data.name"));
     }
     found

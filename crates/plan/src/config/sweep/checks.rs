@@ -16,7 +16,7 @@ const SPEC: [&str; 6] = ["values", "distribution", "min", "max", "q", "when"];
 
 /// Keys that the sweep itself sets, and what to use instead.
 pub(super) const RESERVED: [(&str, &str); 8] = [
-    ("schema", "it is the form of the file"),
+    ("schema", "it is the file's schema version"),
     ("extends", "name the file that extends as `base`"),
     ("experiment.name", "trials are named by the sweep"),
     ("logging.dir", "the folder of the base holds all trials"),
@@ -61,8 +61,12 @@ fn walk(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Vec<Para
                 }
             }
             _ => {
-                let help = "such as `{ values = [0.1, 0.01] }`, or a list of values";
-                reader.wrong_help(&at, "must be a table that says what it may be", help);
+                let help = "such as `[0.1, 0.01]` or `{ values = [0.1, 0.01] }`";
+                reader.wrong_help(
+                    &at,
+                    "must be a list of values, or a table with `values` or `distribution`",
+                    help,
+                );
             }
         }
     }

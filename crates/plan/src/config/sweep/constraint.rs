@@ -43,7 +43,7 @@ impl Constraint {
         let term = parser.level(0)?;
         match parser.peek() {
             "" => Ok(Self { text: text.to_owned(), term }),
-            rest => Err((format!("`{}` is one word too many", word(rest)), parser.at)),
+            rest => Err((format!("unexpected `{}`", token(rest)), parser.at)),
         }
     }
 
@@ -164,10 +164,10 @@ impl<'a> Parser<'a> {
         let here = self.at;
         let first = rest.chars().next();
         match first {
-            None => Err(("ends too early".to_owned(), here.saturating_sub(1))),
+            None => Err(("ends unexpectedly".to_owned(), here.saturating_sub(1))),
             Some('(') => self.brackets(),
             Some(quote @ ('"' | '\'')) => {
-                let end = rest[1..].find(quote).ok_or(("has an open quote".to_owned(), here))?;
+                let end = rest[1..].find(quote).ok_or(("unterminated quote".to_owned(), here))?;
                 self.at += end + 2;
                 Ok(Term::Value(Json::from(&rest[1..=end])))
             }
@@ -175,7 +175,7 @@ impl<'a> Parser<'a> {
                 let name = word(rest);
                 self.at += name.len();
                 match name {
-                    "" => Err((format!("`{}` means nothing here", &rest[..1]), here)),
+                    "" => Err((format!("unexpected character `{}`", token(rest)), here)),
                     "true" | "false" => Ok(Term::Value(Json::Bool(name == "true"))),
                     "not" => Ok(Term::Not(Box::new(self.level(2)?))),
                     name => Ok(number(name).map_or_else(
@@ -192,15 +192,23 @@ impl<'a> Parser<'a> {
         self.at += 1;
         self.depth += 1;
         if self.depth > DEEPEST {
-            return Err((format!("has more than {DEEPEST} brackets in brackets"), here));
+            return Err((format!("is nested deeper than {DEEPEST} levels"), here));
         }
         let inner = self.level(0)?;
         self.depth -= 1;
         if !self.peek().starts_with(')') {
-            return Err(("has an open bracket".to_owned(), here));
+            return Err(("missing `)`".to_owned(), here));
         }
         self.at += 1;
         Ok(inner)
+    }
+}
+
+/// The word at the beginning of `text`, or else its first character.
+fn token(text: &str) -> String {
+    match word(text) {
+        "" => text.chars().take(1).collect(),
+        word => word.to_owned(),
     }
 }
 

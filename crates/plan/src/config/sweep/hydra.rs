@@ -6,6 +6,9 @@ use figment::value::{Dict, Value};
 use crate::config::overrides::bare;
 use crate::config::sweep::space::{on_grid, steps_of};
 
+/// Functions that name a space.
+const SPACES: [&str; 6] = ["choice", "range", "interval", "tag", "int", "float"];
+
 /// The parameter's table that `text`, the right side of a `key=value`, asks for; `None` if it is one value.
 /// The error says what is wrong with it.
 pub(super) fn table(text: &str) -> Option<Result<Dict, String>> {
@@ -16,11 +19,20 @@ pub(super) fn table(text: &str) -> Option<Result<Dict, String>> {
     if let Some(inner) = call(text, "range") {
         return Some(range(inner));
     }
-    if ["interval", "tag", "int", "float"].iter().any(|name| call(text, name).is_some()) {
+    if SPACES[2..].iter().any(|name| call(text, name).is_some()) {
         return Some(interval(text));
+    }
+    if let Some(name) = SPACES.iter().find(|name| is_open(text, name)) {
+        return Some(Err(format!("missing `)` in `{name}(`")));
     }
     let parts = parts(text);
     (parts.len() > 1).then(|| values(text))
+}
+
+/// Whether `text` begins as `name(` and closes fewer parentheses than it opens.
+fn is_open(text: &str, name: &str) -> bool {
+    let begins = text.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('('));
+    begins && text.matches('(').count() > text.matches(')').count()
 }
 
 /// The arguments of `name(...)`.
@@ -102,7 +114,7 @@ fn interval(text: &str) -> Result<Dict, String> {
             };
             is_log |= tag == "log";
             if tag != "log" {
-                return Err(format!("the tag `{tag}` is not known; `log` is"));
+                return Err(format!("unsupported tag `{tag}`; only `log` is supported"));
             }
             text = rest;
         } else if let Some(inner) = call(text, "int") {
@@ -118,7 +130,7 @@ fn interval(text: &str) -> Result<Dict, String> {
     let [min, max] = parts[..] else { return Err("`interval` takes min and max".to_owned()) };
     let (min, max) = (number(min)?, number(max)?);
     let name = match (is_int, is_log) {
-        (true, true) => return Err("whole numbers with `log` are not known".to_owned()),
+        (true, true) => return Err("log-uniform integers are not supported".to_owned()),
         (true, false) => "int_uniform",
         (false, true) => "log_uniform",
         (false, false) => "uniform",

@@ -23,11 +23,11 @@ pub(super) fn check(reader: &mut Reader, sweep: &Sweep) {
         conditions(reader, parameter, parameters);
         for other in &parameters[..index] {
             if other.key == parameter.key && !exclude_each_other(other, parameter) {
-                let what = "is given twice, and both may count at the same time";
+                let what = "is given twice, and both may be active at once";
                 reader.wrong_help(
                     &parameter.path,
                     what,
-                    "give each a `when` that the other has not",
+                    "give each a `when` that excludes the other",
                 );
             }
         }
@@ -119,7 +119,7 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
         points(reader, sweep);
     }
     if is_needed(Need::Trials) && sweep.trials.is_none() && reader.get(&key("trials")).is_none() {
-        let what = format!("is missing: `{word}` has no end of its own");
+        let what = format!("is missing: `{word}` never stops by itself");
         reader.wrong_help(&key("trials"), what, "such as `trials = 24`");
     }
 }
@@ -245,9 +245,9 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
     let metric = search.metric.as_str();
     if !known.is_empty() && !validation().any(|known| known == metric) {
         let what = if metric.starts_with("test/") {
-            "a choice by test data leaves nothing to test with: only validation metrics".to_owned()
+            "select on a validation metric, not on the test set".to_owned()
         } else if metric.starts_with("train/") {
-            "ranks by the training data: only validation metrics".to_owned()
+            "select on a validation metric, not on the training set".to_owned()
         } else {
             format!("`{metric}` is not a metric that a run reports")
         };

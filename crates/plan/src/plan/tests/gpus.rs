@@ -61,7 +61,7 @@ fn a_loss_without_kernels_is_refused_on_gpus() {
     assert_eq!(
         told(PRICES, &changes, &facts),
         [
-            "`loss.name`: `huber` has no kernel for GPUs (train on CPUs (`distributed.backend=\"shm\"`), or choose \
+            "`loss.name`: `huber` has no kernel for GPUs (train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose \
             another loss)"
         ]
     );
@@ -242,7 +242,7 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     let why =
         |what: &str| [format!("`train.cuda_graph`: cannot be: {what} (use cuda_graph = \"auto\")")];
     assert_eq!(refused(&[], &with_gpus(0)), why("ranks compute on the CPU"));
-    let several = "over several ranks sums of gradients would no longer run beside backward";
+    let several = "over several ranks, all-reduce would no longer overlap backward";
     assert_eq!(obstacle(&good(&auto(), &["distributed.devices=2"], &one)), Some(several));
     let wanted = good(&auto(), &[on_gpu[0], "distributed.devices=2"], &one);
     assert_eq!(obstacle(&wanted), None, "who asks for it gives up the overlap");
@@ -250,9 +250,12 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     assert_eq!(obstacle(&good(&auto(), &accumulated, &one)), None);
     assert_eq!(
         refused(&["distributed.shards=2"], &one),
-        why("a rank of several shards keeps their gradients elsewhere in each step")
+        why("a rank with several shards accumulates gradients into different buffers in each step")
     );
-    assert_eq!(refused(&["train.precision=fp16"], &one), why("the loss scale of fp16 moves"));
+    assert_eq!(
+        refused(&["train.precision=fp16"], &one),
+        why("the fp16 loss scale changes from step to step")
+    );
     assert_eq!(
         refused(&["distributed.find_unused_parameters=true"], &one),
         why("which parameters are used may differ")
@@ -264,8 +267,5 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
     let mut drawing = good(&auto(), &on_gpu, &one);
     drawing.model.draws_on_cpu = true;
-    assert_eq!(
-        obstacle(&drawing),
-        Some("the model draws or decides on the CPU what each pass does")
-    );
+    assert_eq!(obstacle(&drawing), Some("the model draws random numbers or branches on the CPU"));
 }

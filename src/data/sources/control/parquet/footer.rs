@@ -23,13 +23,9 @@ const NUM_CHILDREN: i64 = 5;
 /// What is wrong, in words.
 pub(super) fn check(file: &mut File) -> Result<(), String> {
     let bytes = read(file).map_err(|error| error.to_string())?;
-    let bytes = bytes.ok_or("its end is not there, or damaged")?;
+    let bytes = bytes.ok_or("its footer is missing or damaged")?;
     let children = children(&bytes).ok_or("the description of its columns is damaged")?;
-    if nests(&children) {
-        Ok(())
-    } else {
-        Err("its columns are nested in no usable way".to_owned())
-    }
+    if nests(&children) { Ok(()) } else { Err("it has unsupported nested columns".to_owned()) }
 }
 
 /// The footer's bytes; `None` where the file has no such end.

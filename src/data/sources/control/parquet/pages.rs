@@ -133,7 +133,7 @@ impl Pages {
             Kind::Dictionary { values, encoding, is_sorted } => {
                 let buf = self.unpack(bytes)?;
                 if u64::from(values) > buf.len() as u64 {
-                    let what = format!("claims {values} different numbers in {} bytes", buf.len());
+                    let what = format!("claims {values} distinct values in {} bytes", buf.len());
                     return Err(wrong(what));
                 }
                 Page::DictionaryPage { buf: buf.into(), num_values: values, encoding, is_sorted }

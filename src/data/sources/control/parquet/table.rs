@@ -72,9 +72,7 @@ impl<'a> Table<'a> {
         let fails = |what: String| self.format(format!("column `{name}` {what}"));
         let mut leaves = (0..columns.len()).filter(|&leaf| is(&columns[leaf], name));
         let (Some(leaf), None) = (leaves.next(), leaves.next()) else {
-            return Err(fails(
-                "has parts, where numbers or lists of numbers are expected".to_owned(),
-            ));
+            return Err(fails("is a struct; expected numbers or lists of numbers".to_owned()));
         };
         caught(|| self.read(leaf).map_err(words)).map(|rows| Some((*name, rows))).map_err(fails)
     }
