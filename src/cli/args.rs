@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-/// Trains the model that an experiment file describes, on every device of this machine.
+/// Train the model described by an experiment file, on all devices of this machine.
 #[derive(Debug, Parser)]
 #[command(name = "ddprun", version, args_conflicts_with_subcommands = true, max_term_width = 80)]
 #[command(subcommand_negates_reqs = true, arg_required_else_help = true)]
@@ -35,13 +35,13 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again, or the results of a sweep.
     Report {
-        /// Run or sweep folder, its name, or as much of a run's id as no other begins with; the newest run if absent.
+        /// Run or sweep folder, its name, or a unique prefix of a run's id. Default: the newest run.
         run: Option<String>,
     },
     /// Inspect, verify or export checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointVerb),
-    /// Generate the token that authenticates a run's machines.
+    /// Generate the token that authenticates a run's nodes.
     Token {
         /// File to create, readable only by you; without it the token is printed.
         file: Option<PathBuf>,
@@ -71,7 +71,7 @@ pub(crate) struct Run {
     /// Experiment file.
     #[arg(required = true)]
     pub(crate) experiment: Option<PathBuf>,
-    /// Changes: `train.batch_size=64`, `~scheduler.warmup` removes.
+    /// Overrides: `train.batch_size=64`; `~scheduler.warmup` restores the default.
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) changes: Vec<String>,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub(crate) struct Launch {
     /// Restarts of the group after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
-    /// Number of machines; start ddprun on each of them.
+    /// Number of nodes (machines); start ddprun on each of them.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nnodes: u32,
@@ -102,21 +102,21 @@ pub(crate) struct Launch {
 /// torchrun's flags of the rendezvous; on one machine they are accepted, so that a command line can be kept, and
 /// without effect, because ranks of one machine meet without a port.
 #[derive(Clone, Debug, Default, ClapArgs)]
-#[command(next_help_heading = "Several machines (no effect on one)")]
+#[command(next_help_heading = "Multi-node (ignored on one node)")]
 pub(crate) struct Rendezvous {
-    /// Number of this machine, from 0.
+    /// Number of this node, from 0.
     #[arg(long, alias = "node_rank", value_name = "N")]
     pub(crate) node_rank: Option<u32>,
-    /// Address of machine 0.
+    /// Address of node 0.
     #[arg(long, alias = "master_addr", value_name = "HOST")]
     pub(crate) master_addr: Option<String>,
-    /// Port on machine 0; 29500 by default.
+    /// Port on node 0; 29500 by default.
     #[arg(long, alias = "master_port", value_name = "PORT")]
     pub(crate) master_port: Option<u16>,
     /// Combines --master-addr and --master-port.
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
     pub(crate) rdzv_endpoint: Option<String>,
-    /// Token file, the same on all machines (see `ddprun token`).
+    /// Token file, the same on all nodes (see `ddprun token`).
     #[arg(long, alias = "token_file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }
@@ -136,14 +136,14 @@ pub(crate) struct PlanArgs {
     ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01\n  \
     ddprun sweep --status logs/sweep_quickstart")]
 pub(crate) struct SweepArgs {
-    /// Sweep file, or an experiment followed by spaces.
+    /// Sweep file, or an experiment file followed by search spaces.
     #[arg(required_unless_present = "status")]
     pub(crate) file: Option<PathBuf>,
-    /// Spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), changes for all trials, and keys of the
-    /// sweep (`sweep.trials=24`).
+    /// Search spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), overrides for all trials, and
+    /// sweep keys (`sweep.trials=24`).
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) words: Vec<String>,
-    /// Continue with another space or method, and keep the trials.
+    /// Continue with a changed search space or method, keeping finished trials.
     #[arg(long)]
     pub(crate) extend: bool,
     /// Try failed trials again, from their newest checkpoints.
@@ -160,11 +160,11 @@ pub(crate) struct SweepArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example:\n  ddprun doctor experiments/quickstart.toml --world-sizes 1,2")]
 pub(crate) struct DoctorArgs {
-    /// Numbers of ranks to compare; all must be admitted by `distributed.shards`.
+    /// World sizes to compare; each must be `distributed.shards` (by default the largest) divided by a power of two.
     #[arg(long, alias = "world_sizes", value_name = "N,N", value_delimiter = ',')]
     #[arg(default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) world_sizes: Vec<u32>,
-    /// Steps to train at each.
+    /// Training steps per world size.
     #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: u64,
@@ -174,13 +174,13 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
-    /// Run folder, its name, or as much of its id as no other begins with (the newest run if absent), then changes.
+    /// Run folder, its name, or a unique prefix of its id (default: the newest run), then overrides.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub(crate) words: Vec<String>,
-    /// Continue with data other than those that the run began with, as far as its model can.
+    /// Resume although the data has changed, if it still fits the model.
     #[arg(long, alias = "accept_changed_data")]
     pub(crate) accept_changed_data: bool,
-    /// Begin again at the first step, where the run's checkpoints are gone.
+    /// Restart from step 0 if the run's checkpoints are gone.
     #[arg(long, alias = "from_scratch")]
     pub(crate) from_scratch: bool,
     #[command(flatten)]
@@ -191,11 +191,11 @@ pub(crate) struct ResumeArgs {
 #[command(after_help = "Examples:\n  ddprun eval\n  ddprun eval quickstart --latest\n  \
     ddprun eval --weights resnet18.safetensors experiments/resnet.toml")]
 pub(crate) struct EvalArgs {
-    /// Run folder, its name, or as much of its id as no other begins with; of a sweep the best trial; the newest run if
-    /// absent. With `--weights` an experiment file.
+    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default: the newest run. With
+    /// `--weights` an experiment file.
     #[arg(value_name = "RUN | EXPERIMENT")]
     pub(crate) run: Option<String>,
-    /// With `--weights`: changes of the experiment.
+    /// With `--weights`: overrides of the experiment.
     #[arg(value_name = "KEY=VALUE", requires = "weights")]
     pub(crate) changes: Vec<String>,
     /// Evaluate this safetensors file (or index of several) as the model of an experiment, without a run.
@@ -214,11 +214,10 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SampleArgs {
-    /// Run folder, its name, or as much of its id as no other begins with; of a sweep the best trial; the newest run if
-    /// absent.
+    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default: the newest run.
     pub(crate) run: Option<String>,
     /// Start of the text: characters, or token ids if the data are tokens. For a policy: the last observations, oldest
-    /// first, as numbers; without them it acts in the simulation of its data.
+    /// first, as numbers; without a prompt, the policy is rolled out in its data set's simulator.
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) prompt: String,
     /// Simulated episodes of a policy, all from the same start.
@@ -245,19 +244,19 @@ pub(crate) struct SampleArgs {
 pub(crate) enum CheckpointVerb {
     /// Check every byte of checkpoints; exit 7 if one is damaged.
     Verify {
-        /// Run, folder of checkpoints, or checkpoint; the newest run if absent.
+        /// Run, folder of checkpoints, or checkpoint. Default: the newest run.
         #[arg(value_name = "RUN | FOLDER")]
         checkpoints: Option<String>,
     },
-    /// Say what is in checkpoints, and for a single one each tensor's type and shape.
+    /// Show what checkpoints contain; for one checkpoint, also each tensor's dtype and shape.
     Show {
-        /// Run, folder of checkpoints, or checkpoint; the newest run if absent.
+        /// Run, folder of checkpoints, or checkpoint. Default: the newest run.
         #[arg(value_name = "RUN | FOLDER")]
         checkpoints: Option<String>,
     },
     /// Write the weights as a safetensors file that PyTorch loads with `strict=True`.
     Export {
-        /// Run, of which the best checkpoint is meant, or checkpoint.
+        /// Run (its best checkpoint) or checkpoint.
         #[arg(value_name = "RUN | FOLDER")]
         checkpoint: String,
         /// File to write, such as `model.safetensors`; with `--peft` a folder.

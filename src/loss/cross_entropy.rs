@@ -13,8 +13,8 @@ use crate::plan::Targets;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CrossEntropy {
-    /// share of the target spread over all classes, 0 to 1. It is for training: val/loss and test/loss are measured
-    /// without it, as timm's are, and can be compared between runs with other shares.
+    /// label smoothing factor, 0 to 1. It applies to training only: val/loss and test/loss are measured
+    /// without it, as timm's are, and can be compared between runs with other factors.
     #[schemars(range(min = 0.0, max = 1.0), example = 0.1)]
     pub label_smoothing: f64,
 }

@@ -13,7 +13,7 @@ use crate::plan::Targets;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Huber {
-    /// error at which the loss goes on as a line.
+    /// threshold between the quadratic and the linear part.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub delta: f64,
 }

@@ -1,6 +1,6 @@
 //! Diffusion policy (Chi et al., RSS 2023, <https://arxiv.org/abs/2303.04137>; github.com/real-stanford/diffusion_policy
 //! and, with the same network, github.com/droid-dataset/droid_policy_learning) on low-dimensional observations: from
-//! the last observations, a chunk of actions is drawn by taking the noise off normal numbers.
+//! the last observations, an action chunk is sampled by denoising Gaussian noise.
 //!
 //! Keys: `mid_modules.{0,1}`, `diffusion_step_encoder.{1,3}`, `up_modules.{l}.{0,1,2}`, `down_modules.{l}.{0,1,2}`,
 //! `final_conv.{0,1}` (see `unet1d.rs`), registered in this order.
@@ -23,29 +23,29 @@ const NOISE: u64 = 1;
 const FIRST: u64 = 2;
 const AFTER: u64 = 3;
 
-/// Diffusion policy: from the last observations, a chunk of actions is drawn by taking the noise off normal numbers.
+/// Diffusion policy: from the last observations, an action chunk is sampled by denoising Gaussian noise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiffusionPolicyConfig {
-    /// channels of each level of its U-Net; a chunk of actions is halved from each to the next.
+    /// U-Net channels per level; each level halves the length of the action chunk.
     #[schemars(inner(range(min = 1, max = 65536)))]
     pub down_dims: Vec<usize>,
-    /// features of a diffusion step.
+    /// timestep embedding size.
     #[schemars(range(min = 4, max = 65536))]
     pub diffusion_step_embed_dim: usize,
-    /// values that a convolution sees, an odd number.
+    /// kernel size of convolutions (odd).
     #[schemars(range(min = 1, max = 1024))]
     pub kernel_size: usize,
-    /// groups of channels of a norm.
+    /// number of groups of each GroupNorm.
     #[schemars(range(min = 1, max = 65536))]
     pub n_groups: usize,
-    /// steps from actions to noise, on the squared cosine schedule.
+    /// training diffusion timesteps, on the squared cosine schedule.
     #[schemars(range(min = 2, max = 100_000))]
     pub num_train_timesteps: usize,
-    /// steps back when actions are drawn. Default: 10 for ddim, all for ddpm.
+    /// inference denoising steps. Default: 10 for ddim, all for ddpm.
     #[schemars(range(min = 1, max = 100_000), example = 10)]
     pub num_inference_steps: Option<usize>,
-    /// "ddim" (few steps) or "ddpm" (draws at each).
+    /// "ddim" (few steps) or "ddpm" (stochastic).
     pub noise_scheduler: NoiseScheduler,
 }
 

@@ -17,7 +17,8 @@ use crate::plan::{Modality, ModelPlan};
 /// Time steps of the moving average.
 const KERNEL: usize = 25;
 
-/// `DLinear`: a moving average takes a series apart, and one linear layer over time predicts each part.
+/// `DLinear`: a moving average decomposes each series into trend and remainder; one linear layer over time predicts
+/// each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DLinearConfig {}

@@ -30,10 +30,10 @@ pub struct GptConfig {
     /// width, a multiple of `n_heads`.
     #[schemars(range(min = 1, max = 65536))]
     pub d_model: usize,
-    /// heads of each attention.
+    /// number of attention heads.
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
-    /// layers.
+    /// number of layers.
     #[schemars(range(min = 1, max = 1024))]
     pub n_layers: usize,
     /// dropout after each sublayer.

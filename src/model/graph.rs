@@ -1,6 +1,6 @@
 //! `graph`: a model written down layer by layer (`[[model.layers]]`), with the names that the file gives.
 //!
-//! A batch norm after a convolution, and a rectifier after either, are one operation; so a `resnet18` in layers has
+//! A batch norm after a convolution, and a ReLU after either, are one operation; so a `resnet18` in layers has
 //! the bits and the speed of the registered one.
 
 use candle_core::{Result, Tensor, bail};

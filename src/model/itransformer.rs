@@ -22,13 +22,13 @@ pub struct ITransformerConfig {
     /// width, a multiple of `n_heads`.
     #[schemars(range(min = 1, max = 65536))]
     pub d_model: usize,
-    /// heads of each attention.
+    /// number of attention heads.
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
-    /// width inside the feed-forward part.
+    /// hidden size of the feed-forward network.
     #[schemars(range(min = 1, max = 262_144))]
     pub d_ff: usize,
-    /// layers.
+    /// number of layers.
     #[schemars(range(min = 1, max = 1024))]
     pub n_layers: usize,
     /// dropout after each sublayer.

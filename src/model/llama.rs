@@ -27,34 +27,34 @@ use crate::plan::{Modality, ModelPlan};
 pub use lora::Lora;
 pub use rope::{RopeScaling, RopeType};
 
-/// Llama as `HuggingFace` writes it: rotary positions, shared heads of keys and values, a gated feed-forward part.
+/// Llama as `HuggingFace` writes it: rotary embeddings, grouped-query attention (GQA), SwiGLU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlamaConfig {
     /// width, a multiple of `n_heads`.
     #[schemars(range(min = 1, max = 65536))]
     pub d_model: usize,
-    /// heads of each attention.
+    /// number of attention heads.
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
-    /// width inside the feed-forward part.
+    /// hidden size of the feed-forward network.
     #[schemars(range(min = 1, max = 262_144))]
     pub d_ff: usize,
-    /// layers.
+    /// number of layers.
     #[schemars(range(min = 1, max = 1024))]
     pub n_layers: usize,
-    /// heads of keys and values, each shared by `n_heads / n_kv_heads` heads of queries. Default: `n_heads`.
+    /// number of key/value heads (GQA), each shared by `n_heads / n_kv_heads` query heads. Default: `n_heads`.
     #[schemars(range(min = 1, max = 1024), example = 4)]
     pub n_kv_heads: Option<usize>,
-    /// base of the rotary embedding's wavelengths.
+    /// base of the rotary embedding.
     #[schemars(range(min = 1.0))]
     pub rope_theta: f64,
-    /// how these wavelengths are stretched, as in the `rope_parameters` or `rope_scaling` of a config.json.
+    /// RoPE scaling, as in the `rope_parameters` or `rope_scaling` of a config.json.
     pub rope_scaling: RopeScaling,
     /// added to the mean square in norms.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub norm_eps: f64,
-    /// the output layer is the table of token embeddings.
+    /// whether the output layer shares the token embedding.
     pub tie_word_embeddings: bool,
     /// standard deviation of initial weights.
     #[schemars(range(min = 0.0))]

@@ -1,4 +1,4 @@
-//! Multilayer perceptron: linear layers with rectifiers and dropout between them.
+//! Multilayer perceptron: linear layers with ReLU and dropout between them.
 //!
 //! Keys: `layers.{i}.weight`, `layers.{i}.bias`, as an `nn.ModuleList` of `nn.Linear` has them.
 
@@ -12,7 +12,7 @@ use crate::nn::{Builder, Dropout, ForwardContext, Linear};
 use crate::ops::{self, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
 
-/// Multilayer perceptron: linear layers with rectifiers and dropout between them.
+/// Multilayer perceptron: linear layers with ReLU and dropout between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MlpConfig {

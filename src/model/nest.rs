@@ -33,28 +33,28 @@ pub struct NestConfig {
     /// width, a multiple of `n_heads`.
     #[schemars(range(min = 1, max = 65536))]
     pub d_model: usize,
-    /// heads of each attention.
+    /// number of attention heads.
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
-    /// layers.
+    /// number of layers.
     #[schemars(range(min = 1, max = 1024))]
     pub n_layers: usize,
     /// dropout after each sublayer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
-    /// frames that a convolution of a block sees, an odd number.
+    /// kernel size of a block's convolution, in frames (odd).
     #[schemars(range(min = 1, max = 1024))]
     pub kernel_size: usize,
-    /// channels of the convolutions that make eight frames one.
+    /// channels of the 8x subsampling convolutions.
     #[schemars(range(min = 1, max = 16384))]
     pub subsampling_channels: usize,
-    /// tokens that a frozen random projection tells apart.
+    /// codebook size of the frozen random projection.
     #[schemars(range(min = 2, max = 1_048_576))]
     pub codebook_size: usize,
-    /// numbers of a token's code.
+    /// code dimension.
     #[schemars(range(min = 1, max = 4096))]
     pub code_dim: usize,
-    /// chance of a frame to begin a masked block.
+    /// probability that a masked block starts at a frame.
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub mask_prob: f64,
     /// frames of a masked block, of 10 ms each; at least 8, which are one token.

@@ -49,7 +49,7 @@ pub struct ResNetConfig {
     /// Default: "train".
     #[schemars(with = "BackboneMode", example = BackboneMode::Eval)]
     pub backbone_mode: Option<BackboneMode>,
-    /// "linear", or "hidden": dropout, a linear layer to 512 features, a rectifier, dropout, and a linear layer.
+    /// "linear", or "hidden": dropout, a linear layer to 512 features, ReLU, dropout, and a linear layer.
     pub head: HeadKind,
     /// probabilities of the two dropouts of the "hidden" head. Default: `[0.5, 0.3]`.
     #[schemars(with = "[f64; 2]", inner(range(min = 0.0, max = 1.0)), example = [0.5, 0.3])]

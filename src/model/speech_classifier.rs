@@ -22,19 +22,19 @@ pub struct FastConformerConfig {
     /// width, a multiple of `n_heads`.
     #[schemars(range(min = 1, max = 65536))]
     pub d_model: usize,
-    /// heads of each attention.
+    /// number of attention heads.
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
-    /// layers.
+    /// number of layers.
     #[schemars(range(min = 1, max = 1024))]
     pub n_layers: usize,
     /// dropout after each sublayer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
-    /// frames that a convolution of a block sees, an odd number.
+    /// kernel size of a block's convolution, in frames (odd).
     #[schemars(range(min = 1, max = 1024))]
     pub kernel_size: usize,
-    /// channels of the convolutions that make eight frames one.
+    /// channels of the 8x subsampling convolutions.
     #[schemars(range(min = 1, max = 16384))]
     pub subsampling_channels: usize,
     /// train the head only.

@@ -33,10 +33,10 @@ pub struct TimeBridgeConfig {
     /// width, a multiple of `n_heads`.
     #[schemars(range(min = 1, max = 65536))]
     pub d_model: usize,
-    /// heads of each attention.
+    /// number of attention heads.
     #[schemars(range(min = 1, max = 1024))]
     pub n_heads: usize,
-    /// width inside the feed-forward part.
+    /// hidden size of the feed-forward network.
     #[schemars(range(min = 1, max = 262_144))]
     pub d_ff: usize,
     /// dropout after each sublayer.
@@ -48,10 +48,10 @@ pub struct TimeBridgeConfig {
     /// time steps of a patch; divides `data.seq_len`.
     #[schemars(range(min = 1, max = 65536))]
     pub period: usize,
-    /// patches that are left after sampling. Default: as many as there are.
+    /// patches kept. Default: all.
     #[schemars(range(min = 1, max = 65536), example = 8)]
     pub num_p: Option<usize>,
-    /// values of the moving average that is taken off queries and keys.
+    /// window of the moving average subtracted from queries and keys.
     #[schemars(range(min = 1, max = 65536))]
     pub stable_len: usize,
     /// layers within each series.

@@ -10,16 +10,16 @@ use crate::optim::{Block, Optimizer, Step};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adagrad {
-    /// L2 penalty: the share of a weight that is added to its gradient.
+    /// L2 penalty: `weight_decay * weight` is added to the gradient.
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
     /// decay of the learning rate: step t moves by lr / (1 + (t - 1) `lr_decay`).
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub lr_decay: f64,
-    /// what the sum of squares begins at.
+    /// initial value of the accumulator.
     #[schemars(range(min = 0.0), example = 0.1)]
     pub initial_accumulator_value: f64,
-    /// added to the root of the sum of squares.
+    /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
 }

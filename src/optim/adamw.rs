@@ -13,13 +13,13 @@ use crate::optim::{Block, Optimizer, Step};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdamW {
-    /// decoupled weight decay: the share of a weight, times the learning rate, that a step takes away.
+    /// decoupled weight decay: each step multiplies weights by `1 - lr * weight_decay`.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// decay of the two moments.
+    /// exponential decay rates of the first and second moments.
     #[schemars(schema_with = "decays")]
     pub betas: [f64; 2],
-    /// added to the root of the second moment.
+    /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
 }

@@ -13,10 +13,10 @@ use crate::optim::{Block, Optimizer, Step};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lion {
-    /// decoupled weight decay: the share of a weight, times the learning rate, that a step takes away.
+    /// decoupled weight decay: each step multiplies weights by `1 - lr * weight_decay`.
     #[schemars(range(min = 0.0), example = 0.1)]
     pub weight_decay: f64,
-    /// weights of the momentum in the update, and of the old momentum in the new one.
+    /// beta1 (update interpolation) and beta2 (momentum decay).
     #[schemars(schema_with = "decays")]
     pub betas: [f64; 2],
 }

@@ -12,16 +12,16 @@ use crate::optim::{Block, Optimizer, Step};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NAdam {
-    /// L2 penalty: the share of a weight that is added to its gradient; with `decoupled_weight_decay`, the share of a
-    /// weight, times the learning rate, that a step takes away.
+    /// L2 penalty: `weight_decay * weight` is added to the gradient. With `decoupled_weight_decay`, each step multiplies
+    /// weights by `1 - lr * weight_decay` instead.
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
     /// decay weights as AdamW does (NAdamW).
     pub decoupled_weight_decay: bool,
-    /// decay of the two moments.
+    /// exponential decay rates of the first and second moments.
     #[schemars(schema_with = "decays")]
     pub betas: [f64; 2],
-    /// added to the root of the second moment.
+    /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
     /// how slowly the momentum warms up to the first beta.

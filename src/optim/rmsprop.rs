@@ -10,13 +10,13 @@ use crate::optim::{Block, Optimizer, Step};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RmsProp {
-    /// L2 penalty: the share of a weight that is added to its gradient.
+    /// L2 penalty: `weight_decay * weight` is added to the gradient.
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
-    /// smoothing of the mean square.
+    /// smoothing constant of the squared-gradient average.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub alpha: f64,
-    /// added to the root of the mean square.
+    /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
     /// momentum of the update; 0 is none.

@@ -12,7 +12,7 @@ use crate::optim::{Block, Optimizer, Step};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sgd {
-    /// L2 penalty: the share of a weight that is added to its gradient.
+    /// L2 penalty: `weight_decay * weight` is added to the gradient.
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
     /// momentum; 0 is none.

@@ -20,10 +20,10 @@ pub struct Conv1d {
     /// channels of the output.
     #[schemars(range(min = 1, max = 16_777_216), example = 64)]
     pub out_channels: u32,
-    /// steps of the window.
+    /// kernel size.
     #[schemars(range(min = 1, max = 16_777_216), example = 3)]
     pub kernel_size: u32,
-    /// places from window to window.
+    /// stride.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub stride: u32,

@@ -14,14 +14,14 @@ use crate::ops;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MaxPool2d {
-    /// rows and columns of the window.
+    /// kernel size (height and width).
     #[schemars(range(min = 1, max = 16_777_216), example = 3)]
     pub kernel_size: u32,
-    /// places from window to window; none is `kernel_size`.
+    /// stride. Default: `kernel_size`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 16_777_216), example = 2)]
     pub stride: Option<u32>,
-    /// places on each side that count for nothing, at most half of `kernel_size`.
+    /// padding on each side, which is never the maximum; at most half of `kernel_size`.
     #[serde(default)]
     #[schemars(range(max = 16_777_216), example = 1)]
     pub padding: u32,

@@ -20,7 +20,7 @@ use crate::ops::{self, Activation};
 pub struct Residual {
     /// the layers.
     pub layers: Vec<Entry>,
-    /// layers on the way round; none is the input as it is.
+    /// layers of the shortcut branch; empty = identity.
     #[serde(default)]
     pub shortcut: Vec<Entry>,
     /// what follows the sum.
@@ -36,7 +36,7 @@ pub enum ResidualActivation {
     /// Nothing.
     #[default]
     None,
-    /// Rectifier.
+    /// `ReLU`.
     Relu,
 }
 

@@ -12,10 +12,10 @@ use crate::nn::LoraConfig;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lora {
-    /// rank of what is added to a weight; without it there are no adapters.
+    /// LoRA rank; without it there are no adapters.
     #[schemars(range(min = 1, max = 4096), example = 8)]
     pub r: Option<usize>,
-    /// what an adapter adds counts alpha / r times. Default: 16.
+    /// LoRA scaling: updates are multiplied by `alpha / r`. Default: 16.
     #[schemars(extend("exclusiveMinimum" = 0.0), example = 16.0)]
     pub alpha: Option<f64>,
     /// dropout before an adapter. Default: 0.

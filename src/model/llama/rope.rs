@@ -13,7 +13,7 @@ pub struct RopeScaling {
     /// "default" (not at all), "linear" (all by `factor`), or "llama3" (long ones only, as Llama 3.1 has it).
     #[schemars(with = "RopeType", example = RopeType::Llama3)]
     pub rope_type: Option<RopeType>,
-    /// linear: positions count 1 / factor; llama3: how far the longest wavelengths are stretched.
+    /// linear: positions are divided by `factor`; llama3: how far the longest wavelengths are stretched.
     #[schemars(range(min = 1.0), example = 8.0)]
     pub factor: Option<f64>,
     /// llama3: wavelengths longer than `original_max_position_embeddings / low_freq_factor` are stretched by `factor`.
@@ -23,7 +23,7 @@ pub struct RopeScaling {
     /// part.
     #[schemars(extend("exclusiveMinimum" = 0.0), example = 4.0)]
     pub high_freq_factor: Option<f64>,
-    /// llama3: positions of the first training.
+    /// llama3: original pretraining context length.
     #[schemars(range(min = 1, max = 1_073_741_824), example = 8192)]
     pub original_max_position_embeddings: Option<u32>,
 }

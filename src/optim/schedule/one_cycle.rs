@@ -12,12 +12,12 @@ const MOMENTUM: [f64; 2] = [0.85, 0.95];
 
 /// the rate rises and falls once in the run (Smith and Topin 2018), as PyTorch's `OneCycleLR` with cosine annealing; its
 /// peak is the learning rate. Beside the rate it moves the optimizer's momentum (Adam's first beta) from 0.95 down to 0.85
-/// and back (PyTorch's `cycle_momentum`), whatever `optimizer` says of it; an optimizer without momentum stays without. A
-/// warm-up rises to the first rate of the cycle, which takes the steps after it.
+/// and back (PyTorch's `cycle_momentum`), overriding the configured momentum; optimizers without momentum are unaffected. A
+/// warm-up precedes the cycle and rises to its first rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneCycleLr {
-    /// share of the steps in which the rate rises.
+    /// fraction of the steps in which the rate rises.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub pct_start: f64,
     /// the first rate is the peak (the learning rate) divided by this.

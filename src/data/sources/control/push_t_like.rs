@@ -17,7 +17,7 @@ use crate::rng::Key;
 #[serde(deny_unknown_fields)]
 pub struct PushTLike {
     /// demonstrations to generate: an agent goes around a disc, by the left or by the right, and pushes it to the goal.
-    /// test/success is the share of 50 new starts from which the best policy does it.
+    /// test/success is the success rate of the best policy from 50 new starts.
     #[serde(default = "two_hundred")]
     #[schemars(range(min = 2, max = 100_000))]
     pub episodes: usize,
@@ -33,7 +33,7 @@ pub struct PushTLike {
     #[serde(default = "Chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
-    /// share of the episodes, the last ones, that is held back for validation.
+    /// held-out fraction: the last episodes are for validation.
     #[serde(default = "Chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,

@@ -34,7 +34,7 @@ pub struct Trajectories {
     #[serde(default = "Chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
-    /// share of the episodes, the last ones, that is held back for validation.
+    /// held-out fraction: the last episodes are for validation.
     #[serde(default = "Chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,

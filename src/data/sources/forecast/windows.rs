@@ -31,8 +31,9 @@ pub struct CsvForecast {
     #[schemars(extend("format" = "path"), example = "data/ETTh1.csv")]
     pub file: PathBuf,
     /// how the rows are cut in order: parts of training, validation and test; or their numbers of rows, as
-    /// "34560:11520:11520" (small ones with a word: "500:100:100 rows"), after which further rows are not used; or
-    /// `ett_hour` and `ett_minute` (12, 4 and 4 months of 30 days). Validation and test look back into the rows before them.
+    /// "34560:11520:11520" (where none exceeds 1000, with the word: "500:100:100 rows"); remaining rows are
+    /// unused; or `ett_hour` and `ett_minute` (12, 4 and 4 months of 30 days). Validation and test look back into the
+    /// rows before them.
     #[serde(default = "split")]
     #[schemars(example = &"ett_hour")]
     pub split: SplitRule,

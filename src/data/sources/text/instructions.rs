@@ -27,17 +27,17 @@ pub struct Instructions {
     /// however the entries of unequal length are spread over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
-    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub.
+    /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: PathBuf,
-    /// tokens that the model sees; longer texts are cut, shorter ones are filled with what does not count.
+    /// context length in tokens; longer texts are cut, shorter ones are padded (padding is ignored in the loss).
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
-    /// share of the entries, the last ones, that is held back for validation.
+    /// held-out fraction: the last entries are for validation.
     #[serde(default = "a_tenth")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
-    /// let only the answer count, not the prompt.
+    /// compute the loss on answer tokens only.
     #[serde(default)]
     #[schemars(example = true)]
     pub mask_prompt: bool,

@@ -34,7 +34,8 @@ pub struct Tokens {
     /// a text, read character by character or by `tokenizer`; the first 90 % are for training. Instead of `train_file` and
     /// `val_file`. A training sample begins at every character (token), so that `train.steps` says how long to train; in a
     /// training part of more than 16,777,216 tokens, or in such a `train_file`, it begins at every `seq_len`-th, and an
-    /// epoch is once through it. Validation counts each token once, without a rest that fills no sample.
+    /// epoch is once through it. Validation uses non-overlapping windows; the
+    /// incomplete last one is dropped.
     #[schemars(extend("format" = "path"), example = "data/input.txt")]
     pub file: Option<PathBuf>,
     /// 16-bit tokens to train on, little-endian, as nanoGPT's prepare.py writes them.
@@ -47,11 +48,11 @@ pub struct Tokens {
     #[serde(default = "gpt2")]
     #[schemars(range(min = 2, max = 65_536), example = 50_304)]
     pub vocab_size: usize,
-    /// what cuts text into tokens: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char", the
+    /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char", the
     /// default.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: Option<PathBuf>,
-    /// tokens of a sample, each of which is to be followed by the next.
+    /// context length in tokens.
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
     /// when a run is over on one machine, so many tokens are drawn from its best weights and printed, as `ddprun sample`
