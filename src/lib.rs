@@ -1,7 +1,7 @@
 //! ddprun: one TOML file in, one distributed data-parallel training run out.
 //!
-//! A value walks forward through the rooms below, and a module uses only modules declared above it
-//! (`tests/layering.rs` holds us to it). Reading order = dependency order = the walk of a value.
+//! Data flows forward through the modules below, and a module uses only modules declared above it
+//! (`tests/layering.rs` holds us to it). Reading order = dependency order = the flow of data.
 //!
 //! ```text
 //! resnet.toml ─config─▶ Experiment ─plan─▶ Plan ─launch─▶ one process per rank ─worker─▶ Engine::step ...

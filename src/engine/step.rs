@@ -66,7 +66,7 @@ pub(super) struct Reduced {
 
 impl Engine {
     /// One step: forward and backward of this rank's `micro_batches`, the mean gradient over all ranks, one update.
-    /// `stop_request` is what this rank would like to happen at the step edge.
+    /// `stop_request` is what this rank would like to happen at the step boundary.
     ///
     /// # Errors
     ///

@@ -28,7 +28,7 @@ impl Vote {
     }
 }
 
-/// What a rank asks for at the step edge; the strongest request of any rank wins.
+/// What a rank asks for at the step boundary; the strongest request of any rank wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StopRequest {
     /// No request.
