@@ -15,9 +15,9 @@ use crate::optim::Moments;
 use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
 use crate::record::{DATA, newest_of};
 use crate::units::{Rank, WorldSize};
+use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::rank_logger::RankLogger;
-use crate::worker::share::share;
 use crate::worker::test::{Measured, measure_all};
 use crate::worker::{Error, RankRun};
 

@@ -2,15 +2,15 @@
 //! together.
 
 #[cfg(feature = "cuda")]
-mod ahead;
+mod gpu_prefetch;
 mod build;
-mod due;
+mod triggers;
 mod failure;
-mod feed;
+mod batch_source;
 mod rollout;
 mod device;
 mod sample;
-mod share;
+mod broadcast_state;
 mod test;
 mod train;
 mod unreadable;

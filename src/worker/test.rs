@@ -13,9 +13,9 @@ use crate::launch::Phase;
 use crate::plan::Plan;
 use crate::record;
 use crate::units::Rank;
-use crate::worker::feed::Feed;
+use crate::worker::batch_source::Feed;
+use crate::worker::broadcast_state::{share, told};
 use crate::worker::rollout::{EPISODES, simulated, success};
-use crate::worker::share::{share, told};
 use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};
 

@@ -12,10 +12,10 @@ use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
 use crate::plan::Plan;
+use crate::worker::batch_source::Feed;
 use crate::worker::build::snapshot;
-use crate::worker::due::{self, Edge};
-use crate::worker::feed::Feed;
 use crate::worker::test::test;
+use crate::worker::triggers::{self, Edge};
 use crate::worker::unreadable::{self, tell_epoch, tell_refused};
 use crate::worker::{Error, RankRun};
 
@@ -31,9 +31,9 @@ pub(crate) enum Ending {
 /// Trains from where the engine stands to the end of the run. One that was over when it was saved is only finished: by
 /// the same decision, so that each start of it ends in the same way.
 pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
-    let ending = match due::over(run.engine.state(), &run.plan) {
+    let ending = match triggers::over(run.engine.state(), &run.plan) {
         Some(reason) => {
-            let message = due::nothing_left(reason, run.engine.state());
+            let message = triggers::nothing_left(reason, run.engine.state());
             run.record(&Event::Warned { message })?;
             Ending::Done(reason)
         }

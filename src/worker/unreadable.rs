@@ -7,7 +7,7 @@ use crate::data::loader::Unreadable;
 use crate::data::{self, Dataset};
 use crate::engine::{self, Evaluation, Split, exchange};
 use crate::event::{self, Event};
-use crate::worker::feed::{Feed, MOST_NAMED};
+use crate::worker::batch_source::{Feed, MOST_NAMED};
 use crate::worker::{Error, RankRun};
 
 /// Longest description of a sample that is handed around, in characters.

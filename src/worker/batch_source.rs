@@ -11,7 +11,7 @@ use crate::launch::Link;
 use crate::plan::Plan;
 use crate::units::Rank;
 #[cfg(feature = "cuda")]
-use crate::worker::ahead::Ahead;
+use crate::worker::gpu_prefetch::Ahead;
 
 /// Unreadable samples that are named; more are only counted.
 pub(crate) const MOST_NAMED: usize = 10;
