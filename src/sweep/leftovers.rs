@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::checkpoint;
 use crate::files::{self, lock_holder};
 use crate::plan::RunFolders;
-use crate::sweep::order::Order;
+use crate::sweep::request::Order;
 use crate::sweep::trial::{State, Trial};
 
 /// Removes what the trials of an interrupted sweep have left, before any of them runs.

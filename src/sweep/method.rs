@@ -11,8 +11,8 @@ use std::fmt::Debug;
 use crate::config::kind::Kind;
 use crate::config::sweep::{METHOD, Search, Values};
 use crate::registry::{Family, Member, Registry};
-use crate::sweep::draw::{BaseValues, is_allowed};
 use crate::sweep::ranking::Ranking;
+use crate::sweep::sampler::{BaseValues, is_allowed};
 use crate::sweep::trial::Trial;
 
 pub use grid::Grid;

@@ -19,7 +19,7 @@
 //! ```
 
 mod chart;
-mod draw;
+mod sampler;
 #[cfg(test)]
 mod examples;
 mod gpus;
@@ -27,14 +27,14 @@ mod importance;
 mod journal;
 mod leftovers;
 mod method;
-mod order;
+mod request;
 mod parzen;
 mod pictures;
 mod pruner;
 mod range_test;
 mod ranking;
 mod results;
-mod schedule;
+mod trial_scheduler;
 mod status;
 mod table;
 mod tail;
@@ -43,20 +43,20 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-pub use draw::{BaseValues, at as value_at, is_allowed, random};
 pub use gpus::visible as visible_gpus;
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};
 pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
-pub use order::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
 pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
 pub use range_test::{Found, Point, find, run as run_range_test, words as range_test_words};
 pub use ranking::{Ranking, best};
+pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
 pub use results::{BEST, CSV, JSON, summary};
-pub use schedule::run;
+pub use sampler::{BaseValues, at as value_at, is_allowed, random};
 pub use status::{Status, status};
 pub use table::table;
 pub use trial::{Length, Report, State, Trial, cost, id};
+pub use trial_scheduler::run;
 
 use crate::files::{self, RunLock};
 use crate::registry::Unbuildable;

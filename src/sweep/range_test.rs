@@ -20,7 +20,7 @@ use crate::report::panel::{Canvas, FRAME};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, legend, line};
 use crate::sweep::method::LrRange;
-use crate::sweep::order::{Cause, Ended, Job, Order, Outcome, Trainer};
+use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
 use crate::sweep::trial::id;
 use crate::sweep::{Error, prepared_folder};

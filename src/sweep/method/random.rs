@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need};
 use crate::config::sweep::Values;
-use crate::sweep::draw;
 use crate::sweep::method::{Asked, Method};
+use crate::sweep::sampler;
 
 /// independent draws, each a pure function of the seed and the trial's number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,7 +20,7 @@ impl Kind for Random {
 
 impl Method for Random {
     fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
-        draw::random(asked.search, asked.base, asked.number)
+        sampler::random(asked.search, asked.base, asked.number)
     }
 
     fn n_independent(&self) -> usize {

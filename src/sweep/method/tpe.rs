@@ -15,9 +15,9 @@ use crate::config::sweep::{
     Domain, Json, Parameter, Search, Values, as_written, on_grid, ordered, steps_of, value_of,
 };
 use crate::rng::{Key, Purpose};
-use crate::sweep::draw;
 use crate::sweep::method::{Asked, Method};
 use crate::sweep::parzen::{Axis, suggest};
+use crate::sweep::sampler;
 use crate::sweep::trial::{State, Trial};
 
 /// Random trials before the first that is drawn near good ones.
@@ -45,7 +45,7 @@ impl Method for Tpe {
         let counts = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
         let n_done = trials.iter().filter(counts).count();
         if n_done < STARTUP {
-            return draw::random(search, base, number);
+            return sampler::random(search, base, number);
         }
         let n_good = n_done.div_ceil(10).min(25);
         let (good, others) = split(ranking.ranked(trials), n_good);
@@ -55,8 +55,8 @@ impl Method for Tpe {
                 let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), stream);
                 draw_groups(search, key, &good, &others)
             })
-            .find(|values| draw::is_allowed(search, values, base))
-            .or_else(|| draw::random(search, base, number))
+            .find(|values| sampler::is_allowed(search, values, base))
+            .or_else(|| sampler::random(search, base, number))
     }
 
     fn n_independent(&self) -> usize {
@@ -188,9 +188,9 @@ mod tests {
     use super::*;
     use crate::config::schema::Mode;
     use crate::config::sweep::Condition;
-    use crate::sweep::draw::BaseValues;
     use crate::sweep::examples::{of_batch, search, trial};
     use crate::sweep::ranking::Ranking;
+    use crate::sweep::sampler::BaseValues;
     use crate::sweep::trial::{Length, Report, cost};
 
     fn propose(search: &Search, number: u32, trials: &[Trial]) -> Values {
@@ -252,7 +252,7 @@ mod tests {
             best[5]
         };
         let tpe = median(&|search, number, trials| propose(search, number, trials));
-        let random = median(&|search, number, _| draw::random(search, &base, number).unwrap());
+        let random = median(&|search, number, _| sampler::random(search, &base, number).unwrap());
         assert!(tpe < 0.5 * random, "{tpe} {random}");
     }
 

@@ -10,12 +10,12 @@ use std::path::Path;
 
 use crate::config::sweep::{Values, change_of};
 use crate::files::{self, RunLock};
-use crate::sweep::draw::BaseValues;
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::points;
-use crate::sweep::order::{Ended, Order, Trainer};
-use crate::sweep::schedule::session::Session;
+use crate::sweep::request::{Ended, Order, Trainer};
+use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::Trial;
+use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
 use crate::sweep::{Error, leftovers, prepared_folder, results};
 

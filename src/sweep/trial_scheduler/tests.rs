@@ -15,9 +15,9 @@ use crate::record::EVENTS;
 use crate::record::Screen;
 use crate::sweep::examples::search;
 use crate::sweep::method::Methods;
-use crate::sweep::order::{Cause, Job, Machine, Outcome};
 use crate::sweep::pruner::{Asha, Pruners};
 use crate::sweep::ranking::best;
+use crate::sweep::request::{Cause, Job, Machine, Outcome};
 use crate::sweep::trial::{Length, Report, State, id};
 
 /// A folder, and what is searched in it.

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::config::sweep::Values;
 use crate::sweep::Error;
-use crate::sweep::schedule::session::Session;
-use crate::sweep::schedule::shown;
+use crate::sweep::trial_scheduler::session::Session;
+use crate::sweep::trial_scheduler::shown;
 
 /// Trials that are checked before the first is started; those after them when their turn comes.
 const MAX_CHECKED: usize = 1000;
@@ -14,7 +14,7 @@ const MAX_NAMED: usize = 8;
 
 impl Session<'_> {
     /// Every trial that is known before any result is, decided.
-    pub(in crate::sweep::schedule) fn check_ahead(&self) -> Result<(), Error> {
+    pub(in crate::sweep::trial_scheduler) fn check_ahead(&self) -> Result<(), Error> {
         let first = self.trials.len() as u32 + 1;
         let left = self.total.saturating_sub(self.trials.len());
         let ahead: Vec<Values> = if let Some(points) = &self.points {

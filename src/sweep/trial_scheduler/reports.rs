@@ -2,9 +2,9 @@
 
 use crate::failpoint;
 use crate::sweep::journal::Journal;
-use crate::sweep::order::{Cause, Outcome};
-use crate::sweep::schedule::session::Session;
+use crate::sweep::request::{Cause, Outcome};
 use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::{Error, leftovers, pruner};
 
 impl Session<'_> {
