@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
-use crate::cli::description::{Description, enter_best_run, find_run};
 use crate::cli::evaluate::checkpoint_of;
+use crate::cli::run_files::{Description, enter_best_run, find_run};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
 use crate::model::peft;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
-use crate::cli::description::{Description, enter_best_run};
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
+use crate::cli::run_files::{Description, enter_best_run};
 use crate::cli::{Refusal, to_stdout};
 use crate::event::Event;
 use crate::kinds::Kinds;

@@ -5,9 +5,9 @@ use std::path::Path;
 use candle_core::Device;
 
 use crate::cli::args::PlanArgs;
-use crate::cli::description::enter_run;
-use crate::cli::named::find_sweep;
+use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{Prepared, prepare};
+use crate::cli::run_files::enter_run;
 use crate::cli::{Refusal, sweep, to_stdout};
 use crate::config;
 use crate::engine::{self, Needs};

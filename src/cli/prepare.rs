@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::cli::description::{self, Description, OtherData, stored_experiment};
+use crate::cli::run_files::{self, Description, OtherData, stored_experiment};
 use crate::cli::{Refusal, abandoned, to_stderr};
 use crate::config::kind::{Choice, Options};
 use crate::config::values::Auto;
@@ -325,7 +325,7 @@ pub(crate) fn own_run(
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
-    description::describe(&folders, &start).map_err(unwritable)?;
+    run_files::describe(&folders, &start).map_err(unwritable)?;
     let environment = describe_environment(folders.logs.clone());
     Ok(OwnedRun { folders, is_resumed: false, environment, _lock: Some(lock) })
 }
@@ -341,7 +341,7 @@ pub(crate) fn join_run(
     files::create_writable_folder(&folders.logs).map_err(unwritable)?;
     if files::lock_holder(&folders.logs).is_none() {
         // The folder is this machine's own: so that the run can be resumed on it too.
-        description::describe(&folders, &start).map_err(unwritable)?;
+        run_files::describe(&folders, &start).map_err(unwritable)?;
     }
     Ok(OwnedRun::of_another(folders))
 }
@@ -352,13 +352,13 @@ fn begin<'a>(
     folders: &RunFolders,
     prepared: &'a Prepared,
     other: OtherData,
-) -> Result<description::Start<'a>, Refusal> {
+) -> Result<run_files::Start<'a>, Refusal> {
     generate(prepared)?;
     let data = Fingerprint::of(&prepared.facts.data, prepared.source.as_ref())
         .map_err(|error| of_data(&error))?;
     let (source, plan) = (prepared.loaded.path.as_path(), &prepared.plan);
-    let start = description::Start { source, resolved: resolved(prepared)?, plan, data };
-    description::compare_data(folders, &start, other)?;
+    let start = run_files::Start { source, resolved: resolved(prepared)?, plan, data };
+    run_files::compare_data(folders, &start, other)?;
     Ok(start)
 }
 

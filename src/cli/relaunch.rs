@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::description::{Description, described, stored_experiment};
 use crate::cli::prepare::{Prepared, refused, resolved, unwritable, vocabulary};
+use crate::cli::run_files::{Description, described, stored_experiment};
 use crate::cli::{Refusal, to_stderr};
 use crate::config;
 use crate::files;

@@ -1,10 +1,10 @@
 //! A run that is asked for: a new one, or one that is resumed.
 
-use crate::cli::description::OtherData;
 use crate::cli::prepare::{OwnedRun, Prepared, open_run, warn_about};
 use crate::cli::refusal::Refusal;
 use crate::cli::relaunch;
 use crate::cli::resumed::ResumedRun;
+use crate::cli::run_files::OtherData;
 use crate::kinds::Kinds;
 use crate::launch;
 

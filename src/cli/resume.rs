@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::{Launch, ResumeArgs};
-use crate::cli::description::{Description, OtherData, enter_run, stored_experiment};
-use crate::cli::named::find_sweep;
+use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
 use crate::cli::request::RunRequest;
 use crate::cli::resumed::{Gone, ResumedRun};
+use crate::cli::run_files::{Description, OtherData, enter_run, stored_experiment};
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
 use crate::cli::{Refusal, to_stderr};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::cli::description::OtherData;
 use crate::cli::prepare::{OwnedRun, Prepared, own_run};
+use crate::cli::run_files::OtherData;
 use crate::cli::{Refusal, to_stderr};
 use crate::event::Event;
 use crate::files;

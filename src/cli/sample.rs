@@ -7,9 +7,9 @@ use std::path::Path;
 use clap::Parser;
 
 use crate::cli::args::{Args, SampleArgs, Verb};
-use crate::cli::description::enter_best_run;
 use crate::cli::evaluate::checkpoint_of;
 use crate::cli::prepare::{plan_of, source_of};
+use crate::cli::run_files::enter_best_run;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::data::{self, TextForm, Tokenizer};
 use crate::kinds::Kinds;

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
-use crate::cli::description::OtherData;
-use crate::cli::named::find_sweep;
+use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, gpus, has_classes, measure, own_run, planned,
     refused, source_of, vocabulary,
 };
+use crate::cli::run_files::OtherData;
 use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::{self, Loaded, Problems};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cli::{Refusal, named, to_stderr};
+use crate::cli::{Refusal, find_run, to_stderr};
 use crate::data::{self, Fingerprint};
 use crate::files;
 use crate::model::Lora;
@@ -119,19 +119,19 @@ impl StoredPlan {
     }
 }
 
-/// The run that `word` names ([`named::run`]); its paths are as they were written down.
+/// The run that `word` names ([`find_run::run`]); its paths are as they were written down.
 pub(crate) fn find_run(word: Option<&str>) -> Result<Description, Refusal> {
-    described(&named::run(word)?)
+    described(&find_run::run(word)?)
 }
 
 /// As [`find_run`], and goes to where the run's paths begin, so that it is what it was wherever it is called from.
 pub(crate) fn enter_run(word: Option<&str>) -> Result<Description, Refusal> {
-    enter(&named::run(word)?)
+    enter(&find_run::run(word)?)
 }
 
 /// As [`enter_run`]; of a sweep its best trial.
 pub(crate) fn enter_best_run(word: Option<&str>) -> Result<Description, Refusal> {
-    enter(&named::best_run(word)?)
+    enter(&find_run::best_run(word)?)
 }
 
 fn enter(folder: &Path) -> Result<Description, Refusal> {
