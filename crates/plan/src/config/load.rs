@@ -13,7 +13,7 @@ use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
 use crate::config::problem::{Problem, Problems};
 use crate::config::vocabulary::Vocabulary;
-use crate::config::{sweep, text, unknown};
+use crate::config::{sweep, text, unknown_keys};
 
 /// Files that extend files that extend files ... end here.
 const DEEPEST: usize = 16;
@@ -163,7 +163,8 @@ impl Stack {
             }
             Ok(Asked::Set(layer)) => self.push(layer, group),
             Ok(Asked::Remove(path, layer)) => {
-                if let Some(problem) = unknown::unknown(&layer, &path, self.layers.len(), page) {
+                if let Some(problem) = unknown_keys::unknown(&layer, &path, self.layers.len(), page)
+                {
                     self.problems.push(problem);
                 }
                 for layer in &mut self.layers[1..] {
@@ -177,7 +178,7 @@ impl Stack {
         for (order, layer) in self.layers.iter_mut().enumerate() {
             // Where options of a user's models once stood.
             layer.lift("model", "options");
-            self.problems.extend(unknown::weed(layer, order, vocabulary.page()));
+            self.problems.extend(unknown_keys::weed(layer, order, vocabulary.page()));
         }
         self.drop_keys_of_other_kinds(vocabulary);
         let mut extracted = extract::extract(&mut self.layers, vocabulary);

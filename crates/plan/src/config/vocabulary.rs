@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::config::key_aliases::of_flag;
 use crate::config::keys::Page;
 use crate::config::kind::FamilySpec;
-use crate::config::meant::of_flag;
 use crate::config::schema::Mode;
 
 /// A metric as data.

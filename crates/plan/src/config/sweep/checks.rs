@@ -9,7 +9,7 @@ use crate::config::spans::{Path, Place};
 use crate::config::sweep::reader::{Reader, join, json};
 use crate::config::sweep::space::Condition;
 use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};
-use crate::config::unknown::unknown;
+use crate::config::unknown_keys::unknown;
 
 /// Keys of a parameter's table.
 const SPEC: [&str; 6] = ["values", "distribution", "min", "max", "q", "when"];

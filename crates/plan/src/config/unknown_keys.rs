@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use figment::value::{Dict, Value};
 
+use crate::config::key_aliases::{among, anywhere, of_entry, only_leaf, whole};
 use crate::config::keys::{Known, Page, dotted};
 use crate::config::layer::{Layer, Source};
-use crate::config::meant::{among, anywhere, of_entry, only_leaf, whole};
 use crate::config::problem::Problem;
 use crate::config::spans::Path;
 use crate::config::suggest::any_of;
