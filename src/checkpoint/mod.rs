@@ -22,9 +22,10 @@ mod retention;
 mod save;
 mod tensors;
 mod verify;
-mod writer;
+mod background_writer;
 
 pub use adapters::{merged, peft, peft_config};
+pub use background_writer::Writer;
 pub use copied::Snapshot;
 pub(crate) use load::{Opened, best, is_checkpoint};
 pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
@@ -32,7 +33,6 @@ pub(crate) use manifest::{Damage, Manifest};
 pub(crate) use save::name;
 pub use save::{Destination, save};
 pub use tensors::tensors;
-pub use writer::Writer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {manifest::parse, manifest::sealed_anew, tensors::header_of};
 
