@@ -14,7 +14,7 @@ use crate::plan::{Extent, Matrices};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adafactor {
-    /// decoupled weight decay: the share of a weight, times the learning rate, that a step takes away.
+    /// decoupled weight decay: each step multiplies weights by `1 - lr * weight_decay`.
     #[schemars(range(min = 0.0), example = 0.01)]
     pub weight_decay: f64,
     /// mean squares follow the gradients by the share t^beta2_decay at step t.

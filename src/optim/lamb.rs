@@ -17,10 +17,10 @@ pub struct Lamb {
     /// share of a weight that is added to its update; tensors without any move as Adam's.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// decay of the two moments.
+    /// exponential decay rates of the first and second moments.
     #[schemars(schema_with = "decays")]
     pub betas: [f64; 2],
-    /// added to the root of the second moment.
+    /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
     /// make no step longer than Adam's (LAMBC).
