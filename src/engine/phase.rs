@@ -1,6 +1,6 @@
 //! Which parameters are trained when: groups that are frozen, for the whole run or for a part of it.
 //!
-//! A run has phases, which begin at step edges. In each, frozen parameters have no gradient, no state of the optimizer, and
+//! A run has phases, which begin at step boundaries. In each, frozen parameters have no gradient, no state of the optimizer, and
 //! their buckets are not reduced. All ranks enter a phase at the same step: it follows from the plan.
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 //!   channels for 32x32 images. Always the 3x3 stem.
 //! - Shortcuts that change the shape are convolutions (option B), or with `shortcut = "padding"` the input itself
 //!   (option A); then the last layer is called `linear`, as in <https://github.com/akamaster/pytorch_resnet_cifar10>.
-//! - With `head = "hidden"` their `fc` is dropout, linear to 512, rectifier, dropout, linear. `resnet18_animals90` is
+//! - With `head = "hidden"` their `fc` is dropout, linear to 512, ReLU, dropout, linear. `resnet18_animals90` is
 //!   a `resnet18` with that head under the prefix `resnet18.`.
 //!
 //! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still use and

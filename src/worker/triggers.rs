@@ -1,4 +1,4 @@
-//! When something is due, and when a run is over: pure decisions at step boundarys.
+//! When something is due, and when a run is over: pure decisions at step boundaries.
 
 use crate::engine::TrainState;
 use crate::event::Reason;

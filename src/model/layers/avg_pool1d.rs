@@ -14,10 +14,10 @@ use crate::ops::{self, Lines};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AvgPool1d {
-    /// steps of the window.
+    /// kernel size.
     #[schemars(range(min = 1, max = 16_777_216), example = 3)]
     pub kernel_size: u32,
-    /// places from window to window; none is `kernel_size`.
+    /// stride. Default: `kernel_size`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 16_777_216), example = 2)]
     pub stride: Option<u32>,

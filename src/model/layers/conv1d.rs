@@ -35,7 +35,7 @@ pub struct Conv1d {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216), example = 2)]
     pub dilation: u32,
-    /// groups of channels that do not see each other.
+    /// number of channel groups.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub groups: u32,

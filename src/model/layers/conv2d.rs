@@ -34,7 +34,7 @@ pub struct Conv2d {
     /// places from one tap of the window to the next, down and to the right.
     #[serde(default = "once")]
     pub dilation: Shape2,
-    /// groups of channels that do not see each other.
+    /// number of channel groups.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub groups: u32,

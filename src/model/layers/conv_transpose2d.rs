@@ -19,7 +19,7 @@ pub struct ConvTranspose2d {
     /// channels of the output.
     #[schemars(range(min = 1, max = 16_777_216), example = 64)]
     pub out_channels: u32,
-    /// rows and columns of the window.
+    /// kernel size (height and width).
     #[schemars(range(min = 1, max = 8192), example = 4)]
     pub kernel_size: u32,
     /// how many times larger the image becomes.
@@ -34,7 +34,7 @@ pub struct ConvTranspose2d {
     #[serde(default)]
     #[schemars(range(max = 8192), example = 1)]
     pub output_padding: u32,
-    /// groups of channels that do not see each other.
+    /// number of channel groups.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub groups: u32,

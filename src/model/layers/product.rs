@@ -19,7 +19,7 @@ use crate::ops;
 pub struct Product {
     /// the layers.
     pub layers: Vec<Entry>,
-    /// layers on the way round; none is the input as it is.
+    /// layers of the shortcut branch; empty = identity.
     #[serde(default)]
     pub shortcut: Vec<Entry>,
 }

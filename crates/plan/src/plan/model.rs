@@ -104,7 +104,7 @@ pub(crate) fn check_devices(
     }
     let name = &loaded.experiment.model.name;
     let what = format!("`{name}` has a layer without kernels for GPUs");
-    let help = "train on CPUs (`distributed.backend=\"shm\"`), or choose another model";
+    let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another model";
     Err(loaded.problem("model.name", what).help(help))
 }
 
