@@ -47,6 +47,10 @@ pub fn load_text(
 }
 
 /// Reads `text` as the file `path` in `environment`.
+///
+/// # Errors
+///
+/// All problems of the text.
 pub fn load_in(
     path: &Path,
     text: &str,
