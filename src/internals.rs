@@ -12,6 +12,29 @@ pub mod checkpoint {
 /// Sums over ranks.
 pub mod collective {
     pub use crate::collective::{Collective, Error, Op, Segment, compressed, open, tree_sum};
+
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::transport::Peer;
+    use crate::units::{Rank, WorldSize};
+
+    /// Rank `rank` of two that share no memory, but a connection.
+    ///
+    /// # Errors
+    ///
+    /// The connection cannot be used.
+    pub fn one_of_two(
+        rank: Rank,
+        stream: UnixStream,
+        timeout: Duration,
+    ) -> Result<Arc<dyn Collective>, Error> {
+        let world = WorldSize::new(2).unwrap_or(WorldSize::ONE);
+        let other = Rank(1 - rank.0);
+        let peer = Peer { rank: other, address: "here".into(), socket: stream.into(), keys: None };
+        crate::collective::open_tcp(rank, world, vec![peer], timeout)
+    }
 }
 
 /// Files that are whole or absent.

@@ -168,7 +168,8 @@ fn gpu_convolutions_with_batch_norm() {
             let options = conv(1, 1, 1, precision);
             let activation = Activation::Identity;
             let affine = [&w[1], &w[2]];
-            let layer = ConvNorm { weight: &w[0], affine, options, activation, eps: 1e-5 };
+            let layer =
+                ConvNorm { weight: &w[0], affine, options, activation, eps: 1e-5, group: None };
             Ok(ops::conv_batch_norm(&x[0], Some(&x[1]), &layer)?.0)
         });
     }

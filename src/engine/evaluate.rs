@@ -6,7 +6,8 @@ use candle_core::Tensor;
 
 use crate::data::sampler::Chunk;
 use crate::data::{self, Batch};
-use crate::engine::step::{NextBatch, draws};
+use crate::engine::pass::draws;
+use crate::engine::step::NextBatch;
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, loss};
 use crate::launch::Phase;

@@ -262,8 +262,8 @@ impl Engine {
     ) -> std::result::Result<Option<PassReport>, Error> {
         let Some(mut graph) = self.graph.take() else { return Ok(None) };
         (self.observer)(step.number, Phase::Forward);
-        let context = self.context(step, micro_batch);
-        let draws = self.draws(step, batch);
+        let passes = self.passes(step);
+        let (context, draws) = (passes.context(micro_batch, None), passes.draws(batch));
         // Backward is a part of it: one launch has one time.
         let passed = self
             .timed(|time| &mut time.forward, |engine| graph.pass(engine, context, draws, batch));

@@ -86,12 +86,15 @@ mod error;
 mod evaluate;
 #[cfg(feature = "cuda")]
 mod graph_pass;
+mod joint_pass;
 mod loss;
+mod meeting;
 mod phase;
 #[cfg(feature = "cuda")]
 mod gpu_reducer;
 mod batch_device;
 mod cpu_reducer;
+mod pass;
 mod reducer;
 mod rehearse;
 mod scaler;
@@ -130,6 +133,7 @@ use crate::nn::Params;
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler};
 use crate::plan::Plan;
+use joint_pass::JointPasses;
 use rank_consistency::Compared;
 use reducer::Reducer;
 use straggler::Stragglers;
@@ -160,6 +164,8 @@ pub struct Engine {
     /// Rank 0's, in a group.
     stragglers: Option<Stragglers>,
     straggler: Option<Straggler>,
+    /// Where batch norms take their statistics over all shards.
+    joint: Option<JointPasses>,
     /// Passes as one launch, where the plan allows it.
     #[cfg(feature = "cuda")]
     graph: Option<graph_pass::GraphPass>,

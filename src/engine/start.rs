@@ -13,6 +13,7 @@ use crate::engine::error::Error;
 use crate::engine::gpu_reducer::{GpuReducer, Held};
 #[cfg(feature = "cuda")]
 use crate::engine::graph_pass::GraphPass;
+use crate::engine::joint_pass::JointPasses;
 use crate::engine::rank_consistency::{Compared, Difference, EVERYTHING};
 use crate::engine::reducer::Reducer;
 use crate::engine::straggler::Stragglers;
@@ -55,6 +56,7 @@ impl Engine {
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
         let layout = phase::layout(&plan, &params);
         let device = device(&params);
+        let joint = JointPasses::new(&plan, &params, &collective)?;
         let reducer = reducer(&plan, &params, &collective, layout, &moments)?;
         let sink = reducer.sink();
         #[cfg(feature = "cuda")]
@@ -84,6 +86,7 @@ impl Engine {
             home: None,
             stragglers: watches.then(|| Stragglers::new(world.count())),
             straggler: None,
+            joint,
             #[cfg(feature = "cuda")]
             graph,
             notice: None,
@@ -161,6 +164,8 @@ fn reducer(
     moments: &[Moments],
 ) -> Result<Box<dyn Reducer>, Error> {
     let overlap = plan.distributed.overlap;
+    // Statistics go through the group in the middle of backward: with a second thread, in an order that differs by rank.
+    let is_shared = plan.distributed.sync_batchnorm;
     #[cfg(feature = "cuda")]
     if let Some(var) = params.parameters().first().and_then(|param| param.var().ok())
         && var.device().is_cuda()
@@ -170,12 +175,13 @@ fn reducer(
         // Alone there is nothing to overlap with, and a pass that is recorded must not depend on its place in the step.
         let overlap = overlap
             && collective.world_size() > WorldSize::ONE
+            && (!is_shared || collective.on_gpu().is_some())
             && !crate::plan::capture::is_wanted(plan);
         let held = Held { layout, overlap, plan: &plan.optimizer, params, moments };
         return Ok(Box::new(GpuReducer::new(&gpu, collective, held)?));
     }
     let _ = (params, moments);
-    Ok(Box::new(CpuReducer::new(collective, layout, overlap)?))
+    Ok(Box::new(CpuReducer::new(collective, layout, overlap && !is_shared)?))
 }
 
 /// Zeroed optimizer state.

@@ -1,17 +1,12 @@
 //! The training step, in the order of its mathematics.
 
-use candle_core::Tensor;
-
 use crate::data::{self, Batch, sampler::MicroBatch};
+use crate::engine::pass::{Found, Passes};
 use crate::engine::update::MeanGradient;
 use crate::engine::vote::{PassReport, Totals, Vote, exchange};
-use crate::engine::{Clock, Engine, Error, StopRequest, loss};
+use crate::engine::{Clock, Engine, Error, StopRequest};
 use crate::launch::Phase;
-use crate::model::Comparison;
-use crate::nn::{ForwardContext, Mode};
 use crate::optim::Rates;
-use crate::plan::Plan;
-use crate::rng::{Key, Purpose};
 
 /// Gives the batch of each pass of a step, in order.
 pub type NextBatch<'a> = &'a mut dyn FnMut() -> Result<Batch, data::Error>;
@@ -50,13 +45,6 @@ pub(super) struct Step {
     waited_before: f64,
 }
 
-/// What one forward pass found.
-struct Loss {
-    /// The mean loss times the pass's share of the step and the loss scale: what backward starts from.
-    scaled: Tensor,
-    report: PassReport,
-}
-
 /// What all ranks know of the step, once gradients are reduced.
 pub(super) struct Reduced {
     /// Of each rank.
@@ -79,25 +67,10 @@ impl Engine {
         stop_request: StopRequest,
     ) -> Result<StepReport, Error> {
         let step = self.begin_step();
-        let mut reports = Vec::with_capacity(micro_batches.len());
-        for (position, micro_batch) in micro_batches.iter().enumerate() {
-            let following = micro_batches.get(position + 1);
-            if following.is_none() {
-                self.reducer.begin_last_pass();
-            }
-            if let Some(batch) = self.load(&step, micro_batch, next)? {
-                let report = if let Some(report) = self.replay(&step, micro_batch, &batch)? {
-                    report
-                } else {
-                    let loss = self.forward(&step, micro_batch, &batch)?;
-                    self.backward(&step, loss)?
-                };
-                reports.push(report.missing(batch.unreadable));
-            }
-            if following.is_some_and(|following| following.shard != micro_batch.shard) {
-                self.reducer.end_shard()?;
-            }
-        }
+        let reports = match &self.joint {
+            Some(joint) if joint.shards() > 1 => self.shards_at_once(&step, micro_batches, next)?,
+            _ => self.one_by_one(&step, micro_batches, next)?,
+        };
         let reduced = self.reduce(&step, reports, stop_request)?;
         let gradient = self.unscale(&step, &reduced);
         let updated = self.check(&step, &reduced, &gradient)?;
@@ -108,6 +81,37 @@ impl Engine {
         self.finish_step(&step, &reduced);
         self.enter_phase()?;
         Ok(self.report(&step, &reduced, &gradient, updated))
+    }
+
+    /// The passes of this rank, one after another.
+    fn one_by_one(
+        &mut self,
+        step: &Step,
+        micro_batches: &[MicroBatch],
+        next: NextBatch<'_>,
+    ) -> Result<Vec<PassReport>, Error> {
+        let mut reports = Vec::with_capacity(micro_batches.len());
+        for (position, micro_batch) in micro_batches.iter().enumerate() {
+            let following = micro_batches.get(position + 1);
+            if following.is_none() {
+                self.reducer.begin_last_pass();
+            }
+            let batch = self.load(step, micro_batch, next)?;
+            if let Some(batch) = &batch {
+                let report = if let Some(report) = self.replay(step, micro_batch, batch)? {
+                    report
+                } else {
+                    let found = self.forward(step, micro_batch, batch)?;
+                    self.backward(step, found)?
+                };
+                reports.push(report.missing(batch.unreadable));
+            }
+            self.finish_joint_pass(step, batch.is_some())?;
+            if following.is_some_and(|following| following.shard != micro_batch.shard) {
+                self.reducer.end_shard()?;
+            }
+        }
+        Ok(reports)
     }
 
     /// No gradient is left of the step before.
@@ -125,7 +129,7 @@ impl Engine {
     }
 
     /// The batch of a pass; `None` where the last step of an epoch has no samples for it.
-    fn load(
+    pub(super) fn load(
         &mut self,
         step: &Step,
         micro_batch: &MicroBatch,
@@ -152,45 +156,39 @@ impl Engine {
         step: &Step,
         micro_batch: &MicroBatch,
         batch: &Batch,
-    ) -> Result<Loss, Error> {
-        let context = self.context(step, micro_batch);
-        let draws = self.draws(step, batch);
+    ) -> Result<Found, Error> {
         (self.observer)(step.number, Phase::Forward);
-        self.params.begin_pass(Some(&self.sink));
-        let loss = self.timed(
+        let found = self.timed(
             |time| &mut time.forward,
             |engine| {
-                let (inputs, targets) = engine.batch_on_device(batch)?;
-                let Comparison { outputs, targets } =
-                    engine.model.compare(&inputs, &targets, &draws, &context)?;
-                let loss = engine.loss.mean(&outputs, &targets)?;
-                let correct = loss::correct(&engine.plan.loss, &outputs, &targets)?;
-                let value = f64::from(loss::scalar(&loss)?);
-                // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and those with
-                // labels that do not count.
-                let samples = micro_batch.samples.len();
-                let weight = loss::weight(&engine.plan.loss, &targets, samples)?;
-                // Where nothing counts the gradient is zero, but it must reach the parameters.
-                let share = if weight > 0.0 { weight } else { 1.0 };
-                let factor = share / engine.plan.batch.size.count() as f64 * step.loss_scale;
-                let index = micro_batch.index_in_step;
-                let report = PassReport::new(index, samples as u64, value, correct);
-                Ok(Loss { scaled: (loss * factor)?, report: report.weighing(weight) })
+                let tensors = engine.batch_on_device(batch)?;
+                let group = engine.joint.as_ref().map(|joint| joint.group(0));
+                engine.passes(step).forward(micro_batch, batch, tensors, &engine.sink, group)
             },
         );
-        loss.map_err(|source| {
-            self.params.end_pass();
-            Error::Tensor { phase: "forward", step: step.number, source }
-        })
+        self.count_waiting(|time| &mut time.forward);
+        found.map_err(|source| self.pass_failed("forward", step, source))
     }
 
     /// Backward of one pass; gradients go to the buckets.
-    fn backward(&mut self, step: &Step, loss: Loss) -> Result<PassReport, Error> {
+    fn backward(&mut self, step: &Step, found: Found) -> Result<PassReport, Error> {
         (self.observer)(step.number, Phase::Backward);
-        let done = self.timed(|time| &mut time.backward, |_| loss.scaled.backward());
-        self.params.end_pass();
-        done.map_err(|source| Error::Tensor { phase: "backward", step: step.number, source })?;
-        Ok(loss.report)
+        let done =
+            self.timed(|time| &mut time.backward, |engine| engine.passes(step).backward(found));
+        self.count_waiting(|time| &mut time.backward);
+        done.map_err(|source| self.pass_failed("backward", step, source))
+    }
+
+    /// What the passes of a step have in common.
+    pub(super) fn passes(&self, step: &Step) -> Passes<'_> {
+        Passes {
+            plan: &self.plan,
+            model: self.model.as_ref(),
+            params: &self.params,
+            loss: self.loss.as_ref(),
+            step: step.number,
+            loss_scale: step.loss_scale,
+        }
     }
 
     /// Sums gradients over the ranks, and lets all of them know what each saw and asks for.
@@ -234,25 +232,6 @@ impl Engine {
         }
     }
 
-    /// What the layers need to know about a pass. Running statistics follow the first shard only, as
-    /// DDP's `broadcast_buffers` keeps those of rank 0.
-    pub(super) fn context(&self, step: &Step, micro_batch: &MicroBatch) -> ForwardContext {
-        let index = micro_batch.index_in_step as u64;
-        let key = Key::new(self.plan.seed, Purpose::Dropout, step.number, index);
-        ForwardContext {
-            mode: Mode::Train { key, track_statistics: micro_batch.shard == 0 },
-            precision: self.plan.precision,
-            convolutions: self.plan.convolutions,
-            activation_checkpointing: self.plan.activation_checkpointing,
-        }
-    }
-
-    /// What the model may draw for each sample of a batch.
-    pub(super) fn draws(&self, step: &Step, batch: &Batch) -> Vec<Key> {
-        let epoch = (step.number - 1) / self.plan.length.steps_per_epoch.max(1);
-        draws(&self.plan, epoch, &batch.samples)
-    }
-
     /// Moves the run's progress on by the step.
     fn finish_step(&mut self, step: &Step, reduced: &Reduced) {
         self.count(&reduced.totals);
@@ -278,10 +257,4 @@ impl Engine {
             sums.weight += totals.weight;
         }
     }
-}
-
-/// What the model may draw for each of `samples`: nothing that depends on the ranks.
-pub(super) fn draws(plan: &Plan, epoch: u64, samples: &[u32]) -> Vec<Key> {
-    let key = |&sample: &u32| Key::new(plan.seed, Purpose::Draw, epoch, u64::from(sample));
-    samples.iter().map(key).collect()
 }

@@ -416,10 +416,6 @@ fn every_impossible_combination_is_named() {
         &["`distributed.backend`: the MPI backend is not implemented"],
     );
     check(
-        &["distributed.sync_batchnorm=true"],
-        &["`distributed.sync_batchnorm`: is not available yet: BatchNorm statistics are per shard"],
-    );
-    check(
         &["validation.every=never", "early_stopping.patience=3"],
         &[
             "`early_stopping.monitor`: `val/loss` is never measured: `validation.every` is \"never\"",

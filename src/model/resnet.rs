@@ -413,7 +413,7 @@ impl Trunk {
     }
 
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let pass = &if self.in_eval { pass.evaluating() } else { *pass };
+        let pass = &if self.in_eval { pass.evaluating() } else { pass.clone() };
         let x = ops::nchw_to_nhwc(input)?;
         let mut x = self.first.forward(&x, None, Activation::Relu, pass)?;
         if self.stem == Stem::Imagenet {

@@ -122,7 +122,7 @@ impl Model for Classifier {
     /// (n, 2, frames + 1, mels) -> (n, classes)
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (speech, lengths) = heard(input, 1)?;
-        let inside = if self.in_eval { pass.evaluating() } else { *pass };
+        let inside = if self.in_eval { pass.evaluating() } else { pass.clone() };
         let (encoded, lengths) = self.encoder.forward(&speech, &lengths, &inside)?;
         let frames = encoded.dim(1)?;
         let share = |&length: &usize| {

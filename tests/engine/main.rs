@@ -14,6 +14,7 @@ mod short_steps;
 mod state;
 #[path = "../support/mod.rs"]
 mod support;
+mod sync_batchnorm;
 mod texts;
 mod unused;
 mod world_sizes;

@@ -19,5 +19,6 @@ mod policy;
 mod resnet;
 #[path = "../support/steps.rs"]
 mod steps;
+mod sync_batchnorm;
 
 use test_support::skipped;

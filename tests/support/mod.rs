@@ -138,6 +138,7 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         comm_hook: ddprun::plan::CommHook::None,
         nccl_if_apart: false,
         find_unused_parameters: false,
+        sync_batchnorm: false,
         timeout: Duration::from_mins(1),
     }
 }

@@ -41,7 +41,8 @@ pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &ForwardContext) ->
         (false, 1..) => Var::from_tensor(x)?.into_inner(),
         (false, 0) => return Ok(y),
     };
-    let pass = ForwardContext { mode: Mode::Train { key, track_statistics: false }, ..*pass };
+    let pass =
+        ForwardContext { mode: Mode::Train { key, track_statistics: false }, ..pass.clone() };
     let block = block.clone();
     let is_leaf = !x.track_op();
     ops::node(&[&input], ops::copy_of(&y)?, Box::new(Recompute { block, pass, is_leaf }))

@@ -12,7 +12,8 @@ const MOMENTUM: f64 = 0.1;
 /// `torch.nn.BatchNorm2d` over NHWC activations, fused with a residual and an activation.
 ///
 /// Normalises with the biased variance of the batch; the running variance learns the unbiased one, with
-/// momentum 0.1 unless told otherwise. Statistics are those of one pass on one rank.
+/// momentum 0.1 unless told otherwise. Statistics are those of one pass on one rank, or of the batch that
+/// [`ForwardContext::sync_batchnorm`] says that it is a part of.
 pub struct BatchNorm2d {
     weight: Param,
     bias: Param,
@@ -65,7 +66,12 @@ impl BatchNorm2d {
         let affine = [&self.weight.weight()?, &self.bias.weight()?];
         match pass.mode {
             Mode::Train { track_statistics, .. } => {
-                let (y, batch) = ops::batch_norm(x, affine, residual, activation, self.eps)?;
+                let (y, batch) = match &pass.sync_batchnorm {
+                    None => ops::batch_norm(x, affine, residual, activation, self.eps)?,
+                    Some(group) => {
+                        ops::sync_batch_norm(x, affine, residual, (activation, self.eps), group)?
+                    }
+                };
                 if track_statistics {
                     self.track(&batch)?;
                 }
@@ -98,7 +104,9 @@ impl BatchNorm2d {
             && let Some((weight, options)) = conv.parts(pass)?
         {
             let affine = [&self.weight.weight()?, &self.bias.weight()?];
-            let layer = ConvNorm { weight: &weight, affine, options, activation, eps: self.eps };
+            let group = pass.sync_batchnorm.as_ref();
+            let layer =
+                ConvNorm { weight: &weight, affine, options, activation, eps: self.eps, group };
             let (y, batch) = ops::conv_batch_norm(x, residual, &layer)?;
             if track_statistics {
                 self.track(&batch)?;

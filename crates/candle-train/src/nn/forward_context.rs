@@ -1,10 +1,11 @@
 //! What a forward pass needs beside its input.
 
+use crate::ops::BatchGroup;
 use crate::rng::Key;
 use crate::{Convolutions, Precision};
 
 /// What a forward pass needs beside its input.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ForwardContext {
     /// Training or evaluation.
     pub mode: Mode,
@@ -14,6 +15,8 @@ pub struct ForwardContext {
     pub convolutions: Convolutions,
     /// Whether blocks keep their input only and are run again in backward.
     pub activation_checkpointing: bool,
+    /// The other parts of the batch, if batch norms take their statistics over all of them (`SyncBatchNorm`).
+    pub sync_batchnorm: Option<BatchGroup>,
 }
 
 /// Training or evaluation.
@@ -43,13 +46,19 @@ impl ForwardContext {
     }
 
     fn new(mode: Mode, precision: Precision) -> Self {
-        Self { mode, precision, convolutions: Convolutions::Fast, activation_checkpointing: false }
+        Self {
+            mode,
+            precision,
+            convolutions: Convolutions::Fast,
+            activation_checkpointing: false,
+            sync_batchnorm: None,
+        }
     }
 
     /// The same for a part of a model that is not in training.
     #[must_use]
-    pub fn evaluating(self) -> Self {
-        Self { mode: Mode::Eval, ..self }
+    pub fn evaluating(&self) -> Self {
+        Self { mode: Mode::Eval, ..self.clone() }
     }
 
     /// The same with convolutions as plain sums, as exact as f32 allows.

@@ -35,5 +35,5 @@ pub use init::Init;
 pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use lora::{Adapted, LoraConfig};
-pub use params::{Buffer, Builder, Counter, Param, Params};
+pub use params::{Buffer, Builder, Counter, Param, Params, pass_beside};
 pub use recurrent::{Recurrent, RecurrentShape};

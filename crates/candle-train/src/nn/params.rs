@@ -3,6 +3,7 @@
 //! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position need
 //! registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,7 +40,27 @@ struct ParamInner {
     var: Option<Var>,
     /// Whether it gets no gradient for now.
     idle: AtomicBool,
-    pass: Mutex<PassState>,
+    /// One for each pass at once ([`pass_beside`]); most often there is one.
+    passes: Mutex<Vec<PassState>>,
+}
+
+thread_local! {
+    /// Which of the passes at once this thread runs.
+    static PASS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs `f` as the pass `index` of several that different threads run at once on the same parameters. Alone a thread
+/// runs pass 0.
+pub fn pass_beside<T>(index: usize, f: impl FnOnce() -> T) -> T {
+    /// Back to the pass before, on every path.
+    struct Leave(usize);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            PASS.set(self.0);
+        }
+    }
+    let _leave = Leave(PASS.replace(index));
+    f()
 }
 
 /// The parameter's part of the pass at hand.
@@ -93,8 +114,7 @@ impl Param {
     ///
     /// The model was only described.
     pub fn weight(&self) -> Result<Weight> {
-        let pass = lock(&self.0.pass);
-        match self.place(&pass) {
+        match self.with_pass(|pass| self.place(pass)) {
             Some(place) => Ok(Weight::learnt(self.var()?, place)),
             None => Ok(Weight::from(&self.var()?.as_detached_tensor())),
         }
@@ -107,20 +127,30 @@ impl Param {
     ///
     /// The model was only described, or the device failed.
     pub fn tensor(&self) -> Result<Tensor> {
-        let mut pass = lock(&self.0.pass);
-        let scope = activation_checkpointing::stage().scope();
-        if let Some((_, node)) = pass.nodes.iter().find(|(at, _)| *at == scope) {
-            return Ok(node.clone());
-        }
-        let node = match self.place(&pass) {
-            Some(place) => {
-                let var = self.var()?.as_tensor();
-                ops::in_graph(&[var], ops::copy_of(var)?, Box::new(Hook { place }))?
+        self.with_pass(|pass| {
+            let scope = activation_checkpointing::stage().scope();
+            if let Some((_, node)) = pass.nodes.iter().find(|(at, _)| *at == scope) {
+                return Ok(node.clone());
             }
-            None => self.var()?.as_detached_tensor(),
-        };
-        pass.nodes.push((scope, node.clone()));
-        Ok(node)
+            let node = match self.place(pass) {
+                Some(place) => {
+                    let var = self.var()?.as_tensor();
+                    ops::in_graph(&[var], ops::copy_of(var)?, Box::new(Hook { place }))?
+                }
+                None => self.var()?.as_detached_tensor(),
+            };
+            pass.nodes.push((scope, node.clone()));
+            Ok(node)
+        })
+    }
+
+    /// Gives this thread's pass to `f`.
+    fn with_pass<T>(&self, f: impl FnOnce(&mut PassState) -> T) -> T {
+        let (mut passes, index) = (lock(&self.0.passes), PASS.get());
+        if passes.len() <= index {
+            passes.resize_with(index + 1, PassState::default);
+        }
+        f(&mut passes[index])
     }
 
     /// One more use in the pass; `None` when no gradient is wanted, or none yet.
@@ -271,7 +301,7 @@ impl Params {
     pub fn begin_pass(&self, sink: Option<&Arc<dyn GradientSink>>) {
         for param in &self.parameters {
             let sink = sink.filter(|_| !param.0.idle.load(Ordering::Relaxed)).cloned();
-            *lock(&param.0.pass) = PassState { sink, ..PassState::default() };
+            param.with_pass(|pass| *pass = PassState { sink, ..PassState::default() });
         }
     }
 
@@ -368,8 +398,8 @@ impl Builder {
             };
             params.buffers.push(Buffer(Arc::new(inner)));
         }
-        let (idle, pass) = (AtomicBool::new(false), Mutex::default());
-        let param = Param(Arc::new(ParamInner { name, index, shape, var, idle, pass }));
+        let (idle, passes) = (AtomicBool::new(false), Mutex::default());
+        let param = Param(Arc::new(ParamInner { name, index, shape, var, idle, passes }));
         if !self.frozen {
             params.parameters.push(param.clone());
         }

@@ -5,9 +5,10 @@
 use candle_core::{Result, Shape, Tensor, Var, bail};
 
 use super::chain;
-use super::channel_norm::{Channels, Gate, batch_statistics};
+use super::channel_norm::{Channels, Gate, moments};
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::storage::{overwrite, read, tensor};
+use super::sync_batch_norm::{BatchGroup, Extent};
 use super::weight::{Destination, Weight};
 
 /// What follows the normalisation (and the residual).
@@ -49,6 +50,11 @@ impl BatchStatistics {
     #[cfg(feature = "cuda")]
     pub(super) fn on_gpu(columns: [Tensor; 2], rows: usize) -> Self {
         Self { mean: Vec::new(), variance: Vec::new(), rows, on_gpu: Some(columns) }
+    }
+
+    /// 1 / sqrt(variance + eps).
+    pub(super) fn inverse_std(&self, eps: f64) -> Vec<f32> {
+        self.variance.iter().map(|v| (1.0 / (f64::from(*v) + eps).sqrt()) as f32).collect()
     }
 
     /// Moves `running` mean and variance towards these by the share `momentum`; the variance is made unbiased.
@@ -100,26 +106,49 @@ pub fn batch_norm(
     activation: Activation,
     eps: f64,
 ) -> Result<(Tensor, BatchStatistics)> {
+    of_batch(x, [gamma, beta], residual, (activation, eps), None)
+}
+
+/// [`batch_norm`] with the statistics of the batch that this is a part of (`torch.nn.SyncBatchNorm`), whose other parts
+/// `group` asks, in forward and in backward. The gradients of gamma and beta are those of this part.
+///
+/// # Errors
+///
+/// As [`batch_norm`], and those of the group.
+pub fn sync_batch_norm(
+    x: &Tensor,
+    affine: [&Weight; 2],
+    residual: Option<&Tensor>,
+    (activation, eps): (Activation, f64),
+    group: &BatchGroup,
+) -> Result<(Tensor, BatchStatistics)> {
+    of_batch(x, affine, residual, (activation, eps), Some(group))
+}
+
+fn of_batch(
+    x: &Tensor,
+    [gamma, beta]: [&Weight; 2],
+    residual: Option<&Tensor>,
+    (activation, eps): (Activation, f64),
+    group: Option<&BatchGroup>,
+) -> Result<(Tensor, BatchStatistics)> {
     let x = x.contiguous()?;
     let c = check(&x, [gamma, beta], residual)?;
     let gamma = &gamma.reachable([Some(&x), residual], [gamma, beta])?;
-    let rows = x.elem_count() / c;
-    if rows < 2 {
-        bail!("batch normalisation needs more than one value per channel, got {:?}", x.dims());
-    }
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        return super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps);
+        let found = super::cuda::batch_norm(&x, [gamma, beta], residual, (activation, eps), group);
+        return found;
     }
-    let statistics = read([&x], |[x]| Ok(batch_statistics(x, c)))?;
-    let inverse = |v: &f32| (1.0 / (f64::from(*v) + eps).sqrt()) as f32;
+    let (moments, batch) = read([&x], |[x]| Extent::of(moments(x, c), group))?;
+    let statistics = moments.statistics();
     let op = Norm {
         mean: statistics.mean.clone(),
-        inverse_std: statistics.variance.iter().map(inverse).collect(),
+        inverse_std: statistics.inverse_std(eps),
         beta: beta.held()?,
         d_gamma: gamma.destination(),
         activation,
-        source: Source::Batch,
+        source: Source::Batch(batch),
     };
     Ok((apply(&x, gamma, residual, op)?, statistics))
 }
@@ -173,9 +202,8 @@ fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, op: Norm) -> Res
     chain::apply(([x, gamma.tensor()], residual), op)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    Batch,
+    Batch(Extent),
     Running,
 }
 
@@ -215,15 +243,15 @@ impl Operation for Norm {
         y: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
-        if self.source == Source::Running {
+        let Source::Batch(batch) = &self.source else {
             bail!("no gradient flows through a batch norm that is being evaluated");
-        }
+        };
         let beta = self.beta.tensor();
         let y = residual.map(|_| y);
         let (affine, dx) =
             read([x, gamma, beta, y.unwrap_or(x)], |[x_values, gamma, beta, y_values]| {
                 let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
-                overwrite(&dy, |dy| self.channels(gamma, beta).backward(x_values, gate, dy))
+                overwrite(&dy, |dy| self.channels(gamma, beta).backward(x_values, gate, dy, batch))?
             })?;
         self.beta.destination().send(affine.beta, beta)?;
         let dx = match dx {

@@ -3,10 +3,12 @@
 //! Forward is one pass for the statistics and one for the output, backward one for the sums and one for
 //! the gradient of x. Blocks of rows are fixed and merged in order, so threads do not change the bits.
 
+use candle_core::Result;
 use rayon::prelude::*;
 
 use super::batch_norm::{Activation, BatchStatistics};
 use super::lanes::{PerChannel, build, change_blocks, for_each_piece, vectorised};
+use super::sync_batch_norm::{Extent, Moments};
 
 /// Rows per block.
 pub(super) const ROWS: usize = 128;
@@ -46,26 +48,21 @@ pub(super) struct AffineGradient {
     pub(super) beta: Vec<f32>,
 }
 
-/// Mean and biased variance of each channel, exact to f32: each block of rows finds its own mean and squared
-/// deviations while it is in the cache, and blocks are merged in f64 in a fixed order (Chan et al., 1983).
+/// Mean and biased variance of each channel, exact to f32.
 pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
+    moments(x, c).statistics()
+}
+
+/// Mean and squared deviations of each channel: each block of rows finds its own while it is in the cache, and blocks
+/// are merged in a fixed order.
+pub(super) fn moments(x: &[f32], c: usize) -> Moments {
     let blocks: Vec<Vec<[f64; 2]>> =
         x.par_chunks(ROWS * c).map(|block| block_statistics(block, c)).collect();
-    let (mut count, mut total) = (0.0, vec![[0.0; 2]; c]);
-    for (block, values) in blocks.iter().zip(x.chunks(ROWS * c)) {
-        let n = (values.len() / c) as f64;
-        for (total, block) in total.iter_mut().zip(block) {
-            let delta = block[0] - total[0];
-            total[0] += delta * n / (count + n);
-            total[1] += block[1] + delta * delta * count * n / (count + n);
-        }
-        count += n;
+    let mut total = Moments::none(c);
+    for (block, values) in blocks.into_iter().zip(x.chunks(ROWS * c)) {
+        total.merge(&Moments { rows: values.len() / c, channels: block });
     }
-    BatchStatistics::new(
-        total.iter().map(|t| t[0] as f32).collect(),
-        total.iter().map(|t| (t[1] / count) as f32).collect(),
-        x.len() / c,
-    )
+    total
 }
 
 /// Mean and sum of squared deviations of each channel of one block.
@@ -228,16 +225,22 @@ impl Channels<'_> {
     }
 
     /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy` that of the
-    /// residual, and that of x is returned.
+    /// residual, and that of x is returned. `batch` is what the statistics were taken of.
+    ///
+    /// # Errors
+    ///
+    /// Those of the batch's other parts.
     pub(super) fn backward(
         &self,
         x: &[f32],
         gate: Gate<'_>,
         dy: &mut [f32],
-    ) -> (AffineGradient, Option<Vec<f32>>) {
-        let affine = self.affine_gradient(x, gate, dy);
-        let slope = InputSlope::new(self, &affine, x.len() / self.mean.len());
-        match gate {
+        batch: &Extent,
+    ) -> Result<(AffineGradient, Option<Vec<f32>>)> {
+        let sums = self.sums(x, gate, dy);
+        let affine = self.affine_gradient(&sums);
+        let slope = InputSlope::new(self, &self.affine_gradient(&batch.sum(sums)?), batch.rows);
+        Ok(match gate {
             Gate::Input => {
                 let pull = self.pull_through_gate(x, &slope);
                 change_blocks(dy, |start, block| for_each_piece(start, block, &pull));
@@ -258,7 +261,7 @@ impl Channels<'_> {
                 let dx = build(x.len(), |start, block| for_each_piece(start, block, pull));
                 (affine, Some(dx))
             }
-        }
+        })
     }
 
     /// What makes a piece of the gradient of x of a piece of that of the output.
@@ -285,8 +288,8 @@ impl Channels<'_> {
         }
     }
 
-    /// Sums over rows of g and of g (x - mean) / std, with g the gradient before the activation.
-    fn affine_gradient(&self, x: &[f32], gate: Gate<'_>, dy: &mut [f32]) -> AffineGradient {
+    /// Sums over rows of g, then of g (x - mean), with g the gradient before the activation.
+    fn sums(&self, x: &[f32], gate: Gate<'_>, dy: &mut [f32]) -> Vec<f64> {
         let c = self.mean.len();
         let repeated = |values: Vec<f32>| -> Vec<f32> {
             values.iter().copied().cycle().take(width(c)).collect()
@@ -320,7 +323,12 @@ impl Channels<'_> {
         for sums in blocks {
             total.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(sum));
         }
-        let (plain, weighted) = total.split_at(c);
+        total
+    }
+
+    /// What these sums are to gamma and beta.
+    fn affine_gradient(&self, sums: &[f64]) -> AffineGradient {
+        let (plain, weighted) = sums.split_at(self.mean.len());
         let of_gamma = weighted.iter().zip(self.inverse_std);
         AffineGradient {
             gamma: of_gamma.map(|(sum, inverse)| (sum * f64::from(*inverse)) as f32).collect(),

@@ -50,6 +50,7 @@ mod scratch;
 mod shortcut;
 mod softmax;
 mod storage;
+mod sync_batch_norm;
 #[cfg(test)]
 mod testing;
 mod weight;
@@ -60,7 +61,7 @@ pub use activation::{
 pub use add::add;
 pub use attention::{Attention, attention, attention_packed};
 pub use batch_norm::{
-    Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running,
+    Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running, sync_batch_norm,
 };
 pub use chain::chain;
 pub(crate) use chain::node;
@@ -103,4 +104,5 @@ pub use row_norm::{layer_norm, rms_norm};
 pub use shortcut::padded_shortcut;
 pub use softmax::softmax;
 pub use storage::with_vector;
+pub use sync_batch_norm::{BatchGroup, SyncGroup};
 pub use weight::{GradientSink, Place, Uses, Weight};

@@ -314,7 +314,7 @@ pub struct Distributed {
     pub comm_hook: CommHook,
     /// Tolerate parameters that the loss does not reach.
     pub find_unused_parameters: bool,
-    /// Normalise over all ranks instead of over each rank.
+    /// BatchNorm statistics of a pass over all shards (`SyncBatchNorm`), not of each shard.
     pub sync_batchnorm: bool,
     /// Longest wait for another rank.
     pub timeout: Duration,

@@ -74,7 +74,7 @@ impl Plan {
         let trained = lengths.filter(|&(index, _)| optimizer.is_ever_trained(index));
         let trained: Vec<usize> = trained.map(|(_, length)| length).collect();
         let outputs = model.outputs;
-        let plan = Self {
+        let mut plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
@@ -113,6 +113,8 @@ impl Plan {
             logging: keep::logging(experiment),
             expect: experiment.expect.clone(),
         };
+        // Without batch norms there is nothing to share.
+        plan.distributed.sync_batchnorm &= plan.model.least_rows.is_some();
         match plan.contradiction(loaded) {
             Some(problem) => Err(Problems::new(vec![problem])),
             None => Ok(plan),
@@ -130,8 +132,18 @@ impl Plan {
                 problem.help("train on CPUs (`distributed.backend=\"shm\"`), or take it out"),
             );
         }
+        if self.shards_of_a_gpu_share_statistics() {
+            let what = "is not available on a GPU that runs several shards";
+            let help = "use as many GPUs as `distributed.shards`, or omit that key";
+            return Some(loaded.problem("distributed.sync_batchnorm", what.to_owned()).help(help));
+        }
         let asked = self.cuda_graph == Some(true);
         capture::obstacle(self).filter(|_| asked).map(|why| capture::refused(loaded, why))
+    }
+
+    fn shards_of_a_gpu_share_statistics(&self) -> bool {
+        let several = self.batch.shards.get() > self.distributed.world_size.get();
+        self.distributed.sync_batchnorm && self.distributed.is_on_gpus() && several
     }
 
     /// `experiment` with the numbers of this plan that depend on the world size or the devices written out, so that the same

@@ -19,6 +19,10 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
             plan.batch.shards.get() > plan.distributed.world_size.get(),
             "a rank with several shards accumulates gradients into different buffers in each step",
         ),
+        (
+            plan.distributed.sync_batchnorm,
+            "ranks exchange the statistics of `distributed.sync_batchnorm` in the middle of a pass",
+        ),
         (plan.precision == Precision::Fp16, "the fp16 loss scale changes from step to step"),
         (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),
         (plan.data.mixup.is_some(), "targets of mixed images are probabilities, of others labels"),

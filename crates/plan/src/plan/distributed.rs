@@ -21,6 +21,7 @@ const REBUILD: &str = "rebuild it with `cargo build --release --features cuda`";
 
 /// Ranks and their communication.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 pub struct DistributedPlan {
     /// Number of ranks.
     pub world_size: WorldSize,
@@ -50,6 +51,9 @@ pub struct DistributedPlan {
     pub comm_hook: CommHook,
     /// Tolerate unused parameters.
     pub find_unused_parameters: bool,
+    /// Whether batch norms take their statistics over all shards of a pass.
+    #[serde(default)]
+    pub sync_batchnorm: bool,
     /// Longest wait for another rank.
     pub timeout: Duration,
 }
@@ -360,6 +364,7 @@ pub(crate) fn decide(
         overlap: asked.overlap,
         comm_hook: asked.comm_hook,
         find_unused_parameters: asked.find_unused_parameters,
+        sync_batchnorm: asked.sync_batchnorm,
         timeout: asked.timeout.0,
     }
 }

@@ -58,7 +58,7 @@ impl Memory {
             gradients: gradients(plan, trained),
             optimizer,
             buffers,
-            activations,
+            activations: activations.map(|of_pass| Bytes(of_pass.0 * passes_at_once(plan))),
             checkpoint: Bytes(weights.0 + optimizer.0 + buffers.0),
             loading: loading(plan),
             waiting: Bytes(0),
@@ -78,6 +78,12 @@ impl Memory {
     }
 }
 
+/// Passes of a rank that are under way together: with `distributed.sync_batchnorm` those of all of its shards.
+fn passes_at_once(plan: &Plan) -> u64 {
+    let shards = plan.batch.shards.get() / plan.distributed.world_size.get();
+    if plan.distributed.sync_batchnorm { u64::from(shards.max(1)) } else { 1 }
+}
+
 fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let world = u64::from(plan.distributed.world_size.get());
     let shared = match plan.distributed.backend {
@@ -91,7 +97,9 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     // A sum per level of the tree over this rank's shards but the last.
     let shards = u64::from(plan.batch.shards.get()).div_ceil(world).max(1);
     let levels = u64::from(shards.ilog2()) + u64::from(!shards.is_power_of_two());
-    Bytes(own.0 * (1 + levels) + shared)
+    // Those of shards that run together are kept apart.
+    let apart = Some(passes_at_once(plan)).filter(|&passes| passes > 1).unwrap_or(0);
+    Bytes(own.0 * (1 + levels + apart) + shared)
 }
 
 fn loading(plan: &Plan) -> Bytes {

@@ -13,7 +13,7 @@ pub(crate) fn suffice(plan: &Plan) -> bool {
 /// Passes of one sample, where the model needs more.
 pub(crate) fn refused(loaded: &Loaded, plan: &Plan) -> Problem {
     let needs = "BatchNorm needs more than one value per channel to train";
-    if plan.batch.size.get() == 1 {
+    if plan.batch.size.get() == 1 && !plan.distributed.sync_batchnorm {
         let given = |key: &&str| loaded.is_given(key);
         let key = ["train.batch_size", "train.global_batch_size"].into_iter().find(given);
         let what = format!("a pass has 1 sample, but {needs}");
@@ -29,16 +29,20 @@ pub(crate) fn refused(loaded: &Loaded, plan: &Plan) -> Problem {
     loaded.problem("data.drop_last", what).help(help)
 }
 
-/// Samples of the smallest pass that has any, over all ranks and steps of the run.
+/// Samples of the smallest pass that has any, over all ranks and steps of the run; of all shards together, if their
+/// statistics are.
 fn smallest_pass(plan: &Plan) -> usize {
-    let (size, n) = (plan.batch.size.count(), plan.data.n_train);
+    let joint = plan.distributed.sync_batchnorm;
+    let (passes, n) = (if joint { plan.batch.shards.count() } else { 1 }, plan.data.n_train);
+    let size = passes * plan.batch.size.count();
     let ends_an_epoch = plan.length.total_steps >= plan.length.steps_per_epoch;
     if plan.data.drop_last || !ends_an_epoch {
         return size;
     }
     let last = match plan.data.sampler {
+        Sampler::Shards if joint => smallest_joint(n % plan.batch.global.count(), plan),
         Sampler::Shards => smallest_part(n % plan.batch.global.count(), plan),
-        Sampler::Torch => n.div_ceil(plan.world_size().count()) % size,
+        Sampler::Torch => passes * n.div_ceil(plan.world_size().count()) % size,
     };
     if last == 0 { size } else { last }
 }
@@ -51,16 +55,24 @@ fn smallest_part(n: usize, plan: &Plan) -> usize {
     if shard < passes { shard.min(1) } else { shard / passes }
 }
 
+/// As [`smallest_part`], where the passes of all shards that run at once count as one.
+fn smallest_joint(n: usize, plan: &Plan) -> usize {
+    let (shards, passes) = (plan.batch.shards.count(), plan.batch.passes_per_shard());
+    let pass = |j| (0..shards).map(|shard| part(part(n, shards, shard), passes, j)).sum();
+    (0..passes).map(pass).filter(|&samples: &usize| samples > 0).min().unwrap_or(0)
+}
+
+/// How many of `n` the part `index` has.
+fn part(n: usize, parts: usize, index: usize) -> usize {
+    n * (index + 1) / parts - n * index / parts
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use train_numbers::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Shards};
-
-    fn part(n: usize, parts: usize, index: usize) -> usize {
-        n * (index + 1) / parts - n * index / parts
-    }
 
     fn plan(size: u32, per_shard: u32, shards: u32) -> Plan {
         let mut plan = crate::plan::tests::small();
@@ -101,5 +113,21 @@ mod tests {
         check(Some(1), 32, false, true);
         check(Some(1), 32 + 7, false, false);
         check(Some(1), 32 + 8, false, true);
+    }
+    #[test]
+    fn shards_that_share_their_statistics_need_two_values_together() {
+        let check = |n_train, expected: bool| {
+            let mut plan = plan(1, 2, 2);
+            plan.distributed.sync_batchnorm = true;
+            (plan.model.least_rows, plan.data.n_train) = (Some(1), n_train);
+            plan.data.drop_last = false;
+            assert_eq!(suffice(&plan), expected, "{n_train}");
+        };
+        // 4 samples a step: 2 shards of 2 passes of 1.
+        check(32, true);
+        check(32 + 1, false);
+        // One sample of each shard, in the same pass.
+        check(32 + 2, true);
+        check(32 + 3, false);
     }
 }

@@ -9,9 +9,10 @@ use super::geometry::Geometry;
 use super::{Conv, ConvOptions};
 use crate::ops::batch_norm::{Activation, BatchStatistics};
 use crate::ops::chain;
-use crate::ops::channel_norm::{Channels, Gate, batch_statistics};
+use crate::ops::channel_norm::{Channels, Gate, moments};
 use crate::ops::operation::{Gradients, Input, Operation, TwoOrThree};
 use crate::ops::storage::{overwrite, read, tensor};
+use crate::ops::sync_batch_norm::{BatchGroup, Extent};
 use crate::ops::weight::Weight;
 
 /// What is learnt, and how it is applied.
@@ -27,6 +28,8 @@ pub struct ConvNorm<'a> {
     pub activation: Activation,
     /// Added to the variance.
     pub eps: f64,
+    /// The other parts of the batch, if statistics are those of all of them.
+    pub group: Option<&'a BatchGroup>,
 }
 
 /// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an activation: the
@@ -51,13 +54,14 @@ pub fn conv_batch_norm(
         return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);
     }
     let between = read([&x, weight], |[x, weight]| Ok(conv.values(x, weight, None)))?;
-    let statistics = batch_statistics(&between, g.co);
-    let inverse = |v: &f32| (1.0 / (f64::from(*v) + layer.eps).sqrt()) as f32;
+    let (moments, batch) = Extent::of(moments(&between, g.co), layer.group)?;
+    let statistics = moments.statistics();
     let op = Node {
         conv,
         between,
         mean: statistics.mean.clone(),
-        inverse_std: statistics.variance.iter().map(inverse).collect(),
+        inverse_std: statistics.inverse_std(layer.eps),
+        batch,
         gamma: layer.affine[0].held()?,
         beta: layer.affine[1].held()?,
         activation: layer.activation,
@@ -68,9 +72,6 @@ pub fn conv_batch_norm(
 fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<()> {
     if affine.iter().any(|weight| weight.tensor().dims() != [g.co]) {
         bail!("{} channels with norm weights {:?}", g.co, affine[0].tensor().dims());
-    }
-    if g.pixels() < 2 {
-        bail!("batch normalisation needs more than one value per channel");
     }
     match residual {
         Some(residual) if residual.dims() != [g.n, g.oh, g.ow, g.co] => {
@@ -86,6 +87,7 @@ pub(super) struct Node {
     between: Vec<f32>,
     mean: Vec<f32>,
     inverse_std: Vec<f32>,
+    batch: Extent,
     gamma: Weight,
     beta: Weight,
     activation: Activation,
@@ -124,7 +126,7 @@ impl Operation for Node {
             read([gamma, beta, y.unwrap_or(gamma)], |[gamma, beta, y_values]| {
                 let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
                 let channels = self.channels(gamma, beta);
-                overwrite(&dy, |dy| channels.backward(&self.between, gate, dy))
+                overwrite(&dy, |dy| channels.backward(&self.between, gate, dy, &self.batch))?
             })?;
         self.beta.destination().send(affine.beta, beta)?;
         self.gamma.destination().send(affine.gamma, gamma)?;

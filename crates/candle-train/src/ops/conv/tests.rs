@@ -338,7 +338,8 @@ fn both_forms(window: Window, activation: Activation, with_residual: bool) -> [V
         let (weight, affine) = (weight(1), [&weight(2), &weight(3)]);
         let residual = with_residual.then(|| vars[4].as_tensor());
         let (y, statistics) = if fused {
-            let layer = ConvNorm { weight: &weight, affine, options, activation, eps: 1e-5 };
+            let layer =
+                ConvNorm { weight: &weight, affine, options, activation, eps: 1e-5, group: None };
             conv_batch_norm(&vars[0], residual, &layer).unwrap()
         } else {
             let z = conv2d(&vars[0], &weight, None, options).unwrap();

@@ -8,6 +8,7 @@ use super::gpu::{Gpu, wrap};
 use crate::ops::batch_norm::{Activation, BatchStatistics, Norm, RunningStatistics};
 use crate::ops::chain;
 use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
+use crate::ops::sync_batch_norm::{BatchGroup, Extent, Moments};
 use crate::ops::weight::{Destination, Weight};
 
 /// The normalisation of (rows, c) values with statistics that are known.
@@ -17,6 +18,8 @@ pub(in crate::ops) struct DeviceNorm {
     rectified: bool,
     rows: usize,
     c: usize,
+    /// What the statistics were taken of, if of more than these rows.
+    joint: Option<Extent>,
 }
 
 /// Gradients of a normalisation.
@@ -28,20 +31,33 @@ pub(in crate::ops) struct DeviceGradients {
 }
 
 impl DeviceNorm {
-    /// With the statistics of x (rows, c), which are returned too.
+    /// With the statistics of x (rows, c), or of all parts of the batch; they are returned too.
     pub(in crate::ops) fn of_batch(
         gpu: &Gpu,
         x: Address,
         (rows, c): (usize, usize),
-        activation: Activation,
-        eps: f64,
+        (activation, eps): (Activation, f64),
+        group: Option<&BatchGroup>,
     ) -> Result<(Self, BatchStatistics)> {
         let found = batch_statistics(gpu, x, (rows, c), eps)?;
-        let [mean, variance, inverse_std] =
+        let [mut mean, mut variance, mut inverse_std] =
             [found.mean, found.variance, found.inverse_std].map(|storage| wrap(storage, c));
+        let (mut of_rows, mut joint) = (rows, None);
+        if group.is_some() {
+            let parts = [mean.to_vec1::<f32>()?, variance.to_vec1::<f32>()?];
+            let (all, extent) = Extent::of(moments(rows, &parts), group)?;
+            let BatchStatistics { mean: means, variance: variances, .. } = all.statistics();
+            mean = Tensor::from_vec(means, c, mean.device())?;
+            variance = Tensor::from_vec(variances, c, mean.device())?;
+            inverse_std = wrap(inverse_deviation(gpu, of_tensor(&variance)?, eps, c)?, c);
+            of_rows = extent.rows;
+            joint = Some(extent);
+        } else if rows < 2 {
+            bail!("batch normalisation needs more than one value per channel to train, got {rows}");
+        }
         let rectified = activation == Activation::Relu;
-        let statistics = BatchStatistics::on_gpu([mean.clone(), variance], rows);
-        Ok((Self { mean, inverse_std, rectified, rows, c }, statistics))
+        let statistics = BatchStatistics::on_gpu([mean.clone(), variance], of_rows);
+        Ok((Self { mean, inverse_std, rectified, rows, c, joint }, statistics))
     }
 
     fn columns(&self, gamma: &Tensor, beta: &Tensor) -> Result<Columns> {
@@ -75,24 +91,54 @@ impl DeviceNorm {
         dy: &Tensor,
     ) -> Result<DeviceGradients> {
         let columns = self.columns(gamma, beta)?;
-        let (y, dy) = (of_tensor(y)?, of_tensor(dy)?);
-        let found = columns.backward(gpu, x, y, dy, (self.rows, self.c))?;
-        let [gamma, beta] = [found.gamma, found.beta].map(|storage| wrap(storage, self.c));
-        Ok(DeviceGradients { gamma, beta, x: found.x })
+        let (sizes, y, dy) = ((self.rows, self.c), of_tensor(y)?, of_tensor(dy)?);
+        let found = columns.sums(gpu, x, y, dy, sizes)?;
+        let mut slopes = wrap(found.slopes, 3 * self.c);
+        let sums = [found.gamma, found.beta].map(|storage| wrap(storage, self.c));
+        if let Some(joint) = &self.joint {
+            slopes = self.joint_slopes(gamma, &sums, joint)?;
+        }
+        let x = columns.pull(gpu, x, dy, of_tensor(&slopes)?, sizes)?;
+        let [gamma, beta] = sums;
+        Ok(DeviceGradients { gamma, beta, x })
+    }
+
+    /// What the kernel makes of these rows' `sums`, of those of all parts of the batch.
+    fn joint_slopes(&self, gamma: &Tensor, sums: &[Tensor; 2], joint: &Extent) -> Result<Tensor> {
+        let host = |tensor: &Tensor| -> Result<Vec<f64>> {
+            Ok(tensor.to_vec1::<f32>()?.into_iter().map(f64::from).collect())
+        };
+        let mine = [host(&sums[0])?, host(&sums[1])?].concat();
+        let all = joint.sum(mine)?;
+        let (of_gamma, of_beta) = all.split_at(self.c);
+        let (inverse, gamma, rows) = (host(&self.inverse_std)?, host(gamma)?, joint.rows as f64);
+        let scale: Vec<f64> = inverse.iter().zip(gamma).map(|(inverse, g)| inverse * g).collect();
+        let slope = scale.iter().zip(&inverse).zip(of_gamma);
+        let slope = slope.map(|((scale, inverse), sum)| -scale * inverse * sum / rows);
+        let shift = scale.iter().zip(of_beta).map(|(scale, sum)| -scale * sum / rows);
+        let slopes = scale.iter().copied().chain(slope).chain(shift);
+        let slopes: Vec<f32> = slopes.map(|slope| slope as f32).collect();
+        Tensor::from_vec(slopes, 3 * self.c, sums[0].device())
     }
 }
 
-/// As [`crate::ops::batch_norm()`]; x (..., c) is contiguous.
+fn moments(rows: usize, [mean, variance]: &[Vec<f32>; 2]) -> Moments {
+    let channel =
+        |(mean, variance): (&f32, &f32)| [f64::from(*mean), f64::from(*variance) * rows as f64];
+    Moments { rows, channels: mean.iter().zip(variance).map(channel).collect() }
+}
+
+/// As [`crate::ops::batch_norm()`] and [`crate::ops::sync_batch_norm()`]; x (..., c) is contiguous.
 pub(in crate::ops) fn batch_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
     residual: Option<&Tensor>,
-    activation: Activation,
-    eps: f64,
+    layer: (Activation, f64),
+    group: Option<&BatchGroup>,
 ) -> Result<(Tensor, BatchStatistics)> {
     let c = gamma.tensor().elem_count();
     let (gpu, sizes) = (Gpu::of_tensor(x)?, (x.elem_count() / c, c));
-    let (norm, statistics) = DeviceNorm::of_batch(&gpu, of_tensor(x)?, sizes, activation, eps)?;
+    let (norm, statistics) = DeviceNorm::of_batch(&gpu, of_tensor(x)?, sizes, layer, group)?;
     Ok((apply(x, gamma, beta, residual, norm, true)?, statistics))
 }
 
@@ -114,6 +160,7 @@ pub(in crate::ops) fn batch_norm_running(
         rectified: activation == Activation::Relu,
         rows: x.elem_count() / c,
         c,
+        joint: None,
     };
     apply(x, gamma, beta, residual, norm, false)
 }

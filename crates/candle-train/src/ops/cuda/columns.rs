@@ -108,12 +108,12 @@ pub(in crate::ops) struct Columns {
     pub(in crate::ops) rectified: bool,
 }
 
-/// Gradients of a batch norm.
-pub(in crate::ops) struct NormGradients {
+/// Gradients of a batch norm's scale and shift, and what [`Columns::pull`] makes of them.
+pub(in crate::ops) struct NormSums {
     pub(in crate::ops) gamma: CudaStorage,
     pub(in crate::ops) beta: CudaStorage,
-    /// Of x, in x's type.
-    pub(in crate::ops) x: CudaStorage,
+    /// Three factors of each column.
+    pub(in crate::ops) slopes: CudaStorage,
 }
 
 impl Columns {
@@ -134,17 +134,17 @@ impl Columns {
         Ok(y)
     }
 
-    /// Gradients from that of the output, `dy`, over which that before the rectifier is written: it is that of the
+    /// Sums of the gradient of the output, `dy`, over which that before the rectifier is written: it is that of the
     /// residual. `y` is the output.
-    pub(in crate::ops) fn backward(
+    pub(in crate::ops) fn sums(
         &self,
         gpu: &Gpu,
         x: Address,
         y: Address,
         dy: Address,
         (rows, c): (usize, usize),
-    ) -> Result<NormGradients> {
-        let (chunks, n) = (Chunks::new(rows, c), rows * c);
+    ) -> Result<NormSums> {
+        let chunks = Chunks::new(rows, c);
         let partial = gpu.storage(DType::F32, 2 * chunks.count * c)?;
         let at = whole(&partial)?;
         let (y, name) = (self.rectified.then_some(y), suffix(x.dtype)?);
@@ -165,9 +165,22 @@ impl Columns {
             c
         ];
         gpu.launch("batch_norm_affine", chunks.merging(), arguments)?;
+        Ok(NormSums { gamma, beta, slopes })
+    }
+
+    /// The gradient of x, in its type, from that before the rectifier.
+    pub(in crate::ops) fn pull(
+        &self,
+        gpu: &Gpu,
+        x: Address,
+        dy: Address,
+        slopes: Address,
+        (rows, c): (usize, usize),
+    ) -> Result<CudaStorage> {
+        let n = rows * c;
         let dx = gpu.storage(x.dtype, n)?;
-        let arguments = args![dy, x, self.mean, slope, whole(&dx)?, c, n];
-        gpu.launch(&format!("batch_norm_pull_{name}"), Grid::over(n), arguments)?;
-        Ok(NormGradients { gamma, beta, x: dx })
+        let arguments = args![dy, x, self.mean, slopes, whole(&dx)?, c, n];
+        gpu.launch(&format!("batch_norm_pull_{}", suffix(x.dtype)?), Grid::over(n), arguments)?;
+        Ok(dx)
     }
 }

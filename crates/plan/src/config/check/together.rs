@@ -69,10 +69,6 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
         let what = "the MPI backend is not implemented";
         found.push(Finding::new("distributed.backend", what).help("use backend = \"shm\""));
     }
-    if distributed.sync_batchnorm {
-        let what = "is not available yet: BatchNorm statistics are per shard";
-        found.push(Finding::new("distributed.sync_batchnorm", what));
-    }
     let of_shards = [
         ("distributed.shards", distributed.shards),
         ("distributed.min_world_size", distributed.min_world_size),
