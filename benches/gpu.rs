@@ -199,9 +199,8 @@ impl Work {
             n_val: 1,
             classes: (0..outputs).map(|class| class.to_string()).collect(),
             sample: Some(self.sample.to_vec()),
-            n_test: 0,
-            notes: Vec::new(),
             target: if self.is_text() { self.sample.to_vec() } else { vec![] },
+            ..DataFacts::default()
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Facts { cores, memory: None, data, gpus, launched_world: None, local_rank: 0, nodes: 1 }

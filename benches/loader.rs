@@ -61,7 +61,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
     let (train_dir, val_dir) = (dir.to_owned(), dir.to_owned());
     let source: Box<dyn DataSource> = match work {
         "mnist" => Box::new(Mnist { dir: dir.to_owned() }),
-        _ => Box::new(ImageFolder { train_dir, val_dir }),
+        _ => Box::new(ImageFolder::new(train_dir, val_dir)),
     };
     let mut plan = DataPlan {
         source: SourcePlan::new(work, Modality::Images),
@@ -70,6 +70,8 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         n_test: 0,
         notes: Vec::new(),
         classes: Vec::new(),
+        class_weights: Vec::new(),
+        subset_of: None,
         sampler: Sampler::Shards,
         shuffle: true,
         drop_last: true,

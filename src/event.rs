@@ -150,7 +150,7 @@ pub struct Partitioned {
     pub samples: u64,
     /// Samples of an incomplete last step, which are left out (`data.drop_last`).
     pub left_out: u64,
-    /// Samples that are taken a second time, to give each rank as many (`data.sampler = "torch"`).
+    /// Samples that are taken a second time, to give each rank as many (`data.sampler = "torch"`), or because they are drawn.
     pub repeated: u64,
 }
 

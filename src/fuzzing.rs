@@ -69,16 +69,8 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
     };
     let (source, is_table) = (SourcePlan::new(name, modality), modality == Modality::Table);
     let classes = if is_table { vec![] } else { ["a", "b", "c"].map(str::to_owned).to_vec() };
-    let data = DataFacts {
-        source,
-        sample,
-        classes,
-        n_train: 640,
-        n_val: 64,
-        n_test: 0,
-        target: vec![],
-        notes: vec![],
-    };
+    let data =
+        DataFacts { source, sample, classes, n_train: 640, n_val: 64, ..DataFacts::default() };
     Some(Facts {
         cores: 2,
         memory: None,

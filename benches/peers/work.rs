@@ -135,9 +135,7 @@ impl Work {
             n_val: 1,
             classes: (0..n_classes).map(|class| class.to_string()).collect(),
             sample: Some(self.sample.to_vec()),
-            n_test: 0,
-            notes: Vec::new(),
-            target: vec![],
+            ..DataFacts::default()
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Facts {

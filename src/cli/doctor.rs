@@ -54,7 +54,7 @@ fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
     let mut changes = args.run.all_changes();
     changes.push(format!("distributed.devices={largest}"));
     let prepared = prepare(&path, &changes, ALONE, kinds)?;
-    if prepared.plan.data.sampler != Sampler::Shards {
+    if prepared.plan.data.sampler == Sampler::Torch {
         let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is another \
             experiment\n  do: use `data.sampler = \"shards\"`";
         return Err(Refusal::new(exit::REFUSED, page));

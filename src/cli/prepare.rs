@@ -197,7 +197,8 @@ pub(crate) fn measure(
     let choice =
         Choice { name: experiment.data.name.clone(), options: experiment.data.options.clone() };
     let asked = Asked { experiment: loaded.name(), seed: experiment.experiment.seed, classify };
-    let data = data::survey(&kinds.data, &choice, &asked).map_err(|error| of_data(&error))?;
+    let mut data = data::survey(&kinds.data, &choice, &asked).map_err(|error| of_data(&error))?;
+    data.limit(experiment);
     let mut cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
         // Each of its ranks counts as a machine, which shares its cores with the others there.

@@ -60,6 +60,11 @@ pub trait Dataset: Send + Sync {
     /// Whether targets are classes (else numbers).
     fn classifies(&self) -> bool;
 
+    /// The class of sample `index`, where it has one that is known without loading it.
+    fn label(&self, _index: usize) -> Option<u32> {
+        None
+    }
+
     /// What messages call sample `index`: its file, if it has one.
     fn name(&self, index: usize) -> String;
 

@@ -34,6 +34,7 @@ mod listing;
 mod tokenizer;
 mod sources;
 mod fingerprint;
+mod subset;
 mod survey;
 mod pipeline;
 #[cfg(test)]
@@ -45,7 +46,7 @@ pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
-pub use pipeline::{audit, loader, sampler};
+pub use pipeline::{Odds, audit, loader, sampler};
 pub use sources::{
     Asked, Calendar, Chunk, Csv, CsvForecast, DataFamily, DataSource, DataSources, Files,
     ImageFolder, Instructions, Jsonl, LogMel, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,

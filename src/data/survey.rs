@@ -1,10 +1,13 @@
 //! `[data]` -> [`DataFacts`], and a plan -> its splits.
 
+use std::sync::Arc;
+
 use crate::config::kind::{Choice, Spec};
 use crate::data::Splits;
 use crate::data::error::Error;
 use crate::data::fingerprint::Fingerprint;
 use crate::data::sources::source::{Asked, DataSource, DataSources, Reading};
+use crate::data::subset::Subset;
 use crate::data::transform::Transforms;
 use crate::plan::{DataFacts, DataPlan, SourcePlan};
 
@@ -31,10 +34,13 @@ pub fn survey(
             found: found.found,
         },
         n_train: found.n_train,
+        subset_of: None,
         n_val: found.n_val,
         n_test: found.n_test,
         notes: found.notes,
         classes: found.classes,
+        class_counts: found.class_counts,
+        multi_label: found.multi_label,
         sample: found.sample,
         target: found.target,
     })
@@ -51,13 +57,18 @@ pub fn open(
     asked: &Asked<'_>,
     transforms: &Transforms,
 ) -> Result<Splits, Error> {
-    let splits = source.open(&Reading {
+    let mut splits = source.open(&Reading {
         asked,
         found: &plan.source.found,
         train_transforms: &plan.train_transforms,
         val_transforms: &plan.val_transforms,
         transforms,
     })?;
+    if plan.subset_of == Some(splits.train.len()) {
+        // The labels of a text or of numbers are no classes of samples.
+        let classes = if splits.train.label(0).is_some() { splits.classes.len() } else { 0 };
+        splits.train = Arc::new(Subset::of(splits.train, classes, plan.n_train));
+    }
     let planned = Fingerprint::of_plan(plan);
     let n_test = splits.test.as_ref().map_or(0, |test| test.len());
     let counts = [splits.train.len(), splits.val.len(), n_test];

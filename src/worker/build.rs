@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
-use crate::data::{self, Asked, Fingerprint};
+use crate::data::{self, Asked, Fingerprint, Odds};
 use crate::engine::{Clock, Engine, TrainState};
 use crate::event::{Event, FORMAT, Started};
 use crate::kinds::Kinds;
@@ -79,6 +79,7 @@ pub(crate) fn build_run(
     };
     let now = Clock::start();
     let spent_before = engine.state().time_spent();
+    let odds = Odds::of(&plan.data, splits.train.as_ref());
     let mut run = RankRun {
         plan,
         rank,
@@ -86,6 +87,7 @@ pub(crate) fn build_run(
         engine,
         collective,
         source,
+        odds,
         splits,
         writer,
         logger,

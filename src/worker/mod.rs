@@ -27,7 +27,7 @@ pub(crate) use failure::{Error, exit};
 
 use crate::checkpoint;
 use crate::collective::Collective;
-use crate::data::{DataSource, Splits};
+use crate::data::{DataSource, Odds, Splits};
 use crate::engine::{Clock, Engine, StopRequest};
 use crate::event::Event;
 use crate::failpoint;
@@ -55,6 +55,8 @@ pub(crate) struct RankRun {
     collective: Arc<dyn Collective>,
     source: Box<dyn DataSource>,
     splits: Splits,
+    /// Of training samples that are drawn.
+    odds: Option<Odds>,
     /// Rank 0's.
     writer: Option<checkpoint::Writer>,
     logger: RankLogger,

@@ -11,7 +11,6 @@ use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, S
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
-use crate::plan::Plan;
 use crate::worker::batch_source::Feed;
 use crate::worker::build::snapshot;
 use crate::worker::test::test;
@@ -58,7 +57,7 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     let done = run.engine.state().step;
     let (epoch, first) = (done / length.steps_per_epoch, done % length.steps_per_epoch);
     let last = (length.total_steps - epoch * length.steps_per_epoch).min(length.steps_per_epoch);
-    let order = epoch_order(&run.plan, epoch);
+    let order = epoch_order(run, epoch);
     audit_partition(run, &order, epoch)?;
     let mut feed = training_feed(run, &order, epoch, first..last)?;
     run.epoch_clock = Clock::start();
@@ -83,8 +82,13 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     Ok(None)
 }
 
-fn epoch_order(plan: &Plan, epoch: u64) -> EpochOrder {
-    EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch)
+fn epoch_order(RankRun { plan, odds, .. }: &RankRun, epoch: u64) -> EpochOrder {
+    let world = plan.distributed.world_size;
+    let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, epoch);
+    match odds {
+        Some(odds) => order.drawn(odds, plan.seed, epoch),
+        None => order,
+    }
 }
 
 /// Has all ranks say which samples they are about to take, and records that each belongs to one of them.

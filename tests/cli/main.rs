@@ -14,6 +14,7 @@ mod clocks;
 mod control_group;
 mod docs;
 mod doctor;
+mod drawn;
 mod elastic;
 mod endings;
 mod experiments;

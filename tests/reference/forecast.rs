@@ -202,6 +202,8 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         n_test: 2785,
         notes: vec![],
         classes: vec![],
+        class_weights: Vec::new(),
+        subset_of: None,
         sampler: Sampler::Shards,
         shuffle: false,
         drop_last: true,

@@ -110,6 +110,8 @@ fn data_plan() -> DataPlan {
         notes: Vec::new(),
         classes: (0..CLASSES).map(|class| class.to_string()).collect(),
         sampler: Sampler::Shards,
+        class_weights: vec![],
+        subset_of: None,
         shuffle: true,
         drop_last: true,
         num_workers: 0,

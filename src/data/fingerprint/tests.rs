@@ -23,7 +23,7 @@ fn facts(root: &Path) -> DataFacts {
 }
 
 fn folders(root: &Path) -> ImageFolder {
-    ImageFolder { train_dir: root.join("train"), val_dir: root.join("val") }
+    ImageFolder::new(root.join("train"), root.join("val"))
 }
 
 fn counted<K: Kind>(data: &K) -> DataFacts {
@@ -139,7 +139,7 @@ fn one_cell_of_a_table_is_enough_and_an_earlier_run_is_compared_as_far_as_it_is_
     let (train, val) = (dir.path().join("train.csv"), dir.path().join("val.csv"));
     files::write_atomic(&train, b"a,y\n1,2\n3,4\n").unwrap();
     files::write_atomic(&val, b"a,y\n1,2\n").unwrap();
-    let table = Csv { train_file: train.clone(), val_file: val, target: "y".to_owned() };
+    let table = Csv::new(train.clone(), val, "y");
     let facts = counted(&table);
     let then = of(&facts);
     files::write_atomic(&train, b"a,y\n1,2\n3,5\n").unwrap();

@@ -73,6 +73,18 @@ impl Paths {
         (0..self.len()).map(|index| self.get(index))
     }
 
+    /// Number of files of each of `classes` labels.
+    pub(crate) fn counts(&self, classes: usize) -> Vec<u64> {
+        let mut counts = vec![0; classes];
+        let ends = self.folders.iter().skip(1).map(|folder| folder.first);
+        for (folder, end) in self.folders.iter().zip(ends.chain([self.len()])) {
+            if let Some(count) = counts.get_mut(folder.label as usize) {
+                *count += (end - folder.first) as u64;
+            }
+        }
+        counts
+    }
+
     fn parts(&self, index: usize) -> (&Folder, &OsStr) {
         let after = self.folders.partition_point(|folder| folder.first <= index);
         let folder = &self.folders[after - 1];

@@ -21,7 +21,7 @@ pub struct Partition {
     pub samples: u64,
     /// Samples that are left out: the incomplete last step under `drop_last`.
     pub left_out: u64,
-    /// Samples that are taken a second time, to give each rank as many (`sampler = "torch"`).
+    /// Samples that are taken a second time, to give each rank as many (`sampler = "torch"`), or because they are drawn.
     pub repeated: u64,
 }
 
@@ -74,7 +74,7 @@ pub fn audit(order: &EpochOrder, n: usize, all: &[Taken]) -> Result<Partition, S
     }
     let left_out = times.iter().filter(|&&times| times == 0).count() as u64;
     let repeated = expected.samples + left_out - n as u64;
-    if repeated > 0 && repeated >= all.len() as u64 {
+    if !order.draws() && repeated > 0 && repeated >= all.len() as u64 {
         return Err(format!("{repeated} samples are taken more than once"));
     }
     Ok(Partition { samples: expected.samples, left_out, repeated })
@@ -83,6 +83,7 @@ pub fn audit(order: &EpochOrder, n: usize, all: &[Taken]) -> Result<Partition, S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::pipeline::odds::Odds;
     use crate::data::pipeline::sampler::tests::{batch, data};
     use crate::plan::Sampler;
     use crate::units::WorldSize;
@@ -108,6 +109,20 @@ mod tests {
         assert_eq!(shards(false), Partition { samples: 50, left_out: 0, repeated: 0 });
         let torch = audited(50, (Sampler::Torch, false), |_| ()).unwrap();
         assert_eq!(torch, Partition { samples: 52, left_out: 0, repeated: 2 });
+    }
+
+    #[test]
+    fn samples_that_are_drawn_may_come_again() {
+        let order = |world| {
+            let plan = data(50, Sampler::Balanced, true, false);
+            let order = EpochOrder::new(&plan, &batch(3, 1, 4, 4), world, 7, 2);
+            order.drawn(&Odds::new((1..=50).map(f64::from)), 7, 2)
+        };
+        let order = order(WorldSize::new(4).unwrap());
+        let all: Vec<Taken> = (0..4).map(|rank| Taken::by(&order, Rank(rank))).collect();
+        let Partition { samples, left_out, repeated } = audit(&order, 50, &all).unwrap();
+        assert!(samples == 50 && left_out == repeated && repeated > 9, "{repeated}");
+        assert!(audit(&order, 50, &all[1..]).is_err());
     }
 
     #[test]

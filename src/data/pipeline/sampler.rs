@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::data::pipeline::mersenne;
+use crate::data::pipeline::odds::Odds;
 use crate::plan::{BatchPlan, DataPlan, Sampler};
 use crate::rng::{self, Key, Purpose};
 use crate::units::{BatchSize, Rank, WorldSize};
@@ -52,12 +53,14 @@ impl EpochOrder {
         let n = data.n_train;
         let order = match data.sampler {
             _ if !data.shuffle => (0..n as u32).collect::<Vec<u32>>(),
-            Sampler::Shards => rng::permutation(Key::new(seed, Purpose::Shuffle, epoch, 0), n),
+            Sampler::Shards | Sampler::Balanced | Sampler::Weighted => {
+                rng::permutation(Key::new(seed, Purpose::Shuffle, epoch, 0), n)
+            }
             Sampler::Torch => mersenne::randperm(n, seed.wrapping_add(epoch)),
         };
         let order = match data.sampler {
-            Sampler::Shards => order,
             Sampler::Torch => even(order, world.count(), data.drop_last),
+            _ => order,
         };
         Self {
             order,
@@ -67,6 +70,20 @@ impl EpochOrder {
             world: world.count(),
             mixes: data.mixup.is_some_and(|mixup| mixup.mixes(epoch)),
         }
+    }
+
+    /// The same number of samples, each drawn by `odds` with replacement: draw i of an epoch follows from the seed, the
+    /// epoch and i alone.
+    #[must_use]
+    pub fn drawn(mut self, odds: &Odds, seed: u64, epoch: u64) -> Self {
+        let key = Key::new(seed, Purpose::Shuffle, epoch, 1);
+        self.order = (0..self.order.len() as u64).map(|i| odds.draw(key.uniform(i))).collect();
+        self
+    }
+
+    /// Whether a sample may be there several times, and another one not at all.
+    pub(crate) fn draws(&self) -> bool {
+        self.sampler.draws()
     }
 
     /// Steps of the epoch.
@@ -93,8 +110,8 @@ impl EpochOrder {
         let shards = part(0..self.batch.shards.count(), self.world, rank.index());
         let pass = |(position, (shard, j))| {
             let places = match self.sampler {
-                Sampler::Shards => self.shard_pass(step_in_epoch, shard, j),
                 Sampler::Torch => self.torch_pass(step_in_epoch, rank, position),
+                _ => self.shard_pass(step_in_epoch, shard, j),
             };
             let samples =
                 |places: Vec<usize>| places.into_iter().map(|at| self.order[at]).collect();
@@ -142,8 +159,8 @@ impl EpochOrder {
     /// `torch`; itself where there is none.
     fn partner(&self, step_in_epoch: usize, place: usize) -> usize {
         let stride = match self.sampler {
-            Sampler::Shards => 1,
             Sampler::Torch => self.world,
+            _ => 1,
         };
         let range = self.range(step_in_epoch);
         let is_first = ((place - range.start) / stride).is_multiple_of(2);
@@ -220,6 +237,8 @@ pub(super) mod tests {
             n_test: 0,
             notes: Vec::new(),
             classes: Vec::new(),
+            class_weights: Vec::new(),
+            subset_of: None,
             sampler,
             shuffle,
             drop_last,

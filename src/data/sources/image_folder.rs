@@ -6,12 +6,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Choice, Kind, Modality, Offer, Options};
+use crate::config::kind::{Choice, Kind, Modality, Offer, Options, Wrong};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::images::decode;
 use crate::data::listing::cache::{self, ListingCache};
-use crate::data::listing::paths::{Paths, both};
+use crate::data::listing::paths::Paths;
 use crate::data::listing::scan::{self, Listing};
+use crate::data::sources::holdout::{Holdout, Part};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::transform::{Images, Pipeline, Transforms};
 use crate::data::{Dataset, Splits, Target, read};
@@ -26,52 +27,177 @@ pub struct ImageFolder {
     /// dot are left out, and other files are counted where there are many.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
-    /// the same classes, to validate on.
+    /// the same classes, to validate on; or hold back images of `train_dir` with `val_fraction` or `folds`.
+    #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]
-    pub val_dir: PathBuf,
+    pub val_dir: Option<PathBuf>,
+    /// the same classes, to test on when the training is over.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/test")]
+    pub test_dir: Option<PathBuf>,
+    /// share of the images of each class that is held back to validate on, where there is no `val_dir`.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.2)]
+    pub val_fraction: Option<f64>,
+    /// share of the images of each class that is held back to test on when the training is over.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
+    pub test_fraction: Option<f64>,
+    /// cross-validation: cut the images into so many parts, of which `fold` validates. A sweep over `data.fold` runs all.
+    #[serde(default)]
+    #[schemars(range(min = 2, max = 1000), example = 5)]
+    pub folds: Option<usize>,
+    /// the part that validates, from 0; 0 where none is given.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 999), example = 0)]
+    pub fold: Option<usize>,
+    /// seed of what is held back: the same images in every run, whatever `experiment.seed` is.
+    #[serde(default)]
+    pub split_seed: u64,
 }
 
 impl Kind for ImageFolder {
     const NAME: &'static str = "image_folder";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images), Offer::Test];
+
+    fn check(&self) -> Vec<Wrong> {
+        let (val, test) = (self.val_dir.is_some(), self.test_dir.is_some());
+        self.holdout().check(("val_dir", val), ("test_dir", test))
+    }
+}
+
+impl ImageFolder {
+    /// Images of `train_dir` to train on, of `val_dir` to validate on.
+    pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
+        Self {
+            train_dir,
+            val_dir: Some(val_dir),
+            test_dir: None,
+            val_fraction: None,
+            test_fraction: None,
+            folds: None,
+            fold: None,
+            split_seed: 0,
+        }
+    }
+
+    fn holdout(&self) -> Holdout {
+        let &Self { val_fraction, test_fraction, folds, fold, split_seed: seed, .. } = self;
+        Holdout { val_fraction, test_fraction, folds, fold, seed }
+    }
+
+    /// The folders with what they are called in messages.
+    fn folders(&self) -> impl Iterator<Item = (&'static str, &Path, &'static str)> {
+        let train = ("train", Some(&self.train_dir), "the training folder");
+        let val = ("val", self.val_dir.as_ref(), "the validation folder");
+        let test = ("test", self.test_dir.as_ref(), "the test folder");
+        [train, val, test]
+            .into_iter()
+            .filter_map(|(name, path, what)| Some((name, path?.as_path(), what)))
+    }
+
+    /// Lists all folders.
+    ///
+    /// # Errors
+    ///
+    /// A folder is unusable, or they do not have the same classes.
+    fn list(&self) -> Result<Vec<(&'static str, &Path, Listing)>, Error> {
+        let cache = ListingCache::of_user();
+        let mut listed: Vec<(&'static str, &Path, Listing)> = Vec::new();
+        for (name, path, what) in self.folders() {
+            let listing = cache::list(path, what, cache.as_ref())?;
+            if let Some((_, train, first)) = listed.first() {
+                scan::check_same_classes((*train, &first.classes), (path, &listing.classes))?;
+            }
+            listed.push((name, path, listing));
+        }
+        Ok(listed)
+    }
+
+    /// The images of all parts.
+    fn parts(&self) -> Result<Parts, Error> {
+        let mut parts = Parts::default();
+        for (name, path, listing) in self.list()? {
+            parts.notes.extend(listing.note(path));
+            match name {
+                "train" => (parts.train, parts.classes) = (listing.files, listing.classes),
+                "val" => parts.val = listing.files,
+                _ => parts.test = listing.files,
+            }
+        }
+        if !self.holdout().holds_something() {
+            return Ok(parts);
+        }
+        let labels: Vec<u32> = parts.train.iter().map(|(_, label)| label).collect();
+        let unusable = |what| Error::Format { path: self.train_dir.clone(), what };
+        let dealt = self.holdout().deal(&labels).map_err(unusable)?;
+        let all = std::mem::take(&mut parts.train);
+        for ((path, label), part) in all.iter().zip(dealt) {
+            let files = match part {
+                Part::Train => &mut parts.train,
+                Part::Val => &mut parts.val,
+                Part::Test => &mut parts.test,
+            };
+            files.push_path(&path, label);
+        }
+        Ok(parts)
+    }
+
+    fn line(&self) -> String {
+        let folders: Vec<String> =
+            self.folders().map(|(_, path, _)| path.display().to_string()).collect();
+        let held = self.holdout().words();
+        folders.join(" and ") + &held
+    }
+}
+
+/// The images of all parts.
+#[derive(Debug, Default)]
+struct Parts {
+    train: Paths,
+    val: Paths,
+    test: Paths,
+    classes: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl DataSource for ImageFolder {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let (train, val) = list(&self.train_dir, &self.val_dir)?;
-        let train_split =
-            ImageFiles::new(train.files, reading.train_transforms, reading.transforms)?;
-        let val_split = ImageFiles::new(val.files, reading.val_transforms, reading.transforms)?;
+        let Parts { train, val, test, classes, .. } = self.parts()?;
+        let files = |files, list| ImageFiles::new(files, list, reading.transforms).map(Arc::new);
+        let has_test = test.len() > 0;
+        let test = files(test, reading.val_transforms)?;
         Ok(Splits {
-            train: Arc::new(train_split),
-            val: Arc::new(val_split),
-            test: None,
-            classes: train.classes,
+            train: files(train, reading.train_transforms)?,
+            val: files(val, reading.val_transforms)?,
+            test: has_test.then_some(test as Arc<dyn Dataset>),
+            classes,
         })
     }
 
     fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
-        let (train, val) = list(&self.train_dir, &self.val_dir)?;
-        let notes = [train.note(&self.train_dir), val.note(&self.val_dir)];
+        let parts = self.parts()?;
         Ok(Survey {
-            n_train: train.files.len(),
-            n_val: val.files.len(),
-            classes: train.classes,
-            notes: notes.into_iter().flatten().collect(),
-            line: both(&self.train_dir, &self.val_dir),
+            n_train: parts.train.len(),
+            n_val: parts.val.len(),
+            n_test: parts.test.len(),
+            class_counts: parts.train.counts(parts.classes.len()),
+            classes: parts.classes,
+            notes: parts.notes,
+            line: self.line(),
             ..Survey::default()
         })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let (train, val) = list(&self.train_dir, &self.val_dir)?;
         let paths = |listing: Listing| -> Vec<PathBuf> {
             listing.files.iter().map(|(path, _)| path).collect()
         };
-        Ok(vec![
-            Files::many("train", &self.train_dir, paths(train)),
-            Files::many("val", &self.val_dir, paths(val)),
-        ])
+        let listed = self.list()?;
+        Ok(listed
+            .into_iter()
+            .map(|(name, root, listing)| Files::many(name, root, paths(listing)))
+            .collect())
     }
 }
 
@@ -80,19 +206,6 @@ impl DataSource for ImageFolder {
 pub(crate) struct ImageFiles {
     files: Paths,
     pipeline: Pipeline,
-}
-
-/// Lists both roots: (training, validation).
-///
-/// # Errors
-///
-/// A folder is unusable, or the two do not have the same classes.
-pub(crate) fn list(train: &Path, val: &Path) -> Result<(Listing, Listing), Error> {
-    let cache = ListingCache::of_user();
-    let train_listing = cache::list(train, "the training folder", cache.as_ref())?;
-    let val_listing = cache::list(val, "the validation folder", cache.as_ref())?;
-    scan::check_same_classes((train, &train_listing.classes), (val, &val_listing.classes))?;
-    Ok((train_listing, val_listing))
 }
 
 impl ImageFiles {
@@ -122,6 +235,10 @@ impl Dataset for ImageFiles {
 
     fn classifies(&self) -> bool {
         true
+    }
+
+    fn label(&self, index: usize) -> Option<u32> {
+        Some(self.files.get(index).1)
     }
 
     fn name(&self, index: usize) -> String {

@@ -56,6 +56,7 @@ impl DataSource for Mnist {
             n_train: counts.n_train,
             n_val: counts.n_val,
             classes: counts.classes,
+            class_counts: counts.of_classes,
             sample: Some(vec![1, height, width]),
             line: self.dir.display().to_string(),
             // A byte per pixel.
@@ -91,6 +92,8 @@ pub(crate) struct Counts {
     pub(crate) size: (u32, u32),
     /// "0" to the largest label.
     pub(crate) classes: Vec<String>,
+    /// Training images of each.
+    pub(crate) of_classes: Vec<u64>,
 }
 
 /// Counts the images, and reads all labels.
@@ -110,7 +113,10 @@ pub(crate) fn count(dir: &Path) -> Result<Counts, Error> {
         return Err(Error::Format { path: find(dir, "t10k", IMAGES)?, what });
     }
     let largest = train_labels.iter().chain(&val_labels).max().copied().unwrap_or(0);
+    let mut of_classes = vec![0; usize::from(largest) + 1];
+    train_labels.iter().for_each(|&label| of_classes[usize::from(label)] += 1);
     Ok(Counts {
+        of_classes,
         n_train: train[0],
         n_val: val[0],
         size: (train[1] as u32, train[2] as u32),
@@ -146,6 +152,10 @@ impl Dataset for Digits {
 
     fn classifies(&self) -> bool {
         true
+    }
+
+    fn label(&self, index: usize) -> Option<u32> {
+        Some(u32::from(self.labels[index]))
     }
 
     fn name(&self, index: usize) -> String {

@@ -1,6 +1,7 @@
 //! The data sets: a file or a folder for each.
 
 pub(in crate::data) mod source;
+mod holdout;
 pub(in crate::data) mod image_folder;
 mod mnist;
 mod shapes;

@@ -112,6 +112,10 @@ pub struct Survey {
     pub n_test: usize,
     /// Class names in label order; empty for numbers.
     pub classes: Vec<String>,
+    /// Training samples of each class; empty if they are not counted.
+    pub class_counts: Vec<u64>,
+    /// Whether a sample may have several classes.
+    pub multi_label: bool,
     /// Shape of one sample where the files decide it; `None` where transforms do.
     pub sample: Option<Vec<usize>>,
     /// Shape of one target where it is an array; empty for a label or a number.
@@ -134,6 +138,7 @@ impl Survey {
             n_val: splits.val.len(),
             n_test: splits.test.as_ref().map_or(0, |test| test.len()),
             classes: splits.classes.clone(),
+            class_counts: class_counts(splits),
             sample: Some(splits.train.shape().to_vec()),
             target: splits.train.target_shape().to_vec(),
             ..Self::default()
@@ -143,8 +148,21 @@ impl Survey {
     /// Memory for all numbers of all samples.
     pub(crate) fn held_whole(&self) -> Bytes {
         let sample: usize = self.sample.iter().flatten().product();
-        Bytes((self.n_train + self.n_val) as u64 * Bytes::of_f32(sample).0)
+        Bytes((self.n_train + self.n_val + self.n_test) as u64 * Bytes::of_f32(sample).0)
     }
+}
+
+/// Training samples of each class; empty if a label is not known.
+fn class_counts(Splits { train, classes, .. }: &Splits) -> Vec<u64> {
+    let mut counts = vec![0; classes.len()];
+    for index in 0..train.len() {
+        let label = train.label(index);
+        let Some(count) = label.and_then(|label| counts.get_mut(label as usize)) else {
+            return Vec::new();
+        };
+        *count += 1;
+    }
+    counts
 }
 
 /// Files that a data set reads.

@@ -20,6 +20,8 @@ fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
         n_test: facts.n_test,
         notes: facts.notes,
         classes: facts.classes,
+        class_weights: Vec::new(),
+        subset_of: None,
         sampler: Sampler::Shards,
         shuffle: true,
         drop_last: true,
@@ -132,7 +134,7 @@ fn missing_files_and_folders_are_named_with_a_remedy() {
         assert!(error.help().unwrap().contains(help), "{error:?}");
     }
     let absent = || PathBuf::from("/absent/data");
-    let folders = ImageFolder { train_dir: absent(), val_dir: absent() };
+    let folders = ImageFolder::new(absent(), absent());
     check(
         &counted(&folders).unwrap_err(),
         "the training folder `/absent/data` does not exist",
@@ -143,6 +145,6 @@ fn missing_files_and_folders_are_named_with_a_remedy() {
         "the folder of idx files `/absent/data`",
         "train-images-idx3-ubyte",
     );
-    let table = Csv { train_file: absent(), val_file: absent(), target: "y".to_owned() };
+    let table = Csv::new(absent(), absent(), "y");
     check(&counted(&table).unwrap_err(), "the training table `/absent/data`", "header line");
 }

@@ -77,9 +77,7 @@ fn planned(keys: &[String], total: u64) -> Result<Plan, String> {
         n_val: 2,
         classes: vec![],
         sample: Some(vec![1]),
-        n_test: 0,
-        notes: Vec::new(),
-        target: vec![],
+        ..DataFacts::default()
     };
     let facts = Facts {
         cores: 1,

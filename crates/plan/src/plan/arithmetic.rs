@@ -41,7 +41,7 @@ impl Plan {
         let steps = counted(per_epoch, "step", "steps");
         let epoch = match self.data.sampler {
             Sampler::Torch => format!("{steps} per epoch of {n} samples, cut per rank"),
-            Sampler::Shards => format!(
+            _ => format!(
                 "{steps} per epoch = {n} samples / {global}{}",
                 rest(n, global, self.data.drop_last)
             ),

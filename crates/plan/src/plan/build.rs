@@ -36,6 +36,7 @@ impl Plan {
         let model = problems.one(model::decide(loaded, &facts.data, input, kinds));
         let model = model.filter(|_| transformed.is_some());
         let model = model.and_then(|model| problems.one(model::count(loaded, model, kinds)));
+        let sampling = problems.one(data::check(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
         if let Some((_, found)) = &model {
@@ -64,7 +65,8 @@ impl Plan {
             Some(batch),
             Some(smaller),
             Some((length, optimizer, schedule)),
-        ) = (transformed, model, loss, ranks, batch, smaller, moving)
+            Some(()),
+        ) = (transformed, model, loss, ranks, batch, smaller, moving, sampling)
         else {
             return Err(Problems::new(problems.0));
         };
@@ -157,7 +159,7 @@ impl Plan {
             experiment.distributed.devices = Devices::Count(self.distributed.local_world().get());
         }
         experiment.train.precision = self.precision.into();
-        if experiment.data.sampler == Sampler::Shards {
+        if experiment.data.sampler != Sampler::Torch {
             experiment.distributed.shards = Auto::Given(self.batch.shards.get());
         }
         // What ranks checkpoints where nothing is evaluated; the default would be refused when it is given.

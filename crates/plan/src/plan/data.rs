@@ -1,14 +1,16 @@
 //! The data, and how each rank reads it.
 
 mod older;
+mod subset;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Experiment;
 use crate::config::kind::Choice;
+use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::mixup;
 use crate::plan::transforms::Transformed;
 use crate::plan::{DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan};
+pub use subset::shares;
 use train_numbers::units::WorldSize;
 
 /// The data and how it is read.
@@ -30,6 +32,12 @@ pub struct DataPlan {
     pub classes: Vec<String>,
     /// Order of samples.
     pub sampler: Sampler,
+    /// For draws by classes: the weight of each; empty where all classes are drawn equally often.
+    #[serde(default)]
+    pub class_weights: Vec<f64>,
+    /// Training samples that the data set has, of which `n_train` are taken; `None` = all of them.
+    #[serde(default)]
+    pub subset_of: Option<usize>,
     /// New order in each epoch.
     pub shuffle: bool,
     /// Whether the incomplete last global batch of an epoch is dropped.
@@ -67,6 +75,30 @@ impl DataPlan {
     }
 }
 
+/// Whether samples can be drawn by their classes, if that is asked for.
+pub(crate) fn check(loaded: &Loaded, found: &DataFacts) -> Result<(), Problem> {
+    let asked = &loaded.experiment.data;
+    if !asked.sampler.draws() {
+        return Ok(());
+    }
+    if found.class_counts.is_empty() {
+        let what = format!("draws by classes, but samples of `{}` have none", asked.name);
+        return Err(loaded.problem("data.sampler", what));
+    }
+    let weights = asked.class_weights.as_deref().unwrap_or_default();
+    if !weights.is_empty() && weights.len() != found.classes.len() {
+        let (n, classes) = (weights.len(), found.classes.join(", "));
+        let what = format!("has {n} weights, but the classes are {classes}");
+        return Err(loaded.problem("data.class_weights", what));
+    }
+    let drawn = weights.iter().zip(&found.class_counts).any(|(&w, &n)| w > 0.0 && n > 0);
+    if !weights.is_empty() && !drawn {
+        let what = "gives every class that has samples the weight 0";
+        return Err(loaded.problem("data.class_weights", what));
+    }
+    Ok(())
+}
+
 /// Loader threads per rank where none are asked for: no more than this.
 const MOST_LOADERS: usize = 4;
 
@@ -88,6 +120,8 @@ pub(crate) fn decide(
         notes: found.notes.clone(),
         classes: found.classes.clone(),
         sampler: asked.sampler,
+        class_weights: asked.class_weights.clone().unwrap_or_default(),
+        subset_of: found.subset_of,
         shuffle: asked.shuffle,
         drop_last: asked.drop_last,
         num_workers: asked.num_workers.given().map_or(share.min(MOST_LOADERS), |n| n as usize),

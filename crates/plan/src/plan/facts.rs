@@ -40,12 +40,15 @@ pub struct GpuFacts {
 }
 
 /// The data, counted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Where the samples are.
     pub source: SourcePlan,
     /// Samples to train on.
     pub n_train: usize,
+    /// Training samples that the data set has, if only a part of them is taken.
+    #[serde(default)]
+    pub subset_of: Option<usize>,
     /// Samples to validate on.
     pub n_val: usize,
     /// Samples to test on when the training is over; 0 = there is no test.
@@ -55,6 +58,12 @@ pub struct DataFacts {
     pub notes: Vec<String>,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
+    /// Training samples of each class; empty if they are not counted.
+    #[serde(default)]
+    pub class_counts: Vec<u64>,
+    /// Whether a sample may have several classes.
+    #[serde(default)]
+    pub multi_label: bool,
     /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table, (time
     /// steps, series and features of the date) for a forecast, (tokens) for a text; `None` for image folders, whose transforms decide.
     pub sample: Option<Vec<usize>>,

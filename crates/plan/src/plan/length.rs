@@ -64,8 +64,8 @@ pub(crate) fn decide(
 ) -> LengthPlan {
     let drop_last = experiment.data.drop_last;
     let steps = match experiment.data.sampler {
-        Sampler::Shards => steps_per_epoch(n_train, batch.global.count(), drop_last),
         Sampler::Torch => torch_steps_per_epoch(n_train, world, batch, drop_last),
+        _ => steps_per_epoch(n_train, batch.global.count(), drop_last),
     };
     let steps_per_epoch = steps.max(1) as u64;
     let by_epochs = experiment.train.epochs.map(|n| n.saturating_mul(steps_per_epoch));

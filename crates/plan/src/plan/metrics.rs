@@ -59,6 +59,10 @@ pub(crate) fn with_loss(
     let loss = loss::decide(loaded, data, on_gpus, kinds).map_err(|problem| vec![problem])?;
     let metrics = kinds.metrics(&Measurable::of(&loss, data));
     let problem = |(key, metric): (String, &str)| {
+        if metric.starts_with("test/") && metric != "test/success" && data.n_test == 0 {
+            let what = format!("`{metric}` is never measured: there is nothing to test on");
+            return Some(loaded.problem(&key, what));
+        }
         let what = found(metric, &metrics)?.why_not.as_ref()?;
         Some(loaded.problem(&key, format!("`{metric}` {what}")))
     };

@@ -51,7 +51,7 @@ pub use crate::config::schema::{
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
-pub use data::DataPlan;
+pub use data::{DataPlan, shares};
 pub use distributed::{BackendPlan, DistributedPlan};
 pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts};
 pub use graph::rows as layer_rows;

@@ -336,6 +336,11 @@ fn data(plan: &Plan) -> String {
     let data = &plan.data;
     let counts =
         format!("{} to train on, {} to validate", thousands(data.n_train), thousands(data.n_val));
+    let tested = match data.n_test {
+        0 => String::new(),
+        n => format!(", {} to test", thousands(n)),
+    };
+    let counts = counts + &tested;
     if data.classes.is_empty() {
         return counts;
     }

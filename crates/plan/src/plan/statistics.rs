@@ -40,9 +40,9 @@ fn smallest_pass(plan: &Plan) -> usize {
         return size;
     }
     let last = match plan.data.sampler {
-        Sampler::Shards if joint => smallest_joint(n % plan.batch.global.count(), plan),
-        Sampler::Shards => smallest_part(n % plan.batch.global.count(), plan),
         Sampler::Torch => passes * n.div_ceil(plan.world_size().count()) % size,
+        _ if joint => smallest_joint(n % plan.batch.global.count(), plan),
+        _ => smallest_part(n % plan.batch.global.count(), plan),
     };
     if last == 0 { size } else { last }
 }

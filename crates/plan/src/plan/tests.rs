@@ -104,9 +104,7 @@ fn animals() -> Facts {
         n_val: 400,
         classes,
         sample: None,
-        n_test: 0,
-        notes: Vec::new(),
-        target: vec![],
+        ..DataFacts::default()
     };
     Facts {
         cores: 8,
@@ -129,9 +127,7 @@ fn digits() -> Facts {
         n_val: 10_000,
         classes,
         sample: Some(vec![1, 28, 28]),
-        n_test: 0,
-        notes: Vec::new(),
-        target: vec![],
+        ..DataFacts::default()
     };
     Facts {
         cores: 8,
@@ -155,9 +151,7 @@ fn prices() -> Facts {
         n_val: 64,
         classes: Vec::new(),
         sample: Some(vec![13]),
-        n_test: 0,
-        notes: Vec::new(),
-        target: vec![],
+        ..DataFacts::default()
     };
     Facts {
         cores: 2,

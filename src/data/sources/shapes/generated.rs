@@ -86,8 +86,9 @@ impl DataSource for Shapes {
             Survey {
                 n_train: total(self.train_per_class),
                 n_val: total(self.val_per_class),
+                class_counts: vec![self.train_per_class.into(); self.classes as usize],
                 classes: parameters.class_names(),
-                line: both(&images.train_dir, &images.val_dir),
+                line: both(&folder.join("train"), &folder.join("val")),
                 ..Survey::default()
             }
         };
@@ -115,7 +116,7 @@ impl DataSource for Shapes {
 const FOLDER: &str = "folder";
 
 fn in_folder(folder: &Path) -> ImageFolder {
-    ImageFolder { train_dir: folder.join("train"), val_dir: folder.join("val") }
+    ImageFolder::new(folder.join("train"), folder.join("val"))
 }
 
 impl Shapes {

@@ -271,6 +271,10 @@ impl Dataset for Utterances {
         true
     }
 
+    fn label(&self, index: usize) -> Option<u32> {
+        Some(self.files.get(index).1)
+    }
+
     fn name(&self, index: usize) -> String {
         format!("`{}`", shown(&self.files.get(index).0))
     }

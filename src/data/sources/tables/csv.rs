@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options};
+use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
 use crate::data::error::{Error, shown};
-use crate::data::listing::paths::both;
+use crate::data::sources::holdout::{Holdout, Part};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::table::{self, Answer, Rows, at};
 use crate::data::{Splits, read};
@@ -23,121 +23,254 @@ pub struct Csv {
     /// table to train on, with a header line.
     #[schemars(extend("format" = "path"), example = "data/train.csv")]
     pub train_file: PathBuf,
-    /// table to validate on, with the same header.
+    /// table to validate on, with the same header; or hold back rows of `train_file` with `val_fraction` or `folds`.
+    #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.csv")]
-    pub val_file: PathBuf,
+    pub val_file: Option<PathBuf>,
+    /// table to test on when the training is over, with the same header.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/test.csv")]
+    pub test_file: Option<PathBuf>,
     /// name of the column to predict; all others are features.
     #[schemars(example = &"price")]
     pub target: String,
+    /// names of columns that are no features, such as numbers of rows.
+    #[serde(default)]
+    #[schemars(example = ["id"])]
+    pub ignore: Vec<String>,
+    /// share of the rows (of each class) that is held back to validate on, where there is no `val_file`.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.2)]
+    pub val_fraction: Option<f64>,
+    /// share of the rows (of each class) that is held back to test on when the training is over.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
+    pub test_fraction: Option<f64>,
+    /// cross-validation: cut the rows into so many parts, of which `fold` validates. A sweep over `data.fold` runs all.
+    #[serde(default)]
+    #[schemars(range(min = 2, max = 1000), example = 5)]
+    pub folds: Option<usize>,
+    /// the part that validates, from 0; 0 where none is given.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 999), example = 0)]
+    pub fold: Option<usize>,
+    /// name of a column, such as a patient: rows with the same value are held back together. It is no feature.
+    #[serde(default)]
+    #[schemars(example = &"patient")]
+    pub group: Option<String>,
+    /// seed of what is held back: the same rows in every run, whatever `experiment.seed` is.
+    #[serde(default)]
+    pub split_seed: u64,
 }
 
 impl Kind for Csv {
     const NAME: &'static str = "csv";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table)];
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table), Offer::Test];
+
+    fn check(&self) -> Vec<Wrong> {
+        let (val, test) = (self.val_file.is_some(), self.test_file.is_some());
+        let mut wrong = self.holdout().check(("val_file", val), ("test_file", test));
+        if self.group.is_some() && !self.holdout().holds_something() {
+            let what = "needs `val_fraction`, `test_fraction` or `folds`: nothing is held back";
+            wrong.push(Wrong { key: "group", with: &[], what: what.to_owned() });
+        }
+        if self.group.as_ref() == Some(&self.target) || self.ignore.contains(&self.target) {
+            let what = "is the column to predict: it cannot be ignored or a group";
+            wrong.push(Wrong { key: "target", with: &["group", "ignore"], what: what.to_owned() });
+        }
+        wrong
+    }
+}
+
+impl Csv {
+    /// Rows of `train_file` to train on, of `val_file` to validate on.
+    pub fn new(train_file: PathBuf, val_file: PathBuf, target: &str) -> Self {
+        Self {
+            train_file,
+            val_file: Some(val_file),
+            test_file: None,
+            target: target.to_owned(),
+            ignore: Vec::new(),
+            val_fraction: None,
+            test_fraction: None,
+            folds: None,
+            fold: None,
+            group: None,
+            split_seed: 0,
+        }
+    }
+
+    fn holdout(&self) -> Holdout {
+        let &Self { val_fraction, test_fraction, folds, fold, split_seed: seed, .. } = self;
+        Holdout { val_fraction, test_fraction, folds, fold, seed }
+    }
+
+    /// The tables with what they are called in messages.
+    fn tables(&self) -> impl Iterator<Item = (&'static str, &PathBuf, &'static str)> {
+        let train = ("train", Some(&self.train_file), "the training table");
+        let val = ("val", self.val_file.as_ref(), "the validation table");
+        let test = ("test", self.test_file.as_ref(), "the test table");
+        [train, val, test].into_iter().filter_map(|(name, path, what)| Some((name, path?, what)))
+    }
+
+    /// Reads all tables, and holds back what is asked for.
+    ///
+    /// # Errors
+    ///
+    /// A file is absent or lacks a column, columns differ, a line holds something that is not a finite number (names
+    /// file, line, column and value), or a part would be empty.
+    pub(crate) fn read(&self, classify: bool) -> Result<Splits, Error> {
+        let (mut train, mut val, mut test) = (None, None, None);
+        for (name, path, what) in self.tables() {
+            let rows = self.table(path, what, classify)?;
+            match name {
+                "train" => train = Some(rows),
+                "val" => val = Some(rows),
+                _ => test = Some(rows),
+            }
+        }
+        let mut train = train.unwrap_or_else(|| Rows::new(&self.train_file, Vec::new()));
+        if self.holdout().holds_something() {
+            let unusable = |what| Error::Format { path: self.train_file.clone(), what };
+            let parts = train.parts(&self.holdout()).map_err(unusable)?;
+            let has = |part| parts.contains(&part);
+            val = if has(Part::Val) { Some(train.only(&parts, Part::Val)) } else { val };
+            test = if has(Part::Test) { Some(train.only(&parts, Part::Test)) } else { test };
+            train = train.only(&parts, Part::Train);
+        }
+        // Checked options always say what validates.
+        let val = val.unwrap_or_else(|| Rows::new(&self.train_file, train.columns.clone()));
+        table::splits(train, val, test, classify)
+    }
+
+    fn table(&self, path: &Path, what: &'static str, classify: bool) -> Result<Rows, Error> {
+        let bytes = read::lines(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => {
+                Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
+            }
+            _ => Error::Io { action: "read", path: path.to_owned(), source },
+        })?;
+        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+        let mut reader =
+            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
+        let mut lines = Lines::of(bytes);
+        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
+        let header: Vec<String> = header.iter().map(str::to_owned).collect();
+        let roles = self.roles(path, &header)?;
+        let is_feature = |(_, role): &(&String, &Role)| **role == Role::Feature;
+        let features = header.iter().zip(&roles).filter(is_feature).map(|(name, _)| name.clone());
+        let mut rows = Rows::new(path, features.collect());
+        let mut record = ::csv::StringRecord::new();
+        while reader
+            .read_record(&mut record)
+            .map_err(|error| malformed(path, &mut lines, &error))?
+        {
+            let line = lines.line(record.position());
+            push(&mut rows, &record, (&header, &roles), classify)
+                .map_err(|what| at(path, line, what))?;
+            rows.lines.push(line);
+        }
+        if rows.lines.is_empty() {
+            let what = "it has a header but no rows".to_owned();
+            return Err(Error::Format { path: path.to_owned(), what });
+        }
+        Ok(rows)
+    }
+
+    /// What each column is for.
+    fn roles(&self, path: &Path, header: &[String]) -> Result<Vec<Role>, Error> {
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
+            return Err(at(path, 1, format!("two columns are called `{twice}`")));
+        }
+        if header.len() < 2 {
+            let what = "the table needs the target and at least one feature";
+            return Err(at(path, 1, what.to_owned()));
+        }
+        let named = std::iter::once(&self.target).chain(&self.group).chain(&self.ignore);
+        let no_column = |column: &String| Error::NoColumn {
+            path: path.to_owned(),
+            column: column.clone(),
+            columns: header.to_vec(),
+        };
+        if let Some(absent) = named.into_iter().find(|name| !header.contains(name)) {
+            return Err(no_column(absent));
+        }
+        let role = |name: &String| match name {
+            name if *name == self.target => Role::Target,
+            name if Some(name) == self.group.as_ref() => Role::Group,
+            name if self.ignore.contains(name) => Role::Ignored,
+            _ => Role::Feature,
+        };
+        let roles: Vec<Role> = header.iter().map(role).collect();
+        if !roles.contains(&Role::Feature) {
+            return Err(at(path, 1, "no column is left that is a feature".to_owned()));
+        }
+        Ok(roles)
+    }
+}
+
+/// What a column is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Feature,
+    Target,
+    Group,
+    Ignored,
 }
 
 impl DataSource for Csv {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        open(&self.train_file, &self.val_file, &self.target, reading.asked.classify)
+        self.read(reading.asked.classify)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let splits = open(&self.train_file, &self.val_file, &self.target, asked.classify)?;
-        let files = both(&self.train_file, &self.val_file);
-        let line = format!("{files}, target `{}`", self.target);
+        let splits = self.read(asked.classify)?;
+        let files: Vec<String> =
+            self.tables().map(|(_, path, _)| path.display().to_string()).collect();
+        let held = self.holdout().words();
+        let line = format!("{}, target `{}`{held}", files.join(" and "), self.target);
         let found = Survey { line, ..Survey::of(&splits) };
         Ok(Survey { held: found.held_whole(), ..found })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        Ok(vec![Files::one("train", &self.train_file), Files::one("val", &self.val_file)])
+        Ok(self.tables().map(|(name, path, _)| Files::one(name, path)).collect())
     }
 }
 
 /// Reads both tables.
-///
-/// # Errors
-///
-/// A file is absent or has no `target`, the columns of the two differ, or a line holds something that is
-/// not a finite number; names file, line, column and value.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn open(
     train: &Path,
     val: &Path,
     target: &str,
     classify: bool,
 ) -> Result<Splits, Error> {
-    let train = read(train, "the training table", target, classify)?;
-    let val = read(val, "the validation table", target, classify)?;
-    table::splits(train, val, classify)
-}
-
-/// A table as written.
-fn read(path: &Path, what: &'static str, target: &str, classify: bool) -> Result<Rows, Error> {
-    let bytes = read::lines(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => {
-            Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
-        }
-        _ => Error::Io { action: "read", path: path.to_owned(), source },
-    })?;
-    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-    let mut reader =
-        ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
-    let mut lines = Lines::of(bytes);
-    let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
-    let header: Vec<String> = header.iter().map(str::to_owned).collect();
-    let target_idx = check_header(path, &header, target)?;
-    let mut rows = Rows::new(path, header);
-    let mut record = ::csv::StringRecord::new();
-    while reader.read_record(&mut record).map_err(|error| malformed(path, &mut lines, &error))? {
-        let line = lines.line(record.position());
-        push(&mut rows, &record, (target_idx, classify)).map_err(|what| at(path, line, what))?;
-        rows.lines.push(line);
-    }
-    if rows.lines.is_empty() {
-        let what = "it has a header but no rows".to_owned();
-        return Err(Error::Format { path: path.to_owned(), what });
-    }
-    rows.columns.remove(target_idx);
-    Ok(rows)
+    Csv::new(train.to_owned(), val.to_owned(), target).read(classify)
 }
 
 fn push(
     rows: &mut Rows,
     record: &::csv::StringRecord,
-    (target_idx, classify): (usize, bool),
+    (header, roles): (&[String], &[Role]),
+    classify: bool,
 ) -> Result<(), String> {
-    if record.len() != rows.columns.len() {
-        let (cells, columns) = (record.len(), rows.columns.len());
+    if record.len() != header.len() {
+        let (cells, columns) = (record.len(), header.len());
         return Err(format!("{cells} cells, but the header has {columns}"));
     }
-    for (column_idx, cell) in record.iter().enumerate() {
-        let column = &rows.columns[column_idx];
-        if column_idx != target_idx {
-            rows.features.push(number(column, cell)?);
-        } else if classify {
-            rows.answers.push(class(column, cell)?);
-        } else {
-            rows.answers.push(Answer::value(number(column, cell)?));
+    for ((column, role), cell) in header.iter().zip(roles).zip(record) {
+        match role {
+            Role::Feature => rows.features.push(number(column, cell)?),
+            Role::Target if classify => rows.answers.push(class(column, cell)?),
+            Role::Target => rows.answers.push(Answer::value(number(column, cell)?)),
+            Role::Group if cell.is_empty() => return Err(format!("`{column}` is empty")),
+            Role::Group => rows.groups.push(cell.to_owned()),
+            Role::Ignored => {}
         }
     }
     Ok(())
-}
-
-/// Position of the target.
-fn check_header(path: &Path, header: &[String], target: &str) -> Result<usize, Error> {
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
-        return Err(at(path, 1, format!("two columns are called `{twice}`")));
-    }
-    if header.len() < 2 {
-        return Err(at(path, 1, "the table needs the target and at least one feature".to_owned()));
-    }
-    let columns = || header.to_vec();
-    header.iter().position(|name| name == target).ok_or_else(|| Error::NoColumn {
-        path: path.to_owned(),
-        column: target.to_owned(),
-        columns: columns(),
-    })
 }
 
 pub(crate) fn number(column: &str, cell: &str) -> Result<f64, String> {
@@ -273,6 +406,70 @@ mod tests {
         check("\"a\",\"y\ny\"\n1,1\n", "has no column `y`");
         check("a,y\n1,1\nx,1", "line 3: `a` is `x`");
         check("a,y\r\n1,1\r\n1,1\r\n1\r\n", "line 4: 1 cells, but the header has 2");
+    }
+
+    /// Ten rows of two groups to a class, whose number is the feature.
+    fn held(change: impl Fn(&mut Csv)) -> Result<Splits, Error> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("all.csv");
+        let row = |i: usize| format!("{i},{},p{},{i}.5\n", ["no", "yes"][i % 2], i / 2);
+        let text = "id,y,patient,a\n".to_owned() + &(0..20).map(row).collect::<String>();
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+        let mut csv = Csv { val_file: None, ..Csv::new(path.clone(), path, "y") };
+        csv.ignore = vec!["id".to_owned(), "patient".to_owned()];
+        change(&mut csv);
+        assert_eq!(csv.check(), []);
+        csv.read(true)
+    }
+
+    #[test]
+    fn rows_of_one_table_are_held_back_and_the_rest_sets_the_scale() {
+        let splits = held(|csv| {
+            csv.val_fraction = Some(0.2);
+            csv.test_fraction = Some(0.1);
+        })
+        .unwrap();
+        let test = splits.test.unwrap();
+        assert_eq!((splits.train.len(), splits.val.len(), test.len()), (14, 4, 2));
+        let of_class = |part: &dyn Dataset, class| {
+            (0..part.len()).filter(|&index| part.label(index) == Some(class)).count()
+        };
+        assert_eq!([0, 1].map(|class| of_class(&*splits.val, class)), [2, 2]);
+        let features = |index| row(&*splits.train, index).0;
+        assert_eq!((features(0).len(), splits.train.shape()), (1, &[1][..]));
+        let mean: f32 = (0..14).map(|index| features(index)[0]).sum::<f32>() / 14.0;
+        assert!(mean.abs() < 1e-6, "{mean}");
+    }
+
+    #[test]
+    fn a_group_is_held_back_as_a_whole() {
+        let splits = held(|csv| {
+            csv.folds = Some(5);
+            csv.fold = Some(3);
+            csv.ignore = vec!["id".to_owned()];
+            csv.group = Some("patient".to_owned());
+        })
+        .unwrap();
+        // Two of ten patients, each with a row of either class.
+        assert_eq!((splits.train.len(), splits.val.len()), (16, 4));
+        let labels: Vec<_> = (0..4).map(|index| splits.val.label(index).unwrap()).collect();
+        assert_eq!(labels, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn columns_that_are_not_there_or_leave_nothing_are_named() {
+        let check = |change: fn(&mut Csv), expected: &str| {
+            let error = held(|csv| {
+                csv.val_fraction = Some(0.5);
+                change(csv);
+            });
+            let error = error.err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(|csv| csv.ignore.push("nmae".to_owned()), "has no column `nmae`; its columns are");
+        check(|csv| csv.group = Some("grp".to_owned()), "has no column `grp`");
+        check(|csv| csv.ignore.push("a".to_owned()), "no column is left that is a feature");
+        check(|csv| csv.val_fraction = Some(0.01), "leave nothing to validate on");
     }
 
     #[test]

@@ -27,6 +27,10 @@ pub struct Jsonl {
     /// file to validate on, with the same keys.
     #[schemars(extend("format" = "path"), example = "data/val.jsonl")]
     pub val_file: PathBuf,
+    /// file to test on when the training is over, with the same keys.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/test.jsonl")]
+    pub test_file: Option<PathBuf>,
     /// keys to predict from, in this order: numbers, or arrays of numbers that are equally long in all lines. Inputs are
     /// standardised with the lines to train on; other keys are ignored.
     #[schemars(example = ["width", "height"])]
@@ -38,7 +42,7 @@ pub struct Jsonl {
 
 impl Kind for Jsonl {
     const NAME: &'static str = "jsonl";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table)];
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table), Offer::Test];
 
     fn check(&self) -> Vec<Wrong> {
         let is_twice = |i: usize| self.inputs[..i].contains(&self.inputs[i]);
@@ -67,7 +71,9 @@ impl DataSource for Jsonl {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        Ok(vec![Files::one("train", &self.train_file), Files::one("val", &self.val_file)])
+        let test = self.test_file.as_ref().map(|path| Files::one("test", path));
+        let known = [Files::one("train", &self.train_file), Files::one("val", &self.val_file)];
+        Ok(known.into_iter().chain(test).collect())
     }
 }
 
@@ -75,7 +81,10 @@ impl Jsonl {
     fn open(&self, classify: bool) -> Result<Splits, Error> {
         let train = self.read(&self.train_file, "the lines to train on", classify)?;
         let val = self.read(&self.val_file, "the lines to validate on", classify)?;
-        table::splits(train, val, classify)
+        let test = self.test_file.as_ref();
+        let test =
+            test.map(|path| self.read(path, "the lines to test on", classify)).transpose()?;
+        table::splits(train, val, test, classify)
     }
 
     /// All lines but empty ones.
@@ -183,6 +192,7 @@ mod tests {
         let jsonl = Jsonl {
             train_file: put("train.jsonl", train),
             val_file: put("val.jsonl", val),
+            test_file: None,
             inputs: ["a", "b"].map(str::to_owned).to_vec(),
             target: "y".to_owned(),
         };

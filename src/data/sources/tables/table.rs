@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::sources::holdout::{Holdout, Part};
 use crate::data::{Dataset, Splits, Target};
 use crate::rng::Key;
 
@@ -25,6 +26,8 @@ pub(crate) struct Rows {
     pub(crate) answers: Vec<Answer>,
     /// Line of each row.
     pub(crate) lines: Vec<u64>,
+    /// What each row belongs to; empty where nothing says so.
+    pub(crate) groups: Vec<String>,
 }
 
 /// What a model should answer, as written.
@@ -41,28 +44,36 @@ pub(crate) enum Answer {
 /// Mean and deviation of a column.
 pub(crate) type Scale = (f64, f64);
 
-/// Both parts as samples, on the scale of the training rows.
+/// All parts as samples, on the scale of the training rows.
 ///
 /// # Errors
 ///
-/// The columns of the two differ, or a class is in the validation rows only.
-pub(crate) fn splits(mut train: Rows, mut val: Rows, classify: bool) -> Result<Splits, Error> {
-    if train.columns != val.columns {
+/// The columns of two parts differ, or a class is in no training row.
+pub(crate) fn splits(
+    mut train: Rows,
+    val: Rows,
+    test: Option<Rows>,
+    classify: bool,
+) -> Result<Splits, Error> {
+    for other in std::iter::once(&val).chain(&test).filter(|other| other.columns != train.columns) {
         return Err(Error::ColumnsDiffer {
-            train: train.path,
-            val: val.path,
-            train_columns: train.columns,
-            val_columns: val.columns,
+            train: train.path.clone(),
+            val: other.path.clone(),
+            train_columns: train.columns.clone(),
+            val_columns: other.columns.clone(),
         });
     }
     let scales = train.scales();
     train.standardise(&scales);
-    val.standardise(&scales);
     let classes = if classify { sorted_classes(&train.answers) } else { Vec::new() };
+    let evaluated = |mut rows: Rows| -> Result<Arc<dyn Dataset>, Error> {
+        rows.standardise(&scales);
+        Ok(Arc::new(rows.into_table(&classes, classify)?))
+    };
     Ok(Splits {
+        val: evaluated(val)?,
+        test: test.map(evaluated).transpose()?,
         train: Arc::new(train.into_table(&classes, classify)?),
-        val: Arc::new(val.into_table(&classes, classify)?),
-        test: None,
         classes,
     })
 }
@@ -76,7 +87,45 @@ impl Rows {
     /// No rows yet.
     pub(crate) fn new(path: &Path, columns: Vec<String>) -> Self {
         let (features, answers, lines) = (Vec::new(), Vec::new(), Vec::new());
-        Self { path: path.to_owned(), columns, features, answers, lines }
+        Self { path: path.to_owned(), columns, features, answers, lines, groups: Vec::new() }
+    }
+
+    /// What each row is for: groups as wholes, or else the rows of each class.
+    ///
+    /// # Errors
+    ///
+    /// A part would be empty, in words.
+    pub(crate) fn parts(&self, holdout: &Holdout) -> Result<Vec<Part>, String> {
+        if !self.groups.is_empty() {
+            let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+            let number = |group| {
+                let next = numbers.len();
+                *numbers.entry(group).or_insert(next)
+            };
+            let units: Vec<usize> = self.groups.iter().map(String::as_str).map(number).collect();
+            let dealt = holdout.deal(&vec![0; numbers.len()])?;
+            return Ok(units.into_iter().map(|unit| dealt[unit]).collect());
+        }
+        let mut classes: Vec<&Answer> = self.answers.iter().collect();
+        classes.sort_unstable();
+        classes.dedup();
+        let label = |answer: &Answer| match answer {
+            Answer::Value(_) => 0,
+            class => classes.binary_search(&class).unwrap_or(0) as u32,
+        };
+        holdout.deal(&self.answers.iter().map(label).collect::<Vec<u32>>())
+    }
+
+    /// The rows of one part.
+    pub(crate) fn only(&self, parts: &[Part], part: Part) -> Self {
+        let mut only = Self::new(&self.path, self.columns.clone());
+        let rows = self.features.chunks_exact(self.columns.len().max(1));
+        for (index, row) in rows.enumerate().filter(|&(index, _)| parts[index] == part) {
+            only.features.extend_from_slice(row);
+            only.answers.push(self.answers[index].clone());
+            only.lines.push(self.lines[index]);
+        }
+        only
     }
 
     fn scales(&self) -> Vec<Scale> {
@@ -139,6 +188,13 @@ impl Dataset for Table {
 
     fn classifies(&self) -> bool {
         self.classifies
+    }
+
+    fn label(&self, index: usize) -> Option<u32> {
+        match self.targets[index] {
+            Target::Class(label) => Some(label),
+            _ => None,
+        }
     }
 
     fn name(&self, index: usize) -> String {

@@ -79,6 +79,41 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
             "has no meaning with `data.sampler = \"torch\"`, whose order depends on the ranks";
         found.push(Finding::new(key, what).about("data.sampler"));
     }
+    found.extend(sampling(loaded));
+    found
+}
+
+/// How samples are drawn, and how many.
+fn sampling(loaded: &Loaded) -> Vec<Finding> {
+    let data = &loaded.experiment.data;
+    let mut found = Vec::new();
+    if data.sampler.draws() && !data.shuffle {
+        let what = "has no meaning where samples are drawn";
+        found.push(Finding::new("data.shuffle", what).about("data.sampler"));
+    }
+    let is_weighted = data.sampler == Sampler::Weighted;
+    match &data.class_weights {
+        None if is_weighted => {
+            let what = "needs `data.class_weights`, a weight for each class";
+            found.push(Finding::new("data.sampler", what).about("data.class_weights"));
+        }
+        Some(_) if !is_weighted => {
+            let finding = Finding::new("data.class_weights", "needs `data.sampler = \"weighted\"`");
+            found.push(finding.about("data.sampler"));
+        }
+        Some(weights) => {
+            let is_one = |weight: &f64| weight.is_finite() && *weight >= 0.0;
+            if !weights.iter().all(is_one) || weights.iter().sum::<f64>() <= 0.0 {
+                let what = "must be finite, not negative, and not all 0";
+                found.push(Finding::new("data.class_weights", what));
+            }
+        }
+        None => {}
+    }
+    if data.limit.is_some() && data.fraction.is_some() {
+        let what = "does not go with `data.limit`: both say how many samples are taken";
+        found.push(Finding::new("data.fraction", what).about("data.limit"));
+    }
     found
 }
 

@@ -20,8 +20,18 @@ pub struct Data {
     pub drop_last: bool,
     /// New order in each epoch.
     pub shuffle: bool,
-    /// "shards" (same samples per step at any world size) or "torch" (`DistributedSampler`'s order).
+    /// "shards" (same samples per step at any world size), "torch" (`DistributedSampler`'s order), or draws with
+    /// replacement: "balanced" (each class as often), "weighted" (by `class_weights`).
     pub sampler: Sampler,
+    /// How often a sample of each class is drawn, in label order.
+    #[serde(default)]
+    pub class_weights: Option<Vec<f64>>,
+    /// Most training samples that are taken.
+    #[serde(default)]
+    pub limit: Option<u64>,
+    /// Share of the training samples that is taken.
+    #[serde(default)]
+    pub fraction: Option<f64>,
     /// What to do about a sample that cannot be read.
     pub on_bad_sample: OnBadSample,
     /// Largest share of unreadable samples that is passed over.
@@ -43,6 +53,17 @@ pub enum Sampler {
     Shards,
     /// `torch.utils.data.DistributedSampler`, bit for bit.
     Torch,
+    /// Drawn with replacement, each class equally often; independent of the world size.
+    Balanced,
+    /// Drawn with replacement, a sample as often as its class weighs; independent of the world size.
+    Weighted,
+}
+
+impl Sampler {
+    /// Whether samples are drawn with replacement.
+    pub fn draws(self) -> bool {
+        matches!(self, Self::Balanced | Self::Weighted)
+    }
 }
 
 /// Policy for samples that cannot be read.
