@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::config::values::Shape2;
-use crate::data::transform::cut::{cut, pad};
+use crate::data::transform::crop::{crop, pad};
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
@@ -42,7 +42,7 @@ fn center(image: Pixels, height: usize, width: usize) -> Pixels {
     let offset = |have: usize, want: usize| ((have - want) as f64 / 2.0).round_ties_even() as usize;
     let area =
         Area { top: offset(image.height, height), left: offset(image.width, width), height, width };
-    cut(image, area)
+    crop(image, area)
 }
 
 /// Black pixels before and after, for one side of a centred crop: the odd one comes after.
@@ -60,7 +60,7 @@ mod tests {
     fn a_centre_crop_rounds_half_to_even_and_pads_small_images() {
         // torchvision: crop_top = int(round((5 - 2) / 2.0)) = round(1.5) = 2, crop_left = round(0.5) = 0.
         let cropped = center(picture(1, 5, 5), 2, 4);
-        let expected = cut(picture(1, 5, 5), Area { top: 2, left: 0, height: 2, width: 4 });
+        let expected = crop(picture(1, 5, 5), Area { top: 2, left: 0, height: 2, width: 4 });
         assert_eq!(cropped, expected);
         let one = Pixels { channels: 1, height: 1, width: 1, data: vec![9] };
         assert_eq!(center(one, 2, 4).data, [0, 9, 0, 0, 0, 0, 0, 0]);

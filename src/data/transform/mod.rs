@@ -6,7 +6,7 @@
 
 pub(crate) mod spare;
 mod pixels;
-mod cut;
+mod crop;
 mod affine;
 mod enhance;
 mod tone;

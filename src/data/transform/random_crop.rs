@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::config::values::Shape2;
-use crate::data::transform::cut::{cut, pad, place};
+use crate::data::transform::crop::{crop, pad, random_offset};
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
@@ -66,8 +66,8 @@ fn random(
             image.width, image.height
         ));
     }
-    let (top, left) = place((image.height - height, image.width - width), stream);
-    Ok(cut(image, Area { top, left, height, width }))
+    let (top, left) = random_offset((image.height - height, image.width - width), stream);
+    Ok(crop(image, Area { top, left, height, width }))
 }
 
 #[cfg(test)]

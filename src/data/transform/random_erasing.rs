@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need, Wrong};
-use crate::data::transform::cut::place;
+use crate::data::transform::crop::random_offset;
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform, happens};
 use crate::plan::Unfit;
 use crate::rng::Stream;
@@ -97,7 +97,7 @@ impl RandomErasing {
             let h = (target * ratio).sqrt().round_ties_even() as usize;
             let w = (target / ratio).sqrt().round_ties_even() as usize;
             if h < height && w < width {
-                let (top, left) = place((height - h, width - w), Some(stream));
+                let (top, left) = random_offset((height - h, width - w), Some(stream));
                 return Some(Area { top, left, height: h, width: w });
             }
         }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::Shape2;
-use crate::data::transform::cut::place;
+use crate::data::transform::crop::random_offset;
 use crate::data::transform::resize::resize_area;
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
@@ -92,7 +92,7 @@ fn resized_area(
         let w = (target * aspect).sqrt().round_ties_even() as usize;
         let h = (target / aspect).sqrt().round_ties_even() as usize;
         if (1..=width).contains(&w) && (1..=height).contains(&h) {
-            let (top, left) = place((height - h, width - w), Some(random));
+            let (top, left) = random_offset((height - h, width - w), Some(random));
             return Area { top, left, height: h, width: w };
         }
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::config::values::Shape2;
-use crate::data::transform::cut::cut;
+use crate::data::transform::crop::crop;
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform, spare};
 use crate::plan::Unfit;
 use crate::rng::Stream;
@@ -79,7 +79,7 @@ pub(super) fn resize_area(
     width: u32,
 ) -> Result<Pixels, String> {
     if (area.height, area.width) == (height as usize, width as usize) {
-        return Ok(cut(image, area));
+        return Ok(crop(image, area));
     }
     let mut data = spare::take(height as usize * width as usize * image.channels);
     // One kind of pixels each: the crate's untyped way would compile all kinds that it knows into this one.
@@ -157,7 +157,7 @@ mod tests {
             132, 164, 111, 151, 153,
         ];
         check_within_one(&found.data, &expected);
-        let part = cut(picture(3, 37, 53), area);
+        let part = crop(picture(3, 37, 53), area);
         assert_eq!(found, resize(part, 8, 8).unwrap());
     }
 

@@ -4,7 +4,7 @@ use crate::data::transform::{Area, Pixels};
 use crate::rng::Stream;
 
 /// The area as an image of its own.
-pub(super) fn cut(image: Pixels, area: Area) -> Pixels {
+pub(super) fn crop(image: Pixels, area: Area) -> Pixels {
     if area == Area::whole(image.size()) {
         return image;
     }
@@ -31,7 +31,10 @@ pub(super) fn pad(image: Pixels, [top, bottom, left, right]: [usize; 4]) -> Pixe
 }
 
 /// A random (top, left), each up to its room; the middle without randomness.
-pub(super) fn place((down, right): (usize, usize), random: Option<&mut Stream>) -> (usize, usize) {
+pub(super) fn random_offset(
+    (down, right): (usize, usize),
+    random: Option<&mut Stream>,
+) -> (usize, usize) {
     match random {
         None => (down / 2, right / 2),
         Some(random) => {
