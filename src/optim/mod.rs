@@ -18,7 +18,7 @@ mod adafactor;
 mod adagrad;
 mod adam;
 mod adamw;
-mod average;
+mod ema;
 mod block;
 mod clip;
 mod lamb;
@@ -36,11 +36,11 @@ pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamw::AdamW;
-pub use average::ema_decay;
 pub use block::{Block, lerp};
 pub use clip::{
     GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
 };
+pub use ema::ema_decay;
 pub use lamb::Lamb;
 pub use lion::Lion;
 pub use moments::Moments;
