@@ -1,6 +1,6 @@
 //! `Experiment + Facts -> Plan`: every number decided. Pure: no I/O, no clock, no environment.
 //!
-//! What a `Plan` holds is what all ranks do; nothing below this room asks the experiment again.
+//! What a `Plan` holds is what all ranks do; nothing below this module asks the experiment again.
 //! An `Option` here means "may truly be absent at run time", never "not configured".
 //! ```
 //! use ddprun_plan::plan::{ScalingRule, admitted_worlds, scale_lr};
@@ -25,6 +25,7 @@ mod keep;
 mod layer_decay;
 mod length;
 mod loss;
+mod lr_scaling;
 pub mod mapping;
 mod memory;
 mod metrics;
@@ -60,12 +61,13 @@ pub use groups::ParameterGroup;
 pub use keep::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
+pub use lr_scaling::scale_lr;
 pub use mapping::Mapping;
 pub use memory::{KEPT_SHARE, Memory};
 pub use metrics::{Measurable, MetricFacts};
 pub use mixup::MixupPlan;
 pub use model::ModelPlan;
-pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan, scale_lr};
+pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan};
 pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
 pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
