@@ -9,11 +9,11 @@ use crate::cli::evaluate::checkpoint_of;
 use crate::cli::run_files::{Description, enter_best_run, find_run};
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::files;
+use crate::launch::exit_code as exit;
 use crate::model::peft;
 use crate::nn::LoraConfig;
 use crate::record::text::metric;
 use crate::units::Bytes;
-use crate::worker::exit;
 
 /// Names of files that PyTorch users expect to be pickled.
 const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];

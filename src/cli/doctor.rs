@@ -10,10 +10,10 @@ use crate::cli::{Refusal, to_stdout};
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Program, Start};
 use crate::plan::{Cadence, Plan, RunFolders, Sampler};
 use crate::units::WorldSize;
-use crate::worker::exit;
 
 /// Trains at each world size and compares what is left. Exit 9 names the first parameter that differs.
 pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::{Refusal, to_stderr};
-use crate::worker::exit;
+use crate::launch::exit_code as exit;
 use crate::{record, report, sweep};
 
 /// Where runs are looked for by their names.

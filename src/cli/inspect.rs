@@ -13,10 +13,10 @@ use crate::config;
 use crate::engine::{self, Needs};
 use crate::kinds::Kinds;
 use crate::launch::Role;
+use crate::launch::exit_code as exit;
 use crate::plan::{self, Costs, Memory};
 use crate::report;
 use crate::units::Bytes;
-use crate::worker::exit;
 
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {

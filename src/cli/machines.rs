@@ -6,11 +6,11 @@ use crate::cli::refusal::Refusal;
 use crate::cli::request::RunRequest;
 use crate::cli::supervise::{Launched, take_part, watch};
 use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, NodeConfig, NodeRendezvousError, PreparedRun};
 use crate::plan::RunFolders;
 use crate::units::Rank;
-use crate::worker::exit;
 
 /// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's folders.
 pub(crate) fn train(

@@ -7,9 +7,9 @@ use crate::cli::output::to_stdout;
 use crate::cli::refusal::Refusal;
 use crate::files;
 use crate::launch::NodeConfig;
+use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::transport::{self, Key};
-use crate::worker::exit;
 
 /// Port of node 0, as torchrun has it.
 const PORT: u16 = 29_500;

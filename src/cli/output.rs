@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use crate::cli::refusal::Refusal;
+use crate::launch::exit_code as exit;
 use crate::record;
 use crate::terminal::escape;
-use crate::worker::exit;
 
 /// Data goes to stdout; a reader that has seen enough (`| head`) is no failure.
 pub(crate) fn to_stdout(text: &str) -> Result<u8, Refusal> {

@@ -15,11 +15,11 @@ use crate::data::{Asked, DataSource, Fingerprint};
 use crate::files::RunLock;
 use crate::kinds::Kinds;
 use crate::launch::Role;
+use crate::launch::exit_code as exit;
 use crate::model;
 use crate::plan::{Facts, GpuFacts, KindFacts, Memory, Plan, RunFolders, Targets, chosen_loss};
 use crate::record::Environment;
 use crate::units::{Bytes, WorldSize};
-use crate::worker::exit;
 use crate::{collective, data, failpoint, files, ops, worker};
 
 /// An experiment with everything decided.

@@ -14,9 +14,9 @@ use crate::config;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::LaunchId;
+use crate::launch::exit_code as exit;
 use crate::plan::RunFolders;
 use crate::record::RESOLVED;
-use crate::worker::exit;
 
 /// In the folder of a run's logs.
 const FILE: &str = "launch.json";

@@ -15,8 +15,8 @@ use crate::config::schema::PrecisionChoice;
 use crate::config::{self, Change, Loaded};
 use crate::kinds::Kinds;
 use crate::launch::Role;
+use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
-use crate::worker::exit;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {

@@ -8,9 +8,9 @@ use crate::cli::run_files::OtherData;
 use crate::cli::{Refusal, to_stderr};
 use crate::event::Event;
 use crate::files;
+use crate::launch::exit_code as exit;
 use crate::plan::RunFolders;
 use crate::record::{self, EPOCHS, EVENTS, HISTORY, METRICS, Stamped};
-use crate::worker::exit;
 
 /// What to do where the checkpoints of a run are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,9 +15,9 @@ use crate::cli::{
 };
 use crate::failpoint;
 use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
 use crate::launch::{self, Role, rank_env};
 use crate::terminal::fitted;
-use crate::worker::exit;
 
 /// Runs the command line `arguments` (the first is the program's name) with the models of `kinds`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> ExitCode {

@@ -14,6 +14,7 @@ use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::{self, Loaded, Problems};
 use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Note, Program, Start};
 use crate::plan::Facts;
 use crate::record::Screen;
@@ -21,7 +22,6 @@ use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
 };
 use crate::units::Rank;
-use crate::worker::exit;
 
 /// Runs a sweep or goes on with it; `--status` only looks.
 pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {

@@ -10,7 +10,7 @@ use crate::cli::Refusal;
 use crate::cli::args::{Args, Run};
 use crate::config::closest;
 use crate::kinds::Kinds;
-use crate::worker::exit;
+use crate::launch::exit_code as exit;
 
 /// Verbs of other programs, and what does it here.
 const OTHER_VERBS: [(&[&str], &str); 8] = [

@@ -4,9 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Exit code of a rank that left so that its group can come back with more ranks; never that of the
-/// program.
-pub(crate) const RESIZED: u8 = 76;
+use crate::launch::exit_code;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,9 +49,9 @@ impl Ended {
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Completed => 0,
-            Self::Missed => 9,
-            Self::Stopped => 75,
-            Self::Interrupted { .. } => 130,
+            Self::Missed => exit_code::EXPECTATION,
+            Self::Stopped => exit_code::PREEMPTED,
+            Self::Interrupted { .. } => exit_code::INTERRUPTED,
         }
     }
 }

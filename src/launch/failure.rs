@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::error_report::{FORMAT, host};
 use crate::launch::exit::Exit;
+use crate::launch::exit_code;
 use crate::launch::phase::Phase;
 use crate::plan::RunFolders;
 use crate::units::Rank;
@@ -125,7 +126,7 @@ impl Failure {
     fn usual_help(&self) -> String {
         let log = self.log.display();
         match self.code {
-            70 => format!(
+            exit_code::BUG => format!(
                 "this is a bug in ddprun: report it with `{log}`; then `ddprun resume {}`",
                 self.run
             ),
@@ -152,7 +153,13 @@ impl Failure {
         name: &str,
         why: String,
     ) -> Box<Self> {
-        let failure = Self::new(run, first, format!("node {node} ({name}) is gone"), vec![why], 5);
+        let failure = Self::new(
+            run,
+            first,
+            format!("node {node} ({name}) is gone"),
+            vec![why],
+            exit_code::PEER,
+        );
         let (host, log_tail) = (name.to_owned(), vec![]);
         Box::new(Self { node: Some(node), host, log_tail, ..failure })
     }
@@ -160,7 +167,7 @@ impl Failure {
     /// A group that was ended because of another machine, whose reason is not known.
     pub(super) fn of_elsewhere(run: &RunFolders, rank: Rank) -> Box<Self> {
         let message = "another machine ended the run".to_owned();
-        Box::new(Self::new(run, rank, message, vec![], 5))
+        Box::new(Self::new(run, rank, message, vec![], exit_code::PEER))
     }
 
     pub(super) fn new(

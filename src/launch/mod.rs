@@ -24,6 +24,7 @@
 //! [`Blame::Own`].
 
 mod phase;
+pub(crate) mod exit_code;
 mod exit;
 mod stop;
 mod error_report;
@@ -39,7 +40,6 @@ mod parent;
 
 pub use error_report::Blame;
 pub(crate) use error_report::ErrorReport;
-pub(crate) use exit::RESIZED;
 pub use exit::{Ended, Exit};
 pub use failure::Failure;
 #[cfg(test)]

@@ -2,36 +2,10 @@
 
 use std::any::Any;
 
-use crate::launch::Blame;
+use crate::launch::{Blame, exit_code as exit};
 use crate::plan::Expectation;
 use crate::units::Rank;
 use crate::{checkpoint, collective, data, engine, files, kinds, nn, record};
-
-/// Exit codes (docs/runs.md).
-pub(crate) mod exit {
-    /// Experiment or command line refused.
-    pub(crate) const REFUSED: u8 = 2;
-    /// Data unusable.
-    pub(crate) const DATA: u8 = 3;
-    /// Numbers not finite.
-    pub(crate) const NUMERIC: u8 = 4;
-    /// Rendezvous, peer or collective.
-    pub(crate) const PEER: u8 = 5;
-    /// Storage.
-    pub(crate) const STORAGE: u8 = 6;
-    /// Checkpoint unusable.
-    pub(crate) const CHECKPOINT: u8 = 7;
-    /// Out of a resource.
-    pub(crate) const RESOURCE: u8 = 8;
-    /// Expectation missed.
-    pub(crate) const EXPECTATION: u8 = 9;
-    /// Our bug.
-    pub(crate) const BUG: u8 = 70;
-    /// Stopped by request and saved.
-    pub(crate) const PREEMPTED: u8 = 75;
-    /// Ctrl-C and saved.
-    pub(crate) const INTERRUPTED: u8 = 130;
-}
 
 /// What CUDA's driver, cuBLAS, cuDNN and cuRAND call the lack of memory.
 const NO_MEMORY: [&str; 3] = ["OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "STATUS_ALLOCATION_FAILED"];

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+pub(crate) use failure::Error;
 pub(crate) use failure::of_data;
-pub(crate) use failure::{Error, exit};
 
 use crate::checkpoint;
 use crate::collective::Collective;
@@ -32,7 +32,8 @@ use crate::engine::{Clock, Engine, StopRequest};
 use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
-use crate::launch::{ErrorReport, Link, Membership, RESIZED, Stop};
+pub(crate) use crate::launch::exit_code as exit;
+use crate::launch::{ErrorReport, Link, Membership, Stop};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 use device::GroupHandles;
@@ -130,7 +131,7 @@ fn live(
     Ok(match ending {
         Ending::Done(_) if run.missed_expectations().is_some() => exit::EXPECTATION,
         Ending::Done(_) => 0,
-        Ending::Left(StopRequest::Resize) => RESIZED,
+        Ending::Left(StopRequest::Resize) => exit::RESIZED,
         Ending::Left(StopRequest::Unwatched | StopRequest::Stop) => exit::PREEMPTED,
         Ending::Left(_) => exit::INTERRUPTED,
     })

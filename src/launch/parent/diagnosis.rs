@@ -1,6 +1,7 @@
 //! The verdict on a group -> the [`Failure`] that the user sees.
 
 use crate::launch::exit::Exit;
+use crate::launch::exit_code;
 use crate::launch::failure::{Failure, Secondary};
 use crate::launch::parent::group::{Fault, Group, Member};
 use crate::launch::parent::stall::{Stall, StallKind};
@@ -19,26 +20,29 @@ impl Failure {
         let exit = member.exit.map(|(_, exit)| exit).filter(|_| !member.was_killed);
         if let Some(why) = group.lack_of_memory(rank) {
             let message = format!("rank {rank} ran out of memory");
-            let failure = Self::new(run, rank, message, vec![why], 8).with_member(member, group);
+            let failure = Self::new(run, rank, message, vec![why], exit_code::RESOURCE)
+                .with_member(member, group);
             let help = Some(LESS_MEMORY.to_owned());
             return Box::new(Self { exit, out_of_memory: true, help, ..failure });
         }
         let (message, causes, code) = match (fault, &member.report) {
             (_, Some(report)) => (report.message.clone(), report.causes.clone(), report.exit_code),
-            (Fault::Signal(signal), _) => {
-                (format!("rank {rank} {}", Exit::Signal(signal)), vec![signal_source(signal)], 5)
-            }
+            (Fault::Signal(signal), _) => (
+                format!("rank {rank} {}", Exit::Signal(signal)),
+                vec![signal_source(signal)],
+                exit_code::PEER,
+            ),
             (Fault::ExitedEarly(code), _) => (
                 format!("rank {rank} exited before the run ended"),
                 vec![format!("its process exited with code {code} with work left to do")],
-                5,
+                exit_code::PEER,
             ),
             (Fault::Code(code), _) => (
                 format!("rank {rank} {}", Exit::Code(code)),
                 vec!["it gave no reason: see its log".to_owned()],
                 program_code(code),
             ),
-            (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], 70),
+            (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], exit_code::BUG),
         };
         let failure = Self::new(run, rank, message, causes, code).with_member(member, group);
         let out_of_memory = member.report.as_ref().is_some_and(|report| report.out_of_memory);
@@ -50,7 +54,10 @@ impl Failure {
         let member = group.member(rank);
         let message = format!("rank {rank} (pid {}) is stopped (SIGSTOP)", member.pid);
         let why = "its process was stopped, and the other ranks could not continue without it";
-        Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
+        Box::new(
+            Self::new(run, rank, message, vec![why.to_owned()], exit_code::PEER)
+                .with_member(member, group),
+        )
     }
 
     /// A rank that held up the others.
@@ -66,7 +73,10 @@ impl Failure {
         };
         let (pid, seconds) = (member.pid, time.as_secs_f64());
         let message = format!("rank {rank} (pid {pid}) has not {what} for {seconds:.1} s");
-        Box::new(Self::new(run, rank, message, vec![why.to_owned()], 5).with_member(member, group))
+        Box::new(
+            Self::new(run, rank, message, vec![why.to_owned()], exit_code::PEER)
+                .with_member(member, group),
+        )
     }
 
     /// A rank that others waited for until their deadline.
@@ -75,7 +85,7 @@ impl Failure {
         let message =
             format!("rank {rank} (pid {}) did not join the other ranks in time", member.pid);
         let why = vec![likely_cause(member.phase).to_owned()];
-        Box::new(Self::new(run, rank, message, why, 5).with_member(member, group))
+        Box::new(Self::new(run, rank, message, why, exit_code::PEER).with_member(member, group))
     }
 
     fn with_member(self, member: &Member, group: &Group) -> Self {
@@ -139,5 +149,8 @@ fn signal_source(signal: i32) -> String {
 /// The program's exit code for that of a rank. An unknown one is a bug of ours (a panic exits with
 /// 101).
 fn program_code(code: i32) -> u8 {
-    u8::try_from(code).ok().filter(|code| (2..=8).contains(code)).unwrap_or(70)
+    u8::try_from(code)
+        .ok()
+        .filter(|code| (exit_code::REFUSED..=exit_code::RESOURCE).contains(code))
+        .unwrap_or(exit_code::BUG)
 }

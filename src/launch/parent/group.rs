@@ -12,7 +12,8 @@
 use std::time::Duration;
 
 use crate::launch::error_report::ErrorReport;
-use crate::launch::exit::{Exit, RESIZED};
+use crate::launch::exit::Exit;
+use crate::launch::exit_code::RESIZED;
 use crate::launch::parent::options::Note;
 use crate::launch::parent::stall::Stall;
 use crate::launch::phase::Phase;

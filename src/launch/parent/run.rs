@@ -2,6 +2,7 @@
 
 use crate::files;
 use crate::launch::exit::Ended;
+use crate::launch::exit_code;
 use crate::launch::machines::nodes::NodeFailure;
 use crate::launch::parent::options::{Note, Start};
 use crate::launch::parent::recovery::{FailedAttempt, Recovery};
@@ -59,7 +60,7 @@ fn run_to_end(
         node => format!("failure.node-{node}.json"),
     };
     let stops = StopSources::open(start.waker.clone())
-        .map_err(|error| Failure::of_start(run, Rank(0), &error, 8));
+        .map_err(|error| Failure::of_start(run, Rank(0), &error, exit_code::RESOURCE));
     let ended = stops.and_then(|stops| Runner { run, start, stops, nodes, on_note }.run(plan));
     ended.inspect_err(|failure| {
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();

@@ -1,7 +1,8 @@
 //! A group that is over -> how its run ended, or which rank is the cause of its failure. Pure.
 
 use crate::launch::error_report::Blame;
-use crate::launch::exit::{Ended, Exit, RESIZED};
+use crate::launch::exit::{Ended, Exit};
+use crate::launch::exit_code::RESIZED;
 use crate::launch::parent::group::{Fault, Group, Member};
 use crate::launch::parent::stall::{Stall, StallKind};
 use crate::launch::stop::Stop;

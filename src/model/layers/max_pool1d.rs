@@ -21,7 +21,7 @@ pub struct MaxPool1d {
     #[serde(default)]
     #[schemars(range(min = 1, max = 16_777_216), example = 2)]
     pub stride: Option<u32>,
-    /// places on each side that count for nothing, at most half of `kernel_size`.
+    /// padding on each side, which is never the maximum; at most half of `kernel_size`.
     #[serde(default)]
     #[schemars(range(max = 16_777_216), example = 1)]
     pub padding: u32,
