@@ -255,6 +255,24 @@ fn half_precision_trains_to_the_end_and_resumes_to_the_bit() {
     }
 }
 
+#[test]
+fn mixed_images_have_the_same_bits_on_one_rank_and_after_a_resume() {
+    let run = |changes: &[&str]| {
+        let lab = Lab::new();
+        let mixup = ["data.mixup.mixup_alpha=0.8", "data.mixup.cutmix_alpha=1"];
+        let file = ["small.toml", "distributed.shards=2", "data.drop_last=false"];
+        lab.run_to(0, &[&file[..], &mixup, changes].concat());
+        lab
+    };
+    let whole = bits(&run(&[]));
+    assert!(bits(&run(&["data.mixup.mode=pair"])).model != whole.model);
+    assert!(bits(&run(&["distributed.devices=1"])).model == whole.model);
+    let parts = run(&["train.steps=5", "~train.epochs"]);
+    parts.run_to(0, &["resume", "train.epochs=2", "~train.steps"]);
+    assert!(bits(&parts).model == whole.model);
+    parts.is_clean();
+}
+
 // -------------------------------------------------------------------------- what cannot be resumed
 
 /// A finished run with checkpoints of step 6 and step 12.

@@ -1,4 +1,4 @@
-//! Mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019): pairs of training images become mixtures of both, and so do their
+//! Mixup (Zhang et al. 2017) and `CutMix` (Yun et al. 2019): pairs of training images become mixtures of both, and so do their
 //! labels, as timm's `Mixup`.
 //!
 //! The partner of a sample is its neighbour in the order of its step, and what is drawn follows from seed, epoch and step: a

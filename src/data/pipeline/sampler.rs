@@ -115,9 +115,10 @@ impl EpochOrder {
             };
             let samples =
                 |places: Vec<usize>| places.into_iter().map(|at| self.order[at]).collect();
-            let partners = match self.mixes {
-                true => places.iter().map(|&at| self.partner(step_in_epoch, at)).collect(),
-                false => Vec::new(),
+            let partners = if self.mixes {
+                places.iter().map(|&at| self.partner(step_in_epoch, at)).collect()
+            } else {
+                Vec::new()
             };
             MicroBatch {
                 shard,

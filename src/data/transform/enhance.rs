@@ -45,12 +45,13 @@ fn smoothed(image: &Pixels) -> Vec<u8> {
     let mut out = image.data.clone();
     let (channels, row) = (image.channels, image.width * image.channels);
     for line in 1..image.height.saturating_sub(1) {
-        for at in line * row + channels..((line + 1) * row).saturating_sub(channels) {
+        let inner = line * row + channels..((line + 1) * row).saturating_sub(channels);
+        for (at, smooth) in inner.clone().zip(out.get_mut(inner).into_iter().flatten()) {
             let three = |at: usize| -> u32 {
                 [at - channels, at, at + channels].iter().map(|&at| u32::from(image.data[at])).sum()
             };
             let sum = three(at - row) + three(at) + three(at + row) + 4 * u32::from(image.data[at]);
-            out[at] = ((2 * sum + 13) / 26) as u8;
+            *smooth = ((2 * sum + 13) / 26) as u8;
         }
     }
     out
@@ -69,11 +70,11 @@ pub(super) fn luma(pixel: &[u8]) -> u8 {
 }
 
 /// The picture in grey, of one channel or of several that are equal.
-pub(super) fn grey(image: Pixels, channels: usize) -> Pixels {
+pub(super) fn grey(image: &Pixels, channels: usize) -> Pixels {
     let values = image.data.chunks_exact(image.channels);
     let grey = |pixel: &[u8]| if pixel.len() == 1 { pixel[0] } else { luma(pixel) };
     let data = values.flat_map(|pixel| std::iter::repeat_n(grey(pixel), channels)).collect();
-    Pixels { channels, data, ..image }
+    Pixels { channels, data, ..*image }
 }
 
 #[cfg(test)]
@@ -89,8 +90,8 @@ mod tests {
                 image
             });
         }
-        equals("grayscale_3", |image| grey(image, 3));
-        equals("grayscale_1", |image| grey(image, 1));
+        equals("grayscale_3", |image| grey(&image, 3));
+        equals("grayscale_1", |image| grey(&image, 1));
     }
 
     #[test]

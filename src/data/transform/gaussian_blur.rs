@@ -74,7 +74,7 @@ impl Transform for GaussianBlur {
             return Err(format!("a blur over {n} pixels does not fit {width}x{height}"));
         }
         let [low, high] = self.sigma;
-        let sigma = stream.map_or((low + high) / 2.0, |random| random.range(low, high));
+        let sigma = stream.map_or(f64::midpoint(low, high), |random| random.range(low, high));
         Ok(blur(&image, &kernel(n, sigma)))
     }
 }

@@ -39,6 +39,6 @@ impl Transform for Grayscale {
     }
 
     fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
-        Ok(grey(image, self.num_output_channels))
+        Ok(grey(&image, self.num_output_channels))
     }
 }

@@ -36,7 +36,7 @@ impl Transform for RandomGrayscale {
     ) -> Result<Pixels, String> {
         if happens(self.p, stream) {
             let channels = image.channels;
-            image = grey(image, channels);
+            image = grey(&image, channels);
         }
         Ok(image)
     }
