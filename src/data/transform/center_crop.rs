@@ -10,7 +10,7 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
-/// cut from the middle, as torchvision's `CenterCrop`; smaller images get a black border.
+/// crop the center, as torchvision's `CenterCrop`; smaller images get a black border.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CenterCrop {

@@ -10,7 +10,7 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
-/// cut at a random place, after `padding` zeros on each side, as torchvision's `RandomCrop`.
+/// crop at a random position, after `padding` zeros on each side, as torchvision's `RandomCrop`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RandomCrop {

@@ -12,7 +12,7 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
-/// cut a random share of the area with a random aspect, then resize, as torchvision's `RandomResizedCrop`. Where it is
+/// crop a random fraction of the area with a random aspect ratio, then resize, as torchvision's `RandomResizedCrop`. Where it is
 /// the first, only what it keeps is decoded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -20,11 +20,11 @@ pub struct RandomResizedCrop {
     /// [height, width] in pixels; one number is both.
     #[schemars(example = 224)]
     pub size: Shape2,
-    /// share of the area, lowest and highest.
+    /// fraction of the area, lowest and highest.
     #[serde(default = "scale")]
     #[schemars(schema_with = "shares")]
     pub scale: [f64; 2],
-    /// width / height of what is cut, lowest and highest.
+    /// width / height of the crop, lowest and highest.
     #[serde(default = "ratio")]
     #[schemars(schema_with = "ratios")]
     pub ratio: [f64; 2],
