@@ -18,7 +18,7 @@ use ddprun::nn::{ForwardContext, Init, Param};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Global response normalisation (Woo et al. 2023, ConvNeXt V2): channels that respond little are weakened.
+/// Global response normalisation (Woo et al. 2023, `ConvNeXt` V2): channels that respond little are weakened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct GlobalResponseNorm {

@@ -21,6 +21,8 @@ pub(crate) struct Args {
 /// What ddprun can do beside training.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Write an experiment for a file or folder of data, with its choices explained.
+    Init(InitArgs),
     /// Show the plan without running it.
     Plan(PlanArgs),
     /// Continue a run from its newest checkpoint, bit for bit.
@@ -119,6 +121,15 @@ pub(crate) struct Rendezvous {
     /// Token file, the same on all nodes (see `ddprun token`).
     #[arg(long, alias = "token_file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct InitArgs {
+    /// Folder with `train` and `val` (class folders of images or WAV files; csv, jsonl or bin files), MNIST's files, a csv
+    /// file with dates, a text, or recorded behaviour (npz, parquet, `LeRobot`).
+    pub(crate) path: PathBuf,
+    /// File to write; by default the name of the data with `.toml`, in this folder.
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -34,6 +34,7 @@ mod train;
 mod resume;
 mod sweep;
 mod inspect;
+mod init;
 mod doctor;
 mod run;
 

@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::cli::args::{Args, Verb};
 use crate::cli::{
-    Refusal, checkpoint, doctor, evaluate, inspect, last_words, nodes, resume, sample, sweep,
+    Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, nodes, resume, sample, sweep,
     to_stderr, train, usage,
 };
 use crate::failpoint;
@@ -64,6 +64,7 @@ fn outlive_file_limits() {
 fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
     match args.verb {
         Some(Verb::Worker) => train::worker(kinds),
+        Some(Verb::Init(args)) => init::init(&args, kinds),
         Some(Verb::Plan(plan)) => inspect::plan(&plan, kinds),
         Some(Verb::Resume(resume)) => resume::resume(&resume, kinds),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),

@@ -314,7 +314,7 @@ fn write_speech(lab: &Lab) {
 }
 
 /// A lab that looks like the project's folder, with data.
-fn copy_of_the_project() -> Lab {
+pub(crate) fn copy_of_the_project() -> Lab {
     let lab = Lab::new();
     for name in experiments() {
         lab.write(&name, read(&name));

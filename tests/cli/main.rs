@@ -21,6 +21,7 @@ mod experiments;
 mod failpoints;
 mod generated;
 mod given_up;
+mod init;
 mod instructions;
 mod lab;
 mod launchers;

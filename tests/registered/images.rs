@@ -112,7 +112,7 @@ fn a_users_layer_is_planned_and_built_between_ddpruns_own() {
     let layer = &plan.model.layers[2];
     assert_eq!((layer.path.as_str(), layer.own_parameters), ("response", 32));
     let parts = kinds.components(&plan, &Device::Cpu).expect("its kinds");
-    let names: Vec<&str> = parts.params.parameters().iter().map(|param| param.name()).collect();
+    let names: Vec<&str> = parts.params.parameters().iter().map(ddprun::nn::Param::name).collect();
     assert_eq!(names[2..4], ["response.gamma", "response.beta"]);
 
     let pool = "name = \"global_avg_pool\"\n";

@@ -54,7 +54,7 @@ impl Page {
         let mut examples = spans::document(&text).dict;
         merge(&mut examples, spans::document(&commented_keys(&text)).dict);
         let known = tree(&examples, families);
-        let shared = kind::TABLES.map(|table| (table, shared_keys(table))).into();
+        let shared = shared_keys();
         let lists = families.iter().filter(|family| !family.lists.is_empty()).cloned().collect();
         Self { text, examples, known, shared, lists }
     }
@@ -104,17 +104,20 @@ impl Page {
     }
 }
 
-/// Keys of `table` on the page without kinds, and lists of kinds in it.
-fn shared_keys(table: &str) -> BTreeSet<String> {
+/// For each table that chooses a kind, its keys on the page without kinds, and lists of kinds in it.
+fn shared_keys() -> BTreeMap<&'static str, BTreeSet<String>> {
     let text = kind::page(DEFAULTS, &[]);
-    let mut keys = spans::document(&text).dict;
-    merge(&mut keys, spans::document(&commented_keys(&text)).dict);
-    let keys = keys.remove(table).and_then(Value::into_dict).unwrap_or_default();
-    let in_table = |list: &str| {
-        let (parent, list) = list.split_once('.')?;
-        (parent == table).then(|| list.split('.').next().unwrap_or(list).to_owned())
+    let mut page = spans::document(&text).dict;
+    merge(&mut page, spans::document(&commented_keys(&text)).dict);
+    let mut of_table = |table: &'static str| {
+        let keys = page.remove(table).and_then(Value::into_dict).unwrap_or_default();
+        let in_table = |list: &str| {
+            let (parent, list) = list.split_once('.')?;
+            (parent == table).then(|| list.split('.').next().unwrap_or(list).to_owned())
+        };
+        keys.into_keys().chain(kind::LISTS.into_iter().filter_map(in_table)).collect()
     };
-    keys.into_keys().chain(kind::LISTS.into_iter().filter_map(in_table)).collect()
+    kind::TABLES.map(|table| (table, of_table(table))).into()
 }
 
 /// The tree of all keys of a page.

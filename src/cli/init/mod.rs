@@ -1,0 +1,14 @@
+//! `ddprun init PATH`: a file or folder of data -> an experiment to start from, with its choices explained.
+//! ```text
+//! path ─recognise─▶ Recognised { data, task } ─survey─▶ DataFacts ─recipe─▶ TOML, which is planned before it is written
+//! ```
+
+mod words;
+mod recognised;
+mod table;
+mod images;
+mod recognise;
+mod recipe;
+mod verb;
+
+pub(crate) use verb::init;

@@ -1,0 +1,155 @@
+//! Tables: which column is the target, and whether it is a class.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::cli::Refusal;
+use crate::cli::init::recognised::{Recognised, Task, path, unusable};
+
+/// Names that a target usually has.
+const TARGETS: [&str; 9] =
+    ["target", "label", "class", "y", "outcome", "price", "quality", "species", "output"];
+/// Most different whole numbers that are taken for classes.
+const MAX_CLASSES: usize = 20;
+/// Rows of each class from which on numbers are taken for classes.
+const ROWS_OF_A_CLASS: usize = 5;
+
+/// A csv file of series in time: one whose first column is called `date`.
+pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
+    let text = text(file)?;
+    let first = text.lines().next().and_then(|header| header.split(',').next()).unwrap_or_default();
+    let first = first.trim_start_matches('\u{feff}').trim().trim_matches('"');
+    if !first.eq_ignore_ascii_case("date") {
+        return Ok(None);
+    }
+    let rows = text.lines().skip(1).filter(|line| !line.trim().is_empty()).count();
+    // Both windows fit into each part of the rows, the smallest of which is a tenth.
+    let pred_len = (rows / 40).clamp(1, 96);
+    let seq_len = (rows / 10).clamp(2, 336);
+    let options =
+        [("file", path(file)), ("seq_len", seq_len.into()), ("pred_len", pred_len.into())];
+    Ok(Some(Recognised::new("csv_forecast", &options, Task::Series { rows })))
+}
+
+/// Two csv files, to train and to validate on.
+pub(super) fn csv(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
+    let text = text(train)?;
+    let mut reader = csv::ReaderBuilder::new()
+        .flexible(true)
+        .trim(csv::Trim::All)
+        .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
+    let header = reader.headers().cloned().unwrap_or_default();
+    let names: Vec<String> = header.iter().map(str::to_owned).collect();
+    let Some((index, why)) = target(&names) else {
+        return Err(unusable(train, "has no header line", "name the columns in its first line"));
+    };
+    let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
+    let cells: Vec<String> = reader.records().flatten().map(|row| cell(&row)).collect();
+    let options = [
+        ("train_file", path(train)),
+        ("val_file", path(val)),
+        ("target", names[index].clone().into()),
+    ];
+    let (classify, words) = are_classes(&cells);
+    Ok(Recognised::new("csv", &options, Task::Table { classify, why: format!("{why}; {words}") }))
+}
+
+/// Two files of JSON lines, to train and to validate on.
+pub(super) fn jsonl(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
+    let text = text(train)?;
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let rows: Vec<Map<String, Value>> =
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let names: Vec<String> = rows.first().into_iter().flat_map(Map::keys).cloned().collect();
+    let Some((index, why)) = target(&names) else {
+        return Err(unusable(train, "holds no JSON object", "write one object in each line"));
+    };
+    let target = &names[index];
+    let is_input = |name: &&String| *name != target && rows[0].get(*name).is_some_and(are_numbers);
+    let inputs: Vec<&String> = names.iter().filter(is_input).collect();
+    if inputs.is_empty() {
+        let what = format!("has no numbers beside `{target}` to predict it from");
+        return Err(unusable(train, &what, "add keys with numbers or arrays of numbers"));
+    }
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let cells: Vec<String> = rows.iter().filter_map(|row| row.get(target).map(word)).collect();
+    let options = [
+        ("train_file", path(train)),
+        ("val_file", path(val)),
+        ("inputs", inputs.into_iter().cloned().collect()),
+        ("target", target.clone().into()),
+    ];
+    let (classify, words) = are_classes(&cells);
+    Ok(Recognised::new("jsonl", &options, Task::Table { classify, why: format!("{why}; {words}") }))
+}
+
+/// A number, or an array of numbers.
+fn are_numbers(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => !values.is_empty() && values.iter().all(Value::is_number),
+        value => value.is_number(),
+    }
+}
+
+/// The column to predict and why: one of a usual name, else the last.
+fn target(names: &[String]) -> Option<(usize, String)> {
+    let usual = |target: &str| names.iter().position(|name| name.eq_ignore_ascii_case(target));
+    let found = TARGETS.iter().find_map(|target| usual(target));
+    let last = names.len().checked_sub(1)?;
+    Some(match found {
+        Some(index) => (index, format!("`{}` is taken for the target by its name", names[index])),
+        None => (last, format!("`{}` is taken for the target because it is the last", names[last])),
+    })
+}
+
+/// Whether the cells of a target are classes, and why.
+fn are_classes(cells: &[String]) -> (bool, String) {
+    let different: BTreeSet<&str> = cells.iter().map(String::as_str).collect();
+    let n = different.len();
+    if different.iter().any(|cell| cell.parse::<f64>().is_err()) {
+        return (true, format!("its {n} words are classes"));
+    }
+    let are_whole = different.iter().all(|cell| cell.parse::<i64>().is_ok());
+    let are_few = (2..=MAX_CLASSES).contains(&n) && cells.len() >= ROWS_OF_A_CLASS * n;
+    if are_whole && are_few {
+        (true, format!("its {n} whole numbers are taken for classes"))
+    } else {
+        (false, "its values are numbers".to_owned())
+    }
+}
+
+fn text(file: &Path) -> Result<String, Refusal> {
+    let bytes = fs::read(file)
+        .map_err(|error| unusable(file, &format!("cannot be read: {error}"), "check its path"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_found_by_its_name_or_its_place() {
+        let at = |names: &[&str]| {
+            target(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).map(|(at, _)| at)
+        };
+        assert_eq!(at(&["Price", "rooms"]), Some(0));
+        assert_eq!(at(&["rooms", "year"]), Some(1));
+        assert_eq!(at(&[]), None);
+    }
+
+    #[test]
+    fn words_and_few_whole_numbers_are_classes() {
+        let classes = |cells: &[&str], times: usize| {
+            let cells: Vec<String> = cells.repeat(times).into_iter().map(str::to_owned).collect();
+            are_classes(&cells).0
+        };
+        assert!(classes(&["cat", "dog"], 1));
+        assert!(classes(&["0", "1", "2"], 10));
+        assert!(!classes(&["0", "1", "2"], 2), "two rows of each");
+        assert!(!classes(&["0.5", "1"], 50));
+    }
+}

@@ -1,0 +1,98 @@
+//! `ddprun init PATH [FILE]`
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::cli::args::InitArgs;
+use crate::cli::init::recipe::{Recipe, recipe};
+use crate::cli::init::recognise::recognise;
+use crate::cli::init::recognised::{Recognised, Task};
+use crate::cli::init::words::{comment, name_of};
+use crate::cli::prepare::{ALONE, Prepared, refused, vocabulary};
+use crate::cli::{Refusal, to_stdout};
+use crate::config;
+use crate::data::{self, Asked};
+use crate::files;
+use crate::kinds::Kinds;
+use crate::plan::DataFacts;
+use crate::worker::{self, exit};
+
+/// Writes an experiment for the data at a path, and says what to do with it.
+pub(crate) fn init(args: &InitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let name = name_of(&args.path);
+    let to = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
+    refuse_existing(&to)?;
+    let found = recognise(&args.path)?;
+    let facts = survey(&found, &name, kinds)?;
+    let recipe = recipe(&found, &facts);
+    let text = experiment(&args.path, &to, &name, &found, &recipe);
+    check(&to, &text, kinds)?;
+    files::write_atomic(&to, text.as_bytes())
+        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    let file = to.display();
+    to_stdout(&format!(
+        "{file} is for {}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n",
+        recipe.about
+    ))
+}
+
+fn refuse_existing(to: &Path) -> Result<(), Refusal> {
+    if to.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let to = to.display();
+    let page =
+        format!("error: `{to}` is there already\n  do: name another file: ddprun init PATH FILE");
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// The data, counted.
+fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Refusal> {
+    let classify = match found.task {
+        Task::Table { classify, .. } => classify,
+        Task::Series { .. } | Task::Behaviour => false,
+        _ => true,
+    };
+    let asked = Asked { experiment: name, seed: 0, classify };
+    data::survey(&kinds.data, &found.data, &asked)
+        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
+}
+
+/// The whole file.
+fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &Recipe) -> String {
+    let written = format!("Written by `ddprun init {}` for {}", from.display(), recipe.about);
+    let keys: Vec<String> = found
+        .data
+        .options
+        .iter()
+        .map(|(key, value)| format!("{key} = {}\n", toml_of(value)))
+        .collect();
+    format!(
+        "# ddprun {}\n#\n{}schema = 1\n\n[experiment]\nname = \"{name}\"\nseed = 42                     # of everything that is random\n\n{}\n[data]\nname = \"{}\"\n{}{}",
+        to.display(),
+        comment(&written),
+        recipe.model,
+        found.data.name,
+        keys.concat(),
+        recipe.rest
+    )
+}
+
+/// A value as TOML writes it.
+fn toml_of(value: &Value) -> String {
+    match value {
+        // Strings of JSON and of TOML differ in nothing that a path or a name may hold.
+        Value::String(_) | Value::Number(_) | Value::Bool(_) => value.to_string(),
+        Value::Array(values) => {
+            format!("[{}]", values.iter().map(toml_of).collect::<Vec<_>>().join(", "))
+        }
+        Value::Null | Value::Object(_) => String::new(),
+    }
+}
+
+/// Plans the experiment: what is written can be run.
+fn check(to: &Path, text: &str, kinds: &Kinds) -> Result<(), Refusal> {
+    let loaded = config::load_text(to, text, &[], &vocabulary(kinds)).map_err(refused)?;
+    Prepared::of(loaded, ALONE, kinds).map(drop)
+}
