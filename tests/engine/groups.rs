@@ -11,8 +11,9 @@ use ddprun::optim::{self, Adafactor, Lamb, Muon, Optimizer};
 use ddprun::plan::{EmaPlan, OptimizerPlan, ParameterGroup, Plan};
 use ddprun::units::Rank;
 
+use crate::sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
 use crate::support::{self, engine, fingerprint, group, on_ranks, plan, step};
-use crate::{IMAGE, check_same_bits};
+use crate::{IMAGE, check_same_bits, train};
 
 /// Times of groups: of the steps from one on, and up to another.
 const ALWAYS: (u64, Option<u64>) = (0, None);
@@ -100,6 +101,36 @@ fn state_of_rows_and_columns_is_saved_under_pytorchs_names_and_shapes() {
     assert_eq!(shape("row_var."), [first[0], 1]);
     assert_eq!(shape("col_var."), [1, first[1]]);
     assert_eq!(shape("variance.").len(), 1);
+}
+
+#[test]
+fn every_model_trains_with_a_part_of_it_frozen() {
+    let plans: [(&str, fn(u32) -> Plan); 8] = [
+        ("gpt", gpt_plan),
+        ("llama", llama_plan),
+        ("lora", lora_plan),
+        ("policy", policy_plan),
+        ("patchtst", |world| forecast_plan("patchtst", world)),
+        ("timebridge", |world| forecast_plan("timebridge", world)),
+        ("nest", |world| speech_plan("nest", world)),
+        ("fastconformer", |world| speech_plan("fastconformer", world)),
+    ];
+    for (name, make) in plans {
+        let facts = Models::default().describe(&make(1).model).unwrap();
+        let n = facts.parameters.len();
+        let halves: [fn(usize, usize) -> bool; 3] =
+            [|i, n| i < n / 2, |i, n| i >= n / 2 && i + 1 < n, |i, _| i % 2 == 0];
+        for is_frozen in halves {
+            let frozen = |world| {
+                let mut plan = make(world);
+                grouped(&mut plan, &[("", 1.0, ALWAYS), ("", 1.0, NEVER)]);
+                plan.optimizer.group_of = (0..n).map(|i| usize::from(is_frozen(i, n))).collect();
+                plan.distributed.find_unused_parameters = false;
+                plan
+            };
+            assert_eq!(train(&frozen(2)), train(&frozen(1)), "{name}");
+        }
+    }
 }
 
 /// Values of all parameters whose name begins so.

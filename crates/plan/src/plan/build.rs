@@ -70,11 +70,9 @@ impl Plan {
         else {
             return Err(Problems::new(problems.0));
         };
-        let optimizer = groups::decide(loaded, optimizer, &found, length.steps_per_epoch);
-        let optimizer = optimizer.map_err(Problems::new)?;
-        let lengths = found.lengths().enumerate();
-        let trained = lengths.filter(|&(index, _)| optimizer.is_ever_trained(index));
-        let trained: Vec<usize> = trained.map(|(_, length)| length).collect();
+        let optimizer = groups::decide(loaded, optimizer, &found, length.steps_per_epoch)
+            .map_err(Problems::new)?;
+        let trained = optimizer.trained(&found);
         let outputs = model.outputs;
         let mut plan = Self {
             name: loaded.name().to_owned(),

@@ -155,7 +155,7 @@ impl Asking<'_> {
     /// Whether the words of `no_decay`, or `no_decay_on_1d`, take the parameter out of weight decay.
     fn is_exempt(&self, name: &str, shape: &[usize]) -> bool {
         let asked = &self.loaded.experiment.optimizer;
-        let is_bias = name == "bias" || name.ends_with(".bias");
+        let is_bias = name.rsplit('.').next() == Some("bias");
         let is_1d = shape.len() <= 1;
         let is_embedding = || self.model.embeddings.iter().any(|embedding| embedding == name);
         let is = |word: &NoDecay| match word {

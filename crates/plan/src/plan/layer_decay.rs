@@ -55,20 +55,19 @@ fn first_of_stage(block: &str, names: &[&str]) -> String {
 
 /// The numbered block that a parameter is in: `layer1.0`, `blocks.11`, `stages.2.blocks.0`, `encoder_layer_3`.
 fn block(name: &str) -> Option<&str> {
-    let mut ends = name.match_indices('.').map(|(end, _)| end);
+    let ends = name.match_indices('.').map(|(end, _)| end);
     let (mut start, mut found) = (0, None);
     if name.starts_with("stem.") {
         return None;
     }
-    while let Some(end) = ends.next() {
+    for end in ends {
         let part = &name[start..end];
         start = end + 1;
         match found {
             None if is_number(part) => found = Some(end),
-            None => {}
             Some(_) if part.bytes().all(|c| c.is_ascii_digit()) => return Some(&name[..end]),
             Some(_) if part != "blocks" => break,
-            Some(_) => {}
+            None | Some(_) => {}
         }
     }
     found.map(|end| &name[..end])

@@ -140,6 +140,12 @@ impl OptimizerPlan {
         self.group(parameter).is_none_or(ParameterGroup::is_ever_trained)
     }
 
+    /// Elements of each parameter of `model` that takes part in some step.
+    pub(crate) fn trained(&self, model: &ModelFacts) -> Vec<usize> {
+        let lengths = model.lengths().enumerate();
+        lengths.filter(|&(index, _)| self.is_ever_trained(index)).map(|(_, n)| n).collect()
+    }
+
     /// What is kept of a parameter, in order.
     pub fn state_of(&self, parameter: usize) -> Vec<(String, Extent)> {
         match &self.matrices {
