@@ -111,7 +111,7 @@ mod tests {
             cap in 1u64..40_000,
         ) {
             let order: Vec<usize> = (0..sizes.len()).rev().collect();
-            let layout = Layout::new(&sizes, &[order.clone()], Bytes(cap / 2), Bytes(cap));
+            let layout = Layout::new(&sizes, std::slice::from_ref(&order), Bytes(cap / 2), Bytes(cap));
             let mut end = vec![0; layout.lengths.len()];
             for &parameter in layout.buckets.iter().flatten() {
                 let slot = layout.slots[parameter];

@@ -17,7 +17,7 @@ pub struct Adafactor {
     /// decoupled weight decay: each step multiplies weights by `1 - lr * weight_decay`.
     #[schemars(range(min = 0.0), example = 0.01)]
     pub weight_decay: f64,
-    /// mean squares follow the gradients by the share t^beta2_decay at step t.
+    /// mean squares follow the gradients by the share `t^beta2_decay` at step t.
     #[schemars(range(max = 0.0))]
     pub beta2_decay: f64,
     /// least root mean square of the gradients of a row or column; without it, the precision of f32.

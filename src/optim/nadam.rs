@@ -16,7 +16,7 @@ pub struct NAdam {
     /// weights by `1 - lr * weight_decay` instead.
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
-    /// decay weights as AdamW does (NAdamW).
+    /// decay weights as AdamW does (`NAdamW`).
     pub decoupled_weight_decay: bool,
     /// exponential decay rates of the first and second moments.
     #[schemars(schema_with = "decays")]
@@ -46,7 +46,7 @@ impl Kind for NAdam {
 }
 
 impl NAdam {
-    /// The momentum of step `t`: beta1 (1 - 0.96^(t momentum_decay) / 2).
+    /// The momentum of step `t`: `beta1 (1 - 0.96^(t momentum_decay) / 2)`.
     fn mu(&self, t: f64) -> f64 {
         self.betas[0] * (1.0 - 0.5 * 0.96f64.powf(t * self.momentum_decay))
     }

@@ -17,7 +17,7 @@ fn check_buckets(model: &str, expected: &[(usize, &str, &str)]) {
     let sizes: Vec<usize> =
         facts.parameters.iter().map(|(_, shape)| shape.iter().product()).collect();
     let order: Vec<usize> = (0..sizes.len()).rev().collect();
-    let layout = Layout::new(&sizes, &[order.clone()], Bytes(1 << 20), Bytes(25 << 20));
+    let layout = Layout::new(&sizes, std::slice::from_ref(&order), Bytes(1 << 20), Bytes(25 << 20));
     let name = |index: &usize| facts.parameters[*index].0.as_str();
     let found: Vec<_> = layout
         .buckets

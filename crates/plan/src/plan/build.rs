@@ -70,21 +70,18 @@ impl Plan {
         else {
             return Err(Problems::new(problems.0));
         };
-        let optimizer = groups::decide(loaded, optimizer, &found, length.steps_per_epoch)
-            .map_err(Problems::new)?;
+        let grouped = groups::decide(loaded, optimizer, &found, length.steps_per_epoch);
+        let Some(optimizer) = problems.take(grouped).filter(|_| problems.0.is_empty()) else {
+            return Err(Problems::new(problems.0));
+        };
         let trained = optimizer.trained(&found);
-        let outputs = model.outputs;
+        let (inputs, local) = ((transformed, model.outputs), ranks.local_world);
+        let data = data::decide(experiment, &facts.data, inputs, local, facts.cores);
         let mut plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
-            data: data::decide(
-                experiment,
-                &facts.data,
-                (transformed, outputs),
-                ranks.local_world,
-                facts.cores,
-            ),
+            data,
             loss,
             batch,
             length,
@@ -115,10 +112,8 @@ impl Plan {
         };
         // Without batch norms there is nothing to share.
         plan.distributed.sync_batchnorm &= plan.model.least_rows.is_some();
-        match plan.contradiction(loaded) {
-            Some(problem) => Err(Problems::new(vec![problem])),
-            None => Ok(plan),
-        }
+        let contradiction = plan.contradiction(loaded);
+        contradiction.map_or(Ok(plan), |problem| Err(Problems::new(vec![problem])))
     }
 
     /// What only the whole plan shows to be impossible.

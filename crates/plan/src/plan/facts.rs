@@ -243,7 +243,11 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
         };
         Ok(OptimizerFacts {
             state: state.iter().map(|&name| name.to_owned()).collect(),
-            matrices: None,
+            matrices: (rule.name == "muon").then(|| crate::plan::Matrices {
+                only_hidden: true,
+                state: vec![("momentum_buffer".to_owned(), crate::plan::Extent::Whole)],
+                others_lr_factor: 0.1,
+            }),
             weight_decay: option("weight_decay").unwrap_or(0.0),
             momentum: momentum.map(str::to_owned),
             runs_on_gpus: true,

@@ -86,6 +86,11 @@ pub(crate) fn decide(
         groups[at].n_parameters += shape.iter().product::<usize>();
         group_of.push(at);
     }
+    if optimizer.matrices.as_ref().is_some_and(|matrices| matrices.only_hidden)
+        && !groups.iter().any(|group| group.is_matrix && group.is_ever_trained())
+    {
+        return Err(vec![without_matrices(loaded)]);
+    }
     let idle = idle_at(&groups).map(|step| idle(loaded, step / steps_per_epoch.max(1)));
     idle.map_or_else(
         || Ok(OptimizerPlan { groups, group_of, ..optimizer }),
@@ -221,6 +226,13 @@ fn idle(loaded: &Loaded, epochs: u64) -> Problem {
         n => format!("leave nothing to train after {n} epochs"),
     };
     loaded.problem("optimizer.groups", what)
+}
+
+fn without_matrices(loaded: &Loaded) -> Problem {
+    let experiment = &loaded.experiment;
+    let (rule, model) = (&experiment.optimizer.name, &experiment.model.name);
+    let what = format!("`{rule}` moves matrices of hidden layers, and `{model}` trains none");
+    loaded.problem("optimizer.name", what).help("choose `adamw`, by which all else would move")
 }
 
 fn unlayered(loaded: &Loaded) -> Problem {

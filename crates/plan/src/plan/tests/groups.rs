@@ -1,7 +1,7 @@
 //! Parameter groups: what belongs to which, and patterns that match nothing.
 
 use super::{ANIMALS, animals, costs, describe, good, plan, read, told};
-use crate::plan::{Plan, page};
+use crate::plan::{ModelFacts, ModelPlan, Plan, page};
 
 /// The animals with these groups at the end of `[optimizer]`.
 fn with(groups: &str) -> String {
@@ -37,6 +37,29 @@ fn a_parameter_belongs_to_the_first_group_that_matches_it() {
     };
     assert_eq!([of(0), of(1)], [("others", 1.0, 1e-4), ("*.bias", 1.0, 0.5)]);
     assert_eq!([of(2), of(3)], [("fc2", 10.0, 1e-4), ("*.bias", 1.0, 0.5)]);
+}
+
+#[test]
+fn matrices_of_hidden_layers_are_apart_from_all_else_where_the_rule_says_so() {
+    let muon = &["optimizer.name=muon", "~optimizer.momentum"];
+    let loaded = read(ANIMALS, muon);
+    let with_head = |model: &ModelPlan| {
+        describe(model).map(|facts| ModelFacts { head: vec!["fc2.".to_owned()], ..facts })
+    };
+    let plan = Plan::new(&loaded, &animals(), &with_head).unwrap();
+    let groups: Vec<_> = plan.optimizer.groups.iter().collect();
+    let of = |i: usize| (groups[i].name.as_str(), groups[i].is_matrix, groups[i].lr_factor);
+    assert_eq!([of(0), of(1)], [("matrices", true, 1.0), ("others", false, 0.1)]);
+    assert_eq!(groups[0].n_state + groups[1].n_state, 15_052_800 + 2 * (100 + 400 + 4));
+    let without = |model: &ModelPlan| {
+        with_head(model)
+            .map(|facts| ModelFacts { embeddings: vec!["fc1.weight".to_owned()], ..facts })
+    };
+    let problems = Plan::new(&loaded, &animals(), &without).expect_err("a problem");
+    assert_eq!(
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["`optimizer.name`: `muon` moves matrices of hidden layers, and `resnet18` trains none"]
+    );
 }
 
 #[test]
