@@ -45,7 +45,7 @@ use crate::model::layers::{LayerFamily, Layers};
 use crate::model::{self, Models};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
-    Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts,
+    DataFacts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts,
     ModelFacts, ModelPlan, OptimizerFacts, Plan, SchedulerFacts, Span, TransformFacts, Unfit,
 };
 use crate::record::{Sink, Sinks};
@@ -160,6 +160,14 @@ impl KindFacts for Kinds {
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String> {
         let loss = self.losses.build(loss).map_err(|error| error.to_string())?;
         Ok(loss::facts(loss.as_ref()))
+    }
+
+    fn decided_loss(&self, loss: &Choice, data: &DataFacts) -> Result<Choice, Unfit> {
+        let built = self.losses.build(loss);
+        let built = built.map_err(|error| Unfit::of_all(error.to_string()))?;
+        let mut decided = loss.clone();
+        decided.options.extend(built.decided(data)?);
+        Ok(decided)
     }
 
     fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {

@@ -11,6 +11,7 @@ use crate::engine::step::NextBatch;
 use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, loss};
 use crate::launch::Phase;
+use crate::loss::counted_samples;
 use crate::metric::Share;
 use crate::model::{Comparison, asked};
 use crate::nn::ForwardContext;
@@ -154,7 +155,6 @@ impl Engine {
         batch: &Batch,
         answers: Answers,
     ) -> Result<PassReport, Error> {
-        let plan = &self.plan.loss;
         let convolutions = self.plan.convolutions;
         let pass = ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
@@ -172,7 +172,7 @@ impl Engine {
                         None => self.measured(outputs, wanted)?,
                     },
                 };
-                let weight = loss::weight(plan, wanted, n)?;
+                let weight = counted_samples(wanted, n)?;
                 Ok(((f64::from(loss::scalar(&loss)?), weight), measured))
             })
             .map_err(|source| Error::Tensor {

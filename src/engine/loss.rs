@@ -1,6 +1,6 @@
-//! What a batch counts for in a loss, and the right answers beside it.
+//! The value of a loss, and the right answers beside it.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{D, Device, Result, Tensor};
 
 use crate::loss::{counted, rows};
 use crate::ops::count_correct;
@@ -19,15 +19,6 @@ pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Re
     let (outputs, targets) = rows(outputs, targets)?;
     let right = count_correct(&outputs, &targets)?;
     Ok([right as u64, counted(&targets)? as u64])
-}
-
-/// How much a batch of `samples` counts beside others: by its labels that count, so that the mean over batches is the
-/// mean over labels; in samples, of which each that is whole counts 1.
-pub(crate) fn weight(plan: &LossPlan, targets: &Tensor, samples: usize) -> Result<f64> {
-    if !plan.has_classes() || targets.dtype() != DType::I64 {
-        return Ok(samples as f64);
-    }
-    Ok((samples * counted(targets)?) as f64 / targets.elem_count().max(1) as f64)
 }
 
 /// The value of a scalar. On a GPU this waits for the device: the one synchronisation of a pass.

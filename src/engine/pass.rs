@@ -94,7 +94,7 @@ impl Passes<'_> {
         // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and those with
         // labels that do not count.
         let samples = micro_batch.samples.len();
-        let weight = loss::weight(&self.plan.loss, &targets, samples)?;
+        let weight = self.loss.weight(&targets, samples)?;
         // Where nothing counts the gradient is zero, but it must reach the parameters.
         let share = if weight > 0.0 { weight } else { 1.0 };
         let factor = share / self.plan.batch.size.count() as f64 * self.loss_scale;

@@ -4,10 +4,10 @@ use candle_core::{DType, Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Kind;
-use crate::loss::{Loss, counted, rows};
+use crate::config::kind::{Kind, Options};
+use crate::loss::{ClassWeights, Loss, class_weights, counted, counted_samples, rows};
 use crate::ops;
-use crate::plan::Targets;
+use crate::plan::{DataFacts, Targets, Unfit};
 
 /// softmax cross-entropy for classes, as `torch.nn.CrossEntropyLoss`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -17,6 +17,11 @@ pub struct CrossEntropy {
     /// without it, as timm's are, and can be compared between runs with other factors.
     #[schemars(range(min = 0.0, max = 1.0), example = 0.1)]
     pub label_smoothing: f64,
+    /// how much a label counts, by its class: a list in label order, or "balanced" = training samples / (classes x samples
+    /// of the class), as scikit-learn's. The mean is over the weights of the labels of the whole global batch. For training
+    /// only, as `label_smoothing`.
+    #[schemars(with = "ClassWeights", example = &"balanced")]
+    pub class_weights: Option<ClassWeights>,
 }
 
 impl Kind for CrossEntropy {
@@ -28,12 +33,30 @@ impl Loss for CrossEntropy {
         Targets::Classes
     }
 
+    fn decided(&self, data: &DataFacts) -> std::result::Result<Options, Unfit> {
+        ClassWeights::decided(self.class_weights.as_ref(), "class_weights", data)
+    }
+
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        mean(outputs, targets, self.label_smoothing)
+        match &self.class_weights {
+            None => mean(outputs, targets, self.label_smoothing),
+            Some(weights) => self.weighted_mean(outputs, targets, weights.numbers()?),
+        }
     }
 
     fn measured(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         mean(outputs, targets, 0.0)
+    }
+
+    fn weight(&self, targets: &Tensor, samples: usize) -> Result<f64> {
+        match &self.class_weights {
+            None => counted_samples(targets, samples),
+            Some(weights) => class_weights::of_batch(targets, weights.numbers()?, samples),
+        }
+    }
+
+    fn weighs_labels(&self) -> bool {
+        self.class_weights.is_some()
     }
 
     fn runs_on_gpus(&self) -> bool {
@@ -41,10 +64,34 @@ impl Loss for CrossEntropy {
     }
 
     fn takes_probabilities(&self) -> bool {
-        true
+        // A mixture has no weight that its labels' would agree with.
+        self.class_weights.is_none()
     }
 }
 
+impl CrossEntropy {
+    /// The sum over rows of -sum (weight x target) log softmax, over the sum of the labels' weights.
+    fn weighted_mean(&self, outputs: &Tensor, labels: &Tensor, weights: &[f64]) -> Result<Tensor> {
+        let (outputs, labels) = rows(outputs, labels)?;
+        let (n, classes) = outputs.dims2()?;
+        let labels = class_weights::of_labels(&labels, Some(weights), classes)?;
+        let sum: f64 = labels.iter().map(|(_, weight)| weight).sum();
+        let uniform = self.label_smoothing / classes as f64;
+        let mut targets = Vec::with_capacity(n * classes);
+        for (label, weight) in labels {
+            let begin = targets.len();
+            let spread = if weight > 0.0 { uniform } else { 0.0 };
+            let each = (0..classes).map(|class| class_weights::weight(Some(weights), class));
+            targets.extend(each.map(|weight| (spread * weight) as f32));
+            targets[begin + label as usize] += ((1.0 - self.label_smoothing) * weight) as f32;
+        }
+        let targets = Tensor::from_vec(targets, (n, classes), outputs.device())?;
+        let mean = ops::cross_entropy_soft(&outputs, &targets, 0.0)?;
+        mean * (n as f64 / if sum > 0.0 { sum } else { 1.0 })
+    }
+}
+
+/// Targets are labels, or a probability of each class.
 fn mean(outputs: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     if targets.dtype() == DType::F32 {
         return ops::cross_entropy_soft(outputs, targets, smoothing);
@@ -54,4 +101,53 @@ fn mean(outputs: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
         return Ok(ops::cross_entropy_sum(&outputs, &targets, smoothing)?.0);
     }
     ops::cross_entropy(&outputs, &targets, smoothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::loss::testing::{check, labels};
+
+    fn weighted(label_smoothing: f64) -> CrossEntropy {
+        let class_weights = Some(ClassWeights::Each(vec![0.2, 1.0, 3.5]));
+        CrossEntropy { label_smoothing, class_weights }
+    }
+
+    #[test]
+    fn it_is_pytorchs() {
+        check("cross_entropy", &CrossEntropy::default(), &labels("labels"));
+        check("cross_entropy_w", &weighted(0.0), &labels("labels"));
+        check("cross_entropy_w_s.1", &weighted(0.1), &labels("labels"));
+        check("cross_entropy_w_ignored", &weighted(0.1), &labels("some_labels"));
+    }
+
+    #[test]
+    fn a_batch_weighs_what_its_labels_weigh() {
+        let weight = |loss: &CrossEntropy, labels| loss.weight(labels, 4).unwrap();
+        let (all, some) = (labels("labels"), labels("some_labels"));
+        assert_eq!(weight(&CrossEntropy::default(), &all), 4.0);
+        assert_eq!(weight(&CrossEntropy::default(), &some), 3.0);
+        let sum = |name| {
+            let labels = labels(name).to_vec1::<i64>().unwrap();
+            labels.iter().filter(|&&l| l >= 0).map(|&l| [0.2, 1.0, 3.5][l as usize]).sum::<f64>()
+        };
+        assert!((weight(&weighted(0.1), &all) - sum("labels")).abs() < 1e-12);
+        assert!((weight(&weighted(0.1), &some) - sum("some_labels")).abs() < 1e-12);
+    }
+
+    #[test]
+    fn labels_without_weight_leave_a_gradient_of_zeros() {
+        let class_weights = Some(ClassWeights::Each(vec![0.0, 1.0, 1.0]));
+        let loss = CrossEntropy { label_smoothing: 0.1, class_weights };
+        let outputs = Var::new(&[[1f32, 2.0, 3.0]], &Device::Cpu).unwrap();
+        let label = Tensor::new(&[0u32], &Device::Cpu).unwrap();
+        let mean = loss.mean(&outputs, &label).unwrap();
+        assert_eq!(mean.to_scalar::<f32>().unwrap(), 0.0);
+        let gradients = mean.backward().unwrap();
+        let gradient = gradients.get(&outputs).unwrap().flatten_all().unwrap();
+        assert_eq!(gradient.to_vec1::<f32>().unwrap(), [0.0; 3]);
+        assert_eq!(loss.weight(&label, 1).unwrap(), 0.0);
+    }
 }

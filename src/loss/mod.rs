@@ -16,30 +16,51 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
+mod bce_with_logits;
+mod class_weights;
 mod cross_entropy;
+mod focal;
 mod huber;
 mod mae;
 mod mse;
+mod sigmoid_focal;
+mod smooth_l1;
+#[cfg(test)]
+mod testing;
 mod time_frequency;
 
 use std::fmt::Debug;
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::config::kind::{Choice, Kind};
+use crate::config::kind::{Choice, Kind, Options};
 use crate::ops::IGNORED_LABEL;
-use crate::plan::{LossFacts, LossPlan, Targets};
+use crate::plan::{DataFacts, LossFacts, LossPlan, Targets, Unfit};
 use crate::registry::{Family, Member, Registry};
+pub use bce_with_logits::BceWithLogits;
+pub use class_weights::ClassWeights;
 pub use cross_entropy::CrossEntropy;
+pub use focal::Focal;
 pub use huber::Huber;
 pub use mae::Mae;
 pub use mse::Mse;
+pub use sigmoid_focal::SigmoidFocal;
+pub use smooth_l1::SmoothL1;
 pub use time_frequency::TimeFrequency;
 
 /// A loss. It does the same on every rank.
 pub trait Loss: Debug + Send + Sync {
     /// What it compares outputs with.
     fn targets(&self) -> Targets;
+
+    /// Options that follow from the data, in numbers: weights that balance its classes.
+    ///
+    /// # Errors
+    ///
+    /// An option that does not fit the data.
+    fn decided(&self, _data: &DataFacts) -> std::result::Result<Options, Unfit> {
+        Ok(Options::new())
+    }
 
     /// Mean over what counts in a batch, scalar f32, in the graph; a zero that the outputs have a part in if nothing counts.
     ///
@@ -57,7 +78,23 @@ pub trait Loss: Debug + Send + Sync {
         self.mean(outputs, targets)
     }
 
-    /// Whether its operations have kernels for GPUs.
+    /// How much a batch of `samples` counts beside others in [`Loss::mean`], so that the mean over batches is the one over all
+    /// that they hold. In samples, of which each that is whole counts 1.
+    ///
+    /// # Errors
+    ///
+    /// Labels that do not fit.
+    fn weight(&self, targets: &Tensor, samples: usize) -> Result<f64> {
+        counted_samples(targets, samples)
+    }
+
+    /// Whether a pass reads its labels, or numbers of its own, in the CPU's memory, or full batches weigh differently: such
+    /// passes cannot be recorded.
+    fn weighs_labels(&self) -> bool {
+        false
+    }
+
+    /// Whether its operations have kernels for GPUs. Those of Candle have.
     fn runs_on_gpus(&self) -> bool {
         false
     }
@@ -95,6 +132,10 @@ impl Default for Losses {
         all.add::<Mse>();
         all.add::<Mae>();
         all.add::<Huber>();
+        all.add::<SmoothL1>();
+        all.add::<Focal>();
+        all.add::<BceWithLogits>();
+        all.add::<SigmoidFocal>();
         all.add::<TimeFrequency>();
         all
     }
@@ -104,6 +145,7 @@ impl Default for Losses {
 pub fn facts(loss: &dyn Loss) -> LossFacts {
     LossFacts {
         targets: loss.targets(),
+        weighs_labels: loss.weighs_labels(),
         runs_on_gpus: loss.runs_on_gpus(),
         takes_probabilities: loss.takes_probabilities(),
     }
@@ -111,7 +153,8 @@ pub fn facts(loss: &dyn Loss) -> LossFacts {
 
 /// The plan of `loss`.
 pub fn plan<K: Kind + Loss>(loss: &K) -> LossPlan {
-    LossPlan { kind: Choice::of(loss), targets: loss.targets() }
+    let (kind, targets) = (Choice::of(loss), loss.targets());
+    LossPlan { kind, targets, weighs_labels: loss.weighs_labels() }
 }
 
 /// Each token of a text as a row of its own: (n, tokens, classes) and (n, tokens) -> (rows, classes) and (rows).
@@ -137,4 +180,17 @@ pub fn counted(labels: &Tensor) -> Result<usize> {
     }
     let labels = labels.flatten_all()?.to_vec1::<i64>()?;
     Ok(labels.into_iter().filter(|&label| label != IGNORED_LABEL).count())
+}
+
+/// How much a batch of `samples` counts where all labels weigh the same: by those that count, so that the mean over batches is
+/// the mean over labels.
+///
+/// # Errors
+///
+/// The device's.
+pub fn counted_samples(targets: &Tensor, samples: usize) -> Result<f64> {
+    if targets.dtype() != DType::I64 {
+        return Ok(samples as f64);
+    }
+    Ok((samples * counted(targets)?) as f64 / targets.elem_count().max(1) as f64)
 }

@@ -149,7 +149,7 @@ fn averages_go_with_the_running_statistics_at_hand_or_with_averaged_ones() {
 fn label_smoothing_is_for_training_and_not_for_evaluations() {
     let losses = [0.0, 0.3].map(|label_smoothing| {
         let mut plan = plan("mlp", &[10], 1);
-        plan.loss = loss::plan(&CrossEntropy { label_smoothing });
+        plan.loss = loss::plan(&CrossEntropy { label_smoothing, ..CrossEntropy::default() });
         let mut engine = engine(&plan, support::group(&plan).remove(0));
         (val_loss(&mut engine, &plan, Rank(0)), step(&mut engine, &plan, Rank(0)).unwrap().loss)
     });

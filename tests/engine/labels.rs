@@ -5,6 +5,7 @@ use candle_core::Tensor;
 use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::StopRequest;
+use ddprun::loss::{self, ClassWeights, CrossEntropy, Focal};
 use ddprun::plan::Plan;
 use ddprun::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Shards};
 
@@ -41,17 +42,19 @@ fn steps_with_ignored_labels(plan: &Plan) -> Vec<(f64, f64)> {
     ranks[0].clone()
 }
 
+/// Steps of 16 samples in passes of `size`.
+fn cut(size: u32, world: u32) -> Plan {
+    let mut plan = gpt_plan(world);
+    plan.model.kind.set("dropout", 0.0);
+    plan.data.shuffle = false;
+    plan.batch.size = BatchSize::new(size).unwrap();
+    plan.batch.accumulation = AccumulationSteps::new(16 / size / world).unwrap();
+    plan.batch.shards = Shards::new((16 / size).min(4)).unwrap();
+    plan
+}
+
 #[test]
 fn labels_count_alike_however_they_are_spread_over_passes_and_ranks() {
-    let cut = |size: u32, world| {
-        let mut plan = gpt_plan(world);
-        plan.model.kind.set("dropout", 0.0);
-        plan.data.shuffle = false;
-        plan.batch.size = BatchSize::new(size).unwrap();
-        plan.batch.accumulation = AccumulationSteps::new(16 / size / world).unwrap();
-        plan.batch.shards = Shards::new((16 / size).min(4)).unwrap();
-        plan
-    };
     let whole = steps_with_ignored_labels(&cut(16, 1));
     // Sample 0 and 11 have no label that counts: passes of one sample of which nothing counts.
     for size in [1, 2, 8] {
@@ -67,4 +70,28 @@ fn labels_count_alike_however_they_are_spread_over_passes_and_ranks() {
     nothing.batch.accumulation = AccumulationSteps::new(1).unwrap();
     let first = steps_with_ignored_labels(&nothing)[0];
     assert_eq!(first, (0.0, 0.0));
+}
+
+#[test]
+fn labels_weigh_alike_however_they_are_spread_over_passes_and_ranks() {
+    let class_weights = Some(ClassWeights::Each(vec![0.2, 1.0, 3.5, 0.7]));
+    let entropy = CrossEntropy { label_smoothing: 0.1, class_weights: class_weights.clone() };
+    let losses =
+        [loss::plan(&entropy), loss::plan(&Focal { gamma: 1.5, class_weights }), loss::plan(&Focal::default())];
+    for loss in losses {
+        let steps = |size, world| {
+            let mut plan = cut(size, world);
+            plan.loss.clone_from(&loss);
+            steps_with_ignored_labels(&plan)
+        };
+        let whole = steps(16, 1);
+        for size in [1, 2, 8] {
+            for (part, whole) in steps(size, 1).iter().zip(&whole) {
+                assert!((part.0 - whole.0).abs() < 1e-6 * whole.0, "{size}: {part:?}, {whole:?}");
+                assert!((part.1 - whole.1).abs() < 1e-4 * whole.1, "{size}: {part:?}, {whole:?}");
+            }
+        }
+        assert_eq!(steps(2, 2), steps(2, 1));
+        assert_eq!(steps(2, 4), steps(2, 1));
+    }
 }

@@ -39,7 +39,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         seed: 7,
         model: model_plan(model, input),
         data: data_plan(),
-        loss: loss::plan(&CrossEntropy { label_smoothing: 0.1 }),
+        loss: loss::plan(&CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() }),
         batch: BatchPlan {
             size: BatchSize::new(4).unwrap(),
             accumulation: AccumulationSteps::new(4 / world.min(4)).unwrap(),

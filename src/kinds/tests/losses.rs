@@ -1,6 +1,42 @@
 //! What `[loss]` may say.
 
 use super::*;
+use crate::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
+
+/// Folders of images of three classes.
+fn three_classes(class_counts: Vec<u64>) -> Facts {
+    let data = DataFacts {
+        source: SourcePlan::new("image_folder", Modality::Images),
+        n_train: 1000,
+        n_val: 100,
+        classes: ["ant", "bee", "cat"].map(str::to_owned).into(),
+        class_counts,
+        ..DataFacts::default()
+    };
+    let (launched_world, local_rank, nodes) = (None, 0, 1);
+    Facts { cores: 4, memory: None, data, gpus: None, launched_world, local_rank, nodes }
+}
+
+#[test]
+fn weights_fit_the_classes_of_the_data_and_balanced_ones_become_numbers() {
+    let plan = |word: &str, counts| {
+        let loaded = good(GOOD, &[word]);
+        let plan = Plan::new(&loaded, &three_classes(counts), &Kinds::default());
+        plan.map_err(|problems| problems.page(false, 80))
+    };
+    let decided = plan("loss.class_weights=balanced", vec![500, 400, 100]).unwrap().loss;
+    let weights = &decided.kind.options["class_weights"];
+    let weights: Vec<f64> = serde_json::from_value(weights.clone()).unwrap();
+    assert_eq!(weights, [1000.0 / 1500.0, 1000.0 / 1200.0, 1000.0 / 300.0]);
+    assert!(decided.weighs_labels);
+    let page = plan("loss.class_weights=[1, 2]", vec![]).unwrap_err();
+    assert!(page.contains("has 2 weights, but the data has 3 classes"), "{page}");
+    assert!(page.contains("loss.class_weights=[1, 2]"), "{page}");
+    let page = plan("loss.class_weights=balanced", vec![]).unwrap_err();
+    assert!(page.contains("does not count its classes"), "{page}");
+    let page = plan("loss.name=bce_with_logits", vec![]).unwrap_err();
+    assert!(page.contains("needs samples that may have several classes"), "{page}");
+}
 
 #[test]
 fn options_are_those_of_the_loss_in_their_ranges() {
@@ -16,6 +52,17 @@ fn options_are_those_of_the_loss_in_their_ranges() {
         &["loss.name=huber", "loss.delta=0"],
         &["`loss.delta`: must be greater than 0 and finite, not 0.0"],
     );
+    good(GOOD, &["loss.class_weights=balanced"]);
+    good(GOOD, &["loss.class_weights=[1, 0.5, 0]"]);
+    check(
+        &["loss.class_weights=[1, -0.5]"],
+        &["`loss.class_weights[1]`: must be at least 0 and finite, not -0.5"],
+    );
+    check(
+        &["loss.class_weights=even"],
+        &["`loss.class_weights`: must be `\"balanced\"`, or a list of one weight for each class, not \
+            `\"even\"`"],
+    );
     check(&["loss.name=time_frequency"], &["`loss.alpha`: `time_frequency` needs `alpha`"]);
     check(
         &["checkpoint.monitor=val/top5_accuracy"],
@@ -23,8 +70,8 @@ fn options_are_those_of_the_loss_in_their_ranges() {
     );
     check(
         &["loss.name=hubre"],
-        &["`loss.name`: must be `cross_entropy`, `mse`, `mae`, `huber` or `time_frequency`, not \
-            `hubre`"],
+        &["`loss.name`: must be `cross_entropy`, `mse`, `mae`, `huber`, `smooth_l1`, `focal`, `bce_with_logits`, \
+            `sigmoid_focal` or `time_frequency`, not `hubre`"],
     );
 }
 

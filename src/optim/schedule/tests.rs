@@ -38,7 +38,9 @@ impl KindFacts for Known {
     }
 
     fn loss(&self, _: &Choice) -> Result<LossFacts, String> {
-        Ok(LossFacts { targets: Targets::Numbers, runs_on_gpus: true, takes_probabilities: false })
+        let (weighs_labels, takes_probabilities) = (false, false);
+        let targets = Targets::Numbers;
+        Ok(LossFacts { targets, weighs_labels, runs_on_gpus: true, takes_probabilities })
     }
 
     fn metrics(&self, _: &Measurable) -> Vec<MetricFacts> {

@@ -97,7 +97,7 @@ pub use pool::{average_pool2d, global_average_pool, max_pool2d, mean_pixel};
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
 pub use product::{gated, product, scaled};
 pub use recurrent::{Cell, recurrent};
-pub use regression::{huber, mae, mse, score_mae, score_mse};
+pub use regression::{mae, mse, score_mae, score_mse};
 pub use resample::{Lines, resample};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};

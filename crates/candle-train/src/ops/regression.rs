@@ -1,4 +1,4 @@
-//! Losses of regression: mean squared error, mean absolute error, and what is between them.
+//! Losses of regression: mean squared error and mean absolute error.
 
 use candle_core::{Result, Shape, Tensor, bail};
 
@@ -27,16 +27,6 @@ pub fn mae(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
     apply(prediction, target, Kind::Absolute)
 }
 
-/// Mean over all elements of half the squared difference up to `delta`, and of `delta (|difference| - delta / 2)` beyond,
-/// as `torch.nn.HuberLoss(delta=...)`. On CPUs only.
-///
-/// # Errors
-///
-/// As [`mse`], or tensors on a GPU.
-pub fn huber(prediction: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
-    apply(prediction, target, Kind::Huber(delta))
-}
-
 /// Each sample's mean squared error over its targets, without a graph: (n, targets) -> n numbers.
 ///
 /// # Errors
@@ -59,8 +49,6 @@ pub fn score_mae(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
 pub(super) enum Kind {
     Squared,
     Absolute,
-    /// Squared up to this difference.
-    Huber(f64),
 }
 
 impl Kind {
@@ -68,10 +56,6 @@ impl Kind {
         match self {
             Self::Squared => difference * difference,
             Self::Absolute => difference.abs(),
-            Self::Huber(delta) => {
-                let squared = difference.abs().min(delta);
-                squared * (difference.abs() - squared / 2.0)
-            }
         }
     }
 
@@ -81,7 +65,6 @@ impl Kind {
             Self::Absolute if difference == 0.0 => 0.0,
             // Keeps NaN, unlike a comparison.
             Self::Absolute => difference.signum(),
-            Self::Huber(delta) => difference.clamp(-delta as f32, delta as f32),
         }
     }
 }
@@ -100,7 +83,7 @@ fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
         let operands = [cuda::of_tensor(&prediction)?, cuda::of_tensor(&target)?];
         let (gpu, sizes) =
             (cuda::Gpu::of_tensor(&prediction)?, (per_sample, prediction.elem_count()));
-        let sums = cuda::regression_scores(&gpu, operands, kind.is_absolute()?, sizes)?;
+        let sums = cuda::regression_scores(&gpu, operands, kind.is_absolute(), sizes)?;
         return Ok(sums.into_iter().map(|sum| sum / per_sample as f64).collect());
     }
     read([prediction, target], |[p, t]| {
@@ -160,14 +143,12 @@ mod tests {
         };
         check_gradients(&shapes, |t| mse(&t[0], &t[1]), |v| mean(v, |d| d * d), 1e-6);
         check_gradients(&shapes, |t| mae(&t[0], &t[1]), |v| mean(v, f64::abs), 1e-6);
-        let huber_of = |d: f64| if d.abs() <= 0.5 { d * d / 2.0 } else { 0.5 * (d.abs() - 0.25) };
-        check_gradients(&shapes, |t| huber(&t[0], &t[1], 0.5), |v| mean(v, huber_of), 1e-6);
     }
 
     #[test]
     fn a_number_that_is_none_stays_one() -> Result<()> {
         let t = tensor(vec![0.0], 1)?;
-        for loss in [mse, mae, |p: &Tensor, t: &Tensor| huber(p, t, 1.0)] {
+        for loss in [mse, mae] {
             let p = candle_core::Var::from_tensor(&tensor(vec![f32::NAN], 1)?)?;
             let loss = loss(p.as_tensor(), &t)?;
             let gradient = loss.backward()?;

@@ -111,6 +111,15 @@ pub trait KindFacts {
     /// Why there is no such loss, in words.
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String>;
 
+    /// The loss with what depends on the data decided.
+    ///
+    /// # Errors
+    ///
+    /// An option that does not fit the data.
+    fn decided_loss(&self, loss: &Choice, _data: &DataFacts) -> Result<Choice, Unfit> {
+        Ok(loss.clone())
+    }
+
     /// All metrics, of such answers.
     fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts>;
 
@@ -211,7 +220,8 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
             _ => crate::plan::Targets::Numbers,
         };
         let takes_probabilities = loss.name == "cross_entropy";
-        Ok(LossFacts { targets, runs_on_gpus: loss.name != "huber", takes_probabilities })
+        let runs_on_gpus = loss.name != "on_cpus";
+        Ok(LossFacts { targets, weighs_labels: false, runs_on_gpus, takes_probabilities })
     }
 
     fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, KindFacts};
+use crate::plan::{DataFacts, KindFacts, Unfit};
 
 /// The loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,6 +13,9 @@ pub struct LossPlan {
     pub kind: Choice,
     /// What it compares outputs with.
     pub targets: Targets,
+    /// Whether a pass looks at labels or weights in the CPU's memory.
+    #[serde(default)]
+    pub weighs_labels: bool,
 }
 
 /// What a loss compares outputs with.
@@ -21,6 +24,8 @@ pub struct LossPlan {
 pub enum Targets {
     /// Labels: u32, or i64, of which some may not count. Answers can then be right or wrong.
     Classes,
+    /// For each class a 1 if a sample has it and a 0 if not, f32: (n, classes).
+    MultiLabel,
     /// Numbers in the shape of the outputs.
     Numbers,
     /// Numbers over time: (n, time steps, series).
@@ -32,6 +37,8 @@ pub enum Targets {
 pub struct LossFacts {
     /// What it compares outputs with.
     pub targets: Targets,
+    /// Whether a pass looks at labels or weights in the CPU's memory, so that it cannot be recorded.
+    pub weighs_labels: bool,
     /// Whether its operations have kernels for GPUs.
     pub runs_on_gpus: bool,
     /// Whether it takes a probability of each class instead of a label.
@@ -51,7 +58,7 @@ pub fn chosen(loaded: &Loaded) -> Choice {
     Choice { name: asked.name.clone(), options: asked.options.clone() }
 }
 
-/// Labels need data with classes; numbers need data without.
+/// Labels need data with classes; numbers need data without. Weights of classes become numbers.
 pub(crate) fn decide(
     loaded: &Loaded,
     data: &DataFacts,
@@ -73,13 +80,33 @@ pub(crate) fn decide(
         let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another loss";
         return Err(loaded.problem("loss.name", what).help(help));
     }
-    Ok(LossPlan { kind, targets: facts.targets })
+    let kind = kinds.decided_loss(&kind, data).map_err(|unfit| refused(loaded, unfit))?;
+    Ok(LossPlan { kind, targets: facts.targets, weighs_labels: facts.weighs_labels })
+}
+
+/// An option that does not fit the data.
+fn refused(loaded: &Loaded, unfit: Unfit) -> Problem {
+    let problem = loaded.problem(&format!("loss.{}", unfit.key), unfit.what);
+    match unfit.help {
+        Some(help) => problem.help(help),
+        None => problem,
+    }
 }
 
 /// Why the data has nothing that could be compared with.
 fn misfit(loaded: &Loaded, data: &DataFacts, targets: Targets) -> Option<Problem> {
     let has_classes = !data.classes.is_empty();
     match (targets, has_classes) {
+        (Targets::Classes, true) if data.multi_label => Some(
+            loaded
+                .problem("loss.name", "needs one class for each sample, but these may have several")
+                .help("use `bce_with_logits`"),
+        ),
+        (Targets::MultiLabel, _) if !data.multi_label => Some(
+            loaded
+                .problem("loss.name", "needs samples that may have several classes")
+                .help("use `cross_entropy` where each has one"),
+        ),
         (Targets::Classes, false) => Some(
             loaded
                 .problem_at(

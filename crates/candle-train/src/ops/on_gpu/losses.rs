@@ -43,13 +43,8 @@ impl OnGpu for CrossEntropy {
 }
 
 impl Kind {
-    /// Of the two that have kernels.
-    pub(in crate::ops) fn is_absolute(self) -> Result<bool> {
-        match self {
-            Self::Squared => Ok(false),
-            Self::Absolute => Ok(true),
-            Self::Huber(_) => bail!("no kernel for GPUs"),
-        }
+    pub(in crate::ops) fn is_absolute(self) -> bool {
+        matches!(self, Self::Absolute)
     }
 }
 
@@ -60,7 +55,7 @@ impl OnGpu for Regression {
         [prediction, target]: [&Tensor; 2],
     ) -> Result<(CudaStorage, Shape)> {
         let operands = [cuda::of_tensor(prediction)?, cuda::of_tensor(target)?];
-        let absolute = self.0.is_absolute()?;
+        let absolute = self.0.is_absolute();
         let loss = cuda::regression(gpu, operands, absolute, prediction.elem_count())?;
         Ok((loss, ().into()))
     }
@@ -73,7 +68,7 @@ impl OnGpu for Regression {
         dy: Tensor,
     ) -> Gradients<Self> {
         let [p, t, at] = [prediction, target, &dy].map(cuda::of_tensor);
-        let (absolute, n) = (self.0.is_absolute()?, prediction.elem_count());
+        let (absolute, n) = (self.0.is_absolute(), prediction.elem_count());
         let slopes = cuda::regression_gradient(gpu, [p?, t?, at?], absolute, n)?;
         both_signs(cuda::wrap(slopes, prediction.shape()), target)
     }

@@ -57,11 +57,11 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
 #[test]
 fn a_loss_without_kernels_is_refused_on_gpus() {
     let facts = Facts { gpus: with_gpus(1).gpus, ..prices() };
-    let changes = ["loss.name=huber", "distributed.devices=1"];
+    let changes = ["loss.name=on_cpus", "distributed.devices=1"];
     assert_eq!(
         told(PRICES, &changes, &facts),
         [
-            "`loss.name`: `huber` has no kernel for GPUs (train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose \
+            "`loss.name`: `on_cpus` has no kernel for GPUs (train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose \
             another loss)"
         ]
     );
