@@ -117,7 +117,7 @@ impl Kinds {
         params.train_only(|parameter| plan.optimizer.is_ever_trained(parameter));
         let loss = self.losses.build(&plan.loss.kind)?;
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
-        let metrics = self.metrics.of(&plan.measurable());
+        let metrics = self.metrics.of(&plan.measurable(), &plan.metrics);
         let scheduler = self.schedulers.build(&plan.schedule.rule)?;
         Ok(Components { model, params, loss, metrics, optimizer, scheduler })
     }

@@ -1,7 +1,6 @@
 //! `ddprun eval [RUN]`: metrics of a run's best checkpoint, re-evaluated; `ddprun eval --weights FILE EXPERIMENT`:
 //! those of given weights.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -10,13 +9,13 @@ use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
 use crate::cli::run_files::{Description, enter_best_run};
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::{Refusal, tables, to_stdout};
 use crate::event::Event;
 use crate::kinds::Kinds;
 use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
 use crate::record::{Context, line, say};
-use crate::worker::{self, exit};
+use crate::worker::{self, Measured, exit};
 
 /// The best checkpoint of a run; the newest if it is asked for or no best one is kept.
 pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<Opened, Refusal> {
@@ -29,25 +28,23 @@ pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<O
 /// Evaluates in this process alone; prints one metric a line, or JSON.
 pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(weights) = &args.weights {
-        let metrics = of_weights(weights, args, kinds)?;
+        let measured = of_weights(weights, args, kinds)?;
         let head = format!("{}\n", weights.display());
-        return print(args, &metrics, &head, &json!({ "weights": weights, "metrics": metrics }));
+        return print(args, &measured, &head, json!({ "weights": weights }));
     }
     let description = enter_best_run(args.run.as_deref())?;
     let opened = checkpoint_of(&description, args.latest)?;
     let mut plan = plan_of(&description, kinds)?;
     augment(args, &mut plan)?;
     let measured = worker::evaluate(&plan, Some(&opened), kinds);
-    let metrics = told(measured.map_err(failed)?);
+    let measured = told(measured.map_err(failed)?);
     let step = opened.state.step;
-    print(args, &metrics, &format!("step {step}\n"), &json!({ "step": step, "metrics": metrics }))
+    print(args, &measured, &format!("step {step}\n"), json!({ "step": step }))
 }
-
-type Metrics = BTreeMap<String, f64>;
 
 /// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left behind but data that
 /// the experiment wants generated.
-fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Metrics, Refusal> {
+fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured, Refusal> {
     let experiment = Path::new(args.run.as_deref().unwrap_or_default());
     let weights = toml::Value::from(weights.to_string_lossy().into_owned());
     let ours = [format!("model.pretrained={weights}"), "model.strict=true".to_owned()];
@@ -72,14 +69,14 @@ fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The metrics, after it was said what could not be read.
-fn told(measured: worker::Measured) -> Metrics {
-    for unreadable in measured.unreadable {
+/// What was measured, after it was said what could not be read.
+fn told(mut measured: Measured) -> Measured {
+    for unreadable in measured.unreadable.drain(..) {
         if let Some(text) = line(&Event::Unreadable(unreadable), &Context::default()) {
             say(&text);
         }
     }
-    measured.metrics
+    measured
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
@@ -87,11 +84,15 @@ fn failed(error: worker::Error) -> Refusal {
     Refusal::of(error.exit_code(), &error, error.help())
 }
 
-/// One metric a line after `head`, or `value`.
-fn print(args: &EvalArgs, metrics: &Metrics, head: &str, value: &Value) -> Result<u8, Refusal> {
+/// One metric a line after `head`, and the tables; or all of it as JSON behind `value`.
+fn print(args: &EvalArgs, found: &Measured, head: &str, mut value: Value) -> Result<u8, Refusal> {
+    let Measured { metrics, details, .. } = found;
     if args.json {
+        value["metrics"] = json!(metrics);
+        value["details"] = json!(details);
         return to_stdout(&format!("{value}\n"));
     }
     let lines = metrics.iter().map(|(name, value)| format!("{name} {}\n", metric(name, *value)));
-    to_stdout(&(head.to_owned() + &lines.collect::<String>()))
+    let tables = details.iter().map(tables::of);
+    to_stdout(&(head.to_owned() + &lines.chain(tables).collect::<String>()))
 }

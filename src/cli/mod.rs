@@ -24,6 +24,7 @@ mod prepare;
 mod resumed;
 mod relaunch;
 mod request;
+mod tables;
 mod evaluate;
 mod checkpoint;
 mod sample;

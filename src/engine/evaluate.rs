@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
+use crate::collective::Collective;
 use crate::data::sampler::Chunk;
 use crate::data::{self, Batch};
 use crate::engine::pass::draws;
@@ -12,7 +13,7 @@ use crate::engine::vote::{PassReport, Totals, exchange};
 use crate::engine::{Engine, Error, loss};
 use crate::launch::Phase;
 use crate::loss::counted_samples;
-use crate::metric::Share;
+use crate::metric::{self, Kept};
 use crate::model::{Comparison, asked};
 use crate::nn::ForwardContext;
 use crate::plan::{OnBadSample, Plan, TestTimeAugmentation};
@@ -43,10 +44,25 @@ enum Answers {
 pub struct Evaluation {
     /// `val/loss` ...
     pub metrics: BTreeMap<String, f64>,
+    /// What metrics share that are made of the same: see [`Engine::kept`].
+    pub(crate) kept: Vec<Kept>,
+    /// Of the samples of this rank those that the model is most wrong about, the worst first, if they were asked for.
+    pub worst: Vec<Worst>,
     /// Samples that were evaluated, each once.
     pub samples: u64,
     /// Samples that cannot be read.
     pub unreadable: u64,
+}
+
+/// A sample that the model is wrong about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worst {
+    /// Its index in its split.
+    pub sample: u32,
+    /// Its loss.
+    pub loss: f64,
+    /// Its class, and the class that the model takes it for.
+    pub classes: Option<[u32; 2]>,
 }
 
 impl Split {
@@ -59,7 +75,7 @@ impl Split {
     }
 
     /// First part of its metrics' names.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Val => "val",
             Self::Test => "test",
@@ -110,6 +126,8 @@ impl Engine {
     ) -> Result<Evaluation, Error> {
         let answers = self.answers(split);
         let mut mine = Vec::with_capacity(chunks.len());
+        let mut kept = Vec::new();
+        let mut worst = Vec::new();
         for chunk in chunks {
             // A loader that hangs is found here as in a step.
             (self.observer)(self.state.step, Phase::LoadingData);
@@ -117,13 +135,18 @@ impl Engine {
             (self.observer)(self.state.step, Phase::Evaluating);
             // Under `on_bad_sample = "skip"` unreadable samples are left out.
             if !batch.samples.is_empty() {
-                mine.push(self.evaluate_batch(chunk.index, &batch, answers)?);
+                let found = self.evaluate_batch(chunk.index, &batch, answers)?;
+                mine.push(found.report);
+                kept.push((chunk.index, found.kept));
+                add_worst(&mut worst, found.worst, self.most_worst);
             }
         }
         let all = exchange(self.collective.as_ref(), &mine)?;
         let totals = Totals::over(all.iter().flatten());
+        let kept = gather(self.collective.as_ref(), &kept)?;
         let unreadable = self.audit(split, &totals)?;
-        Ok(Evaluation { metrics: self.means(split, &totals), samples: totals.samples, unreadable })
+        let (metrics, samples) = (self.values(split, totals.loss, &kept), totals.samples);
+        Ok(Evaluation { metrics, kept, worst, samples, unreadable })
     }
 
     /// What the model answers to `inputs`, with the averaged parameters where there are averages. Each sample draws
@@ -154,26 +177,27 @@ impl Engine {
         index: usize,
         batch: &Batch,
         answers: Answers,
-    ) -> Result<PassReport, Error> {
+    ) -> Result<Found, Error> {
         let convolutions = self.plan.convolutions;
         let pass = ForwardContext { convolutions, ..ForwardContext::eval(self.plan.precision) };
         let draws = draws(&self.plan, EVALUATION, &batch.samples);
         let n = batch.samples.len();
-        let ((loss, weight), measured) = self
+        let (loss, weight, kept, worst) = self
             .batch_on_device(batch)
             .and_then(|(inputs, targets)| {
                 let compared = self.compared([&inputs, &targets], &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = self.loss.measured(outputs, wanted)?;
-                let measured = match answers {
+                let kept = match answers {
                     Answers::LossOnly => Vec::new(),
                     Answers::All => match self.model.answer(&inputs, &draws, &pass)? {
-                        Some(answer) => self.measured(&answer, &targets)?,
-                        None => self.measured(outputs, wanted)?,
+                        Some(answer) => metric::measure(&self.metrics, &answer, &targets)?,
+                        None => metric::measure(&self.metrics, outputs, wanted)?,
                     },
                 };
                 let weight = counted_samples(wanted, n)?;
-                Ok(((f64::from(loss::scalar(&loss)?), weight), measured))
+                let worst = self.one_by_one(&batch.samples, &compared)?;
+                Ok((f64::from(loss::scalar(&loss)?), weight, kept, worst))
             })
             .map_err(|source| Error::Tensor {
                 phase: "evaluation",
@@ -181,7 +205,7 @@ impl Engine {
                 source,
             })?;
         let report = PassReport::new(index, n as u64, loss, [0, 0]).weighing(weight);
-        Ok(report.with_metrics(&measured))
+        Ok(Found { report, kept, worst })
     }
 
     /// What is compared; the mean of the answers to an image and to its mirror image where that is asked for, as timm's
@@ -204,9 +228,33 @@ impl Engine {
         }
     }
 
-    /// Each metric's sum over a batch.
-    fn measured(&self, outputs: &Tensor, targets: &Tensor) -> candle_core::Result<Vec<Share>> {
-        self.metrics.iter().map(|metric| metric.measure(outputs, targets)).collect()
+    /// Each sample by itself, if the worst ones are asked for.
+    fn one_by_one(
+        &self,
+        samples: &[u32],
+        Comparison { outputs, targets }: &Comparison,
+    ) -> candle_core::Result<Vec<Worst>> {
+        if self.most_worst == 0 || outputs.dim(0)? != samples.len() {
+            return Ok(Vec::new());
+        }
+        let classifies = self.plan.loss.has_classes() && targets.rank() == 1;
+        let one = |(at, &sample): (usize, &u32)| {
+            let (output, target) = (outputs.narrow(0, at, 1)?, targets.narrow(0, at, 1)?);
+            let loss = f64::from(loss::scalar(&self.loss.measured(&output, &target)?)?);
+            let classes = classifies.then(|| metric::one_answer(&output, &target)).transpose()?;
+            Ok(Worst { sample, loss, classes: classes.flatten() })
+        };
+        samples.iter().enumerate().map(one).collect()
+    }
+
+    /// Lets evaluations name the `most` samples that the model is most wrong about. It takes a loss for each sample.
+    pub fn name_worst(&mut self, most: usize) {
+        self.most_worst = most;
+    }
+
+    /// What the metrics that name it have kept in an evaluation.
+    pub(crate) fn kept<'a>(&self, found: &'a Evaluation, keeps: &str) -> Option<&'a Kept> {
+        metric::kept(&self.metrics, &found.kept, keeps)
     }
 
     /// The audit that makes "exactly once" more than an intention. Returns how many samples were left out.
@@ -249,11 +297,52 @@ impl Engine {
         Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
     }
 
-    fn means(&self, split: Split, totals: &Totals) -> BTreeMap<String, f64> {
-        let names = self.metrics.iter().map(|metric| metric.name());
-        let measured = names.zip(totals.metrics.iter().copied());
-        let metrics = std::iter::once(("loss", totals.loss)).chain(measured);
+    fn values(&self, split: Split, loss: f64, kept: &[Kept]) -> BTreeMap<String, f64> {
+        let measured = metric::values(&self.metrics, kept);
+        let metrics = std::iter::once(("loss", loss)).chain(measured);
         let name = split.name();
         metrics.map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()
     }
+}
+
+/// What a batch of an evaluation gives.
+struct Found {
+    report: PassReport,
+    kept: Vec<Kept>,
+    /// Each of its samples, if the worst ones are asked for.
+    worst: Vec<Worst>,
+}
+
+/// Keeps the `most` samples with the largest losses, the first of equal ones.
+fn add_worst(worst: &mut Vec<Worst>, more: Vec<Worst>, most: usize) {
+    worst.extend(more);
+    worst.sort_by(|a, b| b.loss.total_cmp(&a.loss).then(a.sample.cmp(&b.sample)));
+    worst.truncate(most);
+}
+
+/// What all ranks kept of their chunks, put together in the order of the chunks; of no chunks nothing.
+fn gather(collective: &dyn Collective, mine: &[(usize, Vec<Kept>)]) -> Result<Vec<Kept>, Error> {
+    let mut words = Vec::new();
+    for (index, kept) in mine {
+        words.extend([*index as u64, kept.len() as u64]);
+        kept.iter().for_each(|kept| kept.write(&mut words));
+    }
+    let all = collective.all_gather(bytemuck::cast_slice(&words))?;
+    let mut chunks = Vec::new();
+    for bytes in all {
+        let words: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes);
+        let mut rest = &words[..];
+        while let Some((&[index, n], after)) = rest.split_first_chunk::<2>() {
+            rest = after;
+            let kept: Vec<Kept> = (0..n).map_while(|_| Kept::read(&mut rest)).collect();
+            chunks.push((index, kept));
+        }
+    }
+    chunks.sort_by_key(|(index, _)| *index);
+    let mut chunks = chunks.into_iter().map(|(_, kept)| kept);
+    let mut total = chunks.next().unwrap_or_default();
+    for chunk in chunks {
+        total.iter_mut().zip(chunk).for_each(|(total, kept)| total.add(kept));
+    }
+    Ok(total)
 }

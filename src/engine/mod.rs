@@ -43,11 +43,9 @@
 //!     },
 //!     n_train: 80,
 //!     n_val: 8,
-//!     n_test: 0,
-//!     notes: Vec::new(),
 //!     classes: vec!["dark".to_owned(), "bright".to_owned()],
 //!     sample: Some(vec![1, 4, 4]),
-//!     target: Vec::new(),
+//!     ..DataFacts::default()
 //! };
 //! let facts =
 //!     Facts { cores: 1, memory: None, data, gpus: None, launched_world: None, local_rank: 0, nodes: 1 };
@@ -113,7 +111,7 @@ pub(crate) use average::swap_averages;
 pub(crate) use batch_device::DeviceTensors;
 pub use clock::Clock;
 pub use error::Error;
-pub use evaluate::{Evaluation, Split};
+pub use evaluate::{Evaluation, Split, Worst};
 pub use rehearse::{Needs, rehearse};
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
@@ -145,6 +143,8 @@ pub struct Engine {
     params: Params,
     loss: Box<dyn Loss>,
     metrics: Vec<Arc<dyn Metric>>,
+    /// How many of the samples that it is most wrong about an evaluation names.
+    most_worst: usize,
     optimizer: Box<dyn Optimizer>,
     scheduler: Box<dyn Scheduler>,
     moments: Vec<Moments>,

@@ -71,6 +71,7 @@ impl Engine {
             params,
             loss,
             metrics,
+            most_worst: 0,
             optimizer,
             scheduler,
             moments,

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::collective::Collective;
 use crate::engine::error::Error;
-use crate::metric::Share;
 use crate::units::Rank;
 
 /// One rank's part of a step.
@@ -61,9 +60,6 @@ pub(crate) struct PassReport {
     loss: u64,
     /// Right answers, and how many were asked for.
     pub(crate) correct: [u64; 2],
-    /// Of each metric the sum and how many values it has, as bits; evaluations only.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    metrics: Vec<[u64; 2]>,
     /// Samples that could not be read.
     unreadable: u64,
 }
@@ -71,8 +67,8 @@ pub(crate) struct PassReport {
 impl PassReport {
     pub(crate) fn new(index: usize, samples: u64, loss: f64, correct: [u64; 2]) -> Self {
         let weight = (samples as f64).to_bits();
-        let (loss, metrics, unreadable) = (loss.to_bits(), Vec::new(), 0);
-        Self { index, samples, weight, loss, correct, metrics, unreadable }
+        let loss = loss.to_bits();
+        Self { index, samples, weight, loss, correct, unreadable: 0 }
     }
 
     /// The same with a loss that counts otherwise than its samples.
@@ -87,12 +83,6 @@ impl PassReport {
 
     fn weight(&self) -> f64 {
         f64::from_bits(self.weight)
-    }
-
-    /// The same with metrics.
-    pub(crate) fn with_metrics(self, metrics: &[Share]) -> Self {
-        let bits = |share: &Share| [share.sum, share.count].map(f64::to_bits);
-        Self { metrics: metrics.iter().map(bits).collect(), ..self }
     }
 
     pub(crate) fn loss(&self) -> f64 {
@@ -114,8 +104,6 @@ pub(crate) struct Totals {
     pub(crate) samples: u64,
     /// Samples that could not be read.
     pub(crate) unreadable: u64,
-    /// Each metric over all that counts, if the passes have them.
-    pub(crate) metrics: Vec<f64>,
 }
 
 impl Totals {
@@ -128,20 +116,9 @@ impl Totals {
             let sum: f64 = passes.iter().map(|pass| value(pass) * pass.weight()).sum();
             if weight > 0.0 { sum / weight } else { sum }
         };
-        let metric = |i: usize| {
-            let part = |of: usize| -> f64 {
-                passes
-                    .iter()
-                    .filter_map(|pass| Some(f64::from_bits(pass.metrics.get(i)?[of])))
-                    .sum()
-            };
-            part(0) / part(1).max(1.0)
-        };
-        let n_metrics = passes.first().map_or(0, |pass| pass.metrics.len());
         Self {
             loss: mean(&PassReport::loss),
             weight,
-            metrics: (0..n_metrics).map(metric).collect(),
             correct: [0, 1].map(|i| passes.iter().map(|pass| pass.correct[i]).sum()),
             samples,
             unreadable: passes.iter().map(|pass| pass.unreadable).sum(),

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Options};
-use crate::loss::{ClassWeights, Loss, counted_samples};
+use crate::loss::{ClassWeights, Loss};
 use crate::plan::{DataFacts, Targets, Unfit};
 
 /// sigmoid cross-entropy for samples that may have several classes, or none, as `torch.nn.BCEWithLogitsLoss`.
@@ -48,10 +48,6 @@ impl Loss for BceWithLogits {
 
     fn measured(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         Self::default().mean(outputs, targets)
-    }
-
-    fn weight(&self, targets: &Tensor, samples: usize) -> Result<f64> {
-        counted_samples(targets, samples)
     }
 
     fn weighs_labels(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::metric::{Metric, Share, needs_numbers};
+use crate::metric::{Kept, Metric, needs_numbers};
 use crate::ops::score_mae;
 use crate::plan::{Measurable, Mode};
 
@@ -23,7 +23,7 @@ impl Metric for Mae {
         needs_numbers(answers)
     }
 
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Share> {
-        Ok(Share::of_samples(&score_mae(outputs, targets)?))
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+        Ok(Kept::of_samples(&score_mae(outputs, targets)?))
     }
 }

@@ -1,22 +1,36 @@
 //! Outputs and targets -> what an evaluation measures beside the loss.
 //!
-//! Each metric is a file of its own: what it needs, which values are better, and its sum over a batch. Sums are added over
-//! batches in their order, so a metric is the same at any number of ranks.
+//! Each metric is a file of its own: what it needs, which values are better, what it keeps of a batch, and its value. What is
+//! kept is put together in the order of the batches, so a metric is the same at any number of ranks.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
-//! use ddprun::metric::{Accuracy, Metric, Share};
+//! use ddprun::metric::{Accuracy, Metric};
 //!
 //! let scores = Tensor::new(&[[0.1f32, 0.9], [0.8, 0.2]], &Device::Cpu)?;
-//! let share = Accuracy.measure(&scores, &Tensor::new(&[1u32, 1], &Device::Cpu)?)?;
-//! assert_eq!(share, Share { sum: 1.0, count: 2.0 });
+//! let kept = Accuracy.measure(&scores, &Tensor::new(&[1u32, 1], &Device::Cpu)?)?;
+//! assert_eq!(Accuracy.value(&kept), 0.5);
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
 mod accuracy;
+mod auroc;
+mod average_precision;
+mod exact_match;
+mod f1;
+mod kept;
 mod mae;
 mod mse;
-mod top5_accuracy;
+mod outcomes;
+mod perplexity;
+mod precision;
+mod r2;
+mod recall;
+mod rmse;
+mod scores;
+#[cfg(test)]
+mod tests;
+mod top;
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -24,13 +38,28 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 
 use crate::config::MetricSpec;
-use crate::plan::{Measurable, MetricFacts, Mode};
+use crate::plan::{Measurable, MetricFacts, Mode, Targets};
 pub use accuracy::Accuracy;
+pub use auroc::Auroc;
+pub(crate) use auroc::auroc;
+pub use average_precision::AveragePrecision;
+pub(crate) use average_precision::average_precision;
+pub use exact_match::ExactMatch;
+pub use f1::F1;
+pub use kept::{Kept, Scores};
 pub use mae::Mae;
 pub use mse::Mse;
-pub use top5_accuracy::Top5Accuracy;
+pub use outcomes::{Average, Outcome};
+pub(crate) use outcomes::{OUTCOMES, of_classes, one_answer};
+pub use perplexity::Perplexity;
+pub use precision::Precision;
+pub use r2::R2;
+pub use recall::Recall;
+pub use rmse::Rmse;
+pub(crate) use scores::SCORES;
+pub use top::TopAccuracy;
 
-/// Something that is measured on validation and test data: a mean over what counts.
+/// Something that is measured on validation and test data.
 pub trait Metric: Debug + Send + Sync {
     /// What follows `val/` in its name.
     fn name(&self) -> &'static str;
@@ -41,34 +70,71 @@ pub trait Metric: Debug + Send + Sync {
     /// Why it has no meaning for such answers, as "is a classification metric, but ..."; `None` if it has one.
     fn why_not(&self, answers: &Measurable) -> Option<String>;
 
-    /// Its sum over a batch.
+    /// Whether every evaluation measures it; the others are measured where they are watched, expected or listed in
+    /// `validation.metrics`, and by `ddprun eval`.
+    fn is_usual(&self) -> bool {
+        true
+    }
+
+    /// A name for what it keeps: metrics that name the same keep the same, which is measured once for all of them.
+    fn keeps(&self) -> &'static str {
+        self.name()
+    }
+
+    /// What it keeps of a batch.
     ///
     /// # Errors
     ///
     /// Shapes or labels that do not fit.
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Share>;
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept>;
+
+    /// Its value, given what was kept of all batches; NaN if it has none.
+    fn value(&self, all: &Kept) -> f64 {
+        all.mean()
+    }
 }
 
-/// Part of a mean.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
-    /// Sum of the values.
-    pub sum: f64,
-    /// How many they are.
-    pub count: f64,
+/// Those of `metrics` that measure for all that keep the same.
+fn measuring(metrics: &[Arc<dyn Metric>]) -> impl Iterator<Item = &Arc<dyn Metric>> {
+    let is_first = |at: usize| {
+        let keeps = metrics[at].keeps();
+        metrics[..at].iter().all(|metric| metric.keeps() != keeps)
+    };
+    metrics.iter().enumerate().filter(move |(at, _)| is_first(*at)).map(|(_, metric)| metric)
 }
 
-impl Share {
-    /// `right` of `asked` answers.
-    pub fn of_answers(right: usize, asked: usize) -> Self {
-        Self { sum: right as f64, count: asked as f64 }
-    }
+/// What `metrics` keep of a batch, once for all that keep the same.
+///
+/// # Errors
+///
+/// Those of [`Metric::measure`].
+pub(crate) fn measure(
+    metrics: &[Arc<dyn Metric>],
+    outputs: &Tensor,
+    targets: &Tensor,
+) -> Result<Vec<Kept>> {
+    measuring(metrics).map(|metric| metric.measure(outputs, targets)).collect()
+}
 
-    /// The mean of a batch, as many times as it has samples.
-    pub fn of_samples(values: &[f64]) -> Self {
-        let count = values.len() as f64;
-        Self { sum: values.iter().sum::<f64>() / count * count, count }
-    }
+/// What was kept under the name `keeps`, given what [`measure`] kept.
+pub(crate) fn kept<'a>(
+    metrics: &[Arc<dyn Metric>],
+    all: &'a [Kept],
+    keeps: &str,
+) -> Option<&'a Kept> {
+    let named = measuring(metrics).zip(all).find(|(metric, _)| metric.keeps() == keeps);
+    named.map(|(_, kept)| kept)
+}
+
+/// The values that there are, given what [`measure`] kept of all batches.
+pub(crate) fn values(
+    metrics: &[Arc<dyn Metric>],
+    all: &[Kept],
+) -> impl Iterator<Item = (&'static str, f64)> {
+    let value = |metric: &Arc<dyn Metric>| {
+        Some((metric.name(), metric.value(kept(metrics, all, metric.keeps())?)))
+    };
+    metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())
 }
 
 /// Metrics that a program knows.
@@ -82,7 +148,21 @@ impl Default for Metrics {
         all.add(Accuracy);
         all.add(Mse);
         all.add(Mae);
-        all.add(Top5Accuracy);
+        all.add(TopAccuracy::<5>);
+        all.add(TopAccuracy::<2>);
+        all.add(TopAccuracy::<3>);
+        all.add(TopAccuracy::<10>);
+        for average in [Average::Macro, Average::Micro] {
+            all.add(Precision(average));
+            all.add(Recall(average));
+            all.add(F1(average));
+        }
+        all.add(ExactMatch);
+        all.add(Auroc);
+        all.add(AveragePrecision);
+        all.add(Rmse);
+        all.add(R2);
+        all.add(Perplexity);
         all
     }
 }
@@ -103,10 +183,13 @@ impl Metrics {
         }
     }
 
-    /// Those that have a meaning for such answers.
-    pub fn of(&self, answers: &Measurable) -> Vec<Arc<dyn Metric>> {
+    /// Those that have a meaning for such answers, and are usual or `wanted`.
+    pub fn of(&self, answers: &Measurable, wanted: &[String]) -> Vec<Arc<dyn Metric>> {
+        let is_wanted = |metric: &Arc<dyn Metric>| {
+            metric.is_usual() || wanted.iter().any(|name| name == metric.name())
+        };
         let all = self.0.iter().filter(|metric| metric.why_not(answers).is_none());
-        all.cloned().collect()
+        all.filter(|metric| is_wanted(metric)).cloned().collect()
     }
 
     /// What an experiment may say of them.
@@ -129,12 +212,19 @@ impl Metrics {
 
 /// Why a metric of answers that are right or wrong has no meaning.
 pub(crate) fn needs_classes(answers: &Measurable) -> Option<String> {
-    let what = "is a classification metric, but the loss is a regression loss";
-    (!answers.has_classes()).then(|| what.to_owned())
+    let what = match answers.targets {
+        Targets::Classes => return None,
+        Targets::MultiLabel => "needs one class for each sample, but these may have several",
+        Targets::Numbers | Targets::Series => {
+            "is a classification metric, but the loss is a regression loss"
+        }
+    };
+    Some(what.to_owned())
 }
 
 /// Why a metric of errors has no meaning.
 pub(crate) fn needs_numbers(answers: &Measurable) -> Option<String> {
     let what = "is a regression metric, but the loss is a classification loss";
-    answers.has_classes().then(|| what.to_owned())
+    let has_classes = matches!(answers.targets, Targets::Classes | Targets::MultiLabel);
+    has_classes.then(|| what.to_owned())
 }

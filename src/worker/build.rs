@@ -176,6 +176,7 @@ pub(crate) fn evaluate(
     plan.distributed.world_size = WorldSize::ONE;
     plan.distributed.backend = BackendPlan::Solo;
     plan.sample_every = 1;
+    plan.metrics = kinds.metrics.specs().iter().map(|metric| metric.name.to_owned()).collect();
     let plan = Arc::new(plan);
     let device = RankDevice::open(&plan, Rank(0))?;
     let collective = device.join(&plan, GroupHandles::default())?;

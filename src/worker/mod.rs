@@ -4,6 +4,7 @@
 #[cfg(feature = "cuda")]
 mod gpu_prefetch;
 mod build;
+mod details;
 mod triggers;
 mod failure;
 mod batch_source;
@@ -36,6 +37,7 @@ pub(crate) use crate::launch::exit_code as exit;
 use crate::launch::{ErrorReport, Link, Membership, Stop};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
+pub(crate) use details::{ClassDetails, Details, WorstSample};
 use device::GroupHandles;
 use rank_logger::RankLogger;
 pub(crate) use rollout::{Deed, Episode};

@@ -15,6 +15,7 @@ use crate::record;
 use crate::units::Rank;
 use crate::worker::batch_source::Feed;
 use crate::worker::broadcast_state::{share, told};
+use crate::worker::details::{Details, MOST_WORST};
 use crate::worker::rollout::{EPISODES, simulated, success};
 use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};
@@ -122,6 +123,8 @@ pub(crate) struct Measured {
     pub metrics: BTreeMap<String, f64>,
     /// What could not be read.
     pub unreadable: Vec<Unreadable>,
+    /// More of each part.
+    pub details: Vec<Details>,
 }
 
 /// Metrics of the parameters at hand over validation and test data, and in a simulation, in a world of one.
@@ -132,11 +135,13 @@ pub(crate) fn measure_all(
     collective: &dyn Collective,
 ) -> Result<Measured, Error> {
     let mut measured = Measured::default();
+    engine.name_worst(MOST_WORST);
     for (split, data) in [(Split::Val, Some(splits.val)), (Split::Test, splits.test)] {
         let Some(data) = data else { continue };
-        let (chunks, mut feed) = Feed::of_split(plan, split, data, Rank(0))?;
-        let Evaluation { metrics, samples, unreadable } =
-            engine.evaluate(split, &chunks, &mut || feed.next())?;
+        let (chunks, mut feed) = Feed::of_split(plan, split, data.clone(), Rank(0))?;
+        let found = engine.evaluate(split, &chunks, &mut || feed.next())?;
+        measured.details.push(Details::of(plan, split, engine, (&found, data.as_ref())));
+        let Evaluation { metrics, samples, unreadable, .. } = found;
         measured.metrics.extend(metrics);
         if unreadable > 0 {
             let (step, first) = (engine.state().step, first_of_all(collective, &feed)?);

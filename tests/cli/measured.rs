@@ -76,3 +76,64 @@ fn the_label_among_the_five_largest_is_measured_where_there_are_six_classes() {
     let refused = lab.run_to(2, &["small.toml"]).stderr;
     assert!(refused.contains("needs at least 6"), "{refused}");
 }
+
+#[test]
+fn eval_tells_of_classes_and_of_the_samples_that_a_model_is_most_wrong_about() {
+    let watched = "[checkpoint]\nmonitor = \"val/f1\"\nmode = \"max\"\n\
+                   [validation]\nmetrics = [\"auroc\"]\n\
+                   [loss]\nclass_weights = \"balanced\"\n";
+    let lab = Lab::with(&(TABLE.to_owned() + watched));
+    lab.write("rows.csv", rows(|row| format!("class{}", row / 20)));
+    lab.run_to(0, &["small.toml"]);
+    assert_eq!((evaluated(&lab, "val/f1").len(), evaluated(&lab, "val/auroc").len()), (3, 3));
+    assert!(evaluated(&lab, "val/precision").is_empty());
+    let found = lab.run_to(0, &["eval", "--json"]).stdout;
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(
+        found["metrics"]["val/f1"].as_f64(),
+        evaluated(&lab, "val/f1").into_iter().reduce(f64::max)
+    );
+    let details = &found["details"][0];
+    let samples: Vec<u64> = details["classes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|class| class["samples"].as_u64().unwrap())
+        .collect();
+    assert_eq!(samples, [20, 20, 20, 4]);
+    let confusion: Vec<Vec<u64>> = serde_json::from_value(details["confusion"].clone()).unwrap();
+    assert_eq!(confusion.iter().map(|row| row.iter().sum::<u64>()).collect::<Vec<_>>(), samples);
+    let losses: Vec<f64> = details["worst"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|worst| worst["loss"].as_f64().unwrap())
+        .collect();
+    assert!(losses.len() == 20 && losses.is_sorted_by(|a, b| a >= b), "{losses:?}");
+    let page = lab.run_to(0, &["eval"]).stdout;
+    for words in ["val/precision", "val: class", "val: largest losses", "of `rows.csv`"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    // Other metrics from here on: the columns stay those of their names.
+    lab.run_to(0, &["resume", "train.epochs=4", "validation.metrics=[precision]"]);
+    let table = std::fs::read_to_string(lab.run_folder().join("metrics.csv")).unwrap();
+    let header: Vec<&str> = table.lines().next().unwrap().split(',').collect();
+    let column = |name: &str| header.iter().position(|column| *column == name).unwrap();
+    let values = |at: usize| {
+        table.lines().skip(1).filter(|line| !line.split(',').nth(at).unwrap().is_empty()).count()
+    };
+    assert_eq!((values(column("val/f1")), values(column("val/precision"))), (4, 1));
+}
+
+#[test]
+fn a_metric_that_there_is_not_is_refused_at_its_place() {
+    let lab = Lab::with(TABLE);
+    lab.write("rows.csv", rows(|row| format!("class{}", row / 20)));
+    let refused = |word: &str| lab.run_to(2, &["small.toml", word]).stderr;
+    let page = refused("validation.metrics=[auroc, recal]");
+    assert!(page.contains("did you mean `recall`?"), "{page}");
+    let page = refused("validation.metrics=[rmse]");
+    assert!(page.contains("`val/rmse` is a regression metric"), "{page}");
+    let page = refused("loss.class_weights=[1, 2]");
+    assert!(page.contains("has 2 weights, but the data has 4 classes"), "{page}");
+}

@@ -76,8 +76,11 @@ fn labels_count_alike_however_they_are_spread_over_passes_and_ranks() {
 fn labels_weigh_alike_however_they_are_spread_over_passes_and_ranks() {
     let class_weights = Some(ClassWeights::Each(vec![0.2, 1.0, 3.5, 0.7]));
     let entropy = CrossEntropy { label_smoothing: 0.1, class_weights: class_weights.clone() };
-    let losses =
-        [loss::plan(&entropy), loss::plan(&Focal { gamma: 1.5, class_weights }), loss::plan(&Focal::default())];
+    let losses = [
+        loss::plan(&entropy),
+        loss::plan(&Focal { gamma: 1.5, class_weights }),
+        loss::plan(&Focal::default()),
+    ];
     for loss in losses {
         let steps = |size, world| {
             let mut plan = cut(size, world);

@@ -7,6 +7,7 @@ mod grid;
 mod groups;
 mod labels;
 mod noise;
+mod losses;
 mod not_finite;
 #[path = "../support/sequences.rs"]
 mod sequences;

@@ -17,7 +17,7 @@ use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
     BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
     DistributedPlan, LengthPlan, LoggingPlan, Modality, Mode, ModelPlan, OnBadSample, OnNonFinite,
-    Plan, Precision, Sampler, SchedulePlan, SourcePlan,
+    Plan, Precision, Sampler, SchedulePlan, SourcePlan, Targets,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -67,6 +67,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         distributed: distributed_plan(world_size),
         validate_every: Cadence::Epochs(1),
         val_batch_size: BatchSize::new(4).unwrap(),
+        metrics: vec![],
         sample_every: 1,
         test_time_augmentation: None,
         checkpoint: CheckpointPlan {
@@ -204,7 +205,10 @@ pub(crate) fn batch(plan: &Plan, samples: &[u32]) -> Batch {
     let dims: Vec<usize> = [&[samples.len()], shape.as_slice()].concat();
     Batch {
         inputs: Tensor::from_vec(values, dims, &Device::Cpu).unwrap(),
-        targets: targets(&plan.model.target, samples),
+        targets: match plan.loss.targets {
+            Targets::MultiLabel => several_classes(samples),
+            _ => targets(&plan.model.target, samples),
+        },
         samples: samples.to_vec(),
         unreadable: 0,
     }
@@ -226,6 +230,16 @@ fn targets(shape: &[usize], samples: &[u32]) -> Tensor {
     };
     let values: Vec<f32> = samples.iter().flat_map(value).collect();
     Tensor::from_vec(values, [&[samples.len()], shape].concat(), &Device::Cpu).unwrap()
+}
+
+/// A 1 for each class that a sample has: one, two or none.
+fn several_classes(samples: &[u32]) -> Tensor {
+    let has = |sample: u32, class: usize| {
+        let class = class as u32;
+        f32::from(sample % 5 == class || sample % 3 == class)
+    };
+    let rows = samples.iter().flat_map(|&sample| (0..CLASSES).map(move |class| has(sample, class)));
+    Tensor::from_vec(rows.collect::<Vec<f32>>(), (samples.len(), CLASSES), &Device::Cpu).unwrap()
 }
 
 /// The next step of `engine`.
@@ -269,7 +283,7 @@ pub(crate) fn components(plan: &Plan, (model, params): (Box<dyn Model>, Params))
     let kinds = Kinds::default();
     let loss = kinds.losses.build(&plan.loss.kind).unwrap();
     let optimizer = kinds.optimizers.build(&plan.optimizer.rule).unwrap();
-    let metrics = kinds.metrics.of(&plan.measurable());
+    let metrics = kinds.metrics.of(&plan.measurable(), &plan.metrics);
     let scheduler = kinds.schedulers.build(&plan.schedule.rule).unwrap();
     Components { model, params, loss, metrics, optimizer, scheduler }
 }

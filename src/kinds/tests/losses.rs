@@ -22,7 +22,10 @@ fn weights_fit_the_classes_of_the_data_and_balanced_ones_become_numbers() {
     let plan = |word: &str, counts| {
         let loaded = good(GOOD, &[word]);
         let plan = Plan::new(&loaded, &three_classes(counts), &Kinds::default());
-        plan.map_err(|problems| problems.page(false, 80))
+        plan.map_err(|problems| {
+            let told: String = problems.iter().map(ToString::to_string).collect();
+            told + &problems.page(false, 80)
+        })
     };
     let decided = plan("loss.class_weights=balanced", vec![500, 400, 100]).unwrap().loss;
     let weights = &decided.kind.options["class_weights"];
@@ -60,19 +63,17 @@ fn options_are_those_of_the_loss_in_their_ranges() {
     );
     check(
         &["loss.class_weights=even"],
-        &["`loss.class_weights`: must be `\"balanced\"`, or a list of one weight for each class, not \
-            `\"even\"`"],
+        &[
+            "`loss.class_weights`: must be `\"balanced\"`, or a list of one weight for each class, not \
+            `\"even\"`",
+        ],
     );
     check(&["loss.name=time_frequency"], &["`loss.alpha`: `time_frequency` needs `alpha`"]);
     check(
         &["checkpoint.monitor=val/top5_accuracy"],
         &["`checkpoint.mode`: would keep the worst `val/top5_accuracy`"],
     );
-    check(
-        &["loss.name=hubre"],
-        &["`loss.name`: must be `cross_entropy`, `mse`, `mae`, `huber`, `smooth_l1`, `focal`, `bce_with_logits`, \
-            `sigmoid_focal` or `time_frequency`, not `hubre`"],
-    );
+    check(&["loss.name=hubre"], &["`loss.name`: no loss is called `hubre`"]);
 }
 
 #[test]

@@ -126,17 +126,21 @@ fn header(others: &[String]) -> String {
 /// The header and the whole rows of `old` up to a step, that of the test only from a run that is over. Rows of an older
 /// ddprun, which had fewer columns, are filled up.
 fn cut(old: &str, last_step: u64, is_over: bool, others: &[String]) -> String {
-    let columns = STEP.len() + VAL.len() + TEST.len() + others.len();
-    let mut kept = header(others) + "\n";
+    let header = header(others);
+    let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();
+    // The run may measure other metrics than before: columns are found by their names.
+    let from: Vec<Option<usize>> =
+        header.split(',').map(|column| names.iter().position(|name| *name == column)).collect();
+    let mut kept = header + "\n";
     for line in old.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else { continue };
         let fields: Vec<&str> = line.split(',').collect();
-        let mut of_test = fields.iter().skip(STEP.len() + VAL.len()).take(TEST.len());
-        let is_test = of_test.any(|field| !field.is_empty());
+        let mut of_test = names.iter().zip(&fields).filter(|(name, _)| name.starts_with("test/"));
+        let is_test = of_test.any(|(_, field)| !field.is_empty());
         let step = fields[0].parse::<u64>().ok();
         if step.is_some_and(|step| step <= last_step) && (is_over || !is_test) {
-            kept += line;
-            kept.extend(std::iter::repeat_n(',', columns.saturating_sub(fields.len())));
+            let field = |at: &Option<usize>| at.and_then(|at| fields.get(at)).map_or("", |f| *f);
+            kept += &from.iter().map(field).collect::<Vec<_>>().join(",");
             kept.push('\n');
         }
     }

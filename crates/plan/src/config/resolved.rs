@@ -55,7 +55,7 @@ impl std::fmt::Display for Change {
 
 /// Keys that may change when a run is continued, because no number of the finished part depends on them;
 /// a table stands for all of its keys.
-pub const SAFE_ON_RESUME: [&str; 21] = [
+pub const SAFE_ON_RESUME: [&str; 22] = [
     "train.epochs",
     "train.steps",
     "train.time",
@@ -72,6 +72,7 @@ pub const SAFE_ON_RESUME: [&str; 21] = [
     "distributed.first_bucket_cap",
     "validation.every",
     "validation.sample_every",
+    "validation.metrics",
     "checkpoint",
     "logging",
     "early_stopping",

@@ -368,6 +368,8 @@ pub struct Validation {
     pub every: Every,
     /// Samples per pass; "auto" = `train.batch_size`.
     pub batch_size: Auto<u32>,
+    /// Metrics to measure beside the usual ones.
+    pub metrics: Vec<String>,
     /// Every how many evaluations a diffusion model is asked for samples.
     pub sample_every: u32,
 }

@@ -43,7 +43,7 @@ impl Plan {
             problems.one(model::check_devices(loaded, found, on_gpus));
         }
         let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
-        let metrics = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);
+        let known = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
@@ -54,13 +54,13 @@ impl Plan {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
             let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
             let schedule =
-                problems.one(schedule::decide(loaded, &length, &optimizer, (kinds, metrics)))?;
+                problems.one(schedule::decide(loaded, &length, &optimizer, (kinds, known)))?;
             Some((length, optimizer, schedule))
         });
         let (
             Some(transformed),
             Some((model, found)),
-            Some((loss, metrics)),
+            Some((loss, measurable)),
             Some(ranks),
             Some(batch),
             Some(smaller),
@@ -98,9 +98,10 @@ impl Plan {
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &trained),
             validate_every: experiment.validation.every.into(),
             val_batch_size: val_batch_size(experiment, &batch),
+            metrics: metrics::wanted(experiment),
             sample_every: experiment.validation.sample_every.into(),
             test_time_augmentation: None,
-            checkpoint: keep::checkpoint(loaded, &metrics),
+            checkpoint: keep::checkpoint(loaded, &measurable),
             early_stopping: keep::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,

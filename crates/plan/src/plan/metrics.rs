@@ -1,5 +1,7 @@
 //! What evaluations measure, and whether that is what is watched or expected.
 
+use std::collections::BTreeSet;
+
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, Targets, loss};
 
@@ -10,6 +12,8 @@ pub struct Measurable {
     pub targets: Targets,
     /// Classes of the data; 0 where it holds numbers.
     pub classes: usize,
+    /// Samples of the larger of the parts that are evaluated.
+    pub samples: usize,
     /// Whether a sample has a label at each of its positions, as a text has.
     pub labels_in_sequence: bool,
 }
@@ -33,7 +37,8 @@ impl Measurable {
 
     fn of(loss: &LossPlan, data: &DataFacts) -> Self {
         let labels_in_sequence = !data.target.is_empty();
-        Self { targets: loss.targets, classes: data.classes.len(), labels_in_sequence }
+        let (classes, samples) = (data.classes.len(), data.n_val.max(data.n_test));
+        Self { targets: loss.targets, classes, samples, labels_in_sequence }
     }
 }
 
@@ -44,6 +49,7 @@ impl Plan {
         Measurable {
             targets: self.loss.targets,
             classes: self.data.classes.len(),
+            samples: self.data.n_val.max(self.data.n_test),
             labels_in_sequence,
         }
     }
@@ -66,9 +72,22 @@ pub(crate) fn with_loss(
         let what = found(metric, &metrics)?.why_not.as_ref()?;
         Some(loaded.problem(&key, format!("`{metric}` {what}")))
     };
+    let asked = loaded.experiment.validation.metrics.iter().enumerate();
+    let asked: Vec<(String, String)> = asked
+        .map(|(at, name)| (format!("validation.metrics[{at}]"), format!("val/{name}")))
+        .collect();
+    let asked = asked.iter().map(|(key, metric)| (key.clone(), metric.as_str()));
     let problems: Vec<Problem> =
-        watched(&loaded.experiment).into_iter().filter_map(problem).collect();
+        watched(&loaded.experiment).into_iter().chain(asked).filter_map(problem).collect();
     if problems.is_empty() { Ok((loss, metrics)) } else { Err(problems) }
+}
+
+/// Names of the metrics that are measured because they are watched, expected or asked for.
+pub(crate) fn wanted(experiment: &Experiment) -> Vec<String> {
+    let watched = watched(experiment);
+    let names = watched.iter().filter_map(|(_, metric)| Some(metric.split_once('/')?.1.to_owned()));
+    let all = experiment.validation.metrics.iter().cloned().chain(names);
+    all.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// Whether less or more of a metric, as `val/mse`, is better.

@@ -123,6 +123,9 @@ pub struct Plan {
     pub validate_every: Cadence,
     /// Samples per evaluation pass.
     pub val_batch_size: BatchSize,
+    /// Metrics that are measured beside the usual ones.
+    #[serde(default)]
+    pub metrics: Vec<String>,
     /// Every how many evaluations a diffusion model is asked for samples.
     #[serde(default = "each")]
     pub sample_every: u64,

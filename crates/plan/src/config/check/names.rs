@@ -42,6 +42,12 @@ pub(crate) fn metrics(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> 
     ];
     let mut found: Vec<Finding> =
         monitors.into_iter().filter_map(|(key, metric)| unknown(key, metric?, &known)).collect();
+    for (at, metric) in experiment.validation.metrics.iter().enumerate() {
+        let key = format!("validation.metrics[{at}]");
+        let measured = known.iter().filter_map(|name| name.strip_prefix("val/"));
+        let measured: Vec<String> = measured.map(str::to_owned).collect();
+        found.extend(unknown(&key, metric, &measured));
+    }
     for (metric, expectation) in &experiment.expect {
         let key = format!("expect.\"{metric}\"");
         if !is_test(metric) {

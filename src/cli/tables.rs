@@ -1,0 +1,102 @@
+//! What an evaluation found out beside its metrics, as text.
+
+use std::fmt::Write;
+
+use crate::record::text::{escape, loss};
+use crate::worker::{ClassDetails, Details, WorstSample};
+
+/// Most classes that have a line each, and of which each is shown against each.
+const MOST_CLASSES: usize = 100;
+const MOST_SQUARE: usize = 12;
+/// Most pairs of classes that are taken for each other.
+const MOST_PAIRS: usize = 10;
+
+/// Class by class, which classes are taken for which, and the worst samples; nothing of what there is not.
+pub(crate) fn of(details: &Details) -> String {
+    let parts = [classes(details), square(details), pairs(details), worst(details)];
+    parts.into_iter().filter(|part| !part.is_empty()).map(|part| format!("\n{part}")).collect()
+}
+
+/// Names in a column, and the width of it.
+fn column<'a>(names: impl Iterator<Item = &'a String> + Clone, head: &str) -> usize {
+    let widths = names.map(|name| escape(name).chars().count());
+    widths.chain([head.chars().count()]).max().unwrap_or(0)
+}
+
+fn classes(Details { split, classes, .. }: &Details) -> String {
+    if classes.is_empty() {
+        return String::new();
+    }
+    let head = format!("{split}: class");
+    let width = column(classes.iter().map(|class| &class.class), &head);
+    let mut text = format!("{head:width$}  samples  precision  recall      f1   auroc      ap\n");
+    for found in classes.iter().take(MOST_CLASSES) {
+        let ClassDetails { class, samples, precision, recall, f1, .. } = found;
+        let share =
+            |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
+        let (auroc, ap) = (share(found.auroc), share(found.average_precision));
+        let class = escape(class);
+        let _ = writeln!(
+            text,
+            "{class:width$}  {samples:7}     {precision:.4}  {recall:.4}  {f1:.4}  {auroc:>6}  {ap:>6}"
+        );
+    }
+    if classes.len() > MOST_CLASSES {
+        let _ = writeln!(text, "... and {} more: see --json", classes.len() - MOST_CLASSES);
+    }
+    text
+}
+
+/// The whole confusion matrix of few classes.
+fn square(Details { split, classes, confusion, .. }: &Details) -> String {
+    if confusion.is_empty() || confusion.len() > MOST_SQUARE {
+        return String::new();
+    }
+    let head = format!("{split}: class \\ answer");
+    let width = column(classes.iter().map(|class| &class.class), &head);
+    let most = confusion.iter().flatten().max().copied().unwrap_or(0).to_string().len();
+    // Answers are in the order of the lines, so their columns need no names.
+    let cell = most.max(confusion.len().to_string().len()) + 2;
+    let numbers = (1..=confusion.len()).map(|class| format!("{class:cell$}"));
+    let mut text = format!("{head:width$}{}\n", numbers.collect::<String>());
+    for (class, row) in classes.iter().zip(confusion) {
+        let cells = row.iter().map(|n| format!("{n:cell$}")).collect::<String>();
+        let _ = writeln!(text, "{:width$}{cells}", escape(&class.class));
+    }
+    text
+}
+
+/// The classes that are taken for others most often.
+fn pairs(Details { split, classes, confusion, .. }: &Details) -> String {
+    let mut pairs: Vec<(u64, usize, usize)> = Vec::new();
+    for (label, row) in confusion.iter().enumerate() {
+        let wrong = row.iter().enumerate().filter(|(answer, n)| **n > 0 && *answer != label);
+        pairs.extend(wrong.map(|(answer, n)| (*n, label, answer)));
+    }
+    if pairs.is_empty() || confusion.len() <= MOST_SQUARE {
+        return String::new();
+    }
+    pairs.sort_by_key(|&(n, label, answer)| (std::cmp::Reverse(n), label, answer));
+    let mut text = format!("{split}: most often taken for another\n");
+    for (n, label, answer) in pairs.into_iter().take(MOST_PAIRS) {
+        let [label, answer] =
+            [label, answer].map(|class| escape(&classes[class].class).into_owned());
+        let _ = writeln!(text, "{n:7}  {label} -> {answer}");
+    }
+    text
+}
+
+fn worst(Details { split, worst, .. }: &Details) -> String {
+    if worst.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{split}: largest losses\n");
+    for WorstSample { sample, loss: value, class, answer } in worst {
+        let classes = match (class, answer) {
+            (Some(class), Some(answer)) => format!("  {} -> {}", escape(class), escape(answer)),
+            _ => String::new(),
+        };
+        let _ = writeln!(text, "{:>9}  {}{classes}", loss(*value), escape(sample));
+    }
+    text
+}

@@ -1,0 +1,40 @@
+//! `val/rmse`
+
+use candle_core::{Result, Tensor};
+
+use crate::metric::{Kept, Metric, Mse, needs_numbers};
+use crate::plan::{Measurable, Mode};
+
+/// Root of the mean squared error, in the unit of the targets.
+#[derive(Debug)]
+pub struct Rmse;
+
+impl Metric for Rmse {
+    fn name(&self) -> &'static str {
+        "rmse"
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Min
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        needs_numbers(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        Mse.keeps()
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+        Mse.measure(outputs, targets)
+    }
+
+    fn value(&self, all: &Kept) -> f64 {
+        all.mean().sqrt()
+    }
+}

@@ -1,0 +1,118 @@
+//! What an evaluation found out beside its metrics: class by class, which classes are taken for which, and the samples that
+//! the model is most wrong about.
+
+use serde::Serialize;
+
+use crate::data::Dataset;
+use crate::engine::{Engine, Evaluation, Split};
+use crate::metric::{Kept, OUTCOMES, Outcome, SCORES, auroc, average_precision, of_classes};
+use crate::plan::Plan;
+
+/// Samples that are named.
+pub(crate) const MOST_WORST: usize = 20;
+
+/// What an evaluation found out about one part of the data.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Details {
+    /// `val` or `test`.
+    pub split: &'static str,
+    /// Each class, in label order; empty for numbers.
+    pub classes: Vec<ClassDetails>,
+    /// Samples by class and by the class that they are taken for: `confusion[label][answer]`; empty where a sample may have
+    /// several.
+    pub confusion: Vec<Vec<u64>>,
+    /// The samples with the largest losses, the worst first.
+    pub worst: Vec<WorstSample>,
+}
+
+/// What became of the samples of one class.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct ClassDetails {
+    /// Its name.
+    pub class: String,
+    /// Samples that have it.
+    pub samples: u64,
+    /// Share of what was found that is right.
+    pub precision: f64,
+    /// Share of what is there that was found.
+    pub recall: f64,
+    /// Their harmonic mean.
+    pub f1: f64,
+    /// Area under the receiver operating characteristic, against all other classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auroc: Option<f64>,
+    /// Mean precision from the surest to the least sure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average_precision: Option<f64>,
+}
+
+/// A sample that the model is wrong about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct WorstSample {
+    /// Its file, or its place in one.
+    pub sample: String,
+    /// Its loss.
+    pub loss: f64,
+    /// Its class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// The class that it is taken for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+}
+
+impl Details {
+    /// What `found` says of the samples of `data`.
+    pub(crate) fn of(
+        plan: &Plan,
+        split: Split,
+        engine: &Engine,
+        (found, data): (&Evaluation, &dyn Dataset),
+    ) -> Self {
+        let names = &plan.data.classes;
+        let outcomes = engine.kept(found, OUTCOMES);
+        let name = |class: u32| names.get(class as usize).cloned().unwrap_or(class.to_string());
+        let worst = found.worst.iter().map(|worst| WorstSample {
+            sample: data.name(worst.sample as usize),
+            loss: worst.loss,
+            class: worst.classes.map(|[label, _]| name(label)),
+            answer: worst.classes.map(|[_, answer]| name(answer)),
+        });
+        Self {
+            split: split.name(),
+            classes: outcomes.map_or(Vec::new(), |outcomes| {
+                by_class(names, &of_classes(outcomes), engine.kept(found, SCORES))
+            }),
+            confusion: outcomes.map_or(Vec::new(), |outcomes| confusion(outcomes, names.len())),
+            worst: worst.collect(),
+        }
+    }
+}
+
+fn by_class(names: &[String], outcomes: &[Outcome], scores: Option<&Kept>) -> Vec<ClassDetails> {
+    let ranked = |value: fn(&[(f32, bool)]) -> Option<f64>| match scores {
+        Some(Kept::Scores(scores)) => scores.of_classes(value),
+        _ => Vec::new(),
+    };
+    let (aurocs, precisions) = (ranked(auroc), ranked(average_precision));
+    let details = |(at, class): (usize, &String)| {
+        let outcome = outcomes.get(at).copied().unwrap_or_default();
+        let of = |values: &[Option<f64>]| values.get(at).copied().flatten();
+        ClassDetails {
+            class: class.clone(),
+            samples: outcome.support(),
+            precision: outcome.precision(),
+            recall: outcome.recall(),
+            f1: outcome.f1(),
+            auroc: of(&aurocs),
+            average_precision: of(&precisions),
+        }
+    };
+    names.iter().enumerate().map(details).collect()
+}
+
+fn confusion(kept: &Kept, classes: usize) -> Vec<Vec<u64>> {
+    let Kept::Counts(pairs) = kept else { return Vec::new() };
+    let count = |label, answer| pairs.get(&[label as u32, answer as u32]).copied().unwrap_or(0);
+    (0..classes).map(|label| (0..classes).map(|answer| count(label, answer)).collect()).collect()
+}
