@@ -58,7 +58,7 @@ fn near_gradients(params: &Params, collected: &Collected, golden: &Value, tolera
     let gradients = collected.by_index();
     for (name, expected) in golden["grads"].as_object().unwrap() {
         let index = params.parameters().iter().position(|p| p.name() == name);
-        let index = index.unwrap_or_else(|| panic!("no parameter is called `{name}`"));
+        let index = index.unwrap_or_else(|| unreachable!("no parameter is called `{name}`"));
         near_gradient(name, &gradients[&index], expected, tolerance);
     }
     for (name, expected) in golden["after"].as_object().unwrap() {
@@ -231,9 +231,9 @@ fn named(parameters: &[(String, Vec<usize>)]) -> Vec<String> {
 /// The model `name` of ten classes with `options`, beside its golden numbers: parameters, a pass of evaluation, and one of
 /// training.
 #[track_caller]
-fn check_model(name: &str, options: Value, shape: [usize; 4], tolerance: f64) {
+fn check_model(name: &str, options: &Value, shape: [usize; 4], tolerance: f64) {
     let golden = &models()[name];
-    let plan = with(model_plan(name, 10, &shape[1..], vec![]), &options);
+    let plan = with(model_plan(name, 10, &shape[1..], vec![]), options);
     let names = named(&Models::default().describe(&plan).unwrap().parameters);
     assert_eq!(json!(names), golden["names"], "{name}");
     let x = input("input.x", &shape, 1.0);
@@ -251,34 +251,34 @@ const PHOTOS: [usize; 4] = [4, 3, 64, 64];
 
 #[test]
 fn vit_equals_timm() {
-    check_model("vit_tiny", json!({}), [3, 3, 32, 48], 1e-3);
+    check_model("vit_tiny", &json!({}), [3, 3, 32, 48], 1e-3);
 }
 
 #[test]
 fn convnext_equals_torchvision() {
-    check_model("convnext_tiny", json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 1e-3);
+    check_model("convnext_tiny", &json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 1e-3);
 }
 
 #[test]
 fn mobilenet_v3_equals_torchvision() {
-    check_model("mobilenet_v3_small", json!({}), PHOTOS, 5e-3);
-    check_model("mobilenet_v3_large", json!({}), PHOTOS, 5e-3);
+    check_model("mobilenet_v3_small", &json!({}), PHOTOS, 5e-3);
+    check_model("mobilenet_v3_large", &json!({}), PHOTOS, 5e-3);
 }
 
 #[test]
 fn efficientnet_equals_torchvision() {
-    check_model("efficientnet_b0", json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 5e-3);
+    check_model("efficientnet_b0", &json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 5e-3);
 }
 
 /// The rectifiers of ResNeXt-50 normalised over 16 values open and close by rounding, as those of ResNet-50.
 #[test]
 fn resnext_equals_torchvision() {
-    check_model("resnext50_32x4d", json!({}), PHOTOS, 3e-2);
+    check_model("resnext50_32x4d", &json!({}), PHOTOS, 3e-2);
 }
 
 #[test]
 fn resnet20_with_padded_shortcuts_is_akamasters() {
-    check_model("resnet20", json!({ "shortcut": "padding" }), [4, 3, 32, 32], 1e-3);
+    check_model("resnet20", &json!({ "shortcut": "padding" }), [4, 3, 32, 32], 1e-3);
 }
 
 #[test]

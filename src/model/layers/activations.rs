@@ -34,8 +34,8 @@ macro_rules! activation {
 
 activation!(Relu, "relu", "ReLU.");
 activation!(Relu6, "relu6", "ReLU that ends at 6.");
-activation!(Hardswish, "hardswish", "x relu6(x + 3) / 6.");
-activation!(Hardsigmoid, "hardsigmoid", "relu6(x + 3) / 6.");
+activation!(Hardswish, "hardswish", "`x relu6(x + 3) / 6`.");
+activation!(Hardsigmoid, "hardsigmoid", "`relu6(x + 3) / 6`.");
 activation!(Gelu, "gelu", "Gaussian error linear unit.");
 activation!(Silu, "silu", "sigmoid linear unit.");
 activation!(Mish, "mish", "x tanh(ln(1 + e^x)).");

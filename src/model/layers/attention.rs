@@ -22,7 +22,7 @@ pub struct SelfAttention {
     #[serde(default)]
     #[schemars(range(min = 1, max = 16_777_216), example = 1)]
     pub n_kv_heads: Option<u32>,
-    /// base of the wavelengths of rotary positions, in the order of HuggingFace's Llama; none is without them.
+    /// base of the wavelengths of rotary positions, in the order of `HuggingFace`'s Llama; none is without them.
     #[serde(default)]
     #[schemars(range(min = 1.0), example = 10000.0)]
     pub rope_theta: Option<f64>,

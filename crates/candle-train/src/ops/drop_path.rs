@@ -40,7 +40,9 @@ impl DropPath {
     fn apply(&self, start: usize, values: &mut [f32]) {
         let factors = &self.factors[start / self.sample..];
         for (sample, factor) in values.chunks_exact_mut(self.sample).zip(factors) {
-            sample.iter_mut().for_each(|value| *value *= factor);
+            for value in sample {
+                *value *= factor;
+            }
         }
     }
 }

@@ -275,9 +275,10 @@ pub(super) struct GlobalAveragePool {
 
 impl GlobalAveragePool {
     pub(super) fn output_shape(&self) -> Shape {
-        match self.is_image {
-            true => Shape::from((self.n, 1, 1, self.c)),
-            false => Shape::from((self.n, self.c)),
+        if self.is_image {
+            Shape::from((self.n, 1, 1, self.c))
+        } else {
+            Shape::from((self.n, self.c))
         }
     }
 }

@@ -124,7 +124,7 @@ struct Slopes<'a> {
 impl Cell {
     /// From the product of what is read, in `read`, and that of the state, in `state`.
     #[inline(always)]
-    fn step(self, [read, state]: [&[f32]; 2], [hidden, inner]: [&[f32]; 2], to: Step<'_>) {
+    fn step(self, [read, state]: [&[f32]; 2], [hidden, inner]: [&[f32]; 2], to: &mut Step<'_>) {
         let h = hidden.len();
         let sum = |gate: usize, j: usize| read[gate * h + j] + state[gate * h + j];
         for j in 0..h {
@@ -153,7 +153,7 @@ impl Cell {
     }
 
     #[inline(always)]
-    fn back(self, of: &Back<'_>, to: Slopes<'_>) {
+    fn back(self, of: &Back<'_>, to: &mut Slopes<'_>) {
         let h = to.hidden.len();
         for j in 0..h {
             let (dh, gate) = (to.hidden[j], |gate: usize| of.gates[gate * h + j]);
@@ -233,7 +233,7 @@ impl Recurrent {
             let before = &before[k * n * h..];
             match bias {
                 Some(bias) => {
-                    state.chunks_exact_mut(width).for_each(|row| row.copy_from_slice(bias))
+                    state.chunks_exact_mut(width).for_each(|row| row.copy_from_slice(bias));
                 }
                 None => state.fill(0.0),
             }
@@ -248,12 +248,12 @@ impl Recurrent {
                 vectorised(
                     #[inline(always)]
                     || {
-                        let to = Step {
+                        let mut to = Step {
                             gates: &mut kept[wide.clone()],
                             hidden: &mut after[one.clone()],
                             inner: &mut inner_after[one.clone()],
                         };
-                        self.cell.step(products, states, to);
+                        self.cell.step(products, states, &mut to);
                     },
                 );
             }
@@ -281,13 +281,13 @@ impl Recurrent {
                 vectorised(
                     #[inline(always)]
                     || {
-                        let to = Slopes {
+                        let mut to = Slopes {
                             hidden: &mut dh[one.clone()],
                             cell: &mut dc[one.clone()],
                             read: &mut read[step.clone()][wide.clone()],
                             state: &mut state[step.clone()][wide.clone()],
                         };
-                        self.cell.back(&of, to);
+                        self.cell.back(&of, &mut to);
                     },
                 );
             }

@@ -70,9 +70,10 @@ impl Lines {
         Self::new(from, to, |i| {
             let place = ((i as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0);
             let (line, share) = ((place as usize).min(from - 1), place.fract() as f32);
-            match line + 1 < from && share > 0.0 {
-                true => vec![(line, 1.0 - share), (line + 1, share)],
-                false => vec![(line, 1.0)],
+            if line + 1 < from && share > 0.0 {
+                vec![(line, 1.0 - share), (line + 1, share)]
+            } else {
+                vec![(line, 1.0)]
             }
         })
     }
@@ -83,7 +84,9 @@ impl Lines {
         let (from, to) = (self.from, self.parts.len());
         let mut matrix = vec![0.0; from * to];
         for (row, parts) in matrix.chunks_exact_mut(from).zip(&self.parts) {
-            parts.iter().for_each(|(line, share)| row[*line] += share);
+            for (line, share) in parts {
+                row[*line] += share;
+            }
         }
         Tensor::from_vec(matrix, (to, from), device)
     }
