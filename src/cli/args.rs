@@ -218,9 +218,12 @@ pub(crate) struct EvalArgs {
     /// Test-time augmentation: average the answers to each image and to its mirror image.
     #[arg(long, value_name = "HOW", value_parser = ["hflip"])]
     pub(crate) tta: Option<String>,
-    /// Print the metrics as JSON.
+    /// Print the metrics, and what is known of each class, as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the same as `eval.json` into this folder, with a picture of which classes are taken for which.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

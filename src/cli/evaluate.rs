@@ -11,11 +11,13 @@ use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
 use crate::cli::run_files::{Description, enter_best_run};
 use crate::cli::{Refusal, tables, to_stdout};
 use crate::event::Event;
+use crate::files;
 use crate::kinds::Kinds;
 use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
 use crate::record::{Context, line, say};
-use crate::worker::{self, Measured, exit};
+use crate::report;
+use crate::worker::{self, Details, Measured, exit};
 
 /// The best checkpoint of a run; the newest if it is asked for or no best one is kept.
 pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<Opened, Refusal> {
@@ -87,12 +89,31 @@ fn failed(error: worker::Error) -> Refusal {
 /// One metric a line after `head`, and the tables; or all of it as JSON behind `value`.
 fn print(args: &EvalArgs, found: &Measured, head: &str, mut value: Value) -> Result<u8, Refusal> {
     let Measured { metrics, details, .. } = found;
+    value["metrics"] = json!(metrics);
+    value["details"] = json!(details);
+    if let Some(folder) = &args.out {
+        save(folder, &value, details)?;
+    }
     if args.json {
-        value["metrics"] = json!(metrics);
-        value["details"] = json!(details);
         return to_stdout(&format!("{value}\n"));
     }
     let lines = metrics.iter().map(|(name, value)| format!("{name} {}\n", metric(name, *value)));
     let tables = details.iter().map(tables::of);
     to_stdout(&(head.to_owned() + &lines.chain(tables).collect::<String>()))
+}
+
+/// `eval.json`, and a picture for each part whose samples have one class.
+fn save(folder: &Path, value: &Value, details: &[Details]) -> Result<(), Refusal> {
+    let refused = |error: &dyn std::error::Error| Refusal::of(exit::STORAGE, error, None);
+    files::create_folder(folder).map_err(|error| refused(&error))?;
+    let text = format!("{value:#}\n");
+    files::write_atomic(&folder.join("eval.json"), text.as_bytes()).map_err(|e| refused(&e))?;
+    for Details { split, classes, confusion, .. } in details {
+        let names: Vec<&str> = classes.iter().map(|class| class.class.as_str()).collect();
+        if !confusion.is_empty() {
+            let drawn = report::confusion::write(split, &names, confusion, folder);
+            drawn.map_err(|error| refused(&error))?;
+        }
+    }
+    Ok(())
 }

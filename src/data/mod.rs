@@ -49,8 +49,8 @@ pub use fingerprint::Fingerprint;
 pub use pipeline::{Odds, audit, loader, sampler};
 pub use sources::{
     Asked, Calendar, Chunk, Csv, CsvForecast, DataFamily, DataSource, DataSources, Files,
-    ImageFolder, Instructions, Jsonl, LogMel, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,
-    Speech, Survey, Tokens, Trajectories, encode, prompt, scaled, unscaled,
+    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Mnist, Policy, PushTLike, Ranges,
+    Reading, Shapes, Speech, Survey, Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};

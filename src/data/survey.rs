@@ -41,6 +41,7 @@ pub fn survey(
         classes: found.classes,
         class_counts: found.class_counts,
         multi_label: found.multi_label,
+        n_targets: found.n_targets,
         sample: found.sample,
         target: found.target,
     })

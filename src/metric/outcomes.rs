@@ -150,7 +150,7 @@ pub(crate) fn one_answer(output: &Tensor, target: &Tensor) -> Result<Option<[u32
 fn largest(row: &[f32]) -> u32 {
     let mut best = 0;
     for (at, value) in row.iter().enumerate() {
-        if !(*value <= row[best]) && !row[best].is_nan() {
+        if *value > row[best] || (value.is_nan() && !row[best].is_nan()) {
             best = at;
         }
     }

@@ -58,10 +58,7 @@ impl Metric for R2 {
         let of_target = |&[errors, sum, squares]: &[f64; SUMS]| {
             let spread = squares - sum * sum / n;
             // Rounding leaves a constant target with a tiny spread.
-            match spread > squares * 1e-12 {
-                true => 1.0 - errors / spread,
-                false => f64::from(errors == 0.0),
-            }
+            if spread > squares * 1e-12 { 1.0 - errors / spread } else { f64::from(errors == 0.0) }
         };
         targets.iter().map(of_target).sum::<f64>() / targets.len() as f64
     }

@@ -25,13 +25,12 @@ fn table(value: &Value, k: usize) -> Tensor {
 fn given(name: &str) -> (Tensor, Tensor) {
     let part = &golden()[name];
     let k = part["k"].as_u64().unwrap() as usize;
-    let targets = match part["labels"].is_array() {
-        true => {
-            let labels: Vec<u32> = serde_json::from_value(part["labels"].clone()).unwrap();
-            let n = labels.len();
-            Tensor::from_vec(labels, n, &Device::Cpu).unwrap()
-        }
-        false => table(&part["targets"], k),
+    let targets = if part["labels"].is_array() {
+        let labels: Vec<u32> = serde_json::from_value(part["labels"].clone()).unwrap();
+        let n = labels.len();
+        Tensor::from_vec(labels, n, &Device::Cpu).unwrap()
+    } else {
+        table(&part["targets"], k)
     };
     (table(&part["outputs"], k), targets)
 }

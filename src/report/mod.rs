@@ -1,6 +1,7 @@
 //! `records -> curves, tables`. Reads what `record` wrote, also of a run that is still going or was killed.
 
 pub(crate) mod axis;
+pub(crate) mod confusion;
 pub(crate) mod curves;
 mod ending;
 mod find;

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::lab::Lab;
+use crate::running::flowing;
 
 const TABLE: &str = r#"
 [model]
@@ -110,7 +111,10 @@ fn eval_tells_of_classes_and_of_the_samples_that_a_model_is_most_wrong_about() {
         .map(|worst| worst["loss"].as_f64().unwrap())
         .collect();
     assert!(losses.len() == 20 && losses.is_sorted_by(|a, b| a >= b), "{losses:?}");
-    let page = lab.run_to(0, &["eval"]).stdout;
+    let page = lab.run_to(0, &["eval", "--out", "found"]).stdout;
+    for name in ["eval.json", "confusion_val.png", "confusion_val.svg"] {
+        assert!(lab.path("found").join(name).is_file(), "{name}");
+    }
     for words in ["val/precision", "val: class", "val: largest losses", "of `rows.csv`"] {
         assert!(page.contains(words), "{words}: {page}");
     }
@@ -136,4 +140,89 @@ fn a_metric_that_there_is_not_is_refused_at_its_place() {
     assert!(page.contains("`val/rmse` is a regression metric"), "{page}");
     let page = refused("loss.class_weights=[1, 2]");
     assert!(page.contains("has 2 weights, but the data has 4 classes"), "{page}");
+}
+
+const IMAGES: &str = r#"
+[model]
+name = "mlp"
+hidden = [16]
+[data]
+name = "image_table"
+train_file = "images.csv"
+val_file = "images.csv"
+class_columns = ["red", "blue"]
+num_workers = 0
+[[data.transforms.train]]
+name = "resize"
+size = [2, 2]
+[[data.transforms.val]]
+name = "resize"
+size = [2, 2]
+[train]
+epochs = 6
+batch_size = 4
+[loss]
+name = "bce_with_logits"
+pos_weight = "balanced"
+[optimizer]
+name = "adam"
+lr = 0.05
+[checkpoint]
+monitor = "val/average_precision"
+mode = "max"
+[distributed]
+devices = 2
+threads_per_rank = 1
+"#;
+
+/// A folder with images of 2 x 2 pixels that are red, blue, both or neither, and a table of them.
+fn images(experiment: &str) -> Lab {
+    let lab = Lab::with(experiment);
+    let mut table = "image,red,blue,x,y\n".to_owned();
+    for number in 0..32u8 {
+        let [red, blue] = [number % 2, u8::from(number % 3 == 0)];
+        let pixel = [red * 200 + number, 20, blue * 200 + number];
+        lab.write(&format!("{number}.ppm"), [b"P6 2 2 255 ".as_slice(), &pixel.repeat(4)].concat());
+        let _ = writeln!(table, "{number}.ppm,{red},{blue},{},{}", 2 * red, 1 - red);
+    }
+    lab.write("images.csv", table);
+    lab
+}
+
+#[test]
+fn images_with_several_classes_are_learnt_from_a_table() {
+    let lab = images(IMAGES);
+    lab.run_to(0, &["small.toml"]);
+    let precision = evaluated(&lab, "val/average_precision");
+    assert!(precision.len() == 6 && precision[5] > 0.9, "{precision:?}");
+    assert_eq!(evaluated(&lab, "val/exact_match").len(), 6);
+    let found = lab.run_to(0, &["eval", "--json"]).stdout;
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert!(found["metrics"]["val/f1_micro"].as_f64().is_some_and(|f1| f1 > 0.5), "{found}");
+    assert_eq!(found["details"][0]["classes"][1]["samples"], 11);
+    let worst = found["details"][0]["worst"][0]["sample"].as_str().unwrap();
+    assert!(worst.ends_with(".ppm`"), "{worst}");
+    for (word, expected) in [
+        ("loss.name=cross_entropy", "but these may have several"),
+        ("model.num_classes=3", "is 3, but a sample has 2 targets"),
+        ("data.class_columns=[red, green]", "has no column `green`"),
+        ("data.class_columns=[red, x]", "`x` is `2`, but must be 0 or 1"),
+        ("checkpoint.monitor=val/accuracy", "these may have several"),
+    ] {
+        let page = lab.run_to(if word.contains("columns") { 3 } else { 2 }, &["small.toml", word]);
+        assert!(flowing(&page.stderr).contains(expected), "{word}: {}", page.stderr);
+    }
+}
+
+#[test]
+fn several_numbers_are_predicted_from_an_image() {
+    let numbers = IMAGES
+        .replace("class_columns = [\"red\", \"blue\"]", "target_columns = [\"x\", \"y\"]")
+        .replace("name = \"bce_with_logits\"\npos_weight = \"balanced\"", "name = \"smooth_l1\"")
+        .replace("val/average_precision", "val/r2");
+    let lab = images(&numbers);
+    lab.run_to(0, &["small.toml"]);
+    let r2 = evaluated(&lab, "val/r2");
+    assert!(r2.len() == 6 && r2[5] > r2[0], "{r2:?}");
+    assert_eq!(evaluated(&lab, "val/mse").len(), 6);
 }

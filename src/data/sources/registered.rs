@@ -3,6 +3,7 @@
 use crate::data::sources::control::{PushTLike, Trajectories};
 use crate::data::sources::forecast::CsvForecast;
 use crate::data::sources::image_folder::ImageFolder;
+use crate::data::sources::image_table::ImageTable;
 use crate::data::sources::mnist::Mnist;
 use crate::data::sources::shapes::Shapes;
 use crate::data::sources::source::DataSources;
@@ -15,6 +16,7 @@ impl Default for DataSources {
     fn default() -> Self {
         let mut all = Self::empty();
         all.add::<ImageFolder>();
+        all.add::<ImageTable>();
         all.add::<Mnist>();
         all.add::<Shapes>();
         all.add::<Csv>();

@@ -116,6 +116,8 @@ pub struct Survey {
     pub class_counts: Vec<u64>,
     /// Whether a sample may have several classes.
     pub multi_label: bool,
+    /// Numbers of a target that is a plain list of several; 0 = it is one number or has a shape.
+    pub n_targets: usize,
     /// Shape of one sample where the files decide it; `None` where transforms do.
     pub sample: Option<Vec<usize>>,
     /// Shape of one target where it is an array; empty for a label or a number.

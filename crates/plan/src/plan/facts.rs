@@ -64,6 +64,9 @@ pub struct DataFacts {
     /// Whether a sample may have several classes.
     #[serde(default)]
     pub multi_label: bool,
+    /// Numbers of a target that is a plain list of several; 0 = it is one number or has a shape.
+    #[serde(default)]
+    pub n_targets: usize,
     /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table, (time
     /// steps, series and features of the date) for a forecast, (tokens) for a text; `None` for image folders, whose transforms decide.
     pub sample: Option<Vec<usize>>,

@@ -70,8 +70,16 @@ pub(crate) fn decide(
 /// One output per class, one per series, or one number. More outputs than classes are allowed, fewer cannot be right.
 fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let classes = data.classes.len();
+    let several = if data.multi_label { classes } else { data.n_targets };
     match loaded.experiment.model.num_classes.given() {
         None if classes > 0 => Ok(classes),
+        None if several > 0 => Ok(several),
+        // A class beyond those of the data is never right; a number beyond the target's has nothing to be compared with.
+        Some(given) if several > 0 && given as usize != several => {
+            let what = format!("is {given}, but a sample has {several} targets");
+            let help = "omit it: \"auto\" is the number of targets";
+            Err(loaded.problem("model.num_classes", what).help(help))
+        }
         None => Ok(data.target.last().copied().unwrap_or(1)),
         Some(given) if (given as usize) < classes => {
             let what = format!("is {given}, but the data has {classes} classes");
