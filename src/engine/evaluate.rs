@@ -196,7 +196,7 @@ impl Engine {
                     },
                 };
                 let weight = counted_samples(wanted, n)?;
-                let worst = self.one_by_one(&batch.samples, &compared)?;
+                let worst = self.loss_of_each(&batch.samples, &compared)?;
                 Ok((f64::from(loss::scalar(&loss)?), weight, kept, worst))
             })
             .map_err(|source| Error::Tensor {
@@ -229,7 +229,7 @@ impl Engine {
     }
 
     /// Each sample by itself, if the worst ones are asked for.
-    fn one_by_one(
+    fn loss_of_each(
         &self,
         samples: &[u32],
         Comparison { outputs, targets }: &Comparison,
