@@ -388,14 +388,10 @@ mod tests {
     fn small_images_keep_their_size_and_large_ones_are_cropped() {
         let photos = |side| Photos { smallest: ("ant".to_owned(), 31), largest: 200, side };
         let facts = DataFacts {
-            source: crate::plan::SourcePlan::default(),
             n_train: 1440,
             n_val: 280,
-            n_test: 0,
-            notes: Vec::new(),
             classes: vec!["ant".to_owned(), "bee".to_owned()],
-            sample: None,
-            target: Vec::new(),
+            ..DataFacts::default()
         };
         let small = images(&photos(32), &facts);
         assert!(small.model.contains("resnet20") && small.rest.contains("size = [32, 32]"));
