@@ -126,6 +126,10 @@ pub fn frame(bytes: &[u8]) {
 }
 
 /// A table.
+///
+/// # Panics
+///
+/// A refusal says nothing.
 pub fn csv(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         let refusals = fuzzed::table(&path);
@@ -134,6 +138,10 @@ pub fn csv(bytes: &[u8]) {
 }
 
 /// An image.
+///
+/// # Panics
+///
+/// A refusal says nothing, or an image is larger than the most that is admitted.
 pub fn image(bytes: &[u8]) {
     match fuzzed::image(bytes) {
         Ok(values) => assert!(values <= 3 * (64 << 20)),

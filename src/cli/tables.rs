@@ -14,7 +14,7 @@ const MOST_PAIRS: usize = 10;
 /// Class by class, which classes are taken for which, and the worst samples; nothing of what there is not.
 pub(crate) fn of(details: &Details) -> String {
     let parts = [classes(details), square(details), pairs(details), worst(details)];
-    parts.into_iter().filter(|part| !part.is_empty()).map(|part| format!("\n{part}")).collect()
+    parts.iter().filter(|part| !part.is_empty()).flat_map(|part| ["\n", part]).collect()
 }
 
 /// Names in a column, and the width of it.
@@ -60,8 +60,11 @@ fn square(Details { split, classes, confusion, .. }: &Details) -> String {
     let numbers = (1..=confusion.len()).map(|class| format!("{class:cell$}"));
     let mut text = format!("{head:width$}{}\n", numbers.collect::<String>());
     for (class, row) in classes.iter().zip(confusion) {
-        let cells = row.iter().map(|n| format!("{n:cell$}")).collect::<String>();
-        let _ = writeln!(text, "{:width$}{cells}", escape(&class.class));
+        let _ = write!(text, "{:width$}", escape(&class.class));
+        for n in row {
+            let _ = write!(text, "{n:cell$}");
+        }
+        text.push('\n');
     }
     text
 }

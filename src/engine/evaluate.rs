@@ -325,7 +325,9 @@ fn gather(collective: &dyn Collective, mine: &[(usize, Vec<Kept>)]) -> Result<Ve
     let mut words = Vec::new();
     for (index, kept) in mine {
         words.extend([*index as u64, kept.len() as u64]);
-        kept.iter().for_each(|kept| kept.write(&mut words));
+        for kept in kept {
+            kept.write(&mut words);
+        }
     }
     let all = collective.all_gather(bytemuck::cast_slice(&words))?;
     let mut chunks = Vec::new();

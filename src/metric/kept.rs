@@ -57,7 +57,9 @@ impl Kept {
                 sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
             }
             (Self::Counts(counts), Self::Counts(more)) => {
-                more.into_iter().for_each(|(pair, n)| *counts.entry(pair).or_default() += n);
+                for (pair, n) in more {
+                    *counts.entry(pair).or_default() += n;
+                }
             }
             (Self::Scores(scores), Self::Scores(more)) => scores.values.extend(more.values),
             _ => {}
@@ -120,7 +122,9 @@ mod tests {
         };
         let all = [Kept::Sums(vec![0.1, f64::NAN]), counts(7), scores(2), Kept::Sums(vec![])];
         let mut words = Vec::new();
-        all.iter().for_each(|kept| kept.write(&mut words));
+        for kept in &all {
+            kept.write(&mut words);
+        }
         let mut rest = &words[..];
         let Some(Kept::Sums(sums)) = Kept::read(&mut rest) else { panic!() };
         assert!(sums[0] == 0.1 && sums[1].is_nan());

@@ -80,6 +80,9 @@ fn metrics_are_scikit_learns() {
     }
 }
 
+/// A share of an outcome.
+type Part = fn(&Outcome) -> f64;
+
 #[test]
 fn values_of_classes_are_scikit_learns() {
     let golden = golden();
@@ -89,7 +92,7 @@ fn values_of_classes_are_scikit_learns() {
     for name in ["classes", "several"] {
         let (outputs, targets) = given(name);
         let classes = outcomes::of_classes(&outcomes::measure(&outputs, &targets).unwrap());
-        let parts: [(&str, fn(&Outcome) -> f64); 3] =
+        let parts: [(&str, Part); 3] =
             [("precision", Outcome::precision), ("recall", Outcome::recall), ("f1", Outcome::f1)];
         for (key, part) in parts {
             let found = classes.iter().map(part);

@@ -55,7 +55,7 @@ impl Picture for Confusion<'_> {
 
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let title = format!("{}: classes, and what they are taken for", self.split);
-        self.write(
+        write_words(
             area,
             canvas,
             (&title, 20.0, INK),
@@ -63,7 +63,7 @@ impl Picture for Confusion<'_> {
         )?;
         let below = (LEFT + SIDE / 2.0, TOP + SIDE + BELOW / 2.0, HPos::Center);
         let words = "answers, in the order of the classes";
-        self.write(area, canvas, (words, 16.0, FAINT_INK), below)?;
+        write_words(area, canvas, (words, 16.0, FAINT_INK), below)?;
         for (label, row) in self.counts.iter().enumerate() {
             self.draw_class(area, canvas, (label, row))?;
         }
@@ -87,7 +87,7 @@ impl Confusion<'_> {
         let middle = TOP + (label as f64 + 0.5) * cell;
         if let Some(name) = self.names.get(label).filter(|_| n <= MOST_NAMES) {
             let name: String = escape(name).chars().take(LONGEST).collect();
-            self.write(
+            write_words(
                 area,
                 canvas,
                 (&name, size.max(11.0), INK),
@@ -104,23 +104,23 @@ impl Confusion<'_> {
             if n <= MOST_NUMBERS {
                 let ink = if share > 0.5 { WHITE } else { INK };
                 let place = (LEFT + (answer as f64 + 0.5) * cell, middle, HPos::Center);
-                self.write(area, canvas, (&count.to_string(), size, ink), place)?;
+                write_words(area, canvas, (&count.to_string(), size, ink), place)?;
             }
         }
         Ok(())
     }
+}
 
-    fn write<DB: DrawingBackend>(
-        &self,
-        area: &Area<DB>,
-        canvas: Canvas,
-        (words, size, color): (&str, f64, RGBColor),
-        (x, y, side): (f64, f64, HPos),
-    ) -> Drawn<DB> {
-        let style = canvas.text(size, color).pos(Pos::new(side, VPos::Center));
-        let place = (canvas.px(x), canvas.px(y + canvas.lift));
-        area.draw(&Text::new(words, place, style))
-    }
+/// Words at a place of the picture.
+fn write_words<DB: DrawingBackend>(
+    area: &Area<DB>,
+    canvas: Canvas,
+    (words, size, color): (&str, f64, RGBColor),
+    (x, y, side): (f64, f64, HPos),
+) -> Drawn<DB> {
+    let style = canvas.text(size, color).pos(Pos::new(side, VPos::Center));
+    let place = (canvas.px(x), canvas.px(y + canvas.lift));
+    area.draw(&Text::new(words, place, style))
 }
 
 #[cfg(test)]

@@ -107,8 +107,7 @@ pub(crate) fn build_run(
         }
     }
     for damage in passed_over {
-        let message = format!("skipped a newer checkpoint: {damage}");
-        run.record(&Event::Warned { message })?;
+        run.record(&Event::Warned { message: format!("skipped a newer checkpoint: {damage}") })?;
     }
     Ok(run)
 }

@@ -15,12 +15,13 @@ use crate::sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_pl
 use crate::support::{self, engine, fingerprint, group, on_ranks, plan, step};
 use crate::{IMAGE, check_same_bits, train};
 
-/// Times of groups: of the steps from one on, and up to another.
-const ALWAYS: (u64, Option<u64>) = (0, None);
-const NEVER: (u64, Option<u64>) = (0, Some(0));
+/// Time of a group: of the steps from one on, and up to another.
+type Time = (u64, Option<u64>);
+const ALWAYS: Time = (0, None);
+const NEVER: Time = (0, Some(0));
 
 /// Puts every parameter into the first group of which the beginning of its name is that of the parameter.
-fn grouped(plan: &mut Plan, groups: &[(&str, f64, (u64, Option<u64>))]) {
+fn grouped(plan: &mut Plan, groups: &[(&str, f64, Time)]) {
     let facts = Models::default().describe(&plan.model).unwrap();
     let of = |name: &String| groups.iter().position(|(start, ..)| name.starts_with(start));
     plan.optimizer.group_of = facts.parameters.iter().map(|(name, _)| of(name).unwrap()).collect();
@@ -105,7 +106,8 @@ fn state_of_rows_and_columns_is_saved_under_pytorchs_names_and_shapes() {
 
 #[test]
 fn transformers_and_policies_train_with_a_part_of_them_frozen() {
-    let plans: [(&str, fn(u32) -> Plan); 5] = [
+    type OfWorld = fn(u32) -> Plan;
+    let plans: [(&str, OfWorld); 5] = [
         ("gpt", gpt_plan),
         ("llama", llama_plan),
         ("lora", lora_plan),
@@ -157,7 +159,7 @@ fn what_is_frozen_stays_without_state_until_it_is_trained() {
             }
         }
         // The average of what moves no more comes to rest at it.
-        let names = engine.params().parameters().iter().map(|param| param.name());
+        let names = engine.params().parameters().iter().map(ddprun::nn::Param::name);
         let first = names.clone().position(|name| name.starts_with("layer2")).unwrap();
         let near = engine.moments()[first].average.iter().zip(&before[2][0]);
         assert!(near.clone().all(|(average, value)| (average - value).abs() < 0.02));
@@ -179,7 +181,7 @@ fn a_frozen_part_leaves_the_gradients_of_the_others_as_they_are() {
         values(&engine, "layer3")
     };
     let frozen = first(|plan| {
-        grouped(plan, &[("layer2", 1.0, NEVER), ("conv1", 1.0, NEVER), ("", 1.0, ALWAYS)])
+        grouped(plan, &[("layer2", 1.0, NEVER), ("conv1", 1.0, NEVER), ("", 1.0, ALWAYS)]);
     });
     assert!(frozen == first(|_| ()));
 }

@@ -17,7 +17,9 @@ impl Odds {
         let label = |index| dataset.label(index).unwrap_or(0) as usize;
         let labels: Vec<usize> = (0..dataset.len()).map(label).collect();
         let mut counts = vec![0u64; plan.classes.len().max(1)];
-        labels.iter().for_each(|&label| counts[label] += 1);
+        for &label in &labels {
+            counts[label] += 1;
+        }
         let weight = |&label: &usize| match plan.sampler {
             Sampler::Weighted => plan.class_weights[label],
             _ => 1.0 / counts[label] as f64,

@@ -82,7 +82,7 @@ impl DataSource for ImageTable {
         let split = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
             let images = ImageFiles::new(listed.files, list, reading.transforms)?;
             let shape = [self.columns().len()];
-            Ok(Arc::new(Images { images, answers: listed.answers, shape }))
+            Ok(Arc::new(Images { files: images, answers: listed.answers, shape }))
         };
         let (train, val) = self.read()?;
         Ok(Splits {
@@ -222,7 +222,7 @@ impl ImageTable {
 
 /// One split.
 struct Images {
-    images: ImageFiles,
+    files: ImageFiles,
     answers: Vec<f32>,
     /// Answers of an image.
     shape: [usize; 1],
@@ -230,11 +230,11 @@ struct Images {
 
 impl Dataset for Images {
     fn len(&self) -> usize {
-        self.images.len()
+        self.files.len()
     }
 
     fn shape(&self) -> &[usize] {
-        self.images.shape()
+        self.files.shape()
     }
 
     fn target_shape(&self) -> &[usize] {
@@ -246,7 +246,7 @@ impl Dataset for Images {
     }
 
     fn name(&self, index: usize) -> String {
-        self.images.name(index)
+        self.files.name(index)
     }
 
     fn load(
@@ -255,7 +255,7 @@ impl Dataset for Images {
         key: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
-        self.images.load(index, key, values)?;
+        self.files.load(index, key, values)?;
         let [n] = self.shape;
         Ok(Target::Series(self.answers[index * n..][..n].to_vec()))
     }

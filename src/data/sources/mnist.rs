@@ -114,7 +114,9 @@ pub(crate) fn count(dir: &Path) -> Result<Counts, Error> {
     }
     let largest = train_labels.iter().chain(&val_labels).max().copied().unwrap_or(0);
     let mut of_classes = vec![0; usize::from(largest) + 1];
-    train_labels.iter().for_each(|&label| of_classes[usize::from(label)] += 1);
+    for &label in &train_labels {
+        of_classes[usize::from(label)] += 1;
+    }
     Ok(Counts {
         of_classes,
         n_train: train[0],

@@ -2,9 +2,11 @@
 
 use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
+use crate::plan::transforms::Transformed;
 use crate::plan::{
-    BatchPlan, Facts, KindFacts, Plan, Sampler, batch, capture, data, distributed, groups, keep,
-    length, metrics, model, optimizer, precision, schedule, statistics, transforms,
+    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, batch, capture, data,
+    distributed, groups, keep, length, metrics, model, optimizer, precision, schedule, statistics,
+    transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -20,6 +22,21 @@ impl Collected {
     fn one<T>(&mut self, decision: Result<T, Problem>) -> Option<T> {
         self.take(decision.map_err(Some))
     }
+
+    /// What the model is given, and the model with what was built from it.
+    fn model(
+        &mut self,
+        loaded: &Loaded,
+        facts: &Facts,
+        kinds: &dyn KindFacts,
+    ) -> Option<(Transformed, ModelPlan, ModelFacts)> {
+        let transformed = self.take(transforms::decide(loaded, &facts.data, kinds));
+        let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
+        let model = self.one(model::decide(loaded, &facts.data, input, kinds));
+        let (transformed, model) = transformed.zip(model)?;
+        let (model, found) = self.one(model::count(loaded, model, kinds))?;
+        Some((transformed, model, found))
+    }
 }
 
 impl Plan {
@@ -31,15 +48,11 @@ impl Plan {
     pub fn new(loaded: &Loaded, facts: &Facts, kinds: &dyn KindFacts) -> Result<Self, Problems> {
         let experiment = &loaded.experiment;
         let mut problems = Collected::default();
-        let transformed = problems.take(transforms::decide(loaded, &facts.data, kinds));
-        let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
-        let model = problems.one(model::decide(loaded, &facts.data, input, kinds));
-        let model = model.filter(|_| transformed.is_some());
-        let model = model.and_then(|model| problems.one(model::count(loaded, model, kinds)));
+        let model = problems.model(loaded, facts, kinds);
         let sampling = problems.one(data::check(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
-        if let Some((_, found)) = &model {
+        if let Some((_, _, found)) = &model {
             problems.one(model::check_devices(loaded, found, on_gpus));
         }
         let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
@@ -58,15 +71,14 @@ impl Plan {
             Some((length, optimizer, schedule))
         });
         let (
-            Some(transformed),
-            Some((model, found)),
+            Some((transformed, model, found)),
             Some((loss, measurable)),
             Some(ranks),
             Some(batch),
             Some(smaller),
             Some((length, optimizer, schedule)),
             Some(()),
-        ) = (transformed, model, loss, ranks, batch, smaller, moving, sampling)
+        ) = (model, loss, ranks, batch, smaller, moving, sampling)
         else {
             return Err(Problems::new(problems.0));
         };

@@ -139,6 +139,7 @@ impl ModelPlan {
     }
 
     /// The same model with the counts of what was built from it.
+    #[must_use]
     pub fn counted(mut self, facts: &ModelFacts) -> Self {
         self.n_parameters = facts.lengths().sum();
         self.n_tensors = facts.parameters.len();

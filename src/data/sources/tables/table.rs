@@ -55,7 +55,8 @@ pub(crate) fn splits(
     test: Option<Rows>,
     classify: bool,
 ) -> Result<Splits, Error> {
-    for other in std::iter::once(&val).chain(&test).filter(|other| other.columns != train.columns) {
+    let mut others = std::iter::once(&val).chain(&test);
+    if let Some(other) = others.find(|other| other.columns != train.columns) {
         return Err(Error::ColumnsDiffer {
             train: train.path.clone(),
             val: other.path.clone(),
