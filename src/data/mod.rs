@@ -9,16 +9,20 @@
 //! loader thread owns random state, so a run may resume at any step, with any number of threads.
 //!
 //! Each data set is a file of its own: its options, what it counts, and its samples.
+//!
 //! ```
 //! use ddprun::config::kind::Choice;
-//! use ddprun::data::{Asked, Csv, DataSources, survey};
+//! use ddprun::data::{Asked, DataSources, survey};
 //!
 //! let folder = tempfile::tempdir().unwrap();
 //! let file = folder.path().join("houses.csv");
 //! std::fs::write(&file, "rooms,price\n3,210\n5,340\n").unwrap();
-//! let csv = Csv { train_file: file.clone(), val_file: file, target: "price".to_owned() };
+//! let mut csv = Choice::named("csv");
+//! csv.set("train_file", &file);
+//! csv.set("val_file", &file);
+//! csv.set("target", "price");
 //! let asked = Asked { experiment: "houses", seed: 0, classify: false };
-//! let found = survey(&DataSources::default(), &Choice::of(&csv), &asked).unwrap();
+//! let found = survey(&DataSources::default(), &csv, &asked).unwrap();
 //! assert_eq!((found.n_train, found.sample), (2, Some(vec![1])));
 //! ```
 

@@ -56,8 +56,7 @@ fn fingerprint(run: &RankRun) -> Option<String> {
 }
 
 fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
-    let state = run.engine.state();
-    let (now, epoch) = (state.step, state.step.div_ceil(run.plan.length.steps_per_epoch));
+    let now = run.engine.state().step;
     run.link.progress(now, Phase::Evaluating);
     failpoint::reach("test");
     let folder = &run.folders.checkpoints;
@@ -76,7 +75,9 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
         success(&run.plan, run.source.as_ref(), &mut run.engine)?
             .map(|share| (SUCCESS.to_owned(), share)),
     );
-    Ok(Evaluated { step: step.unwrap_or(now), epoch, metrics, samples })
+    let step = step.unwrap_or(now);
+    let epoch = step.div_ceil(run.plan.length.steps_per_epoch);
+    Ok(Evaluated { step, epoch, metrics, samples })
 }
 
 /// The best checkpoint, if the run has seen one.

@@ -69,7 +69,7 @@ fn the_log_that_a_failure_names_stays_and_nothing_else() {
     command.env("DDPRUN_FP", "backward=kill@1,2");
     let page = spawn(command).wait();
     page.has_code(5);
-    page.says(&["rank 1", "saved: nothing but this log"]);
+    page.says(&["rank 1", "saved: no checkpoint"]);
     let named = page.stderr.lines().find_map(|line| line.strip_prefix("log:")).unwrap().trim();
     let log = lab.path(named);
     let text = fs::read_to_string(&log).unwrap();

@@ -156,7 +156,7 @@ fn a_group_that_is_started_again_does_not_go_on_with_other_images() {
     kill_process(pid_of(running.ranks()[1]), Signal::KILL).unwrap();
     let ended = running.wait();
     ended.has_code(3);
-    ended.says(&["the data changed since the run was planned", "`red/0.png` has "]);
+    ended.says(&["the data changed since the run was planned", "`red/0.png` changed"]);
     lab.is_clean();
 }
 

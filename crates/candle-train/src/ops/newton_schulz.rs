@@ -45,11 +45,13 @@ mod tests {
     #[test]
     fn singular_values_come_near_1_whatever_the_shape() {
         for (rows, columns) in [(3, 7), (7, 3), (4, 4), (1, 5)] {
-            let matrix: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 1.7).sin()).collect();
+            let value = |i: usize| ((37 * i * i + 11 * i + 5) % 53) as f32 / 53.0 - 0.5;
+            let matrix: Vec<f32> = (0..rows * columns).map(value).collect();
             let found = newton_schulz(&matrix, rows, columns, 5);
             let n = rows.min(columns);
             let squares: f32 = found.iter().map(|v| v * v).sum();
-            assert!((squares / n as f32 - 1.0).abs() < 0.45, "{rows}x{columns}: {squares}");
+            // Singular values end between 0.68 and 1.13.
+            assert!((squares / n as f32 - 1.0).abs() < 0.6, "{rows}x{columns}: {squares}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::mapping::STAGING_BYTES;
-use crate::plan::{BackendPlan, Plan};
+use crate::plan::{BackendPlan, Cadence, Plan};
 use train_numbers::units::Bytes;
 
 /// Freed blocks may wait for the next step up to one part in so many of what was in use at most
@@ -32,8 +32,7 @@ pub struct Memory {
     /// Activations that forward keeps for backward, and whatever else a pass holds at its largest moment, as
     /// measured on small batches; `None` = not measured.
     pub activations: Option<Bytes>,
-    /// The copy that a checkpoint is written from, made when no activations are held: the larger of both
-    /// counts.
+    /// The copy that a checkpoint is written from, which rank 0 keeps from the start.
     pub checkpoint: Bytes,
     /// Loaded batches, and data sets that are held in memory.
     pub loading: Bytes,
@@ -53,13 +52,19 @@ impl Memory {
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
         let averaged = u64::from(plan.ema.is_some_and(|ema| ema.use_buffers));
         let optimizer = Bytes(state.0 + average * weights.0 + averaged * buffers.0);
+        let saving = &plan.checkpoint;
+        let is_saved = saving.every != Cadence::Never || saving.keep_best > 0;
         let mut memory = Self {
             weights,
             gradients: gradients(plan, trained),
             optimizer,
             buffers,
             activations: activations.map(|of_pass| Bytes(of_pass.0 * passes_at_once(plan))),
-            checkpoint: Bytes(weights.0 + optimizer.0 + buffers.0),
+            checkpoint: if is_saved {
+                Bytes(weights.0 + optimizer.0 + buffers.0)
+            } else {
+                Bytes(0)
+            },
             loading: loading(plan),
             waiting: Bytes(0),
             base: BASE,
@@ -71,9 +76,9 @@ impl Memory {
 
     /// Everything together.
     pub fn total(&self) -> Bytes {
-        let held = self.activations.unwrap_or_default().max(self.checkpoint);
         let lasting = [self.weights, self.gradients, self.optimizer, self.buffers];
-        let others = [held, self.loading, self.waiting, self.base];
+        let held = self.activations.unwrap_or_default();
+        let others = [held, self.checkpoint, self.loading, self.waiting, self.base];
         Bytes(lasting.iter().chain(&others).map(|part| part.0).sum())
     }
 }
