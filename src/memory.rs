@@ -81,8 +81,18 @@ pub fn reset_peak() {
 /// Most bytes that the process had resident, its part of shared mappings included (`VmHWM`); `None` where the
 /// system does not tell.
 pub fn most_resident() -> Option<Bytes> {
+    status("VmHWM:")
+}
+
+/// What the program and its libraries take of the memory of a process that has computed with them (`RssFile`), more in
+/// a development build than in a release; `None` where the system does not tell.
+pub(crate) fn of_program() -> Option<Bytes> {
+    status("RssFile:")
+}
+
+fn status(key: &str) -> Option<Bytes> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix(" kB")?.parse().ok().map(|kib: u64| Bytes(kib << 10))
 }
 

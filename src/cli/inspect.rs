@@ -14,9 +14,13 @@ use crate::engine::{self, Needs};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
+use crate::memory;
 use crate::plan::{self, Costs, Memory};
 use crate::report;
 use crate::units::Bytes;
+
+/// Stacks and small blocks of a process.
+const HEAP: Bytes = Bytes(4 << 20);
 
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
@@ -24,7 +28,10 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let origin = (&Role::Parent, args.run.launch.nnodes);
     let prepared = prepare(&path, &args.run.all_changes(), origin, kinds)?;
     let rehearsed = rehearsed(&prepared, kinds);
-    let memory = Memory::of(&prepared.plan, rehearsed.and_then(|needs| needs.activations));
+    let mut memory = Memory::of(&prepared.plan, rehearsed.and_then(|needs| needs.activations));
+    if let Some(program) = memory::of_program().filter(|_| rehearsed.is_some()) {
+        memory.base = Bytes(program.0 + HEAP.0);
+    }
     let costs = Costs { memory, flops: rehearsed.map(|needs| needs.flops) };
     if args.json {
         let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts, &costs);
