@@ -4,8 +4,8 @@
 //! cargo bench --bench collectives [-- --ranks 2]
 //! ```
 //!
-//! Timed as `benches/peers/allreduce.py` times gloo: five times as many calls as fit 0.4 s, at most 500, and the
-//! median of the five means. Rank 0 prints.
+//! Timed as `benches/peers/allreduce.py` times gloo: five times as many calls as fit 0.4 s, at most
+//! 500, and the median of the five means. Rank 0 prints.
 #![expect(
     clippy::expect_used,
     clippy::print_stdout,

@@ -1,9 +1,10 @@
-//! Training steps on a GPU, on samples in memory: images, tokens or steps in a second, memory, and what half precision gains;
-//! one line for each model, batch size and precision. `just gpu` runs it beside `benches/peers/bench_gpu.py`, which prints
-//! PyTorch's lines.
+//! Training steps on a GPU, on samples in memory: images, tokens or steps in a second, memory, and
+//! what half precision gains; one line for each model, batch size and precision. `just gpu` runs it
+//! beside `benches/peers/bench_gpu.py`, which prints PyTorch's lines.
 //!
-//! `--first` prints the time from the start of the program to the end of one step of ResNet-50, `--no-graph` launches one kernel after
-//! another, `--cards` only names the GPUs, and fails without one, and `--tiny` trains small models on the CPU, to see that all of it works.
+//! `--first` prints the time from the start of the program to the end of one step of ResNet-50,
+//! `--no-graph` launches one kernel after another, `--cards` only names the GPUs, and fails without
+//! one, and `--tiny` trains small models on the CPU, to see that all of it works.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -130,7 +131,8 @@ const TINY: [Work; 3] = [
     },
 ];
 
-/// The numbers of convolutions and matrix products. "tf32" is PyTorch's default: convolutions may round to it, products do not.
+/// The numbers of convolutions and matrix products. "tf32" is PyTorch's default: convolutions may
+/// round to it, products do not.
 const PRECISIONS: [(&str, &[&str]); 4] = [
     ("fp32", &["train.precision=fp32", "train.convolutions=direct"]),
     ("tf32", &["train.precision=fp32"]),

@@ -1,14 +1,15 @@
-//! Images per second of the loader. `just bench` times it on images that it generates itself; on real ones, and
-//! in the form of a peer's figure (one JSON line; `cpu_img_s` is images per second and core):
+//! Images per second of the loader. `just bench` times it on images that it generates itself; on
+//! real ones, and in the form of a peer's figure (one JSON line; `cpu_img_s` is images per second
+//! and core):
 //!
 //! ```text
 //! MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_TOP_PAD_=67108864 \
 //!     cargo bench --bench loader -- --json crop jpegs/train 0 5
 //! ```
 //!
-//! `crop`: decode, `RandomResizedCrop(224)`, flip, normalise; `decode`: decode alone; `small`: 32x32 with
-//! padding 4, crop and flip; `mnist`. Then the folder, the loader threads and the number of epochs. The three
-//! variables are those under which ranks run.
+//! `crop`: decode, `RandomResizedCrop(224)`, flip, normalise; `decode`: decode alone; `small`:
+//! 32x32 with padding 4, crop and flip; `mnist`. Then the folder, the loader threads and the number
+//! of epochs. The three variables are those under which ranks run.
 #![expect(clippy::expect_used, reason = "a benchmark may stop")]
 #![expect(clippy::print_stdout, reason = "the figures are its output")]
 

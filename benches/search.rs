@@ -1,5 +1,5 @@
-//! How well sweeps search: the least value of known functions after so many trials, median of 20 seeds, beside
-//! Optuna's.
+//! How well sweeps search: the least value of known functions after so many trials, median of 20
+//! seeds, beside Optuna's.
 //!
 //! ```text
 //! cargo bench --bench search                              ours

@@ -1,5 +1,5 @@
-//! Time of what a training step consists of. `just bench -- --save-baseline before`, change something,
-//! `just bench -- --baseline before`.
+//! Time of what a training step consists of. `just bench -- --save-baseline before`, change
+//! something, `just bench -- --baseline before`.
 #![expect(clippy::expect_used, reason = "a benchmark may stop")]
 
 use std::sync::Arc;

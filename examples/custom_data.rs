@@ -1,5 +1,5 @@
-//! Your own data set, loss and metric: registered by your program, chosen in TOML, their options checked as ddprun's own
-//! are.
+//! Your own data set, loss and metric: registered by your program, chosen in TOML, their options
+//! checked as ddprun's own are.
 //!
 //! ```text
 //! cargo run --release --example custom_data -- examples/custom_data.toml

@@ -1,12 +1,13 @@
-//! Your own layer of `graph`: registered by your program, written into TOML between the layers that come with ddprun, its
-//! options and its input checked as theirs are.
+//! Your own layer of `graph`: registered by your program, written into TOML between the layers that
+//! come with ddprun, its options and its input checked as theirs are.
 //!
 //! ```text
 //! cargo run --release --example custom_layer -- plan examples/custom_layer.toml
 //! cargo run --release --example custom_layer -- examples/custom_layer.toml
 //! ```
 //!
-//! The first command shows the layer in the table of the model: its shape, parameters and operations.
+//! The first command shows the layer in the table of the model: its shape, parameters and
+//! operations.
 
 use std::process::ExitCode;
 
@@ -18,7 +19,8 @@ use ddprun::nn::{ForwardContext, Init, Param};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Global response normalisation (Woo et al. 2023, `ConvNeXt` V2): channels that respond little are weakened.
+/// Global response normalisation (Woo et al. 2023, `ConvNeXt` V2): channels that respond little are
+/// weakened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct GlobalResponseNorm {

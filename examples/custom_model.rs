@@ -5,8 +5,9 @@
 //! cargo run --release --example custom_model -- resume
 //! ```
 //!
-//! The model below mixes ddprun's layers with plain Candle operations. Its options are fields: they stand in `[model]` of
-//! the TOML file, are checked like those of the models that come with ddprun, and are listed by `schema`.
+//! The model below mixes ddprun's layers with plain Candle operations. Its options are fields: they
+//! stand in `[model]` of the TOML file, are checked like those of the models that come with ddprun,
+//! and are listed by `schema`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Your own optimizer: registered by your program, chosen in TOML, its options checked as ddprun's own are.
+//! Your own optimizer: registered by your program, chosen in TOML, its options checked as ddprun's
+//! own are.
 //!
 //! ```text
 //! cargo run --release --example custom_optimizer -- examples/custom_optimizer.toml

@@ -1,4 +1,5 @@
-//! Your own search method and pruner: registered by your program, chosen in TOML, their options checked as ddprun's own are.
+//! Your own search method and pruner: registered by your program, chosen in TOML, their options
+//! checked as ddprun's own are.
 //!
 //! ```text
 //! cargo run --release --example custom_search -- sweep examples/custom_search.toml
@@ -17,7 +18,8 @@ use ddprun::sweep::{Asked, Method, Pruner, Running, is_allowed, value_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// points that fill the space evenly (Halton 1960): a coordinate in the base of another prime for each parameter.
+/// points that fill the space evenly (Halton 1960): a coordinate in the base of another prime for
+/// each parameter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Halton {

@@ -44,7 +44,8 @@ struct Table {
 }
 
 impl Table {
-    /// What is said after the step from which a run is resumed is said again: its rows are left out.
+    /// What is said after the step from which a run is resumed is said again: its rows are left
+    /// out.
     fn open(path: &Path, start: &SinkStart<'_>) -> io::Result<Self> {
         let old = std::fs::read_to_string(path).unwrap_or_default();
         let mut table =

@@ -1,4 +1,5 @@
-//! Your own transform of images: registered by your program, chosen in TOML, its options checked as ddprun's own are.
+//! Your own transform of images: registered by your program, chosen in TOML, its options checked as
+//! ddprun's own are.
 //!
 //! ```text
 //! cargo run --release --example custom_transform -- examples/custom_transform.toml

@@ -1,5 +1,5 @@
-//! Everything a run can say, as plain versioned data. `engine` and `launch` only say it; `record` turns
-//! it into the terminal and files, `report` into pictures.
+//! Everything a run can say, as plain versioned data. `engine` and `launch` only say it; `record`
+//! turns it into the terminal and files, `report` into pictures.
 //!
 //! ```text
 //! Started                      once, first: the arithmetic, ranks, devices
@@ -57,8 +57,8 @@ pub enum Event {
     Evaluated(Evaluated),
     /// An epoch is over.
     EpochDone(EpochDone),
-    /// The test data was evaluated, each sample exactly once, or the simulation of the data run, with the best
-    /// parameters of the run.
+    /// The test data was evaluated, each sample exactly once, or the simulation of the data run,
+    /// with the best parameters of the run.
     Tested(Evaluated),
     /// A checkpoint is on disk.
     Saved(Saved),
@@ -150,7 +150,8 @@ pub struct Partitioned {
     pub samples: u64,
     /// Samples of an incomplete last step, which are left out (`data.drop_last`).
     pub left_out: u64,
-    /// Samples that are taken a second time, to give each rank as many (`data.sampler = "torch"`), or because they are drawn.
+    /// Samples that are taken a second time, to give each rank as many (`data.sampler = "torch"`),
+    /// or because they are drawn.
     pub repeated: u64,
 }
 

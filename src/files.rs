@@ -1,10 +1,10 @@
 //! The only code that writes files: whatever has a final name is complete.
 //!
-//! A file or folder is made under a temporary name beside its final one, written, synced, renamed, and
-//! the folder that holds it is synced. A crash at any point leaves the old content or the new one, and
-//! at worst a temporary that [`remove_stale_temporaries`] finds by its name. Logs grow at their end
-//! ([`Appended`]), most of them by whole lines ([`Lines`]). A run folder belongs to one process at a time
-//! ([`RunLock`]).
+//! A file or folder is made under a temporary name beside its final one, written, synced, renamed,
+//! and the folder that holds it is synced. A crash at any point leaves the old content or the new
+//! one, and at worst a temporary that [`remove_stale_temporaries`] finds by its name. Logs grow at
+//! their end ([`Appended`]), most of them by whole lines ([`Lines`]). A run folder belongs to one
+//! process at a time ([`RunLock`]).
 
 mod appended;
 mod calls;
@@ -27,8 +27,8 @@ pub(crate) use run_lock::{RunLock, lock_holder};
 
 /// What marks a temporary: `.<final name>.<pid>-<counter>` and this.
 const TEMPORARY: &str = ".ddprun-tmp";
-/// What marks a folder that makes way for its successor, on a file system that cannot exchange two: `.<final name>` and
-/// this.
+/// What marks a folder that makes way for its successor, on a file system that cannot exchange two:
+/// `.<final name>` and this.
 const ASIDE: &str = ".ddprun-old";
 
 /// Why something could not be written. The operating system's reason is the source.
@@ -74,7 +74,8 @@ impl Error {
         matches!(self, Self::Io { reason, .. } if matches!(reason.kind(), StorageFull | QuotaExceeded))
     }
 
-    /// Whether a link could not be made because the file system has none, or because its name is taken.
+    /// Whether a link could not be made because the file system has none, or because its name is
+    /// taken.
     pub fn is_without_links(&self) -> bool {
         let has_none = |reason: &io::Error| {
             reason.raw_os_error() == Some(libc::EPERM)
@@ -93,7 +94,8 @@ impl Error {
     }
 }
 
-/// Writes `bytes` to `path`, mode 0644 less the umask. The old file stays whole until the new one is on disk.
+/// Writes `bytes` to `path`, mode 0644 less the umask. The old file stays whole until the new one
+/// is on disk.
 ///
 /// # Errors
 ///
@@ -126,8 +128,8 @@ pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     create().map_err(Error::io("create the file", path))
 }
 
-/// Makes the folder `path` from what `fill` writes, and syncs, into the folder that it is given; all of it or
-/// nothing. A folder that already has the name is replaced.
+/// Makes the folder `path` from what `fill` writes, and syncs, into the folder that it is given;
+/// all of it or nothing. A folder that already has the name is replaced.
 ///
 /// # Errors
 ///
@@ -153,8 +155,8 @@ pub(crate) fn write_folder_atomic<T, E: From<Error>>(
     }
 }
 
-/// Makes `link` a relative symbolic link to `target`, in one step for its readers. `target` need not
-/// exist, its folder must. The link is on disk once its folder is synced.
+/// Makes `link` a relative symbolic link to `target`, in one step for its readers. `target` need
+/// not exist, its folder must. The link is on disk once its folder is synced.
 ///
 /// # Errors
 ///
@@ -236,8 +238,8 @@ pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
     made.into_iter().try_for_each(sync_parent)
 }
 
-/// Makes the folder if needed and writes a small file without a name into it, synced: a folder that is read-only or
-/// full is found before training, not after the first epoch.
+/// Makes the folder if needed and writes a small file without a name into it, synced: a folder that
+/// is read-only or full is found before training, not after the first epoch.
 ///
 /// # Errors
 ///
@@ -252,8 +254,9 @@ pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
     written.map_err(Error::io("write into the folder", path))
 }
 
-/// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that had made way for one
-/// that never came has its name again. Call it while holding the run's lock, before anything is written.
+/// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that
+/// had made way for one that never came has its name again. Call it while holding the run's lock,
+/// before anything is written.
 ///
 /// # Errors
 ///
@@ -310,8 +313,8 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// `rename` replaces an empty folder only; a filled one is exchanged with the new one and then removed. The new name is on
-/// disk before anything is removed.
+/// `rename` replaces an empty folder only; a filled one is exchanged with the new one and then
+/// removed. The new name is on disk before anything is removed.
 fn replace_folder(new: &Path, path: &Path) -> Result<(), Error> {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
     let is_filled = |reason: &io::Error| matches!(reason.kind(), DirectoryNotEmpty | AlreadyExists);
@@ -330,8 +333,9 @@ fn replace_folder(new: &Path, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives `new` the name of the filled folder `path`: in one step, or, where the file system has none (NFS, many FUSE ones),
-/// in two. Between them the name is missing, and [`remove_stale_temporaries`] gives it back.
+/// Gives `new` the name of the filled folder `path`: in one step, or, where the file system has
+/// none (NFS, many FUSE ones), in two. Between them the name is missing, and
+/// [`remove_stale_temporaries`] gives it back.
 fn replace_filled(
     new: &Path,
     path: &Path,

@@ -1,7 +1,8 @@
-//! One function for each reader of bytes that others wrote, for the fuzz targets of the package in `fuzz/`.
+//! One function for each reader of bytes that others wrote, for the fuzz targets of the package in
+//! `fuzz/`.
 //!
-//! Each takes any bytes and panics only if we are at fault: what cannot be used is refused in words, and what was
-//! understood says the same when it is written and read again.
+//! Each takes any bytes and panics only if we are at fault: what cannot be used is refused in
+//! words, and what was understood says the same when it is written and read again.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -36,7 +37,8 @@ pub(crate) const TARGETS: [(&str, Target); 9] = [
 ///
 /// # Panics
 ///
-/// An experiment that was understood is not understood again, or not as the same one, from its `resolved.toml`.
+/// An experiment that was understood is not understood again, or not as the same one, from its
+/// `resolved.toml`.
 pub fn config(bytes: &[u8]) {
     let kinds = Kinds::default();
     let vocabulary = kinds.vocabulary();
@@ -57,7 +59,8 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// What could be found where the experiment says that its data is; `None` for kinds whose numbers decide too much.
+/// What could be found where the experiment says that its data is; `None` for kinds whose numbers
+/// decide too much.
 fn facts(loaded: &Loaded) -> Option<Facts> {
     let name = loaded.experiment.data.name.as_str();
     let (modality, sample) = match name {

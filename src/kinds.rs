@@ -1,4 +1,5 @@
-//! All kinds that a program knows: those that come with ddprun, and those that a user's program adds.
+//! All kinds that a program knows: those that come with ddprun, and those that a user's program
+//! adds.
 //!
 //! ```
 //! use ddprun::config::json_schema;
@@ -107,7 +108,8 @@ impl Kinds {
         self.models.hold_layers(&self.layers);
     }
 
-    /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the plan's seed.
+    /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the
+    /// plan's seed.
     ///
     /// # Errors
     ///

@@ -7,8 +7,9 @@
 //! resnet.toml ─config─▶ Experiment ─plan─▶ Plan ─launch─▶ one process per rank ─worker─▶ Engine::step ...
 //! ```
 //!
-//! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`], [`data`], [`record`]) and
-//! calls [`cli::run`]. What this project's tests and benchmarks need beside that is in `internals`.
+//! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`],
+//! [`data`], [`record`]) and calls [`cli::run`]. What this project's tests and benchmarks need
+//! beside that is in `internals`.
 
 #[cfg(test)]
 use test_support::{mutated, skipped};

@@ -1,10 +1,11 @@
 #![expect(unsafe_code, reason = "an allocator")]
-//! An allocator for training: large blocks are kept for the next step instead of being given back to the
-//! system and faulted in again, and are counted.
+//! An allocator for training: large blocks are kept for the next step instead of being given back
+//! to the system and faulted in again, and are counted.
 //!
-//! A training step asks for the same sizes again and again. Sizes are rounded up to one of eight classes per
-//! power of two; a freed block waits in the list of its class. Blocks in use and waiting together stay below
-//! a fixed multiple of what was in use at once: what exceeds it goes back to the system.
+//! A training step asks for the same sizes again and again. Sizes are rounded up to one of eight
+//! classes per power of two; a freed block waits in the list of its class. Blocks in use and
+//! waiting together stay below a fixed multiple of what was in use at once: what exceeds it goes
+//! back to the system.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
@@ -37,8 +38,8 @@ static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
 /// Where it is written that the system denied memory: a file, and a place in it.
 static DENIALS: OnceLock<(File, u64)> = OnceLock::new();
 
-/// Has the bytes that the system denies us written at `place` of `file`: a process that is denied memory aborts, and
-/// cannot say why by itself. Only the first call counts.
+/// Has the bytes that the system denies us written at `place` of `file`: a process that is denied
+/// memory aborts, and cannot say why by itself. Only the first call counts.
 pub(crate) fn write_denials_to(file: File, place: u64) {
     drop(DENIALS.set((file, place)));
 }
@@ -57,7 +58,8 @@ fn given(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() { denied(bytes) } else { block }
 }
 
-/// Whether this process has the [`Allocator`], which is known from its first large block on; without it nothing is counted.
+/// Whether this process has the [`Allocator`], which is known from its first large block on;
+/// without it nothing is counted.
 pub fn is_installed() -> bool {
     blocks().most > 0
 }
@@ -78,14 +80,15 @@ pub fn reset_peak() {
     blocks.peak = blocks.bytes_in_use;
 }
 
-/// Most bytes that the process had resident, its part of shared mappings included (`VmHWM`); `None` where the
-/// system does not tell.
+/// Most bytes that the process had resident, its part of shared mappings included (`VmHWM`); `None`
+/// where the system does not tell.
 pub fn most_resident() -> Option<Bytes> {
     status("VmHWM:")
 }
 
-/// What the program and its libraries take of the memory of a process that has computed with them (`RssFile`), more in
-/// a development build than in a release; `None` where the system does not tell.
+/// What the program and its libraries take of the memory of a process that has computed with them
+/// (`RssFile`), more in a development build than in a release; `None` where the system does not
+/// tell.
 pub(crate) fn of_program() -> Option<Bytes> {
     status("RssFile:")
 }
@@ -96,9 +99,9 @@ fn status(key: &str) -> Option<Bytes> {
     line.trim().strip_suffix(" kB")?.parse().ok().map(|kib: u64| Bytes(kib << 10))
 }
 
-/// The allocator, which a program installs in its own binary; the `ddprun` command does. Without it training works, but large
-/// blocks are faulted in again at each step, the memory of activations is unknown to `ddprun plan`, and a rank that is denied
-/// memory cannot say how much it asked for.
+/// The allocator, which a program installs in its own binary; the `ddprun` command does. Without it
+/// training works, but large blocks are faulted in again at each step, the memory of activations is
+/// unknown to `ddprun plan`, and a rank that is denied memory cannot say how much it asked for.
 ///
 /// ```
 /// #[global_allocator]
@@ -135,7 +138,8 @@ fn blocks() -> MutexGuard<'static, Blocks> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The class of blocks of `size` bytes, at least [`LARGE`], and their bytes: a multiple of [`PAGE`].
+/// The class of blocks of `size` bytes, at least [`LARGE`], and their bytes: a multiple of
+/// [`PAGE`].
 fn class(size: usize) -> (usize, usize) {
     let power = (size - 1).ilog2() as usize;
     let step = (1 << power) / STEPS;
@@ -158,7 +162,8 @@ impl Blocks {
     }
 
     fn wait(&mut self, class: usize, bytes: usize, block: NonNull<Waiting>) {
-        // SAFETY: the block is mapped, aligned to a page, longer than a link, and it is no longer used.
+        // SAFETY: the block is mapped, aligned to a page, longer than a link, and it is no longer
+        // used.
         unsafe { block.write(Waiting { next: self.waiting[class] }) };
         self.waiting[class] = Some(block);
         self.bytes_waiting += bytes;
@@ -171,7 +176,8 @@ impl Blocks {
         self.most = self.most.max(self.bytes_in_use);
     }
 
-    /// Whether blocks in use and waiting are more than a quarter above the most that was ever in use.
+    /// Whether blocks in use and waiting are more than a quarter above the most that was ever in
+    /// use.
     fn is_too_much(&self) -> bool {
         self.bytes_waiting + self.bytes_in_use > self.most + self.most / KEPT_SHARE
     }
@@ -183,8 +189,8 @@ impl Blocks {
             while keeps_on(self)
                 && let Some(block) = self.reuse(class, bytes)
             {
-                // SAFETY: the block is a whole mapping of `bytes` bytes that is not in use. An error would
-                // mean that it is not, and leaves the memory to the end of the process.
+                // SAFETY: the block is a whole mapping of `bytes` bytes that is not in use. An
+                // error would mean that it is not, and leaves the memory to the end of the process.
                 let _ = unsafe { rustix::mm::munmap(block.as_ptr().cast(), bytes) };
             }
         }
@@ -226,8 +232,9 @@ fn map(bytes: usize) -> *mut u8 {
     block.cast()
 }
 
-// SAFETY: a block is mapped for itself, at least as long as was asked for, aligned to a page, and given to
-// one user at a time; whether it is ours or the system allocator's is decided by its layout alone.
+// SAFETY: a block is mapped for itself, at least as long as was asked for, aligned to a page, and
+// given to one user at a time; whether it is ours or the system allocator's is decided by its
+// layout alone.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(&layout) {
@@ -269,7 +276,8 @@ unsafe impl GlobalAlloc for Allocator {
             (false, false) => given(unsafe { System.realloc(block, layout, size) }, size),
             (true, true) if class(layout.size()) == class(size) => block,
             _ => {
-                // SAFETY: the caller's promise; both blocks hold the bytes that are copied, and differ.
+                // SAFETY: the caller's promise; both blocks hold the bytes that are copied, and
+                // differ.
                 unsafe {
                     let moved = self.alloc(new);
                     if !moved.is_null() {

@@ -120,7 +120,8 @@ impl<F: Family> Registry<F> {
     ///
     /// # Errors
     ///
-    /// No kind has this name, or it does not take these options: neither can come out of a loaded experiment.
+    /// No kind has this name, or it does not take these options: neither can come out of a loaded
+    /// experiment.
     pub fn build(&self, choice: &Choice) -> Result<Box<F::Object>, Unbuildable> {
         let name = &choice.name;
         let Some((_, build)) = self.kinds.iter().find(|(spec, _)| spec.name == name) else {

@@ -1,5 +1,5 @@
-//! Each operation on a GPU against its twin on the CPU, and whole runs. Needs a GPU and the feature `cuda`; without a GPU
-//! every test says aloud that it was skipped.
+//! Each operation on a GPU against its twin on the CPU, and whole runs. Needs a GPU and the feature
+//! `cuda`; without a GPU every test says aloud that it was skipped.
 #![cfg(feature = "cuda")]
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,8 @@ use ddprun::ops::{
 use ddprun::plan::{Convolutions, Precision};
 use ddprun::rng::{Key, Purpose};
 
-/// The first GPU, opened once: what a thread keeps belongs to one stream. `None`, said aloud, without one.
+/// The first GPU, opened once: what a thread keeps belongs to one stream. `None`, said aloud,
+/// without one.
 fn gpu(test: &str) -> Option<Device> {
     static GPU: OnceLock<Device> = OnceLock::new();
     match ops::visible_gpus() {
@@ -319,14 +320,16 @@ fn gpu_initial_weights_are_those_of_the_cpu() {
     assert_eq!(drawn(&Device::Cpu), drawn(&device));
 }
 
-/// The program, in a folder. Where it was carried to another machine, its script says where it is (benches/gpu.sh).
+/// The program, in a folder. Where it was carried to another machine, its script says where it is
+/// (benches/gpu.sh).
 fn ddprun(folder: &Path) -> Command {
     let mut command = Command::new(carried("DDPRUN", env!("CARGO_BIN_EXE_ddprun")));
     command.current_dir(folder);
     command
 }
 
-/// The same with a short training; the warm-up is an epoch, and two are too few for what the experiment expects.
+/// The same with a short training; the warm-up is an epoch, and two are too few for what the
+/// experiment expects.
 fn training(folder: &Path) -> Command {
     let root = PathBuf::from(carried("DDPRUN_ROOT", env!("CARGO_MANIFEST_DIR")));
     let mut command = ddprun(folder);

@@ -1,4 +1,5 @@
-//! The JSON schemas of experiments and sweeps: they take what ddprun takes, and refuse what is wrong with a single key.
+//! The JSON schemas of experiments and sweeps: they take what ddprun takes, and refuse what is
+//! wrong with a single key.
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
 
 use std::fs;
@@ -68,7 +69,8 @@ fn problems(path: &Path, text: &str) -> Vec<String> {
     })
 }
 
-/// Whether ddprun finds fault with something else than with an empty file, which lacks what no schema asks for.
+/// Whether ddprun finds fault with something else than with an empty file, which lacks what no
+/// schema asks for.
 fn is_refused(text: &str) -> bool {
     let [empty, own] = ["", text].map(|text| problems(Path::new("x.toml"), text));
     own.iter().any(|problem| !empty.contains(problem))
@@ -139,8 +141,8 @@ fn what_is_wrong_with_a_key_is_refused_as_ddprun_refuses_it() {
     }
 }
 
-/// Rules of experiments that a schema cannot say, by their words in docs/experiments.md: the schema takes what breaks
-/// them, and ddprun refuses it.
+/// Rules of experiments that a schema cannot say, by their words in docs/experiments.md: the schema
+/// takes what breaks them, and ddprun refuses it.
 const RULES: [(&str, &str); 6] = [
     ("keys that ask for others", "[ema]\npower = 0.75"),
     ("options that go together", "[optimizer]\nnesterov = true\nmomentum = 0.0"),

@@ -1,4 +1,5 @@
-//! Collectives over real shared memory: ranks as threads, each with its own mapping, and as processes.
+//! Collectives over real shared memory: ranks as threads, each with its own mapping, and as
+//! processes.
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside test functions")]
 
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! The last words of `cargo test`: what its tests left out on this machine, and why. Nothing to test by itself.
+//! The last words of `cargo test`: what its tests left out on this machine, and why. Nothing to
+//! test by itself.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test binary, which prints a list")]
 
 use test_support::skipped;

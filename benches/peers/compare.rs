@@ -45,7 +45,8 @@ struct Comparison {
     theirs: Vec<(String, Side)>,
 }
 
-/// Runs the comparisons of the given names (all without one), and prints a line for each and a table of all.
+/// Runs the comparisons of the given names (all without one), and prints a line for each and a
+/// table of all.
 pub(crate) fn all(names: &[String], pairs: usize, shape: Option<Shape>) {
     let python = Python::open();
     let wanted = |comparison: &Comparison| {
@@ -89,7 +90,8 @@ fn comparisons(python: &Python, shape: Option<Shape>) -> Vec<Comparison> {
 /// A way to run PyTorch's training program: what it is called, and its flags.
 type Mode = (String, String);
 
-/// Every way to train with PyTorch that may be its fastest: each of its options alone and with the others.
+/// Every way to train with PyTorch that may be its fastest: each of its options alone and with the
+/// others.
 fn modes(precision: &str, has_images: bool, ranks: u32) -> Vec<Mode> {
     let options = [
         ("bucket_view", "--bucket-view", ranks > 1),
@@ -112,7 +114,8 @@ fn modes(precision: &str, has_images: bool, ranks: u32) -> Vec<Mode> {
     sets.into_iter().map(mode).collect()
 }
 
-/// Training in fp32 on our side, in `precision` on theirs: bf16 is the faster one where the processor multiplies in it.
+/// Training in fp32 on our side, in `precision` on theirs: bf16 is the faster one where the
+/// processor multiplies in it.
 fn training(
     python: &Python,
     name: &'static str,
@@ -149,7 +152,8 @@ fn allreduce(python: &Python) -> Comparison {
     }
 }
 
-/// From the command to its end, with nothing between but the meeting of two ranks and, on our side, a model and a step.
+/// From the command to its end, with nothing between but the meeting of two ranks and, on our side,
+/// a model and a step.
 fn startup(python: &Python) -> Comparison {
     let theirs = Side { command: python.command("trivial.py", true), read: None };
     Comparison {
@@ -304,8 +308,8 @@ fn compare(mut comparison: Comparison, pairs: usize) -> Vec<String> {
     rows.collect()
 }
 
-/// The mode that is fastest by the median of some runs of each, in turn; a mode that fails here does not count. Prints
-/// what each took.
+/// The mode that is fastest by the median of some runs of each, in turn; a mode that fails here
+/// does not count. Prints what each took.
 fn best_mode(label: &str, mut modes: Vec<(String, Side)>) -> Option<(String, Side)> {
     if modes.len() == 1 {
         return modes.pop();

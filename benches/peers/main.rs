@@ -1,4 +1,5 @@
-//! ddprun against PyTorch on the same work, in alternating pairs. `just bench-peers [NAME ...]` is the usual way in.
+//! ddprun against PyTorch on the same work, in alternating pairs. `just bench-peers [NAME ...]` is
+//! the usual way in.
 //!
 //! ```text
 //! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2]   both sides
@@ -6,9 +7,10 @@
 //! cargo bench --bench peers -- list
 //! ```
 //!
-//! `list` names what can be compared. PyTorch's programs are those of `../shared/peers` where that folder exists, else those
-//! beside this file, which take the same flags and print the same keys. Both sides run real steps on samples
-//! that are already in memory; ours are real ranks, started and watched as `ddprun` does it.
+//! `list` names what can be compared. PyTorch's programs are those of `../shared/peers` where that
+//! folder exists, else those beside this file, which take the same flags and print the same keys.
+//! Both sides run real steps on samples that are already in memory; ours are real ranks, started
+//! and watched as `ddprun` does it.
 #![expect(
     clippy::expect_used,
     clippy::panic,

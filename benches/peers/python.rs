@@ -23,7 +23,8 @@ impl Python {
         Self { interpreter, programs, scratch }
     }
 
-    /// `program` (a file name and its words) in one process, or under torchrun with two ranks of one thread.
+    /// `program` (a file name and its words) in one process, or under torchrun with two ranks of
+    /// one thread.
     pub(crate) fn command(&self, program: &str, is_distributed: bool) -> Command {
         let mut words = program.split_whitespace();
         let script = self.programs.join(words.next().expect("a program"));

@@ -1,4 +1,5 @@
-//! One rank of the measured run: real engine, real collective, samples in memory. Rank 0 prints a JSON line.
+//! One rank of the measured run: real engine, real collective, samples in memory. Rank 0 prints a
+//! JSON line.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};

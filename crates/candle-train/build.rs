@@ -1,7 +1,8 @@
-//! With the feature `cuda`: empty archives in the place of CUDA's libraries, so that none is needed to link.
+//! With the feature `cuda`: empty archives in the place of CUDA's libraries, so that none is needed
+//! to link.
 //!
-//! candle-core, candle-kernels and cudarc ask the linker for them by name. What they call is defined in
-//! `src/cuda_libraries`, where each function opens its library at its first call.
+//! candle-core, candle-kernels and cudarc ask the linker for them by name. What they call is
+//! defined in `src/cuda_libraries`, where each function opens its library at its first call.
 #![expect(
     clippy::disallowed_methods,
     reason = "a build script writes for the linker, not for a run"
@@ -10,8 +11,8 @@
 use std::path::Path;
 use std::{env, fs, io};
 
-/// What the linker is asked for. `moe` holds candle-kernels' products of quantised matrices, the only ones that want CUDA's
-/// runtime library; nothing here calls them.
+/// What the linker is asked for. `moe` holds candle-kernels' products of quantised matrices, the
+/// only ones that want CUDA's runtime library; nothing here calls them.
 const LIBRARIES: [&str; 9] =
     ["cuda", "cudart", "cublas", "cublasLt", "curand", "nvrtc", "cudnn", "nccl", "moe"];
 

@@ -1,4 +1,5 @@
-//! The weights of a model with adapters -> the adapters alone, as PEFT reads them, or the weights with what they add.
+//! The weights of a model with adapters -> the adapters alone, as PEFT reads them, or the weights
+//! with what they add.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,8 @@ pub fn peft_config(lora: &LoraConfig, base: Option<&Path>) -> String {
     format!("{config:#}\n")
 }
 
-/// The tensors of `model`, a safetensors file, without adapters: each weight W that has one is W + (alpha / r) B A.
+/// The tensors of `model`, a safetensors file, without adapters: each weight W that has one is W +
+/// (alpha / r) B A.
 ///
 /// # Errors
 ///

@@ -1,8 +1,9 @@
 //! The thread that writes checkpoints while training goes on.
 //!
-//! The training thread leaves a copy of its state on the desk and goes on; the writer takes it from there. One
-//! copy is being written and one may wait: on a slow disk a newer copy takes the place of the one that
-//! waits, so that training never waits for the disk and memory holds two copies at most.
+//! The training thread leaves a copy of its state on the desk and goes on; the writer takes it from
+//! there. One copy is being written and one may wait: on a slow disk a newer copy takes the place
+//! of the one that waits, so that training never waits for the disk and memory holds two copies at
+//! most.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,8 +22,8 @@ use crate::units::Bytes;
 /// Added to the writer's niceness: the threads that compute come first.
 const NICENESS: i32 = 10;
 
-/// Writes checkpoints in the background. What it writes when it is dropped is written to its end; what waits
-/// is not.
+/// Writes checkpoints in the background. What it writes when it is dropped is written to its end;
+/// what waits is not.
 pub struct Writer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -74,8 +75,9 @@ enum Failure {
 type Store = Box<dyn FnMut(&Copied) -> Result<Written, Error> + Send>;
 
 impl Writer {
-    /// Starts the thread, which first makes room for copies of `snapshot`, unless checkpoints are made only when the
-    /// run is stopped. Links point at the checkpoint from which the run continues when it returns.
+    /// Starts the thread, which first makes room for copies of `snapshot`, unless checkpoints are
+    /// made only when the run is stopped. Links point at the checkpoint from which the run
+    /// continues when it returns.
     ///
     /// # Errors
     ///
@@ -102,7 +104,8 @@ impl Writer {
                     of_thread.put_down(job, result);
                 }
             };
-            // Also a panic at the desk: the thread that waits for a copy to be on disk would wait for ever.
+            // Also a panic at the desk: the thread that waits for a copy to be on disk would wait
+            // for ever.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 of_thread.give_up(panic);
             }
@@ -111,9 +114,9 @@ impl Writer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Copies `snapshot`, to be written as soon as the disk is free, and returns. On a slow disk the copy takes
-    /// the place of one that waits; a [`Importance::Regular`] one is not taken where a
-    /// [`Importance::Best`] one waits.
+    /// Copies `snapshot`, to be written as soon as the disk is free, and returns. On a slow disk
+    /// the copy takes the place of one that waits; a [`Importance::Regular`] one is not taken where
+    /// a [`Importance::Best`] one waits.
     ///
     /// # Errors
     ///

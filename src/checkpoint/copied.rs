@@ -1,4 +1,5 @@
-//! A copy of a run's state, laid out as the files of a checkpoint. Training goes on while it is written.
+//! A copy of a run's state, laid out as the files of a checkpoint. Training goes on while it is
+//! written.
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use safetensors::Dtype;
@@ -147,8 +148,8 @@ fn is_worth_sharing(size: usize) -> bool {
     size >= LARGE && rayon::current_num_threads() > 1
 }
 
-/// Sizes of the files that `snapshot` makes, for [`Copied::with_room_for`]; that of the progress, which grows, is
-/// left open.
+/// Sizes of the files that `snapshot` makes, for [`Copied::with_room_for`]; that of the progress,
+/// which grows, is left open.
 pub(crate) fn sizes(snapshot: &Snapshot<'_>) -> [usize; 3] {
     fn size<V>(entries: &[Entry<V>], format: Option<&str>) -> usize {
         let header = entries::header(entries, format).map_or(0, |header| header.len());

@@ -109,8 +109,8 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'
     Ok(in_file_order(entries))
 }
 
-/// The optimizer's moments under PyTorch's names, `exp_avg.layer1.0.conv1.weight`, and the averages of the weights,
-/// `ema.layer1.0.conv1.weight`, and buffers.
+/// The optimizer's moments under PyTorch's names, `exp_avg.layer1.0.conv1.weight`, and the averages
+/// of the weights, `ema.layer1.0.conv1.weight`, and buffers.
 pub(crate) fn of_moments<'a>(
     params: &Params,
     plan: &OptimizerPlan,
@@ -155,7 +155,8 @@ fn named<V>(
     in_file_order(entries)
 }
 
-/// The order of the safetensors library: the widest type first, so that every tensor is aligned; then by name.
+/// The order of the safetensors library: the widest type first, so that every tensor is aligned;
+/// then by name.
 fn in_file_order<V>(mut entries: Vec<Entry<V>>) -> Vec<Entry<V>> {
     entries.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     entries
@@ -168,8 +169,8 @@ impl<V> Entry<V> {
     }
 }
 
-/// The first bytes of a safetensors file with these tensors: the length of the header, and the header.
-/// `format` is what PyTorch's tools look for (`pt`).
+/// The first bytes of a safetensors file with these tensors: the length of the header, and the
+/// header. `format` is what PyTorch's tools look for (`pt`).
 pub(crate) fn header<V>(
     entries: &[Entry<V>],
     format: Option<&str>,

@@ -1,7 +1,8 @@
-//! `latest` and `best`: links for people. What counts are the manifests, from which links are made anew.
+//! `latest` and `best`: links for people. What counts are the manifests, from which links are made
+//! anew.
 //!
-//! A copy of a run may have something else in their place: folders (`cp -rL`, object stores), small files (network
-//! shares), or nothing. A folder is the checkpoint that it was copied from.
+//! A copy of a run may have something else in their place: folders (`cp -rL`, object stores), small
+//! files (network shares), or nothing. A folder is the checkpoint that it was copied from.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +16,8 @@ const LONGEST_LINK: u64 = 4 << 10;
 /// The names of links; the last two are those of the seeds.
 const NAMES: [&str; 4] = ["latest", "best", "checkpoint_latest", "checkpoint_best"];
 
-/// Makes the links of a kind, `latest` or `best`, lead to the checkpoint of `step`. They are left out where the file
-/// system has no links, or where something else has their names.
+/// Makes the links of a kind, `latest` or `best`, lead to the checkpoint of `step`. They are left
+/// out where the file system has no links, or where something else has their names.
 pub(crate) fn link(folder: &Path, kind: &str, step: u64) -> Result<(), Error> {
     let target = folder.join(name(step));
     for link in [kind.to_owned(), format!("checkpoint_{kind}")] {
@@ -35,7 +36,8 @@ pub(crate) fn copies(folder: &Path) -> impl Iterator<Item = PathBuf> {
     paths.filter(|path| path.symlink_metadata().is_ok_and(|found| found.is_dir()))
 }
 
-/// Gives copies of checkpoints their own names, and removes those that are there twice, so that links can be made.
+/// Gives copies of checkpoints their own names, and removes those that are there twice, so that
+/// links can be made.
 pub(crate) fn heal(folder: &Path) -> Result<(), Error> {
     for copy in copies(folder) {
         // A folder that is no checkpoint is somebody's.

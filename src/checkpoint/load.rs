@@ -52,8 +52,8 @@ pub struct Restored {
     pub passed_over: Vec<String>,
 }
 
-/// All checkpoints of `folder`, oldest first. Where a copy of the run has folders instead of links, one that is there
-/// under no other name counts too.
+/// All checkpoints of `folder`, oldest first. Where a copy of the run has folders instead of links,
+/// one that is there under no other name counts too.
 ///
 /// # Errors
 ///
@@ -80,7 +80,8 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
     Ok(found)
 }
 
-/// The best checkpoint of `folder`, by its manifests; `None` where no best one is kept, or none was evaluated.
+/// The best checkpoint of `folder`, by its manifests; `None` where no best one is kept, or none was
+/// evaluated.
 ///
 /// # Errors
 ///
@@ -129,8 +130,9 @@ pub fn restore_newest(
     Ok(Some(Restored { state, moments, passed_over }))
 }
 
-/// The checkpoints of `folder` up to `step`, each with its value of the metric `monitor`, which may not be the one by
-/// which it was ranked when it was made. Newer ones were passed over when the run was resumed: they are damaged.
+/// The checkpoints of `folder` up to `step`, each with its value of the metric `monitor`, which may
+/// not be the one by which it was ranked when it was made. Newer ones were passed over when the run
+/// was resumed: they are damaged.
 pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<Entry>, Error> {
     let entry = |Found { path, manifest, .. }: Found| {
         let manifest = manifest.ok().filter(|manifest| manifest.step <= step)?;
@@ -144,7 +146,8 @@ pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<E
     Ok(all(folder)?.into_iter().filter_map(entry).collect())
 }
 
-/// What `read` gives for the newest checkpoint that is not damaged, and the damage of those passed over.
+/// What `read` gives for the newest checkpoint that is not damaged, and the damage of those passed
+/// over.
 fn newest_that<T>(
     folder: &Path,
     mut read: impl FnMut(&Path) -> Result<T, Error>,
@@ -233,8 +236,8 @@ pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     safetensors::serialize(replaced, Some(format)).map_err(|error| fails(MODEL, error))
 }
 
-/// Reads a checkpoint's tensors into `params` and returns the optimizer's moments: each tensor once, straight to
-/// its place, where it is checked.
+/// Reads a checkpoint's tensors into `params` and returns the optimizer's moments: each tensor
+/// once, straight to its place, where it is checked.
 ///
 /// # Errors
 ///

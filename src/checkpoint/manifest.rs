@@ -19,8 +19,8 @@ pub(crate) const CONTENTS: &str = "contents";
 /// Name of a safetensors file's first part.
 pub(crate) const HEADER: &str = "header";
 
-/// Contents of `MANIFEST.json`, which also holds a seal: the BLAKE3 of itself in compact form with an empty
-/// seal. The seal is made in the same way in every format.
+/// Contents of `MANIFEST.json`, which also holds a seal: the BLAKE3 of itself in compact form with
+/// an empty seal. The seal is made in the same way in every format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of the folder's form.
@@ -43,7 +43,8 @@ pub struct Manifest {
 pub struct FileEntry {
     /// Size in bytes.
     pub bytes: u64,
-    /// What it consists of, in order and without gaps: a header and tensors, or the contents as a whole.
+    /// What it consists of, in order and without gaps: a header and tensors, or the contents as a
+    /// whole.
     pub parts: Vec<Part>,
 }
 

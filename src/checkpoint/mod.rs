@@ -5,11 +5,13 @@
 //!                          latest -> step-00001000      best -> step-00000800
 //! ```
 //!
-//! A checkpoint is written under another name, synced and renamed; the manifest holds the size and the BLAKE3
-//! hash of each tensor. The links are hints for people: what counts on resume is the newest folder whose
-//! files are what its manifest says, and the best one is that of the best manifest.
+//! A checkpoint is written under another name, synced and renamed; the manifest holds the size and
+//! the BLAKE3 hash of each tensor. The links are hints for people: what counts on resume is the
+//! newest folder whose files are what its manifest says, and the best one is that of the best
+//! manifest.
 //!
-//! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the copy.
+//! The training thread only copies its state ([`Writer::save`]); a thread of its own writes the
+//! copy.
 
 mod adapters;
 mod compare;
@@ -40,7 +42,8 @@ use std::path::PathBuf;
 
 use crate::files;
 
-/// Version of the folder's form. In format 1 a file had one hash; from 2 on each tensor has its own.
+/// Version of the folder's form. In format 1 a file had one hash; from 2 on each tensor has its
+/// own.
 pub(crate) const FORMAT: u32 = 2;
 
 const MODEL: &str = "model.safetensors";

@@ -20,8 +20,8 @@ pub struct Destination {
     pub folder: PathBuf,
     /// Which of them stay.
     pub plan: CheckpointPlan,
-    /// Files that say what was done: they reach the disk before a checkpoint gets its name, because a resumed run
-    /// does not say it again.
+    /// Files that say what was done: they reach the disk before a checkpoint gets its name, because
+    /// a resumed run does not say it again.
     pub records: Vec<PathBuf>,
 }
 
@@ -34,7 +34,8 @@ pub(crate) struct Written {
 }
 
 /// Writes `snapshot` into `folder` (the run's checkpoints), moves the links, and deletes the
-/// checkpoints that `checkpoint.keep_last` and `keep_best` do not keep. Returns when all of it is on disk.
+/// checkpoints that `checkpoint.keep_last` and `keep_best` do not keep. Returns when all of it is
+/// on disk.
 ///
 /// # Errors
 ///
@@ -76,8 +77,8 @@ impl Destination {
         Ok(Written { path, best })
     }
 
-    /// Does what was left to do for the checkpoint of `step`, from which a run continues: its writer may have been
-    /// killed before the links were moved, and it may be the last of the run.
+    /// Does what was left to do for the checkpoint of `step`, from which a run continues: its
+    /// writer may have been killed before the links were moved, and it may be the last of the run.
     pub(crate) fn settle(&self, step: u64) -> Result<(), Error> {
         links::heal(&self.folder)?;
         if self.folder.join(name(step)).is_dir() {
@@ -86,7 +87,8 @@ impl Destination {
         Ok(())
     }
 
-    /// Moves the links and deletes what is not kept. Returns whether `step`, just written, is the best.
+    /// Moves the links and deletes what is not kept. Returns whether `step`, just written, is the
+    /// best.
     fn tidy(&self, step: u64) -> Result<bool, Error> {
         let mut entries = load::ranked_by(&self.plan.monitor, &self.folder, step)?;
         // A damaged copy under another name has no place among them.
@@ -130,7 +132,8 @@ fn write_files(folder: &Path, copied: &Copied) -> Result<(), Error> {
     Ok(files::sync_together(&written)?)
 }
 
-/// Writes a file and hashes each part as it goes by, while the disk is at work on the parts before it.
+/// Writes a file and hashes each part as it goes by, while the disk is at work on the parts before
+/// it.
 fn write_parts(file: &mut NewFile, copy: &FileCopy) -> Result<FileEntry, Error> {
     let mut parts = Vec::new();
     for (name, bytes) in copy.parts() {

@@ -139,7 +139,8 @@ impl<'a> TensorFile<'a> {
     }
 }
 
-/// What the file `name` of `folder` says of its tensors, as if a manifest of format 1 had vouched for `bytes`.
+/// What the file `name` of `folder` says of its tensors, as if a manifest of format 1 had vouched
+/// for `bytes`.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn header_of(folder: &Path, name: &str, bytes: &[u8]) -> Result<Option<String>, Damage> {
     let entry = FileEntry::of(vec![Part::of(CONTENTS, bytes)]);

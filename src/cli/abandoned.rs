@@ -1,4 +1,5 @@
-//! Folders of starts that were killed before they had described their run: nothing goes on from them.
+//! Folders of starts that were killed before they had described their run: nothing goes on from
+//! them.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,8 @@ const EARLY: [&str; 4] = ["experiment.toml", DATA, DESCRIPTION, ENVIRONMENT];
 /// A start has locked its folder long before it is as old as this.
 const GRACE: Duration = Duration::from_mins(1);
 
-/// Removes the folders that earlier starts of the experiment have left in this way. One that cannot be removed stays.
+/// Removes the folders that earlier starts of the experiment have left in this way. One that cannot
+/// be removed stays.
 pub(crate) fn remove(plan: &Plan) {
     let [logs, checkpoints] =
         [&plan.logging.dir, &plan.checkpoint.dir].map(|folder| folder.join(&plan.name));
@@ -25,7 +27,8 @@ pub(crate) fn remove(plan: &Plan) {
     }
 }
 
-/// Whether a start left `folder` before it had described its run. One that is under way has locked it, or is young.
+/// Whether a start left `folder` before it had described its run. One that is under way has locked
+/// it, or is young.
 fn is_abandoned(folder: &Path, now: SystemTime) -> bool {
     // Written last.
     if folder.join(RESOLVED).exists() {

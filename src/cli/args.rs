@@ -37,7 +37,8 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again, or the results of a sweep.
     Report {
-        /// Run or sweep folder, its name, or a unique prefix of a run's id. Default: the newest run.
+        /// Run or sweep folder, its name, or a unique prefix of a run's id. Default: the newest
+        /// run.
         run: Option<String>,
     },
     /// Inspect, verify or export checkpoints.
@@ -53,7 +54,8 @@ pub(crate) enum Verb {
         /// The keys of a sweep file instead.
         #[arg(long)]
         sweep: bool,
-        /// As a JSON schema, for editors: `#:schema experiment.schema.json` in the first line of a file.
+        /// As a JSON schema, for editors: `#:schema experiment.schema.json` in the first line of a
+        /// file.
         #[arg(long)]
         json_schema: bool,
     },
@@ -83,8 +85,8 @@ pub(crate) struct Run {
 /// torchrun's flags.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct Launch {
-    /// Ranks on this machine (`distributed.devices`); with MIN:MAX the run continues with fewer if some stay lost
-    /// (`distributed.min_world_size`).
+    /// Ranks on this machine (`distributed.devices`); with MIN:MAX the run continues with fewer if
+    /// some stay lost (`distributed.min_world_size`).
     #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX")]
     pub(crate) nproc_per_node: Option<String>,
     /// Restarts of the group after a failure (`fault.max_restarts`).
@@ -101,8 +103,8 @@ pub(crate) struct Launch {
     pub(crate) rendezvous: Rendezvous,
 }
 
-/// torchrun's flags of the rendezvous; on one machine they are accepted, so that a command line can be kept, and
-/// without effect, because ranks of one machine meet without a port.
+/// torchrun's flags of the rendezvous; on one machine they are accepted, so that a command line can
+/// be kept, and without effect, because ranks of one machine meet without a port.
 #[derive(Clone, Debug, Default, ClapArgs)]
 #[command(next_help_heading = "Multi-node (ignored on one node)")]
 pub(crate) struct Rendezvous {
@@ -125,8 +127,9 @@ pub(crate) struct Rendezvous {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct InitArgs {
-    /// Folder with `train` and `val` (class folders of images or WAV files; csv, jsonl or bin files), MNIST's files, a csv
-    /// file with dates, a text, or recorded behaviour (npz, parquet, `LeRobot`).
+    /// Folder with `train` and `val` (class folders of images or WAV files; csv, jsonl or bin
+    /// files), MNIST's files, a csv file with dates, a text, or recorded behaviour (npz, parquet,
+    /// `LeRobot`).
     pub(crate) path: PathBuf,
     /// File to write; by default the name of the data with `.toml`, in this folder.
     pub(crate) file: Option<PathBuf>,
@@ -150,8 +153,8 @@ pub(crate) struct SweepArgs {
     /// Sweep file, or an experiment file followed by search spaces.
     #[arg(required_unless_present = "status")]
     pub(crate) file: Option<PathBuf>,
-    /// Search spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), overrides for all trials, and
-    /// sweep keys (`sweep.trials=24`).
+    /// Search spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), overrides for
+    /// all trials, and sweep keys (`sweep.trials=24`).
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) words: Vec<String>,
     /// Continue with a changed search space or method, keeping finished trials.
@@ -171,7 +174,8 @@ pub(crate) struct SweepArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example:\n  ddprun doctor experiments/quickstart.toml --world-sizes 1,2")]
 pub(crate) struct DoctorArgs {
-    /// World sizes to compare; each must be `distributed.shards` (by default the largest) divided by a power of two.
+    /// World sizes to compare; each must be `distributed.shards` (by default the largest) divided
+    /// by a power of two.
     #[arg(long, alias = "world_sizes", value_name = "N,N", value_delimiter = ',')]
     #[arg(default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) world_sizes: Vec<u32>,
@@ -185,7 +189,8 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
-    /// Run folder, its name, or a unique prefix of its id (default: the newest run), then overrides.
+    /// Run folder, its name, or a unique prefix of its id (default: the newest run), then
+    /// overrides.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub(crate) words: Vec<String>,
     /// Resume although the data has changed, if it still fits the model.
@@ -202,14 +207,15 @@ pub(crate) struct ResumeArgs {
 #[command(after_help = "Examples:\n  ddprun eval\n  ddprun eval quickstart --latest\n  \
     ddprun eval --weights resnet18.safetensors experiments/resnet.toml")]
 pub(crate) struct EvalArgs {
-    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default: the newest run. With
-    /// `--weights` an experiment file.
+    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default:
+    /// the newest run. With `--weights` an experiment file.
     #[arg(value_name = "RUN | EXPERIMENT")]
     pub(crate) run: Option<String>,
     /// With `--weights`: overrides of the experiment.
     #[arg(value_name = "KEY=VALUE", requires = "weights")]
     pub(crate) changes: Vec<String>,
-    /// Evaluate this safetensors file (or index of several) as the model of an experiment, without a run.
+    /// Evaluate this safetensors file (or index of several) as the model of an experiment, without
+    /// a run.
     #[arg(long, value_name = "FILE", requires = "run")]
     pub(crate) weights: Option<PathBuf>,
     /// Evaluate the newest checkpoint instead of the best.
@@ -221,17 +227,20 @@ pub(crate) struct EvalArgs {
     /// Print the metrics, and what is known of each class, as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the same as `eval.json` into this folder, with a picture of which classes are taken for which.
+    /// Write the same as `eval.json` into this folder, with a picture of which classes are taken
+    /// for which.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SampleArgs {
-    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default: the newest run.
+    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default:
+    /// the newest run.
     pub(crate) run: Option<String>,
-    /// Start of the text: characters, or token ids if the data are tokens. For a policy: the last observations, oldest
-    /// first, as numbers; without a prompt, the policy is rolled out in its data set's simulator.
+    /// Start of the text: characters, or token ids if the data are tokens. For a policy: the last
+    /// observations, oldest first, as numbers; without a prompt, the policy is rolled out in its
+    /// data set's simulator.
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) prompt: String,
     /// Simulated episodes of a policy, all from the same start.
@@ -278,11 +287,12 @@ pub(crate) enum CheckpointVerb {
         /// Export the newest checkpoint of a run instead of the best.
         #[arg(long)]
         latest: bool,
-        /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and `adapter_config.json`, as PEFT
-        /// reads them.
+        /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and
+        /// `adapter_config.json`, as PEFT reads them.
         #[arg(long, conflicts_with = "merge")]
         peft: bool,
-        /// Merge the adapters of `[model.lora]` into the weights, and write the weights without the adapters.
+        /// Merge the adapters of `[model.lora]` into the weights, and write the weights without the
+        /// adapters.
         #[arg(long)]
         merge: bool,
     },

@@ -138,7 +138,8 @@ fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
     Ok(0)
 }
 
-/// The adapters of the checkpoint's run, as its description says, and the folder of the weights that it started from.
+/// The adapters of the checkpoint's run, as its description says, and the folder of the weights
+/// that it started from.
 fn adapters(opened: &Opened) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
     let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
     let plan = find_run(logs_of(&real).as_deref())?.plan;
@@ -168,8 +169,8 @@ fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of a folder of them or of
-/// a run.
+/// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of
+/// a folder of them or of a run.
 fn one_meant(word: &str, latest: bool) -> Result<Opened, Refusal> {
     let path = Path::new(word);
     if checkpoint::is_checkpoint(path) {
@@ -184,8 +185,8 @@ fn one_meant(word: &str, latest: bool) -> Result<Opened, Refusal> {
     opened.map_err(|error| unusable(&error))
 }
 
-/// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those of the
-/// newest run.
+/// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those
+/// of the newest run.
 fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, Refusal> {
     let path = word.map(PathBuf::from);
     if let Some(path) = path.as_ref().filter(|path| checkpoint::is_checkpoint(path)) {

@@ -1,4 +1,5 @@
-//! `ddprun doctor x.toml`: a few steps of the experiment at each world size, and whether they gave the same bits.
+//! `ddprun doctor x.toml`: a few steps of the experiment at each world size, and whether they gave
+//! the same bits.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use crate::launch::{self, Console, Program, Start};
 use crate::plan::{Cadence, Plan, RunFolders, Sampler};
 use crate::units::WorldSize;
 
-/// Trains at each world size and compares what is left. Exit 9 names the first parameter that differs.
+/// Trains at each world size and compares what is left. Exit 9 names the first parameter that
+/// differs.
 pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let prepared = at_most(args, kinds)?;
     generate(&prepared)?;
@@ -62,7 +64,8 @@ fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
     Ok(prepared)
 }
 
-/// A plan for each world size: the first steps of the run, without anything that only a whole run has.
+/// A plan for each world size: the first steps of the run, without anything that only a whole run
+/// has.
 fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Plan>, Refusal> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
     let text =

@@ -1,5 +1,5 @@
-//! `ddprun eval [RUN]`: metrics of a run's best checkpoint, re-evaluated; `ddprun eval --weights FILE EXPERIMENT`:
-//! those of given weights.
+//! `ddprun eval [RUN]`: metrics of a run's best checkpoint, re-evaluated; `ddprun eval --weights
+//! FILE EXPERIMENT`: those of given weights.
 
 use std::path::Path;
 
@@ -44,8 +44,8 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     print(args, &measured, &format!("step {step}\n"), json!({ "step": step }))
 }
 
-/// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left behind but data that
-/// the experiment wants generated.
+/// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left
+/// behind but data that the experiment wants generated.
 fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured, Refusal> {
     let experiment = Path::new(args.run.as_deref().unwrap_or_default());
     let weights = toml::Value::from(weights.to_string_lossy().into_owned());

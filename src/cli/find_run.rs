@@ -56,8 +56,8 @@ pub(crate) fn best_run(word: Option<&str>) -> Result<PathBuf, Refusal> {
     Ok(run)
 }
 
-/// The log folder of the run that `word` names: itself, an experiment's name (its newest run), a run's id or the beginning
-/// of one; without a word that of the newest run of all below `logs/`.
+/// The log folder of the run that `word` names: itself, an experiment's name (its newest run), a
+/// run's id or the beginning of one; without a word that of the newest run of all below `logs/`.
 pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
     report::find_run(Path::new(LOGS), word).map_err(|error| {
         let help = match sweeps().last() {

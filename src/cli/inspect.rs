@@ -41,8 +41,8 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     to_stdout(&plan::page(&prepared.plan, &prepared.loaded, &prepared.facts, &costs))
 }
 
-/// What a pass needs; `None` for a model that cannot be built or run here, which training will say, or is too large for
-/// this machine even without its activations.
+/// What a pass needs; `None` for a model that cannot be built or run here, which training will say,
+/// or is too large for this machine even without its activations.
 fn rehearsed(prepared: &Prepared, kinds: &Kinds) -> Option<Needs> {
     let plan = &prepared.plan;
     let least = Memory::of(plan, None).weights;

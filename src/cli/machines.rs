@@ -12,7 +12,8 @@ use crate::launch::{self, NodeConfig, NodeRendezvousError, PreparedRun};
 use crate::plan::RunFolders;
 use crate::units::Rank;
 
-/// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's folders.
+/// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's
+/// folders.
 pub(crate) fn train(
     place: &NodeConfig,
     request: &RunRequest,
@@ -38,7 +39,8 @@ pub(crate) fn train(
     watch(plan, vec![], run, Some(&mut nodes))
 }
 
-/// A rank of another launcher, which meets those of all machines itself. Rank 0 makes the run's folders.
+/// A rank of another launcher, which meets those of all machines itself. Rank 0 makes the run's
+/// folders.
 pub(crate) fn train_launched(
     foreign: &Foreign,
     place: &NodeConfig,

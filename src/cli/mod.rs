@@ -1,5 +1,5 @@
-//! The command line: a verb in, an exit code out. `main` only calls [`run`]; so does a user's own program that registers
-//! its kinds.
+//! The command line: a verb in, an exit code out. `main` only calls [`run`]; so does a user's own
+//! program that registers its kinds.
 //!
 //! ```text
 //! args ─prepare─▶ load ─▶ facts ─▶ plan ─request─▶ run folder ─supervise─▶ launch ─▶ report ─▶ exit code

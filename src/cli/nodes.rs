@@ -1,4 +1,5 @@
-//! The flags of several machines -> this machine's place among them, and the token that they share (docs/machines.md).
+//! The flags of several machines -> this machine's place among them, and the token that they share
+//! (docs/machines.md).
 
 use std::path::Path;
 
@@ -48,7 +49,8 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, Refusal> {
     Ok(Some(NodeConfig { node, nodes, master, port, token: read_token(file)? }))
 }
 
-/// The place of a rank that another launcher started beside ranks of other machines, if it may meet them.
+/// The place of a rank that another launcher started beside ranks of other machines, if it may meet
+/// them.
 pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<NodeConfig>, Refusal> {
     let Some(endpoint) = &foreign.rendezvous else { return Ok(None) };
     let (node, nodes, port) = (foreign.rank.0, foreign.world.get(), endpoint.port);

@@ -42,8 +42,8 @@ impl Prepared {
         Ok(Self { loaded, plan, facts, source })
     }
 
-    /// Decides everything about a loaded experiment whose numbers are all given: that of a run, whose weights are in its
-    /// checkpoints, or one that [`complete`] has seen.
+    /// Decides everything about a loaded experiment whose numbers are all given: that of a run,
+    /// whose weights are in its checkpoints, or one that [`complete`] has seen.
     pub(crate) fn of(loaded: Loaded, origin: Origin<'_>, kinds: &Kinds) -> Result<Self, Refusal> {
         failpoint::reach("parse");
         let facts = measure(&loaded, origin, kinds)?;
@@ -97,7 +97,8 @@ pub(crate) fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Pl
     Ok(plan)
 }
 
-/// The plan of a run; that of an earlier version is decided again, from the experiment that it stored.
+/// The plan of a run; that of an earlier version is decided again, from the experiment that it
+/// stored.
 pub(crate) fn plan_of(description: &Description, kinds: &Kinds) -> Result<Plan, Refusal> {
     if let Some(plan) = description.plan.current() {
         return Ok(plan.clone());
@@ -224,7 +225,8 @@ pub(crate) fn has_classes(loaded: &Loaded, kinds: &Kinds) -> Result<bool, Refusa
     Ok(facts.targets == Targets::Classes)
 }
 
-/// Memory of this machine, or of the container that this process is in; `None` if it cannot be found out.
+/// Memory of this machine, or of the container that this process is in; `None` if it cannot be
+/// found out.
 fn main_memory() -> Option<Bytes> {
     let system = rustix::system::sysinfo();
     let machine = (system.totalram as u64).checked_mul(u64::from(system.mem_unit).max(1))?;
@@ -242,8 +244,8 @@ pub(crate) fn warn_about(prepared: &Prepared) {
     }
 }
 
-/// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told, not hidden: the
-/// user may believe to train on a GPU.
+/// The GPUs that CUDA shows; `None` in a build without CUDA. A driver that does not answer is told,
+/// not hidden: the user may believe to train on a GPU.
 pub(crate) fn gpus() -> Option<Vec<GpuFacts>> {
     match ops::visible_gpus()? {
         Ok(gpus) => {
@@ -308,8 +310,9 @@ pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     own_run(folders, prepared, OtherData::Refused)
 }
 
-/// Takes possession of a run's folders and writes down what was asked, decided and found ([`description`]), and what the
-/// machine is. A run that goes on does so with the data that it began with, unless `other` are accepted.
+/// Takes possession of a run's folders and writes down what was asked, decided and found
+/// ([`description`]), and what the machine is. A run that goes on does so with the data that it
+/// began with, unless `other` are accepted.
 pub(crate) fn own_run(
     folders: RunFolders,
     prepared: &Prepared,
@@ -331,8 +334,8 @@ pub(crate) fn own_run(
     Ok(OwnedRun { folders, is_resumed: false, environment, _lock: Some(lock) })
 }
 
-/// This machine's folder in a run that another machine has made: the logs of its ranks, and what the run is. The two may
-/// be one folder on a shared file system.
+/// This machine's folder in a run that another machine has made: the logs of its ranks, and what
+/// the run is. The two may be one folder on a shared file system.
 pub(crate) fn join_run(
     folders: RunFolders,
     prepared: &Prepared,
@@ -347,8 +350,8 @@ pub(crate) fn join_run(
     Ok(OwnedRun::of_another(folders))
 }
 
-/// What this start writes down; generated data are there when it returns. A run that goes on does so with the data that it
-/// began with, unless `other` are accepted.
+/// What this start writes down; generated data are there when it returns. A run that goes on does
+/// so with the data that it began with, unless `other` are accepted.
 fn begin<'a>(
     folders: &RunFolders,
     prepared: &'a Prepared,
@@ -363,8 +366,8 @@ fn begin<'a>(
     Ok(start)
 }
 
-/// Describes the machine beside the start of the ranks, which do not need it. A description that cannot be
-/// written is no reason not to train; where no thread is to be had, it is not even tried.
+/// Describes the machine beside the start of the ranks, which do not need it. A description that
+/// cannot be written is no reason not to train; where no thread is to be had, it is not even tried.
 fn describe_environment(logs: PathBuf) -> Option<JoinHandle<()>> {
     let describe = move || {
         if let Err(error) = Environment::measure().write(&logs) {

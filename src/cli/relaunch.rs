@@ -1,7 +1,7 @@
 //! A launcher starts its ranks again -> the run that they had begun, if it can be told for certain.
 //!
-//! A run remembers in `launch.json` by whom it was launched, and what was asked for. A launcher's first attempt always begins
-//! a new run.
+//! A run remembers in `launch.json` by whom it was launched, and what was asked for. A launcher's
+//! first attempt always begins a new run.
 
 use std::path::{Path, PathBuf};
 
@@ -50,8 +50,8 @@ pub(crate) fn note(
     files::write_atomic(&path, &text).map_err(unwritable)
 }
 
-/// The run that one of `launches` had begun before its launcher started the ranks again; `None` if there is none, or this is
-/// its first attempt.
+/// The run that one of `launches` had begun before its launcher started the ranks again; `None` if
+/// there is none, or this is its first attempt.
 ///
 /// # Errors
 ///
@@ -95,8 +95,8 @@ enum Choice<'a> {
     Unclear(&'a LaunchId, Vec<&'a Path>),
 }
 
-/// The only run of a launch, innermost first. One that may be of a launch, and may not, must not be passed over: it would lie
-/// there while the launcher pays for another.
+/// The only run of a launch, innermost first. One that may be of a launch, and may not, must not be
+/// passed over: it would lie there while the launcher pays for another.
 fn choose<'a>(again: &[&'a LaunchId], notes: &'a [(PathBuf, Note)]) -> Choice<'a> {
     let of = |launch: &LaunchId, wanted: Option<bool>| -> Vec<&'a Path> {
         let is_meant = |note: &Note| note.launches.iter().any(|l| launch.continues(l) == wanted);
@@ -128,7 +128,8 @@ fn unclear(launch: &LaunchId, folders: &[&Path]) -> Refusal {
     Refusal::new(exit::REFUSED, page)
 }
 
-/// Refuses to go on with numbers that the run did not begin with: on a machine with another number of GPUs, for example.
+/// Refuses to go on with numbers that the run did not begin with: on a machine with another number
+/// of GPUs, for example.
 fn must_be_the_same(run: &RunFolders, prepared: &Prepared, kinds: &Kinds) -> Result<(), Refusal> {
     let (path, before) = stored_experiment(run)?;
     let load = |text: &str| {
@@ -156,7 +157,8 @@ fn asked(prepared: &Prepared) -> Result<String, Refusal> {
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 
-/// The notes of all runs below `logs`, by their folders, oldest first. What cannot be read, or is not understood, is none.
+/// The notes of all runs below `logs`, by their folders, oldest first. What cannot be read, or is
+/// not understood, is none.
 fn notes(logs: &Path) -> impl Iterator<Item = (PathBuf, Note)> + use<> {
     let entries = std::fs::read_dir(logs).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

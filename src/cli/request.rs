@@ -27,8 +27,8 @@ impl RunRequest {
         Self { resumed: Some(resumed), ..Self::new(prepared) }
     }
 
-    /// Makes the run's folders, or takes possession of those of the run that is resumed: as was asked, or because a
-    /// launcher has started its ranks again.
+    /// Makes the run's folders, or takes possession of those of the run that is resumed: as was
+    /// asked, or because a launcher has started its ranks again.
     pub(crate) fn open(&self, kinds: &Kinds) -> Result<OwnedRun, Refusal> {
         let (prepared, launches) = (&self.prepared, launch::launch_ids());
         let resumed = match &self.resumed {

@@ -35,7 +35,8 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Role::Foreign(Foreign { rendezvous: Some(endpoint), .. }) = &mut role {
         endpoint.token_file = absolute(std::mem::take(&mut endpoint.token_file));
     }
-    // Each rank of a foreign launcher goes there; those that do not see the run are told of it by the first.
+    // Each rank of a foreign launcher goes there; those that do not see the run are told of it by
+    // the first.
     let entered = enter_run(run);
     let make = |origin: Origin<'_>| {
         let description = entered?;

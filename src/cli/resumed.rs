@@ -123,8 +123,8 @@ fn had_saved(events: &[Stamped]) -> bool {
     })
 }
 
-/// Copies the records that a start at the first step writes anew into a folder of their own, and names it; `None` where
-/// there are none.
+/// Copies the records that a start at the first step writes anew into a folder of their own, and
+/// names it; `None` where there are none.
 fn set_aside(logs: &Path) -> Result<Option<String>, files::Error> {
     let read = |name: &'static str| Some((name, std::fs::read(logs.join(name)).ok()?));
     let records: Vec<(&str, Vec<u8>)> =

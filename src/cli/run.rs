@@ -46,15 +46,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
     }
 }
 
-/// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher have one command line, and
-/// read the same files.
+/// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher
+/// have one command line, and read the same files.
 fn is_said_by_another(code: u8) -> bool {
     let is_common = matches!(code, exit::REFUSED | exit::DATA | exit::CHECKPOINT);
     let role = rank_env::from_environment();
     is_common && matches!(role, Ok(Role::Foreign(place)) if !place.local_rank.is_first())
 }
 
-/// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it would say nothing.
+/// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it
+/// would say nothing.
 fn outlive_file_limits() {
     let ignored = Arc::new(AtomicBool::new(false));
     // Where this is refused, the signal ends the process, as it would have done.

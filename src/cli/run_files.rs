@@ -124,7 +124,8 @@ pub(crate) fn find_run(word: Option<&str>) -> Result<Description, Refusal> {
     described(&find_run::run(word)?)
 }
 
-/// As [`find_run`], and goes to where the run's paths begin, so that it is what it was wherever it is called from.
+/// As [`find_run`], and goes to where the run's paths begin, so that it is what it was wherever it
+/// is called from.
 pub(crate) fn enter_run(word: Option<&str>) -> Result<Description, Refusal> {
     enter(&find_run::run(word)?)
 }
@@ -180,9 +181,9 @@ pub(crate) fn stored_experiment(run: &RunFolders) -> Result<(PathBuf, String), R
     }
 }
 
-/// Where the paths of the run found in `folder` begin, and its log folder from there. A project that was moved or copied
-/// as a whole is found by the end of the folder's path; a log folder that stands alone belongs to the folder in which the
-/// run was started.
+/// Where the paths of the run found in `folder` begin, and its log folder from there. A project
+/// that was moved or copied as a whole is found by the end of the folder's path; a log folder that
+/// stands alone belongs to the folder in which the run was started.
 fn root_of(folder: &Path, description: &Description, here: &Path) -> (PathBuf, PathBuf) {
     let Description { run, started_in, .. } = description;
     let is_unmoved =
@@ -221,7 +222,8 @@ pub(crate) struct Start<'a> {
     pub(crate) data: Fingerprint,
 }
 
-/// Compares the data of a run that goes on with those that it began with, and says what differs. A new run has none.
+/// Compares the data of a run that goes on with those that it began with, and says what differs. A
+/// new run has none.
 pub(crate) fn compare_data(
     run: &RunFolders,
     start: &Start<'_>,

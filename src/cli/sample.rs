@@ -44,8 +44,8 @@ pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     to_stdout(&(words.page(&args.prompt, &prompt, &drawn) + "\n"))
 }
 
-/// Prints what a run that is over has learnt to write, as `ddprun sample` does. Whatever is wrong with that must not
-/// hide how the run ended.
+/// Prints what a run that is over has learnt to write, as `ddprun sample` does. Whatever is wrong
+/// with that must not hide how the run ended.
 pub(crate) fn at_the_end(tokens: u32, logs: &Path, kinds: &Kinds) {
     let (logs, tokens) = (logs.to_string_lossy(), tokens.to_string());
     let args = Args::try_parse_from(["ddprun", "sample", "--tokens", &tokens, "--", &logs]);
@@ -119,7 +119,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The prompt and what was drawn after it: characters one after the other, numbers with spaces between them.
+    /// The prompt and what was drawn after it: characters one after the other, numbers with spaces
+    /// between them.
     fn page(&self, text: &str, prompt: &[u32], drawn: &[u32]) -> String {
         let all = prompt.iter().chain(drawn);
         match self {

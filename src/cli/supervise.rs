@@ -1,4 +1,5 @@
-//! A run's ranks, from their start to the run's last words: as the parent of all, or as one of them.
+//! A run's ranks, from their start to the run's last words: as the parent of all, or as one of
+//! them.
 
 use std::path::Path;
 
@@ -34,8 +35,8 @@ enum How {
     TookPart { rank: Rank, outcome: worker::Outcome },
 }
 
-/// Starts the ranks of `plan`, or of the `smaller` ones if they do not last, and watches them to the end; beside those of
-/// other machines, if there are `nodes`.
+/// Starts the ranks of `plan`, or of the `smaller` ones if they do not last, and watches them to
+/// the end; beside those of other machines, if there are `nodes`.
 pub(crate) fn watch(
     plan: Plan,
     smaller: Vec<Plan>,
@@ -154,8 +155,9 @@ fn announce(note: &Note) {
     }
 }
 
-/// Completes what the run has recorded: the history, which a killed rank leaves some seconds old, and the curves. A run
-/// without a finished epoch or step has none, and a file that cannot be written must not hide how the run ended.
+/// Completes what the run has recorded: the history, which a killed rank leaves some seconds old,
+/// and the curves. A run without a finished epoch or step has none, and a file that cannot be
+/// written must not hide how the run ended.
 pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
     let Ok(records) = report::read(&folders.logs) else { return };
     let progress = records.progress();

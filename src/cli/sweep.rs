@@ -178,7 +178,8 @@ struct Surveyed {
 }
 
 impl Ddp<'_> {
-    /// The base with `changes`, decided for `cores` and the GPUs of the machine that a trial has, without touching anything.
+    /// The base with `changes`, decided for `cores` and the GPUs of the machine that a trial has,
+    /// without touching anything.
     fn decide(
         &self,
         changes: &[String],
@@ -216,7 +217,8 @@ impl Ddp<'_> {
         Ok(Facts { cores, ..facts })
     }
 
-    /// This program, whose ranks see these GPUs only, numbered from 0; all that we see where none are given.
+    /// This program, whose ranks see these GPUs only, numbered from 0; all that we see where none
+    /// are given.
     fn program_on(&self, gpus: &[usize]) -> Program {
         const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
         let mut program = self.program.clone();

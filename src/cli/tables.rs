@@ -11,7 +11,8 @@ const MOST_SQUARE: usize = 12;
 /// Most pairs of classes that are taken for each other.
 const MOST_PAIRS: usize = 10;
 
-/// Class by class, which classes are taken for which, and the worst samples; nothing of what there is not.
+/// Class by class, which classes are taken for which, and the worst samples; nothing of what there
+/// is not.
 pub(crate) fn of(details: &Details) -> String {
     let parts = [classes(details), square(details), pairs(details), worst(details)];
     parts.iter().filter(|part| !part.is_empty()).flat_map(|part| ["\n", part]).collect()

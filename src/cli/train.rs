@@ -31,8 +31,8 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     report(launched, kinds)
 }
 
-/// Runs what `make` prepares, in this `role`: with ranks of our own, on this machine or on several, or as a rank of the launcher that
-/// started us. Only one process makes the run.
+/// Runs what `make` prepares, in this `role`: with ranks of our own, on this machine or on several,
+/// or as a rank of the launcher that started us. Only one process makes the run.
 pub(crate) fn launch(
     launch: &Launch,
     role: &Role,

@@ -1,4 +1,5 @@
-//! Images and tables that are damaged: each is read, or refused in words, and within its limits of memory.
+//! Images and tables that are damaged: each is read, or refused in words, and within its limits of
+//! memory.
 
 use std::io::Cursor;
 

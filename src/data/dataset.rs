@@ -15,14 +15,17 @@ pub const IGNORED_LABEL: i64 = -100;
 /// Samples of one pass.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features), series as (n, time steps,
-    /// series and features of the date), tokens as (n, tokens), behaviour as (n, observations, numbers).
+    /// (n, ...) f32: images as (n, channels, height, width), vectors as (n, features), series as
+    /// (n, time steps, series and features of the date), tokens as (n, tokens), behaviour as (n,
+    /// observations, numbers).
     pub inputs: Tensor,
-    /// (n) or (n, tokens) u32 labels (i64 where some are [`IGNORED_LABEL`]), (n, targets) f32, (n, time steps, series) f32, or (n, actions, numbers) f32.
+    /// (n) or (n, tokens) u32 labels (i64 where some are [`IGNORED_LABEL`]), (n, targets) f32, (n,
+    /// time steps, series) f32, or (n, actions, numbers) f32.
     pub targets: Tensor,
     /// Index of each sample in its data set.
     pub samples: Vec<u32>,
-    /// Samples that were asked for and cannot be read: replaced in training, left out of an evaluation.
+    /// Samples that were asked for and cannot be read: replaced in training, left out of an
+    /// evaluation.
     pub unreadable: u64,
 }
 
@@ -68,13 +71,13 @@ pub trait Dataset: Send + Sync {
     /// What messages call sample `index`: its file, if it has one.
     fn name(&self, index: usize) -> String;
 
-    /// Appends sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns its target.
-    /// `key` is the randomness of the augmentation; without it nothing is random.
+    /// Appends sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns
+    /// its target. `key` is the randomness of the augmentation; without it nothing is random.
     ///
     /// # Errors
     ///
-    /// The sample cannot be read, or does not survive its transforms; names the file. Part of it may have been
-    /// appended.
+    /// The sample cannot be read, or does not survive its transforms; names the file. Part of it
+    /// may have been appended.
     fn load(
         &self,
         index: usize,

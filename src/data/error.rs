@@ -1,4 +1,5 @@
-//! What can be wrong with data: each variant a fact with its operands, its remedy in [`Error::help`].
+//! What can be wrong with data: each variant a fact with its operands, its remedy in
+//! [`Error::help`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -190,7 +191,8 @@ pub enum Error {
         /// Why the last one cannot be read.
         source: SampleError,
     },
-    /// More samples of an epoch or an evaluation cannot be read, over all ranks, than are passed over.
+    /// More samples of an epoch or an evaluation cannot be read, over all ranks, than are passed
+    /// over.
     #[error("{}", too_many(split, *unreadable, *samples, *most))]
     TooManyUnreadable {
         /// "training", "validation" or "test".

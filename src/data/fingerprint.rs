@@ -1,8 +1,9 @@
-//! What the data of a run are, so that the run goes on with the same: samples, classes, shapes, and marks of the files.
+//! What the data of a run are, so that the run goes on with the same: samples, classes, shapes, and
+//! marks of the files.
 //!
-//! Nothing is decoded. A file of a table, a text or tokens is marked by its size and contents, an image or a recording by
-//! its name and size, and in small folders by its contents too. What would take too long is left out: sizes in very large
-//! folders, and most of a very large file.
+//! Nothing is decoded. A file of a table, a text or tokens is marked by its size and contents, an
+//! image or a recording by its name and size, and in small folders by its contents too. What would
+//! take too long is left out: sizes in very large folders, and most of a very large file.
 
 mod compare;
 
@@ -123,7 +124,8 @@ impl Fingerprint {
         })
     }
 
-    /// What the plan of a run alone says of its data: all that is known of runs of earlier versions.
+    /// What the plan of a run alone says of its data: all that is known of runs of earlier
+    /// versions.
     pub fn of_plan(plan: &DataPlan) -> Self {
         Self {
             format: FORMAT,
@@ -171,8 +173,8 @@ impl Fingerprint {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Refuses files other than those of the fingerprint in the file `kept`, if there is one. Counts and classes are the
-    /// plan's, which `open` compares.
+    /// Refuses files other than those of the fingerprint in the file `kept`, if there is one.
+    /// Counts and classes are the plan's, which `open` compares.
     ///
     /// # Errors
     ///
@@ -245,7 +247,8 @@ fn below<'a>(root: &Path, file: &'a Path) -> &'a Path {
     file.strip_prefix(root).unwrap_or(file)
 }
 
-/// Size of a file, and BLAKE3 of its contents; of pieces from its first to its last byte where it is very long.
+/// Size of a file, and BLAKE3 of its contents; of pieces from its first to its last byte where it
+/// is very long.
 fn contents(path: &Path) -> io::Result<(u64, String)> {
     let file = read::open(path)?;
     let bytes = file.metadata()?.len();

@@ -13,7 +13,8 @@ pub(crate) fn is_image(name: &OsStr) -> bool {
     IMAGE_ENDINGS.iter().any(|ending| lower.as_bytes().ends_with(ending.as_bytes()))
 }
 
-/// Whether a name begins with a dot: what a file browser hides, such as the resource forks of macOS (`._1.png`).
+/// Whether a name begins with a dot: what a file browser hides, such as the resource forks of macOS
+/// (`._1.png`).
 pub(crate) fn is_hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".")
 }

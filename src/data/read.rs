@@ -1,4 +1,5 @@
-//! Reads a whole file of the user's, safely: never blocks on a FIFO, never maps memory that may shrink.
+//! Reads a whole file of the user's, safely: never blocks on a FIFO, never maps memory that may
+//! shrink.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -36,7 +37,8 @@ pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a text, of which no line is longer than 1 MiB: a reader of lines needs no more memory.
+/// The bytes of a text, of which no line is longer than 1 MiB: a reader of lines needs no more
+/// memory.
 ///
 /// # Errors
 ///

@@ -14,8 +14,8 @@ pub(crate) struct Subset {
 }
 
 impl Subset {
-    /// `n` of all samples, of which classes keep their shares. They are the same ones whatever the run, and `n` of them
-    /// are among any more.
+    /// `n` of all samples, of which classes keep their shares. They are the same ones whatever the
+    /// run, and `n` of them are among any more.
     pub(crate) fn of(whole: Arc<dyn Dataset>, classes: usize, n: usize) -> Self {
         let mut of_class: Vec<Vec<u32>> = vec![Vec::new(); classes.max(1)];
         for index in 0..whole.len() {

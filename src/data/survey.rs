@@ -11,8 +11,8 @@ use crate::data::subset::Subset;
 use crate::data::transform::Transforms;
 use crate::plan::{DataFacts, DataPlan, SourcePlan};
 
-/// Counts the samples and classes of the chosen data set, and changes nothing: what is still to be generated is counted as
-/// it will be.
+/// Counts the samples and classes of the chosen data set, and changes nothing: what is still to be
+/// generated is counted as it will be.
 ///
 /// # Errors
 ///
@@ -47,7 +47,8 @@ pub fn survey(
     })
 }
 
-/// Opens the data that `plan` describes, with its transforms, and checks that it still is what was planned.
+/// Opens the data that `plan` describes, with its transforms, and checks that it still is what was
+/// planned.
 ///
 /// # Errors
 ///

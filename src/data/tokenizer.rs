@@ -1,4 +1,5 @@
-//! Text <-> tokens by a `tokenizer.json`, as the `HuggingFace` hub has one beside each language model.
+//! Text <-> tokens by a `tokenizer.json`, as the `HuggingFace` hub has one beside each language
+//! model.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,8 @@ pub enum TextForm {
     },
 }
 
-/// What ends a text, by the names that models have for it; the first that a vocabulary holds is meant.
+/// What ends a text, by the names that models have for it; the first that a vocabulary holds is
+/// meant.
 const ENDS: [&str; 6] =
     ["</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>"];
 
@@ -99,7 +101,8 @@ impl Tokenizer {
         ordered
     }
 
-    /// The token that ends a text: the one called `name`, or the first usual one; `None` if there is none.
+    /// The token that ends a text: the one called `name`, or the first usual one; `None` if there
+    /// is none.
     pub fn end(&self, name: Option<&str>) -> Option<u32> {
         match name {
             Some(name) => self.0.token_to_id(name),
@@ -112,7 +115,8 @@ impl Tokenizer {
 pub(in crate::data) mod tests {
     use super::*;
 
-    /// Byte pairs over the letters of a few words: `the` is one token, `</s>` ends and `<s>` begins a text.
+    /// Byte pairs over the letters of a few words: `the` is one token, `</s>` ends and `<s>` begins
+    /// a text.
     pub(in crate::data) fn write(folder: &Path) -> PathBuf {
         let alphabet = ["<s>", "</s>", "<unk>", "h", "e", "t", "a", "c", "\u{120}", "th", "the"];
         let vocab: serde_json::Map<String, serde_json::Value> =

@@ -1,7 +1,8 @@
-//! The average of the weights (`[ema]`): what is evaluated, tested and sampled in the weights' place.
+//! The average of the weights (`[ema]`): what is evaluated, tested and sampled in the weights'
+//! place.
 //!
-//! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters. Running statistics are
-//! rank 0's until they are broadcast, and so are their averages.
+//! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.
+//! Running statistics are rank 0's until they are broadcast, and so are their averages.
 
 use candle_core::{Result, Var};
 
@@ -15,7 +16,8 @@ pub(super) fn averaged_vars(params: &Params, moments: usize) -> Result<Vec<&Var>
     parameters.chain(params.moving_buffers().map(Buffer::var)).take(moments).collect()
 }
 
-/// Puts the averages in the place of what they are of, and that in theirs. Without averages nothing happens.
+/// Puts the averages in the place of what they are of, and that in theirs. Without averages nothing
+/// happens.
 pub(crate) fn swap_averages(params: &Params, moments: &mut [Moments]) -> Result<()> {
     if moments.iter().all(|moments| moments.average.is_empty()) {
         return Ok(());

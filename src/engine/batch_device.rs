@@ -23,8 +23,9 @@ impl DeviceTensors {
 }
 
 impl Engine {
-    /// Inputs and targets where the model computes. What only says which rows to read or which class is right, tokens and
-    /// labels, stays in the CPU's memory: operations check it there and hand over what their kernels need.
+    /// Inputs and targets where the model computes. What only says which rows to read or which
+    /// class is right, tokens and labels, stays in the CPU's memory: operations check it there and
+    /// hand over what their kernels need.
     pub(super) fn batch_on_device(&self, batch: &Batch) -> Result<(Tensor, Tensor)> {
         if failpoint::runs_out("memory") {
             // As candle wraps the driver's.
@@ -41,7 +42,8 @@ impl Engine {
         DeviceTensors { inputs: !is_text }
     }
 
-    /// The GPU on which the model computes, and which of a batch's tensors go there; `None` on the CPU.
+    /// The GPU on which the model computes, and which of a batch's tensors go there; `None` on the
+    /// CPU.
     #[cfg(feature = "cuda")]
     pub(crate) fn destination(&self) -> Option<(cuda::Gpu, DeviceTensors)> {
         Some((cuda::Gpu::of_device(&self.device).ok()?, self.moves()))

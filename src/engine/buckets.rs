@@ -5,8 +5,8 @@
 //! starts early, 25 MiB for the others (`torch/csrc/distributed/c10d/reducer.cpp`,
 //! `compute_bucket_assignment_by_size`).
 //!
-//! Parameters that are trained in different parts of a run never share a bucket: a bucket is reduced as a whole, or not at
-//! all. Those that are never trained have no place.
+//! Parameters that are trained in different parts of a run never share a bucket: a bucket is
+//! reduced as a whole, or not at all. Those that are never trained have no place.
 
 use crate::plan::mapping::ALIGNMENT;
 use crate::units::Bytes;
@@ -34,8 +34,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Assigns parameters with `sizes` elements to buckets: those of each of `orders` in their order, and apart from the
-    /// others.
+    /// Assigns parameters with `sizes` elements to buckets: those of each of `orders` in their
+    /// order, and apart from the others.
     pub fn new(sizes: &[usize], orders: &[Vec<usize>], first_cap: Bytes, cap: Bytes) -> Self {
         let buckets = assign(sizes, orders, first_cap, cap);
         let mut slots = vec![Slot { bucket: 0, start: 0, len: 0 }; sizes.len()];

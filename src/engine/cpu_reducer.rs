@@ -1,15 +1,16 @@
 //! Gradients on their way from backward to the optimizer: operations write them into buckets, and a
 //! communication thread reduces full buckets while backward goes on.
 //!
-//! A bucket's memory is owned by the thread that works on it: it is moved to the communication thread when its
-//! last gradient is in, and comes back reduced. The training thread reduces the last bucket itself, and
-//! whatever else did not leave during backward: it has nothing better to do, and waking another
-//! thread twice costs more than a small bucket. Buckets leave in a fixed order whatever the order of
-//! gradients, so that all ranks reduce the same bucket at the same time.
+//! A bucket's memory is owned by the thread that works on it: it is moved to the communication
+//! thread when its last gradient is in, and comes back reduced. The training thread reduces the
+//! last bucket itself, and whatever else did not leave during backward: it has nothing better to
+//! do, and waking another thread twice costs more than a small bucket. Buckets leave in a fixed
+//! order whatever the order of gradients, so that all ranks reduce the same bucket at the same
+//! time.
 //!
-//! Over shards (DESIGN: the same bits at any world size) a rank adds its own shards' gradients in the
-//! lower part of the fixed binary tree, like a binary counter; the collective continues the same tree
-//! over ranks.
+//! Over shards (DESIGN: the same bits at any world size) a rank adds its own shards' gradients in
+//! the lower part of the fixed binary tree, like a binary counter; the collective continues the
+//! same tree over ranks.
 
 mod store;
 
@@ -93,8 +94,8 @@ impl CpuReducer {
         Ok(())
     }
 
-    /// Gives the reduced gradients of all parameters, in registration order, to `visit`; those of parameters that take no
-    /// part are empty.
+    /// Gives the reduced gradients of all parameters, in registration order, to `visit`; those of
+    /// parameters that take no part are empty.
     fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
         let state = self.store.state();
         let gradient = |(slot, &is_trained): (&Slot, &bool)| {
@@ -258,8 +259,8 @@ impl Drop for CpuReducer {
     }
 }
 
-/// Body of the communication thread: reduces buckets in the order in which they come, and measures them
-/// while they are in the cache and backward goes on.
+/// Body of the communication thread: reduces buckets in the order in which they come, and measures
+/// them while they are in the cache and backward goes on.
 fn communicate(
     collective: &dyn Collective,
     layout: &Layout,

@@ -46,7 +46,8 @@ pub struct Evaluation {
     pub metrics: BTreeMap<String, f64>,
     /// What metrics share that are made of the same: see [`Engine::kept`].
     pub(crate) kept: Vec<Kept>,
-    /// Of the samples of this rank those that the model is most wrong about, the worst first, if they were asked for.
+    /// Of the samples of this rank those that the model is most wrong about, the worst first, if
+    /// they were asked for.
     pub worst: Vec<Worst>,
     /// Samples that were evaluated, each once.
     pub samples: u64,
@@ -92,14 +93,15 @@ impl Split {
 }
 
 impl Engine {
-    /// Metrics over all samples of `split`: `val/loss` (without label smoothing), and what the registered metrics measure of such
-    /// answers, of the averaged parameters where there are averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
+    /// Metrics over all samples of `split`: `val/loss` (without label smoothing), and what the
+    /// registered metrics measure of such answers, of the averaged parameters where there are
+    /// averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
     /// ranks.
     ///
     /// # Errors
     ///
-    /// A tensor operation, a sample or another rank failed; the loss is not finite; too many samples cannot be read, or
-    /// no label of them counts.
+    /// A tensor operation, a sample or another rank failed; the loss is not finite; too many
+    /// samples cannot be read, or no label of them counts.
     pub fn evaluate(
         &mut self,
         split: Split,
@@ -149,8 +151,8 @@ impl Engine {
         Ok(Evaluation { metrics, kept, worst, samples, unreadable })
     }
 
-    /// What the model answers to `inputs`, with the averaged parameters where there are averages. Each sample draws
-    /// from its key.
+    /// What the model answers to `inputs`, with the averaged parameters where there are averages.
+    /// Each sample draws from its key.
     ///
     /// # Errors
     ///
@@ -163,7 +165,8 @@ impl Engine {
         self.averaged(|engine| asked(&*engine.model, inputs, draws, &pass))?
     }
 
-    /// What is asked beside the loss: nothing in most evaluations where an answer takes many passes.
+    /// What is asked beside the loss: nothing in most evaluations where an answer takes many
+    /// passes.
     fn answers(&self, split: Split) -> Answers {
         let state = &self.state;
         let is_due = split == Split::Test
@@ -208,8 +211,8 @@ impl Engine {
         Ok(Found { report, kept, worst })
     }
 
-    /// What is compared; the mean of the answers to an image and to its mirror image where that is asked for, as timm's
-    /// test-time augmentation.
+    /// What is compared; the mean of the answers to an image and to its mirror image where that is
+    /// asked for, as timm's test-time augmentation.
     fn compared(
         &self,
         [inputs, targets]: [&Tensor; 2],
@@ -247,7 +250,8 @@ impl Engine {
         samples.iter().enumerate().map(one).collect()
     }
 
-    /// Lets evaluations name the `most` samples that the model is most wrong about. It takes a loss for each sample.
+    /// Lets evaluations name the `most` samples that the model is most wrong about. It takes a loss
+    /// for each sample.
     pub fn name_worst(&mut self, most: usize) {
         self.most_worst = most;
     }
@@ -257,7 +261,8 @@ impl Engine {
         metric::kept(&self.metrics, &found.kept, keeps)
     }
 
-    /// The audit that makes "exactly once" more than an intention. Returns how many samples were left out.
+    /// The audit that makes "exactly once" more than an intention. Returns how many samples were
+    /// left out.
     fn audit(&self, split: Split, totals: &Totals) -> Result<u64, Error> {
         let samples = split.samples(&self.plan) as u64;
         let (counted, data) = (totals.samples, &self.plan.data);
@@ -284,7 +289,8 @@ impl Engine {
         Ok(unreadable)
     }
 
-    /// The same for training: all ranks find at the same step that too many samples of the epoch cannot be read.
+    /// The same for training: all ranks find at the same step that too many samples of the epoch
+    /// cannot be read.
     pub(super) fn check_readable(&self, totals: &Totals) -> Result<(), Error> {
         let (plan, sums) = (&self.plan, &self.state.sums);
         let unreadable = sums.unreadable + totals.unreadable;
@@ -320,7 +326,8 @@ fn add_worst(worst: &mut Vec<Worst>, more: Vec<Worst>, most: usize) {
     worst.truncate(most);
 }
 
-/// What all ranks kept of their chunks, put together in the order of the chunks; of no chunks nothing.
+/// What all ranks kept of their chunks, put together in the order of the chunks; of no chunks
+/// nothing.
 fn gather(collective: &dyn Collective, mine: &[(usize, Vec<Kept>)]) -> Result<Vec<Kept>, Error> {
     let mut words = Vec::new();
     for (index, kept) in mine {

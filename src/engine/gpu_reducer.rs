@@ -1,8 +1,9 @@
-//! Gradients in a GPU's memory: operations write them into buckets, a bucket whose last gradient is in is summed over the
-//! ranks beside backward, and one launch updates all parameters.
+//! Gradients in a GPU's memory: operations write them into buckets, a bucket whose last gradient is
+//! in is summed over the ranks beside backward, and one launch updates all parameters.
 //!
-//! The order is that of the CPU's [`super::cpu_reducer`]: buckets leave in a fixed order, shards are added in the lower part of
-//! the fixed tree. How ranks are added is NCCL's affair; through the `shm` backend it is the tree again.
+//! The order is that of the CPU's [`super::cpu_reducer`]: buckets leave in a fixed order, shards
+//! are added in the lower part of the fixed tree. How ranks are added is NCCL's affair; through the
+//! `shm` backend it is the tree again.
 
 mod store;
 
@@ -151,8 +152,8 @@ fn updater(
     Updater::new(gpu, &parameters)
 }
 
-/// What moves the averages of parameters that are not `trained`, and of buffers, which are kept behind those of the
-/// parameters.
+/// What moves the averages of parameters that are not `trained`, and of buffers, which are kept
+/// behind those of the parameters.
 fn follower(
     gpu: &Gpu,
     params: &Params,

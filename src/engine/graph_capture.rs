@@ -1,12 +1,15 @@
-//! Passes that are recorded once and replayed from then on, and the proof that a replay does what the pass does.
+//! Passes that are recorded once and replayed from then on, and the proof that a replay does what
+//! the pass does.
 //!
-//! Nothing that a recording holds may differ from pass to pass: a learning rate, a dropout mask or a batch that was recorded
-//! with the launches would be replayed for ever. So the first replays are run beside the pass itself, from the same state, and
-//! the bits of all that they leave are compared. Who differs, or fails, is not replayed again.
+//! Nothing that a recording holds may differ from pass to pass: a learning rate, a dropout mask or
+//! a batch that was recorded with the launches would be replayed for ever. So the first replays are
+//! run beside the pass itself, from the same state, and the bits of all that they leave are
+//! compared. Who differs, or fails, is not replayed again.
 
 /// Passes before the recording: libraries choose their algorithms, and memory finds its place.
 const WARM_UP: u32 = 3;
-/// Replays that are compared with the pass. The second has another batch and another step than the recording and the first.
+/// Replays that are compared with the pass. The second has another batch and another step than the
+/// recording and the first.
 const PROOFS: u32 = 2;
 
 /// Passes of a step whose launches differ.
@@ -18,7 +21,8 @@ pub(super) enum Kind {
     Later,
 }
 
-/// The kind of the next pass, by the parameters that have a gradient already; `None` where only some do.
+/// The kind of the next pass, by the parameters that have a gradient already; `None` where only
+/// some do.
 pub(super) fn kind_of_pass(written: &[bool]) -> Option<Kind> {
     let count = written.iter().filter(|&&written| written).count();
     match count {
@@ -89,8 +93,8 @@ impl<R> Capture<R> {
     ///
     /// # Errors
     ///
-    /// That of the pass itself. One of the recording or of a replay is news, and the pass is run without them; but a replay
-    /// that was proved and fails leaves an unknown state.
+    /// That of the pass itself. One of the recording or of a replay is news, and the pass is run
+    /// without them; but a replay that was proved and fails leaves an unknown state.
     pub(super) fn pass<C: Recorder<Recording = R>>(
         &mut self,
         recorder: &mut C,
@@ -116,7 +120,8 @@ impl<R> Capture<R> {
         }
     }
 
-    /// Runs the pass and its recording from the same state. The pass's own result stays in any case.
+    /// Runs the pass and its recording from the same state. The pass's own result stays in any
+    /// case.
     fn prove<C: Recorder<Recording = R>>(
         &mut self,
         recorder: &mut C,
@@ -151,7 +156,8 @@ impl<R> Capture<R> {
 mod tests {
     use super::*;
 
-    /// weight -= lr gradient, with what a pass of a real engine has: a batch and a rate that move, a running statistic.
+    /// weight -= lr gradient, with what a pass of a real engine has: a batch and a rate that move,
+    /// a running statistic.
     #[derive(Default)]
     struct Made {
         step: u32,

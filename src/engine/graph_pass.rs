@@ -1,7 +1,8 @@
-//! Passes on a GPU as one CUDA graph: forward and backward, from the batch to the gradients, in one launch.
+//! Passes on a GPU as one CUDA graph: forward and backward, from the batch to the gradients, in one
+//! launch.
 //!
-//! The batch is copied to where the recorded launches read it. Everything that is decided on the CPU stays outside: whether
-//! the numbers are finite, the learning rate, the update.
+//! The batch is copied to where the recorded launches read it. Everything that is decided on the
+//! CPU stays outside: whether the numbers are finite, the learning rate, the update.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -85,8 +86,8 @@ impl GraphPass {
         Some(Self { gpu, must, captures: [Capture::new(), Capture::new()], fixed: None })
     }
 
-    /// Runs or replays the pass. `None` = this batch is none that a recording could be made of: it is short, or
-    /// labels are wrong or do not count.
+    /// Runs or replays the pass. `None` = this batch is none that a recording could be made of: it
+    /// is short, or labels are wrong or do not count.
     fn pass(
         &mut self,
         engine: &Engine,
@@ -160,7 +161,8 @@ impl AtHand<'_> {
             if let Some(best) = &self.fixed.best {
                 put(best, 0, &best_classes(&outputs.detach(), &targets)?, false)?;
             }
-            // A full batch of samples that all count weighs 1, and only fp16, which is not recorded, scales the loss.
+            // A full batch of samples that all count weighs 1, and only fp16, which is not
+            // recorded, scales the loss.
             loss.backward().map(drop)
         });
         engine.params.end_pass();
@@ -252,8 +254,8 @@ impl Recorder for AtHand<'_> {
 }
 
 impl Engine {
-    /// Forward and backward in one launch, by their recording or on the way to one; `None` = they are to be run as every
-    /// pass is.
+    /// Forward and backward in one launch, by their recording or on the way to one; `None` = they
+    /// are to be run as every pass is.
     pub(super) fn replay(
         &mut self,
         step: &Step,

@@ -1,5 +1,5 @@
-//! Full buckets of a GPU on their way through the ranks' shared memory, by a thread of their own: while one is copied, summed and
-//! copied back, backward goes on.
+//! Full buckets of a GPU on their way through the ranks' shared memory, by a thread of their own:
+//! while one is copied, summed and copied back, backward goes on.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,8 +16,8 @@ pub(super) trait Carry: Send {
     /// A moment of the device that holds the buckets.
     type Moment: Send;
 
-    /// Copies a bucket to its segment once `ready` is over, has it summed there, and enqueues the copy back. Returns when that
-    /// copy is over.
+    /// Copies a bucket to its segment once `ready` is over, has it summed there, and enqueues the
+    /// copy back. Returns when that copy is over.
     ///
     /// # Errors
     ///
@@ -56,7 +56,8 @@ impl<M: Send + 'static> HostStagedReducer<M> {
         Ok(Self { ready: Some(ready), back, under_way: 0, thread })
     }
 
-    /// Sends a bucket off, to be read when `ready` is over. Every rank sends the same buckets in the same order.
+    /// Sends a bucket off, to be read when `ready` is over. Every rank sends the same buckets in
+    /// the same order.
     pub(super) fn send(&mut self, bucket: usize, ready: M) {
         self.under_way += 1;
         if let Some(to) = &self.ready {

@@ -1,8 +1,10 @@
-//! `SyncBatchNorm` (`distributed.sync_batchnorm`): the passes of all shards that take their batch statistics together.
+//! `SyncBatchNorm` (`distributed.sync_batchnorm`): the passes of all shards that take their batch
+//! statistics together.
 //!
-//! A rank runs its shards at once, each on a thread of its own. Where a layer needs the whole batch, they meet
-//! (`meeting.rs`), with those of the other ranks. A shard without samples takes part until the others are through.
-//! Everything comes back in the order of the shards, so the bits are those of any world size.
+//! A rank runs its shards at once, each on a thread of its own. Where a layer needs the whole
+//! batch, they meet (`meeting.rs`), with those of the other ranks. A shard without samples takes
+//! part until the others are through. Everything comes back in the order of the shards, so the bits
+//! are those of any world size.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +23,8 @@ use crate::nn::{Params, pass_beside};
 use crate::ops::{BatchGroup, GradientSink};
 use crate::plan::Plan;
 
-/// Stack of a shard's thread, as that of a rank's training thread: Candle walks its graph by recursion.
+/// Stack of a shard's thread, as that of a rank's training thread: Candle walks its graph by
+/// recursion.
 const STACK_BYTES: usize = 512 << 20;
 
 /// This rank's shards, in one pass after another.
@@ -69,7 +72,8 @@ impl JointPasses {
         Arc::new(Part { meeting: self.meeting.clone(), shard })
     }
 
-    /// Ends the pass of this rank's `shard`, whose layers, if it had samples, have asked for all that they need.
+    /// Ends the pass of this rank's `shard`, whose layers, if it had samples, have asked for all
+    /// that they need.
     ///
     /// # Errors
     ///
@@ -132,8 +136,8 @@ fn run_at_once<T: Send>(pools: &[ThreadPool], work: &(impl Fn(usize) -> T + Sync
 }
 
 impl Engine {
-    /// The passes of this rank, those of all of its shards at once: batch norms take their statistics together. Gradients
-    /// are added in the order of [`Engine::one_by_one`].
+    /// The passes of this rank, those of all of its shards at once: batch norms take their
+    /// statistics together. Gradients are added in the order of [`Engine::one_by_one`].
     pub(super) fn shards_at_once(
         &mut self,
         step: &Step,

@@ -6,7 +6,8 @@ use crate::loss::{counted, rows};
 use crate::ops::count_correct;
 use crate::plan::LossPlan;
 
-/// Number of answers whose largest output is that of their label, and of all answers; 0 for regression.
+/// Number of answers whose largest output is that of their label, and of all answers; 0 for
+/// regression.
 pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<[u64; 2]> {
     if !plan.has_classes() {
         return Ok([0, 0]);

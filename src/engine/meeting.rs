@@ -1,4 +1,5 @@
-//! Where the shards of a pass wait for each other, and the last of a rank to come for the other ranks.
+//! Where the shards of a pass wait for each other, and the last of a rank to come for the other
+//! ranks.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! batch -> forward -> backward -> reduce -> unscale -> check -> clip -> update.
 //!
-//! [`Engine::step`] is the training step in this order, on one page (`step.rs`). All decisions (skip, stop,
-//! learning rate) are taken on reduced values, so every rank takes the same one.
+//! [`Engine::step`] is the training step in this order, on one page (`step.rs`). All decisions
+//! (skip, stop, learning rate) are taken on reduced values, so every rank takes the same one.
 //!
 //! A program may drive an engine by itself, here with batches of its own:
 //! ```
@@ -233,8 +233,8 @@ impl Engine {
         &self.params
     }
 
-    /// Copies the optimizer's state to the CPU's memory, if it is elsewhere: [`Engine::moments`] is true from then until
-    /// the next step.
+    /// Copies the optimizer's state to the CPU's memory, if it is elsewhere: [`Engine::moments`] is
+    /// true from then until the next step.
     ///
     /// # Errors
     ///
@@ -249,7 +249,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`] found it.
+    /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`]
+    /// found it.
     pub fn moments(&self) -> &[Moments] {
         &self.moments
     }
@@ -264,8 +265,8 @@ impl Engine {
         &mut self.time
     }
 
-    /// Takes the metrics of an evaluation after the current step. Returns whether the metric that ranks checkpoints is the
-    /// best so far.
+    /// Takes the metrics of an evaluation after the current step. Returns whether the metric that
+    /// ranks checkpoints is the best so far.
     pub fn evaluated(&mut self, metrics: BTreeMap<String, f64>) -> bool {
         self.state.evaluated(&self.plan, self.scheduler.as_ref(), metrics)
     }

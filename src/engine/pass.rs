@@ -29,14 +29,15 @@ pub(super) struct Passes<'a> {
 
 /// What one forward pass found.
 pub(super) struct Found {
-    /// The mean loss times the pass's share of the step and the loss scale: what backward starts from.
+    /// The mean loss times the pass's share of the step and the loss scale: what backward starts
+    /// from.
     scaled: Tensor,
     report: PassReport,
 }
 
 impl Passes<'_> {
-    /// What the layers need to know about a pass. Running statistics follow the first shard only, as
-    /// DDP's `broadcast_buffers` keeps those of rank 0.
+    /// What the layers need to know about a pass. Running statistics follow the first shard only,
+    /// as DDP's `broadcast_buffers` keeps those of rank 0.
     pub(super) fn context(
         &self,
         micro_batch: &MicroBatch,
@@ -59,8 +60,8 @@ impl Passes<'_> {
         draws(self.plan, epoch, &batch.samples)
     }
 
-    /// Forward of `inputs` and `targets`, which are where the model computes. [`Passes::backward`] follows, unless this
-    /// fails. Gradients will go to `sink`.
+    /// Forward of `inputs` and `targets`, which are where the model computes. [`Passes::backward`]
+    /// follows, unless this fails. Gradients will go to `sink`.
     pub(super) fn forward(
         &self,
         micro_batch: &MicroBatch,
@@ -91,8 +92,8 @@ impl Passes<'_> {
         let loss = self.loss.mean(&outputs, &targets)?;
         let correct = loss::correct(&self.plan.loss, &outputs, &targets)?;
         let value = f64::from(loss::scalar(&loss)?);
-        // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and those with
-        // labels that do not count.
+        // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and
+        // those with labels that do not count.
         let samples = micro_batch.samples.len();
         let weight = self.loss.weight(&targets, samples)?;
         // Where nothing counts the gradient is zero, but it must reach the parameters.

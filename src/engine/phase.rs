@@ -1,7 +1,9 @@
-//! Which parameters are trained when: groups that are frozen, for the whole run or for a part of it.
+//! Which parameters are trained when: groups that are frozen, for the whole run or for a part of
+//! it.
 //!
-//! A run has phases, which begin at step boundaries. In each, frozen parameters have no gradient, no state of the optimizer, and
-//! their buckets are not reduced. All ranks enter a phase at the same step: it follows from the plan.
+//! A run has phases, which begin at step boundaries. In each, frozen parameters have no gradient,
+//! no state of the optimizer, and their buckets are not reduced. All ranks enter a phase at the
+//! same step: it follows from the plan.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,8 @@ use crate::nn::{Param, Params};
 use crate::optim::Moments;
 use crate::plan::Plan;
 
-/// Buckets in reverse registration order, the order in which backward finishes parameters: those of each phase apart.
+/// Buckets in reverse registration order, the order in which backward finishes parameters: those of
+/// each phase apart.
 pub(super) fn layout(plan: &Plan, params: &Params) -> Layout {
     let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
     let mut orders: BTreeMap<(u64, Option<u64>), Vec<usize>> = BTreeMap::new();
@@ -25,14 +28,15 @@ pub(super) fn layout(plan: &Plan, params: &Params) -> Layout {
 }
 
 impl Engine {
-    /// Begins, or goes on, in the phase of the step after the finished ones; the optimizer's state is that phase's already.
+    /// Begins, or goes on, in the phase of the step after the finished ones; the optimizer's state
+    /// is that phase's already.
     pub(super) fn begin_phase(&mut self) -> Result<(), Error> {
         self.trained = self.trained_now();
         self.train_only_these()
     }
 
-    /// Enters the phase of the step after the finished ones, if it is another: what is unfrozen begins with new state, and
-    /// counts its updates from 1; the state of what is frozen is let go.
+    /// Enters the phase of the step after the finished ones, if it is another: what is unfrozen
+    /// begins with new state, and counts its updates from 1; the state of what is frozen is let go.
     pub(super) fn enter_phase(&mut self) -> Result<(), Error> {
         let trained = self.trained_now();
         if trained == self.trained {

@@ -1,8 +1,9 @@
 //! Whether all ranks still have the same: hashes of what they should have in common, compared.
 //!
-//! Ranks compute their updates each for itself, from the same sums. A bit that turns in one rank's memory, or a core
-//! that computes wrongly, makes its parameters others, and nothing else tells. Rank 0's moments, averages and counters
-//! reach the others only through a checkpoint, so these are compared before each one is made.
+//! Ranks compute their updates each for itself, from the same sums. A bit that turns in one rank's
+//! memory, or a core that computes wrongly, makes its parameters others, and nothing else tells.
+//! Rank 0's moments, averages and counters reach the others only through a checkpoint, so these are
+//! compared before each one is made.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ use crate::units::{Rank, WorldSize};
 /// Bytes of a hash.
 const HASH: usize = blake3::OUT_LEN;
 
-/// Something that all ranks have in common. Running statistics are not: they are rank 0's (`Engine::broadcast_buffers`).
+/// Something that all ranks have in common. Running statistics are not: they are rank 0's
+/// (`Engine::broadcast_buffers`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Weights,
@@ -45,8 +47,8 @@ pub(super) struct Compared {
 }
 
 impl Engine {
-    /// Compares the parameters of all ranks, bit by bit through a hash. Every rank must call it at the same step; a
-    /// second call at one step is free.
+    /// Compares the parameters of all ranks, bit by bit through a hash. Every rank must call it at
+    /// the same step; a second call at one step is free.
     ///
     /// # Errors
     ///
@@ -60,7 +62,8 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::compare_weights`], of everything that a checkpoint holds and all ranks should have in common.
+    /// As [`Engine::compare_weights`], of everything that a checkpoint holds and all ranks should
+    /// have in common.
     ///
     /// # Errors
     ///
@@ -169,7 +172,8 @@ fn hash_of_progress(state: &TrainState) -> [u8; HASH] {
     *blake3::hash(&serde_json::to_vec(&state).unwrap_or_default()).as_bytes()
 }
 
-/// The ranks that do not have what most have; where as many have the one as the other, those that differ from rank 0.
+/// The ranks that do not have what most have; where as many have the one as the other, those that
+/// differ from rank 0.
 fn differing(all: &[Vec<u8>]) -> Vec<Rank> {
     let mut counts = BTreeMap::<&[u8], usize>::new();
     for hash in all {

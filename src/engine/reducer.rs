@@ -12,7 +12,8 @@ use crate::ops::GradientSink;
 use crate::optim::{Moments, Update};
 use crate::plan::OptimizerPlan;
 
-/// Collects the gradients of one step after another, sums them over the ranks, and updates the parameters with them.
+/// Collects the gradients of one step after another, sums them over the ranks, and updates the
+/// parameters with them.
 pub(crate) trait Reducer: Send {
     /// Where gradients are delivered.
     fn sink(&self) -> Arc<dyn GradientSink>;
@@ -38,8 +39,8 @@ pub(crate) trait Reducer: Send {
     #[cfg(feature = "cuda")]
     fn set_marks(&self, _marks: &Marks) {}
 
-    /// Chooses the parameters that take part from the next step on: buckets of others are not reduced, and there is no state
-    /// of them in `moments`.
+    /// Chooses the parameters that take part from the next step on: buckets of others are not
+    /// reduced, and there is no state of them in `moments`.
     ///
     /// # Errors
     ///
@@ -65,8 +66,8 @@ pub(crate) trait Reducer: Send {
     /// The device's.
     fn end_shard(&self) -> Result<(), Error>;
 
-    /// Waits for the buckets that have left and reduces the others. Returns the time of that: communication
-    /// that backward did not hide.
+    /// Waits for the buckets that have left and reduces the others. Returns the time of that:
+    /// communication that backward did not hide.
     ///
     /// # Errors
     ///
@@ -82,11 +83,12 @@ pub(crate) trait Reducer: Send {
     /// The first parameter whose reduced gradient is not finite.
     fn first_not_finite(&self) -> Option<usize>;
 
-    /// Lets `change` have the reduced gradients of the parameters that take part, each with its registration index. On GPUs
-    /// nothing happens: the plan refuses what would.
+    /// Lets `change` have the reduced gradients of the parameters that take part, each with its
+    /// registration index. On GPUs nothing happens: the plan refuses what would.
     fn change_gradients(&self, _change: &mut dyn FnMut(usize, &mut [f32])) {}
 
-    /// Moves the parameters along their reduced gradients; `counts` says which update of each this is (`Part::count`).
+    /// Moves the parameters along their reduced gradients; `counts` says which update of each this
+    /// is (`Part::count`).
     ///
     /// # Errors
     ///
@@ -129,7 +131,8 @@ pub(crate) trait Reducer: Send {
         average_buffers(update, params, moments)
     }
 
-    /// Puts the averages in the place of what they are of, and that in theirs. Without averages nothing happens.
+    /// Puts the averages in the place of what they are of, and that in theirs. Without averages
+    /// nothing happens.
     ///
     /// # Errors
     ///

@@ -22,17 +22,17 @@ const STACK_BYTES: usize = 512 << 20;
 /// What a pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Bytes that it holds beside parameters and gradients at its largest moment; unknown in a program without
-    /// [`memory::Allocator`].
+    /// Bytes that it holds beside parameters and gradients at its largest moment; unknown in a
+    /// program without [`memory::Allocator`].
     pub activations: Option<Bytes>,
     /// Floating-point operations of the forward pass, per sample.
     pub flops: u64,
 }
 
 /// What a pass of `plan` needs: runs two small
-/// batches of zeros forward and backward, with as many threads as a rank has. Large blocks of memory are
-/// counted as they are handed out. Between two gradients that backward hands over, the most in use grows in
-/// proportion to the batch; which moment is the largest depends on the batch.
+/// batches of zeros forward and backward, with as many threads as a rank has. Large blocks of
+/// memory are counted as they are handed out. Between two gradients that backward hands over, the
+/// most in use grows in proportion to the batch; which moment is the largest depends on the batch.
 ///
 /// # Errors
 ///
@@ -52,8 +52,8 @@ pub fn rehearse(plan: &Plan, components: &Components) -> Result<Needs, Error> {
         pool.install(|| peaks_of_pass(plan, components, samples, before))
             .map_err(|source| Error::Tensor { phase: "rehearsed", step: 0, source })
     };
-    // Each batch twice: the first pass leaves the work memory that threads keep, which grows with the
-    // batch, so the smaller one comes first.
+    // Each batch twice: the first pass leaves the work memory that threads keep, which grows with
+    // the batch, so the smaller one comes first.
     let settled = |samples| measure(samples).and_then(|_| measure(samples));
     let few = many / 2;
     let small = if size == many { None } else { Some(settled(few)?.0) };
@@ -73,8 +73,8 @@ fn counted(peaks: impl IntoIterator<Item = u64>) -> Option<Bytes> {
     memory::is_installed().then(|| Bytes(peaks.into_iter().max().unwrap_or(0)))
 }
 
-/// Most bytes in use beside those of `before` until each gradient was handed over, and after the last; and the
-/// operations of the forward pass.
+/// Most bytes in use beside those of `before` until each gradient was handed over, and after the
+/// last; and the operations of the forward pass.
 fn peaks_of_pass(
     plan: &Plan,
     Components { model, params, loss, .. }: &Components,

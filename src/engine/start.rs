@@ -36,8 +36,8 @@ impl Engine {
         Self::new(plan, components, alone, None)
     }
 
-    /// An engine at the beginning of a run, or at `restored`'s place in it. Compares that place, and names and shapes
-    /// of all parameters, with rank 0's, then takes over rank 0's values.
+    /// An engine at the beginning of a run, or at `restored`'s place in it. Compares that place,
+    /// and names and shapes of all parameters, with rank 0's, then takes over rank 0's values.
     ///
     /// # Errors
     ///
@@ -106,7 +106,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Refuses ranks that restored something else than rank 0: what is not broadcast would stay different.
+    /// Refuses ranks that restored something else than rank 0: what is not broadcast would stay
+    /// different.
     fn same_restored(&mut self) -> Result<(), Error> {
         let Some(Difference { what, ranks }) = self.difference(&EVERYTHING)? else {
             return Ok(());
@@ -165,7 +166,8 @@ fn reducer(
     moments: &[Moments],
 ) -> Result<Box<dyn Reducer>, Error> {
     let overlap = plan.distributed.overlap;
-    // Statistics go through the group in the middle of backward: with a second thread, in an order that differs by rank.
+    // Statistics go through the group in the middle of backward: with a second thread, in an order
+    // that differs by rank.
     let is_shared = plan.distributed.sync_batchnorm;
     #[cfg(feature = "cuda")]
     if let Some(var) = params.parameters().first().and_then(|param| param.var().ok())
@@ -173,7 +175,8 @@ fn reducer(
     {
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
         let gpu = crate::ops::cuda::Gpu::of_tensor(var).map_err(failed)?;
-        // Alone there is nothing to overlap with, and a pass that is recorded must not depend on its place in the step.
+        // Alone there is nothing to overlap with, and a pass that is recorded must not depend on
+        // its place in the step.
         let overlap = overlap
             && collective.world_size() > WorldSize::ONE
             && (!is_shared || collective.on_gpu().is_some())
@@ -199,8 +202,8 @@ struct Introduction {
     tensors: Vec<String>,
 }
 
-/// Refuses ranks that start after another step than rank 0, or whose parameters or buffers differ in name, shape or
-/// order from rank 0's.
+/// Refuses ranks that start after another step than rank 0, or whose parameters or buffers differ
+/// in name, shape or order from rank 0's.
 fn same_start(collective: &dyn Collective, params: &Params, step: u64) -> Result<(), Error> {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape()));
     let buffers = params.buffers().iter().map(|b| (b.name(), b.shape()));

@@ -17,7 +17,8 @@ pub struct TrainState {
     pub step: u64,
     /// Updates of the parameters: steps less the skipped ones.
     pub updates: u64,
-    /// How many of `updates` a parameter had no part in, because no pass used it; by its name, where there are any.
+    /// How many of `updates` a parameter had no part in, because no pass used it; by its name,
+    /// where there are any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed: BTreeMap<String, u64>,
     /// fp16 gradient scaler.
@@ -37,10 +38,12 @@ pub struct TrainState {
     pub best: Option<Best>,
     /// Progress of early stopping.
     pub early_stopping: EarlyStopping,
-    /// Empty: the finished epochs are in the run's records. Checkpoints of ddprun 0.1 have them here.
+    /// Empty: the finished epochs are in the run's records. Checkpoints of ddprun 0.1 have them
+    /// here.
     #[serde(default)]
     pub history: History,
-    /// Wall-clock seconds of all starts of the run together, on rank 0; only where `train.time` limits them.
+    /// Wall-clock seconds of all starts of the run together, on rank 0; only where `train.time`
+    /// limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }
@@ -63,7 +66,8 @@ pub struct EpochSums {
     pub unreadable: u64,
 }
 
-/// As checkpoints hold them. Before there was a `weight`, `loss` was the plain sum over `steps` steps.
+/// As checkpoints hold them. Before there was a `weight`, `loss` was the plain sum over `steps`
+/// steps.
 #[derive(Deserialize)]
 struct SavedSums {
     loss: f64,
@@ -150,8 +154,9 @@ impl TrainState {
         self.observe_best(&plan.checkpoint)
     }
 
-    /// Lets go of the numbers of metrics that `plan` watches no more: a loss says nothing beside an accuracy. Whether less
-    /// or more is better follows from the metric. Returns whether `best` is one of them.
+    /// Lets go of the numbers of metrics that `plan` watches no more: a loss says nothing beside an
+    /// accuracy. Whether less or more is better follows from the metric. Returns whether `best` is
+    /// one of them.
     pub fn forget_other_metrics(&mut self, plan: &Plan) -> bool {
         let is_other = |early: &EarlyStoppingPlan| {
             self.early_stopping.metric.as_ref().is_some_and(|metric| *metric != early.monitor)

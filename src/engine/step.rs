@@ -53,13 +53,15 @@ pub(super) struct Reduced {
 }
 
 impl Engine {
-    /// One step: forward and backward of this rank's `micro_batches`, the mean gradient over all ranks, one update.
-    /// `stop_request` is what this rank would like to happen at the step boundary.
+    /// One step: forward and backward of this rank's `micro_batches`, the mean gradient over all
+    /// ranks, one update. `stop_request` is what this rank would like to happen at the step
+    /// boundary.
     ///
     /// # Errors
     ///
     /// A tensor operation, a sample or another rank failed; loss or gradient are not finite and
-    /// `train.on_non_finite = "stop"`, or the loss is past `fault.divergence_threshold`. Parameters then stand as before the step.
+    /// `train.on_non_finite = "stop"`, or the loss is past `fault.divergence_threshold`. Parameters
+    /// then stand as before the step.
     pub fn step(
         &mut self,
         micro_batches: &[MicroBatch],

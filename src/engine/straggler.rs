@@ -1,5 +1,5 @@
-//! Which rank comes late to the reductions, step after step, so that the others wait for it, and whether it waits for
-//! its data or computes meanwhile. Pure.
+//! Which rank comes late to the reductions, step after step, so that the others wait for it, and
+//! whether it waits for its data or computes meanwhile. Pure.
 
 use crate::event::Straggler;
 use crate::units::Rank;
@@ -8,7 +8,8 @@ use crate::units::Rank;
 const STEPS: u32 = 20;
 /// Steps of these in which a rank must have been the last by far.
 const LAST: u32 = 16;
-/// Least share of the step that the others waited: a rank that takes half as long again makes them wait a third.
+/// Least share of the step that the others waited: a rank that takes half as long again makes them
+/// wait a third.
 const SHARE: f64 = 0.25;
 /// Least time per step that is worth a word, in seconds.
 const LEAST: f64 = 5e-3;
@@ -40,8 +41,9 @@ impl Stragglers {
         Self { steps: 0, seconds: 0.0, ranks: vec![Behind::default(); world], named: Vec::new() }
     }
 
-    /// Takes in by how many seconds each rank came after the first one to the buckets of a step (the mean over them)
-    /// that took `seconds`, and how many of these each rank waited for its data. Names a rank once.
+    /// Takes in by how many seconds each rank came after the first one to the buckets of a step
+    /// (the mean over them) that took `seconds`, and how many of these each rank waited for its
+    /// data. Names a rank once.
     pub(crate) fn step(
         &mut self,
         step: u64,
@@ -81,7 +83,8 @@ impl Stragglers {
     }
 }
 
-/// The last rank, and by how much it came after the one before it; a rank that is early delays no other.
+/// The last rank, and by how much it came after the one before it; a rank that is early delays no
+/// other.
 fn last_of(lags: &[f64]) -> Option<(usize, f64)> {
     let last = (0..lags.len()).max_by(|&a, &b| lags[a].total_cmp(&lags[b]))?;
     let others = (0..lags.len()).filter(|&rank| rank != last).map(|rank| lags[rank]);
@@ -93,7 +96,8 @@ fn last_of(lags: &[f64]) -> Option<(usize, f64)> {
 mod tests {
     use super::*;
 
-    /// Who is named in 60 steps of a tenth of a second, with the lags that `lags` gives for each step.
+    /// Who is named in 60 steps of a tenth of a second, with the lags that `lags` gives for each
+    /// step.
     fn named(lags: impl Fn(u64) -> Vec<f64>) -> Vec<(u64, u32)> {
         let mut stragglers = Stragglers::new(lags(0).len());
         let found = (1..=60).filter_map(|step| stragglers.step(step, &lags(step), &[], 0.1));

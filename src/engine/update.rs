@@ -1,4 +1,5 @@
-//! Reduced gradients -> moved parameters, or the decision to leave them as they are: unscale, check, clip, update.
+//! Reduced gradients -> moved parameters, or the decision to leave them as they are: unscale,
+//! check, clip, update.
 
 use rayon::prelude::*;
 
@@ -24,8 +25,8 @@ pub(super) struct MeanGradient {
 }
 
 impl Engine {
-    /// The reduced gradients are sums over passes, times the loss scale. What makes means over samples of them is
-    /// applied by [`Engine::update`], in the same pass over memory.
+    /// The reduced gradients are sums over passes, times the loss scale. What makes means over
+    /// samples of them is applied by [`Engine::update`], in the same pass over memory.
     pub(super) fn unscale(&self, step: &Step, reduced: &Reduced) -> MeanGradient {
         let weight = reduced.totals.weight;
         // Where nothing counts, the sums are zeros, and stay so.
@@ -39,8 +40,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// A parameter has no gradient, too many samples are unreadable, the loss has exploded, or loss or gradient are not
-    /// finite and the step is not to be skipped.
+    /// A parameter has no gradient, too many samples are unreadable, the loss has exploded, or loss
+    /// or gradient are not finite and the step is not to be skipped.
     pub(super) fn check(
         &mut self,
         step: &Step,
@@ -63,8 +64,8 @@ impl Engine {
         }
     }
 
-    /// A gradient that overflows while the loss is finite is the gradient scaler's business; everything else is
-    /// `train.on_non_finite`'s.
+    /// A gradient that overflows while the loss is finite is the gradient scaler's business;
+    /// everything else is `train.on_non_finite`'s.
     fn check_finite(
         &mut self,
         step: u64,
@@ -98,7 +99,8 @@ impl Engine {
         rank.unwrap_or_default() + &name.unwrap_or_default()
     }
 
-    /// What [`Engine::update`] does with each gradient before it is used: by its mean, by the norm of all, by value.
+    /// What [`Engine::update`] does with each gradient before it is used: by its mean, by the norm
+    /// of all, by value.
     pub(super) fn clip(&self, gradient: &MeanGradient) -> Preparation {
         let plan = &self.plan.clip;
         let clip = plan.norm.map_or(1.0, |limit| clip_coefficient(gradient.norm.norm(), limit));
@@ -106,7 +108,8 @@ impl Engine {
         Preparation { mean: gradient.factor, clip: clip as f32, limit }
     }
 
-    /// Prepares gradients and moves every parameter that was used, and all averages, in one pass over memory.
+    /// Prepares gradients and moves every parameter that was used, and all averages, in one pass
+    /// over memory.
     pub(super) fn update(
         &mut self,
         step: &Step,
@@ -161,8 +164,8 @@ impl Engine {
         moved
     }
 
-    /// Which update of each parameter comes next, as PyTorch counts: those that it had no part in do not count. `None`
-    /// for the `unused` and frozen ones.
+    /// Which update of each parameter comes next, as PyTorch counts: those that it had no part in
+    /// do not count. `None` for the `unused` and frozen ones.
     fn counts(&self, unused: &[usize]) -> Vec<Option<u64>> {
         let count = |(index, param): (usize, &Param)| {
             let missed = self.state.missed.get(param.name()).copied().unwrap_or(0);
@@ -172,7 +175,8 @@ impl Engine {
         self.params.parameters().iter().enumerate().map(count).collect()
     }
 
-    /// Every parameter needs a gradient on every rank that had samples, unless unused ones are tolerated.
+    /// Every parameter needs a gradient on every rank that had samples, unless unused ones are
+    /// tolerated.
     fn check_unused(&self, step: u64, votes: &[Vote]) -> Result<(), Error> {
         if self.plan.distributed.find_unused_parameters {
             return Ok(());
@@ -187,7 +191,8 @@ impl Engine {
     }
 }
 
-/// Parameters that no rank with samples used: the optimizer leaves them alone, weight decay included, as DDP's.
+/// Parameters that no rank with samples used: the optimizer leaves them alone, weight decay
+/// included, as DDP's.
 fn unused_everywhere(votes: &[Vote]) -> Vec<usize> {
     let mut votes = votes.iter().filter(|vote| vote.had_samples());
     let mut unused = votes.next().map(|vote| vote.unused.clone()).unwrap_or_default();

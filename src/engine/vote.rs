@@ -1,5 +1,5 @@
-//! What ranks tell each other once per step: JSON of about 60 bytes, and about 125 more for each pass, that makes loss,
-//! accuracy and every decision the same on all of them.
+//! What ranks tell each other once per step: JSON of about 60 bytes, and about 125 more for each
+//! pass, that makes loss, accuracy and every decision the same on all of them.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -21,7 +21,8 @@ pub(crate) struct Vote {
 }
 
 impl Vote {
-    /// Whether the rank made a pass: the incomplete last step of an epoch may have fewer samples than there are ranks.
+    /// Whether the rank made a pass: the incomplete last step of an epoch may have fewer samples
+    /// than there are ranks.
     pub(crate) fn had_samples(&self) -> bool {
         !self.passes.is_empty()
     }
@@ -54,7 +55,8 @@ pub(crate) struct PassReport {
     pub(crate) index: usize,
     /// Samples.
     pub(crate) samples: u64,
-    /// How much the loss counts beside that of other passes: the samples, but for labels that do not count; as bits.
+    /// How much the loss counts beside that of other passes: the samples, but for labels that do
+    /// not count; as bits.
     weight: u64,
     /// Mean loss as the bits of an f64: JSON has no NaN.
     loss: u64,

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::EpochDone;
 
-/// One entry per epoch in each list; its written form is `training_history.json`, in the shape and order
-/// that plotting scripts of PyTorch projects read.
+/// One entry per epoch in each list; its written form is `training_history.json`, in the shape and
+/// order that plotting scripts of PyTorch projects read.
 ///
-/// `None` stands for what is absent (no evaluation in that epoch, no accuracy in a regression) or not
-/// finite. Accuracies are in percent, 0 to 100. Wall-clock times are left out: they differ between runs.
+/// `None` stands for what is absent (no evaluation in that epoch, no accuracy in a regression) or
+/// not finite. Accuracies are in percent, 0 to 100. Wall-clock times are left out: they differ
+/// between runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
@@ -34,8 +35,8 @@ impl History {
         history
     }
 
-    /// Adds an epoch. One that was cut short by the end of a run, and went on when the run did, has only its newest
-    /// numbers; epochs whose records are lost have no entry.
+    /// Adds an epoch. One that was cut short by the end of a run, and went on when the run did, has
+    /// only its newest numbers; epochs whose records are lost have no entry.
     pub fn push(&mut self, epoch: &EpochDone) {
         let before = epoch.epoch.saturating_sub(1) as usize;
         let add = |column: &mut Vec<Option<f64>>, value| {

@@ -1,4 +1,5 @@
-//! What was done to the file system: a line of JSON for each call, in the file that `DDPRUN_FILE_CALLS` names.
+//! What was done to the file system: a line of JSON for each call, in the file that
+//! `DDPRUN_FILE_CALLS` names.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The calls that change a file system. With the feature `failpoints` they can be noted, so that a test can ask what is
-//! left of them when the power goes (`tests/cli/power_loss.rs`).
+//! The calls that change a file system. With the feature `failpoints` they can be noted, so that a
+//! test can ask what is left of them when the power goes (`tests/cli/power_loss.rs`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -26,8 +26,8 @@ pub(super) fn make_file(path: &Path) -> io::Result<File> {
     Ok(made)
 }
 
-/// Makes a file in `folder` that has no name, so that nothing of it is left however this process ends. Where file systems
-/// need a name it has `name` for a moment.
+/// Makes a file in `folder` that has no name, so that nothing of it is left however this process
+/// ends. Where file systems need a name it has `name` for a moment.
 pub(super) fn make_nameless(folder: &Path, name: &Path) -> io::Result<File> {
     use rustix::io::Errno;
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -42,7 +42,8 @@ pub(super) fn make_nameless(folder: &Path, name: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file for reading and appending, and makes it if needed, mode 0644 less the umask. Says whether it was made.
+/// Opens a file for reading and appending, and makes it if needed, mode 0644 less the umask. Says
+/// whether it was made.
 pub(super) fn open_to_append(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).mode(0o644);

@@ -1,5 +1,5 @@
-//! A file that grows by whole lines: one write per line, so that lines of several writers never mix and
-//! a reader sees a line or nothing.
+//! A file that grows by whole lines: one write per line, so that lines of several writers never mix
+//! and a reader sees a line or nothing.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -16,8 +16,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Opens `path` for appending and makes it if needed, mode 0644 less the umask. A last line without
-    /// an end, as a killed process leaves it, is ended by the next one.
+    /// Opens `path` for appending and makes it if needed, mode 0644 less the umask. A last line
+    /// without an end, as a killed process leaves it, is ended by the next one.
     ///
     /// # Errors
     ///
@@ -32,7 +32,8 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// The write fails. A part of the line may stand in the file; the next line does not continue it.
+    /// The write fails. A part of the line may stand in the file; the next line does not continue
+    /// it.
     pub(crate) fn push(&mut self, line: &str) -> Result<(), Error> {
         let start = if self.is_torn { "\n" } else { "" };
         self.is_torn = true;

@@ -1,5 +1,5 @@
-//! A large file in a folder that is still temporary: written piece by piece, while the disk works on the
-//! pieces before.
+//! A large file in a folder that is still temporary: written piece by piece, while the disk works
+//! on the pieces before.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -9,8 +9,8 @@ use rustix::fs::{Advice, fadvise};
 
 use super::{Error, calls};
 
-/// Bytes after which the disk is set to work. With smaller pieces the disk is slower, with larger ones it
-/// begins later.
+/// Bytes after which the disk is set to work. With smaller pieces the disk is slower, with larger
+/// ones it begins later.
 const STRIDE: usize = 8 << 20;
 
 /// A file that is being made.
@@ -58,8 +58,9 @@ impl NewFile {
         calls::sync(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
-    /// Sets the disk to work on what was written since the last call. Linux begins to write pages that are said to
-    /// be no longer needed, without waiting for them; a file system that does not loses speed, nothing else.
+    /// Sets the disk to work on what was written since the last call. Linux begins to write pages
+    /// that are said to be no longer needed, without waiting for them; a file system that does not
+    /// loses speed, nothing else.
     fn hand_over(&mut self) {
         let length = NonZeroU64::new(self.written - self.handed_over);
         let _ = fadvise(&self.file, self.handed_over, length, Advice::DontNeed);
@@ -67,7 +68,8 @@ impl NewFile {
     }
 }
 
-/// Waits until all of `files` are on disk: together, so that one commit of the journal serves them all.
+/// Waits until all of `files` are on disk: together, so that one commit of the journal serves them
+/// all.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! One process per run: an advisory lock on `.lock` in the run's folder, held until the value is dropped
-//! or the process is gone, however it ends.
+//! One process per run: an advisory lock on `.lock` in the run's folder, held until the value is
+//! dropped or the process is gone, however it ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -11,7 +11,8 @@ use super::Error;
 /// The right to write into a run's folder.
 #[derive(Debug)]
 pub(crate) struct RunLock {
-    // Closing the file releases the lock. Children do not inherit it, so none can outlive the holder with it.
+    // Closing the file releases the lock. Children do not inherit it, so none can outlive the
+    // holder with it.
     file: File,
 }
 

@@ -437,7 +437,8 @@ fn every_impossible_combination_is_named() {
 
 #[test]
 fn a_wrong_value_has_no_consequences() {
-    // Neither "nothing says how long" nor "image_folder needs train_dir" nor "betas belongs to adam".
+    // Neither "nothing says how long" nor "image_folder needs train_dir" nor "betas belongs to
+    // adam".
     let text = with("epochs = 50", "epochs = \"many\"")
         .replace("train_dir = \"data/train\"", "train_dir = 3")
         .replace("name = \"sgd\"", "name = \"adma\"");

@@ -8,12 +8,14 @@ use crate::config::kind::{Kind, Options};
 use crate::loss::{ClassWeights, Loss};
 use crate::plan::{DataFacts, Targets, Unfit};
 
-/// sigmoid cross-entropy for samples that may have several classes, or none, as `torch.nn.BCEWithLogitsLoss`.
+/// sigmoid cross-entropy for samples that may have several classes, or none, as
+/// `torch.nn.BCEWithLogitsLoss`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BceWithLogits {
-    /// how much the samples that have a class count beside those that have it not: a list in label order, or "balanced" =
-    /// training samples without the class / those with it. It is for training: val/loss and test/loss are measured without.
+    /// how much the samples that have a class count beside those that have it not: a list in label
+    /// order, or "balanced" = training samples without the class / those with it. It is for
+    /// training: val/loss and test/loss are measured without.
     #[schemars(with = "ClassWeights", example = &"balanced")]
     pub pos_weight: Option<ClassWeights>,
 }

@@ -74,8 +74,8 @@ fn balanced(key: &'static str, data: &DataFacts) -> std::result::Result<Vec<f64>
     Ok(counts.iter().map(weight).collect())
 }
 
-/// The class of each label and its weight; a label that does not count has the weight 0. Classes beyond the weights, which
-/// only outputs without a class have, weigh nothing.
+/// The class of each label and its weight; a label that does not count has the weight 0. Classes
+/// beyond the weights, which only outputs without a class have, weigh nothing.
 ///
 /// # Errors
 ///

@@ -13,13 +13,13 @@ use crate::plan::{DataFacts, Targets, Unfit};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CrossEntropy {
-    /// label smoothing factor, 0 to 1. It applies to training only: val/loss and test/loss are measured
-    /// without it, as timm's are, and can be compared between runs with other factors.
+    /// label smoothing factor, 0 to 1. It applies to training only: val/loss and test/loss are
+    /// measured without it, as timm's are, and can be compared between runs with other factors.
     #[schemars(range(min = 0.0, max = 1.0), example = 0.1)]
     pub label_smoothing: f64,
-    /// how much a label counts, by its class: a list in label order, or "balanced" = training samples / (classes x samples
-    /// of the class), as scikit-learn's. The mean is over the weights of the labels of the whole global batch. For training
-    /// only, as `label_smoothing`.
+    /// how much a label counts, by its class: a list in label order, or "balanced" = training
+    /// samples / (classes x samples of the class), as scikit-learn's. The mean is over the weights
+    /// of the labels of the whole global batch. For training only, as `label_smoothing`.
     #[schemars(with = "ClassWeights", example = &"balanced")]
     pub class_weights: Option<ClassWeights>,
 }
@@ -70,7 +70,8 @@ impl Loss for CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// The sum over rows of -sum (weight x target) log softmax, over the sum of the labels' weights.
+    /// The sum over rows of -sum (weight x target) log softmax, over the sum of the labels'
+    /// weights.
     fn weighted_mean(&self, outputs: &Tensor, labels: &Tensor, weights: &[f64]) -> Result<Tensor> {
         let (outputs, labels) = rows(outputs, labels)?;
         let (n, classes) = outputs.dims2()?;

@@ -8,7 +8,8 @@ use crate::config::kind::Kind;
 use crate::loss::Loss;
 use crate::plan::Targets;
 
-/// half the squared error of numbers up to `delta`, and linear beyond (Huber 1964), as `torch.nn.HuberLoss`.
+/// half the squared error of numbers up to `delta`, and linear beyond (Huber 1964), as
+/// `torch.nn.HuberLoss`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Huber {
@@ -34,7 +35,8 @@ impl Loss for Huber {
 
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let error = (outputs.to_dtype(DType::F64)? - targets.to_dtype(DType::F64)?)?;
-        // The error, but at most `delta` of it: the slope of the loss, which a gradient must not go through.
+        // The error, but at most `delta` of it: the slope of the loss, which a gradient must not go
+        // through.
         let (above, below) = ((&error - self.delta)?.relu()?, (&error + self.delta)?.relu()?);
         let slope = ((below - above)? - self.delta)?.detach();
         let losses = ((&slope * error)? - (slope.sqr()? * 0.5)?)?;

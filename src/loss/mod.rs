@@ -1,7 +1,7 @@
 //! Outputs and targets -> the number that training minimises.
 //!
-//! Each loss is a file of its own: its options, what it compares, and its value. A mean over a batch is one over what
-//! counts in it; means over several batches are put together by the engine.
+//! Each loss is a file of its own: its options, what it compares, and its value. A mean over a
+//! batch is one over what counts in it; means over several batches are put together by the engine.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -62,7 +62,8 @@ pub trait Loss: Debug + Send + Sync {
         Ok(Options::new())
     }
 
-    /// Mean over what counts in a batch, scalar f32, in the graph; a zero that the outputs have a part in if nothing counts.
+    /// Mean over what counts in a batch, scalar f32, in the graph; a zero that the outputs have a
+    /// part in if nothing counts.
     ///
     /// # Errors
     ///
@@ -78,8 +79,9 @@ pub trait Loss: Debug + Send + Sync {
         self.mean(outputs, targets)
     }
 
-    /// How much a batch of `samples` counts beside others in [`Loss::mean`], so that the mean over batches is the one over all
-    /// that they hold. In samples, of which each that is whole counts 1.
+    /// How much a batch of `samples` counts beside others in [`Loss::mean`], so that the mean over
+    /// batches is the one over all that they hold. In samples, of which each that is whole counts
+    /// 1.
     ///
     /// # Errors
     ///
@@ -88,8 +90,8 @@ pub trait Loss: Debug + Send + Sync {
         counted_samples(targets, samples)
     }
 
-    /// Whether a pass reads its labels, or numbers of its own, in the CPU's memory, or full batches weigh differently: such
-    /// passes cannot be recorded.
+    /// Whether a pass reads its labels, or numbers of its own, in the CPU's memory, or full batches
+    /// weigh differently: such passes cannot be recorded.
     fn weighs_labels(&self) -> bool {
         false
     }
@@ -99,7 +101,8 @@ pub trait Loss: Debug + Send + Sync {
         false
     }
 
-    /// Whether [`Loss::mean`] also takes a probability of each class, (n, classes) f32: what `data.mixup` makes of labels.
+    /// Whether [`Loss::mean`] also takes a probability of each class, (n, classes) f32: what
+    /// `data.mixup` makes of labels.
     fn takes_probabilities(&self) -> bool {
         false
     }
@@ -157,7 +160,8 @@ pub fn plan<K: Kind + Loss>(loss: &K) -> LossPlan {
     LossPlan { kind, targets, weighs_labels: loss.weighs_labels() }
 }
 
-/// Each token of a text as a row of its own: (n, tokens, classes) and (n, tokens) -> (rows, classes) and (rows).
+/// Each token of a text as a row of its own: (n, tokens, classes) and (n, tokens) -> (rows,
+/// classes) and (rows).
 ///
 /// # Errors
 ///
@@ -182,8 +186,8 @@ pub fn counted(labels: &Tensor) -> Result<usize> {
     Ok(labels.into_iter().filter(|&label| label != IGNORED_LABEL).count())
 }
 
-/// How much a batch of `samples` counts where all labels weigh the same: by those that count, so that the mean over batches is
-/// the mean over labels.
+/// How much a batch of `samples` counts where all labels weigh the same: by those that count, so
+/// that the mean over batches is the mean over labels.
 ///
 /// # Errors
 ///

@@ -9,8 +9,8 @@ use crate::loss::Loss;
 use crate::loss::bce_with_logits::{minus_log_sigmoid, sigmoid_cross_entropy};
 use crate::plan::Targets;
 
-/// the focal loss of samples that may have several classes, or none, as `torchvision.ops.sigmoid_focal_loss` with
-/// `reduction="mean"`.
+/// the focal loss of samples that may have several classes, or none, as
+/// `torchvision.ops.sigmoid_focal_loss` with `reduction="mean"`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SigmoidFocal {

@@ -8,8 +8,8 @@ use crate::config::kind::Kind;
 use crate::loss::{Huber, Loss};
 use crate::plan::Targets;
 
-/// absolute error of numbers, rounded off up to `beta` (Girshick 2015), as `torch.nn.SmoothL1Loss`: `huber` with `delta =
-/// beta`, over `beta`.
+/// absolute error of numbers, rounded off up to `beta` (Girshick 2015), as `torch.nn.SmoothL1Loss`:
+/// `huber` with `delta = beta`, over `beta`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SmoothL1 {

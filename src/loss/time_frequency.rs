@@ -9,8 +9,8 @@ use crate::loss::Loss;
 use crate::ops;
 use crate::plan::Targets;
 
-/// for forecasts: (1 - alpha) times the mean absolute error, and alpha times the mean absolute error of the Fourier
-/// coefficients over time.
+/// for forecasts: (1 - alpha) times the mean absolute error, and alpha times the mean absolute
+/// error of the Fourier coefficients over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TimeFrequency {

@@ -6,8 +6,8 @@ use crate::metric::scores::{self, SCORES, ties};
 use crate::metric::{Kept, Metric};
 use crate::plan::{Measurable, Mode};
 
-/// Area under the receiver operating characteristic of each class against all others, and their mean; classes that all samples
-/// have, or none, are left out.
+/// Area under the receiver operating characteristic of each class against all others, and their
+/// mean; classes that all samples have, or none, are left out.
 #[derive(Debug)]
 pub struct Auroc;
 
@@ -41,8 +41,8 @@ impl Metric for Auroc {
     }
 }
 
-/// The share of pairs of a sample with the class and one without it that are in the right order; ties count half. Exact in
-/// integers. `None` without such pairs.
+/// The share of pairs of a sample with the class and one without it that are in the right order;
+/// ties count half. Exact in integers. `None` without such pairs.
 pub(crate) fn auroc(sorted: &[(f32, bool)]) -> Option<f64> {
     let (mut halves, mut before, mut others) = (0u128, 0, 0);
     for [right, wrong] in ties(sorted) {

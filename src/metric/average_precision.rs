@@ -6,7 +6,8 @@ use crate::metric::scores::{self, SCORES, ties};
 use crate::metric::{Kept, Metric};
 use crate::plan::{Measurable, Mode};
 
-/// Mean precision over the samples of a class, from the surest to the least sure, and the mean of the classes that occur.
+/// Mean precision over the samples of a class, from the surest to the least sure, and the mean of
+/// the classes that occur.
 #[derive(Debug)]
 pub struct AveragePrecision;
 

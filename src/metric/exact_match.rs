@@ -5,7 +5,8 @@ use candle_core::{Device, Result, Tensor};
 use crate::metric::{Kept, Metric};
 use crate::plan::{Measurable, Mode, Targets};
 
-/// Share of the samples of which all classes are right, as scikit-learn's `accuracy_score` of several labels.
+/// Share of the samples of which all classes are right, as scikit-learn's `accuracy_score` of
+/// several labels.
 #[derive(Debug)]
 pub struct ExactMatch;
 

@@ -6,7 +6,8 @@ use crate::metric::outcomes::{self, Average, OUTCOMES, Outcome};
 use crate::metric::{Kept, Metric};
 use crate::plan::{Measurable, Mode};
 
-/// Harmonic mean of precision and recall, class by class, and their mean; or of all classes together.
+/// Harmonic mean of precision and recall, class by class, and their mean; or of all classes
+/// together.
 #[derive(Debug)]
 pub struct F1(pub Average);
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 /// What a metric keeps of a batch, or of several.
 ///
-/// Parts of it are put together in the order of the batches, whichever rank ran them, so that a metric has the same bits at
-/// any number of ranks. Sums and counts stay small; scores take eight bytes each on every rank.
+/// Parts of it are put together in the order of the batches, whichever rank ran them, so that a
+/// metric has the same bits at any number of ranks. Sums and counts stay small; scores take eight
+/// bytes each on every rank.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kept {
     /// Sums that are added one by one.

@@ -1,7 +1,8 @@
 //! Outputs and targets -> what an evaluation measures beside the loss.
 //!
-//! Each metric is a file of its own: what it needs, which values are better, what it keeps of a batch, and its value. What is
-//! kept is put together in the order of the batches, so a metric is the same at any number of ranks.
+//! Each metric is a file of its own: what it needs, which values are better, what it keeps of a
+//! batch, and its value. What is kept is put together in the order of the batches, so a metric is
+//! the same at any number of ranks.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -67,16 +68,18 @@ pub trait Metric: Debug + Send + Sync {
     /// Whether less or more of it is better.
     fn mode(&self) -> Mode;
 
-    /// Why it has no meaning for such answers, as "is a classification metric, but ..."; `None` if it has one.
+    /// Why it has no meaning for such answers, as "is a classification metric, but ..."; `None` if
+    /// it has one.
     fn why_not(&self, answers: &Measurable) -> Option<String>;
 
-    /// Whether every evaluation measures it; the others are measured where they are watched, expected or listed in
-    /// `validation.metrics`, and by `ddprun eval`.
+    /// Whether every evaluation measures it; the others are measured where they are watched,
+    /// expected or listed in `validation.metrics`, and by `ddprun eval`.
     fn is_usual(&self) -> bool {
         true
     }
 
-    /// A name for what it keeps: metrics that name the same keep the same, which is measured once for all of them.
+    /// A name for what it keeps: metrics that name the same keep the same, which is measured once
+    /// for all of them.
     fn keeps(&self) -> &'static str {
         self.name()
     }

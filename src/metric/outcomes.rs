@@ -96,7 +96,8 @@ fn together(classes: &[Outcome]) -> Outcome {
     }
 }
 
-/// Of each class, in label order: from pairs of labels and answers, or from sums of hits, false alarms and misses.
+/// Of each class, in label order: from pairs of labels and answers, or from sums of hits, false
+/// alarms and misses.
 pub(crate) fn of_classes(kept: &Kept) -> Vec<Outcome> {
     match kept {
         Kept::Counts(pairs) => {
@@ -124,8 +125,8 @@ pub(crate) fn of_classes(kept: &Kept) -> Vec<Outcome> {
     }
 }
 
-/// Of a batch: pairs of labels and answers, the largest output (the first, if several); or, of samples that may have several
-/// classes, what became of each whose output is greater than 0.
+/// Of a batch: pairs of labels and answers, the largest output (the first, if several); or, of
+/// samples that may have several classes, what became of each whose output is greater than 0.
 pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
     if targets.dtype() == DType::F32 {
         return several(outputs, targets);
@@ -140,7 +141,8 @@ pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
     Ok(Kept::Counts(pairs))
 }
 
-/// The label of a single sample, and the class that it is taken for; `None` if the label does not count.
+/// The label of a single sample, and the class that it is taken for; `None` if the label does not
+/// count.
 pub(crate) fn one_answer(output: &Tensor, target: &Tensor) -> Result<Option<[u32; 2]>> {
     let Kept::Counts(pairs) = measure(output, target)? else { return Ok(None) };
     Ok(pairs.into_keys().next())

@@ -6,7 +6,8 @@ use crate::metric::outcomes::{self, Average, OUTCOMES, Outcome};
 use crate::metric::{Kept, Metric};
 use crate::plan::{Measurable, Mode};
 
-/// Share of what was found that is right, class by class, and their mean; or of all classes together.
+/// Share of what was found that is right, class by class, and their mean; or of all classes
+/// together.
 #[derive(Debug)]
 pub struct Precision(pub Average);
 

@@ -8,8 +8,8 @@ use crate::plan::{Measurable, Mode};
 /// Sums that are kept of each target: of its squared errors, of its values, and of their squares.
 const SUMS: usize = 3;
 
-/// Share of the variance of the targets that is explained: of each number of a target (each series, over samples and time
-/// steps), and their mean, as scikit-learn's `r2_score`.
+/// Share of the variance of the targets that is explained: of each number of a target (each series,
+/// over samples and time steps), and their mean, as scikit-learn's `r2_score`.
 #[derive(Debug)]
 pub struct R2;
 

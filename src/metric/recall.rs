@@ -6,7 +6,8 @@ use crate::metric::outcomes::{self, Average, OUTCOMES, Outcome};
 use crate::metric::{Kept, Metric};
 use crate::plan::{Measurable, Mode};
 
-/// Share of what is there that was found, class by class, and their mean (the balanced accuracy); or of all classes together.
+/// Share of what is there that was found, class by class, and their mean (the balanced accuracy);
+/// or of all classes together.
 #[derive(Debug)]
 pub struct Recall(pub Average);
 

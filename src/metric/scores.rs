@@ -30,8 +30,8 @@ pub(super) fn why_not(answers: &Measurable) -> Option<String> {
     (samples.saturating_mul(classes) > MOST).then(what)
 }
 
-/// The scores of a batch: of samples with one class the logarithm of p / (1 - p) under the softmax, which is in the order of
-/// p and never saturates; of samples that may have several, the outputs.
+/// The scores of a batch: of samples with one class the logarithm of p / (1 - p) under the softmax,
+/// which is in the order of p and never saturates; of samples that may have several, the outputs.
 pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
     let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let classes = outputs.first().map_or(0, Vec::len);
@@ -72,7 +72,8 @@ fn log_odds(row: &[f32]) -> impl Iterator<Item = f32> {
 }
 
 impl Scores {
-    /// Each class's `value`, given its scores from the highest to the lowest; `None` where it has none.
+    /// Each class's `value`, given its scores from the highest to the lowest; `None` where it has
+    /// none.
     pub fn of_classes(
         &self,
         value: impl Fn(&[(f32, bool)]) -> Option<f64> + Sync,

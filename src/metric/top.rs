@@ -6,7 +6,8 @@ use crate::metric::{Kept, Metric, needs_classes};
 use crate::ops::count_in_top;
 use crate::plan::{Measurable, Mode};
 
-/// Share of the samples whose label is among the `K` largest outputs (the first ones, if several are equal).
+/// Share of the samples whose label is among the `K` largest outputs (the first ones, if several
+/// are equal).
 #[derive(Debug)]
 pub struct TopAccuracy<const K: usize>;
 

@@ -17,11 +17,11 @@ use crate::registry::{Family, Member, Registry, Unbuildable};
 
 /// A model that an experiment can choose: its fields are its options, which say how it is built.
 pub trait Architecture: Debug + Send + Sync {
-    /// Registers the parameters through the builder, and returns the forward function, for samples of the shapes that
-    /// the plan names.
+    /// Registers the parameters through the builder, and returns the forward function, for samples
+    /// of the shapes that the plan names.
     ///
-    /// It runs twice: once with [`Builder::describe`], when no values exist, and once to build; so it must not
-    /// read values.
+    /// It runs twice: once with [`Builder::describe`], when no values exist, and once to build; so
+    /// it must not read values.
     ///
     /// # Errors
     ///
@@ -33,17 +33,20 @@ pub trait Architecture: Debug + Send + Sync {
         &[]
     }
 
-    /// The layers that depend on the number of outputs: `strict = "except_head"` exempts them from pretrained weights.
+    /// The layers that depend on the number of outputs: `strict = "except_head"` exempts them from
+    /// pretrained weights.
     fn head(&self) -> Head {
         Head::None
     }
 
-    /// Whether it runs through blocks whose inputs alone can be kept (`train.activation_checkpointing`).
+    /// Whether it runs through blocks whose inputs alone can be kept
+    /// (`train.activation_checkpointing`).
     fn has_blocks(&self) -> bool {
         true
     }
 
-    /// Whether passes draw or decide something on the CPU, so that they cannot be recorded as a CUDA graph.
+    /// Whether passes draw or decide something on the CPU, so that they cannot be recorded as a
+    /// CUDA graph.
     fn draws_on_cpu(&self) -> bool {
         false
     }
@@ -58,7 +61,8 @@ pub trait Architecture: Debug + Send + Sync {
         None
     }
 
-    /// Options that files beside the `pretrained` weights or the adapters tell, for windows of `seq_len` tokens.
+    /// Options that files beside the `pretrained` weights or the adapters tell, for windows of
+    /// `seq_len` tokens.
     ///
     /// # Errors
     ///
@@ -146,7 +150,8 @@ impl Models {
         })
     }
 
-    /// Why the chosen model cannot learn from such samples; `None` if it can, or if it is not known.
+    /// Why the chosen model cannot learn from such samples; `None` if it can, or if it is not
+    /// known.
     pub fn refuses(&self, choice: &Choice, given: Modality) -> Option<String> {
         let takes = self.build(choice).ok()?.takes();
         if takes.is_empty() || takes.contains(&given) {
@@ -221,7 +226,8 @@ impl Models {
         Err(Unfit::of_misfit(path, misfit, help))
     }
 
-    /// What each other model would want of pretrained weights, with what it knows of this one's options.
+    /// What each other model would want of pretrained weights, with what it knows of this one's
+    /// options.
     fn others(&self, plan: &ModelPlan) -> impl Iterator<Item = (&'static str, Wanted)> {
         self.names().filter(|&name| name != plan.name()).filter_map(|name| {
             let kind = self.with_options(name, &plan.kind.options);

@@ -16,8 +16,8 @@ pub(super) struct MultiHead {
 }
 
 impl MultiHead {
-    /// Registers the layers of queries, keys, values and output under `names`, in this order; `dropout` is that
-    /// of the probabilities.
+    /// Registers the layers of queries, keys, values and output under `names`, in this order;
+    /// `dropout` is that of the probabilities.
     pub(super) fn new(
         builder: &Builder,
         names: [&str; 4],

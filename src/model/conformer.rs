@@ -1,8 +1,10 @@
-//! A Conformer block (Gulati et al., 2020) with relative positions (Dai et al., 2019), as NVIDIA `NeMo` writes it: half a
-//! feed-forward part, attention, convolution, half a feed-forward part, and a norm.
+//! A Conformer block (Gulati et al., 2020) with relative positions (Dai et al., 2019), as NVIDIA
+//! `NeMo` writes it: half a feed-forward part, attention, convolution, half a feed-forward part,
+//! and a norm.
 //!
-//! Keys: `norm_feed_forward1`, `feed_forward1.linear{1,2}`, `norm_conv`, `conv.{pointwise_conv1,depthwise_conv,batch_norm,
-//! pointwise_conv2}`, `norm_self_att`, `self_attn.{pos_bias_u,pos_bias_v,linear_q,linear_k,linear_v,linear_out,linear_pos}`,
+//! Keys: `norm_feed_forward1`, `feed_forward1.linear{1,2}`, `norm_conv`,
+//! `conv.{pointwise_conv1,depthwise_conv,batch_norm, pointwise_conv2}`, `norm_self_att`,
+//! `self_attn.{pos_bias_u,pos_bias_v,linear_q,linear_k,linear_v,linear_out,linear_pos}`,
 //! `norm_feed_forward2`, `feed_forward2.linear{1,2}`, `norm_out`, registered in this order.
 
 use candle_core::{Result, Tensor, bail};
@@ -168,7 +170,8 @@ impl RelativeAttention {
     }
 }
 
-/// From scores by distance, (n, heads, t, 2 t - 1) from far ahead to far behind, to scores by key, (n, heads, t, t).
+/// From scores by distance, (n, heads, t, 2 t - 1) from far ahead to far behind, to scores by key,
+/// (n, heads, t, t).
 fn shift(x: &Tensor) -> Result<Tensor> {
     let (n, heads, t, distances) = x.dims4()?;
     let first = Tensor::zeros((n, heads, t, 1), x.dtype(), x.device())?;

@@ -1,7 +1,9 @@
-//! `ConvNeXt` (Liu et al., 2022, <https://arxiv.org/abs/2201.03545>), with torchvision's keys and initialisation.
+//! `ConvNeXt` (Liu et al., 2022, <https://arxiv.org/abs/2201.03545>), with torchvision's keys and
+//! initialisation.
 //!
-//! Keys: `features.0.{0,1}`, blocks of stage s at `features.{2s+1}.{i}.{layer_scale,block.0,block.2,block.3,block.5}`, between
-//! stages `features.{2s+2}.{0,1}`, `classifier.0`, `classifier.2`.
+//! Keys: `features.0.{0,1}`, blocks of stage s at
+//! `features.{2s+1}.{i}.{layer_scale,block.0,block.2,block.3,block.5}`, between stages
+//! `features.{2s+2}.{0,1}`, `classifier.0`, `classifier.2`.
 
 use std::sync::Arc;
 
@@ -24,8 +26,9 @@ const EPS: f64 = 1e-6;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConvNextConfig {
-    /// stochastic depth: the probability that a sample skips the last block; it grows from 0 in the first. Default:
-    /// torchvision's, 0.1 for `convnext_tiny`, 0.4 for `convnext_small`, 0.5 for `convnext_base`.
+    /// stochastic depth: the probability that a sample skips the last block; it grows from 0 in the
+    /// first. Default: torchvision's, 0.1 for `convnext_tiny`, 0.4 for `convnext_small`, 0.5 for
+    /// `convnext_base`.
     #[schemars(with = "f64", range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub stochastic_depth_prob: Option<f64>,
     /// first value of what each channel of a block is scaled by.

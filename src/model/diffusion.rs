@@ -1,6 +1,7 @@
-//! Denoising diffusion (Ho et al., 2020, <https://arxiv.org/abs/2006.11239>) with the cosine schedule of Nichol and
-//! Dhariwal (2021), and its samplers: DDPM draws at every step, DDIM (Song et al., 2021) takes few steps and draws
-//! none. Numbers are those of the `diffusers` library with `clip_sample` and `set_alpha_to_one`.
+//! Denoising diffusion (Ho et al., 2020, <https://arxiv.org/abs/2006.11239>) with the cosine
+//! schedule of Nichol and Dhariwal (2021), and its samplers: DDPM draws at every step, DDIM (Song
+//! et al., 2021) takes few steps and draws none. Numbers are those of the `diffusers` library with
+//! `clip_sample` and `set_alpha_to_one`.
 
 use candle_core::Result;
 use schemars::JsonSchema;
@@ -70,8 +71,8 @@ impl Diffusion {
         (0..self.betas.len() / stride).rev().map(move |i| i * stride).take(count.max(1))
     }
 
-    /// Takes the noise off `x` in `count` steps. `predict` says what is noise in values of a step, `draw` gives
-    /// the normal numbers that DDPM adds after a step.
+    /// Takes the noise off `x` in `count` steps. `predict` says what is noise in values of a step,
+    /// `draw` gives the normal numbers that DDPM adds after a step.
     ///
     /// # Errors
     ///

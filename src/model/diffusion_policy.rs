@@ -1,9 +1,10 @@
-//! Diffusion policy (Chi et al., RSS 2023, <https://arxiv.org/abs/2303.04137>; github.com/real-stanford/diffusion_policy
-//! and, with the same network, github.com/droid-dataset/droid_policy_learning) on low-dimensional observations: from
-//! the last observations, an action chunk is sampled by denoising Gaussian noise.
+//! Diffusion policy (Chi et al., RSS 2023, <https://arxiv.org/abs/2303.04137>;
+//! github.com/real-stanford/diffusion_policy and, with the same network,
+//! github.com/droid-dataset/droid_policy_learning) on low-dimensional observations: from the last
+//! observations, an action chunk is sampled by denoising Gaussian noise.
 //!
-//! Keys: `mid_modules.{0,1}`, `diffusion_step_encoder.{1,3}`, `up_modules.{l}.{0,1,2}`, `down_modules.{l}.{0,1,2}`,
-//! `final_conv.{0,1}` (see `unet1d.rs`), registered in this order.
+//! Keys: `mid_modules.{0,1}`, `diffusion_step_encoder.{1,3}`, `up_modules.{l}.{0,1,2}`,
+//! `down_modules.{l}.{0,1,2}`, `final_conv.{0,1}` (see `unet1d.rs`), registered in this order.
 
 use candle_core::{Device, Result, Tensor, bail};
 use schemars::JsonSchema;
@@ -17,13 +18,15 @@ use crate::nn::{Builder, ForwardContext, Linear, Nonlinearity};
 use crate::plan::{Modality, ModelPlan};
 use crate::rng::{Key, Purpose};
 
-/// Parts of a sample's key: its step and noise in training, its first noise and the noise after a step in sampling.
+/// Parts of a sample's key: its step and noise in training, its first noise and the noise after a
+/// step in sampling.
 const STEP: u64 = 0;
 const NOISE: u64 = 1;
 const FIRST: u64 = 2;
 const AFTER: u64 = 3;
 
-/// Diffusion policy: from the last observations, an action chunk is sampled by denoising Gaussian noise.
+/// Diffusion policy: from the last observations, an action chunk is sampled by denoising Gaussian
+/// noise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiffusionPolicyConfig {
@@ -109,7 +112,8 @@ pub struct DiffusionPolicy {
 }
 
 impl DiffusionPolicy {
-    /// Registers its parameters. `plan.input` is (observations, numbers), `plan.target` (actions, numbers).
+    /// Registers its parameters. `plan.input` is (observations, numbers), `plan.target` (actions,
+    /// numbers).
     ///
     /// # Errors
     ///
@@ -147,7 +151,8 @@ impl DiffusionPolicy {
         Ok(Self { chunk: [length, actions], diffusion, step_encoder, net, config: config.clone() })
     }
 
-    /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for observations (n, ...).
+    /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for
+    /// observations (n, ...).
     ///
     /// # Errors
     ///
@@ -172,8 +177,8 @@ impl DiffusionPolicy {
         &self.diffusion
     }
 
-    /// Takes the noise off `first`, a chunk for each of the observations (n, ...): actions (n, length, numbers).
-    /// `draw` gives the normal numbers that DDPM adds after a step.
+    /// Takes the noise off `first`, a chunk for each of the observations (n, ...): actions (n,
+    /// length, numbers). `draw` gives the normal numbers that DDPM adds after a step.
     ///
     /// # Errors
     ///

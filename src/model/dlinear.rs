@@ -1,5 +1,5 @@
-//! `DLinear` (Zeng et al., AAAI 2023, <https://arxiv.org/abs/2205.13504>): a moving average takes a series apart, and
-//! one linear layer over time predicts each part; all series share them.
+//! `DLinear` (Zeng et al., AAAI 2023, <https://arxiv.org/abs/2205.13504>): a moving average takes a
+//! series apart, and one linear layer over time predicts each part; all series share them.
 //!
 //! Keys: `Linear_Seasonal.{weight,bias}`, `Linear_Trend.{weight,bias}`.
 
@@ -17,8 +17,8 @@ use crate::plan::{Modality, ModelPlan};
 /// Time steps of the moving average.
 const KERNEL: usize = 25;
 
-/// `DLinear`: a moving average decomposes each series into trend and remainder; one linear layer over time predicts
-/// each.
+/// `DLinear`: a moving average decomposes each series into trend and remainder; one linear layer
+/// over time predicts each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DLinearConfig {}

@@ -1,7 +1,8 @@
-//! `EfficientNet` (Tan and Le, 2019, <https://arxiv.org/abs/1905.11946>), with torchvision's keys and initialisation.
+//! `EfficientNet` (Tan and Le, 2019, <https://arxiv.org/abs/1905.11946>), with torchvision's keys
+//! and initialisation.
 //!
-//! Keys: `features.0`, `features.{stage}.{i}` of [inverted residuals](super::inverted_residual), `features.8`,
-//! `classifier.1`.
+//! Keys: `features.0`, `features.{stage}.{i}` of [inverted residuals](super::inverted_residual),
+//! `features.8`, `classifier.1`.
 
 use std::sync::Arc;
 
@@ -30,8 +31,8 @@ pub struct EfficientNetConfig {
     /// dropout before the last layer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
-    /// stochastic depth: the probability that a sample skips a block, if there were one more than the last; it grows
-    /// from 0 in the first.
+    /// stochastic depth: the probability that a sample skips a block, if there were one more than
+    /// the last; it grows from 0 in the first.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub stochastic_depth_prob: f64,
 }
@@ -46,8 +47,8 @@ impl Kind for EfficientNetConfig {
     const NAME: &'static str = "efficientnet_b0";
 }
 
-/// A stage: how many times more channels there are inside of a block, kernel, stride of the first block, channels of the
-/// output, blocks.
+/// A stage: how many times more channels there are inside of a block, kernel, stride of the first
+/// block, channels of the output, blocks.
 struct Stage(usize, usize, usize, usize, usize);
 
 const STAGES: [Stage; 7] = [

@@ -1,8 +1,8 @@
-//! The post-norm encoder layer of the Informer family, as `iTransformer` and `PatchTST` use it: attention, then two
-//! convolutions of width 1, each with dropout, a residual and a layer norm.
+//! The post-norm encoder layer of the Informer family, as `iTransformer` and `PatchTST` use it:
+//! attention, then two convolutions of width 1, each with dropout, a residual and a layer norm.
 //!
-//! Keys of layer i: `attn_layers.{i}.attention.{query,key,value,out}_projection`, `.conv1`, `.conv2`, `.norm1`,
-//! `.norm2`.
+//! Keys of layer i: `attn_layers.{i}.attention.{query,key,value,out}_projection`, `.conv1`,
+//! `.conv2`, `.norm1`, `.norm2`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `FastConformer` (Rekesh et al., 2023, <https://arxiv.org/abs/2305.05084>) as NVIDIA `NeMo` writes it: mel features, eight
-//! frames to one by depthwise convolutions, then Conformer blocks.
+//! `FastConformer` (Rekesh et al., 2023, <https://arxiv.org/abs/2305.05084>) as NVIDIA `NeMo`
+//! writes it: mel features, eight frames to one by depthwise convolutions, then Conformer blocks.
 //!
 //! Keys: `pre_encode.out`, `pre_encode.conv.{0,2,3,5,6}`, `layers.{i}` (see `conformer.rs`).
 
@@ -148,7 +148,8 @@ impl FastConformer {
     }
 }
 
-/// Sines in even and cosines in odd columns for distances from `t` - 1 ahead to `t` - 1 behind: (2 t - 1, width).
+/// Sines in even and cosines in odd columns for distances from `t` - 1 ahead to `t` - 1 behind: (2
+/// t - 1, width).
 fn positions(t: usize, width: usize) -> Result<Tensor> {
     let value = |distance: f64, column: usize| {
         let rate = 10_000f64.powf(-((column - column % 2) as f64) / width as f64);

@@ -1,8 +1,10 @@
-//! GPT-2 as nanoGPT writes it (Radford et al., 2019; github.com/karpathy/nanoGPT): token and position embeddings, pre-norm
-//! blocks of causal attention and a feed-forward part, and logits by the token embedding itself.
+//! GPT-2 as nanoGPT writes it (Radford et al., 2019; github.com/karpathy/nanoGPT): token and
+//! position embeddings, pre-norm blocks of causal attention and a feed-forward part, and logits by
+//! the token embedding itself.
 //!
-//! Keys: `transformer.{wte,wpe}.weight`, `transformer.h.{i}.{ln_1,attn.c_attn,attn.c_proj,ln_2,mlp.c_fc,mlp.c_proj}`,
-//! `transformer.ln_f`; `lm_head.weight` is another name of `transformer.wte.weight`.
+//! Keys: `transformer.{wte,wpe}.weight`,
+//! `transformer.h.{i}.{ln_1,attn.c_attn,attn.c_proj,ln_2,mlp.c_fc,mlp.c_proj}`, `transformer.ln_f`;
+//! `lm_head.weight` is another name of `transformer.wte.weight`.
 
 use std::path::Path;
 use std::sync::Arc;

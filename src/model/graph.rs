@@ -1,7 +1,8 @@
-//! `graph`: a model written down layer by layer (`[[model.layers]]`), with the names that the file gives.
+//! `graph`: a model written down layer by layer (`[[model.layers]]`), with the names that the file
+//! gives.
 //!
-//! A batch norm after a convolution, and a ReLU after either, are one operation; so a `resnet18` in layers has
-//! the bits and the speed of the registered one.
+//! A batch norm after a convolution, and a ReLU after either, are one operation; so a `resnet18` in
+//! layers has the bits and the speed of the registered one.
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
@@ -18,8 +19,8 @@ use crate::plan::{LayerPlan, ModelPlan};
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GraphConfig {
-    /// keys of the layers that `model.strict = "except_head"` exempts from pretrained weights. Default: the last layer
-    /// that has parameters.
+    /// keys of the layers that `model.strict = "except_head"` exempts from pretrained weights.
+    /// Default: the last layer that has parameters.
     #[schemars(example = ["fc"])]
     pub head: Vec<String>,
     /// Layers that it may hold.

@@ -1,7 +1,9 @@
-//! A model's `config.json`, as it lies beside the weights on the `HuggingFace` hub -> the keys of `[model]`.
+//! A model's `config.json`, as it lies beside the weights on the `HuggingFace` hub -> the keys of
+//! `[model]`.
 //!
-//! What the file says of the model's mathematics is either taken over or refused by its name: weights that are computed
-//! with otherwise than they were trained have another loss, and nothing else would say so.
+//! What the file says of the model's mathematics is either taken over or refused by its name:
+//! weights that are computed with otherwise than they were trained have another loss, and nothing
+//! else would say so.
 
 pub(super) mod gpt2;
 pub(super) mod llama;
@@ -29,7 +31,8 @@ pub(super) struct Reader {
     pub(super) read: fn(&Config, Option<u32>) -> Result<Completion, Refused>,
 }
 
-/// What the `config.json` beside the weights `pretrained` says for windows of `seq_len` tokens; nothing if there is none.
+/// What the `config.json` beside the weights `pretrained` says for windows of `seq_len` tokens;
+/// nothing if there is none.
 ///
 /// # Errors
 ///

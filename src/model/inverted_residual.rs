@@ -1,7 +1,8 @@
-//! Inverted residual blocks as torchvision writes them for `MobileNetV3` and `EfficientNet`: 1x1 to more channels, depthwise,
-//! squeeze and excitation, 1x1 to few channels.
+//! Inverted residual blocks as torchvision writes them for `MobileNetV3` and `EfficientNet`: 1x1 to
+//! more channels, depthwise, squeeze and excitation, 1x1 to few channels.
 //!
-//! Keys: `block.{i}.{0,1}` of convolutions and their norms, `block.{i}.{fc1,fc2}` of squeeze and excitation.
+//! Keys: `block.{i}.{0,1}` of convolutions and their norms, `block.{i}.{fc1,fc2}` of squeeze and
+//! excitation.
 
 use candle_core::{Result, Tensor};
 

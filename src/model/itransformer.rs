@@ -1,7 +1,9 @@
-//! `iTransformer` (Liu et al., ICLR 2024, <https://arxiv.org/abs/2310.06625>, github.com/thuml/iTransformer): each series
-//! of a window is one token, and so is each feature of its dates.
+//! `iTransformer` (Liu et al., ICLR 2024, <https://arxiv.org/abs/2310.06625>,
+//! github.com/thuml/iTransformer): each series of a window is one token, and so is each feature of
+//! its dates.
 //!
-//! Keys: `enc_embedding.value_embedding`, `encoder.attn_layers.{i}` (see `encoder.rs`), `encoder.norm`, `projector`.
+//! Keys: `enc_embedding.value_embedding`, `encoder.attn_layers.{i}` (see `encoder.rs`),
+//! `encoder.norm`, `projector`.
 
 use candle_core::{Result, Tensor};
 use schemars::JsonSchema;

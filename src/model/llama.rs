@@ -1,10 +1,12 @@
-//! Llama (Touvron et al., 2023, <https://arxiv.org/abs/2302.13971>) as `HuggingFace` writes it: token embedding, pre-norm
-//! blocks of causal attention with rotary positions and shared heads of keys and values (Ainslie et al., 2023,
-//! <https://arxiv.org/abs/2305.13245>) and a gated feed-forward part, and logits by a table of their own or the embedding.
+//! Llama (Touvron et al., 2023, <https://arxiv.org/abs/2302.13971>) as `HuggingFace` writes it:
+//! token embedding, pre-norm blocks of causal attention with rotary positions and shared heads of
+//! keys and values (Ainslie et al., 2023, <https://arxiv.org/abs/2305.13245>) and a gated
+//! feed-forward part, and logits by a table of their own or the embedding.
 //!
-//! Keys: `model.embed_tokens`, `model.layers.{i}.{self_attn.{q,k,v,o}_proj,mlp.{gate,up,down}_proj,input_layernorm,
-//! post_attention_layernorm}`, `model.norm`, `lm_head`; tied, `lm_head.weight` is another name of the embedding. With
-//! adapters all these are frozen, and `{...}_proj.lora_{A,B}` are trained.
+//! Keys: `model.embed_tokens`,
+//! `model.layers.{i}.{self_attn.{q,k,v,o}_proj,mlp.{gate,up,down}_proj,input_layernorm,
+//! post_attention_layernorm}`, `model.norm`, `lm_head`; tied, `lm_head.weight` is another name of
+//! the embedding. With adapters all these are frozen, and `{...}_proj.lora_{A,B}` are trained.
 
 mod lora;
 mod rope;
@@ -43,7 +45,8 @@ pub struct LlamaConfig {
     /// number of layers.
     #[schemars(range(min = 1, max = 1024))]
     pub n_layers: usize,
-    /// number of key/value heads (GQA), each shared by `n_heads / n_kv_heads` query heads. Default: `n_heads`.
+    /// number of key/value heads (GQA), each shared by `n_heads / n_kv_heads` query heads. Default:
+    /// `n_heads`.
     #[schemars(range(min = 1, max = 1024), example = 4)]
     pub n_kv_heads: Option<usize>,
     /// base of the rotary embedding.
@@ -59,9 +62,10 @@ pub struct LlamaConfig {
     /// standard deviation of initial weights.
     #[schemars(range(min = 0.0))]
     pub init_std: f64,
-    /// low-rank adapters (`LoRA`), trained while the model itself stays as it is: no gradients, no optimizer state. A
-    /// checkpoint holds both, so that it is whole; `ddprun checkpoint export --peft` writes the adapters alone, as PEFT
-    /// reads them, and `--merge` the weights with what the adapters add.
+    /// low-rank adapters (`LoRA`), trained while the model itself stays as it is: no gradients, no
+    /// optimizer state. A checkpoint holds both, so that it is whole; `ddprun checkpoint export
+    /// --peft` writes the adapters alone, as PEFT reads them, and `--merge` the weights with what
+    /// the adapters add.
     pub lora: Lora,
 }
 

@@ -35,7 +35,8 @@ impl Kind for MlpConfig {
 }
 
 impl Architecture for MlpConfig {
-    /// Widths: the sample's elements, `hidden`, the outputs, or all elements of a target that is a table.
+    /// Widths: the sample's elements, `hidden`, the outputs, or all elements of a target that is a
+    /// table.
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let table = plan.target.len() == 2;
         let outputs = if table { plan.target.iter().product() } else { plan.outputs };

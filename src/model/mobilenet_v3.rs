@@ -1,7 +1,8 @@
-//! `MobileNetV3` (Howard et al., 2019, <https://arxiv.org/abs/1905.02244>), with torchvision's keys and initialisation.
+//! `MobileNetV3` (Howard et al., 2019, <https://arxiv.org/abs/1905.02244>), with torchvision's keys
+//! and initialisation.
 //!
-//! Keys: `features.{i}`, of [inverted residuals](super::inverted_residual) between the first and the last convolution,
-//! `classifier.0`, `classifier.3`.
+//! Keys: `features.{i}`, of [inverted residuals](super::inverted_residual) between the first and
+//! the last convolution, `classifier.0`, `classifier.3`.
 
 use std::sync::Arc;
 
@@ -68,8 +69,8 @@ pub(super) fn register(models: &mut Models) {
     });
 }
 
-/// A block: kernel, channels inside, channels of the output, whether it squeezes, whether its activation is hardswish,
-/// and its stride.
+/// A block: kernel, channels inside, channels of the output, whether it squeezes, whether its
+/// activation is hardswish, and its stride.
 struct Row(usize, usize, usize, bool, bool, usize);
 
 const SMALL: [Row; 11] = [

@@ -1,7 +1,7 @@
 //! `ModelPlan -> forward function + Params`: the registry and the models that come with it.
 //!
-//! Images arrive as (n, channels, height, width); models turn them to NHWC at their entry. Parameters
-//! carry the names of the public original, so that its weights load.
+//! Images arrive as (n, channels, height, width); models turn them to NHWC at their entry.
+//! Parameters carry the names of the public original, so that its weights load.
 //!
 //! A model of your own is a struct of options that builds named parameters and a forward function:
 //!
@@ -147,10 +147,11 @@ pub trait Model: Send + Sync {
     /// An input of another shape than the model was built for, or whatever its operations refuse.
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
-    /// What the loss compares for a batch of `inputs` and `targets`: by default what [`Model::forward`] answers,
-    /// and the targets. A model that learns by another question (what is noise here? what was masked?) asks it
-    /// here. `draws` has the random numbers of each sample: of the seed, the epoch and the sample, so that they
-    /// are the same at any world size; in evaluations the epoch does not matter.
+    /// What the loss compares for a batch of `inputs` and `targets`: by default what
+    /// [`Model::forward`] answers, and the targets. A model that learns by another question (what
+    /// is noise here? what was masked?) asks it here. `draws` has the random numbers of each
+    /// sample: of the seed, the epoch and the sample, so that they are the same at any world size;
+    /// in evaluations the epoch does not matter.
     ///
     /// # Errors
     ///

@@ -1,13 +1,14 @@
-//! NEST (Huang et al., 2024, <https://arxiv.org/abs/2408.13106>), speech without labels: a `FastConformer` hears noisy speech
-//! of which blocks are masked, and predicts there the tokens that a frozen random projection gives the clean speech
-//! (BEST-RQ, Chiu et al., 2022). As in NVIDIA `NeMo`, but that every utterance has at least one masked token: `NeMo`'s
-//! may have none, and a batch of such has no loss.
+//! NEST (Huang et al., 2024, <https://arxiv.org/abs/2408.13106>), speech without labels: a
+//! `FastConformer` hears noisy speech of which blocks are masked, and predicts there the tokens
+//! that a frozen random projection gives the clean speech (BEST-RQ, Chiu et al., 2022). As in
+//! NVIDIA `NeMo`, but that every utterance has at least one masked token: `NeMo`'s may have none,
+//! and a batch of such has no loss.
 //!
-//! Keys: `encoder.*` (see `fastconformer.rs`), `decoder.decoder_layers.0`, and the frozen `quantizer.codebooks`,
-//! `quantizer.proj`, `mask_processor.mask_embedding`.
+//! Keys: `encoder.*` (see `fastconformer.rs`), `decoder.decoder_layers.0`, and the frozen
+//! `quantizer.codebooks`, `quantizer.proj`, `mask_processor.mask_embedding`.
 //!
-//! A sample is (2, frames + 1, mels): features of clean and of noisy speech; the first number of the last row says how
-//! many frames are more than padding.
+//! A sample is (2, frames + 1, mels): features of clean and of noisy speech; the first number of
+//! the last row says how many frames are more than padding.
 
 use candle_core::{D, Device, Result, Tensor, bail};
 use schemars::JsonSchema;
@@ -179,8 +180,8 @@ impl Nest {
         nearest.reshape((n, frames / FOLD))
     }
 
-    /// What the encoder makes of every eight frames of noisy features (n, frames, mels), of which those marked by `mask`
-    /// (n, frames) are hidden: (n, frames / 8, width).
+    /// What the encoder makes of every eight frames of noisy features (n, frames, mels), of which
+    /// those marked by `mask` (n, frames) are hidden: (n, frames / 8, width).
     ///
     /// # Errors
     ///
@@ -242,7 +243,8 @@ impl Nest {
             mask[start..start + block].fill(1.0);
         }
         if !asks(&mask) {
-            // Short blocks may lie across groups, none of which they hide; one that begins with a group hides it.
+            // Short blocks may lie across groups, none of which they hide; one that begins with a
+            // group hides it.
             let start = one[0] / FOLD * FOLD;
             mask[start..start + block].fill(1.0);
         }
@@ -272,7 +274,8 @@ pub(super) fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)
 }
 
 impl Model for Nest {
-    /// (n, 2, frames + 1, mels) -> scores of the tokens of noisy speech without a mask, (n, frames / 8, tokens).
+    /// (n, 2, frames + 1, mels) -> scores of the tokens of noisy speech without a mask, (n, frames
+    /// / 8, tokens).
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (noisy, lengths) = heard(input, 1)?;
         let (n, frames, _) = noisy.dims3()?;

@@ -1,6 +1,7 @@
-//! `PatchTST` (Nie et al., ICLR 2023, <https://arxiv.org/abs/2211.14730>) as in github.com/thuml/Time-Series-Library: each
-//! series on its own, cut into overlapping patches that are the tokens; fixed positions; batch norm over the
-//! features after the last encoder layer; one linear layer from all tokens to the forecast.
+//! `PatchTST` (Nie et al., ICLR 2023, <https://arxiv.org/abs/2211.14730>) as in
+//! github.com/thuml/Time-Series-Library: each series on its own, cut into overlapping patches that
+//! are the tokens; fixed positions; batch norm over the features after the last encoder layer; one
+//! linear layer from all tokens to the forecast.
 //!
 //! Keys: `patch_embedding.value_embedding.weight`, `patch_embedding.position_embedding.pe`,
 //! `encoder.attn_layers.{i}` (see `encoder.rs`), `encoder.norm.1`, `head.linear`.

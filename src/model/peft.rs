@@ -41,12 +41,13 @@ struct Config {
     modules_to_save: Value,
 }
 
-/// `lora` with what the description of the adapters to start from says, as an option of a Llama. Nothing if none are
-/// named.
+/// `lora` with what the description of the adapters to start from says, as an option of a Llama.
+/// Nothing if none are named.
 ///
 /// # Errors
 ///
-/// The description cannot be read, is of another kind than `llama` computes, or differs from a key that was given.
+/// The description cannot be read, is of another kind than `llama` computes, or differs from a key
+/// that was given.
 pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
     let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
     let path = folder.join(CONFIG);

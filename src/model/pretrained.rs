@@ -52,8 +52,8 @@ impl Unfit {
     }
 }
 
-/// The model among `others` that the tensors of `file` are probably of, by their names: few of the names differ from its
-/// own, and far fewer than in `misfit`.
+/// The model among `others` that the tensors of `file` are probably of, by their names: few of the
+/// names differ from its own, and far fewer than in `misfit`.
 pub(super) fn likeliest<'a>(
     others: impl Iterator<Item = (&'a str, Wanted)>,
     file: &Header,
@@ -73,7 +73,8 @@ fn strangers(misfit: &Misfit) -> usize {
     misfit.missing.len() + misfit.unexpected.len()
 }
 
-/// What to do about weights that do not fit, where that can be told. The names may be those of an `other` model.
+/// What to do about weights that do not fit, where that can be told. The names may be those of an
+/// `other` model.
 pub(super) fn misfit_help(
     except_head: bool,
     head: &[&str],

@@ -1,4 +1,5 @@
-//! `lstm` and `gru`: a recurrent network reads the steps, and one linear layer answers from its last state.
+//! `lstm` and `gru`: a recurrent network reads the steps, and one linear layer answers from its
+//! last state.
 //!
 //! Keys: `rnn.{weight,bias}_{ih,hh}_l{i}` as of `torch.nn.LSTM` and `GRU`, `fc`.
 
@@ -12,8 +13,8 @@ use crate::nn::{Builder, Dropout, ForwardContext, Linear, Recurrent, RecurrentSh
 use crate::ops::Cell;
 use crate::plan::{Modality, ModelPlan};
 
-/// long short-term memory over the steps of a window, or over the values of a row of a table; a linear layer answers
-/// from the last state. It runs on CPUs only.
+/// long short-term memory over the steps of a window, or over the values of a row of a table; a
+/// linear layer answers from the last state. It runs on CPUs only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecurrentConfig {

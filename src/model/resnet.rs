@@ -1,16 +1,17 @@
 //! Residual networks (He et al., 2016), with torchvision's keys, initialisation and "v1.5" strides.
 //!
-//! - `resnet18`, `resnet34`, `resnet50`, `resnet101`, `resnet152`, `resnext50_32x4d`: torchvision's; `stem = "cifar"`
-//!   begins with a 3x3 convolution of stride 1 and no pooling.
-//! - `resnet8`, `resnet20`, `resnet32`, `resnet44`, `resnet56`: He et al. section 4.2, three stages of 16, 32 and 64
-//!   channels for 32x32 images. Always the 3x3 stem.
-//! - Shortcuts that change the shape are convolutions (option B), or with `shortcut = "padding"` the input itself
-//!   (option A); then the last layer is called `linear`, as in <https://github.com/akamaster/pytorch_resnet_cifar10>.
-//! - With `head = "hidden"` their `fc` is dropout, linear to 512, ReLU, dropout, linear. `resnet18_animals90` is
-//!   a `resnet18` with that head under the prefix `resnet18.`.
+//! - `resnet18`, `resnet34`, `resnet50`, `resnet101`, `resnet152`, `resnext50_32x4d`:
+//!   torchvision's; `stem = "cifar"` begins with a 3x3 convolution of stride 1 and no pooling.
+//! - `resnet8`, `resnet20`, `resnet32`, `resnet44`, `resnet56`: He et al. section 4.2, three stages
+//!   of 16, 32 and 64 channels for 32x32 images. Always the 3x3 stem.
+//! - Shortcuts that change the shape are convolutions (option B), or with `shortcut = "padding"`
+//!   the input itself (option A); then the last layer is called `linear`, as in
+//!   <https://github.com/akamaster/pytorch_resnet_cifar10>.
+//! - With `head = "hidden"` their `fc` is dropout, linear to 512, ReLU, dropout, linear.
+//!   `resnet18_animals90` is a `resnet18` with that head under the prefix `resnet18.`.
 //!
-//! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still use and
-//! track batch statistics while training, unless `backbone_mode = "eval"`.
+//! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still
+//! use and track batch statistics while training, unless `backbone_mode = "eval"`.
 
 use std::sync::Arc;
 
@@ -33,23 +34,25 @@ const POOLING: Window = Window { stride: 2, padding: 1 };
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResNetConfig {
-    /// "imagenet" (7x7 convolution with stride 2, then pooling) or "cifar" (3x3, stride 1, for small images; always
-    /// that of the networks for images of 32x32).
+    /// "imagenet" (7x7 convolution with stride 2, then pooling) or "cifar" (3x3, stride 1, for
+    /// small images; always that of the networks for images of 32x32).
     pub stem: Stem,
-    /// what goes round a block that changes the shape: "projection", a 1x1 convolution, or "padding", the input with
-    /// every second row and column and more channels of zeros, without parameters; its last layer is called `linear`.
+    /// what goes round a block that changes the shape: "projection", a 1x1 convolution, or
+    /// "padding", the input with every second row and column and more channels of zeros, without
+    /// parameters; its last layer is called `linear`.
     pub shortcut: Shortcut,
     /// start the last norm of each residual block at zero (Goyal et al. 2017).
     pub zero_init_residual: bool,
     /// train the head only.
     pub freeze_backbone: bool,
-    /// how a frozen backbone runs while the head trains. "train": `BatchNorm` uses the statistics of the batch, and its
-    /// running statistics go on moving, as in PyTorch where only `requires_grad` is False. "eval": as after
-    /// `backbone.eval()`, with the running statistics that it came with, which stay as they are, and without dropout.
-    /// Default: "train".
+    /// how a frozen backbone runs while the head trains. "train": `BatchNorm` uses the statistics
+    /// of the batch, and its running statistics go on moving, as in PyTorch where only
+    /// `requires_grad` is False. "eval": as after `backbone.eval()`, with the running statistics
+    /// that it came with, which stay as they are, and without dropout. Default: "train".
     #[schemars(with = "BackboneMode", example = BackboneMode::Eval)]
     pub backbone_mode: Option<BackboneMode>,
-    /// "linear", or "hidden": dropout, a linear layer to 512 features, ReLU, dropout, and a linear layer.
+    /// "linear", or "hidden": dropout, a linear layer to 512 features, ReLU, dropout, and a linear
+    /// layer.
     pub head: HeadKind,
     /// probabilities of the two dropouts of the "hidden" head. Default: `[0.5, 0.3]`.
     #[schemars(with = "[f64; 2]", inner(range(min = 0.0, max = 1.0)), example = [0.5, 0.3])]
@@ -81,7 +84,8 @@ pub enum Shortcut {
     Padding,
 }
 
-/// In which mode a frozen backbone runs while the head trains, as after `backbone.train()` or `backbone.eval()`.
+/// In which mode a frozen backbone runs while the head trains, as after `backbone.train()` or
+/// `backbone.eval()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackboneMode {

@@ -1,5 +1,5 @@
-//! `fastconformer`: the mean of an encoder's frames, and a linear layer: a probe of what an encoder has learnt, or
-//! fine-tuning.
+//! `fastconformer`: the mean of an encoder's frames, and a linear layer: a probe of what an encoder
+//! has learnt, or fine-tuning.
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `head`.
 
@@ -39,10 +39,10 @@ pub struct FastConformerConfig {
     pub subsampling_channels: usize,
     /// train the head only.
     pub freeze_backbone: bool,
-    /// how a frozen backbone runs while the head trains. "train": `BatchNorm` uses the statistics of the batch, and its
-    /// running statistics go on moving, as in PyTorch where only `requires_grad` is False. "eval": as after
-    /// `backbone.eval()`, with the running statistics that it came with, which stay as they are, and without dropout.
-    /// Default: "eval".
+    /// how a frozen backbone runs while the head trains. "train": `BatchNorm` uses the statistics
+    /// of the batch, and its running statistics go on moving, as in PyTorch where only
+    /// `requires_grad` is False. "eval": as after `backbone.eval()`, with the running statistics
+    /// that it came with, which stay as they are, and without dropout. Default: "eval".
     #[schemars(with = "BackboneMode", example = BackboneMode::Eval)]
     pub backbone_mode: Option<BackboneMode>,
 }
@@ -110,7 +110,8 @@ impl Architecture for FastConformerConfig {
     }
 }
 
-/// Mean of the encoder's frames, and a linear layer: a probe of what an encoder has learnt, or fine-tuning.
+/// Mean of the encoder's frames, and a linear layer: a probe of what an encoder has learnt, or
+/// fine-tuning.
 struct Classifier {
     encoder: FastConformer,
     head: Linear,

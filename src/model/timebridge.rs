@@ -1,14 +1,17 @@
-//! `TimeBridge` (Liu et al., ICML 2025, <https://arxiv.org/abs/2410.04442>, github.com/Hank0626/TimeBridge): patches of
-//! every series, and of every feature of the dates, through three kinds of attention layers.
+//! `TimeBridge` (Liu et al., ICML 2025, <https://arxiv.org/abs/2410.04442>,
+//! github.com/Hank0626/TimeBridge): patches of every series, and of every feature of the dates,
+//! through three kinds of attention layers.
 //!
-//! - *Integrated*: among the patches of one series; queries and keys are detrended copies without a gradient.
+//! - *Integrated*: among the patches of one series; queries and keys are detrended copies without a
+//!   gradient.
 //! - *Sampling*: from all patches to `num_p` of them.
-//! - *Cointegrated*: among all series at one patch, first along the rows and then along the columns of a square
-//!   in which they are laid out. Its `norm0` is registered and never used, as in the original: training needs
-//!   `distributed.find_unused_parameters = true`.
+//! - *Cointegrated*: among all series at one patch, first along the rows and then along the columns
+//!   of a square in which they are laid out. Its `norm0` is registered and never used, as in the
+//!   original: training needs `distributed.find_unused_parameters = true`.
 //!
-//! Keys: `embedding.proj.0.weight`; `encoder.attn_layers.{i}` with `attention` (`attention1`, `attention2`)
-//! `.{q_proj,k_proj,v_proj,out}`, `conv1`, `conv2`, `fc1`, `fc2`, `norm0`, `norm1`, `norm2`; `decoder.1.weight`.
+//! Keys: `embedding.proj.0.weight`; `encoder.attn_layers.{i}` with `attention` (`attention1`,
+//! `attention2`) `.{q_proj,k_proj,v_proj,out}`, `conv1`, `conv2`, `fc1`, `fc2`, `norm0`, `norm1`,
+//! `norm2`; `decoder.1.weight`.
 
 use std::sync::Arc;
 
@@ -26,7 +29,8 @@ use crate::plan::{Modality, ModelPlan};
 
 const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out"];
 
-/// `TimeBridge`: patches of every series, and of every feature of the dates, through three kinds of attention layers.
+/// `TimeBridge`: patches of every series, and of every feature of the dates, through three kinds of
+/// attention layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeBridgeConfig {
@@ -60,8 +64,8 @@ pub struct TimeBridgeConfig {
     /// layers that sample patches.
     #[schemars(range(min = 0, max = 1024))]
     pub pd_layers: usize,
-    /// layers across series. With any, set `distributed.find_unused_parameters = true`: the published model has a norm
-    /// in them that it never uses.
+    /// layers across series. With any, set `distributed.find_unused_parameters = true`: the
+    /// published model has a norm in them that it never uses.
     #[schemars(range(min = 0, max = 1024))]
     pub ca_layers: usize,
 }

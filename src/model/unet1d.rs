@@ -1,5 +1,6 @@
-//! The conditional 1-D U-Net of diffusion policies (Janner et al., 2022; Chi et al., 2023), channels last: residual
-//! blocks along a chunk of actions, each scaled and shifted by features of the condition (`FiLM`).
+//! The conditional 1-D U-Net of diffusion policies (Janner et al., 2022; Chi et al., 2023),
+//! channels last: residual blocks along a chunk of actions, each scaled and shifted by features of
+//! the condition (`FiLM`).
 
 use candle_core::{Result, Tensor, bail};
 
@@ -52,8 +53,8 @@ pub(super) fn line([inputs, outputs]: [usize; 2], kernel: usize, window: Window)
     ConvShape { inputs, outputs, kernel, window, groups: 1 }
 }
 
-/// Two blocks with the condition between them, beside a shortcut. Keys: `blocks.{0,1}`, `cond_encoder.1`,
-/// `residual_conv`.
+/// Two blocks with the condition between them, beside a shortcut. Keys: `blocks.{0,1}`,
+/// `cond_encoder.1`, `residual_conv`.
 struct Residual {
     blocks: [ConvBlock; 2],
     condition: Linear,
@@ -127,8 +128,8 @@ pub(super) struct UNet1d {
 }
 
 impl UNet1d {
-    /// Registers `mid_modules`, whatever `between` registers, `up_modules`, `down_modules` and `final_conv`: the
-    /// original's order.
+    /// Registers `mid_modules`, whatever `between` registers, `up_modules`, `down_modules` and
+    /// `final_conv`: the original's order.
     pub(super) fn new<T>(
         builder: &Builder,
         actions: usize,

@@ -1,8 +1,9 @@
-//! Vision transformers (Dosovitskiy et al., 2021, <https://arxiv.org/abs/2010.11929>) with timm's keys, initialisation and
-//! eps: `vit_tiny`, `vit_small` and `vit_base` are its `vit_*_patch16_224`, for images of any size that patches divide.
+//! Vision transformers (Dosovitskiy et al., 2021, <https://arxiv.org/abs/2010.11929>) with timm's
+//! keys, initialisation and eps: `vit_tiny`, `vit_small` and `vit_base` are its
+//! `vit_*_patch16_224`, for images of any size that patches divide.
 //!
-//! Keys: `cls_token`, `pos_embed`, `patch_embed.proj`, `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`,
-//! `norm`, `head`.
+//! Keys: `cls_token`, `pos_embed`, `patch_embed.proj`,
+//! `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`, `norm`, `head`.
 
 use std::sync::Arc;
 
@@ -33,11 +34,12 @@ pub struct VitConfig {
     /// rows and columns of a patch; they divide the image.
     #[schemars(range(min = 1, max = 1024))]
     pub patch_size: usize,
-    /// dropout of the embedded patches, and after each linear layer of a block but that of queries, keys and values
-    /// (timm's `pos_drop_rate` and `proj_drop_rate`).
+    /// dropout of the embedded patches, and after each linear layer of a block but that of queries,
+    /// keys and values (timm's `pos_drop_rate` and `proj_drop_rate`).
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub dropout: f64,
-    /// stochastic depth: the probability that a sample skips a part of the last block; it grows from 0 in the first.
+    /// stochastic depth: the probability that a sample skips a part of the last block; it grows
+    /// from 0 in the first.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub drop_path_rate: f64,
     /// What its name says: how wide it is.
@@ -140,7 +142,8 @@ struct Vit {
 }
 
 impl Vit {
-    /// Images (n, c, h, w) -> the class token and the patches with their positions, (n, 1 + patches, features).
+    /// Images (n, c, h, w) -> the class token and the patches with their positions, (n, 1 +
+    /// patches, features).
     fn tokens(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let patches = self.patch_embed.forward(&ops::nchw_to_nhwc(input)?, pass)?.flatten(1, 2)?;
         let (n, _, features) = patches.dims3()?;

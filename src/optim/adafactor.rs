@@ -9,8 +9,8 @@ use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step, shared_sum_of_squares};
 use crate::plan::{Extent, Matrices};
 
-/// Adafactor (Shazeer and Stern 2018), as `torch.optim.Adafactor`: of a matrix it keeps the mean squares of rows and columns
-/// only.
+/// Adafactor (Shazeer and Stern 2018), as `torch.optim.Adafactor`: of a matrix it keeps the mean
+/// squares of rows and columns only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adafactor {
@@ -20,7 +20,8 @@ pub struct Adafactor {
     /// mean squares follow the gradients by the share `t^beta2_decay` at step t.
     #[schemars(range(max = 0.0))]
     pub beta2_decay: f64,
-    /// least root mean square of the gradients of a row or column; without it, the precision of f32.
+    /// least root mean square of the gradients of a row or column; without it, the precision of
+    /// f32.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0), example = 1e-30)]
     pub eps1: Option<f64>,
@@ -98,8 +99,8 @@ impl Adafactor {
         renewed.collect()
     }
 
-    /// Inverse roots of the variances of matrices, of which rows and columns are known; a tensor of more dimensions is a
-    /// pile of them.
+    /// Inverse roots of the variances of matrices, of which rows and columns are known; a tensor of
+    /// more dimensions is a pile of them.
     fn factored(&self, tensor: &mut Block<'_>, gradient: &[f32], follow: f32) -> Vec<f32> {
         let [.., rows, columns] = *tensor.shape else { return vec![0.0; gradient.len()] };
         let least = self.eps1() * self.eps1();

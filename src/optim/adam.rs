@@ -83,8 +83,8 @@ pub(super) fn decays(_: &mut SchemaGenerator) -> Schema {
 /// PyTorch's names of the two moments.
 pub(super) const STATE: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
-/// The numbers of a step of Adam or `AdamW`. A share such as 1 - beta is taken in f64 and then rounded, as PyTorch does:
-/// of a beta that was rounded before, few digits of it would be left.
+/// The numbers of a step of Adam or `AdamW`. A share such as 1 - beta is taken in f64 and then
+/// rounded, as PyTorch does: of a beta that was rounded before, few digits of it would be left.
 pub(super) struct AdamFactors {
     /// 1 - beta1
     rest1: f32,

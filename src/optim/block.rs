@@ -1,7 +1,7 @@
 //! A block of elements of one parameter, and the loops over it that an update rule fills in.
 //!
-//! Plain loops: they are compiled for the instruction set at hand, and as no two roundings are contracted, every
-//! instruction set gives the same bits.
+//! Plain loops: they are compiled for the instruction set at hand, and as no two roundings are
+//! contracted, every instruction set gives the same bits.
 
 use crate::ops::vectorised;
 use crate::optim::Preparation;
@@ -26,7 +26,8 @@ pub struct Block<'a> {
     pub is_matrix: bool,
 }
 
-/// From `start` to `end` by the share `weight`, with the roundings of `torch.lerp`: at 1 it is `end`.
+/// From `start` to `end` by the share `weight`, with the roundings of `torch.lerp`: at 1 it is
+/// `end`.
 #[inline(always)]
 pub fn lerp(start: f32, end: f32, weight: f32) -> f32 {
     if weight < 0.5 { start + weight * (end - start) } else { end - (end - start) * (1.0 - weight) }
@@ -84,7 +85,8 @@ impl Block<'_> {
         );
     }
 
-    /// Replaces each value by `rule(value, gradient, first, second)`, which also renews both kinds of state.
+    /// Replaces each value by `rule(value, gradient, first, second)`, which also renews both kinds
+    /// of state.
     #[inline(always)]
     pub fn each_with_two(&mut self, rule: impl Fn(f32, f32, &mut f32, &mut f32) -> f32) {
         let preparation = self.preparation;

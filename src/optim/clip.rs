@@ -6,8 +6,8 @@ use crate::ops::vectorised;
 
 /// Running sums of a block, so that its elements need not wait for each other.
 const LANES: usize = 16;
-/// Elements per partial sum. Blocks begin at a parameter's first element, so that the sum depends neither
-/// on buckets nor on threads.
+/// Elements per partial sum. Blocks begin at a parameter's first element, so that the sum depends
+/// neither on buckets nor on threads.
 const BLOCK: usize = 1 << 13;
 
 /// Global L2 norm of the gradients of a step.
@@ -25,8 +25,8 @@ impl GradientNorm {
         self.0
     }
 
-    /// Whether every gradient is finite, in f32 and after the multiplication too: none is larger than the
-    /// norm. Squares of f32 cannot overflow an f64 sum.
+    /// Whether every gradient is finite, in f32 and after the multiplication too: none is larger
+    /// than the norm. Squares of f32 cannot overflow an f64 sum.
     pub fn is_finite(self) -> bool {
         self.0 <= f64::from(f32::MAX)
     }
@@ -66,7 +66,8 @@ fn squares(block: &[f32]) -> f64 {
     sums.iter().sum()
 }
 
-/// What becomes of a gradient before it moves its parameter: clamp(gradient x mean x clip, -limit, limit).
+/// What becomes of a gradient before it moves its parameter: clamp(gradient x mean x clip, -limit,
+/// limit).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preparation {
     /// Turns a sum over passes into a mean over samples.

@@ -4,8 +4,8 @@ use crate::plan::EmaPlan;
 
 /// Share of the average that stays at the `count`-th update (from 1).
 ///
-/// With a `power` the average is the weights themselves at first and grows slower and slower, as `EMAModel` of
-/// diffusers has it: min(decay, 1 - (1 + t)^-power) with t = `count` - 2.
+/// With a `power` the average is the weights themselves at first and grows slower and slower, as
+/// `EMAModel` of diffusers has it: min(decay, 1 - (1 + t)^-power) with t = `count` - 2.
 pub fn ema_decay(plan: &EmaPlan, count: u64) -> f64 {
     let Some(power) = plan.power else { return plan.decay };
     let t = count.saturating_sub(2) as f64;

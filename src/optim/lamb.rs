@@ -9,8 +9,8 @@ use crate::optim::adam::{STATE, decays};
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step, shared_sum_of_squares};
 
-/// LAMB (You et al. 2020) for large batches: Adam, whose step is as long as its tensor times the learning rate, as timm's
-/// `Lamb`. timm also clips, as `train.clip_grad_norm = 1.0` does.
+/// LAMB (You et al. 2020) for large batches: Adam, whose step is as long as its tensor times the
+/// learning rate, as timm's `Lamb`. timm also clips, as `train.clip_grad_norm = 1.0` does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lamb {

@@ -1,10 +1,11 @@
-//! Gradients -> new parameters: update rules, learning-rate schedules, clipping, averages of the weights.
+//! Gradients -> new parameters: update rules, learning-rate schedules, clipping, averages of the
+//! weights.
 //!
-//! Everything here works on plain `f32` slices and does the same on every rank. The gradients that come in
-//! are sums over all ranks; the update turns them into means as it reads them.
+//! Everything here works on plain `f32` slices and does the same on every rank. The gradients that
+//! come in are sums over all ranks; the update turns them into means as it reads them.
 //!
-//! Each update rule is a file of its own: its options, what it keeps, and what it does to an element. So is each
-//! scheduler: its options, and the rate after so many intervals.
+//! Each update rule is a file of its own: its options, what it keeps, and what it does to an
+//! element. So is each scheduler: its options, and the rate after so many intervals.
 //!
 //! ```
 //! use ddprun::config::kind::Choice;

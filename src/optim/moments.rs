@@ -3,8 +3,9 @@
 use crate::nn::{Buffer, Param, Params};
 use crate::plan::{EmaPlan, OptimizerPlan};
 
-/// State of one parameter: SGD's momentum buffer, or Adam's two moments, and the average of its values. As long as
-/// the parameter, or empty where there is none. A buffer whose values are averaged has the average alone.
+/// State of one parameter: SGD's momentum buffer, or Adam's two moments, and the average of its
+/// values. As long as the parameter, or empty where there is none. A buffer whose values are
+/// averaged has the average alone.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moments {
     /// `momentum_buffer` or `exp_avg`.
@@ -16,8 +17,9 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Zeroed state of all parameters under the rule of `plan` in registration order, after `done` steps: those that are
-    /// frozen then have none. With `ema`, averages too, and after them those of the moving buffers if it wants them.
+    /// Zeroed state of all parameters under the rule of `plan` in registration order, after `done`
+    /// steps: those that are frozen then have none. With `ema`, averages too, and after them those
+    /// of the moving buffers if it wants them.
     pub fn of_all(
         plan: &OptimizerPlan,
         ema: Option<&EmaPlan>,
@@ -46,7 +48,8 @@ impl Moments {
         Self { first: zeros(0), second: zeros(1), average: Vec::new() }
     }
 
-    /// Zeroed state of a parameter with `n` elements under the rule of `plan`, where it is no matrix.
+    /// Zeroed state of a parameter with `n` elements under the rule of `plan`, where it is no
+    /// matrix.
     pub fn new(plan: &OptimizerPlan, n: usize) -> Self {
         let zeros = |kept: usize| vec![0.0; if plan.state.len() > kept { n } else { 0 }];
         Self { first: zeros(0), second: zeros(1), average: Vec::new() }
@@ -58,8 +61,8 @@ impl Moments {
         Self { average: vec![0.0; n], ..self }
     }
 
-    /// PyTorch's names and the shapes of what is kept of the parameter with this place and shape, as [`Moments`] has it: its
-    /// two moments (nothing where there is none) and the average.
+    /// PyTorch's names and the shapes of what is kept of the parameter with this place and shape,
+    /// as [`Moments`] has it: its two moments (nothing where there is none) and the average.
     pub fn named(plan: &OptimizerPlan, index: usize, shape: &[usize]) -> [(String, Vec<usize>); 3] {
         let state = plan.state_of(index);
         let kept = |kept: usize| match state.get(kept) {

@@ -12,8 +12,8 @@ use crate::optim::{Block, Optimizer, Step};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NAdam {
-    /// L2 penalty: `weight_decay * weight` is added to the gradient. With `decoupled_weight_decay`, each step multiplies
-    /// weights by `1 - lr * weight_decay` instead.
+    /// L2 penalty: `weight_decay * weight` is added to the gradient. With `decoupled_weight_decay`,
+    /// each step multiplies weights by `1 - lr * weight_decay` instead.
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
     /// decay weights as AdamW does (`NAdamW`).
@@ -51,7 +51,8 @@ impl NAdam {
         self.betas[0] * (1.0 - 0.5 * 0.96f64.powf(t * self.momentum_decay))
     }
 
-    /// Product of the momenta of steps 1 to `count`, to the last digit of what is left of 1 without it.
+    /// Product of the momenta of steps 1 to `count`, to the last digit of what is left of 1 without
+    /// it.
     fn mu_product(&self, count: u64) -> f64 {
         let mut product = 1.0;
         let ratio = 0.96f64.powf(self.momentum_decay);

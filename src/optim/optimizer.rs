@@ -11,8 +11,8 @@ use crate::registry::{Family, Member, Registry};
 
 /// An update rule: what a step does to the elements of a parameter. It does the same on every rank.
 pub trait Optimizer: Debug + Send + Sync {
-    /// Names of the values that are kept for each element of a parameter between steps, as PyTorch's: two at most. They
-    /// begin as zeros, and are saved in checkpoints under these names.
+    /// Names of the values that are kept for each element of a parameter between steps, as
+    /// PyTorch's: two at most. They begin as zeros, and are saved in checkpoints under these names.
     fn state(&self) -> Vec<&'static str>;
 
     /// What it does otherwise with matrices than with all else, if it does.
@@ -20,7 +20,8 @@ pub trait Optimizer: Debug + Send + Sync {
         None
     }
 
-    /// Whether an element's step depends on others of its tensor: a block is then a whole parameter.
+    /// Whether an element's step depends on others of its tensor: a block is then a whole
+    /// parameter.
     fn takes_whole_tensors(&self) -> bool {
         false
     }
@@ -33,8 +34,8 @@ pub trait Optimizer: Debug + Send + Sync {
         None
     }
 
-    /// Makes one step: [`Block::each`], [`Block::each_with`] or [`Block::each_with_two`] by the number of its state. The state
-    /// of what is no matrix is as long as the block.
+    /// Makes one step: [`Block::each`], [`Block::each_with`] or [`Block::each_with_two`] by the
+    /// number of its state. The state of what is no matrix is as long as the block.
     fn update(&self, block: &mut Block<'_>, step: &Step);
 
     /// Whether it has a kernel for GPUs.

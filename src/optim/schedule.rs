@@ -1,6 +1,6 @@
-//! The family of schedulers: learning rate as a function of the step. It is pure, so that a resumed run needs no state
-//! of a scheduler but the plateau's. A step whose update is skipped (fp16) counts like any other: the rate of step n is
-//! what the plan says for step n.
+//! The family of schedulers: learning rate as a function of the step. It is pure, so that a resumed
+//! run needs no state of a scheduler but the plateau's. A step whose update is skipped (fp16)
+//! counts like any other: the rate of step n is what the plan says for step n.
 
 mod constant;
 mod cosine;

@@ -13,8 +13,8 @@ const BLOCK: usize = 1 << 14;
 /// Elements below which one thread is done sooner than others are woken.
 const WORTH_SHARING: usize = 1 << 16;
 
-/// One parameter in an update; all slices are equally long, or empty where the rule has no such moment. One that is frozen
-/// has no gradient either.
+/// One parameter in an update; all slices are equally long, or empty where the rule has no such
+/// moment. One that is frozen has no gradient either.
 pub struct Part<'a> {
     /// The parameter.
     pub values: &'a mut [f32],
@@ -26,8 +26,8 @@ pub struct Part<'a> {
     pub index: usize,
     /// Its shape.
     pub shape: &'a [usize],
-    /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no pass used it: it stays
-    /// where it is, and its average comes nearer.
+    /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no
+    /// pass used it: it stays where it is, and its average comes nearer.
     pub count: Option<u64>,
 }
 
@@ -54,8 +54,8 @@ impl<'a> Update<'a> {
         Self { preparation, ..self }
     }
 
-    /// The same update, after which averages keep the share `keep` of themselves and take the rest from the
-    /// parameters. Without averages it changes nothing.
+    /// The same update, after which averages keep the share `keep` of themselves and take the rest
+    /// from the parameters. Without averages it changes nothing.
     #[must_use]
     pub fn averaging(self, keep: f64) -> Self {
         Self { follow: (1.0 - keep) as f32, ..self }
@@ -72,8 +72,8 @@ impl<'a> Update<'a> {
         follow_values(average, values, self.follow);
     }
 
-    /// Moves all parameters along their gradients in one pass over memory. Blocks are independent of
-    /// each other: the number of threads changes no bit.
+    /// Moves all parameters along their gradients in one pass over memory. Blocks are independent
+    /// of each other: the number of threads changes no bit.
     pub fn apply<'b>(&self, parts: impl IntoIterator<Item = Part<'b>>) {
         let blocks: Vec<(Block<'b>, Option<Step>)> =
             parts.into_iter().flat_map(|part| self.blocks(part)).collect();
@@ -94,7 +94,8 @@ impl<'a> Update<'a> {
         block.follow(self.follow);
     }
 
-    /// The same update for a GPU and the parameters of `group` whose `count`-th it is; `None` if it changes nothing.
+    /// The same update for a GPU and the parameters of `group` whose `count`-th it is; `None` if it
+    /// changes nothing.
     #[cfg(feature = "cuda")]
     pub(crate) fn on_gpu(
         &self,
@@ -189,7 +190,8 @@ mod tests {
         (0..n).map(|i| ((i * 7 + salt) as f32 * 0.37).sin()).collect()
     }
 
-    /// Three updates of three parameters by `apply`, of which the second is not used at first; all values and moments.
+    /// Three updates of three parameters by `apply`, of which the second is not used at first; all
+    /// values and moments.
     fn train(
         rule: &dyn Optimizer,
         apply: impl Fn(Update<'_>, &mut [Vec<f32>], &[Vec<f32>], &mut [Moments], [Option<u64>; 3]),

@@ -1,5 +1,5 @@
-//! `environment.json`: on what and by what a run was made. Each start of the run, also a resumed one,
-//! adds its entry.
+//! `environment.json`: on what and by what a run was made. Each start of the run, also a resumed
+//! one, adds its entry.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! `epochs.jsonl`: one line per finished epoch, added when the epoch is over. It is the truth about epochs;
-//! `training_history.json` is made of it. After a resume the lines of the epochs that are done again are cut, so that the
-//! file ends with the epochs of an undisturbed run.
+//! `epochs.jsonl`: one line per finished epoch, added when the epoch is over. It is the truth about
+//! epochs; `training_history.json` is made of it. After a resume the lines of the epochs that are
+//! done again are cut, so that the file ends with the epochs of an undisturbed run.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,8 +18,8 @@ pub const NAME: &str = "epochs.jsonl";
 /// Version of a line's form.
 const FORMAT: u32 = 1;
 
-/// The epochs in the file, oldest first; `None` if there is no such file. A line that a killed process cut short is passed
-/// over.
+/// The epochs in the file, oldest first; `None` if there is no such file. A line that a killed
+/// process cut short is passed over.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Events of an imagined run of 50 steps in epochs of 20, for the tests of this room and of `report`.
+//! Events of an imagined run of 50 steps in epochs of 20, for the tests of this room and of
+//! `report`.
 
 use crate::event::{
     Best, EpochDone, Evaluated, FORMAT, Finished, Reason, Started, StepDone, TimeShares,

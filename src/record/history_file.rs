@@ -1,8 +1,9 @@
 //! `training_history.json`: [`History`] in the shape, order and indentation of Python's
 //! `json.dump(history, file, indent=4)`, which plotting scripts read.
 //!
-//! The file holds all epochs, so each write costs more than the one before. A thread of its own writes it, seldom enough
-//! to be cheap however long the run is; what must not be lost is in `epochs.jsonl`.
+//! The file holds all epochs, so each write costs more than the one before. A thread of its own
+//! writes it, seldom enough to be cheap however long the run is; what must not be lost is in
+//! `epochs.jsonl`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +85,8 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.epochs = None;
-        // A run that ends without a last word has a greater problem than this file, which `report` makes again.
+        // A run that ends without a last word has a greater problem than this file, which `report`
+        // makes again.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }

@@ -70,7 +70,8 @@ impl Context {
     }
 }
 
-/// What the user reads about an event; `None` where another event says it, or the summary of the run does.
+/// What the user reads about an event; `None` where another event says it, or the summary of the
+/// run does.
 pub fn line(event: &Event, context: &Context) -> Option<String> {
     let text = match event {
         Event::Started(started) => first_lines(started),
@@ -212,7 +213,8 @@ fn test_line(tested: &Evaluated) -> String {
     format!("{}  (weights of step {step}, {samples} samples)", line.trim_start())
 }
 
-/// Fits into 80 columns, with two metrics beside the loss into 90; the learning rate stands with the steps.
+/// Fits into 80 columns, with two metrics beside the loss into 90; the learning rate stands with
+/// the steps.
 fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
     let mut line = context.epoch(epoch.epoch);
     let mut metrics = epoch.metrics.clone();

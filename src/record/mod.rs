@@ -10,8 +10,8 @@
 //!            └─▶ training_history.json   the same by columns, some seconds later
 //! ```
 //!
-//! Files that grow are written as events come, and synced by what must not be there without them: a checkpoint, and the
-//! end of the run. What a resumed run does again is cut from them.
+//! Files that grow are written as events come, and synced by what must not be there without them: a
+//! checkpoint, and the end of the run. What a resumed run does again is cut from them.
 //!
 //! The [`Recorder`] lives in the process of rank 0. The other ranks have a [`RankLog`] each.
 //!
@@ -138,7 +138,8 @@ pub struct Settings {
     pub sinks: Vec<Box<dyn Sink>>,
     /// How to write to the terminal.
     pub screen: Screen,
-    /// Epochs before `resumed_from`, where an older ddprun kept them in the checkpoint and not in the records.
+    /// Epochs before `resumed_from`, where an older ddprun kept them in the checkpoint and not in
+    /// the records.
     pub inherited: History,
     /// Step that the run continues from; 0 at a fresh start.
     pub resumed_from: u64,
@@ -160,8 +161,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Opens the files of a run. Those of an earlier part of it are continued; what they say about steps
-    /// after `resumed_from` is cut, except in the logs.
+    /// Opens the files of a run. Those of an earlier part of it are continued; what they say about
+    /// steps after `resumed_from` is cut, except in the logs.
     ///
     /// # Errors
     ///
@@ -201,8 +202,8 @@ impl Recorder {
         self.terminal.advance(step, loss);
     }
 
-    /// The files that grow with every event: they must be on disk before a checkpoint is, since a resumed run
-    /// does not say again what was said up to it.
+    /// The files that grow with every event: they must be on disk before a checkpoint is, since a
+    /// resumed run does not say again what was said up to it.
     pub fn growing(&self) -> Vec<PathBuf> {
         let sinks = self.sinks.iter().filter_map(|sink| sink.file());
         [self.epochs.path()].into_iter().chain(sinks).map(Path::to_owned).collect()
@@ -229,7 +230,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// The run is over: what was said of it must be on disk. During the run a checkpoint takes care of it.
+    /// The run is over: what was said of it must be on disk. During the run a checkpoint takes care
+    /// of it.
     fn sync_after(&mut self, event: &Event) -> Result<(), Error> {
         if !matches!(event, Event::Finished(_)) {
             return Ok(());
@@ -255,7 +257,8 @@ impl Recorder {
     }
 }
 
-/// The epochs that are over at `step`: those of the file, unless an older ddprun kept them in the checkpoint.
+/// The epochs that are over at `step`: those of the file, unless an older ddprun kept them in the
+/// checkpoint.
 fn epochs_until(path: &Path, step: u64, inherited: &History) -> Result<Vec<EpochDone>, Error> {
     if !inherited.is_empty() {
         return Ok(inherited.epochs(step));

@@ -1,4 +1,5 @@
-//! `rank-N.log`: what one rank says, each line with its time. Only rank 0 also speaks to the terminal.
+//! `rank-N.log`: what one rank says, each line with its time. Only rank 0 also speaks to the
+//! terminal.
 
 use std::path::{Path, PathBuf};
 

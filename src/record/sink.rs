@@ -1,4 +1,5 @@
-//! Sinks: what a run writes about itself beside its history and its logs. Each is a file of its own.
+//! Sinks: what a run writes about itself beside its history and its logs. Each is a file of its
+//! own.
 
 mod csv;
 mod curves;
@@ -33,7 +34,8 @@ pub trait Sink: Debug + Send + Sync {
 pub struct SinkStart<'a> {
     /// The run's folder for logs; it exists.
     pub logs: &'a Path,
-    /// Step that the run continues from, 0 at a fresh start: what was said of later steps does not count any more.
+    /// Step that the run continues from, 0 at a fresh start: what was said of later steps does not
+    /// count any more.
     pub resumed_from: u64,
     /// Last step of the run.
     pub total_steps: u64,
@@ -50,8 +52,8 @@ pub trait OpenSink: Send {
     /// It cannot be written.
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error>;
 
-    /// The file that grows with every event, if there is one: it must be on disk before a checkpoint is, since a resumed
-    /// run does not say again what was said up to it.
+    /// The file that grows with every event, if there is one: it must be on disk before a
+    /// checkpoint is, since a resumed run does not say again what was said up to it.
     fn file(&self) -> Option<&Path> {
         None
     }

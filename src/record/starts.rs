@@ -1,9 +1,10 @@
-//! Files that describe a run, of each start that changed something: `run.json` of the first, `run.2.json` of the second ...
-//! What an earlier start wrote is never replaced.
+//! Files that describe a run, of each start that changed something: `run.json` of the first,
+//! `run.2.json` of the second ... What an earlier start wrote is never replaced.
 
 use std::path::{Path, PathBuf};
 
-/// Name of the resolved experiment of a run, which can be run as it is. It is written last: a start without it is none.
+/// Name of the resolved experiment of a run, which can be run as it is. It is written last: a start
+/// without it is none.
 pub const RESOLVED: &str = "resolved.toml";
 /// Says in a run's folder what the run is: its folders and its plan.
 pub const DESCRIPTION: &str = "run.json";

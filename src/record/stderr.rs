@@ -1,5 +1,6 @@
-//! Words for a person: on stderr as long as they are read. A pipe without a reader, a terminal that is held
-//! (Ctrl-S) or gone must not hold up the training: what cannot be written now is left out. The logs have it.
+//! Words for a person: on stderr as long as they are read. A pipe without a reader, a terminal that
+//! is held (Ctrl-S) or gone must not hold up the training: what cannot be written now is left out.
+//! The logs have it.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -24,7 +25,8 @@ const FRAMES: u8 = 20;
 /// Whether the last words were not taken.
 static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 
-/// Writes `text` and a line feed, or as much of it as is taken without waiting for longer than a moment.
+/// Writes `text` and a line feed, or as much of it as is taken without waiting for longer than a
+/// moment.
 pub(crate) fn say(text: &str) {
     offer(format!("{text}\n").as_bytes());
 }
@@ -61,8 +63,8 @@ fn offer(bytes: &[u8]) {
     IS_BLOCKED.store(!taken, Ordering::Relaxed);
 }
 
-/// A pipe or a terminal, opened once more: that it does not wait is a property of the opening, and that of stderr is
-/// shared with everybody who writes there.
+/// A pipe or a terminal, opened once more: that it does not wait is a property of the opening, and
+/// that of stderr is shared with everybody who writes there.
 fn own() -> Option<&'static OwnedFd> {
     static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let open = || {
@@ -75,7 +77,8 @@ fn own() -> Option<&'static OwnedFd> {
     OWN.get_or_init(open).as_ref()
 }
 
-/// Whether all were taken: a terminal may say that it takes words and then take a part of them only.
+/// Whether all were taken: a terminal may say that it takes words and then take a part of them
+/// only.
 fn offer_to(own: &OwnedFd, bytes: &[u8], until: Instant) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {

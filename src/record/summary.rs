@@ -1,5 +1,5 @@
-//! `Finished` -> the last lines of a run: why it ended, the best it reached, where its time went, and
-//! where its files are. Pure.
+//! `Finished` -> the last lines of a run: why it ended, the best it reached, where its time went,
+//! and where its files are. Pure.
 
 use std::path::PathBuf;
 
@@ -60,11 +60,13 @@ fn has_trained(finished: &Finished) -> bool {
     finished.samples_per_second > 0.0
 }
 
-/// Each phase's share of `seconds` in percent, on two lines. What no phase claims is `other`: start, logging, waiting.
+/// Each phase's share of `seconds` in percent, on two lines. What no phase claims is `other`:
+/// start, logging, waiting.
 fn shares(time: &TimeShares, seconds: f64) -> String {
     let phases = time.phases();
     let claimed: f64 = phases.iter().map(|(_, spent)| spent).sum();
-    // Clocks of phases and run are read at different moments; the whole is never less than its parts.
+    // Clocks of phases and run are read at different moments; the whole is never less than its
+    // parts.
     let whole = seconds.max(claimed);
     if whole <= 0.0 {
         return "too short to measure".to_owned();

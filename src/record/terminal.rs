@@ -1,5 +1,5 @@
-//! Events -> stderr: a bar with lines above it where a person watches, plain lines where a file does.
-//! Nothing that happens to the terminal, not even its end, disturbs the training.
+//! Events -> stderr: a bar with lines above it where a person watches, plain lines where a file
+//! does. Nothing that happens to the terminal, not even its end, disturbs the training.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ pub enum Screen {
 }
 
 impl Screen {
-    /// A bar if stderr is a terminal that can move its cursor and `NO_COLOR`, given here, is unset or
-    /// empty (<https://no-color.org>).
+    /// A bar if stderr is a terminal that can move its cursor and `NO_COLOR`, given here, is unset
+    /// or empty (<https://no-color.org>).
     pub fn detect(no_color: Option<&str>) -> Self {
         let is_wanted = no_color.is_none_or(str::is_empty);
         // A terminal without cursor movement (`TERM=dumb`) counts as hidden.

@@ -1,5 +1,5 @@
-//! `test_metrics.json`: what the test of a run measured, and of which checkpoint. A run that is resumed after its end
-//! does not test the same weights again.
+//! `test_metrics.json`: what the test of a run measured, and of which checkpoint. A run that is
+//! resumed after its end does not test the same weights again.
 
 use std::path::Path;
 
@@ -36,8 +36,8 @@ pub fn write(folder: &Path, checkpoint: &str, tested: &Evaluated) -> Result<(), 
     Ok(files::write_atomic(&folder.join(NAME), &bytes)?)
 }
 
-/// What was measured of the checkpoint with this fingerprint; `None` if that is not known, or not to be read: the test
-/// is then made again.
+/// What was measured of the checkpoint with this fingerprint; `None` if that is not known, or not
+/// to be read: the test is then made again.
 pub fn read(folder: &Path, checkpoint: &str) -> Option<Evaluated> {
     let bytes = std::fs::read(folder.join(NAME)).ok()?;
     let written: Written = serde_json::from_slice(&bytes).ok()?;

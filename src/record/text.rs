@@ -1,5 +1,5 @@
-//! Numbers and names -> the words that a user reads. Nothing here fails, and nothing lets a file name
-//! move the cursor.
+//! Numbers and names -> the words that a user reads. Nothing here fails, and nothing lets a file
+//! name move the cursor.
 
 use std::time::Duration;
 

@@ -29,7 +29,8 @@ impl Axis {
         Self { range: 1.0 - margin..last + margin, ticks }
     }
 
-    /// Steps up to `last` with round numbers as ticks, and room for the markers of the first and last.
+    /// Steps up to `last` with round numbers as ticks, and room for the markers of the first and
+    /// last.
     pub(crate) fn of_steps(last: f64) -> Self {
         let last = last.max(1.0);
         let margin = 0.02 * last;
@@ -37,7 +38,8 @@ impl Axis {
         Self { range: -margin..last + margin, ticks: multiples(step, &(0.0..last + margin)) }
     }
 
-    /// All of `values` with some room, but not beyond `top`, nor below zero for the sake of room alone.
+    /// All of `values` with some room, but not beyond `top`, nor below zero for the sake of room
+    /// alone.
     pub(crate) fn of_values(values: impl Iterator<Item = f64>, top: f64) -> Self {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
             (low.min(value), high.max(value))

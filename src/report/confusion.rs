@@ -1,5 +1,5 @@
-//! A confusion matrix -> `confusion_val.png`, `confusion_val.svg`: a line for each class, a column for each answer, darker
-//! the larger its share of the class.
+//! A confusion matrix -> `confusion_val.png`, `confusion_val.svg`: a line for each class, a column
+//! for each answer, darker the larger its share of the class.
 
 use std::path::Path;
 

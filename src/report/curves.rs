@@ -1,5 +1,6 @@
-//! `Progress -> curves.png, curves.svg`: loss and accuracy over epochs, or over steps where there are too few epochs, train
-//! and val, side by side. Without accuracies (regression) the second panel shows the learning rate.
+//! `Progress -> curves.png, curves.svg`: loss and accuracy over epochs, or over steps where there
+//! are too few epochs, train and val, side by side. Without accuracies (regression) the second
+//! panel shows the learning rate.
 
 use std::path::Path;
 
@@ -27,7 +28,8 @@ const SIZE: (u32, u32) = (1200, 480);
 /// Most points of a line by steps; of more, neighbours are averaged.
 const MOST: usize = 600;
 
-/// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch or step `best`.
+/// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch or step
+/// `best`.
 ///
 /// # Errors
 ///

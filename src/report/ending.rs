@@ -57,7 +57,8 @@ pub(crate) fn ending(events: &[&Stamped], traces: &Traces) -> String {
     }
 }
 
-/// A run that is over may still warn of what it missed, or be resumed in order to find that nothing is left to do.
+/// A run that is over may still warn of what it missed, or be resumed in order to find that nothing
+/// is left to do.
 fn finished<'a>(events: &[&'a Stamped]) -> Option<&'a Finished> {
     events.iter().rev().find_map(|stamped| match &stamped.event {
         Event::Finished(finished) => Some(finished),
@@ -79,7 +80,8 @@ fn parents_word(folder: &Path) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-/// What a rank wrote, where no parent of ours watched it. One that was started again is no failure any more.
+/// What a rank wrote, where no parent of ours watched it. One that was started again is no failure
+/// any more.
 fn ranks_word(folder: &Path, events: &[Stamped]) -> Option<String> {
     let is_turn = |event: &Event| matches!(event, Event::Started(_) | Event::Finished(_));
     let turn = events.iter().rev().find(|stamped| is_turn(&stamped.event));

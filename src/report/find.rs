@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use crate::record::{HISTORY, RESOLVED};
 
-/// The log folder of a run, given as its folder, its id (`<time>-<id>`, or the beginning of it that no other has),
-/// `<name>/<id>`, or the name or folder of its experiment, of which the newest run is meant; without a word the newest run of all
-/// under `logs`.
+/// The log folder of a run, given as its folder, its id (`<time>-<id>`, or the beginning of it that
+/// no other has), `<name>/<id>`, or the name or folder of its experiment, of which the newest run
+/// is meant; without a word the newest run of all under `logs`.
 ///
 /// # Errors
 ///

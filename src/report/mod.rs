@@ -1,4 +1,5 @@
-//! `records -> curves, tables`. Reads what `record` wrote, also of a run that is still going or was killed.
+//! `records -> curves, tables`. Reads what `record` wrote, also of a run that is still going or was
+//! killed.
 
 pub(crate) mod axis;
 pub(crate) mod confusion;
@@ -93,7 +94,8 @@ impl Records {
     }
 }
 
-/// Reads the records of the run in `folder`. What a run that failed at its start has not written is empty.
+/// Reads the records of the run in `folder`. What a run that failed at its start has not written is
+/// empty.
 ///
 /// # Errors
 ///
@@ -124,8 +126,9 @@ fn epoch(event: &Event) -> Option<EpochDone> {
     }
 }
 
-/// Draws the curves of the run in `folder` anew, brings `training_history.json` up to date, which a killed run leaves some
-/// seconds old, and gives the run's table and story as text. `plan` says which metric ranks its checkpoints.
+/// Draws the curves of the run in `folder` anew, brings `training_history.json` up to date, which a
+/// killed run leaves some seconds old, and gives the run's table and story as text. `plan` says
+/// which metric ranks its checkpoints.
 ///
 /// # Errors
 ///

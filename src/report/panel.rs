@@ -1,5 +1,5 @@
-//! One panel of the curves: a legend line, axes, a grid and one line per series. Draws on any backend at
-//! any scale.
+//! One panel of the curves: a legend line, axes, a grid and one line per series. Draws on any
+//! backend at any scale.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

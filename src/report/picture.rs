@@ -22,7 +22,8 @@ pub(crate) type Area<DB> = DrawingArea<DB, Shift>;
 
 /// Something to draw.
 pub(crate) trait Picture {
-    /// Width and height in logical pixels. The bitmap has twice as many, for screens of high density.
+    /// Width and height in logical pixels. The bitmap has twice as many, for screens of high
+    /// density.
     fn size(&self) -> (u32, u32);
 
     /// Draws it into an area of that size.

@@ -1,5 +1,5 @@
-//! Records -> the numbers of table and curves: one row per epoch, or one per step of a run that has too few epochs for a
-//! curve. Pure.
+//! Records -> the numbers of table and curves: one row per epoch, or one per step of a run that has
+//! too few epochs for a curve. Pure.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ pub(crate) enum Unit {
     Step,
 }
 
-/// Numbers of one epoch or step; what was not measured, or is not finite, is absent. Accuracies are shares, 0 to 1.
+/// Numbers of one epoch or step; what was not measured, or is not finite, is absent. Accuracies are
+/// shares, 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     /// Number of the epoch or step, from 1.
@@ -74,8 +75,8 @@ impl Progress {
         }
     }
 
-    /// The epoch or step with the best value of the metric that ranks checkpoints; the first of equals. `None` if it was
-    /// never measured.
+    /// The epoch or step with the best value of the metric that ranks checkpoints; the first of
+    /// equals. `None` if it was never measured.
     pub(crate) fn best(&self, plan: &CheckpointPlan) -> Option<u64> {
         // The loss of a single step ranks nothing.
         let is_known = self.unit == Unit::Epoch || plan.monitor.starts_with("val/");

@@ -11,7 +11,8 @@ pub(crate) fn title(log: &Log) -> Option<String> {
     starts(log).next_back().map(|started| format!("{} · {}", started.name, started.run))
 }
 
-/// What the run is, how often it was continued, what it warned of, how its test went, and how it ended.
+/// What the run is, how often it was continued, what it warned of, how its test went, and how it
+/// ended.
 pub(crate) fn story(records: &Records) -> String {
     let Records { log, traces, .. } = records;
     let mut lines = Vec::new();

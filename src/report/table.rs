@@ -11,8 +11,8 @@ const FEW: usize = 20;
 /// What everybody looks for first.
 const USUAL: [&str; 4] = ["train/loss", "train/accuracy", "val/loss", "val/accuracy"];
 
-/// One line per epoch, or per step after which the run was validated, numbers aligned, `*` at the `best`; columns without
-/// any number are left out. Empty without rows.
+/// One line per epoch, or per step after which the run was validated, numbers aligned, `*` at the
+/// `best`; columns without any number are left out. Empty without rows.
 pub(crate) fn table(progress: &Progress, best: Option<u64>) -> String {
     let rows = shown(progress);
     if rows.is_empty() {

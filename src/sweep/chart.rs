@@ -1,5 +1,5 @@
-//! Frames to draw in: places on two scales -> pixels, with ticks, a grid and words. Draws on any backend at any
-//! scale.
+//! Frames to draw in: places on two scales -> pixels, with ticks, a grid and words. Draws on any
+//! backend at any scale.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

@@ -1,7 +1,7 @@
 //! Which GPUs a trial gets, and how it is made to see only those. Pure.
 
-/// Numbers of the `wanted` GPUs with the fewest trials on them, of those that CUDA shows: `trials[gpu]` run on each. In their order;
-/// all of them if there are fewer.
+/// Numbers of the `wanted` GPUs with the fewest trials on them, of those that CUDA shows:
+/// `trials[gpu]` run on each. In their order; all of them if there are fewer.
 pub(super) fn least_used(trials: &[usize], wanted: usize) -> Vec<usize> {
     let mut gpus: Vec<usize> = (0..trials.len()).collect();
     gpus.sort_by_key(|&gpu| (trials[gpu], gpu));
@@ -10,7 +10,8 @@ pub(super) fn least_used(trials: &[usize], wanted: usize) -> Vec<usize> {
     gpus
 }
 
-/// `CUDA_VISIBLE_DEVICES` of a process that shall see `gpus` of those that this one sees with `ours`.
+/// `CUDA_VISIBLE_DEVICES` of a process that shall see `gpus` of those that this one sees with
+/// `ours`.
 pub fn visible(gpus: &[usize], ours: Option<&str>) -> String {
     let named: Vec<&str> =
         ours.map_or(Vec::new(), |names| names.split(',').map(str::trim).collect());

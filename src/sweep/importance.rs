@@ -1,10 +1,11 @@
 //! How much each parameter alone explains of the order of the trials.
 //!
-//! The measure is Kelley's epsilon squared of the ranks (Kelley 1935; the effect size of a Kruskal-Wallis test): the
-//! trials are cut into groups by the parameter's value, into equally large ones where it is a number, and the share
-//! of the variance of the ranks that lies between the groups is freed from what chance alone would put there. 1
-//! means that the parameter decides the order, 0 that it does not. Unlike fANOVA it needs no model, takes a diverged
-//! trial as no more than the worst one, and says nothing about parameters that matter only together.
+//! The measure is Kelley's epsilon squared of the ranks (Kelley 1935; the effect size of a
+//! Kruskal-Wallis test): the trials are cut into groups by the parameter's value, into equally
+//! large ones where it is a number, and the share of the variance of the ranks that lies between
+//! the groups is freed from what chance alone would put there. 1 means that the parameter decides
+//! the order, 0 that it does not. Unlike fANOVA it needs no model, takes a diverged trial as no
+//! more than the worst one, and says nothing about parameters that matter only together.
 
 use crate::config::sweep::{Domain, Parameter, Search, value_of};
 use crate::sweep::method::place_of;

@@ -1,4 +1,5 @@
-//! `journal.jsonl`: what a sweep has decided and seen, one line each, on disk before anything depends on it.
+//! `journal.jsonl`: what a sweep has decided and seen, one line each, on disk before anything
+//! depends on it.
 //!
 //! ```text
 //! opened     the search, and the experiment that all trials change
@@ -9,8 +10,8 @@
 //! retried    a failed trial is tried again
 //! ```
 //!
-//! A trial that was started and not ended was interrupted: it is resumed. A line that a killed process left
-//! unfinished says nothing, as if it had not been begun.
+//! A trial that was started and not ended was interrupted: it is resumed. A line that a killed
+//! process left unfinished says nothing, as if it had not been begun.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

@@ -1,5 +1,6 @@
-//! What trials leave behind and is not needed: checkpoints of pruned ones, and what a kill left half-made. What cannot be
-//! removed now does no harm, and is looked at again when the sweep continues.
+//! What trials leave behind and is not needed: checkpoints of pruned ones, and what a kill left
+//! half-made. What cannot be removed now does no harm, and is looked at again when the sweep
+//! continues.
 
 use std::path::Path;
 

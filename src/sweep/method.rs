@@ -22,10 +22,11 @@ pub use random::Random;
 pub use tpe::Tpe;
 pub(crate) use tpe::place_of;
 
-/// Where the values of trials come from. What it needs of the sweep, its [`Kind::NEEDS`] say: one that needs neither
-/// parameters nor a list has no trials.
+/// Where the values of trials come from. What it needs of the sweep, its [`Kind::NEEDS`] say: one
+/// that needs neither parameters nor a list has no trials.
 ///
-/// It decides the same whenever it is asked the same, so that a sweep that was killed goes on as if it had not been.
+/// It decides the same whenever it is asked the same, so that a sweep that was killed goes on as if
+/// it had not been.
 pub trait Method: Debug + Send + Sync {
     /// The values of all trials in their order, where they are known before any trial runs.
     fn points(&self, _search: &Search) -> Option<Vec<Values>> {
@@ -37,7 +38,8 @@ pub trait Method: Debug + Send + Sync {
         None
     }
 
-    /// The first trials whose values do not depend on the results of others: they are checked before any is run.
+    /// The first trials whose values do not depend on the results of others: they are checked
+    /// before any is run.
     fn n_independent(&self) -> usize {
         0
     }

@@ -6,9 +6,10 @@
 //!            └──────────────── journal.jsonl ◀───── ended ────────┘ ──▶ table, pictures, best.toml
 //! ```
 //!
-//! One parent owns everything: it draws the values, so that all ranks of a trial have the same; it starts the
-//! ranks of every trial itself, each trial watched by a thread of its own, so that nothing outlives it; and it
-//! writes down each decision before it acts on it, so that it can be killed at any moment.
+//! One parent owns everything: it draws the values, so that all ranks of a trial have the same; it
+//! starts the ranks of every trial itself, each trial watched by a thread of its own, so that
+//! nothing outlives it; and it writes down each decision before it acts on it, so that it can be
+//! killed at any moment.
 //! ```
 //! use ddprun::config::sweep::Domain;
 //! use ddprun::sweep::value_at;

@@ -1,9 +1,10 @@
-//! Densities of good and of other trials, as sums of bumps around them: the multivariate Parzen estimator of
-//! Optuna's `TPESampler(multivariate=True)`, with its defaults (Watanabe 2023, <https://arxiv.org/abs/2304.11127>).
+//! Densities of good and of other trials, as sums of bumps around them: the multivariate Parzen
+//! estimator of Optuna's `TPESampler(multivariate=True)`, with its defaults (Watanabe 2023,
+//! <https://arxiv.org/abs/2304.11127>).
 //!
-//! Every observation is a product of one bump per axis, and one more wide bump, the prior, covers everything:
-//! on an axis of numbers a normal distribution cut off at its ends, on an axis of choices a slightly smoothed
-//! certainty.
+//! Every observation is a product of one bump per axis, and one more wide bump, the prior, covers
+//! everything: on an axis of numbers a normal distribution cut off at its ends, on an axis of
+//! choices a slightly smoothed certainty.
 
 use crate::rng::Stream;
 
@@ -41,8 +42,8 @@ pub(crate) struct Density<'a> {
     widths: Vec<f64>,
 }
 
-/// The point, of [`CANDIDATES`] drawn from the density of the `good`, at which good ones are most likely in
-/// proportion to `others`: expected improvement, as Bergstra et al. (2011) show.
+/// The point, of [`CANDIDATES`] drawn from the density of the `good`, at which good ones are most
+/// likely in proportion to `others`: expected improvement, as Bergstra et al. (2011) show.
 pub(crate) fn suggest(
     axes: &[Axis],
     good: &[Vec<f64>],
@@ -145,7 +146,8 @@ impl Axis {
                 let (center, width) = self.bump(center, width);
                 let (least, most) = (low - step / 2.0, high + step / 2.0);
                 let value = loop {
-                    // The centre is inside and the width at most the span: a third of the draws or more are, too.
+                    // The centre is inside and the width at most the span: a third of the draws or
+                    // more are, too.
                     let value = center + width * stream.normal();
                     if (least..=most).contains(&value) {
                         break value;
@@ -169,7 +171,8 @@ impl Axis {
         }
     }
 
-    /// Logarithm of the density (of the probability, for steps and choices) of the bump at `center`.
+    /// Logarithm of the density (of the probability, for steps and choices) of the bump at
+    /// `center`.
     fn log(&self, value: f64, center: Option<f64>, width: f64, smoothing: f64) -> f64 {
         match *self {
             Self::Numbers { low, high, step } => {
@@ -211,13 +214,14 @@ fn probability(choice: usize, observed: Option<usize>, n: usize, smoothing: f64)
 
 /// Probability that a standard normal number lies between `low` and `high`; never quite 0.
 fn mass(low: f64, high: f64) -> f64 {
-    // Differences of numbers near 1 would lose what matters: the upper tail is taken by its mirror image.
+    // Differences of numbers near 1 would lose what matters: the upper tail is taken by its mirror
+    // image.
     let (low, high) = if low > 0.0 { (-high, -low) } else { (low, high) };
     (below(high) - below(low)).max(1e-300)
 }
 
-/// Probability that a standard normal number is less than `z`: erfc by Numerical Recipes (Press et al. 1992, section
-/// 6.2), whose relative error is below 1.2e-7 everywhere.
+/// Probability that a standard normal number is less than `z`: erfc by Numerical Recipes (Press et
+/// al. 1992, section 6.2), whose relative error is below 1.2e-7 everywhere.
 fn below(z: f64) -> f64 {
     let x = -z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.5 * x.abs());
@@ -316,8 +320,9 @@ mod tests {
         assert!((eights as f64 - expected).abs() < 50.0, "{eights} {expected}");
     }
 
-    /// The widths and weights that Optuna 4 computes for the same observations (`_ParzenEstimator` with
-    /// `multivariate=True, consider_magic_clip=True`): 0.2 x 3^(-1/6) x 4 on a line in two dimensions.
+    /// The widths and weights that Optuna 4 computes for the same observations (`_ParzenEstimator`
+    /// with `multivariate=True, consider_magic_clip=True`): 0.2 x 3^(-1/6) x 4 on a line in two
+    /// dimensions.
     #[test]
     fn bumps_are_as_wide_as_optunas() {
         let axes = [LINE, Axis::Choices { n: 2 }];

@@ -1,5 +1,5 @@
-//! A sweep in pictures: the best value over time, all values beside each other, what each parameter explains, and
-//! the metric over each parameter.
+//! A sweep in pictures: the best value over time, all values beside each other, what each parameter
+//! explains, and the metric over each parameter.
 
 use std::path::Path;
 
@@ -61,7 +61,8 @@ impl<'a> Shown<'a> {
             .into_iter()
             .filter_map(|trial| Some((trial, trial.value(goal)?)))
             .collect();
-        // One diverged trial must not press all others into a line: the worst tenth may stand at the border.
+        // One diverged trial must not press all others into a line: the worst tenth may stand at
+        // the border.
         let mut values: Vec<f64> = trials.iter().map(|(_, value)| *value).collect();
         values.sort_by(|a, b| cost(Some(*a), goal).total_cmp(&cost(Some(*b), goal)));
         values.truncate((values.len() * 9).div_ceil(10));
@@ -126,7 +127,8 @@ fn label(parameter: &Parameter) -> String {
     format!("{} ({})", parameter.key, values.join(", "))
 }
 
-// ----------------------------------------------------------------------------------------- best value
+// ----------------------------------------------------------------------------------------- best
+// value
 
 struct History<'a>(&'a Shown<'a>);
 
@@ -172,7 +174,8 @@ impl Picture for History<'_> {
     }
 }
 
-// ---------------------------------------------------------------------------------------- parallel axes
+// ---------------------------------------------------------------------------------------- parallel
+// axes
 
 struct Parallel<'a>(&'a Shown<'a>);
 
@@ -232,7 +235,8 @@ impl Picture for Parallel<'_> {
     }
 }
 
-// ------------------------------------------------------------------------------------------- importance
+// -------------------------------------------------------------------------------------------
+// importance
 
 struct Importance<'a>(&'a Shown<'a>);
 
@@ -272,7 +276,8 @@ impl Picture for Importance<'_> {
     }
 }
 
-// --------------------------------------------------------------------------------------------- slices
+// ---------------------------------------------------------------------------------------------
+// slices
 
 struct Slices<'a>(&'a Shown<'a>);
 

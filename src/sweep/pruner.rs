@@ -1,7 +1,9 @@
-//! Pruners: whether a trial goes on, by what it and the others have reported. Pure. Each is a file of its own.
+//! Pruners: whether a trial goes on, by what it and the others have reported. Pure. Each is a file
+//! of its own.
 //!
-//! A decision is about one report and is made once. It depends on the reports up to it and on the other
-//! trials as they stand, so that one trial at a time gives the same decisions however often it is interrupted.
+//! A decision is about one report and is made once. It depends on the reports up to it and on the
+//! other trials as they stand, so that one trial at a time gives the same decisions however often
+//! it is interrupted.
 
 mod asha;
 mod median;
@@ -30,7 +32,8 @@ pub trait Pruner: Debug + Send + Sync {
         Every::Epochs(1)
     }
 
-    /// How far a trial counts as having come that was trained for `spent`, as for the ranks of pruned trials.
+    /// How far a trial counts as having come that was trained for `spent`, as for the ranks of
+    /// pruned trials.
     fn reached(&self, spent: f64) -> f64 {
         spent
     }
@@ -119,8 +122,8 @@ mod tests {
 
     const MEDIAN: Median = Median { min_resource: Every::Epochs(1), startup_trials: 1 };
 
-    /// Runs trials one after another; each is given by its reports, one per epoch of ten steps, and is ten epochs
-    /// long. Returns the epoch in which each was cut.
+    /// Runs trials one after another; each is given by its reports, one per epoch of ten steps, and
+    /// is ten epochs long. Returns the epoch in which each was cut.
     pub(super) fn cuts(pruner: &dyn Pruner, goal: Mode, all: &[&[f64]]) -> Vec<Option<usize>> {
         let mut done: Vec<Trial> = Vec::new();
         let mut cuts = Vec::new();

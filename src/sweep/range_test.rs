@@ -1,8 +1,10 @@
-//! The learning-rate range test (Smith 2017, section 3.3, <https://arxiv.org/abs/1506.01186>): one run whose rate
-//! rises by the same factor at every step, its loss over the rate, and a rate to begin with.
+//! The learning-rate range test (Smith 2017, section 3.3, <https://arxiv.org/abs/1506.01186>): one
+//! run whose rate rises by the same factor at every step, its loss over the rate, and a rate to
+//! begin with.
 //!
-//! Two rates are named: where the smoothed loss falls fastest (fastai's "steepest"), which is suggested, and a tenth
-//! of where it is least (fastai's "minimum"). Rates are those of `optimizer.lr`, before `lr_scaling`.
+//! Two rates are named: where the smoothed loss falls fastest (fastai's "steepest"), which is
+//! suggested, and a tenth of where it is least (fastai's "minimum"). Rates are those of
+//! `optimizer.lr`, before `lr_scaling`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -81,8 +83,8 @@ pub(crate) fn changes(range: &LrRange) -> Vec<String> {
     changes
 }
 
-/// Runs the test and writes `lr_range.csv`, `sweep.json`, `lr_range.png` and `best.toml`, the base with the rate
-/// that it suggests. A test is short: one that was interrupted begins again.
+/// Runs the test and writes `lr_range.csv`, `sweep.json`, `lr_range.png` and `best.toml`, the base
+/// with the rate that it suggests. A test is short: one that was interrupted begins again.
 ///
 /// # Errors
 ///
@@ -156,7 +158,8 @@ pub fn find(steps: &[(f64, f64)]) -> Found {
         .iter()
         .take_while(|point| least.is_some_and(|least| point.lr <= least.lr))
         .collect();
-    // All steps are equally far apart by ratio, so that differences stand for slopes; two steps even out noise.
+    // All steps are equally far apart by ratio, so that differences stand for slopes; two steps
+    // even out noise.
     let slope = |three: &[&Point]| three[2].smooth - three[0].smooth;
     let steepest = falling
         .windows(3)

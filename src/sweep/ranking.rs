@@ -1,7 +1,7 @@
 //! The order of trials: who is better, and who came further. Pure.
 //!
-//! How far a trial came is counted as its pruner counts: trials of different batch sizes take different numbers of
-//! steps for an epoch, so that steps alone would say nothing.
+//! How far a trial came is counted as its pruner counts: trials of different batch sizes take
+//! different numbers of steps for an epoch, so that steps alone would say nothing.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ impl Ranking {
         self.pruner.reached(self.spent(trial))
     }
 
-    /// Trials that count, best first: finished ones by their value, then pruned ones by how far they came, then
-    /// diverged ones; among equals the earlier one.
+    /// Trials that count, best first: finished ones by their value, then pruned ones by how far
+    /// they came, then diverged ones; among equals the earlier one.
     pub fn ranked<'a>(&self, trials: &'a [Trial]) -> Vec<&'a Trial> {
         let key = |trial: &Trial| {
             let far = if trial.state == State::Pruned { self.far(trial) } else { 0.0 };

@@ -24,11 +24,12 @@ pub trait Trainer: Sync {
     /// Why it cannot be run, in words.
     fn check(&self, changes: &[String]) -> Result<Length, String>;
 
-    /// Trains a trial to its end, or until its waker is rung; `on_step` hears where it is. What it reports stands
-    /// in `events.jsonl` of its folder.
+    /// Trains a trial to its end, or until its waker is rung; `on_step` hears where it is. What it
+    /// reports stands in `events.jsonl` of its folder.
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
 
-    /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the next one trains.
+    /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the
+    /// next one trains.
     fn report(&self, _job: &Job) {}
 }
 
@@ -41,7 +42,8 @@ pub struct Job {
     pub changes: Vec<String>,
     /// Cores that it may use.
     pub cores: usize,
-    /// GPUs that it may use, as CUDA numbers them for this process; empty where trials compute on the CPU.
+    /// GPUs that it may use, as CUDA numbers them for this process; empty where trials compute on
+    /// the CPU.
     pub gpus: Vec<usize>,
     /// Whether it was begun before.
     pub resume: bool,

@@ -24,7 +24,8 @@ pub const BEST: &str = "best.toml";
 /// Version of `sweep.json`.
 const FORMAT: u32 = 1;
 
-/// Writes everything that a sweep leaves beside its journal and trials. Pictures are drawn once a trial is finished.
+/// Writes everything that a sweep leaves beside its journal and trials. Pictures are drawn once a
+/// trial is finished.
 ///
 /// # Errors
 ///

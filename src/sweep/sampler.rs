@@ -9,7 +9,8 @@ use crate::rng::{Key, Purpose, name_hash};
 /// Draws after which the constraints are taken to leave nothing.
 const MOST_ATTEMPTS: u64 = 10_000;
 
-/// The values of an experiment's keys, for constraints that speak of keys that no parameter changes.
+/// The values of an experiment's keys, for constraints that speak of keys that no parameter
+/// changes.
 #[derive(Clone, Debug, Default)]
 pub struct BaseValues(BTreeMap<String, Json>);
 

@@ -62,7 +62,8 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// Columns side by side, right-aligned; those for which there is no room go below, under the same names of rows.
+/// Columns side by side, right-aligned; those for which there is no room go below, under the same
+/// names of rows.
 fn align(rows: &[Vec<String>]) -> String {
     let n = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -57,7 +57,8 @@ pub struct Trial {
     pub seconds: f64,
     /// Why it failed.
     pub error: Option<String>,
-    /// Whether it failed because something could not be written: it is tried again when the sweep goes on.
+    /// Whether it failed because something could not be written: it is tried again when the sweep
+    /// goes on.
     pub lacked_storage: bool,
     /// Step of the last report at which it was decided that it goes on.
     pub kept: u64,

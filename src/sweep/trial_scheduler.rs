@@ -1,5 +1,5 @@
-//! The parent of all trials: draws, starts, listens, prunes, writes down, and starts the next as soon as there is
-//! room. One thread decides; one thread per running trial watches its ranks.
+//! The parent of all trials: draws, starts, listens, prunes, writes down, and starts the next as
+//! soon as there is room. One thread decides; one thread per running trial watches its ranks.
 
 mod ahead;
 mod reports;
@@ -23,8 +23,8 @@ use crate::sweep::{Error, leftovers, prepared_folder, results};
 ///
 /// # Errors
 ///
-/// The folder holds another sweep, trials cannot be run (both before anything is touched), or the folder cannot
-/// be written.
+/// The folder holds another sweep, trials cannot be run (both before anything is touched), or the
+/// folder cannot be written.
 pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Error> {
     let folder = order.folder();
     let base = BaseValues::of(&order.base.experiment);
@@ -35,7 +35,8 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     }
     let n_points = points.as_ref().map_or(usize::MAX, Vec::len);
     let total = order.sweep.trials.unwrap_or(usize::MAX).min(n_points);
-    // A sweep that exists is read by its owner alone: what another process has done since would be done again.
+    // A sweep that exists is read by its owner alone: what another process has done since would be
+    // done again.
     let owned =
         folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
     let story = journal::read(&folder)?;

@@ -1,5 +1,6 @@
-//! What a sweep shows while it runs: a bar for each running trial and one for all of them, or plain lines. The thread
-//! that decides draws them, so nothing here waits for a terminal: what it does not take now is left out.
+//! What a sweep shows while it runs: a bar for each running trial and one for all of them, or plain
+//! lines. The thread that decides draws them, so nothing here waits for a terminal: what it does
+//! not take now is left out.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! A loader as the engine wants it: batch after batch, with what could not be read kept for a warning.
+//! A loader as the engine wants it: batch after batch, with what could not be read kept for a
+//! warning.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

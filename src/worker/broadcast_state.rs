@@ -16,7 +16,8 @@ struct Outline {
     lengths: Vec<[usize; 3]>,
 }
 
-/// What rank 0 has of `restored`, on every rank. Parameters and buffers are another matter (`Engine::new` shares them).
+/// What rank 0 has of `restored`, on every rank. Parameters and buffers are another matter
+/// (`Engine::new` shares them).
 ///
 /// # Errors
 ///

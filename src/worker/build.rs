@@ -130,7 +130,8 @@ pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
     Snapshot { plan, params, moments, state }
 }
 
-/// The engine with the model's first values: those that `restore` puts in place, pretrained ones, or drawn ones.
+/// The engine with the model's first values: those that `restore` puts in place, pretrained ones,
+/// or drawn ones.
 fn open_engine(
     plan: &Arc<Plan>,
     kinds: &Kinds,

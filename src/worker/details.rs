@@ -1,5 +1,5 @@
-//! What an evaluation found out beside its metrics: class by class, which classes are taken for which, and the samples that
-//! the model is most wrong about.
+//! What an evaluation found out beside its metrics: class by class, which classes are taken for
+//! which, and the samples that the model is most wrong about.
 
 use serde::Serialize;
 
@@ -18,8 +18,8 @@ pub(crate) struct Details {
     pub split: &'static str,
     /// Each class, in label order; empty for numbers.
     pub classes: Vec<ClassDetails>,
-    /// Samples by class and by the class that they are taken for: `confusion[label][answer]`; empty where a sample may have
-    /// several.
+    /// Samples by class and by the class that they are taken for: `confusion[label][answer]`; empty
+    /// where a sample may have several.
     pub confusion: Vec<Vec<u64>>,
     /// The samples with the largest losses, the worst first.
     pub worst: Vec<WorstSample>,

@@ -86,8 +86,9 @@ impl Error {
         }
     }
 
-    /// Whether memory ran out: a device's driver says so in a tensor operation, or a library of CUDA when it is opened or
-    /// wants work memory. (An allocation in main memory that is denied aborts the process, which its parent sees.)
+    /// Whether memory ran out: a device's driver says so in a tensor operation, or a library of
+    /// CUDA when it is opened or wants work memory. (An allocation in main memory that is denied
+    /// aborts the process, which its parent sees.)
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let words = match self {
             Self::Engine(engine::Error::Tensor { source, .. }) => source.to_string(),

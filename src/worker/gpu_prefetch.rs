@@ -1,4 +1,5 @@
-//! Batches that are sent to the GPU before the training thread asks for them, by a thread of their own.
+//! Batches that are sent to the GPU before the training thread asks for them, by a thread of their
+//! own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! One rank from its first breath to its exit code: the only place where the pieces of a rank are put
-//! together.
+//! One rank from its first breath to its exit code: the only place where the pieces of a rank are
+//! put together.
 
 #[cfg(feature = "cuda")]
 mod gpu_prefetch;
@@ -82,7 +82,8 @@ pub(crate) struct Outcome {
     pub failure: Option<ErrorReport>,
 }
 
-/// Trains as `membership` says. Failures are reported to the launcher and written into the run folder.
+/// Trains as `membership` says. Failures are reported to the launcher and written into the run
+/// folder.
 pub(crate) fn run(membership: Membership, kinds: &Kinds) -> Outcome {
     let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
@@ -139,8 +140,9 @@ fn live(
     })
 }
 
-/// This rank's share of the cores: as many threads as the plan says, the calling one among them, which does its part
-/// of each operation and wakes none where it is the only one. They end when the pool is dropped.
+/// This rank's share of the cores: as many threads as the plan says, the calling one among them,
+/// which does its part of each operation and wakes none where it is the only one. They end when the
+/// pool is dropped.
 fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
     let pool = ThreadPoolBuilder::new().num_threads(plan.distributed.threads_per_rank);
     let pool = pool.thread_name(|index| format!("compute-{index}")).use_current_thread().build();
@@ -153,8 +155,8 @@ fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
     })
 }
 
-/// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over validation and test data,
-/// in this process alone.
+/// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over
+/// validation and test data, in this process alone.
 ///
 /// # Errors
 ///
@@ -167,7 +169,8 @@ pub(crate) fn evaluate(
     on_large_stack(|| build::evaluate(plan, opened, kinds))
 }
 
-/// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this process alone.
+/// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this
+/// process alone.
 ///
 /// # Errors
 ///
@@ -182,8 +185,8 @@ pub(crate) fn sample(
     on_large_stack(|| sample::sample(plan, opened, kinds, prompt, asked))
 }
 
-/// What the policy of the checkpoint `opened` does in `episodes` simulated episodes from one start, drawn for `seed`, in
-/// this process alone; `None` if there is no simulation of its data.
+/// What the policy of the checkpoint `opened` does in `episodes` simulated episodes from one start,
+/// drawn for `seed`, in this process alone; `None` if there is no simulation of its data.
 ///
 /// # Errors
 ///
@@ -198,8 +201,8 @@ pub(crate) fn roll_out(
     on_large_stack(|| sample::roll_out(plan, opened, kinds, episodes, seed))
 }
 
-/// The actions that the policy of the checkpoint `opened` would do after the observations `seen`, oldest first; `None` if
-/// it is no policy.
+/// The actions that the policy of the checkpoint `opened` would do after the observations `seen`,
+/// oldest first; `None` if it is no policy.
 ///
 /// # Errors
 ///
@@ -231,7 +234,8 @@ impl RankRun {
         train::wish_of(stop).max(time)
     }
 
-    /// Time of this start and of those before it, up to their checkpoints, as far as `train.time` had them counted.
+    /// Time of this start and of those before it, up to their checkpoints, as far as `train.time`
+    /// had them counted.
     fn spent(&self) -> Duration {
         self.spent_before + Duration::from_secs_f64(self.clock.seconds())
     }

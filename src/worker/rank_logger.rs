@@ -1,5 +1,5 @@
-//! Who hears what a rank says: rank 0 speaks to the terminal and the run's files, the others to their
-//! own log.
+//! Who hears what a rank says: rank 0 speaks to the terminal and the run's files, the others to
+//! their own log.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,9 @@ pub(crate) enum RankLogger {
 }
 
 impl RankLogger {
-    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that an old checkpoint holds,
-    /// `metrics` what evaluations measure, and `sinks` what rank 0 writes beside the history.
+    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that
+    /// an old checkpoint holds, `metrics` what evaluations measure, and `sinks` what rank 0 writes
+    /// beside the history.
     pub(crate) fn open(
         plan: &Plan,
         rank: Rank,

@@ -1,4 +1,5 @@
-//! A trained policy acts: it sees the last observations, draws a chunk of actions, does some of them, and looks again.
+//! A trained policy acts: it sees the last observations, draws a chunk of actions, does some of
+//! them, and looks again.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -12,8 +13,8 @@ pub(crate) const EPISODES: u64 = 50;
 /// Keeps the starts of tests from those of demonstrations.
 const TEST: u64 = 1;
 
-/// Answers observations (n, seen, numbers) by chunks of actions (n, length, numbers), all between -1 and 1; each
-/// sample draws from its key.
+/// Answers observations (n, seen, numbers) by chunks of actions (n, length, numbers), all between
+/// -1 and 1; each sample draws from its key.
 pub(crate) type Ask<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
 
 /// What was seen and done in one step.
@@ -113,7 +114,8 @@ impl Eyes {
         Ok(chunks.into_iter().map(done).collect())
     }
 
-    /// Lets all `episodes` go on to their end, side by side; `key` gives the draws of an episode at a step.
+    /// Lets all `episodes` go on to their end, side by side; `key` gives the draws of an episode at
+    /// a step.
     pub(crate) fn roll_out(
         &self,
         episodes: &mut [Episode],
@@ -138,8 +140,8 @@ impl Eyes {
     }
 }
 
-/// Share of the episodes that the engine's policy solves, if there is a simulation of the plan's data. Every rank finds
-/// the same.
+/// Share of the episodes that the engine's policy solves, if there is a simulation of the plan's
+/// data. Every rank finds the same.
 pub(crate) fn success(
     plan: &Plan,
     source: &dyn DataSource,

@@ -1,5 +1,5 @@
-//! What a trained model makes: a text goes on, token after token, each drawn from what the model expects next; a policy
-//! acts.
+//! What a trained model makes: a text goes on, token after token, each drawn from what the model
+//! expects next; a policy acts.
 
 use candle_core::{Device, Tensor};
 
@@ -117,7 +117,8 @@ fn expected_next(model: &dyn Model, seen: &[u32], plan: &Plan) -> candle_core::R
     logits.narrow(1, last, 1)?.flatten_all()?.to_vec1()
 }
 
-/// The token at `position`, from 0 to 1, of the distribution; equally likely ones stand in their order.
+/// The token at `position`, from 0 to 1, of the distribution; equally likely ones stand in their
+/// order.
 fn draw(logits: &[f32], asked: &Sampling, position: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));

@@ -23,9 +23,10 @@ use crate::worker::{Error, RankRun};
 /// Share of the simulated episodes that a policy solves.
 const SUCCESS: &str = "test/success";
 
-/// Tests the parameters of the best checkpoint, or those that the run ends with where no best one is kept: on the test
-/// part of the data, and in its simulation. Without either nothing is tested, and what an earlier start has tested is not
-/// tested again. Afterwards the engine may hold what was tested; all saves must be on disk.
+/// Tests the parameters of the best checkpoint, or those that the run ends with where no best one
+/// is kept: on the test part of the data, and in its simulation. Without either nothing is tested,
+/// and what an earlier start has tested is not tested again. Afterwards the engine may hold what
+/// was tested; all saves must be on disk.
 pub(crate) fn test(run: &mut RankRun) -> Result<(), Error> {
     if run.splits.test.is_none() && simulated(&run.plan).is_none() {
         return Ok(());
@@ -88,7 +89,8 @@ fn best(plan: &Plan, folder: &Path, engine: &Engine) -> Result<Option<Opened>, E
     Ok(checkpoint::best(folder, &plan.checkpoint)?)
 }
 
-/// Puts the best checkpoint's parameters in place, and returns their step; every rank sees the same folder.
+/// Puts the best checkpoint's parameters in place, and returns their step; every rank sees the same
+/// folder.
 fn take_best(plan: &Plan, folder: &Path, engine: &mut Engine) -> Result<Option<u64>, Error> {
     let Some(opened) = best(plan, folder, engine)? else { return Ok(None) };
     let moments = checkpoint::restore(&opened, plan, engine.params())?;
@@ -128,7 +130,8 @@ pub(crate) struct Measured {
     pub details: Vec<Details>,
 }
 
-/// Metrics of the parameters at hand over validation and test data, and in a simulation, in a world of one.
+/// Metrics of the parameters at hand over validation and test data, and in a simulation, in a world
+/// of one.
 pub(crate) fn measure_all(
     plan: &Plan,
     (source, splits): (&dyn DataSource, Splits),

@@ -27,8 +27,8 @@ pub(crate) enum Ending {
     Left(StopRequest),
 }
 
-/// Trains from where the engine stands to the end of the run. One that was over when it was saved is only finished: by
-/// the same decision, so that each start of it ends in the same way.
+/// Trains from where the engine stands to the end of the run. One that was over when it was saved
+/// is only finished: by the same decision, so that each start of it ends in the same way.
 pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
     let ending = match triggers::over(run.engine.state(), &run.plan) {
         Some(reason) => {
@@ -91,7 +91,8 @@ fn epoch_order(RankRun { plan, odds, .. }: &RankRun, epoch: u64) -> EpochOrder {
     }
 }
 
-/// Has all ranks say which samples they are about to take, and records that each belongs to one of them.
+/// Has all ranks say which samples they are about to take, and records that each belongs to one of
+/// them.
 fn audit_partition(run: &mut RankRun, order: &EpochOrder, epoch: u64) -> Result<(), Error> {
     let wrong = |what: String| Error::Partition { epoch: epoch + 1, what };
     let mine = Taken::by(order, run.rank);
@@ -281,8 +282,8 @@ fn ending(run: &RankRun, stop_request: StopRequest, edge: &Edge) -> Option<Endin
     }
 }
 
-/// Copies the state on rank 0, to be written while training goes on; running statistics are rank 0's, so nothing
-/// needs to be collected.
+/// Copies the state on rank 0, to be written while training goes on; running statistics are rank
+/// 0's, so nothing needs to be collected.
 fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();
@@ -323,8 +324,8 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the disk and for all ranks, so that no rank leaves while rank 0 still saves; then the test, where the run is
-/// over, and the last words.
+/// Waits for the disk and for all ranks, so that no rank leaves while rank 0 still saves; then the
+/// test, where the run is over, and the last words.
 fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     if ending != Ending::Left(StopRequest::Abandon) {
         report_saves(run, Wait::ForDisk)?;

@@ -4,7 +4,8 @@ use crate::engine::TrainState;
 use crate::event::Reason;
 use crate::plan::{Cadence, LengthPlan, Plan};
 
-/// Why a run that continues from `state` is over already, if it is: the plan may have changed since it was saved.
+/// Why a run that continues from `state` is over already, if it is: the plan may have changed since
+/// it was saved.
 pub(crate) fn over(state: &TrainState, plan: &Plan) -> Option<Reason> {
     if state.step >= plan.length.total_steps {
         return Some(Reason::Completed);

@@ -1,4 +1,5 @@
-//! Samples that cannot be read: counted over all ranks, the first of them named, whichever rank met them.
+//! Samples that cannot be read: counted over all ranks, the first of them named, whichever rank met
+//! them.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::worker::{Error, RankRun};
 /// Longest description of a sample that is handed around, in characters.
 const LONGEST: usize = 500;
 
-/// Evaluates the parameters on `data`, and says what could not be read, also where that ends the run.
+/// Evaluates the parameters on `data`, and says what could not be read, also where that ends the
+/// run.
 pub(crate) fn evaluate(
     run: &mut RankRun,
     split: Split,

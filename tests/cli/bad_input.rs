@@ -27,7 +27,8 @@ fn refuses_data(lab: &Lab, args: &[&str]) -> Ended {
     ended
 }
 
-// ------------------------------------------------------------------------------------- the experiment
+// ------------------------------------------------------------------------------------- the
+// experiment
 
 #[test]
 fn a_name_that_leaves_the_runs_folder_is_refused_and_nothing_is_made() {
@@ -181,7 +182,8 @@ fn half_of_a_launchers_variables_is_refused_by_name() {
     lab.is_clean();
 }
 
-// ------------------------------------------------------------------------------------------- the data
+// ------------------------------------------------------------------------------------------- the
+// data
 
 /// A lab whose two-class photos are whole.
 fn photos() -> Lab {
@@ -326,7 +328,8 @@ fn skipped_images_have_the_same_substitutes_at_any_world_size() {
     assert!(models[0] == models[1]);
 }
 
-// ---------------------------------------------------------------------------------------- the folders
+// ---------------------------------------------------------------------------------------- the
+// folders
 
 #[test]
 fn folders_that_cannot_be_made_are_named_before_anything_is_trained() {
@@ -342,7 +345,8 @@ fn folders_that_cannot_be_made_are_named_before_anything_is_trained() {
     }
 }
 
-/// Runs the binary where `checkpoints` is a file system of `size`; `None` where that is not allowed.
+/// Runs the binary where `checkpoints` is a file system of `size`; `None` where that is not
+/// allowed.
 pub(crate) fn on_small_disk(lab: &Lab, size: &str, args: &[&str]) -> Option<Ended> {
     let script = "mount -t tmpfs -o size=$1 none checkpoints || exit 99\nshift\n\
         \"$@\"; code=$?\nls -A checkpoints/small/* | grep -v '^\\.lock' >left.txt\n\

@@ -1,5 +1,6 @@
-//! Random schedules of kills, stops, requests to end and other numbers of ranks, each resumed to the end and compared
-//! with the run that nobody disturbed. `just chaos 50`, and `just chaos 1 SEED` for one of them again.
+//! Random schedules of kills, stops, requests to end and other numbers of ranks, each resumed to
+//! the end and compared with the run that nobody disturbed. `just chaos 50`, and `just chaos 1
+//! SEED` for one of them again.
 
 use std::fmt::Write;
 use std::fs;
@@ -64,7 +65,8 @@ impl Dice {
         items[self.below(items.len() as u64) as usize]
     }
 
-    /// What goes wrong in one start of the program: up to three faults, one in each start of its group.
+    /// What goes wrong in one start of the program: up to three faults, one in each start of its
+    /// group.
     fn points(&mut self) -> String {
         let mut points = String::new();
         for restart in 0..=self.below(3) {
@@ -97,8 +99,8 @@ fn undisturbed() -> &'static Bits {
     })
 }
 
-/// Whether there is a run to be resumed. One that ended before its ranks had said a word is none; what it left is
-/// removed, and the experiment started again.
+/// Whether there is a run to be resumed. One that ended before its ranks had said a word is none;
+/// what it left is removed, and the experiment started again.
 fn has_begun(lab: &Lab) -> bool {
     let begun = children(&lab.path("logs/small"))
         .iter()
@@ -112,7 +114,8 @@ fn has_begun(lab: &Lab) -> bool {
     begun
 }
 
-/// Plays the schedule of a seed to its end, and says what it did, and how often something went wrong.
+/// Plays the schedule of a seed to its end, and says what it did, and how often something went
+/// wrong.
 fn play(seed: u64) -> (String, usize) {
     let mut dice = Dice { key: Key::new(seed, Purpose::Generate, 0, 0), thrown: 0 };
     let lab = Lab::with(&experiment());

@@ -14,8 +14,8 @@ use crate::running::{Running, pid_of, spawn, until};
 use crate::skipped::skipped;
 use crate::sweeps;
 
-/// Moves the time of day of the processes that load it by as many seconds as the file `CLOCK_SHIFT` holds at the
-/// moment. The machine's own clock stays as it is.
+/// Moves the time of day of the processes that load it by as many seconds as the file `CLOCK_SHIFT`
+/// holds at the moment. The machine's own clock stays as it is.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,4 +1,5 @@
-//! A control group of Linux, in which a test may have its processes run out of memory or of threads.
+//! A control group of Linux, in which a test may have its processes run out of memory or of
+//! threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use crate::running::until;
 pub(crate) struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// A group under this controller ("memory", "pids"), with `limit` in the first of `files` that it has; `None`
-    /// where this user may not make one.
+    /// A group under this controller ("memory", "pids"), with `limit` in the first of `files` that
+    /// it has; `None` where this user may not make one.
     pub(crate) fn new(controller: &str, files: [&str; 2], limit: u64) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name =

@@ -115,7 +115,8 @@ fn merge(weak: &mut toml::Table, strong: toml::Table) {
     }
 }
 
-/// A fragment, completed to an experiment. Where it names another kind, keys of the base's kind fall away.
+/// A fragment, completed to an experiment. Where it names another kind, keys of the base's kind
+/// fall away.
 fn completed(fragment: &str) -> String {
     let strong: toml::Table = toml::from_str(fragment).unwrap();
     let mut weak: toml::Table = toml::from_str(BASE).unwrap();
@@ -166,7 +167,8 @@ fn every_toml_block_of_the_guides_is_understood() {
     assert!(n_blocks >= 8, "the guides show {n_blocks} experiments");
 }
 
-/// Every block of the page about sweeps that is a whole file, or `# fragment` of `[sweep]`, over the quickstart.
+/// Every block of the page about sweeps that is a whole file, or `# fragment` of `[sweep]`, over
+/// the quickstart.
 #[test]
 fn every_toml_block_about_sweeps_is_understood() {
     let vocabulary = vocabulary();
@@ -186,7 +188,8 @@ fn every_toml_block_about_sweeps_is_understood() {
     }
 }
 
-// -------------------------------------------------------------------------------------- the commands
+// -------------------------------------------------------------------------------------- the
+// commands
 
 /// The arguments of every command line of ddprun in `lines`, without its comment.
 fn commands<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<Vec<String>> {
@@ -285,7 +288,8 @@ fn write_instructions(lab: &Lab) {
     lab.write("weights/SmolLM2-135M/tokenizer.json", tokenizer.to_string());
 }
 
-/// Weights of the model that the experiment `name` starts from, with these changes, as if it had been trained.
+/// Weights of the model that the experiment `name` starts from, with these changes, as if it had
+/// been trained.
 fn write_weights(lab: &Lab, name: &str, changes: &[&str], path: &str) {
     let plan =
         [&["plan", "--json", name, "~model.pretrained", "~model.strict"][..], changes].concat();
@@ -352,7 +356,8 @@ fn every_documented_training_has_a_plan() {
         let verb = words.iter().take_while(|word| ["plan", "doctor"].contains(word)).count();
         let words = &words[verb..];
         let Some(file) = words.iter().find(|word| word.contains(".toml")) else { continue };
-        // The user's own file, models that only a program of the user's own knows, and sweeps, which have no plan.
+        // The user's own file, models that only a program of the user's own knows, and sweeps,
+        // which have no plan.
         if !file.starts_with("experiments/") || words.first() == Some(&"sweep") {
             continue;
         }

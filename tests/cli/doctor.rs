@@ -50,7 +50,8 @@ fn doctor_takes_half_precision_and_a_network_with_batch_norm() {
 fn world_sizes_that_give_other_bits_are_told_with_the_first_parameter_that_differs() {
     let lab = Lab::new();
     let mut command = lab.ddprun(&["doctor", "small.toml", "--steps=2"]);
-    // A gradient that is wrong before it is summed is wrong on all ranks alike, but one rank alone has no rank 1.
+    // A gradient that is wrong before it is summed is wrong on all ranks alike, but one rank alone
+    // has no rank 1.
     command.env("DDPRUN_FP", "gradient=flip@1,2");
     let page = spawn(command).wait();
     page.has_code(9);

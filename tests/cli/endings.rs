@@ -1,4 +1,5 @@
-//! Runs that end before their last step, and what is left to do after it: each start of them ends in the same way.
+//! Runs that end before their last step, and what is left to do after it: each start of them ends
+//! in the same way.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +29,8 @@ fn linked(lab: &Lab, link: &str) -> PathBuf {
     fs::canonicalize(lab.checkpoints().join(link)).unwrap()
 }
 
-// ------------------------------------------------------------------------------------- early stopping
+// ------------------------------------------------------------------------------------- early
+// stopping
 
 /// No improvement is great enough, so that the third evaluation is one too many.
 fn impatient() -> String {
@@ -81,7 +83,8 @@ fn more_patience_has_an_early_stopped_run_go_on() {
     bits(&lab).must_be(&bits(&straight));
 }
 
-// ------------------------------------------------------------------------------------------ the time
+// ------------------------------------------------------------------------------------------ the
+// time
 
 #[test]
 fn a_run_out_of_time_stays_so_until_it_is_given_more() {
@@ -101,7 +104,8 @@ fn a_run_out_of_time_stays_so_until_it_is_given_more() {
     lab.is_clean();
 }
 
-// ------------------------------------------------------------------------------------- the last test
+// ------------------------------------------------------------------------------------- the last
+// test
 
 /// What the newest test measured.
 fn tested(lab: &Lab) -> Option<Value> {

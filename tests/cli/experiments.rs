@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use crate::lab::Lab;
 
-/// Two ranks train a small network on 48 generated images of 3 classes: 6 steps in each of 2 epochs.
+/// Two ranks train a small network on 48 generated images of 3 classes: 6 steps in each of 2
+/// epochs.
 pub(crate) const BASE: &str = r#"schema = 1
 
 [experiment]
@@ -44,8 +45,8 @@ every = "1 step"
 sinks = ["jsonl", "csv"]
 "#;
 
-/// A small ResNet on augmented images, 60 steps of some milliseconds: long enough to be stopped in the middle
-/// of an epoch, every random number and every kind of state in use.
+/// A small ResNet on augmented images, 60 steps of some milliseconds: long enough to be stopped in
+/// the middle of an epoch, every random number and every kind of state in use.
 pub(crate) const SLOW: &str = r#"schema = 1
 
 [experiment]
@@ -110,7 +111,8 @@ impl Lab {
         path
     }
 
-    /// `data/train` and `data/val` with 8 and 4 images of two classes, and `photos.toml` that trains on them.
+    /// `data/train` and `data/val` with 8 and 4 images of two classes, and `photos.toml` that
+    /// trains on them.
     pub(crate) fn write_photos(&self) {
         for (split, n) in [("train", 8), ("val", 4)] {
             for (class, color) in [("blue", [0, 0, 200]), ("red", [200, 0, 0])] {

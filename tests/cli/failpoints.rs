@@ -1,5 +1,5 @@
-//! A process that ends, stops or hangs at every phase of a run, by fail points: the same bits afterwards, and the
-//! culprit by name. `cargo test --features failpoints --test cli failpoints`
+//! A process that ends, stops or hangs at every phase of a run, by fail points: the same bits
+//! afterwards, and the culprit by name. `cargo test --features failpoints --test cli failpoints`
 
 use std::sync::OnceLock;
 

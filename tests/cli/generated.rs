@@ -1,4 +1,5 @@
-//! Generated data: each set is whole or absent, and nobody's but the runs' that ask for just this one.
+//! Generated data: each set is whole or absent, and nobody's but the runs' that ask for just this
+//! one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

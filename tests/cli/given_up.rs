@@ -12,14 +12,15 @@ use crate::machines::{Machines, end};
 use crate::running::{Running, pid_of, spawn, until};
 use crate::skipped::skipped;
 
-/// Runs the program beside a disk that is made for it, in a view of the file system that ends with it.
+/// Runs the program beside a disk that is made for it, in a view of the file system that ends with
+/// it.
 const SCRIPT: &str = r#"
 mount -o loop disk.img disk || exit 99
 exec "$@"
 "#;
 
-/// A disk on which whoever writes waits and cannot be killed, until this is dropped. The open folder outlives the
-/// processes that could name it.
+/// A disk on which whoever writes waits and cannot be killed, until this is dropped. The open
+/// folder outlives the processes that could name it.
 struct Frozen(File);
 
 impl Frozen {

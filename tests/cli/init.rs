@@ -1,4 +1,5 @@
-//! `ddprun init`: an experiment for every kind of data, which can be planned and run as it is written.
+//! `ddprun init`: an experiment for every kind of data, which can be planned and run as it is
+//! written.
 
 use std::fs;
 use std::path::Path;

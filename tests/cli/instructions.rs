@@ -1,4 +1,5 @@
-//! A Llama trained on a text, then by adapters on instructions: on one rank and on two, asked, and exported.
+//! A Llama trained on a text, then by adapters on instructions: on one rank and on two, asked, and
+//! exported.
 
 use std::fs;
 
@@ -140,7 +141,8 @@ fn adapters_of_a_pretrained_llama_learn_instructions_and_are_exported() {
     assert!(!moved("model.layers.0.self_attn.k_proj.weight"));
 }
 
-/// Steps that are too small to move anything leave the adapters that a run started from as they were, to the bit.
+/// Steps that are too small to move anything leave the adapters that a run started from as they
+/// were, to the bit.
 fn again_from_what_was_exported(lab: &Lab) {
     let more = ["adapters.toml", "experiment.name=again", "model.lora.adapters=peft"];
     let theirs = ["~model.lora.r", "~model.lora.targets", "~model.lora.dropout"];

@@ -1,5 +1,5 @@
-//! Ranks that another program starts on this machine, and starts again: torchrun, or a job of Slurm. None of them is needed:
-//! what they do is to start processes with some variables.
+//! Ranks that another program starts on this machine, and starts again: torchrun, or a job of
+//! Slurm. None of them is needed: what they do is to start processes with some variables.
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
-//! What a process may not have, and who does not answer: descriptors, room on the terminal, a parent that is stopped,
-//! numbers that mean nothing.
+//! What a process may not have, and who does not answer: descriptors, room on the terminal, a
+//! parent that is stopped, numbers that mean nothing.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

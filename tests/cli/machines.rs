@@ -1,4 +1,5 @@
-//! Runs over several machines: programs that share nothing but an address, each in a folder of its own.
+//! Runs over several machines: programs that share nothing but an address, each in a folder of its
+//! own.
 
 use std::fs;
 use std::io::Write;
@@ -294,7 +295,8 @@ fn another_build_on_another_machine_is_refused_on_both() {
     machines.are_clean();
 }
 
-/// Ranks as torchrun starts them on two machines of two: with its variables, while its store listens at `MASTER_PORT`.
+/// Ranks as torchrun starts them on two machines of two: with its variables, while its store
+/// listens at `MASTER_PORT`.
 struct Launched {
     machines: Machines,
     _store: TcpListener,

@@ -1,6 +1,8 @@
-//! The program as its user has it: the real binary, its exit codes, its words and what it leaves behind.
+//! The program as its user has it: the real binary, its exit codes, its words and what it leaves
+//! behind.
 //!
-//! Every test has a folder of its own, and checks in the end that no process and no temporary file is left.
+//! Every test has a folder of its own, and checks in the end that no process and no temporary file
+//! is left.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

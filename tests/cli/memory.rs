@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::lab::Lab;
 
-/// A run of three steps; each rank has one thread, so that its numbers do not depend on the machine.
+/// A run of three steps; each rank has one thread, so that its numbers do not depend on the
+/// machine.
 const SHORT: &str = r#"
 [experiment]
 name = "small"

@@ -1,5 +1,5 @@
-//! A network that is cut while a run of two machines trains: in a network namespace, whose only cable goes from the
-//! machine to itself.
+//! A network that is cut while a run of two machines trains: in a network namespace, whose only
+//! cable goes from the machine to itself.
 
 use std::fs;
 use std::io::Write;
@@ -9,8 +9,8 @@ use crate::lab::{BINARY, Lab};
 use crate::running::{spawn, until};
 use crate::skipped::skipped;
 
-/// Two machines on the loopback device, which goes down when a line comes through `cut`: connections stay, and nothing
-/// goes through them, in both directions.
+/// Two machines on the loopback device, which goes down when a line comes through `cut`:
+/// connections stay, and nothing goes through them, in both directions.
 const SCRIPT: &str = r#"
 ip link set lo up || exit 99
 echo made >network

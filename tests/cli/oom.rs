@@ -12,7 +12,8 @@ use crate::lab::{BINARY, Lab};
 use crate::running::{Ended, pid_of, spawn};
 use crate::skipped::skipped;
 
-/// A step of 512 rows; each of a few activations of a pass of 256 is 64 MiB, and everything else is small.
+/// A step of 512 rows; each of a few activations of a pass of 256 is 64 MiB, and everything else is
+/// small.
 const WIDE: &str = r#"
 [experiment]
 name = "small"
@@ -43,7 +44,8 @@ every = "never"
 /// KiB that a rank may have: its stack of 512 MiB, and too little for a pass of 256 rows.
 const LIMIT: u32 = (512 + 170) << 10;
 
-/// Bytes that all processes may have together: enough for two passes of 128 rows, too few for two of 256.
+/// Bytes that all processes may have together: enough for two passes of 128 rows, too few for two
+/// of 256.
 const TOGETHER: u64 = 330 << 20;
 
 fn lab() -> Lab {
@@ -57,8 +59,8 @@ fn lab() -> Lab {
     lab
 }
 
-/// The small experiment with a GPU that has no memory left when `point` is reached: the error is made up, the way it
-/// takes is that of the driver's.
+/// The small experiment with a GPU that has no memory left when `point` is reached: the error is
+/// made up, the way it takes is that of the driver's.
 fn run_out(point: &str, changes: &[&str]) -> (Lab, Ended) {
     let lab = Lab::with(BASE);
     let mut command = lab.ddprun(&[&["small.toml"], changes].concat());

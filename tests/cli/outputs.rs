@@ -1,4 +1,5 @@
-//! What a run leaves: its folder, history, curves, logs and lines, and what the other verbs make of them.
+//! What a run leaves: its folder, history, curves, logs and lines, and what the other verbs make of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

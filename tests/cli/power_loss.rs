@@ -1,8 +1,9 @@
 //! The power goes between any two calls of a run, and of what was not synced any part is lost.
 //!
-//! A run notes its calls; each crash point of them has as many disks as there are subsets of what had not been synced
-//! then: all of them where they are few, a drawn sample where they are many. The real code must find the checkpoint
-//! that was promised, or the one that was being made, on every one.
+//! A run notes its calls; each crash point of them has as many disks as there are subsets of what
+//! had not been synced then: all of them where they are few, a drawn sample where they are many.
+//! The real code must find the checkpoint that was promised, or the one that was being made, on
+//! every one.
 
 mod disk;
 
@@ -95,7 +96,8 @@ impl Noted {
         Self { disk, checkpoints, logs, made }
     }
 
-    /// The checkpoints of which one must be found when the power goes before the call `n`; 0 is the beginning.
+    /// The checkpoints of which one must be found when the power goes before the call `n`; 0 is the
+    /// beginning.
     fn admitted(&self, n: usize, start: u64) -> (u64, u64) {
         let newest = |is: &dyn Fn(&Made) -> bool| {
             self.made.iter().rev().find(|made| is(made)).map_or(start, |made| made.step)
@@ -103,8 +105,8 @@ impl Noted {
         (newest(&|made| made.promised <= n), newest(&|made| made.renamed < n))
     }
 
-    /// Moments at which the power may go, so that all others are among their subsets: before a call that makes something
-    /// durable or gives a checkpoint its name, and after the last.
+    /// Moments at which the power may go, so that all others are among their subsets: before a call
+    /// that makes something durable or gives a checkpoint its name, and after the last.
     fn moments(&self) -> impl Iterator<Item = usize> {
         let is_turn = |(n, call): (usize, &disk::Call)| {
             let gives_name = self.made.iter().any(|made| made.renamed == n);
@@ -113,8 +115,8 @@ impl Noted {
         self.disk.calls.iter().enumerate().filter_map(is_turn).chain([self.disk.calls.len()])
     }
 
-    /// Subsets of what is open before the call `n`. Of what concerns checkpoints all, if they are few; of the records,
-    /// some of each.
+    /// Subsets of what is open before the call `n`. Of what concerns checkpoints all, if they are
+    /// few; of the records, some of each.
     fn subsets(&self, n: usize) -> Vec<Vec<usize>> {
         let open = self.disk.open(n, &self.checkpoints);
         let others: Vec<usize> = self.disk.open(n, Path::new(""));
@@ -140,8 +142,8 @@ impl Noted {
         (0..count.max(4)).map(subset).collect()
     }
 
-    /// Looks at every disk on which a run with the checkpoint `start` can find itself, and says how many there are; or
-    /// what is wrong with the first that is not as it must be.
+    /// Looks at every disk on which a run with the checkpoint `start` can find itself, and says how
+    /// many there are; or what is wrong with the first that is not as it must be.
     fn look(&self, start: u64, from: usize) -> Result<(usize, usize), String> {
         let (mut seen, mut disks) = (BTreeSet::new(), 0);
         for n in self.moments().filter(|&n| n >= from) {
@@ -221,7 +223,8 @@ impl Noted {
         Ok(())
     }
 
-    /// The records hold what was said up to the checkpoint of `step`, which a resumed run does not say again.
+    /// The records hold what was said up to the checkpoint of `step`, which a resumed run does not
+    /// say again.
     fn must_say(&self, tree: &Tree, step: u64) -> Result<(), String> {
         let text_of = |tree: &Tree, name: &str| match tree.get(&self.logs.join(name)) {
             Some(Content::File(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
@@ -300,8 +303,9 @@ fn a_power_loss_at_any_moment_leaves_the_old_checkpoint_or_the_new_one() {
 const RESUMED: usize = 3;
 
 impl Noted {
-    /// Calls that make something durable of which each group is needed: those of the second checkpoint one by one, that
-    /// between the new name of a checkpoint and its removal, that of the epochs, and for each folder above them all.
+    /// Calls that make something durable of which each group is needed: those of the second
+    /// checkpoint one by one, that between the new name of a checkpoint and its removal, that of
+    /// the epochs, and for each folder above them all.
     fn needed(&self) -> Vec<Vec<usize>> {
         let calls = || self.disk.calls.iter().enumerate();
         let syncs = |is: &dyn Fn(usize, &Path) -> bool| -> Vec<usize> {

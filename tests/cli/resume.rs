@@ -70,7 +70,8 @@ pub(crate) fn undisturbed() -> &'static Bits {
     })
 }
 
-/// Stops a run of [`SLOW`] after step 17, in the middle of its second epoch or later; its exit code is `code`.
+/// Stops a run of [`SLOW`] after step 17, in the middle of its second epoch or later; its exit code
+/// is `code`.
 fn stopped(code: i32, stop: impl Fn(&Running)) -> Lab {
     // On a busy machine the run may be over before the signal comes.
     for _ in 0..5 {
@@ -211,7 +212,8 @@ fn resuming_a_finished_run_changes_nothing_and_says_so() {
     lab.is_clean();
 }
 
-// ------------------------------------------------------------------------------------- any world size
+// ------------------------------------------------------------------------------------- any world
+// size
 
 #[test]
 fn every_world_size_and_number_of_threads_gives_the_same_bits() {

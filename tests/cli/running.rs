@@ -129,7 +129,8 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs again.
+/// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs
+/// again.
 pub(crate) fn is_killed(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -1,4 +1,5 @@
-//! A run goes on as what it was: the same data, its own checkpoints, and from wherever it is called.
+//! A run goes on as what it was: the same data, its own checkpoints, and from wherever it is
+//! called.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -307,7 +308,8 @@ fn files_in_the_place_of_links_and_missing_links_are_made_anew() {
     });
 }
 
-// ---------------------------------------------------------------------------- wherever it is called
+// ---------------------------------------------------------------------------- wherever it is
+// called
 
 /// The binary, called from another folder.
 fn from(folder: &Path, lab: &Lab, code: i32, args: &[&str]) -> Ended {

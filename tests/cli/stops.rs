@@ -1,4 +1,5 @@
-//! Ranks and runs that are killed, stopped, interrupted and left: who is named, what is saved, who is left.
+//! Ranks and runs that are killed, stopped, interrupted and left: who is named, what is saved, who
+//! is left.
 
 use std::fs;
 
@@ -120,7 +121,8 @@ fn a_rank_that_is_stopped_for_less_than_the_deadline_goes_on() {
     lab.is_clean();
 }
 
-/// Stopped by request: the newest checkpoint is that of the last step, and the run goes on from there.
+/// Stopped by request: the newest checkpoint is that of the last step, and the run goes on from
+/// there.
 fn saved_and_resumable(lab: &Lab, ended: &Ended) {
     let step = number_after(ended, "(state saved) after step ");
     let newest = lab.steps().pop().unwrap();

@@ -1,4 +1,5 @@
-//! A run killed at each system call by which a checkpoint becomes one, one after another, with `strace`.
+//! A run killed at each system call by which a checkpoint becomes one, one after another, with
+//! `strace`.
 
 use std::process::{Command, Stdio};
 
@@ -38,14 +39,16 @@ pub(crate) fn undisturbed() -> (Lab, String, Bits) {
     (lab, data, expected)
 }
 
-/// The run with `fault` at the `nth` call of this kind of each of its threads; its calls are written to `log`.
+/// The run with `fault` at the `nth` call of this kind of each of its threads; its calls are
+/// written to `log`.
 fn traced(lab: &Lab, call: &str, fault: &str, nth: u32, (log, data): (&str, &str)) -> Ended {
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{fault}:when={nth}"));
     let strace = ["-f", "-o", log, "-e", &trace, "-e", &inject, "--", BINARY];
     spawn(lab.command("strace", &[&strace[..], &["small.toml", data]].concat())).wait()
 }
 
-/// Kills each thread of the run at its `nth` call of this kind, and goes on. Returns whether anybody was killed.
+/// Kills each thread of the run at its `nth` call of this kind, and goes on. Returns whether
+/// anybody was killed.
 fn killed_at(call: &str, nth: u32, data: &str, expected: &Bits) -> bool {
     let lab = Lab::with(&experiment());
     let ended = traced(&lab, call, "signal=KILL", nth, ("/dev/null", data));
@@ -95,8 +98,8 @@ const FAILURES: [(&str, &str); 8] = [
 /// Most calls of one kind that are made to fail, one in each run.
 const FAILED: u32 = 40;
 
-/// Has each thread of the run fail at its `nth` call of this kind, and goes on if that ended it. Returns how it ended,
-/// or `None` if nobody made so many calls.
+/// Has each thread of the run fail at its `nth` call of this kind, and goes on if that ended it.
+/// Returns how it ended, or `None` if nobody made so many calls.
 fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> Option<i32> {
     let lab = Lab::with(&experiment());
     let what = format!("{call} {nth} {errno}");
@@ -112,7 +115,8 @@ fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> 
         // Before a word of ours.
         return Some(ended.code);
     }
-    // 6 is the disk; 8 what the system refuses before a rank is there; 5 a rank that could not say why it left.
+    // 6 is the disk; 8 what the system refuses before a rank is there; 5 a rank that could not say
+    // why it left.
     assert!([0, 5, 6, 8].contains(&ended.code), "{what}: {} {}", ended.code, ended.stderr);
     assert!(!ended.stderr.contains("panicked"), "{what}: {}", ended.stderr);
     if ended.code != 0 && !ended.stderr.contains("Use device") {

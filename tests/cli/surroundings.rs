@@ -1,5 +1,5 @@
-//! What is around a run: cores that others use, disks that end or fail, files that change, locks that do not work, and
-//! time enough for counters to grow and memory to leak.
+//! What is around a run: cores that others use, disks that end or fail, files that change, locks
+//! that do not work, and time enough for counters to grow and memory to leak.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -162,7 +162,8 @@ fn a_full_dev_shm_does_not_matter() {
 
 // ----------------------------------------------------------------------------------------- disks
 
-/// A rank of its own, whose checkpoints are of 200 and 400 kB: the limit is one of all files, shared memory too.
+/// A rank of its own, whose checkpoints are of 200 and 400 kB: the limit is one of all files,
+/// shared memory too.
 const LONG_FILES: [&str; 3] = ["small.toml", "model.hidden=[64]", "distributed.devices=1"];
 
 /// What the run above leaves undisturbed, and where its data are.
@@ -174,7 +175,8 @@ fn long_files() -> (Lab, String, Bits) {
     (lab, data, expected)
 }
 
-/// The run where no file may be longer than `most` bytes, gone on with where it may. Returns how it ended at first.
+/// The run where no file may be longer than `most` bytes, gone on with where it may. Returns how it
+/// ended at first.
 fn with_short_files(most: usize, (_, data, expected): &(Lab, String, Bits)) -> i32 {
     let lab = Lab::with(&experiment());
     let limit = format!("--fsize={most}");

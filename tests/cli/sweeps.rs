@@ -337,7 +337,8 @@ fn spaces_on_the_command_line_make_a_sweep_of_an_experiment() {
     lab.is_clean();
 }
 
-// ------------------------------------------------------------------------------------------- refused
+// -------------------------------------------------------------------------------------------
+// refused
 
 /// Refused before anything was made.
 fn refuses(lab: &Lab, args: &[&str]) -> Ended {

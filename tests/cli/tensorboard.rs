@@ -35,7 +35,8 @@ fn event_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The points of files that are read in this order; each start takes back those of its first step and later ones.
+/// The points of files that are read in this order; each start takes back those of its first step
+/// and later ones.
 fn points(files: &[PathBuf]) -> Points {
     let mut points = Points::new();
     for file in files {

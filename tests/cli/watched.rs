@@ -1,4 +1,5 @@
-//! What is watched while a run goes on: that ranks agree, that nobody is slow, that samples are dealt out once.
+//! What is watched while a run goes on: that ranks agree, that nobody is slow, that samples are
+//! dealt out once.
 
 use std::fs;
 
@@ -66,7 +67,8 @@ fn a_turned_bit_reaches_no_checkpoint_and_a_restart_undoes_it() {
     lab.is_clean();
 }
 
-/// A run in which a bit of what only checkpoints hand on turns in rank 0 is the undisturbed one after a restart.
+/// A run in which a bit of what only checkpoints hand on turns in rank 0 is the undisturbed one
+/// after a restart.
 fn is_undone(point: &str, what: &str, change: &str) {
     let undisturbed = Lab::with(&experiment());
     undisturbed.run_to(0, &["small.toml", change]);

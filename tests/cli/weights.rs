@@ -1,4 +1,5 @@
-//! Weights to start from: looked at before anything starts, evaluated without a run, and no longer needed afterwards.
+//! Weights to start from: looked at before anything starts, evaluated without a run, and no longer
+//! needed afterwards.
 
 use std::fs;
 use std::path::Path;

@@ -18,8 +18,8 @@ use crate::sequences::forecast_plan;
 use crate::support::{self, N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 use crate::{IMAGE, train};
 
-/// After three steps with a decay of 1/2, the average holds 1/8 of the first weights, and of each later ones twice as
-/// much as of those before.
+/// After three steps with a decay of 1/2, the average holds 1/8 of the first weights, and of each
+/// later ones twice as much as of those before.
 #[test]
 fn an_average_follows_the_weights_and_is_what_is_evaluated() {
     let mut plan = plan("mlp", &[10], 2);

@@ -6,8 +6,8 @@ use ddprun::units::Bytes;
 
 use crate::support::plan;
 
-/// (tensors, first and last name) of each bucket of a model with 1,000 classes, as PyTorch 2.6 builds them
-/// for reverse registration order.
+/// (tensors, first and last name) of each bucket of a model with 1,000 classes, as PyTorch 2.6
+/// builds them for reverse registration order.
 #[track_caller]
 fn check_buckets(model: &str, expected: &[(usize, &str, &str)]) {
     let mut plan = plan(model, &[3, 224, 224], 1).model;

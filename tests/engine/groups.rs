@@ -20,7 +20,8 @@ type Time = (u64, Option<u64>);
 const ALWAYS: Time = (0, None);
 const NEVER: Time = (0, Some(0));
 
-/// Puts every parameter into the first group of which the beginning of its name is that of the parameter.
+/// Puts every parameter into the first group of which the beginning of its name is that of the
+/// parameter.
 fn grouped(plan: &mut Plan, groups: &[(&str, f64, Time)]) {
     let facts = Models::default().describe(&plan.model).unwrap();
     let of = |name: &String| groups.iter().position(|(start, ..)| name.starts_with(start));
@@ -39,7 +40,8 @@ fn grouped(plan: &mut Plan, groups: &[(&str, f64, Time)]) {
     plan.optimizer.groups = groups.iter().map(group).collect();
 }
 
-/// A residual network of which a part is never trained, one from the third step on, and one for five steps.
+/// A residual network of which a part is never trained, one from the third step on, and one for
+/// five steps.
 fn in_phases(plan: &mut Plan) {
     let late = (3, None);
     let groups = [

@@ -56,7 +56,8 @@ fn a_checkpoint_in_the_middle_of_an_epoch_continues_bit_for_bit() {
     assert_eq!(resumed, undisturbed);
 }
 
-/// What each of two ranks says that start from a state after step 4, which rank 1 has changed before.
+/// What each of two ranks says that start from a state after step 4, which rank 1 has changed
+/// before.
 fn start_otherwise(change: impl Fn(&mut TrainState, &mut Vec<Moments>) + Sync) -> Vec<String> {
     let plan = plan("mlp", &[10], 2);
     let saved = on_ranks(&plan, |collective| {

@@ -83,7 +83,8 @@ fn a_parameter_that_the_loss_does_not_reach_is_named_or_left_as_it_is() {
     }
 }
 
-/// A linear layer whose outputs are scaled by `gain` once so many passes are over as the options say.
+/// A linear layer whose outputs are scaled by `gain` once so many passes are over as the options
+/// say.
 struct LateUsed {
     linear: Linear,
     gain: Param,

@@ -13,7 +13,8 @@ struct Launch {
 }
 
 impl Launch {
-    /// Starts `ranks` of a world of `world`, of which `local` are on this machine, as torchrun does.
+    /// Starts `ranks` of a world of `world`, of which `local` are on this machine, as torchrun
+    /// does.
     fn start(scenario: &str, ranks: &[u32], (world, local): (u32, u32)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let id = folder.path().file_name().unwrap().to_str().unwrap().to_owned();
@@ -32,8 +33,8 @@ impl Launch {
         Self { ranks: ranks.iter().map(start).collect(), _folder: folder }
     }
 
-    /// Waits until the process that was started as the `at`-th has mapped the memory: it has joined then, and listens to
-    /// signals.
+    /// Waits until the process that was started as the `at`-th has mapped the memory: it has joined
+    /// then, and listens to signals.
     fn wait_until_joined(&self, at: usize) {
         let pid = self.ranks[at].id();
         let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();

@@ -1,6 +1,7 @@
 //! Groups of real processes that are killed, stopped, left and interrupted, by what it happens to.
 //!
-//! The binary of these tests is also the program of the ranks (`as_worker`) and of the parent (`parent::as_parent`).
+//! The binary of these tests is also the program of the ranks (`as_worker`) and of the parent
+//! (`parent::as_parent`).
 #![expect(
     clippy::unwrap_used,
     clippy::exit,
@@ -237,7 +238,8 @@ fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
-/// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs again.
+/// Whether SIGKILL has reached a process: it is gone, or the kernel will end it before it runs
+/// again.
 fn is_killed(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -22,7 +22,8 @@ fn a_stopped_rank_is_named_when_the_others_have_waited_in_vain() {
     );
 }
 
-/// A scenario in which a rank stands still, under a parent that is patient for half a second, with its failure.
+/// A scenario in which a rank stands still, under a parent that is patient for half a second, with
+/// its failure.
 fn stalls(scenario: &str) -> Failure {
     let folder = tempfile::tempdir().unwrap();
     let patient = Plan { stall_timeout: Patience::After(LONG / 60), ..plan(3, 0, LONG) };

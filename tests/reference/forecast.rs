@@ -1,7 +1,8 @@
 //! Forecasters against their originals: counts, keys, outputs, losses, gradients, trajectories.
 //!
 //! `golden/timebridge.json` comes from `TimeBridge` in PyTorch (f64; the steps on `ETTh1` in f32),
-//! `golden/forecast_peers.json` from plain Python; the programs stand beside them. Weights and inputs are functions of their names.
+//! `golden/forecast_peers.json` from plain Python; the programs stand beside them. Weights and
+//! inputs are functions of their names.
 
 use std::path::Path;
 use std::sync::Arc;

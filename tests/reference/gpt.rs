@@ -1,5 +1,6 @@
-//! GPT against nanoGPT in PyTorch (f64, `golden/gpt.py`): counts, keys, logits, loss, gradients, 20 steps of AdamW, tied weights.
-//! Weights and tokens are functions of their names; the numbers are in `golden/gpt.json`.
+//! GPT against nanoGPT in PyTorch (f64, `golden/gpt.py`): counts, keys, logits, loss, gradients, 20
+//! steps of AdamW, tied weights. Weights and tokens are functions of their names; the numbers are
+//! in `golden/gpt.json`.
 
 use std::collections::BTreeMap;
 use std::io::Write;

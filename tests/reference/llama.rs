@@ -1,6 +1,6 @@
-//! Llama against `HuggingFace`'s in PyTorch (f64, `golden/llama.py`): counts, keys, logits, loss with ignored labels,
-//! gradients; and its adapters against PEFT's.
-//! Weights and tokens are functions of their names; the numbers are in `golden/llama.json`.
+//! Llama against `HuggingFace`'s in PyTorch (f64, `golden/llama.py`): counts, keys, logits, loss
+//! with ignored labels, gradients; and its adapters against PEFT's. Weights and tokens are
+//! functions of their names; the numbers are in `golden/llama.json`.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Every model, optimizer and scheduler against PyTorch: counts, keys, outputs, losses, gradients and
-//! trajectories, from weights that are a formula of their names (`tests/golden`).
+//! Every model, optimizer and scheduler against PyTorch: counts, keys, outputs, losses, gradients
+//! and trajectories, from weights that are a formula of their names (`tests/golden`).
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
 #[expect(dead_code, reason = "the update needs few kinds of arguments")]

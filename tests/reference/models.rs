@@ -1,5 +1,5 @@
-//! Layers of `graph` and models of torchvision and timm against PyTorch (f64, `golden/layers.py`, `golden/models.py`):
-//! counts, outputs, gradients, running statistics.
+//! Layers of `graph` and models of torchvision and timm against PyTorch (f64, `golden/layers.py`,
+//! `golden/models.py`): counts, outputs, gradients, running statistics.
 
 use std::sync::Arc;
 
@@ -83,7 +83,8 @@ fn entry(name: &str, key: Option<&str>, options: &Value) -> Entry {
     Entry { name: name.to_owned(), key: key.map(str::to_owned), options }
 }
 
-/// The layer `name` with `options` over images of 6 x 5 x 4 or sequences of 7 steps, beside the golden numbers `case`.
+/// The layer `name` with `options` over images of 6 x 5 x 4 or sequences of 7 steps, beside the
+/// golden numbers `case`.
 #[track_caller]
 fn check_layer(case: &str, (name, options): (&str, Value), shape: &[usize]) {
     let golden: Value = serde_json::from_str(include_str!("../golden/layers.json")).unwrap();
@@ -228,8 +229,8 @@ fn named(parameters: &[(String, Vec<usize>)]) -> Vec<String> {
     parameters.iter().map(|(name, dims)| format!("{name} {}", shape(dims))).collect()
 }
 
-/// The model `name` of ten classes with `options`, beside its golden numbers: parameters, a pass of evaluation, and one of
-/// training.
+/// The model `name` of ten classes with `options`, beside its golden numbers: parameters, a pass of
+/// evaluation, and one of training.
 #[track_caller]
 fn check_model(name: &str, options: &Value, shape: [usize; 4], tolerance: f64) {
     let golden = &models()[name];
@@ -270,7 +271,8 @@ fn efficientnet_equals_torchvision() {
     check_model("efficientnet_b0", &json!({ "stochastic_depth_prob": 0.0 }), PHOTOS, 5e-3);
 }
 
-/// The rectifiers of ResNeXt-50 normalised over 16 values open and close by rounding, as those of ResNet-50.
+/// The rectifiers of ResNeXt-50 normalised over 16 values open and close by rounding, as those of
+/// ResNet-50.
 #[test]
 fn resnext_equals_torchvision() {
     check_model("resnext50_32x4d", &json!({}), PHOTOS, 3e-2);

@@ -1,6 +1,6 @@
-//! NEST against NVIDIA `NeMo`'s modules in PyTorch (f64, `golden/nest.py`): mel features, counts, keys, tokens, log-probabilities, loss,
-//! gradients, running statistics. Weights and inputs are functions of their names; the numbers are in
-//! `golden/nest.json`.
+//! NEST against NVIDIA `NeMo`'s modules in PyTorch (f64, `golden/nest.py`): mel features, counts,
+//! keys, tokens, log-probabilities, loss, gradients, running statistics. Weights and inputs are
+//! functions of their names; the numbers are in `golden/nest.json`.
 
 use std::sync::Arc;
 
@@ -102,7 +102,8 @@ fn tokens_loss_gradients_and_statistics_equal_nemo() {
     for (index, gradient) in gradients {
         let name = params.parameters()[index].name();
         let l2 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
-        // A bias before a batch norm has no gradient but rounding: 1e-6 where others have a length of about 1.
+        // A bias before a batch norm has no gradient but rounding: 1e-6 where others have a length
+        // of about 1.
         let allowed = (1e-3 * number(&expected[name], "l2")).max(5e-6);
         near(name, l2, number(&expected[name], "l2"), allowed);
         near(name, check_sum(&gradient), number(&expected[name], "check"), allowed);

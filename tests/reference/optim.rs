@@ -1,5 +1,5 @@
-//! Update rules, schedules and clipping against values recorded with PyTorch (`golden/optim.py`), and the GPU's update
-//! against the CPU's.
+//! Update rules, schedules and clipping against values recorded with PyTorch (`golden/optim.py`),
+//! and the GPU's update against the CPU's.
 
 mod kernel;
 
@@ -215,8 +215,8 @@ fn groups_move_as_pytorchs_and_count_from_their_first_step() {
     }
 }
 
-/// The formulas of PyTorch's documentation in f64, for one element: its value after each step. In steps without a
-/// gradient it does not take part.
+/// The formulas of PyTorch's documentation in f64, for one element: its value after each step. In
+/// steps without a gradient it does not take part.
 fn in_f64(formula: &Formula, lr: f64, start: f64, gradients: &[Option<f64>]) -> Vec<f64> {
     let (mut value, mut m, mut v, mut t) = (start, 0.0f64, 0.0f64, 0);
     let mut step = |g: f64| {
@@ -253,8 +253,8 @@ enum Formula {
     Adam { betas: [f64; 2], penalty: f64, decay: f64 },
 }
 
-/// A hundred updates of a parameter that is first used in step `first`, and now and then not used later, are those of
-/// `in_f64`.
+/// A hundred updates of a parameter that is first used in step `first`, and now and then not used
+/// later, are those of `in_f64`.
 #[track_caller]
 fn check_late<K: Kind + Optimizer>(rule: K, formula: &Formula, first: usize) {
     const N: usize = 40;
@@ -322,7 +322,8 @@ fn an_average_follows_the_weights_as_exactly_as_f32_can() {
     }
 }
 
-/// The scheduler's rates in a run of `steps` steps, of which the first `warmup` are a warm-up from 0.01.
+/// The scheduler's rates in a run of `steps` steps, of which the first `warmup` are a warm-up from
+/// 0.01.
 fn rates<K: Kind + Scheduler>(scheduler: &K, (steps, warmup): (u64, u64), lr: f64) -> Vec<Rates> {
     let schedule = optim::schedule(scheduler, steps - warmup);
     let plan = SchedulePlan { warmup_steps: warmup, warmup_start_factor: 0.01, ..schedule };

@@ -1,6 +1,7 @@
-//! Diffusion policy against the original's network in PyTorch (f64, `golden/policy.py`) and the schedulers of diffusers: counts, keys,
-//! noise, loss, gradients, 20 steps of AdamW with averaged weights, DDIM and DDPM samples. Weights and inputs are
-//! functions of their names; the numbers are in `golden/policy.json`.
+//! Diffusion policy against the original's network in PyTorch (f64, `golden/policy.py`) and the
+//! schedulers of diffusers: counts, keys, noise, loss, gradients, 20 steps of AdamW with averaged
+//! weights, DDIM and DDPM samples. Weights and inputs are functions of their names; the numbers are
+//! in `golden/policy.json`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Residual networks against PyTorch (f64, `golden/resnet.py`): counts, keys, outputs, losses, gradients, running
-//! statistics,
-//! trajectories. Weights and inputs are functions of their names, so that no weight file is needed; the
-//! numbers in `golden/resnet.json` come from torchvision's models under the same fill.
+//! Residual networks against PyTorch (f64, `golden/resnet.py`): counts, keys, outputs, losses,
+//! gradients, running statistics, trajectories. Weights and inputs are functions of their names, so
+//! that no weight file is needed; the numbers in `golden/resnet.json` come from torchvision's
+//! models under the same fill.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -125,8 +125,8 @@ fn resnet18_equals_pytorch() {
     check_parity("resnet18", 10, "resnet18_64px_n4_c10", &ROUNDING);
 }
 
-/// The golden numbers above are met with plain sums, since one open rectifier more or less moves a gradient
-/// by a percent.
+/// The golden numbers above are met with plain sums, since one open rectifier more or less moves a
+/// gradient by a percent.
 #[test]
 fn fast_convolutions_stay_close_to_pytorch() {
     let golden = &golden()["resnet18_64px_n4_c10"];

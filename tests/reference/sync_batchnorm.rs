@@ -51,8 +51,8 @@ enum Layers {
     AfterConvolution,
 }
 
-/// What a part of the batch has in the end: the output, the gradients of the inputs, those of the weights, the running
-/// statistics.
+/// What a part of the batch has in the end: the output, the gradients of the inputs, those of the
+/// weights, the running statistics.
 struct Found {
     y: Vec<f32>,
     inputs: Vec<Vec<f32>>,
@@ -68,7 +68,8 @@ fn samples(name: &str, first: usize, n: usize) -> Var {
     Var::from_tensor(&all.narrow(0, first, n).unwrap().contiguous().unwrap()).unwrap()
 }
 
-/// Forward and backward of the samples from `first`, normalised together with those of the group's other parts.
+/// Forward and backward of the samples from `first`, normalised together with those of the group's
+/// other parts.
 fn run(layers: Layers, (first, n): (usize, usize), group: Option<BatchGroup>) -> Result<Found> {
     let builder = Builder::new(1);
     let conv = if layers == Layers::AfterConvolution {

@@ -1,5 +1,5 @@
-//! The formula behind the golden numbers, and comparisons with them: every weight and every input is a function
-//! of its name, so that no weight file is needed.
+//! The formula behind the golden numbers, and comparisons with them: every weight and every input
+//! is a function of its name, so that no weight file is needed.
 #![expect(clippy::unwrap_used, reason = "a helper may stop the test")]
 
 use std::collections::BTreeMap;
@@ -38,7 +38,8 @@ pub(crate) fn weight(name: &str, shape: &[usize]) -> Vec<f32> {
     fill(name, shape.iter().product()).into_iter().map(|u| value(u) as f32).collect()
 }
 
-/// A model of this name without dropout, with nothing else asked of it but its shapes, which are those of one sample.
+/// A model of this name without dropout, with nothing else asked of it but its shapes, which are
+/// those of one sample.
 pub(crate) fn model_plan(
     name: &str,
     outputs: usize,

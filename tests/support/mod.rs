@@ -163,7 +163,8 @@ pub(crate) fn group(plan: &Plan) -> Vec<Arc<dyn Collective>> {
     (0..world.get()).map(open).collect()
 }
 
-/// Runs `rank` on every rank of a new group, each on its own thread, and returns the results in order.
+/// Runs `rank` on every rank of a new group, each on its own thread, and returns the results in
+/// order.
 pub(crate) fn on_ranks<T: Send>(
     plan: &Plan,
     rank: impl Fn(Arc<dyn Collective>) -> T + Send + Sync,

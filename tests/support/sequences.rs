@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::support::{choose, plan};
 
-/// A plan for a forecaster of 3 series with 4 features of the date, 24 steps to 6, every dropout in use.
+/// A plan for a forecaster of 3 series with 4 features of the date, 24 steps to 6, every dropout in
+/// use.
 pub(crate) fn forecast_plan(model: &str, world: u32) -> Plan {
     let mut plan = plan(model, &[24, 7], world);
     plan.model.target = vec![6, 3];
@@ -50,7 +51,8 @@ pub(crate) fn lora_plan(world: u32) -> Plan {
     plan
 }
 
-/// A plan for a diffusion policy: 2 observations of 3 numbers, 4 actions of 2, with averaged weights.
+/// A plan for a diffusion policy: 2 observations of 3 numbers, 4 actions of 2, with averaged
+/// weights.
 pub(crate) fn policy_plan(world: u32) -> Plan {
     let mut plan = plan("diffusion_policy", &[2, 3], world);
     plan.model.target = vec![4, 2];

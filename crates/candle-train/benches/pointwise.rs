@@ -1,7 +1,7 @@
 //! Gigabytes per second of the operations that do little for each number they read.
 //!
-//! Bytes are those that must move: operands read once, results written once, gradients read once. A copy
-//! moves what a memory can. `just bench --bench pointwise -- --save-baseline before`.
+//! Bytes are those that must move: operands read once, results written once, gradients read once. A
+//! copy moves what a memory can. `just bench --bench pointwise -- --save-baseline before`.
 #![expect(clippy::expect_used, reason = "a benchmark may stop")]
 
 use std::sync::Arc;
@@ -35,9 +35,9 @@ fn variables(shapes: &[&[usize]]) -> Vec<Var> {
     shapes.iter().map(variable).collect()
 }
 
-/// Measures an operation forward, and forward and backward, that moves so many times the bytes of its
-/// first operand. Backward includes what Candle adds: a gradient of ones, and for each operand a tensor of
-/// zeros and an addition.
+/// Measures an operation forward, and forward and backward, that moves so many times the bytes of
+/// its first operand. Backward includes what Candle adds: a gradient of ones, and for each operand
+/// a tensor of zeros and an addition.
 fn measure(
     c: &mut Criterion,
     name: &str,

@@ -1,4 +1,5 @@
-//! Dense products in floating-point operations per second (`Throughput::Elements`), beside the `gemm` crate's.
+//! Dense products in floating-point operations per second (`Throughput::Elements`), beside the
+//! `gemm` crate's.
 //!
 //! `RAYON_NUM_THREADS=1 cargo bench --bench products` for one thread.
 #![expect(clippy::expect_used, reason = "a benchmark may stop")]
@@ -13,7 +14,8 @@ use candle_train::ops::{
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-/// Rows, inputs and outputs: a perceptron's first layer, those of two transformers, and a large square.
+/// Rows, inputs and outputs: a perceptron's first layer, those of two transformers, and a large
+/// square.
 const SHAPES: [(usize, usize, usize); 5] =
     [(128, 784, 512), (768, 128, 512), (768, 512, 128), (3072, 384, 1536), (1024, 1024, 1024)];
 

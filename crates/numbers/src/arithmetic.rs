@@ -18,8 +18,8 @@ pub enum Precision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Convolutions {
-    /// The fastest algorithm for each shape. Winograd's is among them, with some thirty times the rounding of
-    /// a plain sum.
+    /// The fastest algorithm for each shape. Winograd's is among them, with some thirty times the
+    /// rounding of a plain sum.
     Fast,
     /// Plain sums of products only.
     Direct,

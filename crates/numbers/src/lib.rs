@@ -1,4 +1,5 @@
-//! What every part of a training program shares, without a tensor: numbers with names, and counter-based random draws.
+//! What every part of a training program shares, without a tensor: numbers with names, and
+//! counter-based random draws.
 
 pub mod units;
 pub mod arithmetic;

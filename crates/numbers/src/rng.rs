@@ -1,4 +1,5 @@
-//! Counter-based random numbers: a [`Key`] in, the same numbers out, on every device and at every world size.
+//! Counter-based random numbers: a [`Key`] in, the same numbers out, on every device and at every
+//! world size.
 //!
 //! There is no state to save, to lose or to share between threads. A key is derived from the run's
 //! seed and from what the numbers are for (`purpose`, epoch, sample or step), never from the rank.
@@ -134,7 +135,8 @@ impl Stream {
 
     /// Of the distribution Beta(`alpha`, `alpha`), for an `alpha` above 0.
     pub fn beta(&mut self, alpha: f64) -> f64 {
-        // Of two numbers of a gamma distribution, by their logarithms: those of a small alpha underflow.
+        // Of two numbers of a gamma distribution, by their logarithms: those of a small alpha
+        // underflow.
         let [a, b] = [self.ln_gamma(alpha), self.ln_gamma(alpha)];
         1.0 / (1.0 + (b - a).exp())
     }
@@ -194,7 +196,8 @@ mod tests {
 
     #[test]
     fn counters_and_places_are_of_64_bits() {
-        // The stream that dropout draws from in step 2^32 + 1 of the run with seed 0, before and after position 2^32.
+        // The stream that dropout draws from in step 2^32 + 1 of the run with seed 0, before and
+        // after position 2^32.
         let key = |step| Key::new(0, Purpose::Dropout, step, 0);
         let place = |i: u64| (1 << 32) - 1 + i;
         let draws = [place(0), place(1), place(2)].map(|counter| key(place(2)).bits(counter));

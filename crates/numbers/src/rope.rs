@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the wavelengths of a rotary embedding are stretched, by the names of `HuggingFace`'s `rope_scaling`.
+/// How the wavelengths of a rotary embedding are stretched, by the names of `HuggingFace`'s
+/// `rope_scaling`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rope_type", rename_all = "snake_case")]
 pub enum RopeScaling {

@@ -76,7 +76,8 @@ counted! {
     AccumulationSteps
 }
 counted! {
-    /// Equal parts into which each global batch is cut; the unit that makes bits independent of the world size.
+    /// Equal parts into which each global batch is cut; the unit that makes bits independent of the
+    /// world size.
     Shards
 }
 

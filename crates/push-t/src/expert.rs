@@ -17,7 +17,8 @@ const TREMBLE: f64 = 2.0;
 const REST: usize = 4;
 
 impl Push {
-    /// What an expert does who goes around the disc by `side` (1 or -1), then pushes it straight to the goal.
+    /// What an expert does who goes around the disc by `side` (1 or -1), then pushes it straight to
+    /// the goal.
     pub fn expert(&self, side: f64, draws: &mut Stream) -> [f32; 2] {
         let to_goal = angle(self.disc, GOAL);
         let at = angle(self.disc, self.agent);

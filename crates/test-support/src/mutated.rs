@@ -1,4 +1,5 @@
-//! Damaged inputs for tests of everything that reads bytes which others wrote. The same seed gives the same damage.
+//! Damaged inputs for tests of everything that reads bytes which others wrote. The same seed gives
+//! the same damage.
 
 use train_numbers::rng::{Key, Purpose};
 

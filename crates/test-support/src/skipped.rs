@@ -1,4 +1,5 @@
-//! What a test could not do on this machine. `tests/summary.rs` prints it at the end of `cargo test`.
+//! What a test could not do on this machine. `tests/summary.rs` prints it at the end of `cargo
+//! test`.
 #![expect(clippy::unwrap_used, reason = "a test's helper may stop the test")]
 
 use std::io::Write;

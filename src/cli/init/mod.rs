@@ -1,4 +1,5 @@
-//! `ddprun init PATH`: a file or folder of data -> an experiment to start from, with its choices explained.
+//! `ddprun init PATH`: a file or folder of data -> an experiment to start from, with its choices
+//! explained.
 //! ```text
 //! path ─recognise─▶ Recognised { data, task } ─survey─▶ DataFacts ─recipe─▶ TOML, which is planned before it is written
 //! ```

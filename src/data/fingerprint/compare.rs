@@ -8,7 +8,8 @@ use super::{Fingerprint, Mark, Part};
 const MOST_CLASSES: usize = 6;
 
 impl Fingerprint {
-    /// What is other than it was `then`; nothing if nothing is. What either does not know is not compared.
+    /// What is other than it was `then`; nothing if nothing is. What either does not know is not
+    /// compared.
     pub fn differences(&self, then: &Self) -> Vec<String> {
         let mut found = classes(&self.classes, &then.classes);
         for (split, now, before) in [
@@ -30,7 +31,8 @@ impl Fingerprint {
     }
 }
 
-/// "class `cat` is now label 3, was 2": those that are gone, those that are new, and those whose label is another.
+/// "class `cat` is now label 3, was 2": those that are gone, those that are new, and those whose
+/// label is another.
 fn classes(now: &[String], then: &[String]) -> Vec<String> {
     let labels = |classes: &[String]| -> BTreeMap<String, usize> {
         classes.iter().cloned().zip(0..).collect()

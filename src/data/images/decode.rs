@@ -1,9 +1,10 @@
 //! Bytes of an image file -> 8-bit RGB pixels, by content and not by the name's ending.
 //!
-//! As `PIL.Image.open(..).convert("RGB")`: grey and palette are expanded, alpha is dropped (not blended),
-//! EXIF rotation is not applied, CMYK and YCCK become RGB, an animation gives its first picture. 16-bit colour, and
-//! 16-bit grey with alpha, keep their high byte; 16-bit grey alone is clipped at 255, as Pillow's modes `I;16` and `I`
-//! are, which makes white of whatever is brighter: convert such pictures to 8 bits first.
+//! As `PIL.Image.open(..).convert("RGB")`: grey and palette are expanded, alpha is dropped (not
+//! blended), EXIF rotation is not applied, CMYK and YCCK become RGB, an animation gives its first
+//! picture. 16-bit colour, and 16-bit grey with alpha, keep their high byte; 16-bit grey alone is
+//! clipped at 255, as Pillow's modes `I;16` and `I` are, which makes white of whatever is brighter:
+//! convert such pictures to 8 bits first.
 
 use std::io::Cursor;
 
@@ -22,7 +23,8 @@ const MOST_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 ///
-/// A message saying what is wrong with the bytes: empty, unknown format, truncated, corrupt or too large.
+/// A message saying what is wrong with the bytes: empty, unknown format, truncated, corrupt or too
+/// large.
 pub(crate) fn decode(
     bytes: Vec<u8>,
     needed: impl FnOnce((usize, usize)) -> Area,
@@ -69,8 +71,8 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
     }))
 }
 
-/// Whether a PNG has no channel but grey, by the colour type of its header. The library makes a second one of a value
-/// that counts as transparent.
+/// Whether a PNG has no channel but grey, by the colour type of its header. The library makes a
+/// second one of a value that counts as transparent.
 fn has_only_grey(png: &[u8]) -> bool {
     const COLOUR_TYPE: usize = 25;
     png.get(COLOUR_TYPE) == Some(&0)
@@ -91,7 +93,8 @@ fn check_size((width, height): (u32, u32), bytes: u64) -> Result<(), String> {
 fn to_rgb(image: DynamicImage) -> Pixels {
     let (width, height) = (image.width() as usize, image.height() as usize);
     let high = |v: u16| (v >> 8) as u8;
-    // The library rounds 16-bit values; Pillow keeps the high byte, and clips where there is only grey.
+    // The library rounds 16-bit values; Pillow keeps the high byte, and clips where there is only
+    // grey.
     let data = match image {
         DynamicImage::ImageLuma16(buffer) => {
             buffer.into_raw().into_iter().flat_map(|v| [v.min(255) as u8; 3]).collect()
@@ -177,7 +180,8 @@ mod tests {
 
     #[test]
     fn broken_images_are_errors_and_never_panics() {
-        // Pillow refuses these two for their text chunk and for their compression byte; the pixels are whole.
+        // Pillow refuses these two for their text chunk and for their compression byte; the pixels
+        // are whole.
         let whole = ["broken/png_decompression_dos.png", "broken/unknown_compression_method.png"];
         for (file, _) in manifest("broken/").into_iter().flatten() {
             let found = decode(&read(&file));
@@ -200,8 +204,8 @@ mod tests {
             let bytes = encoded(format);
             let whole = decode(&bytes).unwrap();
             assert_eq!((whole.channels, whole.height, whole.width), (3, 12, 20));
-            // What no pixel needs: a PNG ends with an empty chunk of 12 bytes, a WebP with a byte that makes
-            // its length even.
+            // What no pixel needs: a PNG ends with an empty chunk of 12 bytes, a WebP with a byte
+            // that makes its length even.
             let spare = match format {
                 ImageFormat::Png => 12,
                 ImageFormat::WebP => 1,

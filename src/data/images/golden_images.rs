@@ -1,5 +1,5 @@
-//! Small files of every kind that an image folder may hold, against the pixels that Pillow reads from them
-//! (`tests/golden/images.py`).
+//! Small files of every kind that an image folder may hold, against the pixels that Pillow reads
+//! from them (`tests/golden/images.py`).
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use flate2::Crc;
 use crate::data::images::decode::decode;
 use crate::data::transform::{Area, Decoded};
 
-/// (file, "37x29", CRC-32 of the RGB pixels) for each file; "refused" and no sum where Pillow reads none.
+/// (file, "37x29", CRC-32 of the RGB pixels) for each file; "refused" and no sum where Pillow reads
+/// none.
 fn sums() -> Vec<(String, String, String)> {
     let text = include_str!("../../../tests/golden/images/SUMS.tsv");
     let line = |line: &str| {

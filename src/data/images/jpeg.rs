@@ -1,14 +1,17 @@
-//! JPEG files, decoded with libjpeg-turbo's arithmetic: the pixels that Pillow and torchvision see, bit for bit.
+//! JPEG files, decoded with libjpeg-turbo's arithmetic: the pixels that Pillow and torchvision see,
+//! bit for bit.
 //!
-//! Only what a crop needs is decoded: columns beside it are left out, and rows below it are not even read,
-//! because the header is made to announce a lower image. Both keep a margin, since chroma is interpolated
-//! between neighbours; so the kept pixels are exactly those of a whole decode.
+//! Only what a crop needs is decoded: columns beside it are left out, and rows below it are not
+//! even read, because the header is made to announce a lower image. Both keep a margin, since
+//! chroma is interpolated between neighbours; so the kept pixels are exactly those of a whole
+//! decode.
 
 use libjpeg_turbo_rs::{Decoder, PixelFormat};
 
 use crate::data::transform::{Area, Decoded, Pixels, spare};
 
-/// Columns beside a crop that its interpolated chroma may depend on: one sample, which covers at most 4.
+/// Columns beside a crop that its interpolated chroma may depend on: one sample, which covers at
+/// most 4.
 const MARGIN: usize = 4;
 
 /// Frames of Huffman codes: baseline, extended, progressive.
@@ -91,7 +94,8 @@ impl Header {
 
     /// Whether the file reaches its end-of-image marker.
     ///
-    /// The decoder fills what is missing with grey, so a truncated file would train as a half grey picture.
+    /// The decoder fills what is missing with grey, so a truncated file would train as a half grey
+    /// picture.
     pub(super) fn is_complete(&self, bytes: &[u8]) -> bool {
         // From the end, where it is: coded pixels hold no marker.
         bytes[self.data_at..].windows(2).rev().any(|pair| pair == [0xFF, END_OF_IMAGE])
@@ -259,7 +263,8 @@ mod tests {
 
     #[test]
     fn pixels_are_those_of_pillow() {
-        // Pillow 13.0.0 with libjpeg-turbo 3.2.0: `checksum(numpy.asarray(image.convert("RGB")).ravel())`.
+        // Pillow 13.0.0 with libjpeg-turbo 3.2.0:
+        // `checksum(numpy.asarray(image.convert("RGB")).ravel())`.
         let sums = [
             ("Landscape_1.jpg", 2_910_962_154),
             ("cat.jpg", 151_063_787),

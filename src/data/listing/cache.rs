@@ -1,15 +1,15 @@
 //! Listings of large image folders, kept from one start to the next: a million names are read in a
 //! fraction of a second instead of many, by the parent and by every rank.
 //!
-//! A kept listing is used only if every folder that it was read from has the same identity, times, size and number
-//! of links as just before it was read: making, removing or renaming anything in a folder changes its times.
-//! A folder behind a link is looked at where the link leads, and links that lead to no folder must still lead to what
-//! they led to, unless they are called like images, which are listed whatever they lead to. Folders that were changed
-//! within the last seconds, whose clock may not have moved on since, are not kept. Contents of files are no part of a
-//! listing.
+//! A kept listing is used only if every folder that it was read from has the same identity, times,
+//! size and number of links as just before it was read: making, removing or renaming anything in a
+//! folder changes its times. A folder behind a link is looked at where the link leads, and links
+//! that lead to no folder must still lead to what they led to, unless they are called like images,
+//! which are listed whatever they lead to. Folders that were changed within the last seconds, whose
+//! clock may not have moved on since, are not kept. Contents of files are no part of a listing.
 //!
-//! The files are `listings/<hash of the path>` in `$DDPRUN_CACHE`, else `$XDG_CACHE_HOME/ddprun`, else
-//! `~/.cache/ddprun`, and may be removed at any time. `DDPRUN_CACHE=off` keeps nothing.
+//! The files are `listings/<hash of the path>` in `$DDPRUN_CACHE`, else `$XDG_CACHE_HOME/ddprun`,
+//! else `~/.cache/ddprun`, and may be removed at any time. `DDPRUN_CACHE=off` keeps nothing.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -59,7 +59,8 @@ impl ListingCache {
         decode(&fs::read(self.file(root)?).ok()?, root)
     }
 
-    /// Keeps a listing that was begun at `began`, if it is worth it and later changes would be seen.
+    /// Keeps a listing that was begun at `began`, if it is worth it and later changes would be
+    /// seen.
     fn keep(&self, root: &Path, scan: &Scan, began: SystemTime) {
         let is_settled = |(_, meta): &(PathBuf, Metadata)| {
             let last = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
@@ -81,7 +82,8 @@ impl ListingCache {
     }
 }
 
-/// Where the user keeps what can be found out again; `None` where that is switched off or there is no place for it.
+/// Where the user keeps what can be found out again; `None` where that is switched off or there is
+/// no place for it.
 pub(crate) fn user_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     match variable("DDPRUN_CACHE") {
@@ -127,9 +129,10 @@ fn link_stamp(target: Option<&Metadata>) -> String {
     target.map_or_else(|| "nothing".to_owned(), stamp)
 }
 
-/// Fields that end with a zero byte, which no path holds: format, counts of folders, links, classes, endings and files;
-/// path below the root and stamp of each folder and link; each class; count and ending of what was left out, then the
-/// count of hidden images; label and path of each file; then a checksum of all.
+/// Fields that end with a zero byte, which no path holds: format, counts of folders, links,
+/// classes, endings and files; path below the root and stamp of each folder and link; each class;
+/// count and ending of what was left out, then the count of hidden images; label and path of each
+/// file; then a checksum of all.
 fn encode(scan: &Scan, root: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut put = |field: &[u8]| {
@@ -167,7 +170,8 @@ fn encode(scan: &Scan, root: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The listing in `bytes`, if they are whole and all folders and links below `root` still are as they were.
+/// The listing in `bytes`, if they are whole and all folders and links below `root` still are as
+/// they were.
 fn decode(bytes: &[u8], root: &Path) -> Option<Listing> {
     let (body, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM)?)?;
     if blake3::hash(body).as_bytes()[..] != *checksum {

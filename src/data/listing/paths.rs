@@ -1,5 +1,5 @@
-//! Many labelled files in little memory: each folder once, the names of its files end to end. A million files of a
-//! dozen letters take some 16 MB, in the parent as in every rank.
+//! Many labelled files in little memory: each folder once, the names of its files end to end. A
+//! million files of a dozen letters take some 16 MB, in the parent as in every rank.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,10 +1,11 @@
-//! A folder of class folders -> its classes and files, in exactly torchvision's `ImageFolder` order.
+//! A folder of class folders -> its classes and files, in exactly torchvision's `ImageFolder`
+//! order.
 //!
-//! Easily got wrong: `ImageFolder` sorts whole directory paths (`sorted(os.walk(..))`), so `a-b/` comes
-//! before `a/b/`, and file names only within their directory.
+//! Easily got wrong: `ImageFolder` sorts whole directory paths (`sorted(os.walk(..))`), so `a-b/`
+//! comes before `a/b/`, and file names only within their directory.
 //!
-//! Otherwise than there, files and folders whose names begin with a dot are left out: resource forks of macOS
-//! (`._1.png`) are no images, and `.ipynb_checkpoints` is no class.
+//! Otherwise than there, files and folders whose names begin with a dot are left out: resource
+//! forks of macOS (`._1.png`) are no images, and `.ipynb_checkpoints` is no class.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -83,15 +84,15 @@ pub(crate) struct Scan {
     pub(crate) listing: Listing,
     /// Every folder that was read, as it was before it was read; the root first.
     pub(crate) folders: Vec<(PathBuf, Metadata)>,
-    /// Links to something that is neither a folder nor called like an image, with what was there: a folder may take its
-    /// place while all folders stay as they are.
+    /// Links to something that is neither a folder nor called like an image, with what was there: a
+    /// folder may take its place while all folders stay as they are.
     pub(crate) links: Vec<(PathBuf, Option<Metadata>)>,
 }
 
 /// Lists the image folder `root`, called `what` in messages, without opening a file.
 ///
-/// Links are followed; a link to a folder above itself is not descended into again. Only regular files
-/// count, and links that lead nowhere (their samples fail by name when they are loaded).
+/// Links are followed; a link to a folder above itself is not descended into again. Only regular
+/// files count, and links that lead nowhere (their samples fail by name when they are loaded).
 ///
 /// # Errors
 ///
@@ -194,8 +195,8 @@ fn list_class(root: &Path, label: u32, files: &mut Paths, seen: &mut Seen) -> Re
     Ok(())
 }
 
-/// Collects the images of `path` and all folders below it. `above` holds (device, inode) of each folder
-/// on the way down.
+/// Collects the images of `path` and all folders below it. `above` holds (device, inode) of each
+/// folder on the way down.
 fn walk(
     path: PathBuf,
     above: &mut Vec<(u64, u64)>,
@@ -242,7 +243,8 @@ enum Kind {
     Other,
 }
 
-/// What is known of an entry by its name. One that is called like an image is listed, whatever it leads to but a folder.
+/// What is known of an entry by its name. One that is called like an image is listed, whatever it
+/// leads to but a folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Called {
     LikeImage,
@@ -272,7 +274,8 @@ fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Seen) -> Result<Kind, E
     })
 }
 
-/// The ending of a name without the dot, in small letters; one that is no usual ending counts as none.
+/// The ending of a name without the dot, in small letters; one that is no usual ending counts as
+/// none.
 fn ending(name: &OsStr) -> String {
     let ending = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
     let is_one =

@@ -48,7 +48,8 @@ pub(crate) fn load(
     Ok(Loaded { batch, unreadable })
 }
 
-/// Mixes the samples of a pass with their partners; what they are then, a probability of each class.
+/// Mixes the samples of a pass with their partners; what they are then, a probability of each
+/// class.
 fn mix(
     dataset: &dyn Dataset,
     request: &Request,
@@ -283,7 +284,8 @@ mod tests {
         classes: 4,
     };
 
-    /// Each sample with its values and its target, in passes of `size` samples of a global batch of 12.
+    /// Each sample with its values and its target, in passes of `size` samples of a global batch of
+    /// 12.
     fn epoch(size: u32, mixup: Option<MixupPlan>) -> Vec<(u32, Vec<f32>, Tensor)> {
         let mut plan = data(Pictures.len(), Sampler::Shards, true, false);
         plan.mixup = mixup;

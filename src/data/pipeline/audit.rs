@@ -1,5 +1,5 @@
-//! Whether the ranks together take each sample of an epoch once: disjoint and complete, by what each of them is about
-//! to load.
+//! Whether the ranks together take each sample of an epoch once: disjoint and complete, by what
+//! each of them is about to load.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,8 @@ use crate::data::pipeline::sampler::EpochOrder;
 use crate::rng::{Key, Purpose};
 use crate::units::Rank;
 
-/// What a rank takes in an epoch, as a number that does not depend on the order: sums over its samples.
+/// What a rank takes in an epoch, as a number that does not depend on the order: sums over its
+/// samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     samples: u64,
@@ -21,7 +22,8 @@ pub struct Partition {
     pub samples: u64,
     /// Samples that are left out: the incomplete last step under `drop_last`.
     pub left_out: u64,
-    /// Samples that are taken a second time, to give each rank as many (`sampler = "torch"`), or because they are drawn.
+    /// Samples that are taken a second time, to give each rank as many (`sampler = "torch"`), or
+    /// because they are drawn.
     pub repeated: u64,
 }
 
@@ -88,7 +90,8 @@ mod tests {
     use crate::plan::Sampler;
     use crate::units::WorldSize;
 
-    /// What is said of an epoch of `n` samples in steps of 12 on four ranks, when `change` changes what they take.
+    /// What is said of an epoch of `n` samples in steps of 12 on four ranks, when `change` changes
+    /// what they take.
     fn audited(
         n: usize,
         (sampler, drop_last): (Sampler, bool),

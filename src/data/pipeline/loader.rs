@@ -1,7 +1,8 @@
 //! Loader threads: requests for passes in, their batches out, in the order of the requests.
 //!
-//! Threads take whole passes, so that the order of the batches, and every bit in them, is the same for any
-//! number of threads. At most `threads * prefetch_factor` batches are ready or in the making.
+//! Threads take whole passes, so that the order of the batches, and every bit in them, is the same
+//! for any number of threads. At most `threads * prefetch_factor` batches are ready or in the
+//! making.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -105,8 +106,8 @@ impl Loader {
         Ok(loader)
     }
 
-    /// Has `observer` told, about once a second, that samples are being read while [`Loader::next`] waits for them:
-    /// a loader that is slow does not hang.
+    /// Has `observer` told, about once a second, that samples are being read while [`Loader::next`]
+    /// waits for them: a loader that is slow does not hang.
     pub fn observe(&mut self, observer: impl Fn() + Send + 'static) {
         self.observer = Box::new(observer);
     }
@@ -115,9 +116,11 @@ impl Loader {
 impl Iterator for Loader {
     type Item = Result<Loaded, Error>;
 
-    /// The next pass, in the order of the requests; waits until it is loaded. `None` after the last one.
+    /// The next pass, in the order of the requests; waits until it is loaded. `None` after the last
+    /// one.
     ///
-    /// The item is an error if a sample cannot be read under `on_bad_sample = "error"`, or a thread panicked.
+    /// The item is an error if a sample cannot be read under `on_bad_sample = "error"`, or a thread
+    /// panicked.
     fn next(&mut self) -> Option<Self::Item> {
         if self.threads.is_empty() {
             self.shared.load_here(&self.observer)
@@ -172,7 +175,8 @@ impl Shared {
         }
     }
 
-    /// A thread's life. What panics becomes the result of its pass: the consumer would wait for ever otherwise.
+    /// A thread's life. What panics becomes the result of its pass: the consumer would wait for
+    /// ever otherwise.
     fn run_thread(&self) {
         // Also a panic while the lock is held, of which no pass is the result.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
@@ -196,7 +200,8 @@ impl Shared {
         }
     }
 
-    /// Waits for room and takes the next request; `None` when there is none or the loader is closed.
+    /// Waits for room and takes the next request; `None` when there is none or the loader is
+    /// closed.
     fn take(&self) -> Option<(u64, Request)> {
         let mut state = self.lock();
         while !state.closed && !state.exhausted && state.taken - state.consumed >= self.capacity {
@@ -206,8 +211,8 @@ impl Shared {
             return None;
         }
         failpoint::reach("loader.locked");
-        // Caught before the lock is let go of: another thread must not ask the broken iterator, whose `None`
-        // would look like the regular end.
+        // Caught before the lock is let go of: another thread must not ask the broken iterator,
+        // whose `None` would look like the regular end.
         let next = catch_unwind(AssertUnwindSafe(|| state.requests.next()));
         let number = state.taken;
         let request = match next {

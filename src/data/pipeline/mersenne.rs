@@ -43,7 +43,8 @@ impl Mersenne {
     }
 }
 
-/// `torch.randperm(n, generator)` after `manual_seed(seed)`; only the low 32 bits of the seed count.
+/// `torch.randperm(n, generator)` after `manual_seed(seed)`; only the low 32 bits of the seed
+/// count.
 pub(crate) fn randperm(n: usize, seed: u64) -> Vec<u32> {
     let mut random = Mersenne::new(seed as u32);
     let mut order: Vec<u32> = (0..n as u32).collect();

@@ -1,9 +1,9 @@
-//! Mixup (Zhang et al. 2017) and `CutMix` (Yun et al. 2019): pairs of training images become mixtures of both, and so do their
-//! labels, as timm's `Mixup`.
+//! Mixup (Zhang et al. 2017) and `CutMix` (Yun et al. 2019): pairs of training images become
+//! mixtures of both, and so do their labels, as timm's `Mixup`.
 //!
-//! The partner of a sample is its neighbour in the order of its step, and what is drawn follows from seed, epoch and step: a
-//! step is the same on any number of ranks, and in passes of any size. A partner in another pass is loaded for its
-//! neighbour alone.
+//! The partner of a sample is its neighbour in the order of its step, and what is drawn follows
+//! from seed, epoch and step: a step is the same on any number of ranks, and in passes of any size.
+//! A partner in another pass is loaded for its neighbour alone.
 
 use crate::data::transform::Area;
 use crate::plan::{MixupMode, MixupPlan};
@@ -68,7 +68,8 @@ impl Mixture {
         }
     }
 
-    /// Mixes two images of (channels, height, width) `shape` with each other, and their probabilities of classes.
+    /// Mixes two images of (channels, height, width) `shape` with each other, and their
+    /// probabilities of classes.
     pub(super) fn apply(self, [a, b]: [Sample<'_>; 2], shape: [usize; 3]) {
         let [_, height, width] = shape;
         match self {
@@ -106,7 +107,8 @@ fn swap(a: &mut [f32], b: &mut [f32], area: Area, [_, height, width]: [usize; 3]
     }
 }
 
-/// The rectangle that is 1 - `share` of an image of (height, width) before it is cut off at the borders.
+/// The rectangle that is 1 - `share` of an image of (height, width) before it is cut off at the
+/// borders.
 fn cut_area((height, width): (usize, usize), share: f64, [y, x]: [usize; 2]) -> Area {
     let ratio = (1.0 - share).sqrt();
     let along = |side: usize, center: usize| {

@@ -1,4 +1,5 @@
-//! How likely each sample is to be drawn, as `torch.utils.data.WeightedRandomSampler` with replacement.
+//! How likely each sample is to be drawn, as `torch.utils.data.WeightedRandomSampler` with
+//! replacement.
 
 use crate::data::dataset::Dataset;
 use crate::plan::{DataPlan, Sampler};
@@ -8,8 +9,8 @@ use crate::plan::{DataPlan, Sampler};
 pub struct Odds(Vec<f64>);
 
 impl Odds {
-    /// As planned; `None` where nothing is drawn. With "balanced" a sample weighs 1 / (samples of its class), with
-    /// "weighted" what its class weighs.
+    /// As planned; `None` where nothing is drawn. With "balanced" a sample weighs 1 / (samples of
+    /// its class), with "weighted" what its class weighs.
     pub fn of(plan: &DataPlan, dataset: &dyn Dataset) -> Option<Self> {
         if !plan.sampler.draws() {
             return None;

@@ -10,7 +10,8 @@ use crate::plan::{DataPlan, MixupPlan, OnBadSample};
 pub struct Request {
     /// Indices into the data set; may be empty.
     pub samples: Vec<u32>,
-    /// With which sample each is mixed, itself where it is left alone; empty where nothing is mixed.
+    /// With which sample each is mixed, itself where it is left alone; empty where nothing is
+    /// mixed.
     pub partners: Vec<u32>,
     /// Step of the epoch, for the randomness of the mixing.
     pub step: u64,

@@ -1,8 +1,8 @@
 //! Which samples each pass of each rank holds: pure functions of (seed, epoch, step, rank).
 //!
-//! `shards`: step k of an epoch takes the next `global` samples of the epoch's order; shard s of S takes
-//! the s-th contiguous part, pass j of the shard the next `batch size` samples of it. A rank only decides
-//! which shards it runs, so what a step adds up is the same at any world size.
+//! `shards`: step k of an epoch takes the next `global` samples of the epoch's order; shard s of S
+//! takes the s-th contiguous part, pass j of the shard the next `batch size` samples of it. A rank
+//! only decides which shards it runs, so what a step adds up is the same at any world size.
 //! `torch`: `torch.utils.data.DistributedSampler` under a `DataLoader`, padding included.
 
 use std::ops::Range;
@@ -20,14 +20,16 @@ pub struct MicroBatch {
     pub shard: usize,
     /// Position among all passes of the step over all shards: `shard * passes per shard + j`.
     pub index_in_step: usize,
-    /// Indices into the data set; fewer than the batch size, or none, in the last step of an epoch without
-    /// `drop_last`.
+    /// Indices into the data set; fewer than the batch size, or none, in the last step of an epoch
+    /// without `drop_last`.
     pub samples: Vec<u32>,
-    /// With which sample each is mixed, itself where it is left alone; empty where nothing is mixed.
+    /// With which sample each is mixed, itself where it is left alone; empty where nothing is
+    /// mixed.
     pub partners: Vec<u32>,
 }
 
-/// The samples of one epoch in their order, and the arithmetic that cuts them into steps and passes.
+/// The samples of one epoch in their order, and the arithmetic that cuts them into steps and
+/// passes.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
     /// `shards`: all samples. `torch`: all samples, padded or cut to a multiple of the world size.
@@ -72,8 +74,8 @@ impl EpochOrder {
         }
     }
 
-    /// The same number of samples, each drawn by `odds` with replacement: draw i of an epoch follows from the seed, the
-    /// epoch and i alone.
+    /// The same number of samples, each drawn by `odds` with replacement: draw i of an epoch
+    /// follows from the seed, the epoch and i alone.
     #[must_use]
     pub fn drawn(mut self, odds: &Odds, seed: u64, epoch: u64) -> Self {
         let key = Key::new(seed, Purpose::Shuffle, epoch, 1);
@@ -156,8 +158,8 @@ impl EpochOrder {
         (start + rank.index()..end).step_by(self.world).collect()
     }
 
-    /// The place of the sample with which the one at `place` is mixed: its neighbour in the step, of the same rank with
-    /// `torch`; itself where there is none.
+    /// The place of the sample with which the one at `place` is mixed: its neighbour in the step,
+    /// of the same rank with `torch`; itself where there is none.
     fn partner(&self, step_in_epoch: usize, place: usize) -> usize {
         let stride = match self.sampler {
             Sampler::Torch => self.world,
@@ -179,8 +181,8 @@ pub struct Chunk {
     pub samples: Vec<u32>,
 }
 
-/// The chunks of `batch_size` samples, in file order, that `rank` evaluates: chunk c belongs to rank
-/// c mod world size, so each sample is evaluated exactly once.
+/// The chunks of `batch_size` samples, in file order, that `rank` evaluates: chunk c belongs to
+/// rank c mod world size, so each sample is evaluated exactly once.
 pub fn evaluation_chunks(
     n: usize,
     batch_size: BatchSize,
@@ -253,7 +255,8 @@ pub(super) mod tests {
         }
     }
 
-    /// A global batch of `shards` shards of `per_shard` passes of `size` samples, run by `world` ranks.
+    /// A global batch of `shards` shards of `per_shard` passes of `size` samples, run by `world`
+    /// ranks.
     pub(in crate::data) fn batch(size: u32, per_shard: u32, shards: u32, world: u32) -> BatchPlan {
         BatchPlan {
             size: BatchSize::new(size).unwrap(),

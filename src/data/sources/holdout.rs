@@ -1,7 +1,8 @@
 //! Which samples of one set are trained on, and which are held back to validate and to test on.
 //!
-//! What belongs together (a sample, or all rows of a group) is dealt out as a whole. Without groups each class is dealt
-//! out by itself, so that all parts have its share. The same seed gives the same parts, whatever the run.
+//! What belongs together (a sample, or all rows of a group) is dealt out as a whole. Without groups
+//! each class is dealt out by itself, so that all parts have its share. The same seed gives the
+//! same parts, whatever the run.
 
 use crate::config::kind::Wrong;
 use crate::rng::{self, Key, Purpose};
@@ -30,7 +31,8 @@ pub(crate) enum Part {
 }
 
 impl Holdout {
-    /// The rules between the keys, beside those that name the other parts: `val` and `test`, and whether they are given.
+    /// The rules between the keys, beside those that name the other parts: `val` and `test`, and
+    /// whether they are given.
     pub(crate) fn check(
         &self,
         val: (&'static str, bool),

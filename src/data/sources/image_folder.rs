@@ -22,12 +22,14 @@ use crate::rng::Key;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageFolder {
-    /// folder of class folders to train on, with .jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff and .webp files; pixels
-    /// are those of Pillow's convert("RGB"), which clips 16-bit grey at 255. Files and folders whose names begin with a
-    /// dot are left out, and other files are counted where there are many.
+    /// folder of class folders to train on, with .jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff
+    /// and .webp files; pixels are those of Pillow's convert("RGB"), which clips 16-bit grey
+    /// at 255. Files and folders whose names begin with a dot are left out, and other files are
+    /// counted where there are many.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
-    /// the same classes, to validate on; or hold back images of `train_dir` with `val_fraction` or `folds`.
+    /// the same classes, to validate on; or hold back images of `train_dir` with `val_fraction` or
+    /// `folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]
     pub val_dir: Option<PathBuf>,
@@ -35,7 +37,8 @@ pub struct ImageFolder {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test")]
     pub test_dir: Option<PathBuf>,
-    /// share of the images of each class that is held back to validate on, where there is no `val_dir`.
+    /// share of the images of each class that is held back to validate on, where there is no
+    /// `val_dir`.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.2)]
     pub val_fraction: Option<f64>,
@@ -43,7 +46,8 @@ pub struct ImageFolder {
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
     pub test_fraction: Option<f64>,
-    /// cross-validation: cut the images into so many parts, of which `fold` validates. A sweep over `data.fold` runs all.
+    /// cross-validation: cut the images into so many parts, of which `fold` validates. A sweep over
+    /// `data.fold` runs all.
     #[serde(default)]
     #[schemars(range(min = 2, max = 1000), example = 5)]
     pub folds: Option<usize>,

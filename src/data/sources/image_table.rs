@@ -1,4 +1,5 @@
-//! `data.name = "image_table"`: images that a table lists, with several classes or numbers for each.
+//! `data.name = "image_table"`: images that a table lists, with several classes or numbers for
+//! each.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! `data.name = "mnist"`: idx files (Fashion-MNIST and EMNIST share the format), gzipped or not.
 //!
-//! A file: magic number `0x0000_08dd` (u8 values, dd dimensions), the dimensions as big-endian u32, then
-//! one byte per value (<http://yann.lecun.com/exdb/mnist/>).
+//! A file: magic number `0x0000_08dd` (u8 values, dd dimensions), the dimensions as big-endian u32,
+//! then one byte per value (<http://yann.lecun.com/exdb/mnist/>).
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

@@ -1,4 +1,5 @@
-//! What `data.name` chooses: a data set, counted before anything is decided and opened by each rank.
+//! What `data.name` chooses: a data set, counted before anything is decided and opened by each
+//! rank.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,8 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// An attempt at the task that its behaviour solves, from a start that `key` draws; `None` if there is no simulation.
+    /// An attempt at the task that its behaviour solves, from a start that `key` draws; `None` if
+    /// there is no simulation.
     fn environment(&self, _key: Key) -> Option<Box<dyn Environment>> {
         None
     }
@@ -176,7 +178,8 @@ pub struct Files {
     pub root: PathBuf,
     /// Each of them.
     pub paths: Vec<PathBuf>,
-    /// Whether their contents are compared however many they are; else names and sizes of very many.
+    /// Whether their contents are compared however many they are; else names and sizes of very
+    /// many.
     pub by_contents: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The operations of automatic augmentation, and how strong each may be: torchvision's augmentation spaces.
+//! The operations of automatic augmentation, and how strong each may be: torchvision's augmentation
+//! spaces.
 
 use crate::data::transform::Pixels;
 use crate::data::transform::affine::{Motion, affine, rotation};

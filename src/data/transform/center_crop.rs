@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn a_centre_crop_rounds_half_to_even_and_pads_small_images() {
-        // torchvision: crop_top = int(round((5 - 2) / 2.0)) = round(1.5) = 2, crop_left = round(0.5) = 0.
+        // torchvision: crop_top = int(round((5 - 2) / 2.0)) = round(1.5) = 2, crop_left =
+        // round(0.5) = 0.
         let cropped = center(picture(1, 5, 5), 2, 4);
         let expected = crop(picture(1, 5, 5), Area { top: 2, left: 0, height: 2, width: 4 });
         assert_eq!(cropped, expected);

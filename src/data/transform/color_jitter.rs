@@ -57,8 +57,9 @@ enum Change {
 }
 
 impl Jitter {
-    /// Draws factors from [max(0, 1 - s), 1 + s] for the strengths of brightness, contrast and saturation,
-    /// and a shift from [-s, s] for that of the hue; a strength of 0 leaves the change out.
+    /// Draws factors from [max(0, 1 - s), 1 + s] for the strengths of brightness, contrast and
+    /// saturation, and a shift from [-s, s] for that of the hue; a strength of 0 leaves the change
+    /// out.
     fn draw(strengths: [f64; 4], random: &mut Stream) -> Self {
         let kinds = [Change::Brightness, Change::Contrast, Change::Saturation, Change::Hue];
         let mut changes = Vec::with_capacity(4);
@@ -156,8 +157,8 @@ mod tests {
 
     #[test]
     fn each_change_equals_pillow_on_four_thousand_colours() {
-        // Pillow 13.0.0: `ImageEnhance.{Brightness, Contrast, Color}(image).enhance(factor)`, and torchvision's
-        // `adjust_hue` on its HSV conversion.
+        // Pillow 13.0.0: `ImageEnhance.{Brightness, Contrast, Color}(image).enhance(factor)`, and
+        // torchvision's `adjust_hue` on its HSV conversion.
         let sums = [
             (Change::Brightness(0.8), 3_375_951_361),
             (Change::Brightness(1.15), 2_256_209_471),

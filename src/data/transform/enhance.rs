@@ -1,4 +1,5 @@
-//! Brightness, contrast, saturation and sharpness by the integer arithmetic of PIL's `ImageEnhance`.
+//! Brightness, contrast, saturation and sharpness by the integer arithmetic of PIL's
+//! `ImageEnhance`.
 
 use crate::data::transform::Pixels;
 

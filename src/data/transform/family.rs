@@ -24,15 +24,15 @@ pub trait Transform: Debug + Send + Sync {
         channels
     }
 
-    /// The area that it looks at, of an image of (height, width) `size`: pixels outside of it are not decoded where it is
-    /// the first of its list.
+    /// The area that it looks at, of an image of (height, width) `size`: pixels outside of it are
+    /// not decoded where it is the first of its list.
     fn area(&self, size: (usize, usize), stream: Option<&mut Stream>) -> Area {
         let _ = stream;
         Area::whole(size)
     }
 
-    /// The image after it; `area` is the one that it looks at. Random numbers come from `stream`, after those that
-    /// [`Transform::area`] drew; without one nothing is random.
+    /// The image after it; `area` is the one that it looks at. Random numbers come from `stream`,
+    /// after those that [`Transform::area`] drew; without one nothing is random.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ pub trait Transform: Debug + Send + Sync {
         stream: Option<&mut Stream>,
     ) -> Result<Pixels, String>;
 
-    /// The value that each byte of a channel becomes, of a transform that is the last of its list; `None` leaves it to
-    /// others.
+    /// The value that each byte of a channel becomes, of a transform that is the last of its list;
+    /// `None` leaves it to others.
     fn values(&self, channel: usize) -> Option<[f32; 256]> {
         let _ = channel;
         None
@@ -56,8 +56,8 @@ pub trait Transform: Debug + Send + Sync {
         false
     }
 
-    /// Changes the values of an image, (channels, height, width) of `shape`. Random numbers come from `stream`; without
-    /// one nothing is random.
+    /// Changes the values of an image, (channels, height, width) of `shape`. Random numbers come
+    /// from `stream`; without one nothing is random.
     fn change(&self, values: &mut [f32], shape: [usize; 3], stream: Option<&mut Stream>) {
         let _ = (values, shape, stream);
     }

@@ -116,7 +116,8 @@ fn blur(image: &Pixels, kernel: &[f32]) -> Pixels {
     Pixels { data, ..*image }
 }
 
-/// Places from half a kernel before the first of `n` to half a kernel after the last, reflected at both ends.
+/// Places from half a kernel before the first of `n` to half a kernel after the last, reflected at
+/// both ends.
 fn taps(n: usize, size: usize) -> Vec<usize> {
     let reach = size / 2;
     let place = |at: usize| {

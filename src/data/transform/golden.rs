@@ -1,4 +1,5 @@
-//! Pixels of torchvision's transforms (`tests/golden/transforms.py`), and the images that they are made of.
+//! Pixels of torchvision's transforms (`tests/golden/transforms.py`), and the images that they are
+//! made of.
 
 use std::fmt::Display;
 use std::sync::LazyLock;

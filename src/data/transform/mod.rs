@@ -1,8 +1,9 @@
 //! 8-bit pixels -> the values that the model receives, by torchvision's standard transforms.
 //!
-//! Each transform is a file of its own: its options, the size that it leads to, and what it does. Ours follow
-//! torchvision on PIL images, rounding included. All randomness comes from the caller's key; without a key each
-//! transform does the middle of what it might do: crops are centred, and nothing is flipped, rotated or coloured.
+//! Each transform is a file of its own: its options, the size that it leads to, and what it does.
+//! Ours follow torchvision on PIL images, rounding included. All randomness comes from the caller's
+//! key; without a key each transform does the middle of what it might do: crops are centred, and
+//! nothing is flipped, rotated or coloured.
 
 pub(crate) mod spare;
 mod pixels;

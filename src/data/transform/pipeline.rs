@@ -80,8 +80,8 @@ impl Pipeline {
         }
     }
 
-    /// Transforms an image, of which at least the [needed](Self::needed) area is there, and appends it to
-    /// `values`, in the order (channels, height, width).
+    /// Transforms an image, of which at least the [needed](Self::needed) area is there, and appends
+    /// it to `values`, in the order (channels, height, width).
     ///
     /// # Errors
     ///

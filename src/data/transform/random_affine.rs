@@ -8,7 +8,8 @@ use crate::data::transform::affine::{Motion, affine};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 
-/// rotate, shift, scale and shear by random amounts, as torchvision's `RandomAffine`; nearest neighbour, black fill.
+/// rotate, shift, scale and shear by random amounts, as torchvision's `RandomAffine`; nearest
+/// neighbour, black fill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomAffine {

@@ -8,7 +8,8 @@ use crate::data::transform::tone::autocontrast;
 use crate::data::transform::{Area, Pixels, Transform, happens};
 use crate::rng::Stream;
 
-/// stretch each channel to black and white, or leave the image as it is, as torchvision's `RandomAutocontrast`.
+/// stretch each channel to black and white, or leave the image as it is, as torchvision's
+/// `RandomAutocontrast`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomAutocontrast {

@@ -8,7 +8,8 @@ use crate::data::transform::tone::equalize;
 use crate::data::transform::{Area, Pixels, Transform, happens};
 use crate::rng::Stream;
 
-/// make the values of each channel equally frequent, or leave the image as it is, as torchvision's `RandomEqualize`.
+/// make the values of each channel equally frequent, or leave the image as it is, as torchvision's
+/// `RandomEqualize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomEqualize {

@@ -9,7 +9,8 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform, happens};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
-/// overwrite a random rectangle, as torchvision's `RandomErasing`; it works on values, so it stands after `normalize`.
+/// overwrite a random rectangle, as torchvision's `RandomErasing`; it works on values, so it stands
+/// after `normalize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomErasing {
@@ -20,7 +21,8 @@ pub struct RandomErasing {
     pub scale: [f64; 2],
     /// range of height / width.
     pub ratio: [f64; 2],
-    /// what is written: a number for all channels, one for each, or none for numbers of a normal distribution.
+    /// what is written: a number for all channels, one for each, or none for numbers of a normal
+    /// distribution.
     #[schemars(example = [0.0])]
     pub value: Vec<f64>,
 }
@@ -87,8 +89,8 @@ impl Transform for RandomErasing {
 }
 
 impl RandomErasing {
-    /// A rectangle of an image of (height, width) with a uniform share of its area and a log-uniform ratio; `None` if
-    /// ten of them do not fit.
+    /// A rectangle of an image of (height, width) with a uniform share of its area and a
+    /// log-uniform ratio; `None` if ten of them do not fit.
     fn draw(&self, (height, width): (usize, usize), stream: &mut Stream) -> Option<Area> {
         let (low, high) = (self.ratio[0].ln(), self.ratio[1].ln());
         for _ in 0..10 {

@@ -8,7 +8,8 @@ use crate::data::transform::tone::posterize;
 use crate::data::transform::{Area, Pixels, Transform, happens};
 use crate::rng::Stream;
 
-/// keep the highest bits of each value, or leave the image as it is, as torchvision's `RandomPosterize`.
+/// keep the highest bits of each value, or leave the image as it is, as torchvision's
+/// `RandomPosterize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomPosterize {

@@ -12,8 +12,8 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
-/// crop a random fraction of the area with a random aspect ratio, then resize, as torchvision's `RandomResizedCrop`. Where it is
-/// the first, only what it keeps is decoded.
+/// crop a random fraction of the area with a random aspect ratio, then resize, as torchvision's
+/// `RandomResizedCrop`. Where it is the first, only what it keeps is decoded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RandomResizedCrop {
@@ -76,8 +76,9 @@ impl Transform for RandomResizedCrop {
     }
 }
 
-/// The area that `RandomResizedCrop` keeps of an image of (height, width): a uniform share of the area and
-/// a log-uniform aspect ratio, ten tries, then the largest centred area with an allowed ratio.
+/// The area that `RandomResizedCrop` keeps of an image of (height, width): a uniform share of the
+/// area and a log-uniform aspect ratio, ten tries, then the largest centred area with an allowed
+/// ratio.
 fn resized_area(
     (height, width): (usize, usize),
     scale: [f64; 2],
@@ -139,7 +140,8 @@ mod tests {
 
     #[test]
     fn without_a_fitting_area_the_centre_with_the_nearest_aspect_is_taken() {
-        // torchvision's fallback for a 10 x 100 image: width = round(10 * 4/3) = 13, left = 87 // 2.
+        // torchvision's fallback for a 10 x 100 image: width = round(10 * 4/3) = 13, left = 87 //
+        // 2.
         let ratio = [0.75, 4.0 / 3.0];
         let expected = Area { top: 0, left: 43, height: 10, width: 13 };
         assert_eq!(resized_area((10, 100), [1.0, 1.0], ratio, Some(&mut stream(0))), expected);

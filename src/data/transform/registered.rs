@@ -42,7 +42,8 @@ impl Default for Transforms {
 }
 
 impl Transforms {
-    /// The transforms `asked` for such images, with those that are always there, and the size that they lead to.
+    /// The transforms `asked` for such images, with those that are always there, and the size that
+    /// they lead to.
     ///
     /// # Errors
     ///

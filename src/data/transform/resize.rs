@@ -1,7 +1,7 @@
 //! `name = "resize"`: antialiased and bilinear, as PIL: the support grows with the shrink factor.
 //!
-//! Values may differ from PIL's by one: rows are combined before columns, which is faster, and weights are
-//! rounded to 16 bits.
+//! Values may differ from PIL's by one: rows are combined before columns, which is faster, and
+//! weights are rounded to 16 bits.
 
 use std::cell::RefCell;
 
@@ -22,7 +22,8 @@ use crate::rng::Stream;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// one number is the length of the shorter side, and the aspect is kept; [height, width] is exactly that.
+    /// one number is the length of the shorter side, and the aspect is kept; [height, width] is
+    /// exactly that.
     #[schemars(example = [256, 256])]
     pub size: Shape2,
 }
@@ -82,7 +83,8 @@ pub(super) fn resize_area(
         return Ok(crop(image, area));
     }
     let mut data = spare::take(height as usize * width as usize * image.channels);
-    // One kind of pixels each: the crate's untyped way would compile all kinds that it knows into this one.
+    // One kind of pixels each: the crate's untyped way would compile all kinds that it knows into
+    // this one.
     let resized = if image.channels == 1 {
         resize_pixels::<U8>(&image, area, &mut data, [height, width])
     } else {
@@ -143,7 +145,8 @@ mod tests {
             155, 131, 117, 148, 109, 105, 121, 105, 125, 106, 124, 142,
         ];
         check_within_one(color.row(3, 0, 16), &fourth_row);
-        // Pillow's checksum; a bias of a tenth of a value would move it by 0.1 * 768 * 769 / 2 = 30,000.
+        // Pillow's checksum; a bias of a tenth of a value would move it by 0.1 * 768 * 769 / 2 =
+        // 30,000.
         let sum = i64::from(checksum(&color.data));
         assert!((sum - 37_594_323).abs() < 30_000, "{sum}");
     }

@@ -2,7 +2,8 @@
 
 use crate::data::transform::Pixels;
 
-/// The picture of all golden numbers: `(7 x + 13 y + 50 c + x y) % 256`, as the Pillow side computes it.
+/// The picture of all golden numbers: `(7 x + 13 y + 50 c + x y) % 256`, as the Pillow side
+/// computes it.
 pub(in crate::data) fn picture(channels: usize, height: usize, width: usize) -> Pixels {
     let mut data = Vec::with_capacity(channels * height * width);
     for y in 0..height {

@@ -49,7 +49,8 @@ pub(super) fn equalize(image: &mut Pixels) {
     });
 }
 
-/// Sends each channel through a table made of how often it has each value; `None` leaves it as it is.
+/// Sends each channel through a table made of how often it has each value; `None` leaves it as it
+/// is.
 fn by_channel(image: &mut Pixels, table: impl Fn(&[usize; 256]) -> Option<[u8; 256]>) {
     let channels = image.channels;
     for channel in 0..channels {

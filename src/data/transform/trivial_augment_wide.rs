@@ -8,7 +8,8 @@ use crate::data::transform::automatic::{Operation, Space, WIDE};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 
-/// one operation of 14 at a random magnitude, as torchvision's `TrivialAugmentWide` (Müller and Hutter 2021).
+/// one operation of 14 at a random magnitude, as torchvision's `TrivialAugmentWide` (Müller and
+/// Hutter 2021).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrivialAugmentWide {

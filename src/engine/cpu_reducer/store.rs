@@ -1,4 +1,5 @@
-//! The buckets in the CPU's memory: operations write gradients into them, and a bucket leaves when its last one is in.
+//! The buckets in the CPU's memory: operations write gradients into them, and a bucket leaves when
+//! its last one is in.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,8 +64,8 @@ impl GradientSink for Store {
         )
     }
 
-    /// The first gradient of a shard is written where it stays. Another is made apart and added as a whole: its
-    /// own sums must not depend on what was there.
+    /// The first gradient of a shard is written where it stays. Another is made apart and added as
+    /// a whole: its own sums must not depend on what was there.
     fn add_written(
         &self,
         index: usize,
@@ -131,7 +132,8 @@ impl Store {
         }
     }
 
-    /// Gives the place of parameter `index` to `change`, and whether nothing of this shard is there yet.
+    /// Gives the place of parameter `index` to `change`, and whether nothing of this shard is there
+    /// yet.
     fn change(
         &self,
         index: usize,

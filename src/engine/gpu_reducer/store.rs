@@ -1,4 +1,5 @@
-//! The buckets in a GPU's memory: operations write gradients into them, and a bucket leaves when its last one is in.
+//! The buckets in a GPU's memory: operations write gradients into them, and a bucket leaves when
+//! its last one is in.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -100,7 +101,8 @@ impl GradientSink for Store {
 }
 
 impl Store {
-    /// Takes the next bucket through the lower part of the tree, and enqueues its sum over the ranks.
+    /// Takes the next bucket through the lower part of the tree, and enqueues its sum over the
+    /// ranks.
     pub(super) fn send_next(&self, state: &mut State) -> Result<()> {
         let bucket = state.order[state.next];
         self.zero_unwritten(state, bucket)?;

@@ -54,7 +54,8 @@ fn good(text: &str, words: &[&str]) -> Sweep {
     }
 }
 
-/// Refused with these words, and with a caret in line `line` of the file (0: of a word of the command line).
+/// Refused with these words, and with a caret in line `line` of the file (0: of a word of the
+/// command line).
 #[track_caller]
 fn refused(text: &str, words: &[&str], line: usize, expected: &[&str]) {
     let problems = load_in(text, words).expect_err("it should be refused");
@@ -133,7 +134,8 @@ fn conditions_choose_between_two_entries_of_one_key() {
     assert_eq!(values[1].1, json!(0.01));
 }
 
-// ------------------------------------------------------------------------------------------ bad input
+// ------------------------------------------------------------------------------------------ bad
+// input
 
 #[test]
 fn an_empty_space_and_an_empty_list_of_values_are_refused() {

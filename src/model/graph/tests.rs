@@ -93,7 +93,8 @@ fn every_parameter_of_a_transformer_in_layers_learns() {
     assert!(names.contains(&"blocks.2.mlp.fc1.weight"), "{names:?}");
     assert!(names.contains(&"positions.weight"), "{names:?}");
     let still = gradients.iter().zip(&names).filter(|(g, _)| g.iter().all(|&x| x == 0.0));
-    // The keys' bias moves all scores of a query alike; it shares a tensor with those of queries and values.
+    // The keys' bias moves all scores of a query alike; it shares a tensor with those of queries
+    // and values.
     assert_eq!(still.map(|(_, name)| *name).collect::<Vec<_>>(), Vec::<&str>::new());
 }
 

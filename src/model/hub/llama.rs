@@ -78,7 +78,8 @@ fn kind(config: &Config) -> Result<Kind, String> {
     }
 }
 
-/// Keys of Llama's own configuration and of those that were made from it, with values that mean something else.
+/// Keys of Llama's own configuration and of those that were made from it, with values that mean
+/// something else.
 fn foreign_keys(config: &Config, sizes: &Sizes) -> Vec<String> {
     let is_silu = |value: &Value| value == "silu" || value == "swish";
     let is_width = |value: &Value| {

@@ -1,4 +1,5 @@
-//! Rotary positions: `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before).
+//! Rotary positions: `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling`
+//! (before).
 
 use serde_json::Value;
 

@@ -11,18 +11,21 @@ use crate::model::layers::{
 use crate::nn::{Dropout, ForwardContext, Linear};
 use crate::ops::{self, Attention, Rope};
 
-/// self-attention over the steps of a sequence, with a linear layer before it (`qkv`) and one after it (`proj`), as timm's.
+/// self-attention over the steps of a sequence, with a linear layer before it (`qkv`) and one after
+/// it (`proj`), as timm's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SelfAttention {
     /// heads, which divide the features.
     #[schemars(range(min = 1, max = 16_777_216), example = 4)]
     pub n_heads: u32,
-    /// heads of keys and values, each shared by `n_heads / n_kv_heads` heads of queries; none is `n_heads`.
+    /// heads of keys and values, each shared by `n_heads / n_kv_heads` heads of queries; none is
+    /// `n_heads`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 16_777_216), example = 1)]
     pub n_kv_heads: Option<u32>,
-    /// base of the wavelengths of rotary positions, in the order of `HuggingFace`'s Llama; none is without them.
+    /// base of the wavelengths of rotary positions, in the order of `HuggingFace`'s Llama; none is
+    /// without them.
     #[serde(default)]
     #[schemars(range(min = 1.0), example = 10000.0)]
     pub rope_theta: Option<f64>,

@@ -21,7 +21,8 @@ pub struct AvgPool2d {
     #[serde(default)]
     #[schemars(range(min = 1, max = 16_777_216), example = 2)]
     pub stride: Option<u32>,
-    /// zero padding on each side, included in the mean (`count_include_pad=True`); at most half of `kernel_size`.
+    /// zero padding on each side, included in the mean (`count_include_pad=True`); at most half of
+    /// `kernel_size`.
     #[serde(default)]
     #[schemars(range(max = 16_777_216), example = 1)]
     pub padding: u32,

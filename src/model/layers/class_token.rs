@@ -8,7 +8,8 @@ use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{ForwardContext, Init, Param};
 
-/// a learnt vector as the first step of a sequence, as in vision transformers; `select` takes it out again.
+/// a learnt vector as the first step of a sequence, as in vision transformers; `select` takes it
+/// out again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClassToken {}

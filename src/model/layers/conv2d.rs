@@ -55,7 +55,8 @@ pub enum Conv2dInit {
     /// PyTorch's default.
     #[default]
     Torch,
-    /// Normal with deviation `sqrt(2 / (out_channels kernel_size^2))`, as torchvision's residual networks.
+    /// Normal with deviation `sqrt(2 / (out_channels kernel_size^2))`, as torchvision's residual
+    /// networks.
     HeFanOut,
 }
 

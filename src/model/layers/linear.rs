@@ -19,7 +19,8 @@ pub struct Linear {
     pub out_features: Auto<u32>,
     /// whether there is a bias.
     pub bias: bool,
-    /// key of an `embedding` or `linear` before it whose weight it uses; none is a weight of its own.
+    /// key of an `embedding` or `linear` before it whose weight it uses; none is a weight of its
+    /// own.
     #[schemars(example = &"wte")]
     pub tied: Option<String>,
 }

@@ -1,7 +1,8 @@
-//! Layers of the model `graph`: each a file of its own, with its options, the shape that it leads to, and what it does.
+//! Layers of the model `graph`: each a file of its own, with its options, the shape that it leads
+//! to, and what it does.
 //!
-//! Images are (n, h, w, c) inside of a graph, sequences (n, steps, c), vectors (n, c). Names, numbers and initial values
-//! are PyTorch's.
+//! Images are (n, h, w, c) inside of a graph, sequences (n, steps, c), vectors (n, c). Names,
+//! numbers and initial values are PyTorch's.
 
 mod activations;
 mod adaptive_avg_pool2d;
@@ -115,8 +116,8 @@ pub trait Layer: Debug + Send + Sync {
         0
     }
 
-    /// Floating-point operations of the forward pass of one sample, without those of layers inside: two for each
-    /// multiplication of a product.
+    /// Floating-point operations of the forward pass of one sample, without those of layers inside:
+    /// two for each multiplication of a product.
     fn flops(&self, sizes: &Sizes) -> u64 {
         let _ = sizes;
         0
@@ -253,8 +254,8 @@ impl Default for Layers {
 }
 
 impl Layers {
-    /// The layers of `[[model.layers]]` with all their sizes, for samples of such an input, and data that needs so many
-    /// numbers at the end.
+    /// The layers of `[[model.layers]]` with all their sizes, for samples of such an input, and
+    /// data that needs so many numbers at the end.
     ///
     /// # Errors
     ///

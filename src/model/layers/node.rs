@@ -15,8 +15,8 @@ pub trait Forward: Send + Sync {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 }
 
-/// A layer, or several that are one operation: a batch norm after a convolution, and an activation after either or after a
-/// linear layer.
+/// A layer, or several that are one operation: a batch norm after a convolution, and an activation
+/// after either or after a linear layer.
 pub enum Node {
     /// A convolution.
     Conv2d(Conv2d),

@@ -70,7 +70,8 @@ impl Padding {
 }
 
 impl AxisPadding {
-    /// The slide of a window that reaches over `reach` places, and zeros that are added behind only.
+    /// The slide of a window that reaches over `reach` places, and zeros that are added behind
+    /// only.
     pub(super) fn around(self, reach: usize, stride: usize) -> Result<(Slide, usize), Unfit> {
         let slide = |padding| Slide { kernel: reach, stride, padding };
         match self.0 {

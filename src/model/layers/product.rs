@@ -12,8 +12,8 @@ use crate::model::layers::{
 use crate::nn::ForwardContext;
 use crate::ops;
 
-/// x times layers(x), or shortcut(x) times layers(x), value by value; where layers(x) is a vector, it is the gate of
-/// each channel, as in squeeze and excitation.
+/// x times layers(x), or shortcut(x) times layers(x), value by value; where layers(x) is a vector,
+/// it is the gate of each channel, as in squeeze and excitation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Product {

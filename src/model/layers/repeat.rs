@@ -8,8 +8,8 @@ use crate::config::kind::{Entry, Kind, Need};
 use crate::model::layers::sequential::{InOrder, end};
 use crate::model::layers::{Decided, Flow, Layer, LayerMisfit, Node, Scope, Site};
 
-/// layers several times, each time with parameters of their own: those of the key `blocks` are called `blocks.0`,
-/// `blocks.1` and so on.
+/// layers several times, each time with parameters of their own: those of the key `blocks` are
+/// called `blocks.0`, `blocks.1` and so on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Repeat {

@@ -147,8 +147,8 @@ impl<'a> Scope<'a> {
         Ok(plans)
     }
 
-    /// Parameters are called by the layer's key; of a layer without one, its place in the list. Layers that hold layers
-    /// need no name of their own.
+    /// Parameters are called by the layer's key; of a layer without one, its place in the list.
+    /// Layers that hold layers need no name of their own.
     fn placed(&self, list: &str, index: usize, entry: &Entry) -> Place {
         let prefix = &self.place.path;
         let has_layers = || {
@@ -249,8 +249,8 @@ impl<'a> Scope<'a> {
         Ok(plan)
     }
 
-    /// A name of its own for the random numbers of a layer whose path another one has: containers without a key add
-    /// nothing to the paths of their layers.
+    /// A name of its own for the random numbers of a layer whose path another one has: containers
+    /// without a key add nothing to the paths of their layers.
     fn draws(&mut self, layer: &dyn Layer) -> Option<String> {
         let Place { at, path } = &self.place;
         let is_twin = layer.draws() && !self.drawn.insert(path.clone());

@@ -10,7 +10,8 @@ use crate::model::layers::{
 };
 use crate::nn::ForwardContext;
 
-/// one step of a sequence, as a vector: the class token, or what a recurrent layer has read at the end.
+/// one step of a sequence, as a vector: the class token, or what a recurrent layer has read at the
+/// end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Select {

@@ -9,8 +9,8 @@ use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Sco
 use crate::nn::ForwardContext;
 use crate::ops;
 
-/// e^x / sum(e^x) over the features of a vector or of each step, or over the channels of each pixel. A loss such as
-/// `cross_entropy` takes scores from before it.
+/// e^x / sum(e^x) over the features of a vector or of each step, or over the channels of each
+/// pixel. A loss such as `cross_entropy` takes scores from before it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Softmax {}

@@ -8,8 +8,8 @@ use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{DropPath, ForwardContext};
 
-/// `torchvision.ops.StochasticDepth` by rows, timm's `DropPath`: in training, whole samples become zero. The last layer
-/// of a `residual`.
+/// `torchvision.ops.StochasticDepth` by rows, timm's `DropPath`: in training, whole samples become
+/// zero. The last layer of a `residual`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StochasticDepth {

@@ -21,13 +21,13 @@ pub struct Lora {
     /// dropout before an adapter. Default: 0.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.05)]
     pub dropout: Option<f64>,
-    /// layers that have one: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`. Default:
-    /// `["q_proj", "v_proj"]`.
+    /// layers that have one: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`,
+    /// `down_proj`. Default: `["q_proj", "v_proj"]`.
     #[schemars(example = TARGETS)]
     pub targets: Option<Vec<String>>,
-    /// folder of trained adapters to start from, as PEFT and `ddprun checkpoint export --peft` write them:
-    /// `adapter_model.safetensors` and `adapter_config.json`. r, alpha, targets and dropout are then its own; r, alpha
-    /// and targets that are given too must be the same.
+    /// folder of trained adapters to start from, as PEFT and `ddprun checkpoint export --peft`
+    /// write them: `adapter_model.safetensors` and `adapter_config.json`. r, alpha, targets and
+    /// dropout are then its own; r, alpha and targets that are given too must be the same.
     #[schemars(example = "adapters/alpaca")]
     pub adapters: Option<PathBuf>,
 }

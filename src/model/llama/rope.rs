@@ -10,17 +10,20 @@ use crate::config::kind::Wrong;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RopeScaling {
-    /// "default" (not at all), "linear" (all by `factor`), or "llama3" (long ones only, as Llama 3.1 has it).
+    /// "default" (not at all), "linear" (all by `factor`), or "llama3" (long ones only, as Llama
+    /// 3.1 has it).
     #[schemars(with = "RopeType", example = RopeType::Llama3)]
     pub rope_type: Option<RopeType>,
-    /// linear: positions are divided by `factor`; llama3: how far the longest wavelengths are stretched.
+    /// linear: positions are divided by `factor`; llama3: how far the longest wavelengths are
+    /// stretched.
     #[schemars(range(min = 1.0), example = 8.0)]
     pub factor: Option<f64>,
-    /// llama3: wavelengths longer than `original_max_position_embeddings / low_freq_factor` are stretched by `factor`.
+    /// llama3: wavelengths longer than `original_max_position_embeddings / low_freq_factor` are
+    /// stretched by `factor`.
     #[schemars(extend("exclusiveMinimum" = 0.0), example = 1.0)]
     pub low_freq_factor: Option<f64>,
-    /// llama3: wavelengths shorter than `original_max_position_embeddings / high_freq_factor` stay; those between in
-    /// part.
+    /// llama3: wavelengths shorter than `original_max_position_embeddings / high_freq_factor` stay;
+    /// those between in part.
     #[schemars(extend("exclusiveMinimum" = 0.0), example = 4.0)]
     pub high_freq_factor: Option<f64>,
     /// llama3: original pretraining context length.
@@ -69,7 +72,8 @@ impl RopeScaling {
         }
     }
 
-    /// Each number by its key, and whether it is given, in the order in which scalings come to use them.
+    /// Each number by its key, and whether it is given, in the order in which scalings come to use
+    /// them.
     fn numbers(&self) -> [(&'static str, bool); 4] {
         [
             ("rope_scaling.factor", self.factor.is_some()),

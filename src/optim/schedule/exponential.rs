@@ -31,7 +31,8 @@ impl Scheduler for ExponentialLr {
 
     fn fits(&self, span: &Span) -> Result<(), Unfit> {
         let (gamma, lr, key) = (self.gamma, span.lr, "gamma");
-        // A rate that rises without end is a slip, but for a test of learning rates, which rises with every step.
+        // A rate that rises without end is a slip, but for a test of learning rates, which rises
+        // with every step.
         if gamma > 1.0 && !span.by_steps {
             let what = format!("must be greater than 0 and at most 1, not {gamma}");
             return Err(Unfit { key, what, help: None });

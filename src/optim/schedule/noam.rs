@@ -7,8 +7,8 @@ use crate::config::kind::Kind;
 use crate::optim::schedule::Scheduler;
 use crate::plan::Span;
 
-/// `NoamAnnealing` of `NeMo` (Vaswani et al. 2017, section 5.3): `lr d_model^-0.5 min(n^-0.5, n warmup^-1.5)` after n steps,
-/// at least 1. It includes the warm-up; `optimizer.lr` only scales it.
+/// `NoamAnnealing` of `NeMo` (Vaswani et al. 2017, section 5.3): `lr d_model^-0.5 min(n^-0.5, n
+/// warmup^-1.5)` after n steps, at least 1. It includes the warm-up; `optimizer.lr` only scales it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoamAnnealing {

@@ -10,10 +10,11 @@ use crate::plan::{Span, Unfit, shown};
 /// Lowest and highest momentum: the defaults of `OneCycleLR`.
 const MOMENTUM: [f64; 2] = [0.85, 0.95];
 
-/// the rate rises and falls once in the run (Smith and Topin 2018), as PyTorch's `OneCycleLR` with cosine annealing; its
-/// peak is the learning rate. Beside the rate it moves the optimizer's momentum (Adam's first beta) from 0.95 down to 0.85
-/// and back (PyTorch's `cycle_momentum`), overriding the configured momentum; optimizers without momentum are unaffected. A
-/// warm-up precedes the cycle and rises to its first rate.
+/// the rate rises and falls once in the run (Smith and Topin 2018), as PyTorch's `OneCycleLR` with
+/// cosine annealing; its peak is the learning rate. Beside the rate it moves the optimizer's
+/// momentum (Adam's first beta) from 0.95 down to 0.85 and back (PyTorch's `cycle_momentum`),
+/// overriding the configured momentum; optimizers without momentum are unaffected. A warm-up
+/// precedes the cycle and rises to its first rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneCycleLr {
@@ -45,8 +46,8 @@ fn total(span: &Span) -> u64 {
 }
 
 impl OneCycleLr {
-    /// After `t` steps, where something is that is `first` in the beginning, then `peak`, and `last` in the end: PyTorch's
-    /// borders between the phases.
+    /// After `t` steps, where something is that is `first` in the beginning, then `peak`, and
+    /// `last` in the end: PyTorch's borders between the phases.
     fn at(&self, t: u64, span: &Span, [first, peak, last]: [f64; 3]) -> f64 {
         let total = total(span) as f64;
         let peak_at = self.pct_start * total - 1.0;
@@ -72,7 +73,8 @@ impl Scheduler for OneCycleLr {
 
     fn fits(&self, span: &Span) -> Result<(), Unfit> {
         let (pct_start, total) = (self.pct_start, total(span));
-        // The rate is that of the peak before the second step: PyTorch divides by zero, or leaves the rise out.
+        // The rate is that of the peak before the second step: PyTorch divides by zero, or leaves
+        // the rise out.
         if pct_start == 0.0 || pct_start * total as f64 > 1.0 {
             return Ok(());
         }

@@ -7,7 +7,8 @@ use crate::config::kind::Kind;
 use crate::optim::schedule::Scheduler;
 use crate::plan::{Mode, Span, shown};
 
-/// the rate drops when a metric stops improving, as PyTorch's `ReduceLROnPlateau`, after each evaluation.
+/// the rate drops when a metric stops improving, as PyTorch's `ReduceLROnPlateau`, after each
+/// evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReduceLrOnPlateau {
@@ -37,8 +38,8 @@ impl Kind for ReduceLrOnPlateau {
     const NAME: &'static str = "plateau";
 }
 
-/// State of `ReduceLROnPlateau`: the factor on the learning rate, and what led to it. Every rank moves
-/// it with the same reduced metric.
+/// State of `ReduceLROnPlateau`: the factor on the learning rate, and what led to it. Every rank
+/// moves it with the same reduced metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plateau {
     scale: f64,

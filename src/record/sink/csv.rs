@@ -1,8 +1,8 @@
 //! `csv` in `logging.sinks`
 //!
-//! `metrics.csv`: one row per recorded step and per evaluation, and one of the test. Accuracies are shares, 0 to 1. After
-//! a resume the rows of what is done again are cut, so that the file ends equal to that of an undisturbed run, except for
-//! speed.
+//! `metrics.csv`: one row per recorded step and per evaluation, and one of the test. Accuracies are
+//! shares, 0 to 1. After a resume the rows of what is done again are cut, so that the file ends
+//! equal to that of an undisturbed run, except for speed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -81,8 +81,8 @@ const VAL: [&str; 4] = ["val/loss", "val/accuracy", "val/mse", "val/mae"];
 /// The columns of the test.
 const TEST: [&str; 5] = ["test/loss", "test/accuracy", "test/mse", "test/mae", "test/success"];
 
-/// Opens the file with the rows up to `resumed_from`; none at a fresh start. The row of the test stays where nothing is
-/// left to do until `total_steps`.
+/// Opens the file with the rows up to `resumed_from`; none at a fresh start. The row of the test
+/// stays where nothing is left to do until `total_steps`.
 fn open(
     path: &Path,
     resumed_from: u64,
@@ -123,8 +123,8 @@ fn header(others: &[String]) -> String {
     usual.chain(others.iter().map(String::as_str)).collect::<Vec<_>>().join(",")
 }
 
-/// The header and the whole rows of `old` up to a step, that of the test only from a run that is over. Rows of an older
-/// ddprun, which had fewer columns, are filled up.
+/// The header and the whole rows of `old` up to a step, that of the test only from a run that is
+/// over. Rows of an older ddprun, which had fewer columns, are filled up.
 fn cut(old: &str, last_step: u64, is_over: bool, others: &[String]) -> String {
     let header = header(others);
     let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();

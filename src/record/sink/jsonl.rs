@@ -1,7 +1,7 @@
 //! `jsonl` in `logging.sinks`
 //!
-//! `events.jsonl`: one line per event, with its time and step. A log: a resumed run adds to it, and its
-//! `started` line says from which step.
+//! `events.jsonl`: one line per event, with its time and step. A log: a resumed run adds to it, and
+//! its `started` line says from which step.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,9 +76,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// The events that made the present state: those after the step from which a later start continued
-    /// are left out, since they were done again, and the end before it, unless nothing was left to do. The end of
-    /// a start that had nothing to do is none.
+    /// The events that made the present state: those after the step from which a later start
+    /// continued are left out, since they were done again, and the end before it, unless nothing
+    /// was left to do. The end of a start that had nothing to do is none.
     pub fn effective(&self) -> Vec<&Stamped> {
         let mut kept: Vec<&Stamped> = Vec::new();
         for stamped in &self.events {

@@ -2,10 +2,11 @@
 //!
 //! `events.out.tfevents.*`: the numbers of a run for TensorBoard (`tensorboard --logdir logs`).
 //!
-//! A record is the length of what follows, its masked CRC-32C, the bytes, and theirs, little-endian; the bytes
-//! are an `Event` of TensorFlow's `event.proto`. Each start of a run makes a file of its own, since readers give
-//! up a file at a record that a killed process left unfinished; its second record, `SessionLog.START`, has them
-//! forget the points of steps that are done again, as `SummaryWriter(purge_step=...)` does.
+//! A record is the length of what follows, its masked CRC-32C, the bytes, and theirs,
+//! little-endian; the bytes are an `Event` of TensorFlow's `event.proto`. Each start of a run makes
+//! a file of its own, since readers give up a file at a record that a killed process left
+//! unfinished; its second record, `SessionLog.START`, has them forget the points of steps that are
+//! done again, as `SummaryWriter(purge_step=...)` does.
 
 use std::fs;
 use std::path::{Path, PathBuf};

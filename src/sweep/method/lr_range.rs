@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Wrong};
 use crate::sweep::method::Method;
 
-/// one run whose learning rate rises by the same factor at each step: the learning-rate range test (Smith 2017).
+/// one run whose learning rate rises by the same factor at each step: the learning-rate range test
+/// (Smith 2017).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LrRange {

@@ -1,11 +1,13 @@
 //! `sweep.method = "tpe"`
 //!
-//! The tree-structured Parzen estimator (Bergstra et al. 2011) as Optuna's `TPESampler` does it with
-//! `multivariate=True, group=True, constant_liar=True`: ten random trials, then draws near the best tenth.
+//! The tree-structured Parzen estimator (Bergstra et al. 2011) as Optuna's `TPESampler` does it
+//! with `multivariate=True, group=True, constant_liar=True`: ten random trials, then draws near the
+//! best tenth.
 //!
-//! Parameters with the same conditions are drawn together, from the trials in which they counted. Trials that
-//! still run count among the others, so that trials of the same time do not all try the same place. A draw is
-//! a pure function of the seed, the trial's number and what the other trials have reported.
+//! Parameters with the same conditions are drawn together, from the trials in which they counted.
+//! Trials that still run count among the others, so that trials of the same time do not all try the
+//! same place. A draw is a pure function of the seed, the trial's number and what the other trials
+//! have reported.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,8 +30,8 @@ const ATTEMPTS: u64 = 100;
 const STREAM: u64 = 1 << 32;
 
 /// ten random trials, then the tree-structured Parzen estimator (Bergstra et al. 2011) as Optuna's
-/// `TPESampler(multivariate=True, group=True, constant_liar=True)`: parameters with the same condition are drawn
-/// together, and running trials repel new ones.
+/// `TPESampler(multivariate=True, group=True, constant_liar=True)`: parameters with the same
+/// condition are drawn together, and running trials repel new ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tpe {}
@@ -64,8 +66,8 @@ impl Method for Tpe {
     }
 }
 
-/// Trials, best first -> the best `n_good` of those that have ended, and the others; each in the order of numbers,
-/// because older trials fade.
+/// Trials, best first -> the best `n_good` of those that have ended, and the others; each in the
+/// order of numbers, because older trials fade.
 fn split(ranked: Vec<&Trial>, n_good: usize) -> (Vec<&Trial>, Vec<&Trial>) {
     let (mut good, mut others) = (Vec::new(), Vec::new());
     for trial in ranked {
@@ -119,8 +121,8 @@ fn groups(parameters: &[Parameter]) -> Vec<Vec<&Parameter>> {
     groups
 }
 
-/// Where a trial lies on the axes of a group; `None` if one of its parameters did not count, or had a value that
-/// the space does not hold any more.
+/// Where a trial lies on the axes of a group; `None` if one of its parameters did not count, or had
+/// a value that the space does not hold any more.
 fn place_of_trial(group: &[&Parameter], trial: &Trial) -> Option<Vec<f64>> {
     let place = |parameter: &&Parameter| {
         let value = value_of(&trial.values, &parameter.key)?;

@@ -8,9 +8,10 @@ use crate::config::values::Every::{self, Epochs, Steps};
 use crate::sweep::pruner::{AMOUNT, Pruner, Running, count, countable};
 use crate::sweep::trial::{Trial, cost};
 
-/// asynchronous successive halving (Li et al. 2020, <https://arxiv.org/abs/1810.05934>), in the variant that stops
-/// trials instead of pausing them, as Optuna's `SuccessiveHalvingPruner`: at each rung a trial continues if it is
-/// among the best `1/reduction_factor` of those that got there, or the best.
+/// asynchronous successive halving (Li et al. 2020, <https://arxiv.org/abs/1810.05934>), in the
+/// variant that stops trials instead of pausing them, as Optuna's `SuccessiveHalvingPruner`: at
+/// each rung a trial continues if it is among the best `1/reduction_factor` of those that got
+/// there, or the best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Asha {
@@ -76,7 +77,8 @@ impl Asha {
         countable("min_resource", self.min_resource).is_none()
     }
 
-    /// The rungs that are reached with `spent`, lowest first: `min_resource` x `reduction_factor`^k.
+    /// The rungs that are reached with `spent`, lowest first: `min_resource` x
+    /// `reduction_factor`^k.
     fn rungs(&self, spent: f64) -> impl Iterator<Item = f64> + use<> {
         let factor = self.reduction_factor as f64;
         let last = self.max_resource.map_or(f64::INFINITY, count);
@@ -113,7 +115,8 @@ mod tests {
         let flat: Vec<[f64; 4]> =
             [0.5, 0.4, 0.6, 0.55, 0.7, 0.65, 0.1].iter().map(|value| [*value; 4]).collect();
         let all: Vec<&[f64]> = flat.iter().map(<[f64; 4]>::as_slice).collect();
-        // The third value is the best so far; the sixth the second best of six, which has two places.
+        // The third value is the best so far; the sixth the second best of six, which has two
+        // places.
         let expected = [None, Some(1), None, Some(1), None, Some(3), Some(1)];
         assert_eq!(cuts(&ASHA, Mode::Max, &all), expected);
     }

@@ -8,8 +8,9 @@ use crate::config::values::Every;
 use crate::sweep::pruner::{AMOUNT, Pruner, Running, count, countable};
 use crate::sweep::trial::{State, cost};
 
-/// the median stopping rule (Golovin et al. 2017, section 3.2.2, as Optuna's `MedianPruner`): a trial stops if its
-/// best report is worse than the median of what the finished trials reported at the same point.
+/// the median stopping rule (Golovin et al. 2017, section 3.2.2, as Optuna's `MedianPruner`): a
+/// trial stops if its best report is worse than the median of what the finished trials reported at
+/// the same point.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Median {

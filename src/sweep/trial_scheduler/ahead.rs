@@ -35,7 +35,8 @@ impl Session<'_> {
         if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
     }
 
-    /// Those of the values of a trial that cannot be run without any one of which it could; all if there is none.
+    /// Those of the values of a trial that cannot be run without any one of which it could; all if
+    /// there is none.
     fn causes(&self, values: &Values) -> Values {
         let is_cause = |(key, _): &&(String, Value)| {
             let rest: Values = values.iter().filter(|(other, _)| other != key).cloned().collect();

@@ -26,8 +26,9 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Decides about each report of a running trial once. Either decision is written down before anything follows
-    /// from it: one that was kept is not asked again after a restart, when it would be compared with other trials.
+    /// Decides about each report of a running trial once. Either decision is written down before
+    /// anything follows from it: one that was kept is not asked again after a restart, when it
+    /// would be compared with other trials.
     fn judge(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
         let (goal, pruner) = (self.ranking.goal, self.ranking.pruner.clone());
         while self.running[index].seen < self.trials[at].reports.len() {
@@ -51,7 +52,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Gives up a running trial at the report that was seen last: it has ended as soon as that is written down.
+    /// Gives up a running trial at the report that was seen last: it has ended as soon as that is
+    /// written down.
     fn give_up(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
         failpoint::reach("sweep.prune");
         let (running, trial) = (&mut self.running[index], &mut self.trials[at]);
@@ -64,7 +66,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What follows from the end of a trial's ranks. Returns whether it was stopped by a signal of its own.
+    /// What follows from the end of a trial's ranks. Returns whether it was stopped by a signal of
+    /// its own.
     pub(super) fn over(
         &mut self,
         journal: &mut Journal,

@@ -143,7 +143,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has failed trials tried again, if that is asked for, and those that could not write in any case. Says how many.
+    /// Has failed trials tried again, if that is asked for, and those that could not write in any
+    /// case. Says how many.
     fn retry(&mut self, journal: &mut Journal) -> Result<usize, Error> {
         let (order, trainer) = (self.order, self.trainer);
         let is_retried = |trial: &&mut Trial| {
@@ -281,7 +282,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// How a trial begins, in words: one that was interrupted may have lost its checkpoints, or had none yet.
+/// How a trial begins, in words: one that was interrupted may have lost its checkpoints, or had
+/// none yet.
 fn begins(resume: bool, folders: &RunFolders) -> &'static str {
     let has_checkpoint = || checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty());
     match resume {

@@ -434,7 +434,8 @@ fn a_trial_is_asked_to_stop_when_that_is_written_down_and_not_before() {
     assert_eq!(lab.journal().trials, trials);
 }
 
-/// A journal in which the first trial, worse than the second, was interrupted after its first report.
+/// A journal in which the first trial, worse than the second, was interrupted after its first
+/// report.
 fn interrupted(lab: &Lab, was_kept: bool) {
     let folder = lab.folder.path().join("s");
     files::create_folder(&folder.join("trial-0001")).unwrap();

@@ -1,8 +1,9 @@
 //! What a disk may hold when the power goes: everything that was synced, and of the rest any part.
 //!
-//! A file's data reach the disk in sectors of 512 bytes, its length apart from them, a folder's names one by one (a
-//! rename as one), in any order. Syncing a file makes its data durable and not its name; syncing a folder, its names
-//! and not what they name. File systems promise more than that; none promises less. (Pillai et al., OSDI 2014.)
+//! A file's data reach the disk in sectors of 512 bytes, its length apart from them, a folder's
+//! names one by one (a rename as one), in any order. Syncing a file makes its data durable and not
+//! its name; syncing a folder, its names and not what they name. File systems promise more than
+//! that; none promises less. (Pillai et al., OSDI 2014.)
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -204,8 +205,8 @@ impl Disk {
         self.name(path, vec![(name_of(path), None)]);
     }
 
-    /// What may have reached the disk or not, when the power goes before the call `n`: pieces of what is or was at or
-    /// below `path`, or of the folders that lead there.
+    /// What may have reached the disk or not, when the power goes before the call `n`: pieces of
+    /// what is or was at or below `path`, or of the folders that lead there.
     pub(crate) fn open(&self, n: usize, path: &Path) -> Vec<usize> {
         let concerns = |piece: &Piece| {
             let of = &self.paths[piece.node];

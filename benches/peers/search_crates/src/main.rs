@@ -1,5 +1,5 @@
-//! The least values that maintained crates find of the functions of `benches/search.rs`, with as many trials: median
-//! and middle half of 20 seeds, as rows of the table of docs/sweeps.md.
+//! The least values that maintained crates find of the functions of `benches/search.rs`, with as
+//! many trials: median and middle half of 20 seeds, as rows of the table of docs/sweeps.md.
 
 use std::f64::consts::PI;
 
@@ -196,7 +196,8 @@ fn by_optimizer(problem: &Problem, seed: u64) -> f64 {
     study.best_value().expect("a trial")
 }
 
-/// `egobox-ego`: Gaussian processes, ten trials of its first design; it knows no conditions, all parameters count.
+/// `egobox-ego`: Gaussian processes, ten trials of its first design; it knows no conditions, all
+/// parameters count.
 fn by_egobox(problem: &Problem, seed: u64) -> f64 {
     let function = |points: &ArrayView2<f64>| {
         let value = |row: usize| {

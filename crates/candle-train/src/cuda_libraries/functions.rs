@@ -1,4 +1,5 @@
-//! The functions that cudarc's wrappers call, and we beside them, by library. A linker that misses one names it: then it belongs here.
+//! The functions that cudarc's wrappers call, and we beside them, by library. A linker that misses
+//! one names it: then it belongs here.
 
 use std::arch::naked_asm;
 use std::ffi::CStr;

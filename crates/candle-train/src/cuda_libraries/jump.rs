@@ -1,5 +1,5 @@
-//! Functions of C that jump to where a library has them. What they are given is not looked at: every register that may hold an
-//! argument is kept over the search.
+//! Functions of C that jump to where a library has them. What they are given is not looked at:
+//! every register that may hold an argument is kept over the search.
 
 use super::resolve;
 
@@ -16,8 +16,8 @@ macro_rules! functions {
                 },
             };
 
-            // SAFETY: the name is the library's, and nothing else defines it; the function leaves stack and registers as it
-            // found them, so that it is whatever it jumps to.
+            // SAFETY: the name is the library's, and nothing else defines it; the function leaves
+            // stack and registers as it found them, so that it is whatever it jumps to.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             extern "C" fn $name() {
@@ -51,9 +51,11 @@ macro_rules! functions {
 }
 pub(super) use functions;
 
-/// Asks [`resolve`] for the function whose record is in r11, and jumps there with the arguments untouched.
-// SAFETY: reached by a jump, with the stack as at a call: 8 bytes off a multiple of 16, so 7 registers of 8 bytes and 8 of 16 leave
-// it at one, as a call wants it. All that may hold arguments (System V ABI, 3.2.3) is kept.
+/// Asks [`resolve`] for the function whose record is in r11, and jumps there with the arguments
+/// untouched.
+// SAFETY: reached by a jump, with the stack as at a call: 8 bytes off a multiple of 16, so 7
+// registers of 8 bytes and 8 of 16 leave it at one, as a call wants it. All that may hold arguments
+// (System V ABI, 3.2.3) is kept.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(super) extern "C" fn find() {
@@ -98,9 +100,10 @@ pub(super) extern "C" fn find() {
     );
 }
 
-/// Asks [`resolve`] for the function whose record is in x16, and jumps there with the arguments untouched.
-// SAFETY: reached by a jump, with the stack as at a call. All that may hold arguments or the way back (AAPCS64, 6.8) is kept, on a
-// stack that stays at multiples of 16.
+/// Asks [`resolve`] for the function whose record is in x16, and jumps there with the arguments
+/// untouched.
+// SAFETY: reached by a jump, with the stack as at a call. All that may hold arguments or the way
+// back (AAPCS64, 6.8) is kept, on a stack that stays at multiples of 16.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 pub(super) extern "C" fn find() {

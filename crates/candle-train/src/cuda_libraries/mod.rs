@@ -2,12 +2,15 @@
     unsafe_code,
     reason = "libraries are opened, and functions of C defined that jump into them"
 )]
-//! CUDA's libraries, each opened at the first call of one of its functions: so one program starts with and without them.
+//! CUDA's libraries, each opened at the first call of one of its functions: so one program starts
+//! with and without them.
 //!
-//! Candle and cudarc link against these libraries by name. `build.rs` gives the linker empty archives under those names, and
-//! the functions themselves are defined here ([`functions`]): each looks whether its place is known, and jumps there; the first
-//! time it opens the library, and asks where the function is. A function that cannot be found answers with an error code of
-//! its library. [`check`] says before anything starts which library is missing, and where it was looked for.
+//! Candle and cudarc link against these libraries by name. `build.rs` gives the linker empty
+//! archives under those names, and the functions themselves are defined here ([`functions`]): each
+//! looks whether its place is known, and jumps there; the first time it opens the library, and asks
+//! where the function is. A function that cannot be found answers with an error code of its
+//! library. [`check`] says before anything starts which library is missing, and where it was looked
+//! for.
 
 mod functions;
 mod jump;
@@ -25,7 +28,8 @@ use search::Surroundings;
 pub struct Library {
     /// Without `lib`, as the linker calls it.
     name: &'static str,
-    /// What may be opened, newest first: file name, and the first version of the driver that can work with it.
+    /// What may be opened, newest first: file name, and the first version of the driver that can
+    /// work with it.
     files: &'static [(&'static str, c_int)],
     /// Where it comes from, if it is missing.
     source: &'static str,
@@ -174,7 +178,8 @@ impl Library {
 
     fn open_one_of(&self, files: &[&str], folders: &[PathBuf]) -> Result<Opened, String> {
         if self.name == CURAND.name {
-            // Where the loader would not find it, it is found here; without it cuRAND says what it lacks.
+            // Where the loader would not find it, it is found here; without it cuRAND says what it
+            // lacks.
             let _ = CUDART.open();
         }
         let mut damaged = Vec::new();
@@ -229,7 +234,8 @@ impl Library {
     }
 }
 
-/// What the driver can work with, as 1000 major + 10 minor; without a driver everything, as nothing will be computed.
+/// What the driver can work with, as 1000 major + 10 minor; without a driver everything, as nothing
+/// will be computed.
 fn driver_version() -> c_int {
     type Ask = unsafe extern "C" fn(*mut c_int) -> c_int;
     let Some(address) =

@@ -10,7 +10,8 @@ pub(super) struct Surroundings {
     pub(super) python: Vec<PathBuf>,
     /// Toolkits: `CUDA_HOME`, `CUDA_PATH`.
     pub(super) toolkits: Vec<PathBuf>,
-    /// Where packages of the system and toolkits without a name in the environment are: `/usr/local`.
+    /// Where packages of the system and toolkits without a name in the environment are:
+    /// `/usr/local`.
     pub(super) system: PathBuf,
 }
 
@@ -28,8 +29,9 @@ impl Surroundings {
         }
     }
 
-    /// Folders in which libraries are looked for, in order, after those of the system's loader (`LD_LIBRARY_PATH` and
-    /// its cache): wheels of Python's environments, toolkits, those of the system, and where WSL and containers put drivers.
+    /// Folders in which libraries are looked for, in order, after those of the system's loader
+    /// (`LD_LIBRARY_PATH` and its cache): wheels of Python's environments, toolkits, those of the
+    /// system, and where WSL and containers put drivers.
     pub(super) fn folders(&self) -> Vec<PathBuf> {
         let mut folders = Vec::new();
         for prefix in self.python.iter().chain([&self.system]) {

@@ -70,7 +70,8 @@ fn a_function_of_a_missing_library_answers_with_an_error() {
         Function { at: AtomicUsize::new(0), library: &MISSING, name: c"goneInit" };
     let at = resolve(&FUNCTION);
     assert_eq!(FUNCTION.at.load(Ordering::Relaxed), at);
-    // SAFETY: without the library this is the function that answers with its code, whatever it is given.
+    // SAFETY: without the library this is the function that answers with its code, whatever it is
+    // given.
     let answer = unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(at) };
     assert_eq!(answer(), 100);
 }

@@ -1,8 +1,9 @@
 //! Activation checkpointing: a part of a model keeps its input only, and is run again in backward
-//! (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, <https://arxiv.org/abs/1604.06174>).
+//! (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016,
+//! <https://arxiv.org/abs/1604.06174>).
 //!
-//! The second run gives the bits of the first: random numbers are a function of the place, batch statistics
-//! are those of the batch, and running statistics learn in the first run only.
+//! The second run gives the bits of the first: random numbers are a function of the place, batch
+//! statistics are those of the batch, and running statistics learn in the first run only.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ pub trait Block: Send + Sync + 'static {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 }
 
-/// `block.forward(x, pass)`; where the pass asks for it, with nothing kept but `x` and the output. Inside
-/// another such block it is an ordinary call.
+/// `block.forward(x, pass)`; where the pass asks for it, with nothing kept but `x` and the output.
+/// Inside another such block it is an ordinary call.
 ///
 /// # Errors
 ///

@@ -11,9 +11,9 @@ const MOMENTUM: f64 = 0.1;
 
 /// `torch.nn.BatchNorm2d` over NHWC activations, fused with a residual and an activation.
 ///
-/// Normalises with the biased variance of the batch; the running variance learns the unbiased one, with
-/// momentum 0.1 unless told otherwise. Statistics are those of one pass on one rank, or of the batch that
-/// [`ForwardContext::sync_batchnorm`] says that it is a part of.
+/// Normalises with the biased variance of the batch; the running variance learns the unbiased one,
+/// with momentum 0.1 unless told otherwise. Statistics are those of one pass on one rank, or of the
+/// batch that [`ForwardContext::sync_batchnorm`] says that it is a part of.
 pub struct BatchNorm2d {
     weight: Param,
     bias: Param,
@@ -26,8 +26,8 @@ pub struct BatchNorm2d {
 
 impl BatchNorm2d {
     /// Registers `weight` (all `gamma`), `bias` (0), `running_mean` (0), `running_var` (1),
-    /// `num_batches_tracked`. Each channel has `rows` values in one sample: height times width of an image, one of a
-    /// vector; so a plan knows whether a pass has enough of them.
+    /// `num_batches_tracked`. Each channel has `rows` values in one sample: height times width of
+    /// an image, one of a vector; so a plan knows whether a pass has enough of them.
     ///
     /// # Errors
     ///
@@ -45,7 +45,8 @@ impl BatchNorm2d {
         })
     }
 
-    /// The same with another number that is added to the variance, and another share by which running statistics move.
+    /// The same with another number that is added to the variance, and another share by which
+    /// running statistics move.
     #[must_use]
     pub fn with_options(self, eps: f64, momentum: f64) -> Self {
         Self { eps, momentum, ..self }
@@ -87,7 +88,8 @@ impl BatchNorm2d {
         }
     }
 
-    /// activation(norm(conv(x)) + residual); while training, as one operation if `conv` has no bias.
+    /// activation(norm(conv(x)) + residual); while training, as one operation if `conv` has no
+    /// bias.
     ///
     /// # Errors
     ///

@@ -16,7 +16,8 @@ pub struct ConvShape {
     pub kernel: usize,
     /// How it slides.
     pub window: Window,
-    /// Groups of channels that do not see each other; as many as channels for a depthwise convolution.
+    /// Groups of channels that do not see each other; as many as channels for a depthwise
+    /// convolution.
     pub groups: usize,
 }
 
@@ -66,7 +67,8 @@ impl From<ConvShape> for RectangularConv {
     }
 }
 
-/// `torch.nn.Conv2d` over NHWC activations: `weight` (out, in / groups, k, k), and `bias` (out) or none.
+/// `torch.nn.Conv2d` over NHWC activations: `weight` (out, in / groups, k, k), and `bias` (out) or
+/// none.
 pub struct Conv2d {
     weight: Param,
     bias: Option<Param>,
@@ -148,7 +150,8 @@ impl Conv2d {
     }
 }
 
-/// `torch.nn.Conv1d` over NLC activations: `weight` (out, in / groups, k), and `bias` (out) or none.
+/// `torch.nn.Conv1d` over NLC activations: `weight` (out, in / groups, k), and `bias` (out) or
+/// none.
 pub struct Conv1d {
     weight: Param,
     bias: Option<Param>,
@@ -202,7 +205,8 @@ impl Conv1d {
 }
 
 impl Conv2d {
-    /// The weight and the options, if there is no bias: for operations that a convolution is part of.
+    /// The weight and the options, if there is no bias: for operations that a convolution is part
+    /// of.
     pub(super) fn parts(&self, pass: &ForwardContext) -> Result<Option<(Weight, ConvOptions)>> {
         match self.bias {
             Some(_) => Ok(None),
@@ -211,7 +215,8 @@ impl Conv2d {
     }
 }
 
-/// `torch.nn.ConvTranspose1d` over NLC activations, without groups: `weight` (in, out, k), `bias` (out).
+/// `torch.nn.ConvTranspose1d` over NLC activations, without groups: `weight` (in, out, k), `bias`
+/// (out).
 pub struct ConvTranspose1d {
     weight: Param,
     bias: Param,
@@ -246,7 +251,8 @@ impl ConvTranspose1d {
     }
 }
 
-/// `torch.nn.ConvTranspose2d` over NHWC activations: `weight` (in, out / groups, rows, columns), `bias` (out).
+/// `torch.nn.ConvTranspose2d` over NHWC activations: `weight` (in, out / groups, rows, columns),
+/// `bias` (out).
 pub struct ConvTranspose2d {
     weight: Param,
     bias: Param,
@@ -256,8 +262,8 @@ pub struct ConvTranspose2d {
 }
 
 impl ConvTranspose2d {
-    /// Registers `weight` and `bias`, both with PyTorch's default initialisation; `behind` is PyTorch's
-    /// `output_padding`.
+    /// Registers `weight` and `bias`, both with PyTorch's default initialisation; `behind` is
+    /// PyTorch's `output_padding`.
     ///
     /// # Errors
     ///

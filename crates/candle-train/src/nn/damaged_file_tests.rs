@@ -46,7 +46,8 @@ fn a_damaged_file_of_weights_changes_all_of_a_model_or_nothing() {
             }
         }
     }
-    // safetensors has no checksum: a turned bit in a weight is a weight. Checkpoints have hashes of their own.
+    // safetensors has no checksum: a turned bit in a weight is a weight. Checkpoints have hashes of
+    // their own.
     assert!(loaded > 5 && refused > 300, "{loaded} loaded, {refused} refused");
 }
 

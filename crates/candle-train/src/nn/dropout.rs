@@ -21,8 +21,8 @@ impl Dropout {
         Self { p, path: name_hash(builder.path()) }
     }
 
-    /// Probability and random numbers of this pass, for an operation that drops by itself; `None` where nothing is
-    /// dropped.
+    /// Probability and random numbers of this pass, for an operation that drops by itself; `None`
+    /// where nothing is dropped.
     pub fn drawn(&self, pass: &ForwardContext) -> Option<(f64, Key)> {
         match pass.mode {
             Mode::Train { key, .. } if self.p > 0.0 => Some((self.p, key.with(self.path))),
@@ -43,7 +43,8 @@ impl Dropout {
     }
 }
 
-/// Stochastic depth, `torchvision.ops.StochasticDepth(p, "row")`: what a residual block adds, dropped for whole samples.
+/// Stochastic depth, `torchvision.ops.StochasticDepth(p, "row")`: what a residual block adds,
+/// dropped for whole samples.
 pub struct DropPath {
     p: f64,
     path: u64,

@@ -15,7 +15,8 @@ pub struct ForwardContext {
     pub convolutions: Convolutions,
     /// Whether blocks keep their input only and are run again in backward.
     pub activation_checkpointing: bool,
-    /// The other parts of the batch, if batch norms take their statistics over all of them (`SyncBatchNorm`).
+    /// The other parts of the batch, if batch norms take their statistics over all of them
+    /// (`SyncBatchNorm`).
     pub sync_batchnorm: Option<BatchGroup>,
 }
 
@@ -24,8 +25,8 @@ pub struct ForwardContext {
 pub enum Mode {
     /// Batch statistics and dropout.
     Train {
-        /// Stream of this pass: of the seed, the step and the pass's place in the global batch, not of
-        /// the rank.
+        /// Stream of this pass: of the seed, the step and the pass's place in the global batch, not
+        /// of the rank.
         key: Key,
         /// Whether running statistics learn from this pass.
         track_statistics: bool,

@@ -1,11 +1,13 @@
-//! Normalisation layers whose statistics are those of one sample: the same in training and evaluation.
+//! Normalisation layers whose statistics are those of one sample: the same in training and
+//! evaluation.
 
 use candle_core::{Result, Tensor};
 
 use super::{Builder, Init, Param};
 use crate::ops;
 
-/// `torch.nn.LayerNorm` over the last axis: `weight` (c) of ones, `bias` (c) of zeros or none, eps 1e-5.
+/// `torch.nn.LayerNorm` over the last axis: `weight` (c) of ones, `bias` (c) of zeros or none, eps
+/// 1e-5.
 pub struct LayerNorm {
     weight: Param,
     bias: Option<Param>,

@@ -48,7 +48,8 @@ impl Linear {
         Ok(Self { weight, bias })
     }
 
-    /// A layer whose `weight` is another name of that of another layer; registers `bias` if it has initial values.
+    /// A layer whose `weight` is another name of that of another layer; registers `bias` if it has
+    /// initial values.
     ///
     /// # Errors
     ///

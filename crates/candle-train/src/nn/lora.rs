@@ -1,4 +1,5 @@
-//! Low-rank adaptation (Hu et al., 2021, <https://arxiv.org/abs/2106.09685>), with the names of PEFT.
+//! Low-rank adaptation (Hu et al., 2021, <https://arxiv.org/abs/2106.09685>), with the names of
+//! PEFT.
 
 use candle_core::{Result, Tensor};
 
@@ -23,7 +24,8 @@ pub struct Adapted {
     adapter: Option<Adapter>,
 }
 
-/// `lora_A.weight` (r, in), U(+-1/sqrt(in)), and `lora_B.weight` (out, r), zeros: at first nothing is added.
+/// `lora_A.weight` (r, in), U(+-1/sqrt(in)), and `lora_B.weight` (out, r), zeros: at first nothing
+/// is added.
 struct Adapter {
     a: Linear,
     b: Linear,
@@ -32,8 +34,8 @@ struct Adapter {
 }
 
 impl Adapted {
-    /// Registers `weight`, without a bias, and the adapter if `lora` names this layer as one of its targets. The
-    /// adapter is trainable even where the builder is frozen.
+    /// Registers `weight`, without a bias, and the adapter if `lora` names this layer as one of its
+    /// targets. The adapter is trainable even where the builder is frozen.
     ///
     /// # Errors
     ///

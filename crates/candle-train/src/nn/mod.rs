@@ -1,9 +1,10 @@
-//! Layers on [`crate::ops`]: parameters with PyTorch's names and initialisation, autocast, train/eval.
+//! Layers on [`crate::ops`]: parameters with PyTorch's names and initialisation, autocast,
+//! train/eval.
 //!
-//! A layer holds [`Param`]s, not tensors, and gives `param.weight()` to [`crate::ops`], whose backward
-//! hands the gradient to the sink of the pass at hand. For Candle's own operations there is
-//! `param.tensor()`, a copy with a hook; mind the traps of their gradients, and keep the weight the right
-//! operand where overlap matters.
+//! A layer holds [`Param`]s, not tensors, and gives `param.weight()` to [`crate::ops`], whose
+//! backward hands the gradient to the sink of the pass at hand. For Candle's own operations there
+//! is `param.tensor()`, a copy with a hook; mind the traps of their gradients, and keep the weight
+//! the right operand where overlap matters.
 
 mod activation;
 mod activation_checkpointing;

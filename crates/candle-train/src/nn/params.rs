@@ -1,7 +1,7 @@
 //! Ordered parameters and buffers; their gradients leave `backward` for the sink of the pass.
 //!
-//! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position need
-//! registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
+//! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position
+//! need registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -49,8 +49,8 @@ thread_local! {
     static PASS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs `f` as the pass `index` of several that different threads run at once on the same parameters. Alone a thread
-/// runs pass 0.
+/// Runs `f` as the pass `index` of several that different threads run at once on the same
+/// parameters. Alone a thread runs pass 0.
 pub fn pass_beside<T>(index: usize, f: impl FnOnce() -> T) -> T {
     /// Back to the pass before, on every path.
     struct Leave(usize);
@@ -68,7 +68,8 @@ pub fn pass_beside<T>(index: usize, f: impl FnOnce() -> T) -> T {
 struct PassState {
     sink: Option<Arc<dyn GradientSink>>,
     uses: Uses,
-    /// Its nodes for Candle's operations: one outside of checkpointed blocks, one for each run of a block.
+    /// Its nodes for Candle's operations: one outside of checkpointed blocks, one for each run of a
+    /// block.
     nodes: Vec<(u64, Tensor)>,
 }
 
@@ -107,8 +108,8 @@ impl Param {
         }
     }
 
-    /// The parameter as an operand of [`crate::ops`]: without a copy, its gradient goes straight to the
-    /// sink of this pass. Detached when no gradient is wanted.
+    /// The parameter as an operand of [`crate::ops`]: without a copy, its gradient goes straight to
+    /// the sink of this pass. Detached when no gradient is wanted.
     ///
     /// # Errors
     ///
@@ -120,8 +121,8 @@ impl Param {
         }
     }
 
-    /// The parameter as a tensor for Candle's own operations: a copy, the same node however often it is
-    /// used in the pass. Detached when no gradient is wanted.
+    /// The parameter as a tensor for Candle's own operations: a copy, the same node however often
+    /// it is used in the pass. Detached when no gradient is wanted.
     ///
     /// # Errors
     ///
@@ -256,14 +257,14 @@ impl Params {
         &self.counters
     }
 
-    /// Further names of parameters, in registration order: saved as tensors of their own, as PyTorch saves tied
-    /// weights.
+    /// Further names of parameters, in registration order: saved as tensors of their own, as
+    /// PyTorch saves tied weights.
     pub fn aliases(&self) -> &[(String, Param)] {
         &self.aliases
     }
 
-    /// Values per channel in one sample where a layer takes statistics over a batch (`BatchNorm2d`), the fewest of all such
-    /// layers; `None` if there is none.
+    /// Values per channel in one sample where a layer takes statistics over a batch
+    /// (`BatchNorm2d`), the fewest of all such layers; `None` if there is none.
     pub fn least_rows(&self) -> Option<usize> {
         self.least_rows
     }
@@ -278,8 +279,8 @@ impl Params {
         &self.embeddings
     }
 
-    /// Chooses the parameters that are trained from the next pass on, by their place in registration order: the others
-    /// enter the graph detached, and get no gradient.
+    /// Chooses the parameters that are trained from the next pass on, by their place in
+    /// registration order: the others enter the graph detached, and get no gradient.
     pub fn train_only(&self, is_trained: impl Fn(usize) -> bool) {
         for (index, param) in self.parameters.iter().enumerate() {
             param.0.idle.store(!is_trained(index), Ordering::Relaxed);
@@ -356,8 +357,8 @@ impl Builder {
         Self { path: self.name(&name.to_string()), ..self.clone() }
     }
 
-    /// A builder at the same path whose parameters are frozen: they keep their values, are listed as
-    /// buffers, and enter every graph detached.
+    /// A builder at the same path whose parameters are frozen: they keep their values, are listed
+    /// as buffers, and enter every graph detached.
     #[must_use]
     pub fn frozen(&self) -> Self {
         Self { frozen: true, ..self.clone() }
@@ -466,7 +467,8 @@ impl Builder {
         counter
     }
 
-    /// Says that a layer takes statistics over a batch in which each channel of a sample has `rows` values.
+    /// Says that a layer takes statistics over a batch in which each channel of a sample has `rows`
+    /// values.
     pub fn needs_statistics_of(&self, rows: usize) {
         let mut params = lock(&self.params);
         params.least_rows = Some(params.least_rows.map_or(rows, |least| least.min(rows)));
@@ -508,7 +510,8 @@ impl Builder {
     }
 }
 
-/// Copy whose backward hands the complete gradient to the sink, and keeps it out of the `GradStore`.
+/// Copy whose backward hands the complete gradient to the sink, and keeps it out of the
+/// `GradStore`.
 struct Hook {
     place: Place,
 }

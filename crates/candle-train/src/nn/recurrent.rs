@@ -49,8 +49,9 @@ impl RecurrentShape {
     }
 }
 
-/// `torch.nn.LSTM`, `GRU` or `RNN` with `batch_first=True`, from a state of zeros: `weight_ih_l0`, `weight_hh_l0`,
-/// `bias_ih_l0`, `bias_hh_l0` and so on, all U(+-1/sqrt(hidden)). It runs on the CPU only.
+/// `torch.nn.LSTM`, `GRU` or `RNN` with `batch_first=True`, from a state of zeros: `weight_ih_l0`,
+/// `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0` and so on, all U(+-1/sqrt(hidden)). It runs on the
+/// CPU only.
 pub struct Recurrent {
     layers: Vec<Vec<Direction>>,
     cell: Cell,
@@ -89,7 +90,8 @@ impl Recurrent {
         })
     }
 
-    /// x (n, t, in) -> the states of the last layer (n, t, hidden), of both directions side by side.
+    /// x (n, t, in) -> the states of the last layer (n, t, hidden), of both directions side by
+    /// side.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Safetensors file <-> [`Params`], under PyTorch's state-dict keys.
 //!
-//! The file is not trusted: its header is limited before anything is allocated, and no shape in it is
-//! believed. Nothing is changed unless every tensor fits; whether it does is decided by names and shapes alone
-//! ([`fit`]), so that it can be known before anything is started.
+//! The file is not trusted: its header is limited before anything is allocated, and no shape in it
+//! is believed. Nothing is changed unless every tensor fits; whether it does is decided by names
+//! and shapes alone ([`fit`]), so that it can be known before anything is started.
 
 mod adapters;
 mod file;
@@ -29,8 +29,8 @@ pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit};
 pub enum Strict<'a> {
     /// Nothing: keys and shapes agree.
     All,
-    /// Tensors under these prefixes (`fc.`) may be missing, extra or of another shape; they then keep
-    /// their values.
+    /// Tensors under these prefixes (`fc.`) may be missing, extra or of another shape; they then
+    /// keep their values.
     ExceptHead(&'a [&'a str]),
 }
 
@@ -144,8 +144,8 @@ impl Error {
     }
 }
 
-/// Replaces the model's values by those of a safetensors file, all or none; or of the files that an index
-/// (`model.safetensors.index.json`) names.
+/// Replaces the model's values by those of a safetensors file, all or none; or of the files that an
+/// index (`model.safetensors.index.json`) names.
 ///
 /// Keys are compared as [`fit`] does. f16, bf16 and f64 become f32. `num_batches_tracked` is
 /// taken if present, and never missed; neither are the adapters of a model that had none.
@@ -242,7 +242,8 @@ fn set<'a>(
     Ok(())
 }
 
-/// All parameters, buffers and counters as a safetensors file that PyTorch loads with `strict=True`.
+/// All parameters, buffers and counters as a safetensors file that PyTorch loads with
+/// `strict=True`.
 ///
 /// Counters are int64 scalars. Equal values give equal bytes.
 ///

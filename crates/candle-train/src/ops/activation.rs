@@ -62,7 +62,8 @@ pub fn gelu(x: &Tensor) -> Result<Tensor> {
     apply(x, Gelu)
 }
 
-/// GELU by the tangent: x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x^3))): `torch.nn.GELU(approximate="tanh")`.
+/// GELU by the tangent: x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x^3))):
+/// `torch.nn.GELU(approximate="tanh")`.
 ///
 /// # Errors
 ///
@@ -80,8 +81,8 @@ pub fn silu(x: &Tensor) -> Result<Tensor> {
     apply(x, Silu)
 }
 
-/// x tanh(ln(1 + e^x)) (Misra, 2019): `torch.nn.Mish()`. Unlike Candle's own, its gradient is finite
-/// wherever x is.
+/// x tanh(ln(1 + e^x)) (Misra, 2019): `torch.nn.Mish()`. Unlike Candle's own, its gradient is
+/// finite wherever x is.
 ///
 /// # Errors
 ///
@@ -517,7 +518,8 @@ mod tests {
         check(mish, [-0.303_401_47, 0.375_245_24, 1.943_959])
     }
 
-    /// The gradients of `torch.nn.functional.{leaky_relu, relu6, hardsigmoid, hardswish}` of PyTorch 2.15.
+    /// The gradients of `torch.nn.functional.{leaky_relu, relu6, hardsigmoid, hardswish}` of
+    /// PyTorch 2.15.
     #[test]
     fn gradients_at_the_corners_are_those_of_pytorch() -> Result<()> {
         let x = Var::from_vec(vec![-3.0f32, 0.0, 3.0, 6.0], 4, &Device::Cpu)?;

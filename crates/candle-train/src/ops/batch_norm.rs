@@ -57,7 +57,8 @@ impl BatchStatistics {
         self.variance.iter().map(|v| (1.0 / (f64::from(*v) + eps).sqrt()) as f32).collect()
     }
 
-    /// Moves `running` mean and variance towards these by the share `momentum`; the variance is made unbiased.
+    /// Moves `running` mean and variance towards these by the share `momentum`; the variance is
+    /// made unbiased.
     ///
     /// # Errors
     ///
@@ -92,13 +93,14 @@ pub struct RunningStatistics<'a> {
     pub variance: &'a Tensor,
 }
 
-/// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of this
-/// batch, which
-/// are returned too (Ioffe and Szegedy, 2015). x and residual (..., c), gamma and beta (c), f32.
+/// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of
+/// this batch, which are returned too (Ioffe and Szegedy, 2015). x and residual (..., c), gamma and
+/// beta (c), f32.
 ///
 /// # Errors
 ///
-/// One value per channel, as in PyTorch, shapes that do not fit, or a beta of Candle's graph: it must be [`Weight::learnt`].
+/// One value per channel, as in PyTorch, shapes that do not fit, or a beta of Candle's graph: it
+/// must be [`Weight::learnt`].
 pub fn batch_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
@@ -109,8 +111,9 @@ pub fn batch_norm(
     of_batch(x, [gamma, beta], residual, (activation, eps), None)
 }
 
-/// [`batch_norm`] with the statistics of the batch that this is a part of (`torch.nn.SyncBatchNorm`), whose other parts
-/// `group` asks, in forward and in backward. The gradients of gamma and beta are those of this part.
+/// [`batch_norm`] with the statistics of the batch that this is a part of
+/// (`torch.nn.SyncBatchNorm`), whose other parts `group` asks, in forward and in backward. The
+/// gradients of gamma and beta are those of this part.
 ///
 /// # Errors
 ///

@@ -7,7 +7,8 @@ use super::lanes::vectorised;
 /// Rows per partial sum.
 const ROWS: usize = 128;
 
-/// Sum of each column of row-major `values` (rows, `columns`), in f64, blocks of rows in a fixed order.
+/// Sum of each column of row-major `values` (rows, `columns`), in f64, blocks of rows in a fixed
+/// order.
 pub(super) fn column_sums(values: &[f32], columns: usize) -> Vec<f32> {
     let block_sums = |block: &[f32]| {
         let mut sums = vec![0f64; columns];

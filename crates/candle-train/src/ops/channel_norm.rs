@@ -1,7 +1,8 @@
 //! The arithmetic of batch normalisation over slices: x is (rows, channels), row-major, f32.
 //!
-//! Forward is one pass for the statistics and one for the output, backward one for the sums and one for
-//! the gradient of x. Blocks of rows are fixed and merged in order, so threads do not change the bits.
+//! Forward is one pass for the statistics and one for the output, backward one for the sums and one
+//! for the gradient of x. Blocks of rows are fixed and merged in order, so threads do not change
+//! the bits.
 
 use candle_core::Result;
 use rayon::prelude::*;
@@ -35,8 +36,8 @@ pub(super) struct Channels<'a> {
 pub(super) enum Gate<'a> {
     /// It recomputes the output from x: no residual was added.
     Input,
-    /// By the sign of the output, which is given. The gradient before the activation replaces that after
-    /// it, and is the gradient of the residual.
+    /// By the sign of the output, which is given. The gradient before the activation replaces that
+    /// after it, and is the gradient of the residual.
     Output(&'a [f32]),
 }
 
@@ -53,8 +54,8 @@ pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
     moments(x, c).statistics()
 }
 
-/// Mean and squared deviations of each channel: each block of rows finds its own while it is in the cache, and blocks
-/// are merged in a fixed order.
+/// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
+/// cache, and blocks are merged in a fixed order.
 pub(super) fn moments(x: &[f32], c: usize) -> Moments {
     let blocks: Vec<Vec<[f64; 2]>> =
         x.par_chunks(ROWS * c).map(|block| block_statistics(block, c)).collect();
@@ -108,8 +109,8 @@ fn block_statistics(block: &[f32], c: usize) -> Vec<[f64; 2]> {
         .collect()
 }
 
-/// Values whose sums are kept side by side: the least number of rows that are whole strips of [`WIDTH`]
-/// columns, or, where that would be large, one row.
+/// Values whose sums are kept side by side: the least number of rows that are whole strips of
+/// [`WIDTH`] columns, or, where that would be large, one row.
 fn width(c: usize) -> usize {
     let rows = WIDTH >> c.trailing_zeros().min(WIDTH.trailing_zeros());
     if c > 8 * WIDTH { c } else { c * rows }
@@ -120,8 +121,8 @@ fn folded(wide: &[f32], c: usize) -> impl Iterator<Item = f32> {
     (0..c).map(move |i| wide.iter().skip(i).step_by(c).sum())
 }
 
-/// Adds to each column's `sums` what `f` makes of the column's values in each row and of its constants.
-/// `rows` may end within a row. `f` must be `#[inline(always)]`.
+/// Adds to each column's `sums` what `f` makes of the column's values in each row and of its
+/// constants. `rows` may end within a row. `f` must be `#[inline(always)]`.
 ///
 /// The sums of [`WIDTH`] columns stay in registers while the rows go by.
 #[inline(always)]
@@ -224,8 +225,9 @@ impl Channels<'_> {
         build(x.len(), |start, block| for_each_piece(start, block, apply))
     }
 
-    /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy` that of the
-    /// residual, and that of x is returned. `batch` is what the statistics were taken of.
+    /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy`
+    /// that of the residual, and that of x is returned. `batch` is what the statistics were taken
+    /// of.
     ///
     /// # Errors
     ///
@@ -337,7 +339,8 @@ impl Channels<'_> {
     }
 }
 
-/// dx = gamma / std (g - mean(g) - x̂ mean(g x̂)), as scale g + slope (x - mean) + shift per channel.
+/// dx = gamma / std (g - mean(g) - x̂ mean(g x̂)), as scale g + slope (x - mean) + shift per
+/// channel.
 struct InputSlope([PerChannel; 4]);
 
 impl InputSlope {
@@ -398,7 +401,8 @@ fn close_by_output(g: &mut [f32], y: &[f32]) {
     }
 }
 
-/// Adds the rows of g to `plain`, and those of g (x - mean) to `weighted`; each is as long as `mean`.
+/// Adds the rows of g to `plain`, and those of g (x - mean) to `weighted`; each is as long as
+/// `mean`.
 #[inline(always)]
 pub(super) fn add_gradients(
     plain: &mut [f32],
@@ -416,7 +420,8 @@ pub(super) fn add_gradients(
     );
 }
 
-/// As [`add_gradients`], with g 0 where the output, found again as forward found it, was not positive.
+/// As [`add_gradients`], with g 0 where the output, found again as forward found it, was not
+/// positive.
 #[inline(always)]
 fn add_gated_gradients(
     plain: &mut [f32],

@@ -2,8 +2,8 @@
 
 use crate::units::Bytes;
 
-/// Name and memory of the GPUs that CUDA shows, in its order, or why it shows none; `None` in a program without CUDA.
-/// No GPU is touched.
+/// Name and memory of the GPUs that CUDA shows, in its order, or why it shows none; `None` in a
+/// program without CUDA. No GPU is touched.
 ///
 /// # Errors
 ///
@@ -13,8 +13,8 @@ pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
     None
 }
 
-/// Name and memory of the GPUs that CUDA shows, in its order, or why it shows none; `None` in a program without CUDA.
-/// No GPU is touched.
+/// Name and memory of the GPUs that CUDA shows, in its order, or why it shows none; `None` in a
+/// program without CUDA. No GPU is touched.
 ///
 /// # Errors
 ///
@@ -34,7 +34,8 @@ pub fn open_gpu(ordinal: usize) -> candle_core::Result<candle_core::Device> {
     Ok(super::cuda::Gpu::open(ordinal)?.device())
 }
 
-/// The most bytes of the GPU's memory in use at a time since the last call; nothing is known on the CPU.
+/// The most bytes of the GPU's memory in use at a time since the last call; nothing is known on the
+/// CPU.
 ///
 /// # Errors
 ///

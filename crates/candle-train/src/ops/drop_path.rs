@@ -8,8 +8,9 @@ use super::operation::{Gradients, Input, Operation};
 use super::storage::overwrite;
 use crate::rng::Key;
 
-/// Zeroes each sample with probability `p` and scales the others by 1 / (1 - p): x (n, ...), f32. Sample i is kept if
-/// number i of `key` is at least `p`. `torchvision.ops.StochasticDepth(p, "row")`, timm's `DropPath`.
+/// Zeroes each sample with probability `p` and scales the others by 1 / (1 - p): x (n, ...), f32.
+/// Sample i is kept if number i of `key` is at least `p`. `torchvision.ops.StochasticDepth(p,
+/// "row")`, timm's `DropPath`.
 ///
 /// # Errors
 ///

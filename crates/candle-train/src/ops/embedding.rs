@@ -13,8 +13,8 @@ use super::weight::{Destination, Weight};
 /// Rows of the table handled by one task of backward.
 const ROWS: usize = 64;
 
-/// The row of the table for each index, as `torch.nn.functional.embedding`: indices of any shape, u32 or
-/// i64, table (rows, c) f32 -> (..., c).
+/// The row of the table for each index, as `torch.nn.functional.embedding`: indices of any shape,
+/// u32 or i64, table (rows, c) f32 -> (..., c).
 ///
 /// The gradient is dense, and adds the contributions to a row in the order of the indices.
 ///

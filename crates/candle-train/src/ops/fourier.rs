@@ -1,7 +1,8 @@
 //! The loss of `TimeBridge`: errors over time and errors of the Fourier coefficients, together.
 //!
-//! Half the spectrum of a real series is one product with a constant matrix of cosines and sines, exactly
-//! `torch.fft.rfft` without normalisation; its length, not its speed, is what forecasts have.
+//! Half the spectrum of a real series is one product with a constant matrix of cosines and sines,
+//! exactly `torch.fft.rfft` without normalisation; its length, not its speed, is what forecasts
+//! have.
 
 use std::f64::consts::TAU;
 
@@ -13,9 +14,9 @@ use super::layout::transposed;
 use super::operation::{Gradients, Input, Operation};
 use super::storage::{read, tensor};
 
-/// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences' absolute
-/// Fourier coefficients over time; both (n, time steps, series), f32 -> scalar. The gradient of a coefficient or
-/// a difference that is 0 is 0.
+/// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences'
+/// absolute Fourier coefficients over time; both (n, time steps, series), f32 -> scalar. The
+/// gradient of a coefficient or a difference that is 0 is 0.
 ///
 /// # Errors
 ///

@@ -13,9 +13,9 @@ use super::scratch::zeros;
 use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 
-/// gamma (x - mean) / sqrt(variance + eps) + beta, with the mean and the biased variance over all positions
-/// and the channels of one group, for each sample (Wu and He, 2018), as `torch.nn.GroupNorm`. x (n, ..., c)
-/// with `groups` dividing c, gamma and beta (c), f32.
+/// gamma (x - mean) / sqrt(variance + eps) + beta, with the mean and the biased variance over all
+/// positions and the channels of one group, for each sample (Wu and He, 2018), as
+/// `torch.nn.GroupNorm`. x (n, ..., c) with `groups` dividing c, gamma and beta (c), f32.
 ///
 /// # Errors
 ///

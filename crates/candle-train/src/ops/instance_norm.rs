@@ -1,5 +1,5 @@
-//! Series in time that are each standardised by their own mean and deviation, and forecasts on their scales again
-//! (Kim et al., ICLR 2022, without its weights).
+//! Series in time that are each standardised by their own mean and deviation, and forecasts on
+//! their scales again (Kim et al., ICLR 2022, without its weights).
 
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
@@ -20,7 +20,8 @@ const SERIES: usize = 16;
 pub enum Deviation {
     /// sqrt(sum of squares / n + 1e-5)
     Population,
-    /// sqrt(sum of squares / (n - 1)), by which forecasts are scaled; values are divided by 1e-5 more.
+    /// sqrt(sum of squares / (n - 1)), by which forecasts are scaled; values are divided by 1e-5
+    /// more.
     Sample,
 }
 
@@ -37,7 +38,8 @@ impl Deviation {
     }
 }
 
-/// Windows of series, each standardised without a gradient, and what brings forecasts back to their scales.
+/// Windows of series, each standardised without a gradient, and what brings forecasts back to their
+/// scales.
 pub struct InstanceNorm {
     /// (n, rows, time steps)
     pub rows: Tensor,
@@ -48,8 +50,8 @@ pub struct InstanceNorm {
 }
 
 impl InstanceNorm {
-    /// Windows x (n, time steps, rows) f32, of whose rows the first `series` are standardised. Others stay as they
-    /// are, such as features of the date.
+    /// Windows x (n, time steps, rows) f32, of whose rows the first `series` are standardised.
+    /// Others stay as they are, such as features of the date.
     ///
     /// # Errors
     ///
@@ -107,7 +109,8 @@ impl InstanceNorm {
         Ok(Self { rows, mean, scale })
     }
 
-    /// A forecast of the series, (n, series, time steps), on the scales of their windows: (n, time steps, series).
+    /// A forecast of the series, (n, series, time steps), on the scales of their windows: (n, time
+    /// steps, series).
     ///
     /// # Errors
     ///

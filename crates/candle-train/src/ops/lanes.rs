@@ -1,7 +1,7 @@
 //! Loops over plain slices at the processor's widest vectors, and vectors built in parallel.
 //!
-//! A loop is written once over slices of equal, known length; the compiler vectorises it for each instruction
-//! set, and the widest one that this processor has is chosen at run time.
+//! A loop is written once over slices of equal, known length; the compiler vectorises it for each
+//! instruction set, and the widest one that this processor has is chosen at run time.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -15,10 +15,12 @@ pub(super) const BLOCK: usize = 4096;
 /// Values per piece of a block, where constants of the channels have to stay in the cache, too.
 pub(super) const PIECE: usize = 1024;
 
-/// Runs `f` as compiled for the widest vectors of this processor: AVX-512, AVX2 with FMA, NEON, or none.
+/// Runs `f` as compiled for the widest vectors of this processor: AVX-512, AVX2 with FMA, NEON, or
+/// none.
 ///
-/// `f` must be a closure that is `#[inline(always)]`, and so must be what it calls in a loop: write `for`, not
-/// `for_each`, whose closure may be left outside, where a `mul_add` is a hundred times slower.
+/// `f` must be a closure that is `#[inline(always)]`, and so must be what it calls in a loop: write
+/// `for`, not `for_each`, whose closure may be left outside, where a `mul_add` is a hundred times
+/// slower.
 #[inline(always)]
 pub fn vectorised<R>(f: impl FnMut() -> R) -> R {
     vectorised_for(kernel::best(), f)
@@ -30,7 +32,8 @@ pub(crate) fn vectorised_for<R>(level: Arch, f: impl FnMut() -> R) -> R {
     level.dispatch(Loop(f))
 }
 
-/// Calls the closure by reference: the shim that calls one by value may stay outside the instruction set.
+/// Calls the closure by reference: the shim that calls one by value may stay outside the
+/// instruction set.
 struct Loop<F>(F);
 
 impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
@@ -42,13 +45,14 @@ impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
     }
 }
 
-/// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed, and is finished in
-/// the first-level cache.
+/// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed, and
+/// is finished in the first-level cache.
 pub(crate) fn build(n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     filled(n, BLOCK, fill)
 }
 
-/// As [`build`], in whole rows of `width` values: `fill(start, rows)`, with `start` the first row's position.
+/// As [`build`], in whole rows of `width` values: `fill(start, rows)`, with `start` the first row's
+/// position.
 pub(super) fn build_rows(
     n: usize,
     width: usize,
@@ -86,8 +90,8 @@ pub(super) fn for_each_piece(start: usize, block: &mut [f32], change: impl Fn(us
     }
 }
 
-/// One number per channel, repeated so that every piece of a row-major (rows, channels) array finds those
-/// of its values side by side.
+/// One number per channel, repeated so that every piece of a row-major (rows, channels) array finds
+/// those of its values side by side.
 pub(super) struct PerChannel {
     channels: usize,
     repeated: Vec<f32>,

@@ -11,22 +11,23 @@ use super::math::exp;
 use super::operation::{Gradients, Input, Kept, Operation};
 use super::storage::{read, tensor};
 
-/// The label of a sample that does not count, as `ignore_index` of PyTorch; possible in i64 labels only.
+/// The label of a sample that does not count, as `ignore_index` of PyTorch; possible in i64 labels
+/// only.
 pub const IGNORED_LABEL: i64 = -100;
 /// Rows that one thread is done with sooner than others are woken.
 const FEW_ROWS: usize = 16;
 
-/// Mean over the samples that count of -sum target log softmax(logits), with target = (1 - smoothing)
-/// one-hot + smoothing / classes, as `torch.nn.CrossEntropyLoss(label_smoothing=...)`.
+/// Mean over the samples that count of -sum target log softmax(logits), with target = (1 -
+/// smoothing) one-hot + smoothing / classes, as `torch.nn.CrossEntropyLoss(label_smoothing=...)`.
 ///
-/// logits (n, classes) f32, labels (n) u32 or i64 -> scalar f32; sums over samples in f64. The logits are
-/// not copied: backward makes their gradient, and nothing else of their size. Labels on a GPU, u32, are not looked at:
-/// whoever put them there has seen that they are classes.
+/// logits (n, classes) f32, labels (n) u32 or i64 -> scalar f32; sums over samples in f64. The
+/// logits are not copied: backward makes their gradient, and nothing else of their size. Labels on
+/// a GPU, u32, are not looked at: whoever put them there has seen that they are classes.
 ///
 /// # Errors
 ///
-/// A label that is neither a class nor [`IGNORED_LABEL`], no sample that counts (PyTorch: NaN), or shapes
-/// that do not fit.
+/// A label that is neither a class nor [`IGNORED_LABEL`], no sample that counts (PyTorch: NaN), or
+/// shapes that do not fit.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<Tensor> {
     if labels.device().is_cuda() {
         let n = labels.dims1()?;
@@ -40,8 +41,8 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
     apply(logits, Targets::Labels(labels), smoothing, counted as f64)
 }
 
-/// Sum over the samples that count instead of their mean, and how many they are: where samples of several
-/// batches are averaged, the mean of the batches' means is not the mean over the samples.
+/// Sum over the samples that count instead of their mean, and how many they are: where samples of
+/// several batches are averaged, the mean of the batches' means is not the mean over the samples.
 ///
 /// # Errors
 ///
@@ -56,8 +57,8 @@ pub fn cross_entropy_sum(
     Ok((apply(logits, Targets::Labels(labels), smoothing, 1.0)?, counted))
 }
 
-/// [`cross_entropy`] with a probability of each class as target, (n, classes) f32, as PyTorch's with
-/// floating-point targets. No gradient flows to the targets.
+/// [`cross_entropy`] with a probability of each class as target, (n, classes) f32, as PyTorch's
+/// with floating-point targets. No gradient flows to the targets.
 ///
 /// # Errors
 ///
@@ -106,7 +107,8 @@ pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
     })
 }
 
-/// Number of samples that count and whose largest logit (the first, if several) is that of their label.
+/// Number of samples that count and whose largest logit (the first, if several) is that of their
+/// label.
 ///
 /// # Errors
 ///
@@ -130,8 +132,8 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     })
 }
 
-/// Number of samples that count and whose label is among the `k` largest logits, the first ones if several are equal. Logits
-/// on a GPU are copied to the CPU's memory.
+/// Number of samples that count and whose label is among the `k` largest logits, the first ones if
+/// several are equal. Logits on a GPU are copied to the CPU's memory.
 ///
 /// # Errors
 ///
@@ -155,8 +157,8 @@ fn before(row: &[f32], label: usize) -> usize {
     row.iter().enumerate().filter(|&entry| is_before(entry)).count()
 }
 
-/// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: enqueued only. `labels` as
-/// [`cross_entropy`]'s on a GPU.
+/// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: enqueued
+/// only. `labels` as [`cross_entropy`]'s on a GPU.
 ///
 /// # Errors
 ///
@@ -202,7 +204,8 @@ pub(super) struct CrossEntropy {
     pub(super) rows: Kept<Vec<Option<Row>>>,
 }
 
-/// What turns the logits of a row into the gradient: `factor` e^(logit - `largest`) minus the target.
+/// What turns the logits of a row into the gradient: `factor` e^(logit - `largest`) minus the
+/// target.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     largest: f32,
@@ -324,7 +327,8 @@ fn not_here<T>(labels: &Tensor) -> Result<T> {
     bail!("labels on {:?} for logits that are not", labels.device().location())
 }
 
-/// The largest logit, the sum of e^(logit - largest), and the sum of logit - largest. NaN if any logit is.
+/// The largest logit, the sum of e^(logit - largest), and the sum of logit - largest. NaN if any
+/// logit is.
 fn sums(x: &[f32]) -> (f32, f64, f64) {
     vectorised(
         #[inline(always)]

@@ -1,7 +1,8 @@
-//! exp, erf, tanh and the logistic function in f32, without branches, so that loops over them vectorise.
+//! exp, erf, tanh and the logistic function in f32, without branches, so that loops over them
+//! vectorise.
 //!
-//! Errors against f64 are those that the tests print: exp 1.2e-7 relative, erf, tanh and logistic 2.5e-7
-//! relative. NaN stays NaN.
+//! Errors against f64 are those that the tests print: exp 1.2e-7 relative, erf, tanh and logistic
+//! 2.5e-7 relative. NaN stays NaN.
 
 /// 1.5 x 2^23: added to a number below 2^22, it leaves the nearest integer in the low bits.
 const ROUND: f32 = 12_582_912.0;
@@ -28,8 +29,8 @@ pub(super) fn exp(x: f32) -> f32 {
     if x > MAX { f32::INFINITY } else { y }
 }
 
-/// The error function (after N. Juffa's single-precision approximations, whose error is below one unit in
-/// the last place).
+/// The error function (after N. Juffa's single-precision approximations, whose error is below one
+/// unit in the last place).
 #[inline(always)]
 pub(super) fn erf(x: f32) -> f32 {
     let (t, s) = (x.abs(), x * x);

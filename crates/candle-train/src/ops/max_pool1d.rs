@@ -9,8 +9,9 @@ use super::operation::{Gradients, Input, Kept, Operation};
 use super::scratch::zeros;
 use super::storage::{read, tensor};
 
-/// Largest value of each window: (n, l, c) -> (n, ol, c), f32. Padding counts as minus infinity; the gradient goes to
-/// the first maximum of a window, and NaN wins over numbers, as in `torch.nn.functional.max_pool1d`.
+/// Largest value of each window: (n, l, c) -> (n, ol, c), f32. Padding counts as minus infinity;
+/// the gradient goes to the first maximum of a window, and NaN wins over numbers, as in
+/// `torch.nn.functional.max_pool1d`.
 ///
 /// # Errors
 ///

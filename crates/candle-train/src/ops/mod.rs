@@ -1,12 +1,13 @@
-//! Differentiable operations that Candle lacks, gets wrong or does slowly: CPU, f32, hand-written backward.
+//! Differentiable operations that Candle lacks, gets wrong or does slowly: CPU, f32, hand-written
+//! backward.
 //!
-//! Activations of images are NHWC (channels last); weights keep PyTorch's layout. A weight is always the
-//! *right* operand of its operation: Candle walks backward from the right, so gradients leave last layer
-//! first. Bits never depend on the number of threads: work is cut into fixed blocks, split over outputs,
-//! and partial sums are added in a fixed order.
+//! Activations of images are NHWC (channels last); weights keep PyTorch's layout. A weight is
+//! always the *right* operand of its operation: Candle walks backward from the right, so gradients
+//! leave last layer first. Bits never depend on the number of threads: work is cut into fixed
+//! blocks, split over outputs, and partial sums are added in a fixed order.
 //!
-//! An operation implements `operation::Operation`, and `operation::OnGpu` for the kernels in `cuda`; `chain::apply` applies
-//! it.
+//! An operation implements `operation::Operation`, and `operation::OnGpu` for the kernels in
+//! `cuda`; `chain::apply` applies it.
 
 mod activation;
 mod add;

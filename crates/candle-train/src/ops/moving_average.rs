@@ -10,9 +10,11 @@ use super::storage::{read, tensor};
 /// Which values a moving average of a window is the average of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
-    /// As many before as after, the first and last value repeated beyond the ends; odd windows only.
+    /// As many before as after, the first and last value repeated beyond the ends; odd windows
+    /// only.
     Centred,
-    /// The value and those before it; the first windows, which would be shorter, are the first whole one.
+    /// The value and those before it; the first windows, which would be shorter, are the first
+    /// whole one.
     Trailing,
 }
 
@@ -20,7 +22,8 @@ pub enum Average {
 ///
 /// # Errors
 ///
-/// A window of no values, an even one that is centred, or a trailing one that is longer than the row.
+/// A window of no values, an even one that is centred, or a trailing one that is longer than the
+/// row.
 pub fn moving_average(x: &Tensor, window: usize, average: Average) -> Result<Tensor> {
     let c = x.dims().last().copied().unwrap_or(0);
     let fits = match average {

@@ -2,13 +2,14 @@
 
 use super::kernel::{Matrix, Sums, multiplied};
 
-/// Coefficients of the quintic, which is steepest at 0 (Jordan et al. 2024, <https://kellerjordan.github.io/posts/muon/>).
+/// Coefficients of the quintic, which is steepest at 0 (Jordan et al. 2024,
+/// <https://kellerjordan.github.io/posts/muon/>).
 const COEFFICIENTS: [f32; 3] = [3.4445, -4.775, 2.0315];
 /// Least norm that the matrix is divided by.
 const EPS: f64 = 1e-7;
 
-/// What `steps` iterations of Newton and Schulz make of a row-major matrix: its singular values go to about 1. The same bits
-/// for any number of threads.
+/// What `steps` iterations of Newton and Schulz make of a row-major matrix: its singular values go
+/// to about 1. The same bits for any number of threads.
 pub fn newton_schulz(matrix: &[f32], rows: usize, columns: usize, steps: u32) -> Vec<f32> {
     let is_tall = rows > columns;
     let squares: f64 = matrix.iter().map(|&v| f64::from(v) * f64::from(v)).sum();

@@ -1,5 +1,6 @@
-//! What an operation is: operands, forward on the CPU, forward on a GPU where it has kernels, backward. Candle's
-//! own traits for that (`CustomOp1`, `CustomOp2`, `CustomOp3`) are implemented once, here.
+//! What an operation is: operands, forward on the CPU, forward on a GPU where it has kernels,
+//! backward. Candle's own traits for that (`CustomOp1`, `CustomOp2`, `CustomOp3`) are implemented
+//! once, here.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -30,8 +31,9 @@ pub(crate) trait Operation: Send + Sync + 'static {
         bail!("{} was made for a GPU", Self::NAME)
     }
 
-    /// The gradients of the operands, given the result and its gradient, which is contiguous and may be written over
-    /// ([`super::storage::overwrite`]). `None` where no gradient is wanted, or where it was sent off.
+    /// The gradients of the operands, given the result and its gradient, which is contiguous and
+    /// may be written over ([`super::storage::overwrite`]). `None` where no gradient is wanted, or
+    /// where it was sent off.
     ///
     /// # Errors
     ///
@@ -159,8 +161,8 @@ pub(crate) trait Backward: Send + Sync {
     /// What messages call the operation.
     fn name(&self) -> &'static str;
 
-    /// As [`Operation::backward`]; `dy` may be written over if it is contiguous. Operands beyond the last that is
-    /// returned have no gradient.
+    /// As [`Operation::backward`]; `dy` may be written over if it is contiguous. Operands beyond
+    /// the last that is returned have no gradient.
     ///
     /// # Errors
     ///

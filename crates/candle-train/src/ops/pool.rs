@@ -12,8 +12,8 @@ use super::storage::{read, tensor};
 
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.
 ///
-/// Padding counts as minus infinity. The gradient goes to the first maximum of a window in row-major
-/// order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`.
+/// Padding counts as minus infinity. The gradient goes to the first maximum of a window in
+/// row-major order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`.
 ///
 /// # Errors
 ///
@@ -23,8 +23,8 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     chain::apply([x], MaxPool { windows, chosen: Kept::default() })
 }
 
-/// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as zeros, as in
-/// `torch.nn.functional.avg_pool2d` by default.
+/// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as
+/// zeros, as in `torch.nn.functional.avg_pool2d` by default.
 ///
 /// # Errors
 ///
@@ -62,8 +62,9 @@ impl Windows {
         Shape::from((self.n, self.oh, self.ow, self.c))
     }
 
-    /// Calls `visit(output offset in the row, input offset in the image, place in the window)` for each pixel
-    /// of each window of output row `oy`, in window order. `visit` must be `#[inline(always)]`.
+    /// Calls `visit(output offset in the row, input offset in the image, place in the window)` for
+    /// each pixel of each window of output row `oy`, in window order. `visit` must be
+    /// `#[inline(always)]`.
     #[inline(always)]
     fn for_each_pixel(&self, oy: usize, mut visit: impl FnMut(usize, usize, u16)) {
         let Window { stride, padding } = self.window;
@@ -84,7 +85,8 @@ impl Windows {
         }
     }
 
-    /// Calls `push(row of dy and its index, image of dx)` for each row of each image, images in parallel.
+    /// Calls `push(row of dy and its index, image of dx)` for each row of each image, images in
+    /// parallel.
     fn gradient(
         &self,
         push: impl Fn(&[f32], [usize; 2], &mut [f32]) + Sync,

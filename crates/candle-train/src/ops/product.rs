@@ -1,5 +1,5 @@
-//! Products of two tensors, of which the second may be smaller: a factor for each channel, or for each channel of a
-//! sample.
+//! Products of two tensors, of which the second may be smaller: a factor for each channel, or for
+//! each channel of a sample.
 
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
@@ -26,8 +26,8 @@ pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     chain::apply([a, b], Product { rows: 1, c, destination: Destination::Graph })
 }
 
-/// Each channel of each sample times its gate, as in squeeze and excitation: x (n, ..., c), gate (n, c) or (n, 1, 1, c)
-/// -> the shape of x, f32.
+/// Each channel of each sample times its gate, as in squeeze and excitation: x (n, ..., c), gate
+/// (n, c) or (n, 1, 1, c) -> the shape of x, f32.
 ///
 /// # Errors
 ///
@@ -88,7 +88,8 @@ impl Product {
     }
 }
 
-/// Of each column, the sum of x dy over the rows of `c` values: in f64, blocks of rows in a fixed order.
+/// Of each column, the sum of x dy over the rows of `c` values: in f64, blocks of rows in a fixed
+/// order.
 fn sums_of_products(x: &[f32], dy: &[f32], c: usize) -> Vec<f32> {
     let block_sums = |(x, dy): (&[f32], &[f32])| {
         let mut sums = vec![0f64; c];

@@ -1,7 +1,9 @@
-//! Recurrent layers: forward step after step, backward through time (Werbos, 1990), as one operation.
+//! Recurrent layers: forward step after step, backward through time (Werbos, 1990), as one
+//! operation.
 //!
-//! The product with what a layer reads is a linear layer before; here is what goes from step to step, always in f32.
-//! Inside, steps come first: (step, sample, feature), in the order in which they are read.
+//! The product with what a layer reads is a linear layer before; here is what goes from step to
+//! step, always in f32. Inside, steps come first: (step, sample, feature), in the order in which
+//! they are read.
 
 use candle_core::{Result, Shape, Tensor, bail};
 
@@ -40,9 +42,9 @@ impl Cell {
     }
 }
 
-/// The states of a recurrent layer from a state of zeros: gates (n, t, gates h), the product of what is read with its
-/// weights, plus a bias; weight (gates h, h) and bias (gates h) of the state -> (n, t, h), f32. With `reverse` it reads
-/// from the end.
+/// The states of a recurrent layer from a state of zeros: gates (n, t, gates h), the product of
+/// what is read with its weights, plus a bias; weight (gates h, h) and bias (gates h) of the state
+/// -> (n, t, h), f32. With `reverse` it reads from the end.
 ///
 /// # Errors
 ///
@@ -94,7 +96,8 @@ struct States {
     hidden: Vec<f32>,
     /// (t, n, gates h), after their activations.
     gates: Vec<f32>,
-    /// (t + 1, n, h): of an LSTM the cells, zeros first; of a GRU, from the second on, what its reset gate multiplies.
+    /// (t + 1, n, h): of an LSTM the cells, zeros first; of a GRU, from the second on, what its
+    /// reset gate multiplies.
     inner: Vec<f32>,
 }
 
@@ -112,8 +115,9 @@ struct Back<'a> {
     inner: [&'a [f32]; 2],
 }
 
-/// Gradients of a sample's step: of the state, which becomes what goes straight to the state before; of the cell, which
-/// becomes that of the cell before; of what is read; of the product with the state.
+/// Gradients of a sample's step: of the state, which becomes what goes straight to the state
+/// before; of the cell, which becomes that of the cell before; of what is read; of the product with
+/// the state.
 struct Slopes<'a> {
     hidden: &'a mut [f32],
     cell: &'a mut [f32],
@@ -261,7 +265,8 @@ impl Recurrent {
         States { hidden, gates: kept, inner }
     }
 
-    /// Gradients of the gates, (n, t, gates h), and of the products with the state, (t, n, gates h).
+    /// Gradients of the gates, (n, t, gates h), and of the products with the state, (t, n, gates
+    /// h).
     fn through_time(&self, states: &States, weight: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
         let (Sizes { n, t, h }, width) = (self.sizes, self.cell.gates() * self.sizes.h);
         let (dy, panels) = (self.ordered(dy, h, false), Matrix::new(weight, width, h).panels());

@@ -9,7 +9,8 @@ use super::fourier::both_signs;
 use super::operation::{Gradients, Input, Operation};
 use super::storage::{read, tensor};
 
-/// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 -> scalar.
+/// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 ->
+/// scalar.
 ///
 /// # Errors
 ///

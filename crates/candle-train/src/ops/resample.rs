@@ -1,5 +1,5 @@
-//! Images of other sizes, each row and column a weighted sum of the rows and columns before: adaptive pooling,
-//! interpolation, and pooling by rectangles.
+//! Images of other sizes, each row and column a weighted sum of the rows and columns before:
+//! adaptive pooling, interpolation, and pooling by rectangles.
 
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
@@ -26,7 +26,8 @@ impl Lines {
         Ok(Self { from, parts: (0..to).map(parts).collect() })
     }
 
-    /// Means over parts of nearly equal size, which may overlap by a line: `torch.nn.AdaptiveAvgPool2d`.
+    /// Means over parts of nearly equal size, which may overlap by a line:
+    /// `torch.nn.AdaptiveAvgPool2d`.
     ///
     /// # Errors
     ///
@@ -92,7 +93,8 @@ impl Lines {
     }
 }
 
-/// An image whose rows and columns are made of those of x: (n, h, w, c) -> (n, rows, columns, c), f32.
+/// An image whose rows and columns are made of those of x: (n, h, w, c) -> (n, rows, columns, c),
+/// f32.
 ///
 /// # Errors
 ///
@@ -111,8 +113,8 @@ pub(super) struct Resample {
 }
 
 impl Resample {
-    /// Calls `visit(place in the row that is made, place in the image, weight)` for each pixel that row `row` is made
-    /// of.
+    /// Calls `visit(place in the row that is made, place in the image, weight)` for each pixel that
+    /// row `row` is made of.
     #[inline(always)]
     fn for_each_pixel(&self, row: usize, mut visit: impl FnMut(usize, usize, f32)) {
         for (column, across) in self.columns.parts.iter().enumerate() {
@@ -129,7 +131,8 @@ impl Resample {
         [self.rows.parts.len(), self.columns.parts.len()]
     }
 
-    /// By products of matrices: (n, h, w, c) -> (n, rows, columns, c); `back` is the way of the gradient.
+    /// By products of matrices: (n, h, w, c) -> (n, rows, columns, c); `back` is the way of the
+    /// gradient.
     #[cfg(any(test, feature = "cuda"))]
     pub(super) fn composed(&self, x: &Tensor, back: bool) -> Result<Tensor> {
         let x = x.detach();
@@ -245,7 +248,8 @@ mod tests {
         Ok(())
     }
 
-    /// `AdaptiveAvgPool1d(4)`, `AvgPool1d(3, 2, 1)`, and `interpolate` of PyTorch 2.15 over 0, 1, 4, 9, 16, 25.
+    /// `AdaptiveAvgPool1d(4)`, `AvgPool1d(3, 2, 1)`, and `interpolate` of PyTorch 2.15 over 0, 1,
+    /// 4, 9, 16, 25.
     #[test]
     fn known_values_are_those_of_pytorch() -> Result<()> {
         let x = Tensor::new(&[0f32, 1.0, 4.0, 9.0, 16.0, 25.0], &Device::Cpu)?;

@@ -1,8 +1,8 @@
-//! Rotary position embedding: each pair of a head's features is turned by an angle that grows with the position
-//! (Su et al., 2021, <https://arxiv.org/abs/2104.09864>).
+//! Rotary position embedding: each pair of a head's features is turned by an angle that grows with
+//! the position (Su et al., 2021, <https://arxiv.org/abs/2104.09864>).
 //!
-//! Pairs are a feature of the first half of a head and the one at its place in the second half, as `HuggingFace` lays
-//! them out; the paper's pairs are neighbours.
+//! Pairs are a feature of the first half of a head and the one at its place in the second half, as
+//! `HuggingFace` lays them out; the paper's pairs are neighbours.
 
 use std::sync::OnceLock;
 
@@ -29,16 +29,16 @@ impl Rope {
         Self { theta, scaling: RopeScaling::None }
     }
 
-    /// Radians per position of each pair of a head of d features: theta^(-2i/d), stretched as `transformers` does
-    /// (`modeling_rope_utils.py`).
+    /// Radians per position of each pair of a head of d features: theta^(-2i/d), stretched as
+    /// `transformers` does (`modeling_rope_utils.py`).
     pub fn frequencies(&self, d: usize) -> Vec<f64> {
         let plain = |i: usize| self.theta.powf(-2.0 * i as f64 / d as f64);
         (0..d / 2).map(|i| self.scaling.stretched(plain(i))).collect()
     }
 }
 
-/// Turns pair i of the d features of each of `heads` heads at position p by p times the pair's frequency:
-/// x (b, t, heads d) -> the same shape, f32. Positions count from 0.
+/// Turns pair i of the d features of each of `heads` heads at position p by p times the pair's
+/// frequency: x (b, t, heads d) -> the same shape, f32. Positions count from 0.
 ///
 /// # Errors
 ///

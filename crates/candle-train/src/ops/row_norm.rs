@@ -13,9 +13,9 @@ use super::weight::{Destination, Weight};
 /// Rows whose gradients of scale and shift are added in f32.
 const ROWS: usize = 64;
 
-/// gamma (x - mean) / sqrt(variance + eps) + beta, with the mean and the biased variance of each row (Ba et
-/// al., 2016), as `torch.nn.LayerNorm`. x (..., c), gamma and beta (c), f32. With a residual, shaped as x,
-/// the rows are those of x + residual, which is kept nowhere.
+/// gamma (x - mean) / sqrt(variance + eps) + beta, with the mean and the biased variance of each
+/// row (Ba et al., 2016), as `torch.nn.LayerNorm`. x (..., c), gamma and beta (c), f32. With a
+/// residual, shaped as x, the rows are those of x + residual, which is kept nowhere.
 ///
 /// # Errors
 ///
@@ -36,8 +36,8 @@ pub fn layer_norm(
     chain::apply(([x, gamma.tensor()], residual), op)
 }
 
-/// gamma x / sqrt(mean(x^2) + eps) over each row (Zhang and Sennrich, 2019), as `torch.nn.RMSNorm`. x (..., c),
-/// gamma (c), f32.
+/// gamma x / sqrt(mean(x^2) + eps) over each row (Zhang and Sennrich, 2019), as `torch.nn.RMSNorm`.
+/// x (..., c), gamma (c), f32.
 ///
 /// # Errors
 ///
@@ -133,8 +133,8 @@ impl RowNorm {
         })
     }
 
-    /// Over the rows of dy, the gradient of x: gamma / std (g - mean(g) - x̂ mean(g x̂)), with g = gamma dy.
-    /// Adds to the gradients of gamma and beta.
+    /// Over the rows of dy, the gradient of x: gamma / std (g - mean(g) - x̂ mean(g x̂)), with g =
+    /// gamma dy. Adds to the gradients of gamma and beta.
     #[inline(always)]
     fn pull(&self, dy: &mut [f32], x: &[f32], gamma: &[f32], affine: &mut [f32]) {
         let c = gamma.len();
@@ -171,8 +171,8 @@ impl RowNorm {
         }
     }
 
-    /// [`RowNorm::pull`] for the rows from position `start` on; what they add to the gradients of gamma and
-    /// beta.
+    /// [`RowNorm::pull`] for the rows from position `start` on; what they add to the gradients of
+    /// gamma and beta.
     fn pull_block(
         &self,
         start: usize,

@@ -1,4 +1,5 @@
-//! Work memory that a thread keeps from one operation to the next: neither allocated nor cleared again.
+//! Work memory that a thread keeps from one operation to the next: neither allocated nor cleared
+//! again.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -11,13 +12,14 @@ const BLOCK: usize = 1 << 16;
 /// Pieces of work at least, where there are as many blocks.
 const PIECES: usize = 64;
 
-/// `n` zeros, written by all threads: `vec![0.0; n]` of memory that was used before is the work of one.
+/// `n` zeros, written by all threads: `vec![0.0; n]` of memory that was used before is the work of
+/// one.
 pub(super) fn zeros(n: usize) -> Vec<f32> {
     filled(n, BLOCK, |_, _| {})
 }
 
-/// `n` values in blocks of `block`, in parallel: `fill(start, values)` is given each block, zeroed just before, so
-/// that it finds it in the cache, and memory is written once.
+/// `n` values in blocks of `block`, in parallel: `fill(start, values)` is given each block, zeroed
+/// just before, so that it finds it in the cache, and memory is written once.
 pub(super) fn filled(n: usize, block: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     let [values] = filled_together(n, block, |start, [values]| fill(start, values));
     values

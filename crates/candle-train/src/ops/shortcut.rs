@@ -7,8 +7,8 @@ use super::lanes::build_rows;
 use super::operation::{Gradients, Input, Operation};
 use super::storage::{read, tensor};
 
-/// Every `stride`-th row and column, with channels of zeros on both sides: (n, h, w, c) -> (n, h / stride, w / stride,
-/// channels) with sizes rounded up, f32.
+/// Every `stride`-th row and column, with channels of zeros on both sides: (n, h, w, c) -> (n, h /
+/// stride, w / stride, channels) with sizes rounded up, f32.
 ///
 /// # Errors
 ///

@@ -8,7 +8,8 @@ use super::math::exp;
 use super::operation::{Gradients, Input, Operation};
 use super::storage::{overwrite, read};
 
-/// e^x / sum(e^x) over each row: (..., c) -> (..., c), f32. Minus infinity gives 0, NaN a row of NaN.
+/// e^x / sum(e^x) over each row: (..., c) -> (..., c), f32. Minus infinity gives 0, NaN a row of
+/// NaN.
 ///
 /// # Errors
 ///

@@ -41,17 +41,17 @@ pub(super) fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor
     Tensor::from_vec(values, shape.into(), &Device::Cpu)
 }
 
-/// Gives the values of a contiguous gradient that came into a backward, in row-major order, to `change`,
-/// which may overwrite them.
+/// Gives the values of a contiguous gradient that came into a backward, in row-major order, to
+/// `change`, which may overwrite them.
 ///
-/// The gradient is its node's own and dropped afterwards, since Candle adds what each edge contributes into
-/// a fresh tensor. No other tensor of a pass may be changed.
+/// The gradient is its node's own and dropped afterwards, since Candle adds what each edge
+/// contributes into a fresh tensor. No other tensor of a pass may be changed.
 pub(super) fn overwrite<R>(gradient: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     with_vector(gradient, |values, range| change(&mut values[range]))
 }
 
-/// Gives the vector that holds a contiguous f32 tensor of the CPU, and the tensor's place in it, to `change`.
-/// Everything that shares the vector sees the change.
+/// Gives the vector that holds a contiguous f32 tensor of the CPU, and the tensor's place in it, to
+/// `change`. Everything that shares the vector sees the change.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! Statistics of a batch that several processes hold parts of, as `torch.nn.SyncBatchNorm` takes them: in forward each
-//! part's mean and squared deviations are merged, in backward its sums over rows are added, in the order of the parts.
+//! Statistics of a batch that several processes hold parts of, as `torch.nn.SyncBatchNorm` takes
+//! them: in forward each part's mean and squared deviations are merged, in backward its sums over
+//! rows are added, in the order of the parts.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,10 +9,11 @@ use candle_core::{Result, bail};
 
 use super::batch_norm::BatchStatistics;
 
-/// The parts of a batch that are normalised together: what PyTorch calls the process group. All parts run the same
-/// layers in the same order.
+/// The parts of a batch that are normalised together: what PyTorch calls the process group. All
+/// parts run the same layers in the same order.
 pub trait SyncGroup: Debug + Send + Sync {
-    /// `mine` and what the other parts gave in the same call, in an order that is the same for all of them.
+    /// `mine` and what the other parts gave in the same call, in an order that is the same for all
+    /// of them.
     ///
     /// # Errors
     ///

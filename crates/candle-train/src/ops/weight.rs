@@ -1,8 +1,8 @@
 //! A weight as an operation's operand: its values, and where its gradient goes.
 //!
-//! A model's weights enter an operation as they are, and its backward hands their gradients straight to
-//! the sink, which adds them up in the bucket. Through Candle's graph the weight would be copied once, and
-//! its gradient be stored, added to zeros and copied.
+//! A model's weights enter an operation as they are, and its backward hands their gradients
+//! straight to the sink, which adds them up in the bucket. Through Candle's graph the weight would
+//! be copied once, and its gradient be stored, added to zeros and copied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use super::storage::{read, tensor};
 
 /// Receives the gradients of parameters from inside `backward`.
 pub trait GradientSink: Send + Sync {
-    /// Adds `gradient`, f32 in the parameter's layout, to that of parameter `index` (registration order):
-    /// once for each use of the parameter in the pass.
+    /// Adds `gradient`, f32 in the parameter's layout, to that of parameter `index` (registration
+    /// order): once for each use of the parameter in the pass.
     ///
     /// # Errors
     ///
     /// Anything that must end the pass.
     fn add(&self, index: usize, gradient: &[f32]) -> Result<()>;
 
-    /// [`GradientSink::add`] of `len` values that `write` puts into the memory that it is given, whatever is there:
-    /// the gradient's own place, where the sink has one.
+    /// [`GradientSink::add`] of `len` values that `write` puts into the memory that it is given,
+    /// whatever is there: the gradient's own place, where the sink has one.
     ///
     /// # Errors
     ///
@@ -39,8 +39,8 @@ pub trait GradientSink: Send + Sync {
         self.add(index, &gradient)
     }
 
-    /// [`GradientSink::add`] of a gradient that is a tensor of any device, f32 and contiguous; through the CPU's
-    /// memory, unless the sink knows better.
+    /// [`GradientSink::add`] of a gradient that is a tensor of any device, f32 and contiguous;
+    /// through the CPU's memory, unless the sink knows better.
     ///
     /// # Errors
     ///
@@ -85,8 +85,9 @@ impl Weight {
         matches!(self.destination, Destination::Graph) && self.tensor.track_op()
     }
 
-    /// The weight as an operand. Where no gradient would reach it, nor one of `others`, though one of `held` is learnt, it
-    /// becomes a leaf, so that backward comes to the operation; the leaf's own gradient is dropped.
+    /// The weight as an operand. Where no gradient would reach it, nor one of `others`, though one
+    /// of `held` is learnt, it becomes a leaf, so that backward comes to the operation; the leaf's
+    /// own gradient is dropped.
     ///
     /// # Errors
     ///
@@ -104,7 +105,8 @@ impl Weight {
         Ok(Self { tensor, destination: Destination::Dropped })
     }
 
-    /// The weight as something that an operation holds beside its operands, of which Candle allows three.
+    /// The weight as something that an operation holds beside its operands, of which Candle allows
+    /// three.
     ///
     /// # Errors
     ///
@@ -146,8 +148,8 @@ impl Destination {
         }
     }
 
-    /// [`Destination::send`] of a gradient that `write` puts into the memory that it is given, whatever is there:
-    /// its place in the bucket, if it is the first.
+    /// [`Destination::send`] of a gradient that `write` puts into the memory that it is given,
+    /// whatever is there: its place in the bucket, if it is the first.
     pub(super) fn send_written(
         &self,
         operand: &Tensor,

@@ -4,7 +4,8 @@ use crate::emulator::Arg::{Bytes, Count, Double, Doubles, Flag, In, Nothing, Out
 use crate::emulator::{Arg, Emulator, STRIDING, emulator, rows};
 use crate::{agree, reference, tensor, values, var};
 
-/// What the GPU makes of rows of logits: loss, gradient for `dy`, losses and best classes of the rows.
+/// What the GPU makes of rows of logits: loss, gradient for `dy`, losses and best classes of the
+/// rows.
 fn cross_entropy(
     gpu: &Emulator,
     logits: &[f32],

@@ -1,7 +1,8 @@
-//! The kernels of the GPU against the operations of the CPU, from the same text: compiled as C++, run on the CPU.
+//! The kernels of the GPU against the operations of the CPU, from the same text: compiled as C++,
+//! run on the CPU.
 //!
-//! What is tested is the arithmetic of each kernel, sums over blocks of threads included; not how it is launched, nor
-//! how a GPU rounds.
+//! What is tested is the arithmetic of each kernel, sums over blocks of threads included; not how
+//! it is launched, nor how a GPU rounds.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
 #[expect(dead_code, reason = "structures by value are for the update of `tests/reference`")]

@@ -119,7 +119,8 @@ fn dropout_draws_the_mask_of_the_cpu() {
     let key = Key::new(3, Purpose::Dropout, 5, 9);
     let x = values(1, n);
     let expected = ops::dropout(&tensor(&x, &[n]), p, key).unwrap().to_vec1::<f32>().unwrap();
-    // Number i of a stream is a mix of its state; number -1 undoes the counter, so the state is found by its inverse.
+    // Number i of a stream is a mix of its state; number -1 undoes the counter, so the state is
+    // found by its inverse.
     let state = unmix(key.bits(u64::MAX));
     let threshold = (p * (1u64 << 53) as f64).ceil() as u64;
     let mut found = vec![0.0; n];

@@ -1,6 +1,6 @@
-//! Standard normal numbers without branches or calls, so that loops over them vectorise, and without the mathematical
-//! library of the system, whose last digits differ from one to another. Products are rounded before they are added, as
-//! every processor can.
+//! Standard normal numbers without branches or calls, so that loops over them vectorise, and
+//! without the mathematical library of the system, whose last digits differ from one to another.
+//! Products are rounded before they are added, as every processor can.
 
 use std::f64::consts::{LN_2, TAU};
 
@@ -16,7 +16,8 @@ pub(super) fn normal(first: f64, second: f64) -> f64 {
     (-2.0 * ln(1.0 - first)).sqrt() * sine_of_turn(turn)
 }
 
-/// The natural logarithm of a normal number above 0: that of m, in [sqrt(1/2), sqrt(2)), as 2 atanh((m - 1) / (m + 1)).
+/// The natural logarithm of a normal number above 0: that of m, in [sqrt(1/2), sqrt(2)), as 2
+/// atanh((m - 1) / (m + 1)).
 #[inline(always)]
 fn ln(x: f64) -> f64 {
     const ODD: [f64; TERMS] = {

@@ -1,8 +1,8 @@
 //! Layers -> `Experiment`, and every value of the wrong kind on the way.
 //!
-//! serde stops at the first wrong value. So a wrong value is reported, taken away, and the extraction
-//! repeated, until nothing is wrong; what was taken away is remembered, so that the rules between keys do
-//! not report its consequences.
+//! serde stops at the first wrong value. So a wrong value is reported, taken away, and the
+//! extraction repeated, until nothing is wrong; what was taken away is remembered, so that the
+//! rules between keys do not report its consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,7 +161,8 @@ fn own(table: Dict, is_own: impl Fn(&str) -> bool) -> Dict {
     table.into_iter().filter(|(key, value)| is_own(key) && !is_off(value)).collect()
 }
 
-/// Takes the options of kinds out of a table: what the page does not list among the keys that all kinds share.
+/// Takes the options of kinds out of a table: what the page does not list among the keys that all
+/// kinds share.
 fn set_aside(whole: &mut Dict, table: &str, vocabulary: &Vocabulary) -> Option<Dict> {
     let Some(Value::Dict(_, keys)) = whole.get_mut(table) else { return None };
     let shared = vocabulary.page().shared(table)?;
@@ -264,7 +265,8 @@ impl Extracted {
 }
 
 impl Extracted {
-    /// Reports an option that a kind cannot do without, and fills in an example; `None` if `path` is something else.
+    /// Reports an option that a kind cannot do without, and fills in an example; `None` if `path`
+    /// is something else.
     fn missing_option(
         &mut self,
         layers: &mut [Layer],
@@ -327,7 +329,8 @@ fn bounds(vocabulary: &Vocabulary, path: &[String]) -> Option<(u64, u64)> {
     check::bounds(&dotted(path)).or_else(of_option)
 }
 
-/// Takes the wrong value away; an element of a list is replaced, so that its neighbours keep their numbers.
+/// Takes the wrong value away; an element of a list is replaced, so that its neighbours keep their
+/// numbers.
 fn mend(layer: &mut Layer, path: &[String], page: &Page) -> bool {
     let in_list = path.iter().any(|key| key.parse::<usize>().is_ok());
     let required = path.last().is_some_and(|key| key == "name" || key.parse::<usize>().is_ok());
@@ -343,7 +346,8 @@ fn mend(layer: &mut Layer, path: &[String], page: &Page) -> bool {
     layer.remove(path)
 }
 
-/// The words that the key of `error` takes, if it takes words only: found by asking with a word that it cannot take.
+/// The words that the key of `error` takes, if it takes words only: found by asking with a word
+/// that it cannot take.
 fn allowed_names(
     layers: &[Layer],
     vocabulary: &Vocabulary,

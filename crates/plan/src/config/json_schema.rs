@@ -1,7 +1,7 @@
 //! The JSON schema of an experiment, from which editors complete and check TOML files.
 //!
-//! Types, words and meanings are those of the schema's structs, ranges those of `check`, defaults those of the
-//! reference page, and the options of each kind those of its type.
+//! Types, words and meanings are those of the schema's structs, ranges those of `check`, defaults
+//! those of the reference page, and the options of each kind those of its type.
 
 use figment::value::Value as Given;
 use schemars::generate::SchemaSettings;
@@ -47,8 +47,8 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
     root
 }
 
-/// Nothing is required but the name of an entry of a list: whatever a file lacks has a default, or is asked for with
-/// the other keys in view.
+/// Nothing is required but the name of an entry of a list: whatever a file lacks has a default, or
+/// is asked for with the other keys in view.
 fn loosen(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
@@ -118,7 +118,8 @@ fn bound(root: &mut Value, key: &str, bounds: &Map<String, Value>) {
     }
 }
 
-/// Makes the table of a family one of its kinds, each with its own options; the default kind needs no name.
+/// Makes the table of a family one of its kinds, each with its own options; the default kind needs
+/// no name.
 fn choose(root: &mut Value, family: &FamilySpec) {
     let Some(table) = at(root, family.table) else { return };
     let mut shared = table["properties"].as_object().cloned().unwrap_or_default();
@@ -171,8 +172,8 @@ fn list(root: &mut Value, family: &FamilySpec) {
         json!({ "oneOf": family.kinds.iter().map(kind).collect::<Vec<_>>() });
 }
 
-/// A table of the kind's name, its options and keys that all kinds share; of a kind that is not named with its options
-/// alone.
+/// A table of the kind's name, its options and keys that all kinds share; of a kind that is not
+/// named with its options alone.
 pub(crate) fn of_kind(kind: &Spec, shared: Map<String, Value>, is_named: bool) -> Value {
     let mut properties = shared;
     if is_named || properties.contains_key("name") {

@@ -49,7 +49,8 @@ pub(crate) fn anywhere(word: &str, page: &Page) -> Vec<String> {
     closest(word, names.iter().map(String::as_str)).map(called).unwrap_or_default()
 }
 
-/// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is `train.batch_size`.
+/// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is
+/// `train.batch_size`.
 pub(crate) fn of_flag(word: &str, page: &Page) -> Option<String> {
     let word = word.replace('-', "_");
     if word.contains('.') {
@@ -66,7 +67,8 @@ pub(crate) fn of_flag(word: &str, page: &Page) -> Option<String> {
     }
 }
 
-/// The whole key that was meant by `path`: `trian.epohcs` is `train.epochs`; `None` where a part is like no key there.
+/// The whole key that was meant by `path`: `trian.epohcs` is `train.epochs`; `None` where a part is
+/// like no key there.
 pub(crate) fn whole(path: &[String], page: &Page) -> Option<String> {
     let mut known = page.known();
     let mut right = Path::new();

@@ -1,7 +1,7 @@
 //! `defaults.toml` -> the built-in layer, and the tree of all keys that an experiment may hold.
 //!
-//! Keys without a default stand there in comment lines (`# momentum = 0.9`); with the comment sign taken
-//! away they are examples of what the key takes.
+//! Keys without a default stand there in comment lines (`# momentum = 0.9`); with the comment sign
+//! taken away they are examples of what the key takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,8 @@ pub(crate) enum Known {
     List(Box<Known>),
     /// A list of tables with the keys of the table that it stands in.
     Nested,
-    /// A table with at least these keys; the others belong to kinds that this program does not know.
+    /// A table with at least these keys; the others belong to kinds that this program does not
+    /// know.
     Open(BTreeMap<String, Known>),
     /// A table with any keys, each holding this.
     Each(Box<Known>),
@@ -74,7 +75,8 @@ impl Page {
         self.lists.iter().find(|family| family.entry(path).is_some())?.kind(name)
     }
 
-    /// A value that the key at `path` takes; a place in a list answers with the list's first element.
+    /// A value that the key at `path` takes; a place in a list answers with the list's first
+    /// element.
     pub(crate) fn example(&self, path: &[String]) -> Option<Value> {
         let path = self.in_first_list(path).unwrap_or_else(|| path.to_vec());
         let (first, rest) = path.split_first()?;
@@ -88,8 +90,8 @@ impl Page {
         })
     }
 
-    /// The same place of an entry in the list in which the page explains its family; entries in entries take what entries
-    /// take.
+    /// The same place of an entry in the list in which the page explains its family; entries in
+    /// entries take what entries take.
     fn in_first_list(&self, path: &[String]) -> Option<Path> {
         let entry = |family: &FamilySpec| Some((*family.lists.first()?, family.entry(path)?));
         let (list, length) = self.lists.iter().find_map(entry)?;
@@ -104,7 +106,8 @@ impl Page {
     }
 }
 
-/// For each table that chooses a kind, its keys on the page without kinds, and lists of kinds in it.
+/// For each table that chooses a kind, its keys on the page without kinds, and lists of kinds in
+/// it.
 fn shared_keys() -> BTreeMap<&'static str, BTreeSet<String>> {
     let text = kind::page(DEFAULTS, &[]);
     let mut page = spans::document(&text).dict;
@@ -272,7 +275,8 @@ mod tests {
 
     #[test]
     fn every_key_of_the_schema_stands_on_the_page_and_no_other() {
-        // `deny_unknown_fields` refuses keys that the schema lacks; a key that the page lacks is null.
+        // `deny_unknown_fields` refuses keys that the schema lacks; a key that the page lacks is
+        // null.
         let experiment: Experiment = serde_json::from_value(everything()).unwrap();
         let mut open = vec![(String::new(), serde_json::to_value(&experiment).unwrap())];
         while let Some((name, value)) = open.pop() {

@@ -1,11 +1,12 @@
 //! Kinds: what `name = "..."` in a table chooses among, each declared once by a type.
 //!
-//! The fields of the type are the options of the kind: their types, defaults, ranges and meanings are derived from
-//! it (`schemars`), as a [`Spec`]. Specs travel down to here as values, so `config` checks the options of kinds that
-//! rooms above it, or a user's own program, declare.
+//! The fields of the type are the options of the kind: their types, defaults, ranges and meanings
+//! are derived from it (`schemars`), as a [`Spec`]. Specs travel down to here as values, so
+//! `config` checks the options of kinds that rooms above it, or a user's own program, declare.
 //!
-//! Each kind reads its options twice: here they are checked and completed with defaults, so that a run can store
-//! them; where the kind is used, [`parse`] turns the stored options into the type again.
+//! Each kind reads its options twice: here they are checked and completed with defaults, so that a
+//! run can store them; where the kind is used, [`parse`] turns the stored options into the type
+//! again.
 
 mod family;
 mod list;
@@ -29,8 +30,8 @@ pub use spec::{Key, Spec, parse};
 /// Options of a kind by name, as JSON.
 pub type Options = BTreeMap<String, Value>;
 
-/// Tables of an experiment whose `name` chooses a kind: the keys of such a table that all its kinds share are in the
-/// schema, all others are options of the kind.
+/// Tables of an experiment whose `name` chooses a kind: the keys of such a table that all its kinds
+/// share are in the schema, all others are options of the kind.
 pub const TABLES: [&str; 5] = ["model", "data", "loss", "optimizer", "scheduler"];
 
 /// The list whose names choose sinks.
@@ -38,8 +39,8 @@ pub const SINKS: &str = "logging.sinks";
 
 /// A named member of a family; its fields are its options.
 ///
-/// Options with a default are read with `#[serde(default)]`, the others are required. Ranges are attributes of
-/// `schemars`: `#[schemars(range(min = 0.0, max = 1.0))]`.
+/// Options with a default are read with `#[serde(default)]`, the others are required. Ranges are
+/// attributes of `schemars`: `#[schemars(range(min = 0.0, max = 1.0))]`.
 pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     /// What `name` says.
     const NAME: &'static str;
@@ -50,7 +51,8 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
     /// What the rest of the experiment may build on.
     const OFFERS: &'static [Offer] = &[];
 
-    /// What `name` says of this value, where several names stand for one type that differs in a field of its own.
+    /// What `name` says of this value, where several names stand for one type that differs in a
+    /// field of its own.
     fn name(&self) -> &'static str {
         Self::NAME
     }
@@ -64,7 +66,8 @@ pub trait Kind: Serialize + DeserializeOwned + JsonSchema + 'static {
 /// What a kind may need of the rest of an experiment or sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not tell it.
+    /// The last step of the run, from `train.epochs` or `train.steps`: a limit of time does not
+    /// tell it.
     LastStep,
     /// To be the last of its list, but for those that stand behind it.
     LastPlace,

@@ -18,7 +18,8 @@ use crate::config::{sweep, text, unknown_keys};
 /// Files that extend files that extend files ... end here.
 const DEEPEST: usize = 16;
 
-/// Reads the experiment file `path`, the files that it extends, the environment and `overrides` (`key=value`).
+/// Reads the experiment file `path`, the files that it extends, the environment and `overrides`
+/// (`key=value`).
 ///
 /// # Errors
 ///
@@ -32,7 +33,8 @@ pub fn load(
     Stack::new().build(path, text, &overrides::environment(), overrides, vocabulary)
 }
 
-/// Reads `text` as if it were the file `path`, without the environment: a stored `resolved.toml`, a test.
+/// Reads `text` as if it were the file `path`, without the environment: a stored `resolved.toml`, a
+/// test.
 ///
 /// # Errors
 ///
@@ -202,7 +204,8 @@ impl Stack {
         if self.problems.is_empty() { Ok(loaded) } else { Err(Problems::new(self.problems)) }
     }
 
-    /// Where a stronger source names another kind, keys that belong only to the weaker one's kind fall away.
+    /// Where a stronger source names another kind, keys that belong only to the weaker one's kind
+    /// fall away.
     fn drop_keys_of_other_kinds(&mut self, vocabulary: &Vocabulary) {
         for (table, key, owner) in vocabulary.lists().iter().flat_map(FamilySpec::parts) {
             self.drop_keys(table, |kind| {

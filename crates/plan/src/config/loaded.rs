@@ -17,7 +17,8 @@ use crate::config::spans::Path;
 pub struct Loaded {
     /// What was asked.
     pub experiment: Experiment,
-    /// For each key that has a value, by dotted name, the strongest layer that gives it; a list is one key.
+    /// For each key that has a value, by dotted name, the strongest layer that gives it; a list is
+    /// one key.
     pub sources: BTreeMap<String, Source>,
     /// The experiment file.
     pub path: PathBuf,
@@ -48,8 +49,8 @@ impl Loaded {
         Self { experiment, sources, path, layers }
     }
 
-    /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under its value in
-    /// the strongest layer that has one; without a picture where none has.
+    /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under
+    /// its value in the strongest layer that has one; without a picture where none has.
     pub fn problem(&self, key: &str, what: impl Into<String>) -> Problem {
         self.problem_at(key, key, what)
     }

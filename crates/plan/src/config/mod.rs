@@ -4,8 +4,9 @@
 //! file, extends, DDPRUN_*, key=value ─layers─▶ unknown keys ─▶ wrong values ─▶ rules ─▶ Loaded | Problems
 //! ```
 //!
-//! What a reader would get wrong: a problem does not end the search. A misspelt key is given its right
-//! name, a wrong value is taken away, and the search goes on, so that one look shows everything.
+//! What a reader would get wrong: a problem does not end the search. A misspelt key is given its
+//! right name, a wrong value is taken away, and the search goes on, so that one look shows
+//! everything.
 
 mod check;
 mod extract;

@@ -1,4 +1,5 @@
-//! What is wrong with an experiment, drawn on the text that says it. The only home of miette's types beside `main`.
+//! What is wrong with an experiment, drawn on the text that says it. The only home of miette's
+//! types beside `main`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -90,7 +91,8 @@ impl Problem {
         Some((file.name(), before.matches('\n').count() + 1))
     }
 
-    /// The same problem without anything that would act on a terminal: experiments come from others, too.
+    /// The same problem without anything that would act on a terminal: experiments come from
+    /// others, too.
     fn shown(&self) -> Self {
         let Parts { key, what, file, place, help, order } = self.0.as_ref();
         let masked = |file: &Arc<NamedSource<String>>| {
@@ -144,8 +146,8 @@ impl Problems {
         self.0.iter()
     }
 
-    /// The page for the terminal: each problem with its lines, a caret and a remedy, at most `width` columns
-    /// where text can be wrapped. The last line counts them.
+    /// The page for the terminal: each problem with its lines, a caret and a remedy, at most
+    /// `width` columns where text can be wrapped. The last line counts them.
     pub fn page(&self, color: bool, width: usize) -> String {
         let mut theme =
             if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
@@ -154,7 +156,8 @@ impl Problems {
             GraphicalReportHandler::new_themed(theme).with_width(width).with_context_lines(1);
         let mut page = String::new();
         for problem in self.0.iter().map(Problem::shown) {
-            // A `String` does not refuse to be written to, so a failure here can only cut the page short.
+            // A `String` does not refuse to be written to, so a failure here can only cut the page
+            // short.
             if painter.render_report(&mut page, problem.0.as_ref()).is_err() {
                 page.push_str(&problem.to_string());
             }

@@ -53,8 +53,8 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// Keys that may change when a run is continued, because no number of the finished part depends on them;
-/// a table stands for all of its keys.
+/// Keys that may change when a run is continued, because no number of the finished part depends on
+/// them; a table stands for all of its keys.
 pub const SAFE_ON_RESUME: [&str; 22] = [
     "train.epochs",
     "train.steps",

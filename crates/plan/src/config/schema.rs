@@ -98,7 +98,8 @@ impl Experiment {
         }
     }
 
-    /// The experiment as JSON in the shape of its file: options beside the keys that all kinds share.
+    /// The experiment as JSON in the shape of its file: options beside the keys that all kinds
+    /// share.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let mut whole = serde_json::to_value(self).unwrap_or_default();
         for table in TABLES {

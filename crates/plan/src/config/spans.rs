@@ -1,6 +1,7 @@
 //! TOML text -> figment's values, and where each key and value stands in the text.
 //!
-//! figment forgets positions (and would bring a second TOML parser); `toml::de::DeTable` keeps them.
+//! figment forgets positions (and would bring a second TOML parser); `toml::de::DeTable` keeps
+//! them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +40,8 @@ pub(crate) fn document(text: &str) -> Read {
     read
 }
 
-/// Reads one value that stands alone, such as the right side of an override. `None` if it is not TOML.
+/// Reads one value that stands alone, such as the right side of an override. `None` if it is not
+/// TOML.
 pub(crate) fn value(
     text: &str,
     path: &[String],

@@ -2,8 +2,9 @@
 
 /// The candidate closest to `word`, if it is near enough to be what was meant.
 ///
-/// Distance = optimal string alignment (a swap of neighbours counts once); at most a third of the longer
-/// word, at least one. Ties go to the candidate with the longer common beginning (Jaro-Winkler).
+/// Distance = optimal string alignment (a swap of neighbours counts once); at most a third of the
+/// longer word, at least one. Ties go to the candidate with the longer common beginning
+/// (Jaro-Winkler).
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()

@@ -1,4 +1,5 @@
-//! A file on disk -> its text, or why it cannot be an experiment. Nothing larger than 1 MiB is read.
+//! A file on disk -> its text, or why it cannot be an experiment. Nothing larger than 1 MiB is
+//! read.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! Keys that no schema knows, each with the key that was probably meant; and tables that are none.
 //!
-//! A misspelt key is given its right name after it was reported, so that it has no consequences: `epoch = 3`
-//! is one problem, not also a run without a length.
+//! A misspelt key is given its right name after it was reported, so that it has no consequences:
+//! `epoch = 3` is one problem, not also a run without a length.
 
 use std::collections::BTreeMap;
 
@@ -139,7 +139,8 @@ impl Search<'_> {
         }
     }
 
-    /// A key of `table` that is none of `keys`; where another table was meant, its keys are looked at too.
+    /// A key of `table` that is none of `keys`; where another table was meant, its keys are looked
+    /// at too.
     fn unknown(
         &mut self,
         (key, value): (&str, &Value),
@@ -264,7 +265,8 @@ fn unknown_key(
     Misfit { path, what, help, meant, has_name: false }
 }
 
-/// Where else a key of this name, or nearly this name, is found; what an entry of a list lacks is nowhere else.
+/// Where else a key of this name, or nearly this name, is found; what an entry of a list lacks is
+/// nowhere else.
 fn elsewhere(key: &str, parent: &[String], page: &Page) -> Option<String> {
     let is_entry = parent.iter().any(|part| part.parse::<usize>().is_ok());
     let found = if is_entry { Vec::new() } else { anywhere(key, page) };

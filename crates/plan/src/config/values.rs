@@ -1,7 +1,8 @@
-//! Values with their own spelling: `"auto"`, `"25MiB"`, `"10m"`, `"5 epochs"`, `224` or `[224, 256]`.
+//! Values with their own spelling: `"auto"`, `"25MiB"`, `"10m"`, `"5 epochs"`, `224` or `[224,
+//! 256]`.
 //!
-//! Each is written back as it is read, so that a resolved experiment is itself an experiment. A visitor's
-//! `expecting` is the end of the sentence that the user reads: "must be ...".
+//! Each is written back as it is read, so that a resolved experiment is itself an experiment. A
+//! visitor's `expecting` is the end of the sentence that the user reads: "must be ...".
 
 mod auto;
 mod devices;

@@ -43,7 +43,8 @@ impl Vocabulary {
         &self.page.text
     }
 
-    /// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is `train.batch_size`.
+    /// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is
+    /// `train.batch_size`.
     pub fn key_of_flag(&self, word: &str) -> Option<String> {
         of_flag(word, &self.page)
     }
@@ -59,7 +60,8 @@ impl Vocabulary {
         validation.chain(training).collect()
     }
 
-    /// Whether less or more of the metric called `val/...` is better; `None` if there is none of this name.
+    /// Whether less or more of the metric called `val/...` is better; `None` if there is none of
+    /// this name.
     pub(crate) fn mode_of(&self, metric: &str) -> Option<Mode> {
         let (_, name) = metric.split_once('/')?;
         if name == "loss" {

@@ -4,8 +4,9 @@ use figment::error::{Actual, Kind};
 
 use crate::config::suggest::{any_of, closest};
 
-/// What is wrong and, where something helps, what to do. `allowed` are the words that the key takes, if it takes words only,
-/// and `bounds` are the least and the most that it may be, if it is a whole number.
+/// What is wrong and, where something helps, what to do. `allowed` are the words that the key
+/// takes, if it takes words only, and `bounds` are the least and the most that it may be, if it is
+/// a whole number.
 pub(crate) fn describe(
     kind: &Kind,
     allowed: &[&str],

@@ -1,7 +1,9 @@
-//! Batch arithmetic: `global = batch size x passes x ranks`, any two given, the third derived; and shards.
+//! Batch arithmetic: `global = batch size x passes x ranks`, any two given, the third derived; and
+//! shards.
 //!
-//! A step is defined over S shards, so that a run on W = S, S/2, S/4 ... ranks adds the same numbers in the same
-//! order. A shard is a whole number of passes, and a rank runs S / W shards one after another.
+//! A step is defined over S shards, so that a run on W = S, S/2, S/4 ... ranks adds the same
+//! numbers in the same order. A shard is a whole number of passes, and a rank runs S / W shards one
+//! after another.
 
 use serde::{Deserialize, Serialize};
 

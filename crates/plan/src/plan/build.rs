@@ -154,8 +154,9 @@ impl Plan {
         self.distributed.sync_batchnorm && self.distributed.is_on_gpus() && several
     }
 
-    /// `experiment` with the numbers of this plan that depend on the world size or the devices written out, so that the same
-    /// file gives the same bits on every world size that its shards admit. What a run stores as `resolved.toml`.
+    /// `experiment` with the numbers of this plan that depend on the world size or the devices
+    /// written out, so that the same file gives the same bits on every world size that its shards
+    /// admit. What a run stores as `resolved.toml`.
     #[must_use]
     pub fn pin(&self, mut experiment: Experiment) -> Experiment {
         experiment.train.batch_size = Auto::Given(self.batch.size.get());
@@ -168,14 +169,16 @@ impl Plan {
         if experiment.data.sampler != Sampler::Torch {
             experiment.distributed.shards = Auto::Given(self.batch.shards.get());
         }
-        // What ranks checkpoints where nothing is evaluated; the default would be refused when it is given.
+        // What ranks checkpoints where nothing is evaluated; the default would be refused when it
+        // is given.
         experiment.checkpoint.monitor.clone_from(&self.checkpoint.monitor);
         experiment.checkpoint.mode = self.checkpoint.mode;
         experiment.checkpoint.keep_best = self.checkpoint.keep_best as u32;
         experiment
     }
 
-    /// The plans of the smaller groups that this run may go on with, largest first: the same training, pass by pass.
+    /// The plans of the smaller groups that this run may go on with, largest first: the same
+    /// training, pass by pass.
     ///
     /// # Errors
     ///
@@ -198,9 +201,9 @@ impl Plan {
             .collect()
     }
 
-    /// The same on the first of `devices` that are not among the `failed` ones, and on failed ones only where there are no
-    /// others. Where ranks would share a GPU that share none now, or the other way round, it stays as it is: they
-    /// exchange tensors in another way.
+    /// The same on the first of `devices` that are not among the `failed` ones, and on failed ones
+    /// only where there are no others. Where ranks would share a GPU that share none now, or the
+    /// other way round, it stays as it is: they exchange tensors in another way.
     #[must_use]
     pub fn sparing(&self, devices: &[String], failed: &[String]) -> Self {
         let (last, first): (Vec<&String>, Vec<&String>) =
@@ -217,8 +220,9 @@ impl Plan {
         plan
     }
 
-    /// The same steps in smaller passes: each holds half of the samples (or the next smaller part that divides them),
-    /// and there are as many more of them. `None` if a pass is one sample, or would have too few for BatchNorm.
+    /// The same steps in smaller passes: each holds half of the samples (or the next smaller part
+    /// that divides them), and there are as many more of them. `None` if a pass is one sample, or
+    /// would have too few for BatchNorm.
     #[must_use]
     pub fn in_smaller_passes(&self) -> Option<Self> {
         let (size, passes) = (self.batch.size.get(), self.batch.accumulation.get());

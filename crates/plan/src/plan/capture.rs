@@ -5,8 +5,8 @@ use crate::plan::{Modality, Plan, Precision};
 
 /// Why passes cannot be recorded; `None` = nothing that the plan knows of speaks against it.
 ///
-/// What a replay repeats is fixed, so nothing else may differ from pass to pass than what lies in the GPU's memory: the
-/// inputs, and labels or targets.
+/// What a replay repeats is fixed, so nothing else may differ from pass to pass than what lies in
+/// the GPU's memory: the inputs, and labels or targets.
 pub fn obstacle(plan: &Plan) -> Option<&'static str> {
     let obstacles = [
         (!plan.distributed.is_on_gpus(), "ranks compute on the CPU"),

@@ -68,7 +68,8 @@ fn most_unreadable() -> f64 {
 }
 
 impl DataPlan {
-    /// Whether `unreadable` of `samples` may be passed over. Never all of them: nothing would be learnt or measured.
+    /// Whether `unreadable` of `samples` may be passed over. Never all of them: nothing would be
+    /// learnt or measured.
     pub fn tolerates(&self, unreadable: u64, samples: u64) -> bool {
         let most = self.max_bad_fraction * samples as f64;
         unreadable == 0 || (unreadable < samples && unreadable as f64 <= most)

@@ -37,7 +37,8 @@ pub struct DistributedPlan {
     pub threads_per_rank: usize,
     /// How tensors are exchanged.
     pub backend: BackendPlan,
-    /// Whether ranks that a launcher started, each of which knows its own GPU only, find out if these differ, and then use NCCL.
+    /// Whether ranks that a launcher started, each of which knows its own GPU only, find out if
+    /// these differ, and then use NCCL.
     #[serde(default)]
     pub nccl_if_apart: bool,
     /// Bytes at which a bucket closes.
@@ -71,7 +72,8 @@ pub enum BackendPlan {
     },
     /// NCCL for gradients on GPUs.
     Nccl {
-        /// Bytes of the mapping through which everything else goes; `None` = connections between the ranks of several machines.
+        /// Bytes of the mapping through which everything else goes; `None` = connections between
+        /// the ranks of several machines.
         mapping: Option<Bytes>,
     },
     /// Connections between the ranks of several machines.
@@ -109,7 +111,8 @@ impl DistributedPlan {
         self.devices.iter().any(|device| device.starts_with(GPU_PREFIX))
     }
 
-    /// Whether several ranks of this machine compute on one GPU, and NCCL has to sum their gradients.
+    /// Whether several ranks of this machine compute on one GPU, and NCCL has to sum their
+    /// gradients.
     pub fn nccl_shares_a_gpu(&self) -> bool {
         // Every machine counts its own GPUs from 0.
         let devices = &self.devices[..self.local_world().count().min(self.devices.len())];
@@ -141,15 +144,16 @@ impl Ranks {
         earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)
     }
 
-    /// Whether only the ranks themselves can say if each has a GPU of its own: a launcher has started them, and may show each
-    /// another one.
+    /// Whether only the ranks themselves can say if each has a GPU of its own: a launcher has
+    /// started them, and may show each another one.
     fn must_find_out(&self) -> bool {
         let unknown = self.nodes > 1 && !self.gpus.is_empty();
         self.launched && self.world > WorldSize::ONE && (unknown || self.share_a_gpu().is_some())
     }
 }
 
-/// Ranks as a foreign launcher decided, as asked, or one for each GPU; one rank where there is none.
+/// Ranks as a foreign launcher decided, as asked, or one for each GPU; one rank where there is
+/// none.
 pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     let asked = &loaded.experiment.distributed.devices;
     let problem = |what: String| loaded.problem("distributed.devices", what);
@@ -159,7 +163,8 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
             return Err(problem(other_list(list.len(), world, facts.nodes))
                 .help("list as many GPUs as the launcher starts ranks, or omit it"));
         }
-        // The launcher's number of ranks overrides the experiment's, as that of `--nproc-per-node` does.
+        // The launcher's number of ranks overrides the experiment's, as that of `--nproc-per-node`
+        // does.
         (Some(world), _) => world.get(),
         (None, asked) => largest(loaded, asked.count().unwrap_or(visible.max(1))),
     };
@@ -283,7 +288,8 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
         let what = "is \"nccl\", which needs GPUs, but CUDA shows none";
         return Some(problem(what.to_owned()).help("use backend = \"shm\""));
     }
-    // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions admit that.
+    // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions
+    // admit that.
     let gpu = ranks.share_a_gpu().filter(|_| ranks.launched)?;
     let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
     let help = "omit it: ranks of a launcher find out whether their GPUs differ";

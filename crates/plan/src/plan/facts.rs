@@ -23,7 +23,8 @@ pub struct Facts {
     pub gpus: Option<Vec<GpuFacts>>,
     /// Ranks that a foreign launcher (torchrun, srun) already decided.
     pub launched_world: Option<WorldSize>,
-    /// Place of this process among the ranks that such a launcher has started on this machine; 0 without one.
+    /// Place of this process among the ranks that such a launcher has started on this machine; 0
+    /// without one.
     #[serde(default)]
     pub local_rank: u32,
     /// Machines that take part, with as many ranks each.
@@ -67,11 +68,12 @@ pub struct DataFacts {
     /// Numbers of a target that is a plain list of several; 0 = it is one number or has a shape.
     #[serde(default)]
     pub n_targets: usize,
-    /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a table, (time
-    /// steps, series and features of the date) for a forecast, (tokens) for a text; `None` for image folders, whose transforms decide.
+    /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a
+    /// table, (time steps, series and features of the date) for a forecast, (tokens) for a text;
+    /// `None` for image folders, whose transforms decide.
     pub sample: Option<Vec<usize>>,
-    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast, (tokens) of a text; empty for a label or
-    /// a number.
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast,
+    /// (tokens) of a text; empty for a label or a number.
     pub target: Vec<usize>,
 }
 
@@ -95,7 +97,8 @@ pub trait KindFacts {
         images: &Images,
     ) -> Result<TransformFacts, (usize, Unfit)>;
 
-    /// The layers of a graph for samples of such an input, and data that needs so many numbers at the end.
+    /// The layers of a graph for samples of such an input, and data that needs so many numbers at
+    /// the end.
     ///
     /// # Errors
     ///
@@ -156,8 +159,8 @@ pub struct ModelFacts {
     pub parameters: Vec<(String, Vec<usize>)>,
     /// Buffers in registration order: name and shape.
     pub buffers: Vec<(String, Vec<usize>)>,
-    /// Values per channel in one sample where a layer takes statistics over a batch (BatchNorm), the fewest of all such
-    /// layers; `None` if there is none.
+    /// Values per channel in one sample where a layer takes statistics over a batch (BatchNorm),
+    /// the fewest of all such layers; `None` if there is none.
     pub least_rows: Option<usize>,
     /// Whether it runs through blocks whose inputs alone can be kept.
     pub has_blocks: bool,
@@ -188,7 +191,8 @@ impl ModelFacts {
     }
 }
 
-/// Tests of rooms that know no kinds: transforms by the size that they lead to, losses, SGD, Adam and schedulers by their names.
+/// Tests of rooms that know no kinds: transforms by the size that they lead to, losses, SGD, Adam
+/// and schedulers by their names.
 #[cfg(test)]
 impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {

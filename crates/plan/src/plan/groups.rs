@@ -1,5 +1,5 @@
-//! Parameter groups: which parameters have a learning rate or a weight decay of their own, and which are trained for a
-//! part of the run only.
+//! Parameter groups: which parameters have a learning rate or a weight decay of their own, and
+//! which are trained for a part of the run only.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,8 @@ pub struct ParameterGroup {
     /// Whether the rule treats its parameters as matrices.
     #[serde(default)]
     pub is_matrix: bool,
-    /// Elements of what the rule keeps of it; only where it keeps other things of matrices than of all else.
+    /// Elements of what the rule keeps of it; only where it keeps other things of matrices than of
+    /// all else.
     #[serde(default)]
     pub n_state: usize,
     /// Parameter tensors.
@@ -51,7 +52,8 @@ impl ParameterGroup {
     }
 }
 
-/// The optimizer with the groups that the experiment asks for; without a word about them there are none.
+/// The optimizer with the groups that the experiment asks for; without a word about them there are
+/// none.
 pub(crate) fn decide(
     loaded: &Loaded,
     optimizer: OptimizerPlan,
@@ -157,7 +159,8 @@ impl Asking<'_> {
         }
     }
 
-    /// Whether the words of `no_decay`, or `no_decay_on_1d`, take the parameter out of weight decay.
+    /// Whether the words of `no_decay`, or `no_decay_on_1d`, take the parameter out of weight
+    /// decay.
     fn is_exempt(&self, name: &str, shape: &[usize]) -> bool {
         let asked = &self.loaded.experiment.optimizer;
         let is_bias = name.rsplit('.').next() == Some("bias");
@@ -244,8 +247,8 @@ fn unlayered(loaded: &Loaded) -> Problem {
         .help("use `[[optimizer.groups]]` with `lr_factor`")
 }
 
-/// Whether a parameter's name is that of a pattern: a module's name stands for all that is in it, `*` for any
-/// characters, `?` for one.
+/// Whether a parameter's name is that of a pattern: a module's name stands for all that is in it,
+/// `*` for any characters, `?` for one.
 fn matches(pattern: &str, name: &str) -> bool {
     if pattern.contains(['*', '?']) {
         return glob(pattern.as_bytes(), name.as_bytes());

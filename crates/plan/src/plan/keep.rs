@@ -74,7 +74,8 @@ impl From<Every> for Cadence {
 }
 
 impl Cadence {
-    /// Whether it happens after `step` (counted from 1), which is or is not the last of the `epoch`-th epoch.
+    /// Whether it happens after `step` (counted from 1), which is or is not the last of the
+    /// `epoch`-th epoch.
     pub fn is_due(self, step: u64, epoch: u64, ends_epoch: bool) -> bool {
         match self {
             Self::Never => false,

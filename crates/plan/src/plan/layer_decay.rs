@@ -1,5 +1,5 @@
-//! Which layer a parameter is in, counted from the stem to the head, for learning rates that fall with the depth
-//! (`optimizer.layer_decay`), as timm's `param_groups_layer_decay` counts them.
+//! Which layer a parameter is in, counted from the stem to the head, for learning rates that fall
+//! with the depth (`optimizer.layer_decay`), as timm's `param_groups_layer_decay` counts them.
 
 use crate::plan::ModelFacts;
 
@@ -20,8 +20,8 @@ impl Layers {
     }
 }
 
-/// The layers of `model`: what comes before the first numbered block is the stem, what comes between blocks and head
-/// belongs to the block before it. `None` if there are no numbered blocks.
+/// The layers of `model`: what comes before the first numbered block is the stem, what comes
+/// between blocks and head belongs to the block before it. `None` if there are no numbered blocks.
 pub(super) fn layers(model: &ModelFacts, decay: f64) -> Option<Layers> {
     let names: Vec<&str> = model.parameters.iter().map(|(name, _)| name.as_str()).collect();
     let last_block = names.iter().rposition(|name| block(name).is_some())?;
@@ -53,7 +53,8 @@ fn first_of_stage(block: &str, names: &[&str]) -> String {
     if is_stage { first } else { block.to_owned() }
 }
 
-/// The numbered block that a parameter is in: `layer1.0`, `blocks.11`, `stages.2.blocks.0`, `encoder_layer_3`.
+/// The numbered block that a parameter is in: `layer1.0`, `blocks.11`, `stages.2.blocks.0`,
+/// `encoder_layer_3`.
 fn block(name: &str) -> Option<&str> {
     let ends = name.match_indices('.').map(|(end, _)| end);
     let (mut start, mut found) = (0, None);

@@ -39,7 +39,8 @@ pub(crate) fn steps_per_epoch(n_train: usize, global: usize, drop_last: bool) ->
     if drop_last { n_train / global } else { n_train.div_ceil(global) }
 }
 
-/// The same with PyTorch's `DistributedSampler` and `DataLoader`: each rank cuts its own list into batches.
+/// The same with PyTorch's `DistributedSampler` and `DataLoader`: each rank cuts its own list into
+/// batches.
 pub(crate) fn torch_steps_per_epoch(
     n_train: usize,
     world: WorldSize,

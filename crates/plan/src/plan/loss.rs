@@ -37,7 +37,8 @@ pub enum Targets {
 pub struct LossFacts {
     /// What it compares outputs with.
     pub targets: Targets,
-    /// Whether a pass looks at labels or weights in the CPU's memory, so that it cannot be recorded.
+    /// Whether a pass looks at labels or weights in the CPU's memory, so that it cannot be
+    /// recorded.
     pub weighs_labels: bool,
     /// Whether its operations have kernels for GPUs.
     pub runs_on_gpus: bool,

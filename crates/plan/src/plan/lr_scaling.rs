@@ -3,7 +3,8 @@
 use crate::plan::ScalingRule;
 use train_numbers::units::GlobalBatchSize;
 
-/// `base_lr (global / base)^e`, e = 0, 1/2 or 1 (Goyal et al. 2017: linear for SGD; square root suits Adam).
+/// `base_lr (global / base)^e`, e = 0, 1/2 or 1 (Goyal et al. 2017: linear for SGD; square root
+/// suits Adam).
 pub fn scale_lr(
     rule: ScalingRule,
     base_lr: f64,

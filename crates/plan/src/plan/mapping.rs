@@ -1,5 +1,5 @@
-//! How the shared memory of the `shm` backend is laid out: a header, then for each rank a staging area and
-//! its gradients.
+//! How the shared memory of the `shm` backend is laid out: a header, then for each rank a staging
+//! area and its gradients.
 //!
 //! ```text
 //! header | staging 0 | gradients 0 | staging 1 | gradients 1 | ...
@@ -18,7 +18,8 @@ pub const MOST_RANKS: u32 = 64;
 /// Room of each rank for tensors that are not gradients, which pass through in pieces of this size.
 pub const STAGING_BYTES: u64 = 1 << 20;
 
-/// Elements to which the gradient of each parameter is rounded up, so that buckets begin on cache lines.
+/// Elements to which the gradient of each parameter is rounded up, so that buckets begin on cache
+/// lines.
 pub const ALIGNMENT: usize = 64;
 
 /// Where each rank's areas are, in bytes from the start of the mapping.

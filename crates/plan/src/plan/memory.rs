@@ -16,21 +16,21 @@ const BASE: Bytes = Bytes(22 << 20);
 
 /// Largest resident memory of one rank, by what it is for.
 ///
-/// Left out are the raw bytes of files that are read whole (images while they are decoded) and the text of
-/// logs.
+/// Left out are the raw bytes of files that are read whole (images while they are decoded) and the
+/// text of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// f32 parameters.
     pub weights: Bytes,
-    /// f32 gradients: this rank's buckets, its share of the others' (which it reduces in place), and the
-    /// sums over its earlier shards.
+    /// f32 gradients: this rank's buckets, its share of the others' (which it reduces in place),
+    /// and the sums over its earlier shards.
     pub gradients: Bytes,
     /// Moments of the update rule, and the average of the weights.
     pub optimizer: Bytes,
     /// Running statistics.
     pub buffers: Bytes,
-    /// Activations that forward keeps for backward, and whatever else a pass holds at its largest moment, as
-    /// measured on small batches; `None` = not measured.
+    /// Activations that forward keeps for backward, and whatever else a pass holds at its largest
+    /// moment, as measured on small batches; `None` = not measured.
     pub activations: Option<Bytes>,
     /// The copy that a checkpoint is written from, which rank 0 keeps from the start.
     pub checkpoint: Bytes,
@@ -83,7 +83,8 @@ impl Memory {
     }
 }
 
-/// Passes of a rank that are under way together: with `distributed.sync_batchnorm` those of all of its shards.
+/// Passes of a rank that are under way together: with `distributed.sync_batchnorm` those of all of
+/// its shards.
 fn passes_at_once(plan: &Plan) -> u64 {
     let shards = plan.batch.shards.get() / plan.distributed.world_size.get();
     if plan.distributed.sync_batchnorm { u64::from(shards.max(1)) } else { 1 }

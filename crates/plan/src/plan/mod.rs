@@ -129,7 +129,8 @@ pub struct Plan {
     /// Every how many evaluations a diffusion model is asked for samples.
     #[serde(default = "each")]
     pub sample_every: u64,
-    /// What an evaluation averages answers over; absent = one answer each. A run has none: `ddprun eval` is asked for it.
+    /// What an evaluation averages answers over; absent = one answer each. A run has none: `ddprun
+    /// eval` is asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_time_augmentation: Option<TestTimeAugmentation>,
     /// When and where to save.

@@ -16,10 +16,11 @@ pub struct ModelPlan {
     pub kind: Choice,
     /// Width of the output: classes, regression targets, or series of a forecast.
     pub outputs: usize,
-    /// Shape of one sample as the model receives it: (channels, height, width), (features), or (time steps,
-    /// series and features of the date), (tokens).
+    /// Shape of one sample as the model receives it: (channels, height, width), (features), or
+    /// (time steps, series and features of the date), (tokens).
     pub input: Vec<usize>,
-    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast, (tokens) of a text.
+    /// Shape of one sample's target where it is an array: (time steps, series) of a forecast,
+    /// (tokens) of a text.
     #[serde(default)]
     pub target: Vec<usize>,
     /// Layers of the model `graph`.
@@ -35,7 +36,8 @@ pub struct ModelPlan {
     pub n_tensors: usize,
     /// Elements of buffers (running statistics).
     pub n_buffer_elements: usize,
-    /// Values per channel in one sample where a layer takes statistics over a batch, the fewest; `None` if none does.
+    /// Values per channel in one sample where a layer takes statistics over a batch, the fewest;
+    /// `None` if none does.
     #[serde(default)]
     pub least_rows: Option<usize>,
     /// Whether a pass draws or decides something on the CPU.
@@ -67,14 +69,16 @@ pub(crate) fn decide(
     })
 }
 
-/// One output per class, one per series, or one number. More outputs than classes are allowed, fewer cannot be right.
+/// One output per class, one per series, or one number. More outputs than classes are allowed,
+/// fewer cannot be right.
 fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let classes = data.classes.len();
     let several = if data.multi_label { classes } else { data.n_targets };
     match loaded.experiment.model.num_classes.given() {
         None if classes > 0 => Ok(classes),
         None if several > 0 => Ok(several),
-        // A class beyond those of the data is never right; a number beyond the target's has nothing to be compared with.
+        // A class beyond those of the data is never right; a number beyond the target's has nothing
+        // to be compared with.
         Some(given) if several > 0 && given as usize != several => {
             let what = format!("is {given}, but a sample has {several} targets");
             let help = "omit it: \"auto\" is the number of targets";

@@ -68,8 +68,8 @@ impl Extent {
 /// What an update rule does otherwise with matrices than with all else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Matrices {
-    /// Whether only those of hidden layers count, with two dimensions, neither embeddings nor the head; else every tensor of
-    /// two dimensions or more does.
+    /// Whether only those of hidden layers count, with two dimensions, neither embeddings nor the
+    /// head; else every tensor of two dimensions or more does.
     pub only_hidden: bool,
     /// What is kept of them, two kinds at most.
     pub state: Vec<(String, Extent)>,
@@ -188,7 +188,8 @@ pub struct EmaPlan {
     pub decay: f64,
     /// How fast the share grows up to `decay`; absent = it is `decay` from the first update on.
     pub power: Option<f64>,
-    /// Whether running statistics are averaged as well; else those of the training go with the averages.
+    /// Whether running statistics are averaged as well; else those of the training go with the
+    /// averages.
     #[serde(default)]
     pub use_buffers: bool,
 }

@@ -20,7 +20,8 @@ pub struct ScalerPlan {
     pub growth_interval: u64,
 }
 
-/// What is done to gradients after unscaling: clipped by norm, made noisy, clipped by value. `None` = off.
+/// What is done to gradients after unscaling: clipped by norm, made noisy, clipped by value. `None`
+/// = off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClipPlan {
     /// Largest global L2 norm.
@@ -42,7 +43,8 @@ impl From<Precision> for PrecisionChoice {
     }
 }
 
-/// The precision; "amp" is bf16 where it is faster: on GPUs. On a CPU bf16 is f32 that is rounded, and slower.
+/// The precision; "amp" is bf16 where it is faster: on GPUs. On a CPU bf16 is f32 that is rounded,
+/// and slower.
 pub(crate) fn decide(experiment: &Experiment, ranks: &Ranks) -> Precision {
     match experiment.train.precision {
         PrecisionChoice::Fp16 => Precision::Fp16,

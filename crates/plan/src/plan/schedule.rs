@@ -1,4 +1,5 @@
-//! Learning rate over time: the warm-up that all schedulers share, and the intervals in which the chosen one moves.
+//! Learning rate over time: the warm-up that all schedulers share, and the intervals in which the
+//! chosen one moves.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,8 @@ pub struct SchedulePlan {
     pub interval: u64,
     /// Intervals of the run after the warm-up; `None` = only a limit of time ends it.
     pub intervals: Option<u64>,
-    /// Whether less or more is better of the metric that the scheduler watches, unless its options say so.
+    /// Whether less or more is better of the metric that the scheduler watches, unless its options
+    /// say so.
     pub better: Mode,
     /// All of that in a line for people.
     #[serde(default)]

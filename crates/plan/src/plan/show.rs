@@ -27,7 +27,8 @@ pub struct Costs {
     pub flops: Option<u64>,
 }
 
-/// The plan as a page of text: first what would happen, then every key with its value and its source.
+/// The plan as a page of text: first what would happen, then every key with its value and its
+/// source.
 pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> String {
     let needs = &costs.memory;
     let mut rows: Vec<(&str, String)> = vec![
@@ -387,7 +388,8 @@ fn cadence(cadence: Cadence) -> String {
     }
 }
 
-/// When, and which of them stay: "after every epoch and at each new lowest val/loss; kept: newest 1, lowest val/loss 1"
+/// When, and which of them stay: "after every epoch and at each new lowest val/loss; kept: newest
+/// 1, lowest val/loss 1"
 fn checkpoints(plan: &Plan) -> String {
     let asked = &plan.checkpoint;
     let best = match asked.mode {

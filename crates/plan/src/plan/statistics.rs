@@ -1,5 +1,5 @@
-//! Whether each pass has enough values for layers that take statistics over a batch (BatchNorm): one value per channel
-//! has no variance, and PyTorch refuses it too, when it comes to it.
+//! Whether each pass has enough values for layers that take statistics over a batch (BatchNorm):
+//! one value per channel has no variance, and PyTorch refuses it too, when it comes to it.
 
 use crate::config::{Loaded, Problem};
 use crate::plan::batch::counted;
@@ -29,8 +29,8 @@ pub(crate) fn refused(loaded: &Loaded, plan: &Plan) -> Problem {
     loaded.problem("data.drop_last", what).help(help)
 }
 
-/// Samples of the smallest pass that has any, over all ranks and steps of the run; of all shards together, if their
-/// statistics are.
+/// Samples of the smallest pass that has any, over all ranks and steps of the run; of all shards
+/// together, if their statistics are.
 fn smallest_pass(plan: &Plan) -> usize {
     let joint = plan.distributed.sync_batchnorm;
     let (passes, n) = (if joint { plan.batch.shards.count() } else { 1 }, plan.data.n_train);
@@ -47,7 +47,8 @@ fn smallest_pass(plan: &Plan) -> usize {
     if last == 0 { size } else { last }
 }
 
-/// Of `n` samples over the shards of a step, and the passes of each shard: the smallest part that is not empty.
+/// Of `n` samples over the shards of a step, and the passes of each shard: the smallest part that
+/// is not empty.
 fn smallest_part(n: usize, plan: &Plan) -> usize {
     let (shards, passes) = (plan.batch.shards.count(), plan.batch.passes_per_shard());
     // Parts differ by one at most, so that each shard has `n / shards` samples or one more.

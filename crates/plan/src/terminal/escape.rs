@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Text with its control characters, and those that reverse the direction of writing, spelled out. Line
-/// ends stay.
+/// Text with its control characters, and those that reverse the direction of writing, spelled out.
+/// Line ends stay.
 pub fn escape(text: &str) -> Cow<'_, str> {
     let is_harmless = |c: char| c == '\n' || !(c.is_control() || turns_direction(c));
     if text.chars().all(is_harmless) {
@@ -25,8 +25,8 @@ fn turns_direction(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// As [`escape`], with as many bytes, so that places in the text stay where they are: each byte of such a character is
-/// a question mark. Tabs stay too.
+/// As [`escape`], with as many bytes, so that places in the text stay where they are: each byte of
+/// such a character is a question mark. Tabs stay too.
 pub fn mask(text: &str) -> Cow<'_, str> {
     let is_harmless =
         |c: char| matches!(c, '\n' | '\r' | '\t') || !(c.is_control() || turns_direction(c));

@@ -1,7 +1,7 @@
 //! Lines that fit a terminal.
 
-/// The text in lines of at most `width` columns, broken between words; the second and later ones begin with `indent`
-/// spaces. A word that is longer stands on a line of its own.
+/// The text in lines of at most `width` columns, broken between words; the second and later ones
+/// begin with `indent` spaces. A word that is longer stands on a line of its own.
 pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in text.lines() {
@@ -19,7 +19,8 @@ pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// The page with its sentences (`error:`, `why:`, `do:`) in lines of at most `width` columns; its other lines stay.
+/// The page with its sentences (`error:`, `why:`, `do:`) in lines of at most `width` columns; its
+/// other lines stay.
 pub fn fitted(page: &str, width: usize) -> String {
     let line = |line: &str| {
         let text = line.trim_start();

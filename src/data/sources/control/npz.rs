@@ -16,15 +16,16 @@ const ACTIONS: [&str; 2] = ["actions", "action"];
 const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers), and `episode_starts` (steps) or \
                         `episode_ends` (episodes)";
 
-/// Longest header of an array, for which memory is taken before it is read; `NumPy` reads none beyond 10,000.
+/// Longest header of an array, for which memory is taken before it is read; `NumPy` reads none
+/// beyond 10,000.
 const LONGEST_HEADER: u32 = 1 << 16;
 
 /// Reads all episodes of `path`.
 ///
 /// # Errors
 ///
-/// The file is absent, damaged, or lacks an array; arrays do not fit each other, or hold something that is not a finite
-/// number, named with its row, from 0.
+/// The file is absent, damaged, or lacks an array; arrays do not fit each other, or hold something
+/// that is not a finite number, named with its row, from 0.
 pub(super) fn read(path: &Path) -> Result<Episodes, Error> {
     let arrays = Arrays::open(path)?;
     let observations = arrays.rows(&OBSERVATIONS)?;
@@ -70,8 +71,8 @@ impl<'a> Arrays<'a> {
         };
         let fails = |error: candle_core::Error| self.format(format!("array `{name}`: {error}"));
         let (shape, dtype) = self.file.get_shape_and_dtype(name).map_err(fails)?;
-        // A damaged header must not ask for all memory there is, be it for rows of nothing; no array shrinks a
-        // thousandfold in a file.
+        // A damaged header must not ask for all memory there is, be it for rows of nothing; no
+        // array shrinks a thousandfold in a file.
         if shape.dims().contains(&0) {
             return Err(self.format(format!("array `{name}` is empty: its shape is {shape:?}")));
         }
@@ -104,7 +105,8 @@ impl<'a> Arrays<'a> {
         }
     }
 
-    /// The step after the last one of each episode. Without a word about them all steps are one episode.
+    /// The step after the last one of each episode. Without a word about them all steps are one
+    /// episode.
     fn ends(&self, steps: usize) -> Result<Vec<usize>, Error> {
         let numbers = |name: &str| -> Result<Option<Vec<f64>>, Error> {
             let Some((_, array)) = self.find(&[name])? else { return Ok(None) };
@@ -139,7 +141,8 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// The first array that claims a header longer than any is, and its claim. What is no array is left to the reader.
+/// The first array that claims a header longer than any is, and its claim. What is no array is left
+/// to the reader.
 fn long_header(file: File) -> zip::result::ZipResult<Option<(String, u32)>> {
     let mut archive = zip::ZipArchive::new(BufReader::new(file))?;
     for index in 0..archive.len() {

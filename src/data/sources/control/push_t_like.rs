@@ -12,12 +12,14 @@ use crate::data::sources::source::{Asked, DataSource, Reading, Survey};
 use crate::data::{Environment, Splits};
 use crate::rng::Key;
 
-/// generated observations and actions of a task that has two right ways; the next actions are the target.
+/// generated observations and actions of a task that has two right ways; the next actions are the
+/// target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushTLike {
-    /// demonstrations to generate: an agent goes around a disc, by the left or by the right, and pushes it to the goal.
-    /// test/success is the success rate of the best policy from 50 new starts.
+    /// demonstrations to generate: an agent goes around a disc, by the left or by the right, and
+    /// pushes it to the goal. test/success is the success rate of the best policy from 50 new
+    /// starts.
     #[serde(default = "two_hundred")]
     #[schemars(range(min = 2, max = 100_000))]
     pub episodes: usize,

@@ -16,10 +16,11 @@ use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Trajectories {
-    /// an npz file with the arrays `obs` (steps, numbers), `actions` (steps, numbers), and `episode_starts` (steps) or
-    /// `episode_ends` (episodes); or a parquet file, or the folder of a `LeRobot` data set, with the columns
-    /// `observation.state`, `action` and `episode_index`. Null, NaN and infinite numbers are refused. Every number is scaled
-    /// to -1 .. 1 by its range in the training episodes.
+    /// an npz file with the arrays `obs` (steps, numbers), `actions` (steps, numbers), and
+    /// `episode_starts` (steps) or `episode_ends` (episodes); or a parquet file, or the folder of a
+    /// `LeRobot` data set, with the columns `observation.state`, `action` and `episode_index`.
+    /// Null, NaN and infinite numbers are refused. Every number is scaled to -1 .. 1 by its range
+    /// in the training episodes.
     #[schemars(extend("format" = "path"), example = "data/expert.npz")]
     pub file: PathBuf,
     /// actions that are predicted together; the first `n_obs_steps - 1` of them are past.

@@ -1,9 +1,11 @@
-//! Recorded behaviour for imitation: what was seen last, and the chunk of actions that an expert did then.
+//! Recorded behaviour for imitation: what was seen last, and the chunk of actions that an expert
+//! did then.
 //!
-//! A sample is a window of `horizon` steps of an episode. Its first `n_obs_steps` observations are the input, all its
-//! actions the target: the chunk begins with the actions that led to the newest observation. Windows begin before
-//! and end after their episode, as far as is needed to act from its first step to its last; the steps at its ends
-//! are repeated there. Every number is scaled to -1 .. 1 by its range in the training episodes.
+//! A sample is a window of `horizon` steps of an episode. Its first `n_obs_steps` observations are
+//! the input, all its actions the target: the chunk begins with the actions that led to the newest
+//! observation. Windows begin before and end after their episode, as far as is needed to act from
+//! its first step to its last; the steps at its ends are repeated there. Every number is scaled to
+//! -1 .. 1 by its range in the training episodes.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -56,7 +56,8 @@ pub(super) fn append(calendar: Calendar, date: Option<DateTime>, features: &mut 
     }
 }
 
-/// Year, month and day, then perhaps hour, minute, second and its fraction, in numbers between anything else.
+/// Year, month and day, then perhaps hour, minute, second and its fraction, in numbers between
+/// anything else.
 fn parse(cell: &str) -> Option<DateTime> {
     let fraction = cell.rsplit_once('.').filter(|(before, _)| before.contains(':'));
     let nanosecond = fraction.map_or(0, |(_, digits)| nanoseconds(digits));

@@ -1,5 +1,5 @@
-//! The order of a table's dates. Rows are cut in their order into training, validation and test: where dates descend or
-//! repeat, what is to be predicted may have been trained on.
+//! The order of a table's dates. Rows are cut in their order into training, validation and test:
+//! where dates descend or repeat, what is to be predicted may have been trained on.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,8 @@ impl Dates {
         Ok(())
     }
 
-    /// Where rows seem to be missing: more than one and a half times the usual time lies between two dates.
+    /// Where rows seem to be missing: more than one and a half times the usual time lies between
+    /// two dates.
     pub(super) fn gaps(&self) -> Option<String> {
         let steps = || {
             let pairs = self.0.windows(2);

@@ -34,7 +34,8 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// The file is absent, a line holds something that is not a finite number or a date, or dates do not ascend.
+    /// The file is absent, a line holds something that is not a finite number or a date, or dates
+    /// do not ascend.
     pub(super) fn read(path: &Path, calendar: Calendar, check_dates: bool) -> Result<Self, Error> {
         let bytes = read::lines(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => {

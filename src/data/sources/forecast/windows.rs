@@ -1,9 +1,11 @@
-//! `data.name = "csv_forecast"`, windows of a table of series in time: what a model sees, and what comes next.
+//! `data.name = "csv_forecast"`, windows of a table of series in time: what a model sees, and what
+//! comes next.
 //!
-//! Rows are cut in order into training, validation and test. Validation and test begin `seq_len` rows early, so
-//! that their first window predicts their first row. Every series is standardised with the mean and the
-//! population standard deviation of the training rows only. A first column called `date` gives features of the
-//! calendar; they follow the series in each row of a sample and are not standardised.
+//! Rows are cut in order into training, validation and test. Validation and test begin `seq_len`
+//! rows early, so that their first window predicts their first row. Every series is standardised
+//! with the mean and the population standard deviation of the training rows only. A first column
+//! called `date` gives features of the calendar; they follow the series in each row of a sample and
+//! are not standardised.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,15 +27,16 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CsvForecast {
-    /// table of series, one row per time step: a header line, then numbers; a first column `date` holds dates. All series
-    /// are standardised with the training rows and predicted together. val/mse, val/mae and the loss are measured on that
-    /// scale, over all windows; test/mse and test/mae once, with the best parameters, when the run is over.
+    /// table of series, one row per time step: a header line, then numbers; a first column `date`
+    /// holds dates. All series are standardised with the training rows and predicted together.
+    /// val/mse, val/mae and the loss are measured on that scale, over all windows; test/mse and
+    /// test/mae once, with the best parameters, when the run is over.
     #[schemars(extend("format" = "path"), example = "data/ETTh1.csv")]
     pub file: PathBuf,
-    /// how the rows are cut in order: parts of training, validation and test; or their numbers of rows, as
-    /// "34560:11520:11520" (where none exceeds 1000, with the word: "500:100:100 rows"); remaining rows are
-    /// unused; or `ett_hour` and `ett_minute` (12, 4 and 4 months of 30 days). Validation and test look back into the
-    /// rows before them.
+    /// how the rows are cut in order: parts of training, validation and test; or their numbers of
+    /// rows, as "34560:11520:11520" (where none exceeds 1000, with the word: "500:100:100 rows");
+    /// remaining rows are unused; or `ett_hour` and `ett_minute` (12, 4 and 4 months of 30 days).
+    /// Validation and test look back into the rows before them.
     #[serde(default = "split")]
     #[schemars(example = &"ett_hour")]
     pub split: SplitRule,
@@ -43,12 +46,12 @@ pub struct CsvForecast {
     /// time steps that it predicts.
     #[schemars(range(min = 1, max = 65_536), example = 96)]
     pub pred_len: usize,
-    /// features of the date beside the series: "hour" (hour, day of the week, of the month and of the year), "minute" (the
-    /// minute, too) or "none"; zeros where the table has no dates.
+    /// features of the date beside the series: "hour" (hour, day of the week, of the month and of
+    /// the year), "minute" (the minute, too) or "none"; zeros where the table has no dates.
     #[serde(default)]
     pub calendar: Calendar,
-    /// refuse dates that descend or repeat, because rows are cut in their order, and warn of gaps. false takes the rows as
-    /// they are.
+    /// refuse dates that descend or repeat, because rows are cut in their order, and warn of gaps.
+    /// false takes the rows as they are.
     #[serde(default = "checked")]
     #[schemars(example = false)]
     pub check_dates: bool,
@@ -103,8 +106,8 @@ struct Rows {
 ///
 /// # Errors
 ///
-/// The file is absent, a line holds something that is not a finite number or a date (named with line and
-/// column), dates do not ascend, or a split is too short for one window.
+/// The file is absent, a line holds something that is not a finite number or a date (named with
+/// line and column), dates do not ascend, or a split is too short for one window.
 fn read(asked: &CsvForecast) -> Result<(Splits, Vec<String>), Error> {
     let mut table = Table::read(&asked.file, asked.calendar, asked.check_dates)?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;

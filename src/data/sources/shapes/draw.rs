@@ -1,8 +1,8 @@
-//! One picture: a figure or texture in one colour, at a random place, size and angle, on a random dim
-//! background, with noise.
+//! One picture: a figure or texture in one colour, at a random place, size and angle, on a random
+//! dim background, with noise.
 //!
-//! A class is a pair (colour, figure). Classes are numbered so that a few of them already share colours
-//! and figures: neither the mean colour nor the outline alone tells them apart.
+//! A class is a pair (colour, figure). Classes are numbered so that a few of them already share
+//! colours and figures: neither the mean colour nor the outline alone tells them apart.
 
 use crate::rng::{Key, Stream};
 
@@ -80,8 +80,8 @@ pub(super) fn draw(class: usize, size: usize, key: Key) -> Vec<u8> {
     pixels
 }
 
-/// (colour, figure) of a class: pairs in the order of the larger of their two numbers, so that the first
-/// n classes use about as many colours as figures.
+/// (colour, figure) of a class: pairs in the order of the larger of their two numbers, so that the
+/// first n classes use about as many colours as figures.
 fn parts(class: usize) -> (usize, usize) {
     let shell = |k: usize| {
         let column = (0..k).map(move |color| (color, k));
@@ -173,7 +173,8 @@ impl Placed {
     }
 }
 
-/// Whether (u, v) lies in the figure of radius 1 around 0 (`v` downwards); a share for the gradient.
+/// Whether (u, v) lies in the figure of radius 1 around 0 (`v` downwards); a share for the
+/// gradient.
 fn coverage(figure: Figure, u: f32, v: f32) -> f32 {
     let r = u.hypot(v);
     let is_odd = |value: f32| value.floor().rem_euclid(2.0) == 1.0;

@@ -1,9 +1,9 @@
-//! `data.name = "shapes"`, a generated image folder of coloured shapes and textures: real PNG and JPEG files, so that a first run
-//! needs no download. Equal parameters give equal files.
+//! `data.name = "shapes"`, a generated image folder of coloured shapes and textures: real PNG and
+//! JPEG files, so that a first run needs no download. Equal parameters give equal files.
 //!
-//! Each set has a folder of its own, whose name follows from all that decides its content, so that runs of different
-//! seeds never share one. It is made under another name and renamed when it is whole, and never written again;
-//! `dataset.json` in it says what it was made from.
+//! Each set has a folder of its own, whose name follows from all that decides its content, so that
+//! runs of different seeds never share one. It is made under another name and renamed when it is
+//! whole, and never written again; `dataset.json` in it says what it was made from.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
@@ -36,12 +36,13 @@ const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// generated coloured shapes and textures, without any file to begin with; written as an image folder on first use.
+/// generated coloured shapes and textures, without any file to begin with; written as an image
+/// folder on first use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shapes {
-    /// folder to generate into; each set has a folder of its own below it, whose name follows from the seed and the
-    /// numbers below. Default: "data/<experiment name>".
+    /// folder to generate into; each set has a folder of its own below it, whose name follows from
+    /// the seed and the numbers below. Default: "data/<experiment name>".
     #[schemars(extend("format" = "path"), example = "data/shapes")]
     pub dir: Option<PathBuf>,
     /// number of classes, 2 to 90.
@@ -176,8 +177,8 @@ impl Parameters {
     }
 }
 
-/// Makes sure that the set of `parameters` is below `root`, generating it if needed. Processes that ask for the same
-/// set wait for the first one.
+/// Makes sure that the set of `parameters` is below `root`, generating it if needed. Processes that
+/// ask for the same set wait for the first one.
 ///
 /// # Errors
 ///
@@ -228,7 +229,8 @@ pub(crate) fn is_ready(root: &Path, parameters: &Parameters) -> Result<bool, Err
     }
 }
 
-/// Whether generated sets alone are in `root`: a folder of somebody's images must not get one more class.
+/// Whether generated sets alone are in `root`: a folder of somebody's images must not get one more
+/// class.
 fn is_ours(root: &Path) -> Result<bool, Error> {
     // Before sets had folders of their own, `root` was one.
     let earlier: Option<serde_json::Value> =

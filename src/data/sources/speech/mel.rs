@@ -1,5 +1,5 @@
-//! Speech -> logarithms of the energy in mel bands, each band with mean 0 and deviation 1 over an utterance, as NVIDIA
-//! `NeMo`'s preprocessor makes them.
+//! Speech -> logarithms of the energy in mel bands, each band with mean 0 and deviation 1 over an
+//! utterance, as NVIDIA `NeMo`'s preprocessor makes them.
 
 use std::sync::Arc;
 
@@ -80,8 +80,8 @@ impl LogMel {
         features
     }
 
-    /// The features, (`frames`, bands), of speech of which the first `length` samples are real, and how many of the
-    /// frames are; zeros after these.
+    /// The features, (`frames`, bands), of speech of which the first `length` samples are real, and
+    /// how many of the frames are; zeros after these.
     pub fn features(&self, speech: &[f32], length: usize, frames: usize) -> (Vec<f32>, usize) {
         let bands = self.bands.len();
         let real = (length / self.hop).min(frames);

@@ -1,4 +1,5 @@
-//! Speech augmented with noise or another speaker (`MultiSpeakerNoiseAugmentation` of NVIDIA `NeMo`).
+//! Speech augmented with noise or another speaker (`MultiSpeakerNoiseAugmentation` of NVIDIA
+//! `NeMo`).
 
 use crate::rng::Stream;
 
@@ -45,7 +46,8 @@ pub(super) fn generated(draws: &mut Stream, n: usize) -> Vec<f32> {
     (0..n).map(next).collect()
 }
 
-/// Adds a part of `other`, repeated where it is too short, to half of `speech`, at a drawn loudness.
+/// Adds a part of `other`, repeated where it is too short, to half of `speech`, at a drawn
+/// loudness.
 pub(super) fn mix(speech: &mut [f32], other: &[f32], kind: Augmentation, draws: &mut Stream) {
     let length = (speech.len() as f64 * LENGTH) as usize;
     let [low, high] = if kind == Augmentation::Noise { OVER_NOISE } else { OVER_SPEAKER };

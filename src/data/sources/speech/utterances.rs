@@ -1,8 +1,10 @@
-//! `data.name = "speech"`, folders of WAV files: mel features of every utterance, clean and with noise or another speaker.
+//! `data.name = "speech"`, folders of WAV files: mel features of every utterance, clean and with
+//! noise or another speaker.
 //!
-//! A sample is (2, frames + 1, bands): features of the clean and of the noisy utterance, padded by zeros; the first number
-//! of the last row says how many frames are more. Utterances of less than a second are repeated to one. The target is
-//! the class: the name of the file's folder, or in a folder without folders what stands before the first `_` of its name.
+//! A sample is (2, frames + 1, bands): features of the clean and of the noisy utterance, padded by
+//! zeros; the first number of the last row says how many frames are more. Utterances of less than a
+//! second are repeated to one. The target is the class: the name of the file's folder, or in a
+//! folder without folders what stands before the first `_` of its name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,8 +34,8 @@ const EXPECTED: &str = "WAV files, or folders of them";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Speech {
-    /// folder of WAV files of one sample rate; a file's class is its folder, or in a folder without folders what stands
-    /// before the first `_` of its name.
+    /// folder of WAV files of one sample rate; a file's class is its folder, or in a folder without
+    /// folders what stands before the first `_` of its name.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
     /// the same classes, to validate on.
@@ -43,7 +45,8 @@ pub struct Speech {
     #[serde(default = "eighty")]
     #[schemars(range(min = 8, max = 1024), example = 64)]
     pub n_mels: usize,
-    /// longer utterances are cut. Half of the training utterances are augmented with noise or another speaker.
+    /// longer utterances are cut. Half of the training utterances are augmented with noise or
+    /// another speaker.
     #[serde(default = "twenty")]
     #[schemars(extend("exclusiveMinimum" = 0.0), example = 10.0)]
     pub max_seconds: f64,

@@ -8,8 +8,8 @@ use hound::{SampleFormat, WavReader, WavSpec};
 use crate::data::error::SampleError;
 use crate::data::read;
 
-/// Samples a second that speech may have: what the mel features of more would need, in memory and time, is for a
-/// damaged header to ask.
+/// Samples a second that speech may have: what the mel features of more would need, in memory and
+/// time, is for a damaged header to ask.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
 
 /// Bytes that are read at a time to find out what a file holds.

@@ -23,7 +23,8 @@ pub struct Csv {
     /// table to train on, with a header line.
     #[schemars(extend("format" = "path"), example = "data/train.csv")]
     pub train_file: PathBuf,
-    /// table to validate on, with the same header; or hold back rows of `train_file` with `val_fraction` or `folds`.
+    /// table to validate on, with the same header; or hold back rows of `train_file` with
+    /// `val_fraction` or `folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.csv")]
     pub val_file: Option<PathBuf>,
@@ -38,7 +39,8 @@ pub struct Csv {
     #[serde(default)]
     #[schemars(example = ["id"])]
     pub ignore: Vec<String>,
-    /// share of the rows (of each class) that is held back to validate on, where there is no `val_file`.
+    /// share of the rows (of each class) that is held back to validate on, where there is no
+    /// `val_file`.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.2)]
     pub val_fraction: Option<f64>,
@@ -46,7 +48,8 @@ pub struct Csv {
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
     pub test_fraction: Option<f64>,
-    /// cross-validation: cut the rows into so many parts, of which `fold` validates. A sweep over `data.fold` runs all.
+    /// cross-validation: cut the rows into so many parts, of which `fold` validates. A sweep over
+    /// `data.fold` runs all.
     #[serde(default)]
     #[schemars(range(min = 2, max = 1000), example = 5)]
     pub folds: Option<usize>,
@@ -54,7 +57,8 @@ pub struct Csv {
     #[serde(default)]
     #[schemars(range(min = 0, max = 999), example = 0)]
     pub fold: Option<usize>,
-    /// name of a column, such as a patient: rows with the same value are held back together. It is no feature.
+    /// name of a column, such as a patient: rows with the same value are held back together. It is
+    /// no feature.
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,
@@ -117,8 +121,8 @@ impl Csv {
     ///
     /// # Errors
     ///
-    /// A file is absent or lacks a column, columns differ, a line holds something that is not a finite number (names
-    /// file, line, column and value), or a part would be empty.
+    /// A file is absent or lacks a column, columns differ, a line holds something that is not a
+    /// finite number (names file, line, column and value), or a part would be empty.
     pub(crate) fn read(&self, classify: bool) -> Result<Splits, Error> {
         let (mut train, mut val, mut test) = (None, None, None);
         for (name, path, what) in self.tables() {
@@ -306,8 +310,8 @@ pub(crate) fn malformed(path: &Path, lines: &mut Lines<'_>, error: &::csv::Error
     at(path, lines.line(error.position()), what)
 }
 
-/// Counts the lines of a table as an editor does. The library's own numbers are one behind where lines end in CRLF, and
-/// leave out empty lines before a row.
+/// Counts the lines of a table as an editor does. The library's own numbers are one behind where
+/// lines end in CRLF, and leave out empty lines before a row.
 pub(crate) struct Lines<'a> {
     bytes: &'a [u8],
     /// Where the newest row begins, and its line.
@@ -321,7 +325,8 @@ impl<'a> Lines<'a> {
         Self { bytes, at: 0, line: 1 }
     }
 
-    /// The line, from 1, on which the row begins that was read from `position` on. Positions ascend.
+    /// The line, from 1, on which the row begins that was read from `position` on. Positions
+    /// ascend.
     pub(crate) fn line(&mut self, position: Option<&::csv::Position>) -> u64 {
         let from = position.map_or(self.at, |position| position.byte() as usize);
         let from = from.clamp(self.at, self.bytes.len());

@@ -1,4 +1,5 @@
-//! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and one is the target.
+//! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and one is the
+//! target.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,8 @@ pub struct Jsonl {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test.jsonl")]
     pub test_file: Option<PathBuf>,
-    /// keys to predict from, in this order: numbers, or arrays of numbers that are equally long in all lines. Inputs are
-    /// standardised with the lines to train on; other keys are ignored.
+    /// keys to predict from, in this order: numbers, or arrays of numbers that are equally long in
+    /// all lines. Inputs are standardised with the lines to train on; other keys are ignored.
     #[schemars(example = ["width", "height"])]
     pub inputs: Vec<String>,
     /// key to predict: a number, or with a loss of classes a word or a whole number.

@@ -1,9 +1,10 @@
 //! Rows of numbers, each with a class or a number, in memory.
 //!
-//! Features are standardised: each column minus its mean, divided by its population standard deviation,
-//! both of the *training* rows (a constant column becomes 0). Targets stay as they are: numbers for
-//! regression; for classification a label is the position of the row's value among the sorted distinct
-//! values of the training rows (numerically if all are integers, else in byte order).
+//! Features are standardised: each column minus its mean, divided by its population standard
+//! deviation, both of the *training* rows (a constant column becomes 0). Targets stay as they are:
+//! numbers for regression; for classification a label is the position of the row's value among the
+//! sorted distinct values of the training rows (numerically if all are integers, else in byte
+//! order).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

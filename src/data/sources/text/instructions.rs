@@ -1,9 +1,10 @@
-//! `data.name = "instructions"`, instructions and how they are to be answered, in the form of Stanford's Alpaca (Taori et al., 2023,
-//! <https://github.com/tatsu-lab/stanford_alpaca>): a JSON list of `instruction`, `input` (may be empty) and `output`.
+//! `data.name = "instructions"`, instructions and how they are to be answered, in the form of
+//! Stanford's Alpaca (Taori et al., 2023, <https://github.com/tatsu-lab/stanford_alpaca>): a JSON
+//! list of `instruction`, `input` (may be empty) and `output`.
 //!
-//! Each becomes one text, the prompt, the answer and the token that ends it; what does not fit is cut, what is left is
-//! filled with tokens that do not count. Prompt and answer are cut into tokens apart, so that the border between them
-//! is known.
+//! Each becomes one text, the prompt, the answer and the token that ends it; what does not fit is
+//! cut, what is left is filled with tokens that do not count. Prompt and answer are cut into tokens
+//! apart, so that the border between them is known.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,15 +23,17 @@ use crate::rng::Key;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
-    /// a JSON list of `instruction`, `input` (may be empty) and `output`, as Alpaca's; each entry becomes one sample: the
-    /// prompt of Stanford's Alpaca, up to "### Response:", then the answer. Losses are means over the tokens that count,
-    /// however the entries of unequal length are spread over passes and ranks.
+    /// a JSON list of `instruction`, `input` (may be empty) and `output`, as Alpaca's; each entry
+    /// becomes one sample: the prompt of Stanford's Alpaca, up to "### Response:", then the answer.
+    /// Losses are means over the tokens that count, however the entries of unequal length are
+    /// spread over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
     /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: PathBuf,
-    /// context length in tokens; longer texts are cut, shorter ones are padded (padding is ignored in the loss).
+    /// context length in tokens; longer texts are cut, shorter ones are padded (padding is ignored
+    /// in the loss).
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
     /// held-out fraction: the last entries are for validation.
@@ -41,12 +44,12 @@ pub struct Instructions {
     #[serde(default)]
     #[schemars(example = true)]
     pub mask_prompt: bool,
-    /// the token that ends an answer. Default: the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`, `<|im_end|>`,
-    /// `<|eot_id|>` and `<eos>` that the tokenizer knows.
+    /// the token that ends an answer. Default: the first of `</s>`, `<|endoftext|>`,
+    /// `<|end_of_text|>`, `<|im_end|>`, `<|eot_id|>` and `<eos>` that the tokenizer knows.
     #[schemars(example = "</s>")]
     pub eos_token: Option<String>,
-    /// when a run is over on one machine, so many tokens are drawn from its best weights and printed, as `ddprun sample`
-    /// does. Default: none.
+    /// when a run is over on one machine, so many tokens are drawn from its best weights and
+    /// printed, as `ddprun sample` does. Default: none.
     #[schemars(range(min = 1, max = 1_048_576), example = 300)]
     pub sample_tokens: Option<u32>,
 }
@@ -102,8 +105,8 @@ struct Entry {
     output: String,
 }
 
-/// What stands before the answer: Stanford's prompt, which ends at the colon. (alpaca-lora's template ends with a line
-/// break after it.)
+/// What stands before the answer: Stanford's prompt, which ends at the colon. (alpaca-lora's
+/// template ends with a line break after it.)
 pub fn prompt(instruction: &str, input: &str) -> String {
     if input.is_empty() {
         return format!(
@@ -118,11 +121,13 @@ pub fn prompt(instruction: &str, input: &str) -> String {
     )
 }
 
-/// Opens both parts, of which the last entries are the second, with the vocabulary in the order of its tokens.
+/// Opens both parts, of which the last entries are the second, with the vocabulary in the order of
+/// its tokens.
 ///
 /// # Errors
 ///
-/// A file is absent or not what it should be, there is no token that ends a text, or a part has no entry.
+/// A file is absent or not what it should be, there is no token that ends a text, or a part has no
+/// entry.
 pub(crate) fn open(source: &Instructions) -> Result<Splits, Error> {
     let tokenizer = Tokenizer::open(&source.tokenizer)?;
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
@@ -173,7 +178,8 @@ struct All {
 }
 
 impl All {
-    /// The tokens of an entry, at most one more than the model sees, and how many of them are its prompt.
+    /// The tokens of an entry, at most one more than the model sees, and how many of them are its
+    /// prompt.
     fn tokens(&self, entry: &Entry) -> Result<(Vec<u32>, usize), String> {
         let prompt = prompt(&entry.instruction, &entry.input);
         let mut tokens = self.tokenizer.encode(&prompt, true)?;

@@ -1,8 +1,9 @@
-//! Tokens of large texts, kept from one start to the next: cutting a gigabyte takes minutes, and every rank of every start
-//! would do it again.
+//! Tokens of large texts, kept from one start to the next: cutting a gigabyte takes minutes, and
+//! every rank of every start would do it again.
 //!
-//! The files are `tokens/<hash>` beside the listings (`listing_cache.rs`), named by a hash of what the text and the
-//! tokenizer's file hold, so that a change of either is seen; complete or absent; and may be removed at any time.
+//! The files are `tokens/<hash>` beside the listings (`listing_cache.rs`), named by a hash of what
+//! the text and the tokenizer's file hold, so that a change of either is seen; complete or absent;
+//! and may be removed at any time.
 
 use std::fs;
 use std::path::PathBuf;
@@ -45,7 +46,8 @@ impl TokenCache {
     }
 }
 
-/// The tokens of `text` by what `tokenizer`, a file, holds: kept ones, or what `cut` gives, which is kept then.
+/// The tokens of `text` by what `tokenizer`, a file, holds: kept ones, or what `cut` gives, which
+/// is kept then.
 ///
 /// # Errors
 ///

@@ -1,7 +1,9 @@
-//! `data.name = "tokens"`, one long text as tokens: windows of it, each with the token that follows each of its tokens.
+//! `data.name = "tokens"`, one long text as tokens: windows of it, each with the token that follows
+//! each of its tokens.
 //!
-//! A text file is read character by character; the vocabulary is its sorted distinct characters, the first 90 % are
-//! for training. Or both parts are cut into the tokens of a `tokenizer.json`. Or two files of 16-bit tokens, little-endian, as nanoGPT's `prepare.py` writes them, which are read
+//! A text file is read character by character; the vocabulary is its sorted distinct characters,
+//! the first 90 % are for training. Or both parts are cut into the tokens of a `tokenizer.json`. Or
+//! two files of 16-bit tokens, little-endian, as nanoGPT's `prepare.py` writes them, which are read
 //! where they lie.
 
 use std::collections::BTreeSet;
@@ -31,11 +33,11 @@ const MOST_OVERLAPPING: usize = 1 << 24;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
-    /// a text, read character by character or by `tokenizer`; the first 90 % are for training. Instead of `train_file` and
-    /// `val_file`. A training sample begins at every character (token), so that `train.steps` says how long to train; in a
-    /// training part of more than 16,777,216 tokens, or in such a `train_file`, it begins at every `seq_len`-th, and an
-    /// epoch is once through it. Validation uses non-overlapping windows; the
-    /// incomplete last one is dropped.
+    /// a text, read character by character or by `tokenizer`; the first 90 % are for training.
+    /// Instead of `train_file` and `val_file`. A training sample begins at every character (token),
+    /// so that `train.steps` says how long to train; in a training part of more than 16,777,216
+    /// tokens, or in such a `train_file`, it begins at every `seq_len`-th, and an epoch is once
+    /// through it. Validation uses non-overlapping windows; the incomplete last one is dropped.
     #[schemars(extend("format" = "path"), example = "data/input.txt")]
     pub file: Option<PathBuf>,
     /// 16-bit tokens to train on, little-endian, as nanoGPT's prepare.py writes them.
@@ -48,15 +50,15 @@ pub struct Tokens {
     #[serde(default = "gpt2")]
     #[schemars(range(min = 2, max = 65_536), example = 50_304)]
     pub vocab_size: usize,
-    /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char", the
-    /// default.
+    /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char",
+    /// the default.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: Option<PathBuf>,
     /// context length in tokens.
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
-    /// when a run is over on one machine, so many tokens are drawn from its best weights and printed, as `ddprun sample`
-    /// does. Default: none.
+    /// when a run is over on one machine, so many tokens are drawn from its best weights and
+    /// printed, as `ddprun sample` does. Default: none.
     #[schemars(range(min = 1, max = 1_048_576), example = 300)]
     pub sample_tokens: Option<u32>,
 }
@@ -164,7 +166,8 @@ enum Source {
 ///
 /// # Errors
 ///
-/// A file is absent, is not UTF-8 text or not a whole number of tokens, or is shorter than one window.
+/// A file is absent, is not UTF-8 text or not a whole number of tokens, or is shorter than one
+/// window.
 fn open(source: &Source, seq_len: usize) -> Result<Splits, Error> {
     let (train, val, classes) = match source {
         Source::Text(file, None) => characters(file)?,

@@ -17,7 +17,8 @@ const INDEX: &str = ".index.json";
 /// What the files of `torch.save` begin with: an archive, or before PyTorch 1.6 a pickle.
 const PICKLES: [&[u8]; 2] = [b"PK\x03\x04", b"\x80\x02"];
 
-/// Names, types and shapes of what is in a safetensors file, or in those that an index names, without their numbers.
+/// Names, types and shapes of what is in a safetensors file, or in those that an index names,
+/// without their numbers.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Names and shapes of a model, and those of a file -> which tensor comes from where, or all that differs. Pure.
+//! Names and shapes of a model, and those of a file -> which tensor comes from where, or all that
+//! differs. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +10,17 @@ use crate::nn::Params;
 
 /// End of the names of counters.
 pub(super) const COUNTER: &str = "num_batches_tracked";
-/// What a file may hold although nothing needs it: counters, the angles of old Llama files, and the causal masks of old
-/// GPT-2 files.
+/// What a file may hold although nothing needs it: counters, the angles of old Llama files, and the
+/// causal masks of old GPT-2 files.
 const DERIVED: [&str; 4] = [COUNTER, "rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"];
-/// Weights of GPT-2 that `transformers` holds as (inputs, outputs). The first, whose sides differ, tells.
+/// Weights of GPT-2 that `transformers` holds as (inputs, outputs). The first, whose sides differ,
+/// tells.
 const CONV1D: [&str; 4] =
     [".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"];
 /// A row for each position, of which a model for shorter texts has the first ones only.
 const POSITIONS: &str = ".wpe.weight";
-/// What wrappers of PyTorch put before the names of a model: `DistributedDataParallel` and `torch.compile`.
+/// What wrappers of PyTorch put before the names of a model: `DistributedDataParallel` and
+/// `torch.compile`.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
 /// What a model wants of a file.
@@ -99,7 +102,8 @@ pub struct Fit {
     pub origins: Vec<Option<Origin>>,
     /// For each counter that is wanted.
     pub counters: Vec<Option<String>>,
-    /// Keys of two tensors of the file that must hold the same numbers: the first is another name of the second.
+    /// Keys of two tensors of the file that must hold the same numbers: the first is another name
+    /// of the second.
     pub twins: Vec<(String, String)>,
     /// What is taken and what is not.
     pub report: LoadReport,
@@ -118,8 +122,9 @@ pub struct Misfit {
     pub typed: Vec<(String, Dtype)>,
 }
 
-/// Compares `header` with what is `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped from keys; if all of
-/// the model's keys share a first component (`resnet18.`) that none of the file's has, it is put before them.
+/// Compares `header` with what is `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped
+/// from keys; if all of the model's keys share a first component (`resnet18.`) that none of the
+/// file's has, it is put before them.
 ///
 /// # Errors
 ///
@@ -174,7 +179,8 @@ impl<'a> Comparing<'a> {
         Self { file, strict, fit: Fit::default(), misfit: Misfit::default() }
     }
 
-    /// Another name of a parameter stands for it where the file lacks that; where it has both, they must be equal.
+    /// Another name of a parameter stands for it where the file lacks that; where it has both, they
+    /// must be equal.
     fn take_aliases(&mut self, wanted: &Wanted) {
         for (alias, name) in &wanted.aliases {
             let Some(found) = self.file.remove(alias) else { continue };

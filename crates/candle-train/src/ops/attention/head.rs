@@ -129,7 +129,8 @@ fn by_key(by_key: HeadRows<'_>, by_query: HeadRows<'_>, block: &Block) -> Scratc
     out
 }
 
-/// `out`, (queries, d): the rows of `by_key`, added up with the weights of each query, `weights` (keys, queries).
+/// `out`, (queries, d): the rows of `by_key`, added up with the weights of each query, `weights`
+/// (keys, queries).
 fn over_keys(by_key: HeadRows<'_>, weights: Scratch, block: &Block, out: &mut [f32]) {
     let (d, width) = (by_key.width, block.width());
     let weights = Panels::of_rows(weights, block.keys, width);
@@ -146,7 +147,8 @@ fn over_keys(by_key: HeadRows<'_>, weights: Scratch, block: &Block, out: &mut [f
     }
 }
 
-/// `out`, (keys, d), grows by the rows of `by_query`, added up with the weights of each key, `weights` (keys, queries).
+/// `out`, (keys, d), grows by the rows of `by_query`, added up with the weights of each key,
+/// `weights` (keys, queries).
 fn add_over_queries(weights: &[f32], by_query: HeadRows<'_>, block: &Block, out: &mut [f32]) {
     let out = &mut out[..block.keys * by_query.width];
     let starts = starts(out.len(), by_query.width);

@@ -31,15 +31,16 @@ pub struct Attention {
     pub heads: usize,
     /// Whether query i sees keys 0 to i only, as `is_causal` of PyTorch.
     pub causal: bool,
-    /// Each probability is dropped with probability p, and the others are scaled by 1 / (1 - p): element i of
-    /// the (batch, head, query, key) array is kept if number i of the key is at least p.
+    /// Each probability is dropped with probability p, and the others are scaled by 1 / (1 - p):
+    /// element i of the (batch, head, query, key) array is kept if number i of the key is at least
+    /// p.
     pub dropout: Option<(f64, Key)>,
     /// Operands, result and gradients are rounded to it.
     pub precision: Precision,
 }
 
-/// As `torch.nn.functional.scaled_dot_product_attention`, heads side by side: q (b, t, w), k and v (b, s, w)
-/// -> (b, t, w), f32.
+/// As `torch.nn.functional.scaled_dot_product_attention`, heads side by side: q (b, t, w), k and v
+/// (b, s, w) -> (b, t, w), f32.
 ///
 /// # Errors
 ///

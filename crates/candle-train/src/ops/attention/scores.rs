@@ -1,7 +1,8 @@
-//! Scores of a block of queries: a key per row, a query per column, so that a query's sums go down its column.
+//! Scores of a block of queries: a key per row, a query per column, so that a query's sums go down
+//! its column.
 //!
-//! Such rows are what a product packs its right operand into: probabilities and their gradients are multiplied where
-//! they lie, by tiles that are as wide as the block however narrow the heads are.
+//! Such rows are what a product packs its right operand into: probabilities and their gradients are
+//! multiplied where they lie, by tiles that are as wide as the block however narrow the heads are.
 
 use std::ops::Range;
 
@@ -54,15 +55,16 @@ impl Block {
         if self.causal { before } else { 0 }
     }
 
-    /// Columns that hold no query become 0, and so that no query sees what it must not, `hidden` there.
+    /// Columns that hold no query become 0, and so that no query sees what it must not, `hidden`
+    /// there.
     #[inline(always)]
     fn hide(&self, key: usize, row: &mut [f32], hidden: f32) {
         row[..self.hidden(key)].fill(hidden);
         row[self.queries.len()..].fill(0.0);
     }
 
-    /// Scores become exponentials relative to the largest of their query. Returns for each query the logarithm of
-    /// their sum, and one over the sum relative to the largest.
+    /// Scores become exponentials relative to the largest of their query. Returns for each query
+    /// the logarithm of their sum, and one over the sum relative to the largest.
     pub(super) fn exponentials(&self, scores: &mut [f32], scale: f32) -> (PerQuery, PerQuery) {
         let mut largest = [f32::NEG_INFINITY; QUERIES];
         let mut totals = [0f64; QUERIES];
@@ -95,8 +97,9 @@ impl Block {
         (std::array::from_fn(log_sum), totals.map(|total| (1.0 / total) as f32))
     }
 
-    /// In backward: `p` holds scores and becomes the probabilities, `ds` holds the gradients of the probabilities and
-    /// becomes those of the products; `means` are the sums over keys of probability times gradient.
+    /// In backward: `p` holds scores and becomes the probabilities, `ds` holds the gradients of the
+    /// probabilities and becomes those of the products; `means` are the sums over keys of
+    /// probability times gradient.
     pub(super) fn pull_back(
         &self,
         (p, ds): (&mut [f32], &mut [f32]),

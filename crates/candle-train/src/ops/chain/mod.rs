@@ -1,8 +1,9 @@
 //! Several operations as one node of Candle's graph.
 //!
-//! Candle adds what each edge of its graph contributes to a new tensor of zeros, on one thread: four passes over
-//! memory for each operand of each operation. Inside a chain a gradient is handed on as it is; only where a tensor
-//! has two uses is something added, in place. What an operation kept is freed as soon as its gradient is known.
+//! Candle adds what each edge of its graph contributes to a new tensor of zeros, on one thread:
+//! four passes over memory for each operand of each operation. Inside a chain a gradient is handed
+//! on as it is; only where a tensor has two uses is something added, in place. What an operation
+//! kept is freed as soon as its gradient is known.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -17,9 +18,9 @@ use super::storage::{same_storage, with_vector};
 
 /// `f(x)`, whose operations are those of this module and become one node of Candle's graph.
 ///
-/// Tensors that a gradient reaches may only be given to operations of this module there ([`super::add()`] for a sum);
-/// another operation of Candle among them is an error, never a lost gradient. Weights are those of
-/// [`super::Weight::learnt`]. Inside another chain this is `f(x)`.
+/// Tensors that a gradient reaches may only be given to operations of this module there
+/// ([`super::add()`] for a sum); another operation of Candle among them is an error, never a lost
+/// gradient. Weights are those of [`super::Weight::learnt`]. Inside another chain this is `f(x)`.
 ///
 /// # Errors
 ///
@@ -147,7 +148,8 @@ fn recorded(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<(Te
     Ok((y, links))
 }
 
-/// Whether an operation of these operands becomes a link: a chain is recorded, and a gradient is wanted.
+/// Whether an operation of these operands becomes a link: a chain is recorded, and a gradient is
+/// wanted.
 fn is_recording(operands: &[&Tensor]) -> bool {
     operands.iter().any(|x| x.track_op()) && TAPE.with_borrow(Option::is_some)
 }

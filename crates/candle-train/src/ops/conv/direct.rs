@@ -1,7 +1,8 @@
-//! Convolution as products of row slices: a tap of an output pixel is a slice of the input, or of zeros.
+//! Convolution as products of row slices: a tap of an output pixel is a slice of the input, or of
+//! zeros.
 //!
-//! The gradient of the input is the same product the other way round, made apart for each class of input
-//! pixels that the same taps reach: with a stride of 2 there are four.
+//! The gradient of the input is the same product the other way round, made apart for each class of
+//! input pixels that the same taps reach: with a stride of 2 there are four.
 
 use rayon::prelude::*;
 
@@ -76,8 +77,8 @@ pub(super) fn input_slices<'a>(
     slices
 }
 
-/// Input pixels (y, x) with the same remainders of y and x by the stride: the taps that reach them, as
-/// operands of a product.
+/// Input pixels (y, x) with the same remainders of y and x by the stride: the taps that reach them,
+/// as operands of a product.
 struct Class {
     remainder: [usize; 2],
     taps: Vec<[usize; 2]>,

@@ -1,4 +1,5 @@
-//! A block of output pixels as a matrix: for few channels, whose taps are too short for products of their own.
+//! A block of output pixels as a matrix: for few channels, whose taps are too short for products of
+//! their own.
 
 use super::geometry::{Geometry, Pixel};
 use crate::ops::scratch::Scratch;

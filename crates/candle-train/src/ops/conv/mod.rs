@@ -1,7 +1,7 @@
 //! Convolution, channels last: forward, gradient of the input, gradient of the weight.
 //!
-//! Work is cut into blocks of fixed size, and partial sums are added in a fixed order, so that the number of
-//! threads changes no bit.
+//! Work is cut into blocks of fixed size, and partial sums are added in a fixed order, so that the
+//! number of threads changes no bit.
 
 mod algorithm;
 mod depthwise;
@@ -49,7 +49,8 @@ pub struct Window {
     pub padding: usize,
 }
 
-/// How the kernel of a convolution slides over an image, along rows and columns; over a line, along columns.
+/// How the kernel of a convolution slides over an image, along rows and columns; over a line, along
+/// columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slides {
     /// Input pixels from one output pixel to the next.
@@ -79,7 +80,8 @@ impl From<Window> for Slides {
 pub struct ConvOptions {
     /// How the kernel slides.
     pub window: Slides,
-    /// Groups of channels that do not see each other; as many as channels for a depthwise convolution.
+    /// Groups of channels that do not see each other; as many as channels for a depthwise
+    /// convolution.
     pub groups: usize,
     /// Operands, result and gradients are rounded to it.
     pub precision: Precision,
@@ -98,9 +100,9 @@ struct Sliding {
 
 /// Cross-correlation as `torch.nn.functional.conv2d`, with activations in NHWC.
 ///
-/// x (n, h, w, ci), weight (co, ci / groups, kh, kw), bias (co) -> (n, oh, ow, co), f32. Each group of input
-/// channels makes a group of output channels. Under a half precision, operands, result and gradients are
-/// rounded to it.
+/// x (n, h, w, ci), weight (co, ci / groups, kh, kw), bias (co) -> (n, oh, ow, co), f32. Each group
+/// of input channels makes a group of output channels. Under a half precision, operands, result and
+/// gradients are rounded to it.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Convolution, batch norm, residual and rectifier as one node of the graph.
 //!
-//! Between two nodes Candle adds the gradient into fresh zeros. Inside of one, the gradient of the norm is at
-//! once that of the convolution.
+//! Between two nodes Candle adds the gradient into fresh zeros. Inside of one, the gradient of the
+//! norm is at once that of the convolution.
 
 use candle_core::{Result, Shape, Tensor, bail};
 
@@ -32,8 +32,8 @@ pub struct ConvNorm<'a> {
     pub group: Option<&'a BatchGroup>,
 }
 
-/// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an activation: the
-/// same bits, in one operation. Returns the statistics of the batch, too.
+/// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an
+/// activation: the same bits, in one operation. Returns the statistics of the batch, too.
 ///
 /// # Errors
 ///

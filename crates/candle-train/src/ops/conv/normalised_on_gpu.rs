@@ -1,5 +1,5 @@
-//! Convolution, batch norm, residual and rectifier as one node of the graph, on a GPU. What lies between convolution and
-//! norm stays in the precision's type.
+//! Convolution, batch norm, residual and rectifier as one node of the graph, on a GPU. What lies
+//! between convolution and norm stays in the precision's type.
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 

@@ -313,7 +313,8 @@ fn shapes_that_do_not_fit_are_refused() {
     assert!(!try_([1, 3, 3, 4], [4, 2, 3, 3], 2));
 }
 
-/// y and the gradients of x, weight, scale, shift and residual of sum(y r), apart and as one operation.
+/// y and the gradients of x, weight, scale, shift and residual of sum(y r), apart and as one
+/// operation.
 fn both_forms(window: Window, activation: Activation, with_residual: bool) -> [Vec<Vec<u32>>; 2] {
     let (x, w) = ([2, 9, 7, 17], [18, 17, 3, 3]);
     let Window { stride, padding } = window;

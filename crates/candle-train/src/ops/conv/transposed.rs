@@ -1,4 +1,5 @@
-//! Transposed convolution: each input value is spread over the outputs that a convolution would have read it from. Forward is the convolution's gradient of its input, and the other way round.
+//! Transposed convolution: each input value is spread over the outputs that a convolution would
+//! have read it from. Forward is the convolution's gradient of its input, and the other way round.
 
 use candle_core::{Result, Shape, Tensor, bail};
 
@@ -15,8 +16,8 @@ use crate::ops::weight::{Destination, Weight};
 
 /// `torch.nn.functional.conv_transpose1d`, with activations in NLC.
 ///
-/// x (n, l, ci), weight (ci, co, k), bias (co) -> (n, (l - 1) stride - 2 padding + k, co), f32, without groups.
-/// Rounds as [`super::conv1d`].
+/// x (n, l, ci), weight (ci, co, k), bias (co) -> (n, (l - 1) stride - 2 padding + k, co), f32,
+/// without groups. Rounds as [`super::conv1d`].
 ///
 /// # Errors
 ///
@@ -38,11 +39,11 @@ pub fn conv_transpose1d(
     chain::apply([x, weight.tensor(), bias.tensor()], op)
 }
 
-/// `torch.nn.functional.conv_transpose2d`, with activations in NHWC and `behind` as its `output_padding`: rows and columns
-/// that only the bias reaches, or what further taps reach.
+/// `torch.nn.functional.conv_transpose2d`, with activations in NHWC and `behind` as its
+/// `output_padding`: rows and columns that only the bias reaches, or what further taps reach.
 ///
-/// x (n, h, w, ci), weight (ci, co / groups, kh, kw), bias (co) -> (n, (h - 1) stride - 2 padding + dilation (kh - 1) +
-/// behind + 1, ..., co), f32. Rounds as [`super::conv2d`].
+/// x (n, h, w, ci), weight (ci, co / groups, kh, kw), bias (co) -> (n, (h - 1) stride - 2 padding +
+/// dilation (kh - 1) + behind + 1, ..., co), f32. Rounds as [`super::conv2d`].
 ///
 /// # Errors
 ///
@@ -71,7 +72,8 @@ fn spread_over(
 }
 
 pub(super) struct Transposed {
-    /// Of the convolution that this is the transpose of: from outputs (n, length, co) to inputs (n, l, ci).
+    /// Of the convolution that this is the transpose of: from outputs (n, length, co) to inputs (n,
+    /// l, ci).
     pub(super) geometry: Geometry,
     /// Of the output.
     shape: Vec<usize>,

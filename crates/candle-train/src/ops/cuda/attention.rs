@@ -1,5 +1,6 @@
-//! Attention on the GPU: batched products by cuBLAS, and a kernel for softmax, mask and dropout between them. Backward
-//! makes the probabilities again, so nothing of the size of the scores is kept.
+//! Attention on the GPU: batched products by cuBLAS, and a kernel for softmax, mask and dropout
+//! between them. Backward makes the probabilities again, so nothing of the size of the scores is
+//! kept.
 
 use candle_core::{CudaStorage, DType, Result, Tensor};
 

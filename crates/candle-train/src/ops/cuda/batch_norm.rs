@@ -165,7 +165,8 @@ pub(in crate::ops) fn batch_norm_running(
     apply(x, gamma, beta, residual, norm, false)
 }
 
-/// Moves `running` mean and variance towards `columns`, each times its scale, by the share `momentum`.
+/// Moves `running` mean and variance towards `columns`, each times its scale, by the share
+/// `momentum`.
 pub(in crate::ops) fn move_running(
     running: [&Var; 2],
     columns: &[Tensor; 2],

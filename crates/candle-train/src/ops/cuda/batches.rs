@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "page-locked memory is handed out before it is written")]
-//! Batches on their way to the GPU, through page-locked memory: the copy runs beside what the CPU does next, in the order of
-//! the stream.
+//! Batches on their way to the GPU, through page-locked memory: the copy runs beside what the CPU
+//! does next, in the order of the stream.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

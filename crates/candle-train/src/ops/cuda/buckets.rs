@@ -30,7 +30,8 @@ pub fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
     Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n), &[place, n.into()])
 }
 
-/// Gives each of two tensors, f32 on the GPU and equally long, the values of the other; both stay where they are.
+/// Gives each of two tensors, f32 on the GPU and equally long, the values of the other; both stay
+/// where they are.
 ///
 /// # Errors
 ///

@@ -134,8 +134,8 @@ impl Columns {
         Ok(y)
     }
 
-    /// Sums of the gradient of the output, `dy`, over which that before the rectifier is written: it is that of the
-    /// residual. `y` is the output.
+    /// Sums of the gradient of the output, `dy`, over which that before the rectifier is written:
+    /// it is that of the residual. `y` is the output.
     pub(in crate::ops) fn sums(
         &self,
         gpu: &Gpu,

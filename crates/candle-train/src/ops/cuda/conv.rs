@@ -1,4 +1,5 @@
-//! Convolutions on the GPU, by cuDNN: operands are cast to the precision's type, the weight's channels go last.
+//! Convolutions on the GPU, by cuDNN: operands are cast to the precision's type, the weight's
+//! channels go last.
 
 use candle_core::{CudaStorage, DType, Result};
 
@@ -54,8 +55,8 @@ impl Conv<'_> {
         }
     }
 
-    /// x (n, h, w, ci), f32 or the precision's type, and weight (co, ci / groups, kh, kw), f32 -> (n, oh, ow, co) in the
-    /// precision's type.
+    /// x (n, h, w, ci), f32 or the precision's type, and weight (co, ci / groups, kh, kw), f32 ->
+    /// (n, oh, ow, co) in the precision's type.
     pub(in crate::ops) fn forward(&self, x: Address, weight: Address) -> Result<CudaStorage> {
         let g = self.geometry;
         let x = self.cast(x, g.n * g.h * g.w * g.ci)?;
@@ -99,7 +100,8 @@ impl Conv<'_> {
         super::columns::column_sums(self.gpu, dy.address()?, g.pixels(), g.co)
     }
 
-    /// The transposed convolution of x (n, oh, ow, co), which is this one's way back, plus a bias (ci) -> (n, h, w, ci), f32.
+    /// The transposed convolution of x (n, oh, ow, co), which is this one's way back, plus a bias
+    /// (ci) -> (n, h, w, ci), f32.
     pub(in crate::ops) fn transposed(
         &self,
         x: Address,

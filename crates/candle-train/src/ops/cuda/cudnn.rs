@@ -1,5 +1,6 @@
 #![expect(unsafe_code, reason = "the C interface of cuDNN")]
-//! Convolutions by cuDNN: which algorithm a shape gets is decided once, and all share one work memory.
+//! Convolutions by cuDNN: which algorithm a shape gets is decided once, and all share one work
+//! memory.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -72,7 +73,8 @@ pub(super) fn run(
     })
 }
 
-/// The handle of the training thread, and what it has decided. Lives as long as the thread; the process ends with it.
+/// The handle of the training thread, and what it has decided. Lives as long as the thread; the
+/// process ends with it.
 struct Cudnn {
     handle: sys::cudnnHandle_t,
     plans: HashMap<(Direction, Problem), Plan>,
@@ -103,7 +105,8 @@ impl Cudnn {
         Ok(plan)
     }
 
-    /// At least `bytes` of work memory. One buffer serves all: convolutions follow one another on the stream.
+    /// At least `bytes` of work memory. One buffer serves all: convolutions follow one another on
+    /// the stream.
     fn workspace(&mut self, gpu: &Gpu, bytes: usize) -> Result<u64> {
         if self.workspace.as_ref().is_none_or(|(room, _)| *room < bytes) {
             let larger = gpu.scratch(bytes)?;
@@ -153,12 +156,13 @@ fn math_type(problem: &Problem) -> sys::cudnnMathType_t {
     }
 }
 
-/// The first algorithm, in the order of cuDNN's estimates, that works, gives the same bits each time and wants little
-/// enough memory. The estimates are structures of one layout and three names.
+/// The first algorithm, in the order of cuDNN's estimates, that works, gives the same bits each
+/// time and wants little enough memory. The estimates are structures of one layout and three names.
 macro_rules! choose {
     ($ask:path, $perf:ty, $handle:expr, $($descriptor:expr),*) => {{
         let mut count = 0;
-        // SAFETY: numbers and enumerations of C, all of which have a variant 0; cuDNN overwrites `count` of them.
+        // SAFETY: numbers and enumerations of C, all of which have a variant 0; cuDNN overwrites
+        // `count` of them.
         let mut found: [$perf; ALGORITHMS] = unsafe { std::mem::zeroed() };
         // SAFETY: live descriptors, and room for as many estimates as it says.
         unsafe {
@@ -259,8 +263,9 @@ impl Plan {
         let ([a, b], out) = (operands.map(pointer), out as *mut c_void);
         let (workspace, bytes) = (workspace as *mut c_void, self.bytes);
         let Self { convolution, x, w, y, .. } = *self;
-        // SAFETY: the descriptors say what lies at the addresses, and the caller's buffers have those sizes; the work memory
-        // has at least `bytes`. The factors are f32, as for all three number types.
+        // SAFETY: the descriptors say what lies at the addresses, and the caller's buffers have
+        // those sizes; the work memory has at least `bytes`. The factors are f32, as for all three
+        // number types.
         unsafe {
             match self.algorithm {
                 Algorithm::Forward(algorithm) => api::convolution_forward(

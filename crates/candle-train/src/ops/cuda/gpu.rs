@@ -20,7 +20,8 @@ use super::address::Address;
 use super::optimizer::{Place, Rule};
 use super::source;
 
-/// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS` of common.cu.
+/// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
+/// of common.cu.
 const THREADS: u32 = 256;
 /// Most blocks of a grid that strides over elements.
 const MOST_BLOCKS: u64 = 1 << 16;
@@ -90,23 +91,25 @@ impl Scratch {
 }
 
 impl Gpu {
-    /// Opens GPU number `ordinal` for this process. Candle's own waits between streams are turned off: everything runs on
-    /// one stream, and the others are ordered by events of ours.
+    /// Opens GPU number `ordinal` for this process. Candle's own waits between streams are turned
+    /// off: everything runs on one stream, and the others are ordered by events of ours.
     ///
     /// # Errors
     ///
     /// The driver's.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = CudaDevice::new_with_stream(ordinal)?;
-        // SAFETY: every buffer of this process is allocated and freed on the device's own stream, and what other streams do with
-        // some (NCCL's sums, copies of batches and of gradients) is ordered around its use there by events.
+        // SAFETY: every buffer of this process is allocated and freed on the device's own stream,
+        // and what other streams do with some (NCCL's sums, copies of batches and of gradients) is
+        // ordered around its use there by events.
         unsafe { device.disable_event_tracking() };
         let gpu = Self { device };
         gpu.keep_freed_memory().w()?;
         Ok(gpu)
     }
 
-    /// Memory that was freed stays with the process, instead of going back to the driver at each synchronisation.
+    /// Memory that was freed stays with the process, instead of going back to the driver at each
+    /// synchronisation.
     fn keep_freed_memory(&self) -> std::result::Result<(), DriverError> {
         let context = self.device.cuda_stream().context().clone();
         if !context.has_async_alloc() {
@@ -115,7 +118,8 @@ impl Gpu {
         let mut threshold = u64::MAX;
         let value = std::ptr::from_mut(&mut threshold).cast::<c_void>();
         let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: the pool is the device's own, and the attribute is a 64-bit number, which `value` points to.
+        // SAFETY: the pool is the device's own, and the attribute is a 64-bit number, which `value`
+        // points to.
         unsafe {
             let pool = result::device::get_default_mem_pool(context.cu_device())?;
             result::mem_pool::set_attribute(pool, attribute, value)
@@ -134,8 +138,8 @@ impl Gpu {
         let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
         let (mut zero, mut in_graphs) = (0u64, 0u64);
         let of_graphs = CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
-        // SAFETY: the pool is the device's own, and each attribute is a 64-bit number, as what the pointers point to; setting one
-        // to zero begins anew.
+        // SAFETY: the pool is the device's own, and each attribute is a 64-bit number, as what the
+        // pointers point to; setting one to zero begins anew.
         unsafe {
             let pool = result::device::get_default_mem_pool(context.cu_device()).w()?;
             result::mem_pool::get_attribute(pool, attribute, value).w()?;
@@ -147,8 +151,8 @@ impl Gpu {
         Ok(peak + in_graphs)
     }
 
-    /// Gives memory that is free back to the driver, and says how many bytes are free then, and how many more than now have been
-    /// in use at a time.
+    /// Gives memory that is free back to the driver, and says how many bytes are free then, and how
+    /// many more than now have been in use at a time.
     ///
     /// # Errors
     ///
@@ -161,7 +165,8 @@ impl Gpu {
             (CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, &mut most),
             (CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &mut now),
         ];
-        // SAFETY: the pool is the device's own, and both attributes are 64-bit numbers, as what the pointers point to.
+        // SAFETY: the pool is the device's own, and both attributes are 64-bit numbers, as what the
+        // pointers point to.
         unsafe {
             let pool = result::device::get_default_mem_pool(context.cu_device()).w()?;
             result::mem_pool::trim_to(pool, 0).w()?;
@@ -259,8 +264,9 @@ impl Gpu {
         }
         let config =
             LaunchConfig { grid_dim: grid.blocks, block_dim: grid.threads, shared_mem_bytes: 0 };
-        // SAFETY: each launch of this room passes the arguments that its kernel declares; addresses are those of live
-        // buffers of the sizes that go with them, which are freed on the same stream, so after the kernel.
+        // SAFETY: each launch of this room passes the arguments that its kernel declares; addresses
+        // are those of live buffers of the sizes that go with them, which are freed on the same
+        // stream, so after the kernel.
         unsafe { builder.launch(config) }.w()?;
         Ok(())
     }
@@ -269,7 +275,8 @@ impl Gpu {
 // SAFETY: `Rule` is plain numbers in C's layout, as optimizer.cu declares it.
 unsafe impl DeviceRepr for Rule {}
 
-// SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a value of each.
+// SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a
+// value of each.
 unsafe impl bytemuck::Zeroable for Place {}
 // SAFETY: as above; any bits are a value.
 unsafe impl bytemuck::Pod for Place {}

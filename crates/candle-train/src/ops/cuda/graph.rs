@@ -1,11 +1,12 @@
 #![expect(unsafe_code, reason = "the driver's view of what was recorded")]
 //! Launches that are recorded once and replayed together: a CUDA graph.
 //!
-//! Recording enqueues nothing: what the recording thread gives the compute stream becomes the graph, memory that is allocated
-//! and freed meanwhile belongs to it, and each replay works at the same addresses. Whatever a replay should read anew lies in
-//! memory that was there before. A copy from or to the CPU's memory would read there what is no more, so a recording with
-//! one is refused: Candle says so at once (what it always sends, shapes, it keeps from the passes before: [`keep_shapes`]), and of what
-//! others enqueued the driver's list of nodes tells.
+//! Recording enqueues nothing: what the recording thread gives the compute stream becomes the
+//! graph, memory that is allocated and freed meanwhile belongs to it, and each replay works at the
+//! same addresses. Whatever a replay should read anew lies in memory that was there before. A copy
+//! from or to the CPU's memory would read there what is no more, so a recording with one is
+//! refused: Candle says so at once (what it always sends, shapes, it keeps from the passes before:
+//! [`keep_shapes`]), and of what others enqueued the driver's list of nodes tells.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -29,27 +30,30 @@ const SPARE: u64 = 512 << 20;
 /// Whether something was ever recorded in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Held while something is recorded, and by other threads while they give the compute stream something.
+/// Held while something is recorded, and by other threads while they give the compute stream
+/// something.
 static COMPUTE_STREAM: Mutex<()> = Mutex::new(());
 
 /// What was recorded.
 pub struct Graph(CudaGraph);
 
-// SAFETY: a graph may be used by any thread, one at a time: whoever has it has it alone, and only `&self` methods of one
-// thread use it, as it is not `Sync`.
+// SAFETY: a graph may be used by any thread, one at a time: whoever has it has it alone, and only
+// `&self` methods of one thread use it, as it is not `Sync`.
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Records what `enqueue` gives the compute stream of `gpu`, without running it. All that it allocates must be freed when it
-    /// returns.
+    /// Records what `enqueue` gives the compute stream of `gpu`, without running it. All that it
+    /// allocates must be freed when it returns.
     ///
     /// # Errors
     ///
-    /// That of `enqueue`, which fails where it waits for the GPU; the CPU's memory has a part in it; the driver's.
+    /// That of `enqueue`, which fails where it waits for the GPU; the CPU's memory has a part in
+    /// it; the driver's.
     pub fn record(gpu: &Gpu, enqueue: impl FnOnce() -> Result<()>) -> Result<Self> {
         let _alone = compute_stream();
         let (free, needed) = gpu.free_memory()?;
-        // The pass itself runs beside the first replays, and what it has used stays with the process.
+        // The pass itself runs beside the first replays, and what it has used stays with the
+        // process.
         if free < 2 * needed + SPARE {
             let [free, needed] = [free, needed].map(Bytes);
             bail!("a graph and the pass beside it need twice {needed}, and {free} are free");
@@ -57,14 +61,16 @@ impl Graph {
         give_cublas_memory(gpu)?;
         ANY.store(true, Ordering::Relaxed);
         let stream = gpu.cuda().cuda_stream();
-        // Other threads go on calling the driver: what they may not do in a recording is none of its business.
+        // Other threads go on calling the driver: what they may not do in a recording is none of
+        // its business.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.begin_capture(mode).w()?;
         let enqueued = enqueue();
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let recorded = stream.end_capture(flags);
         if enqueued.is_err() || recorded.is_err() {
-            // A broken recording refuses to free memory; cudarc would keep that refusal for whoever calls next.
+            // A broken recording refuses to free memory; cudarc would keep that refusal for whoever
+            // calls next.
             let _ = stream.context().check_err();
         }
         enqueued?;
@@ -91,18 +97,20 @@ pub(super) fn any_recorded() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// Has Candle keep in the GPU's memory what it sends there, shapes and strides, until the guard is dropped; so nothing of it is sent in
-/// a recording of what ran before.
+/// Has Candle keep in the GPU's memory what it sends there, shapes and strides, until the guard is
+/// dropped; so nothing of it is sent in a recording of what ran before.
 pub fn keep_shapes(gpu: &Gpu) -> impl Sized + use<> {
     gpu.cuda().enable_cuda_graph_htod_cache()
 }
 
-/// Keeps a recording from beginning while this thread gives the compute stream something that is no part of it.
+/// Keeps a recording from beginning while this thread gives the compute stream something that is no
+/// part of it.
 pub(super) fn compute_stream() -> MutexGuard<'static, ()> {
     COMPUTE_STREAM.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives cuBLAS memory that stays, once: recorded products would otherwise allocate theirs in the graph.
+/// Gives cuBLAS memory that stays, once: recorded products would otherwise allocate theirs in the
+/// graph.
 fn give_cublas_memory(gpu: &Gpu) -> Result<()> {
     thread_local! {
         static GIVEN: Cell<bool> = const { Cell::new(false) };
@@ -113,7 +121,8 @@ fn give_cublas_memory(gpu: &Gpu) -> Result<()> {
     let memory = gpu.scratch(CUBLAS_BYTES)?;
     let Arg::Address(at) = memory.at() else { bail!("memory has an address") };
     let handle = *gpu.cuda().cublas_handle().handle();
-    // SAFETY: a live handle, and as much memory as is said, which is never freed; all products run on one stream.
+    // SAFETY: a live handle, and as much memory as is said, which is never freed; all products run
+    // on one stream.
     let given = unsafe { cublasSetWorkspace_v2(handle, at as *mut c_void, CUBLAS_BYTES) };
     std::mem::forget(memory);
     GIVEN.set(true);

@@ -1,9 +1,11 @@
 #![expect(unsafe_code, reason = "memory is handed out before it is written")]
-//! Batches on their way to the GPU ahead of the step that wants them: on a stream of their own, beside what the GPU computes.
+//! Batches on their way to the GPU ahead of the step that wants them: on a stream of their own,
+//! beside what the GPU computes.
 //!
-//! A place is page-locked memory and as much of the GPU's. The copy between the two waits until the last batch that went through the place
-//! has been taken; taking one lets the compute stream wait for the copy, and moves the values out. So memory of the GPU is allocated and
-//! freed on the compute stream only.
+//! A place is page-locked memory and as much of the GPU's. The copy between the two waits until the
+//! last batch that went through the place has been taken; taking one lets the compute stream wait
+//! for the copy, and moves the values out. So memory of the GPU is allocated and freed on the
+//! compute stream only.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,7 +18,8 @@ use super::gpu::{Gpu, wrap};
 use super::graph::compute_stream;
 use crate::ops::storage::read;
 
-/// Batches under way at a time, for each length: one that is copied while the one before it is used.
+/// Batches under way at a time, for each length: one that is copied while the one before it is
+/// used.
 const PLACES: usize = 2;
 
 /// The way to a GPU, for one thread.
@@ -130,7 +133,8 @@ impl Coming {
 }
 
 impl Drop for Coming {
-    /// Gives the place back, also if nobody took what is in it: the next copy through it waits for this one.
+    /// Gives the place back, also if nobody took what is in it: the next copy through it waits for
+    /// this one.
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
             // The thread that sends may be over.

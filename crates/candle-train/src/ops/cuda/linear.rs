@@ -1,4 +1,5 @@
-//! Fully connected layers: cuBLAS through Candle, with f32 sums, and one kernel for bias and activation.
+//! Fully connected layers: cuBLAS through Candle, with f32 sums, and one kernel for bias and
+//! activation.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
@@ -29,7 +30,8 @@ pub(in crate::ops) struct LinearGradients {
 }
 
 impl Linear {
-    /// x (n, inputs) and weight (outputs, inputs), f32 -> (n, outputs), f32, and what entered the activation.
+    /// x (n, inputs) and weight (outputs, inputs), f32 -> (n, outputs), f32, and what entered the
+    /// activation.
     pub(in crate::ops) fn forward(
         &self,
         gpu: &Gpu,
@@ -56,7 +58,8 @@ impl Linear {
         finish(gpu, &z, bias, self.kind, (outputs, n * outputs), self.keeps)
     }
 
-    /// Gradients of operands that are wanted. `before` is what entered the activation, if it was kept.
+    /// Gradients of operands that are wanted. `before` is what entered the activation, if it was
+    /// kept.
     pub(in crate::ops) fn backward(
         &self,
         gpu: &Gpu,

@@ -1,11 +1,14 @@
-//! The operations on NVIDIA's GPUs: cuDNN for convolutions, cuBLAS for matrix products, kernels of our own for the rest.
+//! The operations on NVIDIA's GPUs: cuDNN for convolutions, cuBLAS for matrix products, kernels of
+//! our own for the rest.
 //!
-//! Activations, gradients and parameters are f32 in the GPU's memory; under a half precision the operands and results of
-//! matrix products and convolutions really are bf16 or f16 (docs/gpu.md). Everything of a rank happens in the order
-//! of one stream, so memory may be freed, and a buffer be used again, as soon as its last use is enqueued.
+//! Activations, gradients and parameters are f32 in the GPU's memory; under a half precision the
+//! operands and results of matrix products and convolutions really are bf16 or f16 (docs/gpu.md).
+//! Everything of a rank happens in the order of one stream, so memory may be freed, and a buffer be
+//! used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `h2d_prefetcher.rs` and `staging.rs` (page-locked memory) and
-//! `cudnn.rs` (its C interface) and `graph.rs` (what the driver recorded).
+//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `h2d_prefetcher.rs` and
+//! `staging.rs` (page-locked memory) and `cudnn.rs` (its C interface) and `graph.rs` (what the
+//! driver recorded).
 
 mod address;
 mod attention;

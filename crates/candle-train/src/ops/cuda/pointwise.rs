@@ -70,7 +70,8 @@ pub(in crate::ops) fn activation_gradient(
     gpu.launch("activation_gradient", Grid::over(n), args![x, dy, kind as i32, parameter, n])
 }
 
-/// activation(z + bias), f32, of the product z (n / width, width); and what entered the activation, in z's type.
+/// activation(z + bias), f32, of the product z (n / width, width); and what entered the activation,
+/// in z's type.
 pub(in crate::ops) fn finish(
     gpu: &Gpu,
     z: &CudaStorage,
@@ -88,7 +89,8 @@ pub(in crate::ops) fn finish(
     Ok((y, before))
 }
 
-/// The gradient of what entered the activation, as `dtype`: `before` is that, and y, for a rectifier, the result.
+/// The gradient of what entered the activation, as `dtype`: `before` is that, and y, for a
+/// rectifier, the result.
 pub(in crate::ops) fn unfinish(
     gpu: &Gpu,
     [dy, y]: [Address; 2],
@@ -103,8 +105,8 @@ pub(in crate::ops) fn unfinish(
     Ok(dz)
 }
 
-/// Numbers of a mask: the stream, the least number that is kept, and the factor of what is kept. The mask is the CPU's,
-/// bit for bit.
+/// Numbers of a mask: the stream, the least number that is kept, and the factor of what is kept.
+/// The mask is the CPU's, bit for bit.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Mask {
     pub(super) key: u64,
@@ -155,7 +157,8 @@ pub(in crate::ops) fn embedding(
     Ok(y)
 }
 
-/// The gradient of the table: `positions` of each row are `starts[row]..starts[row + 1]`, and dy (indices, c).
+/// The gradient of the table: `positions` of each row are `starts[row]..starts[row + 1]`, and dy
+/// (indices, c).
 pub(in crate::ops) fn embedding_gradient(
     gpu: &Gpu,
     dy: Address,

@@ -17,8 +17,8 @@ pub(super) const KERNELS: &str = concat!(
     include_str!("kernels/optimizer.cu"),
 );
 
-/// The kernels as PTX for the oldest supported architecture, which the driver translates for the GPU at hand and keeps.
-/// Made once in a process.
+/// The kernels as PTX for the oldest supported architecture, which the driver translates for the
+/// GPU at hand and keeps. Made once in a process.
 pub(super) fn ptx() -> Result<&'static str> {
     static PTX: OnceLock<std::result::Result<String, String>> = OnceLock::new();
     match PTX.get_or_init(compile) {

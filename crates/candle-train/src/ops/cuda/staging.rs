@@ -1,6 +1,7 @@
 #![expect(unsafe_code, reason = "the driver page-locks memory, and copies to and from it")]
-//! Memory of the CPU through which values of the GPU go that somebody else changes on the way: page-locked where the driver
-//! allows it, with copies on a stream of their own, beside what the GPU computes.
+//! Memory of the CPU through which values of the GPU go that somebody else changes on the way:
+//! page-locked where the driver allows it, with copies on a stream of their own, beside what the
+//! GPU computes.
 
 use std::ffi::c_void;
 use std::ops::{DerefMut, Range};
@@ -49,7 +50,8 @@ impl Moment {
 }
 
 impl<M: DerefMut<Target = [f32]>> Staging<M> {
-    /// Page-locks `memory`. Where the driver refuses, copies go through memory of its own, as they always can.
+    /// Page-locks `memory`. Where the driver refuses, copies go through memory of its own, as they
+    /// always can.
     ///
     /// # Errors
     ///
@@ -75,8 +77,8 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
         }
     }
 
-    /// Copies `values`, f32 on the GPU, to the `index`-th memory once `ready` is over, lets `change` have it there, and enqueues
-    /// the copy back. Returns when that copy is over.
+    /// Copies `values`, f32 on the GPU, to the `index`-th memory once `ready` is over, lets
+    /// `change` have it there, and enqueues the copy back. Returns when that copy is over.
     ///
     /// # Errors
     ///
@@ -101,8 +103,8 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
         }
         self.copies.wait(&ready.0).w()?;
         let (memory, stream) = (&mut self.memory[index][..], self.copies.cu_stream());
-        // SAFETY: as many numbers on both sides, on a stream of the context that both belong to; this function returns after
-        // the copy, and the memory is not shared meanwhile.
+        // SAFETY: as many numbers on both sides, on a stream of the context that both belong to;
+        // this function returns after the copy, and the memory is not shared meanwhile.
         unsafe { memcpy_dtoh_async(memory, place.at, stream) }.w()?;
         self.copies.synchronize().w()?;
         Ok(place.at)
@@ -110,8 +112,9 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
 
     fn send(&self, index: usize, at: u64) -> Result<Moment> {
         let stream = self.copies.cu_stream();
-        // SAFETY: `at` is the place that as many numbers came from. They are changed again only after the next copy to this
-        // memory, which waits for this one, as everything on the stream does; so does `drop`.
+        // SAFETY: `at` is the place that as many numbers came from. They are changed again only
+        // after the next copy to this memory, which waits for this one, as everything on the stream
+        // does; so does `drop`.
         unsafe { memcpy_htod_async(at, &self.memory[index][..], stream) }.w()?;
         self.copies.record_event(None).w().map(Moment)
     }
@@ -146,7 +149,8 @@ impl Locked {
 
     fn lock_one(&self, range: &Range<usize>) -> std::result::Result<(), DriverError> {
         self.context.bind_to_thread()?;
-        // SAFETY: whole pages of this process, which stay mapped until `drop`: `Staging` holds what lies in them.
+        // SAFETY: whole pages of this process, which stay mapped until `drop`: `Staging` holds what
+        // lies in them.
         unsafe { sys::cuMemHostRegister_v2(range.start as *mut c_void, range.len(), 0) }.result()
     }
 }
@@ -155,7 +159,8 @@ impl Drop for Locked {
     fn drop(&mut self) {
         if self.context.bind_to_thread().is_ok() {
             for range in &self.ranges {
-                // SAFETY: this range was locked by that call, once. An error leaves it to the end of the process.
+                // SAFETY: this range was locked by that call, once. An error leaves it to the end
+                // of the process.
                 let _ = unsafe { sys::cuMemHostUnregister(range.start as *mut c_void) };
             }
         }

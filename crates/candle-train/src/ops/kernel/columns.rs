@@ -13,7 +13,8 @@ use crate::ops::scratch::Scratch;
 const LINE: usize = 16;
 /// Rows whose values of one position are copied into one line: whole tiles.
 const GROUP: usize = LINE / TILE_ROWS * TILE_ROWS;
-/// Positions that are copied for one group after the other, so that both sides are read and written in pieces.
+/// Positions that are copied for one group after the other, so that both sides are read and written
+/// in pieces.
 const POSITIONS: usize = 8;
 /// Panels from which on a tile's values are copied together before use.
 const COPIED: usize = 2;
@@ -79,8 +80,8 @@ impl Left for Columns<'_> {
     }
 }
 
-/// Copies the first values of `rows` from each slice into its line: a whole line where there are as many, of which
-/// the last values are not used.
+/// Copies the first values of `rows` from each slice into its line: a whole line where there are as
+/// many, of which the last values are not used.
 #[inline(always)]
 fn copy_group(lines: &mut [[f32; LINE]], slices: &[&[f32]], rows: Range<usize>) {
     if rows.len() >= LINE {

@@ -10,8 +10,8 @@ use super::rows::Rows;
 use super::transpose::transpose_best;
 use crate::ops::scratch::filled;
 
-/// Rows per block at most: their values of A and of the result stay in the second-level cache, and a core that is
-/// slower than the others for a while does not keep them waiting.
+/// Rows per block at most: their values of A and of the result stay in the second-level cache, and
+/// a core that is slower than the others for a while does not keep them waiting.
 const ROWS: usize = 96;
 /// Rows per block at least: below, reading B costs more than multiplying.
 const FEWEST_ROWS: usize = 24;
@@ -94,8 +94,8 @@ pub(in crate::ops) fn multiplied(a: Matrix<'_>, b: Matrix<'_>, sums: Sums) -> Ve
 pub(in crate::ops) enum Rowwise<'a> {
     /// Rows are multiplied when they are asked for.
     Packed { a: Matrix<'a>, b: Panels, sums: Sums },
-    /// The columns of the product, each a row here: of few rows of a, packing b would take longer than they do. The
-    /// same bits, since each element is the same sum.
+    /// The columns of the product, each a row here: of few rows of a, packing b would take longer
+    /// than they do. The same bits, since each element is the same sum.
     Turned { columns: Vec<f32>, rows: usize },
 }
 
@@ -114,7 +114,8 @@ impl<'a> Rowwise<'a> {
         Self::Turned { columns, rows }
     }
 
-    /// `out` become whole rows of the product from row `first` on; `epilogue` is given rows counted from there.
+    /// `out` become whole rows of the product from row `first` on; `epilogue` is given rows counted
+    /// from there.
     pub(in crate::ops) fn write(&self, out: &mut [f32], first: usize, epilogue: &mut dyn Epilogue) {
         match self {
             Self::Packed { a, b, sums } => {
@@ -132,8 +133,8 @@ impl<'a> Rowwise<'a> {
     }
 }
 
-/// One block of [`multiply`], on the calling thread: `out` are whole rows of the product from row `first` on;
-/// `epilogue` is given rows counted from there.
+/// One block of [`multiply`], on the calling thread: `out` are whole rows of the product from row
+/// `first` on; `epilogue` is given rows counted from there.
 fn multiply_block(
     out: &mut [f32],
     a: Matrix<'_>,
@@ -147,7 +148,8 @@ fn multiply_block(
     a.left(first, b, Output { values: out, starts: &starts, write, sums }, epilogue);
 }
 
-/// Rows per block for a product of so many rows: as many blocks for one thread as for another, in whole tiles.
+/// Rows per block for a product of so many rows: as many blocks for one thread as for another, in
+/// whole tiles.
 pub(in crate::ops) fn rows_per_block(rows: usize) -> usize {
     let threads = rayon::current_num_threads();
     let blocks = rows.div_ceil(ROWS).next_multiple_of(threads);

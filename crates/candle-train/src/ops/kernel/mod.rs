@@ -1,13 +1,16 @@
-//! Dense f32 products: register tiles over packed panels; the instruction set is chosen at run time.
+//! Dense f32 products: register tiles over packed panels; the instruction set is chosen at run
+//! time.
 //!
-//! The right operand B is packed once into [`Panels`]. A [`product::Left`] operand says where a tile finds its values
-//! of A: row slices reached one by one ([`Rows`], so that a convolution needs no im2col matrix: a padded tap
-//! is a slice of zeros), or columns of a row-major matrix ([`Columns`], for weight gradients). [`product()`]
-//! multiplies a block of rows on the calling thread; [`multiply`] cuts a whole product into such blocks.
+//! The right operand B is packed once into [`Panels`]. A [`product::Left`] operand says where a
+//! tile finds its values of A: row slices reached one by one ([`Rows`], so that a convolution needs
+//! no im2col matrix: a padded tap is a slice of zeros), or columns of a row-major matrix
+//! ([`Columns`], for weight gradients). [`product()`] multiplies a block of rows on the calling
+//! thread; [`multiply`] cuts a whole product into such blocks.
 //!
-//! Each element of the result is a sum of chunks of fixed length ([`Sums`]), added in order, and each chunk is
-//! one chain of fused multiply-adds. So bits depend neither on threads, nor on caches, nor on which of
-//! AVX-512, AVX2 and NEON runs. Processors without fused multiply-add round each product, too.
+//! Each element of the result is a sum of chunks of fixed length ([`Sums`]), added in order, and
+//! each chunk is one chain of fused multiply-adds. So bits depend neither on threads, nor on
+//! caches, nor on which of AVX-512, AVX2 and NEON runs. Processors without fused multiply-add round
+//! each product, too.
 
 mod columns;
 mod level;

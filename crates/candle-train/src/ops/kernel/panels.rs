@@ -31,8 +31,8 @@ pub(in crate::ops) struct Source<'a> {
     pub(in crate::ops) column: usize,
 }
 
-/// B, (taps, depth, columns), in panels of a few registers' columns: a panel is (taps, depth, its columns),
-/// contiguous; columns beyond the last are zero.
+/// B, (taps, depth, columns), in panels of a few registers' columns: a panel is (taps, depth, its
+/// columns), contiguous; columns beyond the last are zero.
 pub(in crate::ops) struct Panels {
     /// Of several operands, if they were packed together.
     values: Arc<Scratch>,
@@ -53,8 +53,8 @@ pub(super) struct Panel<'a> {
 }
 
 impl Panels {
-    /// Packs B, (taps, depth, columns), for the processor's best level. `tap_of` gives the tap of the source
-    /// for each tap of B, so that a product may use some of them, in any order.
+    /// Packs B, (taps, depth, columns), for the processor's best level. `tap_of` gives the tap of
+    /// the source for each tap of B, so that a product may use some of them, in any order.
     pub(in crate::ops) fn pack(
         source: Source<'_>,
         taps: &[usize],
@@ -86,8 +86,8 @@ impl Panels {
         panels
     }
 
-    /// B, row-major (depth, columns), for the processor's best level: `values` as they are, if whole registers of one
-    /// panel hold all columns, else packed.
+    /// B, row-major (depth, columns), for the processor's best level: `values` as they are, if
+    /// whole registers of one panel hold all columns, else packed.
     pub(in crate::ops) fn of_rows(values: Scratch, depth: usize, columns: usize) -> Self {
         let (level, width) = (best(), Width::of(best()));
         if columns.is_multiple_of(width.lanes) && columns <= width.lanes * width.registers {
@@ -105,8 +105,8 @@ impl Panels {
         Self::pack(source, &[0], depth, columns)
     }
 
-    /// `N` operands of one shape, (depth, columns), packed together. `fill` writes a block of rows of all of
-    /// them, whole registers, so zeros beyond the last column.
+    /// `N` operands of one shape, (depth, columns), packed together. `fill` writes a block of rows
+    /// of all of them, whole registers, so zeros beyond the last column.
     pub(in crate::ops) fn pack_together<const N: usize>(
         depth: usize,
         columns: usize,

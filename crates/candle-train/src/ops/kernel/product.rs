@@ -22,8 +22,8 @@ pub(in crate::ops) enum Write {
 
 /// How many products at most are summed in a register before the sum is added to the output.
 ///
-/// Fixed here, so that bits do not depend on the sizes of a machine's caches. A depth beyond this length is
-/// cut evenly; of several short taps, as many are taken together as fit.
+/// Fixed here, so that bits do not depend on the sizes of a machine's caches. A depth beyond this
+/// length is cut evenly; of several short taps, as many are taken together as fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) enum Sums {
     /// 64: less rounding, where it decides whether a rectifier is open.
@@ -34,8 +34,8 @@ pub(in crate::ops) enum Sums {
 
 /// Finishes pieces of the result while they are in the cache: bias, activation, residual.
 pub(in crate::ops) trait Epilogue {
-    /// `values` are rows of the output, side by side, from row `first` on, with all products added. Each row is given
-    /// once. `level` is the instruction set of the product.
+    /// `values` are rows of the output, side by side, from row `first` on, with all products added.
+    /// Each row is given once. `level` is the instruction set of the product.
     fn finish(&mut self, level: Arch, first: usize, values: &mut [f32]);
 
     /// Whether there is anything to finish.
@@ -69,7 +69,8 @@ pub(in crate::ops) trait Left {
     ) -> Tile<S, M, V>;
 }
 
-/// A part of the inner dimension: some taps with their whole depth, or a part of the depth of one tap.
+/// A part of the inner dimension: some taps with their whole depth, or a part of the depth of one
+/// tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::ops) struct Chunk {
     pub(super) taps: Range<usize>,
@@ -106,8 +107,8 @@ pub(in crate::ops) struct Output<'a> {
     pub(in crate::ops) sums: Sums,
 }
 
-/// Rows of `out` become or grow by `left b`; then `epilogue` sees them. On the calling thread: blocks of some
-/// 100 rows keep their values of A and of the result in the second-level cache.
+/// Rows of `out` become or grow by `left b`; then `epilogue` sees them. On the calling thread:
+/// blocks of some 100 rows keep their values of A and of the result in the second-level cache.
 pub(in crate::ops) fn product<L: Left>(
     left: &mut L,
     b: &Panels,
@@ -133,8 +134,8 @@ impl<L: Left> WithSimd for Product<'_, '_, L> {
         let chunks = chunks(self.b.taps, self.b.depth, self.out.sums);
         let panels = self.b.count();
         let rows = self.out.starts.len();
-        // The rows of a convolution come back at every tap: there the results stay in the cache, panel
-        // after panel. In a long product, some rows of a chunk of A do.
+        // The rows of a convolution come back at every tap: there the results stay in the cache,
+        // panel after panel. In a long product, some rows of a chunk of A do.
         if self.b.taps > 1 {
             for panel in 0..panels {
                 for (i, chunk) in chunks.iter().enumerate() {

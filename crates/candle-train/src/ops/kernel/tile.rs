@@ -52,7 +52,8 @@ pub(super) fn add_outer<S: Simd, const M: usize, const V: usize>(
     }
 }
 
-/// Writes or adds rows of sums to `out`, of which row `i` begins at `start(i)`, whole registers each.
+/// Writes or adds rows of sums to `out`, of which row `i` begins at `start(i)`, whole registers
+/// each.
 #[inline(always)]
 pub(super) fn write_whole_rows<S: Simd, const M: usize, const V: usize>(
     simd: S,

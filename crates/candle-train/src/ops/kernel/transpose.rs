@@ -10,8 +10,8 @@ const SQUARE: usize = 8;
 
 type Square = [[f32; SQUARE]; SQUARE];
 
-/// `to[r][c] = from[c][r]` for all `rows` and `columns` of `to`; both come with the distance of their rows. To be
-/// called from code of the instruction set `level`.
+/// `to[r][c] = from[c][r]` for all `rows` and `columns` of `to`; both come with the distance of
+/// their rows. To be called from code of the instruction set `level`.
 #[inline(always)]
 pub(super) fn transpose(
     level: Arch,
@@ -75,7 +75,8 @@ fn transposed(level: Arch, square: Square) -> Square {
     }
 }
 
-/// Pairs, then fours, then halves. The compiler does not find this by itself: it moves number after number.
+/// Pairs, then fours, then halves. The compiler does not find this by itself: it moves number after
+/// number.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn in_registers(simd: pulp::x86::V3, square: Square) -> Square {

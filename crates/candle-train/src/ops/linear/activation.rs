@@ -51,7 +51,8 @@ impl LinearActivation {
     fn gradient(self, z: f32, g: f32) -> f32 {
         match self {
             Self::Identity => g,
-            // Not a product, which would turn an infinite gradient into NaN where the unit is closed.
+            // Not a product, which would turn an infinite gradient into NaN where the unit is
+            // closed.
             Self::Relu => {
                 if z > 0.0 {
                     g
@@ -149,8 +150,8 @@ pub(super) fn activate(values: &mut [f32], activation: LinearActivation) {
     });
 }
 
-/// The gradient of the activation's value becomes that of what entered it, which is `before`, or the rectifier's
-/// result.
+/// The gradient of the activation's value becomes that of what entered it, which is `before`, or
+/// the rectifier's result.
 pub(super) fn pull_back(dy: &mut [f32], before: &[f32], activation: LinearActivation) {
     dy.par_chunks_mut(BLOCK).zip(before.par_chunks(BLOCK)).for_each(|(dz, z)| {
         vectorised(

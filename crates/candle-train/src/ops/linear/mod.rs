@@ -125,8 +125,8 @@ impl Linear {
         y
     }
 
-    /// Turns the gradient of the result into that of what entered the activation, in its place; both are of
-    /// autocast's half type.
+    /// Turns the gradient of the result into that of what entered the activation, in its place;
+    /// both are of autocast's half type.
     fn pull_back(&self, y: &Tensor, dy: &Tensor) -> Result<()> {
         if self.activation == LinearActivation::Identity {
             return Ok(());

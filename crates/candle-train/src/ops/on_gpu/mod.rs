@@ -1,5 +1,5 @@
-//! The halves of operations that run on GPUs: each [`super::operation::OnGpu`] of an operation of one file. Those of a
-//! folder have theirs there.
+//! The halves of operations that run on GPUs: each [`super::operation::OnGpu`] of an operation of
+//! one file. Those of a folder have theirs there.
 
 mod images;
 mod losses;

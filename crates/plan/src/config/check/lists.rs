@@ -1,4 +1,5 @@
-//! Entries of lists, each of which chooses a kind: whose options are whose, what they may be, and the rules between them.
+//! Entries of lists, each of which chooses a kind: whose options are whose, what they may be, and
+//! the rules between them.
 
 use figment::value::{Dict, Value};
 

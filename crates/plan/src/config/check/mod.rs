@@ -1,7 +1,7 @@
 //! Rules that a well-formed experiment can still break, each a function that returns all it finds.
 //!
-//! A rule does not stop at its first finding, and does not speak about keys that were already reported:
-//! a value of the wrong kind has been replaced, so its consequences mean nothing.
+//! A rule does not stop at its first finding, and does not speak about keys that were already
+//! reported: a value of the wrong kind has been replaced, so its consequences mean nothing.
 
 mod groups;
 mod lists;

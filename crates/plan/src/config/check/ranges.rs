@@ -170,7 +170,8 @@ pub(crate) fn numbers(loaded: &Loaded) -> Vec<Finding> {
 /// The remedy where a number is one that elsewhere means something else.
 fn real(key: &str, value: f64, finding: Finding) -> Finding {
     match key {
-        // Lightning and transformers do not clip then; PyTorch's function leaves nothing of the gradients.
+        // Lightning and transformers do not clip then; PyTorch's function leaves nothing of the
+        // gradients.
         "train.clip_grad_norm" | "train.clip_grad_value" if value == 0.0 => finding
             .help(format!("for no clipping, remove it, or pass `~{key}` on the command line")),
         _ => finding,

@@ -166,7 +166,8 @@ fn unmeasured(
 ) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let mut found = Vec::new();
-    // Only checkpoints are ranked without anyone having asked; the plan then takes the training loss.
+    // Only checkpoints are ranked without anyone having asked; the plan then takes the training
+    // loss.
     let asked = key != "checkpoint.monitor" || loaded.is_given(key);
     if metric.starts_with("val/") && experiment.validation.every == Every::Never && asked {
         let what = format!("`{metric}` is never measured: `validation.every` is \"never\"");

@@ -1,4 +1,5 @@
-//! Lists of an experiment whose entries each choose a kind: `[[data.transforms.train]]`, `[[model.layers]]`.
+//! Lists of an experiment whose entries each choose a kind: `[[data.transforms.train]]`,
+//! `[[model.layers]]`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -105,8 +106,8 @@ impl Key {
 }
 
 impl FamilySpec {
-    /// Parts of the path of an entry: `path` may lead into the entry, or further; `None` if it leads to none of the
-    /// lists of this family.
+    /// Parts of the path of an entry: `path` may lead into the entry, or further; `None` if it
+    /// leads to none of the lists of this family.
     pub(crate) fn entry(&self, path: &[String]) -> Option<usize> {
         let is_index = |at: usize| path.get(at).is_some_and(|part| part.parse::<usize>().is_ok());
         let begins = |list: &&str| list.split('.').eq(path.iter().take(list.split('.').count()));

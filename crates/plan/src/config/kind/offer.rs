@@ -9,7 +9,8 @@ pub enum Offer {
     Samples(Modality),
     /// Samples to test on when the training is over: `test/mse` and others can be expected.
     Test,
-    /// A simulation in which policies are tried when the training is over: `test/success` can be expected.
+    /// A simulation in which policies are tried when the training is over: `test/success` can be
+    /// expected.
     Simulation,
 }
 

@@ -7,7 +7,8 @@ use crate::config::kind::{FamilySpec, Key, Spec};
 /// Columns of the page.
 const WIDTH: usize = 118;
 
-/// `page` with the kinds of each family in the place of `#: TABLE.name`, and their options in that of `#: TABLE`.
+/// `page` with the kinds of each family in the place of `#: TABLE.name`, and their options in that
+/// of `#: TABLE`.
 pub(crate) fn page(page: &str, families: &[FamilySpec]) -> String {
     let family = |table: &str| families.iter().find(|family| family.table == table);
     let mut text = String::new();
@@ -60,7 +61,8 @@ fn options(family: &FamilySpec) -> String {
     told.into_iter().map(|key| option(family, key)).collect()
 }
 
-/// What the option means to each kind that has it: kinds to which it means the same share a paragraph.
+/// What the option means to each kind that has it: kinds to which it means the same share a
+/// paragraph.
 fn option(family: &FamilySpec, name: &str) -> String {
     let mut meanings: Vec<(String, Vec<&str>)> = Vec::new();
     let mut example = None;

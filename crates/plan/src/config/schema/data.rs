@@ -20,8 +20,9 @@ pub struct Data {
     pub drop_last: bool,
     /// New order in each epoch.
     pub shuffle: bool,
-    /// "shards" (same samples per step at any world size), "torch" (`DistributedSampler`'s order), or draws with
-    /// replacement: "balanced" (each class as often), "weighted" (by `class_weights`).
+    /// "shards" (same samples per step at any world size), "torch" (`DistributedSampler`'s order),
+    /// or draws with replacement: "balanced" (each class as often), "weighted" (by
+    /// `class_weights`).
     pub sampler: Sampler,
     /// How often a sample of each class is drawn, in label order.
     #[serde(default)]
@@ -55,7 +56,8 @@ pub enum Sampler {
     Torch,
     /// Drawn with replacement, each class equally often; independent of the world size.
     Balanced,
-    /// Drawn with replacement, a sample as often as its class weighs; independent of the world size.
+    /// Drawn with replacement, a sample as often as its class weighs; independent of the world
+    /// size.
     Weighted,
 }
 

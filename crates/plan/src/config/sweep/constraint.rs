@@ -1,7 +1,7 @@
 //! `train.batch_size * distributed.devices <= 256`: a rule between values, and its small language.
 //!
-//! Names are keys of the experiment; `+ - * / %`, comparisons, `and`, `or`, `not`, brackets, numbers, quoted
-//! words, `true` and `false`. A rule about a key that has no value holds.
+//! Names are keys of the experiment; `+ - * / %`, comparisons, `and`, `or`, `not`, brackets,
+//! numbers, quoted words, `true` and `false`. A rule about a key that has no value holds.
 
 use serde::{Serialize, Serializer};
 
@@ -212,7 +212,8 @@ fn token(text: &str) -> String {
     }
 }
 
-/// The name, number or word operator at the beginning of `text`; of a number also its exponent's sign.
+/// The name, number or word operator at the beginning of `text`; of a number also its exponent's
+/// sign.
 fn word(text: &str) -> &str {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._".contains(c);
     let numeric = text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.');

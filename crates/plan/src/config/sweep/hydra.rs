@@ -1,5 +1,6 @@
-//! `optimizer.lr=0.1,0.01`, `choice(32,64)`, `range(1,5)`, `interval(0,1)`, `tag(log,interval(1e-4,1))`,
-//! `int(interval(1,8))`: the spaces of Hydra's command line -> the table that a sweep file holds.
+//! `optimizer.lr=0.1,0.01`, `choice(32,64)`, `range(1,5)`, `interval(0,1)`,
+//! `tag(log,interval(1e-4,1))`, `int(interval(1,8))`: the spaces of Hydra's command line -> the
+//! table that a sweep file holds.
 
 use figment::value::{Dict, Value};
 
@@ -9,8 +10,8 @@ use crate::config::sweep::space::{on_grid, steps_of};
 /// Functions that name a space.
 const SPACES: [&str; 6] = ["choice", "range", "interval", "tag", "int", "float"];
 
-/// The parameter's table that `text`, the right side of a `key=value`, asks for; `None` if it is one value.
-/// The error says what is wrong with it.
+/// The parameter's table that `text`, the right side of a `key=value`, asks for; `None` if it is
+/// one value. The error says what is wrong with it.
 pub(super) fn table(text: &str) -> Option<Result<Dict, String>> {
     let text = text.trim();
     if let Some(inner) = call(text, "choice") {

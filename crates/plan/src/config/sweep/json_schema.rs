@@ -1,7 +1,8 @@
 //! The JSON schema of a sweep, from which editors complete and check TOML files.
 //!
-//! Meanings and defaults are those of the sweep's reference page, limits those of the reader, names of parameters
-//! those of an experiment's keys, and the options of methods and pruners those of their types.
+//! Meanings and defaults are those of the sweep's reference page, limits those of the reader, names
+//! of parameters those of an experiment's keys, and the options of methods and pruners those of
+//! their types.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A search method or pruner, and its options: read, completed with defaults, and checked with carets.
+//! A search method or pruner, and its options: read, completed with defaults, and checked with
+//! carets.
 
 use figment::error::Kind as ErrorKind;
 use figment::value::{Dict, Value};
@@ -14,7 +15,8 @@ pub const METHOD: &str = "sweep.method";
 /// The table of the pruner.
 pub const PRUNER: &str = "sweep.pruner";
 
-/// The kind that the word at `name` chooses, with its options from `table`; `usual` if there is no word.
+/// The kind that the word at `name` chooses, with its options from `table`; `usual` if there is no
+/// word.
 pub(super) fn choice(
     reader: &mut Reader,
     family: &str,
@@ -98,7 +100,8 @@ fn foreign(
     reader.only_of(table, &others, &options);
 }
 
-/// Reports an option that is missing or of the wrong type, and makes it right; whether that could be done.
+/// Reports an option that is missing or of the wrong type, and makes it right; whether that could
+/// be done.
 fn mend(
     reader: &mut Reader,
     kind: &Spec,

@@ -62,8 +62,9 @@ pub(crate) fn is_space(word: &str) -> bool {
     split(word).is_some_and(|(_, _, value, _)| matches!(hydra::table(value), Some(Ok(_))))
 }
 
-/// Reads the sweep file or experiment `path`, and the words after it: `sweep.key=value`, spaces, and changes
-/// that all trials have in common. Returns the sweep and its base, as all trials begin with it.
+/// Reads the sweep file or experiment `path`, and the words after it: `sweep.key=value`, spaces,
+/// and changes that all trials have in common. Returns the sweep and its base, as all trials begin
+/// with it.
 ///
 /// # Errors
 ///

@@ -1,12 +1,12 @@
-//! A sweep as it was asked for: a file with `base` and `[sweep]`, or an experiment with spaces on the command
-//! line, in Hydra's words.
+//! A sweep as it was asked for: a file with `base` and `[sweep]`, or an experiment with spaces on
+//! the command line, in Hydra's words.
 //!
 //! ```text
 //! sweep.toml, key=choice(a,b) ─read─▶ Sweep + Loaded base | Problems, each with a caret
 //! ```
 //!
-//! What a reader would get wrong: parameters keep the order in which they were written, and every random draw
-//! depends on it only through the parameter's name.
+//! What a reader would get wrong: parameters keep the order in which they were written, and every
+//! random draw depends on it only through the parameter's name.
 
 mod checks;
 mod constraint;
@@ -38,8 +38,8 @@ use crate::config::values::Auto;
 /// A value of a parameter: whatever TOML can say.
 pub type Json = serde_json::Value;
 
-/// The parameters of one trial: key and value, in the order in which the parameters were written; those whose
-/// condition does not hold are absent.
+/// The parameters of one trial: key and value, in the order in which the parameters were written;
+/// those whose condition does not hold are absent.
 pub type Values = Vec<(String, Json)>;
 
 /// What is searched, and how: whatever decides the values of the trials.

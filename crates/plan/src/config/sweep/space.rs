@@ -145,7 +145,8 @@ pub fn steps_of(min: f64, max: f64, q: f64) -> u64 {
     ((max - min) / q + 1e-9).floor().max(0.0) as u64
 }
 
-/// The value `step` distances above `min`, without the dust of binary fractions: 0.3, not 0.30000000000000004.
+/// The value `step` distances above `min`, without the dust of binary fractions: 0.3, not
+/// 0.30000000000000004.
 pub fn on_grid(min: f64, q: f64, step: u64) -> f64 {
     let value = min + q * step as f64;
     format!("{value:.12e}").parse().unwrap_or(value)

@@ -1,4 +1,5 @@
-//! What makes sense alone but not together: conditions, method and parameters, and every value with the base.
+//! What makes sense alone but not together: conditions, method and parameters, and every value with
+//! the base.
 
 use crate::config::Vocabulary;
 use crate::config::keys::path_of;
@@ -76,7 +77,8 @@ fn leads_back(from: &str, to: &str, all: &[Parameter], depth: usize) -> bool {
         })
 }
 
-/// Whether two entries of one key can never count together: a condition on the same key, with no value in common.
+/// Whether two entries of one key can never count together: a condition on the same key, with no
+/// value in common.
 fn exclude_each_other(a: &Parameter, b: &Parameter) -> bool {
     a.when.iter().any(|one| {
         let same = b.when.iter().filter(|other| other.key == one.key);
@@ -168,9 +170,11 @@ fn points(reader: &mut Reader, sweep: &Sweep) {
     }
 }
 
-// ------------------------------------------------------------------------------------------ with the base
+// ------------------------------------------------------------------------------------------ with
+// the base
 
-/// Loads the base as all trials begin with it, decides what depends on it, and tries every parameter's ends.
+/// Loads the base as all trials begin with it, decides what depends on it, and tries every
+/// parameter's ends.
 pub(super) fn with_base(
     reader: &mut Reader,
     sweep: &mut Sweep,
@@ -263,8 +267,8 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
     }
 }
 
-/// Loads the base with every end of every parameter, the others at their first value, and blames what is wrong
-/// on the parameters that cause it.
+/// Loads the base with every end of every parameter, the others at their first value, and blames
+/// what is wrong on the parameters that cause it.
 fn extremes(reader: &mut Reader, sweep: &Sweep, vocabulary: &Vocabulary) {
     /// More values of one parameter are not tried one by one.
     const MOST: usize = 64;
@@ -409,7 +413,8 @@ fn place_in(domain: &Domain, value: &Json) -> Option<Vec<String>> {
     }
 }
 
-/// A trial in which parameter `index` counts and is `value`, the others are as early in their lists as that allows.
+/// A trial in which parameter `index` counts and is `value`, the others are as early in their lists
+/// as that allows.
 fn assignment(parameters: &[Parameter], index: usize, value: &Json) -> Values {
     let mut wanted: Vec<(&str, &Json)> = vec![(&parameters[index].key, value)];
     let mut next = 0;

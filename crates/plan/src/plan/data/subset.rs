@@ -18,8 +18,8 @@ impl DataFacts {
     }
 }
 
-/// `n` dealt out to classes of such `counts`, in proportion: the largest remainders are rounded up, of equal ones those
-/// of lower labels.
+/// `n` dealt out to classes of such `counts`, in proportion: the largest remainders are rounded up,
+/// of equal ones those of lower labels.
 pub fn shares(counts: &[u64], n: u64) -> Vec<u64> {
     let all = u128::from(counts.iter().sum::<u64>().max(1));
     let exact = |&count: &u64| u128::from(count) * u128::from(n);

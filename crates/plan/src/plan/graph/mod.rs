@@ -98,7 +98,8 @@ fn problem(loaded: &Loaded, misfit: LayerMisfit) -> Problem {
 }
 
 impl LayerPlan {
-    /// Floating-point operations of the forward pass of one sample: two for each multiplication of a product.
+    /// Floating-point operations of the forward pass of one sample: two for each multiplication of
+    /// a product.
     pub fn flops(&self) -> u64 {
         self.own_flops + self.inside().map(Self::flops).sum::<u64>()
     }

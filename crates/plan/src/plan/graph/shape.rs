@@ -21,7 +21,8 @@ pub enum Flow {
 }
 
 impl Flow {
-    /// A sample of shape `input` whose target has shape `target`: with a target per element it is a text.
+    /// A sample of shape `input` whose target has shape `target`: with a target per element it is a
+    /// text.
     pub(super) fn of(input: &[usize], target: &[usize]) -> Option<Self> {
         Some(match *input {
             [channels, height, width] => Self::Image([channels, height, width]),

@@ -1,5 +1,5 @@
-//! Trajectories in parquet files, as those of `LeRobot` are: a row is a step, with lists of numbers for what
-//! was seen and done, and the number of its episode.
+//! Trajectories in parquet files, as those of `LeRobot` are: a row is a step, with lists of numbers
+//! for what was seen and done, and the number of its episode.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// A file is absent, damaged, or lacks a column; columns or files do not fit each other, or hold null or something that
-/// is not a finite number, named with its row, from 0.
+/// A file is absent, damaged, or lacks a column; columns or files do not fit each other, or hold
+/// null or something that is not a finite number, named with its row, from 0.
 pub(crate) fn read(path: &Path) -> Result<Episodes, Error> {
     let files = if path.is_dir() { listed(path)? } else { vec![path.to_owned()] };
     let mut joined = Joined::default();
@@ -155,8 +155,8 @@ fn numbers(table: &Table<'_>, name: &str, steps: usize) -> Result<Option<Vec<i64
     Ok(Some(numbers.into_iter().map(|number| number as i64).collect()))
 }
 
-/// The parquet files below `folder`, or below its folder `data`: beside that, a data set of `LeRobot` has tables of
-/// other things.
+/// The parquet files below `folder`, or below its folder `data`: beside that, a data set of
+/// `LeRobot` has tables of other things.
 pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let data = folder.join("data");
     let root = if data.is_dir() { data } else { folder.to_owned() };

@@ -1,5 +1,5 @@
-//! The end of a parquet file, looked at before the library trusts it: it allocates what a schema claims, and descends
-//! as deep as one is nested.
+//! The end of a parquet file, looked at before the library trusts it: it allocates what a schema
+//! claims, and descends as deep as one is nested.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -71,7 +71,8 @@ fn children(footer: &[u8]) -> Option<Vec<i64>> {
     Some(found)
 }
 
-/// Whether elements with so many children, each before its children, are one tree that is not too deep.
+/// Whether elements with so many children, each before its children, are one tree that is not too
+/// deep.
 fn nests(children: &[i64]) -> bool {
     // How many elements are still to come below each element above.
     let mut open = vec![1i64];

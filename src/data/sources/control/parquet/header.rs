@@ -1,5 +1,5 @@
-//! What stands before a page: the format's `PageHeader`. The library's reader goes on for as long as a damaged one
-//! claims, beyond the end of the file.
+//! What stands before a page: the format's `PageHeader`. The library's reader goes on for as long
+//! as a damaged one claims, beyond the end of the file.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,8 @@ use parquet::basic::Encoding;
 
 use crate::data::sources::control::parquet::thrift::{FALSE, I32, Input, STRUCT, TRUE};
 
-/// Bytes in which it is looked for: nearly all have less than the first, some have long texts among their statistics.
+/// Bytes in which it is looked for: nearly all have less than the first, some have long texts among
+/// their statistics.
 const LENGTHS: [u64; 2] = [1 << 9, 1 << 16];
 /// Fields of `PageHeader`.
 const TYPE: usize = 1;
@@ -80,7 +81,8 @@ impl Kind {
 }
 
 impl Header {
-    /// The header at the beginning of `place`, where it and its page must fit; `None` where there is none.
+    /// The header at the beginning of `place`, where it and its page must fit; `None` where there
+    /// is none.
     pub(super) fn read(file: &File, place: Range<u64>) -> io::Result<Option<Self>> {
         let left = place.end - place.start;
         for length in LENGTHS {
@@ -175,7 +177,8 @@ fn encoding(number: Option<i64>) -> Option<Encoding> {
 mod tests {
     use super::*;
 
-    /// 1: type 0; 2, 3: 20 and 10 bytes; 5: {1: 4 values, 2: encoding 0, 3, 4: encoding 3, 5: {5: "max"}}.
+    /// 1: type 0; 2, 3: 20 and 10 bytes; 5: {1: 4 values, 2: encoding 0, 3, 4: encoding 3, 5: {5:
+    /// "max"}}.
     const PAGE: &[u8] =
         b"\x15\x00\x15\x28\x15\x14\x2c\x15\x08\x15\x00\x15\x06\x15\x06\x1c\x58\x03max\x00\x00\x00";
 

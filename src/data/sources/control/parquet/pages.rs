@@ -15,7 +15,8 @@ use crate::data::sources::control::parquet::header::{Header, Kind};
 
 /// Largest page, unpacked: 256 MiB. Writers make pages of one.
 const LARGEST: u64 = 1 << 28;
-/// Numbers of a column for each byte of its file; as npz files may not claim a thousandfold of their size.
+/// Numbers of a column for each byte of its file; as npz files may not claim a thousandfold of
+/// their size.
 const PER_BYTE: u64 = 256;
 
 /// How pages are packed.

@@ -113,8 +113,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Appends all rows of `from`. A row begins where a value repeats nothing, and a value that is null is told from an empty
-/// list by its level: it is one short of a value's.
+/// Appends all rows of `from`. A row begins where a value repeats nothing, and a value that is null
+/// is told from an empty list by its level: it is one short of a value's.
 fn append<T: DataType>(
     mut from: ColumnReaderImpl<T>,
     column: &ColumnDescriptor,

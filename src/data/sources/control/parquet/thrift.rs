@@ -85,7 +85,8 @@ impl Input<'_> {
             8 => self.unsigned().and_then(|length| self.pass(length)),
             LIST | 10 => {
                 let (n, kind) = self.list()?;
-                // The library passes over as many truths as a list claims, of which no file has one.
+                // The library passes over as many truths as a list claims, of which no file has
+                // one.
                 if n > 0 && kind <= FALSE {
                     return None;
                 }

@@ -114,7 +114,8 @@ fn folders_are_classes_where_there_are_some() {
 fn what_a_file_holds_is_found_without_reading_all_of_it() {
     let dir = folders();
     let path = dir.path().join("train/0_a_0.wav");
-    // A second of speech that is followed by a hole of a gibibyte and more, which reading would refuse.
+    // A second of speech that is followed by a hole of a gibibyte and more, which reading would
+    // refuse.
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len((1 << 30) + 4096).unwrap();
     let header = wav::header(&path).unwrap();

@@ -14,13 +14,14 @@ use crate::ops::kernel::{Output, Panels, Rows, Sums, Write, product};
 
 /// Bytes of a block's transformed tiles and products: a second-level cache.
 const BLOCK_BYTES: usize = 1_300_000;
-/// Elements of the transformed kernels above which they are read once for many tiles, instead of once for
-/// each block: they fit into no cache.
+/// Elements of the transformed kernels above which they are read once for many tiles, instead of
+/// once for each block: they fit into no cache.
 const LARGE: usize = 4 << 20;
 /// Tiles that are transformed before the products in that case.
 const STAGED_TILES: usize = 512;
 
-/// y (images of `output`) = x (images of `input`) * kernels, with `padding` rows and columns of zeros.
+/// y (images of `output`) = x (images of `input`) * kernels, with `padding` rows and columns of
+/// zeros.
 pub(super) fn apply(
     x: &[f32],
     input: Images,
@@ -70,8 +71,8 @@ impl Work<'_> {
         scatter(&products.rows(0..count), &self.tiles, bands, y);
     }
 
-    /// A few blocks at a time: all are transformed, then each product is made for all of them, so that the
-    /// kernels are read once.
+    /// A few blocks at a time: all are transformed, then each product is made for all of them, so
+    /// that the kernels are read once.
     fn staged(&self, blocks: &[Range<usize>], y: &mut [f32]) {
         let mut slices = self.tiles.cut(y, blocks);
         let group = (STAGED_TILES / self.tiles.within(&blocks[0])).max(1);

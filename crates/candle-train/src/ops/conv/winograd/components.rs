@@ -92,8 +92,8 @@ impl Components {
     }
 }
 
-/// From one component to the next: an odd number of cache lines, so that the same place of all components
-/// falls into different sets of a cache.
+/// From one component to the next: an odd number of cache lines, so that the same place of all
+/// components falls into different sets of a cache.
 fn stride(rows: usize, columns: usize) -> usize {
     ((rows * columns / LINE) | 1) * LINE
 }

@@ -11,8 +11,8 @@ use super::tiles::{Images, Place, Tiles};
 use super::transform::Transform;
 use crate::ops::kernel::{best, run};
 
-/// Reads the `I` x `I` pixels of each tile, from `padding` above and left of its place, zeros outside the
-/// image, and transforms them by `T`.
+/// Reads the `I` x `I` pixels of each tile, from `padding` above and left of its place, zeros
+/// outside the image, and transforms them by `T`.
 pub(super) struct Gather<'a, const I: usize, T> {
     source: &'a [f32],
     images: Images,

@@ -14,8 +14,8 @@ use crate::ops::kernel::{Columns, Output, Panels, Source, Sums, Write, best, pro
 
 /// Bytes of a block's transformed tiles: a second-level cache.
 const BLOCK_BYTES: usize = 1_300_000;
-/// Elements of all products above which the 36 products are spread over threads, instead of parts of
-/// the tiles, whose sums would take too much memory.
+/// Elements of all products above which the 36 products are spread over threads, instead of parts
+/// of the tiles, whose sums would take too much memory.
 const LARGE: usize = 512 << 10;
 /// Partial sums otherwise: a fixed number, added in a fixed order.
 const PARTS: usize = 8;

@@ -1,8 +1,8 @@
 //! Winograd's F(4x4, 3x3): 3x3 convolutions of stride 1 with a quarter of the multiplications.
 //!
-//! Each tile of 4x4 output pixels is 36 products of transformed values instead of 144; over all tiles and
-//! channels they are 36 matrix products. The gradients of input and kernel are made the same way. The price
-//! is rounding: about ten times the error of the direct sum, see the tests.
+//! Each tile of 4x4 output pixels is 36 products of transformed values instead of 144; over all
+//! tiles and channels they are 36 matrix products. The gradients of input and kernel are made the
+//! same way. The price is rounding: about ten times the error of the direct sum, see the tests.
 
 mod apply;
 mod components;

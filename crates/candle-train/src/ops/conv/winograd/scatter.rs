@@ -9,8 +9,8 @@ use super::tiles::{TILE, Tiles};
 use super::transform::{Output, Transform};
 use crate::ops::kernel::{best, run};
 
-/// Writes the tiles of these bands into `y`, the bands' pixels; the products are, one component after the
-/// other, (tiles, padded channels).
+/// Writes the tiles of these bands into `y`, the bands' pixels; the products are, one component
+/// after the other, (tiles, padded channels).
 pub(super) fn scatter(
     products: &[&[f32]; COMPONENTS],
     tiles: &Tiles,

@@ -1,4 +1,5 @@
-//! How an image is cut into tiles of 4x4 output pixels, and tiles into blocks that one thread works on.
+//! How an image is cut into tiles of 4x4 output pixels, and tiles into blocks that one thread works
+//! on.
 
 use std::ops::Range;
 
@@ -20,8 +21,9 @@ impl Images {
     }
 }
 
-/// The tiles of a batch of output images, numbered over (image, row, column). A band is a row of tiles of
-/// one image; bands follow each other in memory, so that a run of bands is one slice of the output.
+/// The tiles of a batch of output images, numbered over (image, row, column). A band is a row of
+/// tiles of one image; bands follow each other in memory, so that a run of bands is one slice of
+/// the output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
     pub(super) output: Images,

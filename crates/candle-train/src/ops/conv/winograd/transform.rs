@@ -1,8 +1,9 @@
 //! The matrices of F(4x4, 3x3) as straight-line vector code: one lane per channel.
 //!
-//! y = At [(G g Gt) . (Bt d B)] A for a 6x6 input tile d, a 3x3 kernel g and a 4x4 output tile y (Lavin and
-//! Gray, 2016, section 4.3, interpolation points 0, 1, -1, 2, -2). The gradients are the adjoints of the
-//! same transforms. Every transform is a matrix applied to the columns and then to the rows.
+//! y = At [(G g Gt) . (Bt d B)] A for a 6x6 input tile d, a 3x3 kernel g and a 4x4 output tile y
+//! (Lavin and Gray, 2016, section 4.3, interpolation points 0, 1, -1, 2, -2). The gradients are the
+//! adjoints of the same transforms. Every transform is a matrix applied to the columns and then to
+//! the rows.
 
 use pulp::Simd;
 
@@ -139,8 +140,8 @@ impl<S: Simd> Lanes<S> {
         self.0.mul_f32s(self.0.splat_f32s(k), a)
     }
 
-    /// k a + b. One rounding where the machine has a fused instruction; without one, two are faster than
-    /// emulating it.
+    /// k a + b. One rounding where the machine has a fused instruction; without one, two are faster
+    /// than emulating it.
     #[inline(always)]
     fn fma(&self, k: f32, a: S::f32s, b: S::f32s) -> S::f32s {
         self.0.mul_add_e_f32s(self.0.splat_f32s(k), a, b)

@@ -9,8 +9,8 @@ use crate::ops::kernel::{Block, Panels, best, run};
 /// Taps of a kernel.
 pub(super) const TAPS: usize = 9;
 
-/// A weight (co, ci, 3, 3) seen as a matrix of kernels: (ci, co) forward; (co, ci), each rotated by 180
-/// degrees, for the gradient of the input.
+/// A weight (co, ci, 3, 3) seen as a matrix of kernels: (ci, co) forward; (co, ci), each rotated by
+/// 180 degrees, for the gradient of the input.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels<'a> {
     values: &'a [f32],
