@@ -18,7 +18,7 @@ use ddprun::event::Saved;
 use ddprun::internals::checkpoint::{self, Destination, Importance, Snapshot, Writer};
 use ddprun::kinds::Kinds;
 use ddprun::optim::Moments;
-use ddprun::plan::{Facts, Plan};
+use ddprun::plan::{Facts, Plan, Targets};
 
 /// As the command `ddprun`.
 #[global_allocator]
@@ -33,7 +33,7 @@ fn plan(kinds: &Kinds) -> Plan {
     let path = Path::new("experiments/quickstart.toml");
     let loaded = config::load(path, &changes, &kinds.vocabulary()).expect("an experiment");
     let Data { name, options, .. } = loaded.experiment.data.clone();
-    let asked = Asked { experiment: loaded.name(), seed: 0, classify: true };
+    let asked = Asked::new(loaded.name(), 0, Targets::Classes);
     let data = data::survey(&kinds.data, &Choice { name, options }, &asked).expect("data");
     let facts = Facts {
         cores: 1,

@@ -25,7 +25,7 @@ use ddprun::data::transform::{
     CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transforms,
 };
 use ddprun::data::{Asked, DataSource, Dataset, ImageFolder, Mnist, open};
-use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan};
+use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan, Targets};
 use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -71,6 +71,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         n_test: 0,
         notes: Vec::new(),
         classes: Vec::new(),
+        target_columns: Vec::new(),
         class_weights: Vec::new(),
         subset_of: None,
         sampler: Sampler::Shards,
@@ -85,7 +86,7 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         mixup: None,
     };
     (plan.n_train, plan.n_val, plan.classes) = counted(work, dir);
-    let asked = Asked { experiment: work, seed: 0, classify: true };
+    let asked = Asked::new(work, 0, Targets::Classes);
     open(source.as_ref(), &plan, &asked, &Transforms::default()).expect("usable data").train
 }
 

@@ -74,7 +74,7 @@ fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Pl
     for world in &args.world_sizes {
         let change = format!("distributed.devices={world}");
         let loaded = load(&prepared.loaded, &text, change, kinds)?;
-        plans.push(shortened(Prepared::of(loaded, ALONE, kinds)?.plan, args.steps));
+        plans.push(shortened(Prepared::of(loaded, ALONE, None, kinds)?.plan, args.steps));
     }
     Ok(plans)
 }

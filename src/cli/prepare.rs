@@ -17,7 +17,9 @@ use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::model;
-use crate::plan::{Facts, GpuFacts, KindFacts, Memory, Plan, RunFolders, Targets, chosen_loss};
+use crate::plan::{
+    Facts, GpuFacts, KindFacts, Limit, Memory, Plan, RunFolders, Targets, chosen_loss,
+};
 use crate::record::Environment;
 use crate::units::{Bytes, WorldSize};
 use crate::{collective, data, failpoint, files, ops, worker};
@@ -43,10 +45,16 @@ impl Prepared {
     }
 
     /// Decides everything about a loaded experiment whose numbers are all given: that of a run,
-    /// whose weights are in its checkpoints, or one that [`complete`] has seen.
-    pub(crate) fn of(loaded: Loaded, origin: Origin<'_>, kinds: &Kinds) -> Result<Self, Refusal> {
+    /// whose weights are in its checkpoints, or one that [`complete`] has seen. `found` is what a
+    /// run found out about its data when it began.
+    pub(crate) fn of(
+        loaded: Loaded,
+        origin: Origin<'_>,
+        found: Option<&Options>,
+        kinds: &Kinds,
+    ) -> Result<Self, Refusal> {
         failpoint::reach("parse");
-        let facts = measure(&loaded, origin, kinds)?;
+        let facts = measure(&loaded, origin, found, kinds)?;
         let plan = decide(&loaded, &facts, kinds)?;
         Self::new(loaded, facts, plan, kinds)
     }
@@ -71,7 +79,7 @@ pub(crate) fn prepare(
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
     let loaded = load(path, changes, kinds)?;
-    let facts = measure(&loaded, origin, kinds)?;
+    let facts = measure(&loaded, origin, None, kinds)?;
     let plan = decide(&loaded, &facts, kinds)?;
     check_weights(&loaded, &plan, kinds).map_err(refused)?;
     Prepared::new(loaded, facts, plan, kinds)
@@ -105,7 +113,7 @@ pub(crate) fn plan_of(description: &Description, kinds: &Kinds) -> Result<Plan, 
     }
     let (path, text) = stored_experiment(&description.run)?;
     let loaded = config::load_text(&path, &text, &[], &vocabulary(kinds)).map_err(refused)?;
-    let prepared = Prepared::of(loaded, ALONE, kinds)?;
+    let prepared = Prepared::of(loaded, ALONE, Some(&description.plan.found()), kinds)?;
     generate(&prepared)?;
     Ok(prepared.plan)
 }
@@ -187,19 +195,22 @@ fn use_color() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Looks at the machine and counts the data.
+/// Looks at the machine and counts the data. `found` is what a run found out when it began, with
+/// which it goes on.
 pub(crate) fn measure(
     loaded: &Loaded,
     (role, nodes): Origin<'_>,
+    found: Option<&Options>,
     kinds: &Kinds,
 ) -> Result<Facts, Refusal> {
     let experiment = &loaded.experiment;
-    let classify = has_classes(loaded, kinds)?;
     let choice =
         Choice { name: experiment.data.name.clone(), options: experiment.data.options.clone() };
-    let asked = Asked { experiment: loaded.name(), seed: experiment.experiment.seed, classify };
+    let (targets, limit) = (targets(loaded, kinds)?, Limit::of(experiment));
+    let asked = Asked::new(loaded.name(), experiment.experiment.seed, targets);
+    let asked = Asked { limit, found, ..asked };
     let mut data = data::survey(&kinds.data, &choice, &asked).map_err(|error| of_data(&error))?;
-    data.limit(experiment);
+    data.limit(limit);
     let mut cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
         // Each of its ranks counts as a machine, which shares its cores with the others there.
@@ -218,11 +229,11 @@ pub(crate) fn measure(
     Ok(Facts { cores, memory, data, gpus, launched_world, local_rank, nodes })
 }
 
-/// Whether the loss asks for classes.
-pub(crate) fn has_classes(loaded: &Loaded, kinds: &Kinds) -> Result<bool, Refusal> {
+/// What the loss compares with.
+pub(crate) fn targets(loaded: &Loaded, kinds: &Kinds) -> Result<Targets, Refusal> {
     let facts = kinds.loss(&chosen_loss(loaded));
     let facts = facts.map_err(|what| refused(loaded.problem("loss.name", what).into()))?;
-    Ok(facts.targets == Targets::Classes)
+    Ok(facts.targets)
 }
 
 /// Memory of this machine, or of the container that this process is in; `None` if it cannot be

@@ -71,7 +71,7 @@ fn prepare(
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision().into();
     }
-    Prepared::of(now, origin, kinds)
+    Prepared::of(now, origin, Some(&description.plan.found()), kinds)
 }
 
 /// The run, if the first word names one, and the changes.

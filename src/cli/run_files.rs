@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cli::{Refusal, find_run, to_stderr};
+use crate::config::kind::Options;
 use crate::data::{self, Fingerprint};
 use crate::files;
 use crate::model::Lora;
@@ -84,6 +85,11 @@ impl StoredPlan {
             Self::Current(plan) => Some(plan),
             Self::Earlier(_) => None,
         }
+    }
+
+    /// What was found out about its data; nothing in plans of an earlier form.
+    pub(crate) fn found(&self) -> Options {
+        self.current().map_or(Options::new(), |plan| plan.data.source.found.clone())
     }
 
     /// When checkpoints are saved, and which are kept.

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, gpus, has_classes, measure, own_run, planned,
-    refused, source_of, vocabulary,
+    ALONE, Prepared, check_weights, complete, gpus, measure, own_run, planned, refused, source_of,
+    targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
@@ -16,7 +16,7 @@ use crate::config::{self, Loaded, Problems};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Note, Program, Start};
-use crate::plan::Facts;
+use crate::plan::{Facts, Targets};
 use crate::record::Screen;
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
@@ -174,7 +174,7 @@ struct Surveyed {
     /// Name of the experiment.
     experiment: String,
     seed: u64,
-    classify: bool,
+    targets: Targets,
 }
 
 impl Ddp<'_> {
@@ -201,18 +201,18 @@ impl Ddp<'_> {
     /// What was found on this machine and in the data, of which a trial may use `cores`.
     fn facts(&self, loaded: &Loaded, cores: usize) -> Result<Facts, Refusal> {
         let experiment = &loaded.experiment;
-        let classify = has_classes(loaded, self.kinds)?;
+        let targets = targets(loaded, self.kinds)?;
         let key = Surveyed {
             data: experiment.data.clone(),
             experiment: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
-            classify,
+            targets,
         };
         let mut surveyed = self.surveyed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, facts)) = surveyed.iter().find(|(known, _)| *known == key) {
             return Ok(Facts { cores, ..facts.clone() });
         }
-        let facts = measure(loaded, ALONE, self.kinds)?;
+        let facts = measure(loaded, ALONE, None, self.kinds)?;
         surveyed.push((key, facts.clone()));
         Ok(Facts { cores, ..facts })
     }

@@ -22,7 +22,7 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.experiment.clone().unwrap_or_default();
     let make = |origin: Origin<'_>| {
         let loaded = load(&path, &args.all_changes(), kinds)?;
-        let facts = measure(&loaded, origin, kinds)?;
+        let facts = measure(&loaded, origin, None, kinds)?;
         let plan = decide(&loaded, &facts, kinds)?;
         check_weights(&loaded, &plan, kinds).map_err(refused)?;
         Ok(RunRequest::new(Prepared::new(loaded, facts, plan, kinds)?))

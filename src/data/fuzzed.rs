@@ -10,6 +10,7 @@ use crate::data::sources::speech;
 use crate::data::sources::tables::csv;
 use crate::data::transform::Area;
 use crate::data::{Calendar, CsvForecast};
+use crate::plan::Targets;
 
 /// An image as a whole, or half of it where the number of bytes is odd.
 ///
@@ -40,7 +41,7 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
         calendar: Calendar::Hour,
         check_dates: true,
     };
-    let asked = Asked { experiment: "fuzzed", seed: 0, classify: false };
+    let asked = Asked::new("fuzzed", 0, Targets::Numbers);
     let as_series = series.survey(&asked).err().map(|error| error.to_string());
     [as_table(false), as_table(true), as_series].into_iter().flatten().collect()
 }

@@ -13,6 +13,7 @@
 //! ```
 //! use ddprun::config::kind::Choice;
 //! use ddprun::data::{Asked, DataSources, survey};
+//! use ddprun::plan::Targets;
 //!
 //! let folder = tempfile::tempdir().unwrap();
 //! let file = folder.path().join("houses.csv");
@@ -21,7 +22,7 @@
 //! csv.set("train_file", &file);
 //! csv.set("val_file", &file);
 //! csv.set("target", "price");
-//! let asked = Asked { experiment: "houses", seed: 0, classify: false };
+//! let asked = Asked::new("houses", 0, Targets::Numbers);
 //! let found = survey(&DataSources::default(), &csv, &asked).unwrap();
 //! assert_eq!((found.n_train, found.sample), (2, Some(vec![1])));
 //! ```

@@ -42,6 +42,8 @@ pub fn survey(
         class_counts: found.class_counts,
         multi_label: found.multi_label,
         n_targets: found.n_targets,
+        target_columns: found.target_columns,
+        one_hot: found.one_hot,
         sample: found.sample,
         target: found.target,
     })

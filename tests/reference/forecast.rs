@@ -19,7 +19,9 @@ use ddprun::model::{Model, Models};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::Adam;
-use ddprun::plan::{DataPlan, Modality, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan};
+use ddprun::plan::{
+    DataPlan, Modality, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan, Targets,
+};
 use ddprun::rng::{Key, Purpose};
 use serde_json::{Value, json};
 use test_support::skipped::skipped;
@@ -203,6 +205,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         n_test: 2785,
         notes: vec![],
         classes: vec![],
+        target_columns: Vec::new(),
         class_weights: Vec::new(),
         subset_of: None,
         sampler: Sampler::Shards,
@@ -216,7 +219,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         val_transforms: vec![],
         mixup: None,
     };
-    let asked = Asked { experiment: "x", seed: 0, classify: false };
+    let asked = Asked::new("x", 0, Targets::Numbers);
     let windows = ddprun::data::open(&table, &data, &asked, &Transforms::default()).unwrap().train;
     let sizes = json!({
         "d_model": 128, "n_heads": 8, "d_ff": 128, "period": 24, "num_p": 30, "stable_len": 6, "ia_layers": 3,

@@ -13,7 +13,7 @@ use ddprun::data::sampler::{EpochOrder, evaluation_chunks};
 use ddprun::data::{self, Asked, Splits};
 use ddprun::engine::{Engine, Split, StopRequest};
 use ddprun::kinds::Kinds;
-use ddprun::plan::{Facts, Plan};
+use ddprun::plan::{Facts, Plan, Targets};
 use ddprun::units::{Rank, WorldSize};
 
 use crate::custom_data;
@@ -57,7 +57,7 @@ fn planned(kinds: &Kinds) -> Plan {
         let data = &loaded.experiment.data;
         (data.name.clone(), data.options.clone())
     };
-    let asked = Asked { experiment: "custom_data", seed: 0, classify: true };
+    let asked = Asked::new("custom_data", 0, Targets::Classes);
     let found = data::survey(&kinds.data, &Choice { name, options }, &asked).expect("a survey");
     let facts = Facts {
         cores: 1,

@@ -11,7 +11,7 @@ use ddprun::data::{self, Asked};
 use ddprun::event::{Evaluated, Event};
 use ddprun::kinds::Kinds;
 use ddprun::nn::{ForwardContext, change_values};
-use ddprun::plan::{Facts, Plan, Precision};
+use ddprun::plan::{Facts, Plan, Precision, Targets};
 use ddprun::record::{SinkStart, Stamped};
 use ddprun::rng::{Key, Purpose};
 
@@ -87,7 +87,7 @@ fn a_users_transform_draws_from_the_stream_of_its_sample() {
 fn facts(loaded: &Loaded, kinds: &Kinds) -> Facts {
     let data = &loaded.experiment.data;
     let choice = Choice { name: data.name.clone(), options: data.options.clone() };
-    let asked = Asked { experiment: "custom", seed: 0, classify: true };
+    let asked = Asked::new("custom", 0, Targets::Classes);
     let data = data::survey(&kinds.data, &choice, &asked).expect("a survey");
     Facts {
         cores: 2,

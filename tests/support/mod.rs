@@ -110,6 +110,7 @@ fn data_plan() -> DataPlan {
         n_test: 0,
         notes: Vec::new(),
         classes: (0..CLASSES).map(|class| class.to_string()).collect(),
+        target_columns: vec![],
         sampler: Sampler::Shards,
         class_weights: vec![],
         subset_of: None,

@@ -15,7 +15,7 @@ use crate::config;
 use crate::data::{self, Asked};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::plan::DataFacts;
+use crate::plan::{DataFacts, Targets};
 use crate::worker::{self, exit};
 
 /// Writes an experiment for the data at a path, and says what to do with it.
@@ -49,13 +49,13 @@ fn refuse_existing(to: &Path) -> Result<(), Refusal> {
 
 /// The data, counted.
 fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Refusal> {
-    let classify = match found.task {
-        Task::Table { classify, .. } => classify,
-        Task::Series { .. } | Task::Behaviour => false,
-        _ => true,
+    let targets = match found.task {
+        Task::Table { classify: false, .. } | Task::Series { .. } | Task::Behaviour => {
+            Targets::Numbers
+        }
+        _ => Targets::Classes,
     };
-    let asked = Asked { experiment: name, seed: 0, classify };
-    data::survey(&kinds.data, &found.data, &asked)
+    data::survey(&kinds.data, &found.data, &Asked::new(name, 0, targets))
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
 }
 
@@ -94,5 +94,5 @@ fn toml_of(value: &Value) -> String {
 /// Plans the experiment: what is written can be run.
 fn check(to: &Path, text: &str, kinds: &Kinds) -> Result<(), Refusal> {
     let loaded = config::load_text(to, text, &[], &vocabulary(kinds)).map_err(refused)?;
-    Prepared::of(loaded, ALONE, kinds).map(drop)
+    Prepared::of(loaded, ALONE, None, kinds).map(drop)
 }

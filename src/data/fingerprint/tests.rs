@@ -4,6 +4,7 @@ use super::*;
 use crate::config::kind::{Choice, Kind};
 use crate::data::{Asked, Csv, DataSources, ImageFolder, survey};
 use crate::files;
+use crate::plan::Targets;
 
 fn image_folder(root: &Path) -> DataFacts {
     for split in ["train", "val"] {
@@ -27,7 +28,7 @@ fn folders(root: &Path) -> ImageFolder {
 }
 
 fn counted<K: Kind>(data: &K) -> DataFacts {
-    let asked = Asked { experiment: "x", seed: 0, classify: false };
+    let asked = Asked::new("x", 0, Targets::Numbers);
     survey(&DataSources::default(), &Choice::of(data), &asked).unwrap()
 }
 

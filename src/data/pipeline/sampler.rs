@@ -240,6 +240,7 @@ pub(super) mod tests {
             n_test: 0,
             notes: Vec::new(),
             classes: Vec::new(),
+            target_columns: Vec::new(),
             class_weights: Vec::new(),
             subset_of: None,
             sampler,

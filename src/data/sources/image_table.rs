@@ -269,8 +269,9 @@ mod tests {
     use crate::config::values::Shape2;
     use crate::data::Transforms;
     use crate::data::transform::Resize;
+    use crate::plan::Targets;
 
-    const ASKED: Asked<'_> = Asked { experiment: "x", seed: 0, classify: false };
+    const ASKED: Asked<'_> = Asked::new("x", 0, Targets::Numbers);
 
     fn folder(table: &str) -> (tempfile::TempDir, ImageTable) {
         let dir = tempfile::tempdir().unwrap();

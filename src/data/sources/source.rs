@@ -8,7 +8,7 @@ use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
 use crate::data::{Environment, Splits, TextForm};
-use crate::plan::Plan;
+use crate::plan::{Limit, Plan, TargetColumn, Targets};
 use crate::registry::{Family, Member, Registry};
 use crate::rng::Key;
 use crate::units::Bytes;
@@ -71,20 +71,35 @@ pub trait DataSource: Debug + Send + Sync {
 }
 
 /// What the rest of an experiment says to its data set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Asked<'a> {
     /// Name of the experiment, which names folders of generated data.
     pub experiment: &'a str,
     /// Seed of what is generated.
     pub seed: u64,
-    /// Whether the loss is one of classes: a table's targets are classes then, else numbers.
-    pub classify: bool,
+    /// What the loss compares with: a table's targets are classes or numbers.
+    pub targets: Targets,
+    /// How many of the training samples are taken.
+    pub limit: Limit,
+    /// What the run found out when it began, with which it goes on; `None` for a new one.
+    pub found: Option<&'a Options>,
 }
 
 impl<'a> Asked<'a> {
+    /// A new experiment on all samples.
+    pub const fn new(experiment: &'a str, seed: u64, targets: Targets) -> Self {
+        Self { experiment, seed, targets, limit: Limit::All, found: None }
+    }
+
+    /// Whether the loss is one of classes.
+    pub(crate) fn classify(&self) -> bool {
+        self.targets == Targets::Classes
+    }
+
     /// What the experiment of `plan` says.
     pub fn of(plan: &'a Plan) -> Self {
-        Self { experiment: &plan.name, seed: plan.seed, classify: plan.loss.has_classes() }
+        let found = Some(&plan.data.source.found);
+        Self { found, ..Self::new(&plan.name, plan.seed, plan.loss.targets) }
     }
 }
 
@@ -120,6 +135,11 @@ pub struct Survey {
     pub multi_label: bool,
     /// Numbers of a target that is a plain list of several; 0 = it is one number or has a shape.
     pub n_targets: usize,
+    /// The numbers of a target that have names.
+    pub target_columns: Vec<TargetColumn>,
+    /// At the end of a sample, the widths of what is 1 at one place and 0 elsewhere: columns of
+    /// categories.
+    pub one_hot: Vec<usize>,
     /// Shape of one sample where the files decide it; `None` where transforms do.
     pub sample: Option<Vec<usize>>,
     /// Shape of one target where it is an array; empty for a label or a number.

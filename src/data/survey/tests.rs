@@ -8,9 +8,9 @@ use crate::config::values::Shape2;
 use crate::data::pipeline::loader::{Loader, Request, Settings};
 use crate::data::transform::{CenterCrop, Normalize, RandomCrop, Resize};
 use crate::data::{Csv, ImageFolder, Mnist, Shapes};
-use crate::plan::{OnBadSample, Sampler};
+use crate::plan::{OnBadSample, Sampler, Targets};
 
-const ASKED: Asked<'_> = Asked { experiment: "x", seed: 1, classify: true };
+const ASKED: Asked<'_> = Asked::new("x", 1, Targets::Classes);
 
 fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
     DataPlan {
@@ -20,6 +20,7 @@ fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
         n_test: facts.n_test,
         notes: facts.notes,
         classes: facts.classes,
+        target_columns: Vec::new(),
         class_weights: Vec::new(),
         subset_of: None,
         sampler: Sampler::Shards,

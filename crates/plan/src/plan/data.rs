@@ -9,8 +9,8 @@ use crate::config::kind::Choice;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::mixup;
 use crate::plan::transforms::Transformed;
-use crate::plan::{DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan};
-pub use subset::shares;
+use crate::plan::{DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan, TargetColumn};
+pub use subset::{Limit, shares};
 use train_numbers::units::WorldSize;
 
 /// The data and how it is read.
@@ -30,6 +30,9 @@ pub struct DataPlan {
     pub notes: Vec<String>,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
+    /// The numbers of a target that have names.
+    #[serde(default)]
+    pub target_columns: Vec<TargetColumn>,
     /// Order of samples.
     pub sampler: Sampler,
     /// For draws by classes: the weight of each; empty where all classes are drawn equally often.
@@ -120,6 +123,7 @@ pub(crate) fn decide(
         n_test: found.n_test,
         notes: found.notes.clone(),
         classes: found.classes.clone(),
+        target_columns: found.target_columns.clone(),
         sampler: asked.sampler,
         class_weights: asked.class_weights.clone().unwrap_or_default(),
         subset_of: found.subset_of,

@@ -68,6 +68,13 @@ pub struct DataFacts {
     /// Numbers of a target that is a plain list of several; 0 = it is one number or has a shape.
     #[serde(default)]
     pub n_targets: usize,
+    /// The numbers of a target that have names: columns of a table, series of a forecast.
+    #[serde(default)]
+    pub target_columns: Vec<TargetColumn>,
+    /// At the end of a sample, the widths of what is 1 at one place and 0 elsewhere: columns of
+    /// categories.
+    #[serde(default)]
+    pub one_hot: Vec<usize>,
     /// Shape of one sample where the files decide it: (1, 28, 28) for MNIST, (features) for a
     /// table, (time steps, series and features of the date) for a forecast, (tokens) for a text;
     /// `None` for image folders, whose transforms decide.
@@ -75,6 +82,15 @@ pub struct DataFacts {
     /// Shape of one sample's target where it is an array: (time steps, series) of a forecast,
     /// (tokens) of a text; empty for a label or a number.
     pub target: Vec<usize>,
+}
+
+/// A number to predict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetColumn {
+    /// What the data call it.
+    pub name: String,
+    /// The standard deviation that it was divided by, in its own unit; 1 if it was not.
+    pub scale: f64,
 }
 
 /// What the kinds that a program has registered say of themselves, for planning.

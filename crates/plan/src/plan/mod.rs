@@ -52,9 +52,9 @@ pub use crate::config::schema::{
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
-pub use data::{DataPlan, shares};
+pub use data::{DataPlan, Limit, shares};
 pub use distributed::{BackendPlan, DistributedPlan};
-pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts};
+pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts, TargetColumn};
 pub use graph::rows as layer_rows;
 pub use graph::{Flow, LayerMisfit, LayerPlan};
 pub use groups::ParameterGroup;

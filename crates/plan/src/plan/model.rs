@@ -23,6 +23,10 @@ pub struct ModelPlan {
     /// (tokens) of a text.
     #[serde(default)]
     pub target: Vec<usize>,
+    /// At the end of a sample, the widths of what is 1 at one place and 0 elsewhere: columns of
+    /// categories.
+    #[serde(default)]
+    pub one_hot: Vec<usize>,
     /// Layers of the model `graph`.
     #[serde(default)]
     pub layers: Vec<LayerPlan>,
@@ -62,6 +66,7 @@ pub(crate) fn decide(
         outputs,
         input: input.to_vec(),
         target: data.target.clone(),
+        one_hot: data.one_hot.clone(),
         layers: graph::decide(loaded, (input, &data.target), outputs, kinds)?,
         pretrained: asked.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,

@@ -24,6 +24,7 @@ use crate::data::sources::image_folder::ImageFolder;
 use crate::data::sources::shapes::draw;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Splits, read};
+use crate::plan::Targets;
 use crate::rng::{Key, Purpose};
 
 /// Version of what is drawn; a new version draws anew.
@@ -108,7 +109,7 @@ impl DataSource for Shapes {
     }
 
     fn files(&self, found: &Options) -> Result<Vec<Files>, Error> {
-        let nowhere = Asked { experiment: GENERATOR, seed: 0, classify: true };
+        let nowhere = Asked::new(GENERATOR, 0, Targets::Classes);
         self.images(found, &nowhere).files(found)
     }
 }

@@ -225,11 +225,11 @@ enum Role {
 
 impl DataSource for Csv {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        self.read(reading.asked.classify)
+        self.read(reading.asked.classify())
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let splits = self.read(asked.classify)?;
+        let splits = self.read(asked.classify())?;
         let files: Vec<String> =
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
         let held = self.holdout().words();

@@ -61,13 +61,13 @@ impl Kind for Jsonl {
 
 impl DataSource for Jsonl {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        self.open(reading.asked.classify)
+        self.open(reading.asked.classify())
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let files = both(&self.train_file, &self.val_file);
         let line = format!("{files}, {} -> `{}`", self.inputs.join(", "), self.target);
-        let found = Survey { line, ..Survey::of(&self.open(asked.classify)?) };
+        let found = Survey { line, ..Survey::of(&self.open(asked.classify())?) };
         Ok(Survey { held: found.held_whole(), ..found })
     }
 

@@ -3,15 +3,47 @@
 use crate::config::Experiment;
 use crate::plan::DataFacts;
 
+/// How many of the training samples are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Limit {
+    /// All.
+    #[default]
+    All,
+    /// So many.
+    Samples(usize),
+    /// A part of them, from 0 to 1.
+    Fraction(f64),
+}
+
+impl Limit {
+    /// What `data.limit` or `data.fraction` says.
+    pub fn of(experiment: &Experiment) -> Self {
+        let samples = experiment.data.limit.map(|limit| Self::Samples(limit as usize));
+        samples.or(experiment.data.fraction.map(Self::Fraction)).unwrap_or_default()
+    }
+
+    /// How many of `all` are taken; `None` if all are.
+    pub fn samples(self, all: usize) -> Option<usize> {
+        let n = match self {
+            Self::All => return None,
+            Self::Samples(n) => n,
+            Self::Fraction(share) => (all as f64 * share).round() as usize,
+        };
+        Some(n.max(1)).filter(|&n| n < all)
+    }
+}
+
 impl DataFacts {
-    /// Counts only as many training samples as `data.limit` or `data.fraction` says.
-    pub fn limit(&mut self, experiment: &Experiment) {
+    /// Counts only as many training samples as the experiment takes.
+    pub fn limit(&mut self, limit: Limit) {
         let all = self.n_train;
-        let limit = experiment.data.limit.map(|limit| limit as usize);
-        let share = experiment.data.fraction.map(|share| (all as f64 * share).round() as usize);
-        let Some(n) = limit.or(share).map(|n| n.max(1)).filter(|&n| n < all) else { return };
+        let Some(n) = limit.samples(all) else { return };
         self.notes.push(format!("{n} of {all} training samples are taken"));
-        if !self.class_counts.is_empty() {
+        if self.multi_label {
+            // Samples are taken whatever their classes are.
+            let share = |count: &mut u64| *count = *count * n as u64 / all as u64;
+            self.class_counts.iter_mut().for_each(share);
+        } else if !self.class_counts.is_empty() {
             self.class_counts = shares(&self.class_counts, n as u64);
         }
         (self.n_train, self.subset_of) = (n, Some(all));

@@ -1,6 +1,7 @@
 //! Utterances from small files and from published ones.
 
 use super::*;
+use crate::plan::Targets;
 use crate::rng::Purpose;
 
 /// A tone of `samples` samples at 8 kHz.
@@ -31,7 +32,7 @@ fn folders() -> tempfile::TempDir {
     dir
 }
 
-const ASKED: Asked<'_> = Asked { experiment: "x", seed: 0, classify: true };
+const ASKED: Asked<'_> = Asked::new("x", 0, Targets::Classes);
 
 fn speech(dir: &Path) -> Speech {
     let (train_dir, val_dir) = (dir.join("train"), dir.join("val"));
