@@ -10,7 +10,7 @@ use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
 use crate::cli::{Refusal, sweep, to_stdout};
 use crate::config;
-use crate::engine::{self, Needs};
+use crate::engine::{self, PassProfile};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
@@ -27,12 +27,12 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.run.experiment.clone().unwrap_or_default();
     let origin = (&Role::Parent, args.run.launch.nnodes);
     let prepared = prepare(&path, &args.run.all_changes(), origin, kinds)?;
-    let rehearsed = rehearsed(&prepared, kinds);
-    let mut memory = Memory::of(&prepared.plan, rehearsed.and_then(|needs| needs.activations));
-    if let Some(program) = memory::of_program().filter(|_| rehearsed.is_some()) {
+    let profiled = profiled(&prepared, kinds);
+    let mut memory = Memory::of(&prepared.plan, profiled.and_then(|pass| pass.activations));
+    if let Some(program) = memory::of_program().filter(|_| profiled.is_some()) {
         memory.base = Bytes(program.0 + HEAP.0);
     }
-    let costs = Costs { memory, flops: rehearsed.map(|needs| needs.flops) };
+    let costs = Costs { memory, flops: profiled.map(|pass| pass.flops) };
     if args.json {
         let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts, &costs);
         let text = serde_json::to_string_pretty(&value).unwrap_or_default();
@@ -43,14 +43,14 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 
 /// What a pass needs; `None` for a model that cannot be built or run here, which training will say,
 /// or is too large for this machine even without its activations.
-fn rehearsed(prepared: &Prepared, kinds: &Kinds) -> Option<Needs> {
+fn profiled(prepared: &Prepared, kinds: &Kinds) -> Option<PassProfile> {
     let plan = &prepared.plan;
     let least = Memory::of(plan, None).weights;
     if prepared.facts.memory.is_some_and(|memory| Bytes(2 * least.0) > memory) {
         return None;
     }
     let components = kinds.components(plan, &Device::Cpu).ok()?;
-    engine::rehearse(plan, &components).ok()
+    engine::profile_pass(plan, &components).ok()
 }
 
 /// `ddprun report [RUN]`; of a sweep its results.

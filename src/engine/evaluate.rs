@@ -8,9 +8,10 @@ use crate::collective::Collective;
 use crate::data::sampler::Chunk;
 use crate::data::{self, Batch};
 use crate::engine::pass::draws;
+use crate::engine::pass::scalar;
 use crate::engine::step::NextBatch;
 use crate::engine::vote::{PassReport, Totals, exchange};
-use crate::engine::{Engine, Error, loss};
+use crate::engine::{Engine, Error};
 use crate::launch::Phase;
 use crate::loss::counted_samples;
 use crate::metric::{self, Kept};
@@ -200,7 +201,7 @@ impl Engine {
                 };
                 let weight = counted_samples(wanted, n)?;
                 let worst = self.loss_of_each(&batch.samples, &compared)?;
-                Ok((f64::from(loss::scalar(&loss)?), weight, kept, worst))
+                Ok((f64::from(scalar(&loss)?), weight, kept, worst))
             })
             .map_err(|source| Error::Tensor {
                 phase: "evaluation",
@@ -243,7 +244,7 @@ impl Engine {
         let classifies = self.plan.loss.has_classes() && targets.rank() == 1;
         let one = |(at, &sample): (usize, &u32)| {
             let (output, target) = (outputs.narrow(0, at, 1)?, targets.narrow(0, at, 1)?);
-            let loss = f64::from(loss::scalar(&self.loss.measured(&output, &target)?)?);
+            let loss = f64::from(scalar(&self.loss.measured(&output, &target)?)?);
             let classes = classifies.then(|| metric::one_answer(&output, &target)).transpose()?;
             Ok(Worst { sample, loss, classes: classes.flatten() })
         };

@@ -72,29 +72,23 @@
 //! assert!(losses[9] < 0.5 * losses[0], "{losses:?}");
 //! ```
 
-mod average;
-pub mod buckets;
+mod averaged_model;
 #[cfg(any(feature = "cuda", test))]
 mod graph_capture;
 mod clock;
 mod rank_consistency;
-#[cfg(any(feature = "cuda", test))]
-mod host_staged_reducer;
 mod error;
 mod evaluate;
 #[cfg(feature = "cuda")]
 mod graph_pass;
-mod joint_pass;
-mod loss;
-mod meeting;
-mod phase;
-#[cfg(feature = "cuda")]
-mod gpu_reducer;
-mod batch_device;
-mod cpu_reducer;
+mod sync_batchnorm;
+mod correct;
+mod shard_group;
+mod freezing;
+mod batch_to_device;
 mod pass;
-mod reducer;
-mod rehearse;
+mod profile_pass;
+pub mod reducer;
 mod scaler;
 mod start;
 mod state;
@@ -106,13 +100,13 @@ mod vote;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) use average::swap_averages;
+pub(crate) use averaged_model::swap_averages;
 #[cfg(feature = "cuda")]
-pub(crate) use batch_device::DeviceTensors;
+pub(crate) use batch_to_device::DeviceTensors;
 pub use clock::Clock;
 pub use error::Error;
 pub use evaluate::{Evaluation, Split, Worst};
-pub use rehearse::{Needs, rehearse};
+pub use profile_pass::{PassProfile, profile_pass};
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
 pub use step::{NextBatch, StepReport};
@@ -131,10 +125,10 @@ use crate::nn::Params;
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler};
 use crate::plan::Plan;
-use joint_pass::JointPasses;
 use rank_consistency::Compared;
 use reducer::Reducer;
 use straggler::Stragglers;
+use sync_batchnorm::JointPasses;
 
 /// Trains one rank's replica of a model together with the other ranks.
 pub struct Engine {

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 
 use crate::data::Batch;
 use crate::data::sampler::MicroBatch;
-use crate::engine::loss;
+use crate::engine::correct::correct;
 use crate::engine::vote::PassReport;
 use crate::loss::Loss;
 use crate::model::{Comparison, Model};
@@ -90,8 +90,8 @@ impl Passes<'_> {
         let Comparison { outputs, targets } =
             self.model.compare(&inputs, &targets, draws, context)?;
         let loss = self.loss.mean(&outputs, &targets)?;
-        let correct = loss::correct(&self.plan.loss, &outputs, &targets)?;
-        let value = f64::from(loss::scalar(&loss)?);
+        let correct = correct(&self.plan.loss, &outputs, &targets)?;
+        let value = f64::from(scalar(&loss)?);
         // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and
         // those with labels that do not count.
         let samples = micro_batch.samples.len();
@@ -116,4 +116,9 @@ impl Passes<'_> {
 pub(super) fn draws(plan: &Plan, epoch: u64, samples: &[u32]) -> Vec<Key> {
     let key = |&sample: &u32| Key::new(plan.seed, Purpose::Draw, epoch, u64::from(sample));
     samples.iter().map(key).collect()
+}
+
+/// The value of a scalar. On a GPU this waits for the device: the one synchronisation of a pass.
+pub(super) fn scalar(loss: &Tensor) -> Result<f32> {
+    loss.to_scalar()
 }

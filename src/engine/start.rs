@@ -6,18 +6,17 @@ use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::collective::{self, Collective};
-use crate::engine::buckets::Layout;
-use crate::engine::cpu_reducer::CpuReducer;
 use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
-use crate::engine::gpu_reducer::{GpuReducer, Held};
-#[cfg(feature = "cuda")]
 use crate::engine::graph_pass::GraphPass;
-use crate::engine::joint_pass::JointPasses;
 use crate::engine::rank_consistency::{Compared, Difference, EVERYTHING};
-use crate::engine::reducer::Reducer;
+use crate::engine::reducer::buckets::Layout;
+use crate::engine::reducer::{CpuReducer, Reducer};
+#[cfg(feature = "cuda")]
+use crate::engine::reducer::{GpuReducer, Held};
 use crate::engine::straggler::Stragglers;
-use crate::engine::{Components, Engine, TrainState, phase, vote};
+use crate::engine::sync_batchnorm::JointPasses;
+use crate::engine::{Components, Engine, TrainState, freezing, vote};
 use crate::event::TimeShares;
 use crate::nn::{Params, change_values};
 use crate::optim::Moments;
@@ -54,7 +53,7 @@ impl Engine {
         same_start(collective.as_ref(), &params, start)?;
         let (state, moments) =
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
-        let layout = phase::layout(&plan, &params);
+        let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
         let reducer = reducer(&plan, &params, &collective, layout, &moments)?;
@@ -92,7 +91,7 @@ impl Engine {
             graph,
             notice: None,
         };
-        engine.begin_phase()?;
+        engine.freeze()?;
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
         if is_new {

@@ -81,7 +81,7 @@ impl Engine {
             self.update(&step, &reduced, clip)?;
         }
         self.finish_step(&step, &reduced);
-        self.enter_phase()?;
+        self.freeze_and_unfreeze()?;
         Ok(self.report(&step, &reduced, &gradient, updated))
     }
 

@@ -1,6 +1,6 @@
 //! Which gradient lies in which bucket.
 
-use ddprun::engine::buckets::Layout;
+use ddprun::engine::reducer::buckets::Layout;
 use ddprun::model::Models;
 use ddprun::units::Bytes;
 

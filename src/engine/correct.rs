@@ -1,4 +1,4 @@
-//! The value of a loss, and the right answers beside it.
+//! Answers that are right: what the accuracy of a step counts.
 
 use candle_core::{D, Device, Result, Tensor};
 
@@ -8,7 +8,7 @@ use crate::plan::LossPlan;
 
 /// Number of answers whose largest output is that of their label, and of all answers; 0 for
 /// regression.
-pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<[u64; 2]> {
+pub(super) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Result<[u64; 2]> {
     if !plan.has_classes() {
         return Ok([0, 0]);
     }
@@ -20,9 +20,4 @@ pub(crate) fn correct(plan: &LossPlan, outputs: &Tensor, targets: &Tensor) -> Re
     let (outputs, targets) = rows(outputs, targets)?;
     let right = count_correct(&outputs, &targets)?;
     Ok([right as u64, counted(&targets)? as u64])
-}
-
-/// The value of a scalar. On a GPU this waits for the device: the one synchronisation of a pass.
-pub(crate) fn scalar(loss: &Tensor) -> Result<f32> {
-    loss.to_scalar()
 }

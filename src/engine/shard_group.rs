@@ -1,5 +1,5 @@
-//! Where the shards of a pass wait for each other, and the last of a rank to come for the other
-//! ranks.
+//! All shards of a pass, of this rank and the others, as one group with an all-gather: the shards
+//! of a rank are threads, and the last of them to arrive calls the ranks' collective.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use crate::collective::{self, Collective};
 use crate::ops::SyncGroup;
 
 pub(super) const OTHER_LAYERS: &str =
-    "a shard takes batch statistics where another is through with its pass";
-pub(super) const LEFT_ALONE: &str = "another shard of this rank failed";
+    "a shard takes batch statistics where another has finished its pass";
+pub(super) const ANOTHER_FAILED: &str = "another shard of this rank failed";
 
-/// What a shard brings to a meeting.
+/// What a shard contributes to an all-gather.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Message {
     /// What a layer needs of all.
@@ -58,76 +58,77 @@ impl Message {
     }
 }
 
-/// The shards of this rank, and the way to those of others.
-pub(super) struct Meeting {
+/// The shards of this rank, and the collective that reaches those of others.
+pub(super) struct ShardGroup {
     collective: Arc<dyn Collective>,
     state: Mutex<State>,
-    news: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Meetings so far.
-    met: u64,
-    /// What the shards of this rank that are here have brought.
-    here: Vec<Option<Message>>,
-    /// What all shards brought to the last meeting.
-    all: Arc<[Message]>,
-    /// Whether there are no more meetings: a shard or a rank failed.
-    ended: bool,
+    /// Completed all-gathers.
+    completed: u64,
+    /// What the shards of this rank that have arrived contribute.
+    arrived: Vec<Option<Message>>,
+    /// Result of the last all-gather.
+    gathered: Arc<[Message]>,
+    /// Whether the group was aborted: a shard or a rank failed.
+    aborted: bool,
     failure: Option<collective::Error>,
-    /// Time spent in exchanges.
-    waited: Duration,
+    /// Time spent in the ranks' collective.
+    wait_time: Duration,
 }
 
-impl Meeting {
-    /// That of a rank with so many shards.
+impl ShardGroup {
+    /// The group of a rank with so many shards.
     pub(super) fn new(shards: usize, collective: Arc<dyn Collective>) -> Self {
-        let state = State { here: vec![None; shards], ..State::default() };
-        Self { collective, state: Mutex::new(state), news: Condvar::new() }
+        let state = State { arrived: vec![None; shards], ..State::default() };
+        Self { collective, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// `mine` and what the shards of all ranks have brought, in their order.
+    /// What the shards of all ranks contribute, `mine` among them, in their order.
     ///
     /// # Errors
     ///
-    /// There are no more meetings.
-    pub(super) fn meet(&self, shard: usize, mine: Message) -> Result<Arc<[Message]>> {
+    /// The group was aborted.
+    pub(super) fn all_gather(&self, shard: usize, mine: Message) -> Result<Arc<[Message]>> {
         let mut state = self.state();
-        let number = state.met;
-        state.here[shard] = Some(mine);
-        if !state.ended && state.here.iter().all(Option::is_some) {
+        let number = state.completed;
+        state.arrived[shard] = Some(mine);
+        if !state.aborted && state.arrived.iter().all(Option::is_some) {
             self.exchange(&mut state);
-            self.news.notify_all();
+            self.changed.notify_all();
         }
-        while state.met == number && !state.ended {
-            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while state.completed == number && !state.aborted {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         match &state.failure {
-            _ if state.met > number => Ok(state.all.clone()),
+            _ if state.completed > number => Ok(state.gathered.clone()),
             Some(failure) => bail!("{failure}"),
-            None => bail!("{LEFT_ALONE}"),
+            None => bail!("{ANOTHER_FAILED}"),
         }
     }
 
     fn exchange(&self, state: &mut State) {
         let started = Instant::now();
         let mut mine = Vec::new();
-        state.here.iter_mut().filter_map(Option::take).for_each(|message| message.write(&mut mine));
+        let arrived = state.arrived.iter_mut().filter_map(Option::take);
+        arrived.for_each(|message| message.write(&mut mine));
         let gathered = self.collective.all_gather(&mine);
-        state.waited += started.elapsed();
+        state.wait_time += started.elapsed();
         match gathered {
-            Ok(all) => {
+            Ok(ranks) => {
                 let read = |rank: &Vec<u8>| {
                     let mut bytes = rank.as_slice();
                     std::iter::from_fn(|| Message::read(&mut bytes)).collect::<Vec<_>>()
                 };
-                state.all = all.iter().flat_map(read).collect();
-                state.met += 1;
+                state.gathered = ranks.iter().flat_map(read).collect();
+                state.completed += 1;
             }
             Err(failure) => {
                 state.failure = Some(failure);
-                state.ended = true;
+                state.aborted = true;
             }
         }
     }
@@ -138,37 +139,37 @@ impl Meeting {
     }
 
     /// Time that this rank has waited for others since the last call.
-    pub(super) fn take_waited(&self) -> Duration {
-        std::mem::take(&mut self.state().waited)
+    pub(super) fn take_wait_time(&self) -> Duration {
+        std::mem::take(&mut self.state().wait_time)
     }
 
-    /// There are no more meetings.
-    pub(super) fn end(&self) {
-        self.state().ended = true;
-        self.news.notify_all();
+    /// Wakes the shards that wait; every all-gather from now on fails.
+    pub(super) fn abort(&self) {
+        self.state().aborted = true;
+        self.changed.notify_all();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A shard that panics has ended the meeting.
+        // A shard that panics has aborted the group.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One shard, to its layers.
-pub(super) struct Part {
-    pub(super) meeting: Arc<Meeting>,
+/// One shard of the group, as its layers see it.
+pub(super) struct Member {
+    pub(super) group: Arc<ShardGroup>,
     pub(super) shard: usize,
 }
 
-impl fmt::Debug for Part {
+impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Part").field("shard", &self.shard).finish_non_exhaustive()
+        f.debug_struct("Member").field("shard", &self.shard).finish_non_exhaustive()
     }
 }
 
-impl SyncGroup for Part {
+impl SyncGroup for Member {
     fn all_gather(&self, mine: Vec<f64>) -> Result<Vec<Vec<f64>>> {
-        let all = self.meeting.meet(self.shard, Message::Statistics(mine))?;
+        let all = self.group.all_gather(self.shard, Message::Statistics(mine))?;
         if all.contains(&Message::Done) {
             bail!("{OTHER_LAYERS}");
         }

@@ -8,7 +8,7 @@ use candle_core::bail;
 use rayon::prelude::*;
 
 use crate::collective::Segment;
-use crate::engine::buckets::Layout;
+use crate::engine::reducer::buckets::Layout;
 use crate::failpoint;
 use crate::ops::GradientSink;
 

@@ -1,7 +1,7 @@
 //! Gradients in a GPU's memory: operations write them into buckets, a bucket whose last gradient is
 //! in is summed over the ranks beside backward, and one launch updates all parameters.
 //!
-//! The order is that of the CPU's [`super::cpu_reducer`]: buckets leave in a fixed order, shards
+//! The order is that of the CPU's [`super::cpu`]: buckets leave in a fixed order, shards
 //! are added in the lower part of the fixed tree. How ranks are added is NCCL's affair; through the
 //! `shm` backend it is the tree again.
 
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::collective::{Collective, Segment};
-use crate::engine::average::averaged_vars;
-use crate::engine::buckets::Layout;
+use crate::engine::averaged_model::averaged_vars;
 use crate::engine::error::Error;
-use crate::engine::host_staged_reducer::{Carry, HostStagedReducer, Sum};
 use crate::engine::reducer::Reducer;
+use crate::engine::reducer::buckets::Layout;
+use crate::engine::reducer::host_staged::{Carry, HostStagedReducer, Sum};
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::ops::cuda::{Gpu, Moment, Parameter, Staging, Updater, exchange, put};

@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 512 << 20;
 
 /// What a pass needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
+pub struct PassProfile {
     /// Bytes that it holds beside parameters and gradients at its largest moment; unknown in a
     /// program without [`memory::Allocator`].
     pub activations: Option<Bytes>,
@@ -29,15 +29,15 @@ pub struct Needs {
     pub flops: u64,
 }
 
-/// What a pass of `plan` needs: runs two small
-/// batches of zeros forward and backward, with as many threads as a rank has. Large blocks of
-/// memory are counted as they are handed out. Between two gradients that backward hands over, the
-/// most in use grows in proportion to the batch; which moment is the largest depends on the batch.
+/// What a pass of `plan` needs: runs two small batches of zeros forward and backward, with as many
+/// threads as a rank has. Large blocks of memory are counted as they are handed out. Between two
+/// gradients that backward hands over, the most in use grows in proportion to the batch; which
+/// moment is the largest depends on the batch.
 ///
 /// # Errors
 ///
 /// The model refuses such a batch, or no thread can be started.
-pub fn rehearse(plan: &Plan, components: &Components) -> Result<Needs, Error> {
+pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile, Error> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(plan.distributed.threads_per_rank)
         .stack_size(STACK_BYTES)
@@ -50,7 +50,7 @@ pub fn rehearse(plan: &Plan, components: &Components) -> Result<Needs, Error> {
     let before = memory::in_use();
     let measure = |samples| {
         pool.install(|| peaks_of_pass(plan, components, samples, before))
-            .map_err(|source| Error::Tensor { phase: "rehearsed", step: 0, source })
+            .map_err(|source| Error::Tensor { phase: "profiled", step: 0, source })
     };
     // Each batch twice: the first pass leaves the work memory that threads keep, which grows with
     // the batch, so the smaller one comes first.
@@ -60,12 +60,12 @@ pub fn rehearse(plan: &Plan, components: &Components) -> Result<Needs, Error> {
     let (large, flops) = settled(many)?;
     let flops = flops / many as u64;
     let Some(small) = small else {
-        return Ok(Needs { activations: counted(large), flops });
+        return Ok(PassProfile { activations: counted(large), flops });
     };
     let peak = |(small, large): (u64, u64)| {
         large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64
     };
-    Ok(Needs { activations: counted(small.into_iter().zip(large).map(peak)), flops })
+    Ok(PassProfile { activations: counted(small.into_iter().zip(large).map(peak)), flops })
 }
 
 /// The largest of these peaks, where they were counted.

@@ -20,9 +20,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::collective::{self, Collective, Segment};
-use crate::engine::buckets::{Layout, Slot};
 use crate::engine::error::Error;
 use crate::engine::reducer::Reducer;
+use crate::engine::reducer::buckets::{Layout, Slot};
 use crate::failpoint;
 use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::{DType, Result, Tensor, bail};
 
 use crate::collective::{self, Collective};
-use crate::engine::buckets::Layout;
 use crate::engine::graph_capture::{Kind, kind_of_pass};
-use crate::engine::host_staged_reducer::HostStagedReducer;
+use crate::engine::reducer::buckets::Layout;
+use crate::engine::reducer::host_staged::HostStagedReducer;
 use crate::ops::GradientSink;
 use crate::ops::cuda::{Gpu, Moment, clear, put};
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::buckets::Layout;
+use crate::engine::reducer::buckets::Layout;
 use crate::engine::{Engine, Error};
 use crate::nn::{Param, Params};
 use crate::optim::Moments;
@@ -30,14 +30,14 @@ pub(super) fn layout(plan: &Plan, params: &Params) -> Layout {
 impl Engine {
     /// Begins, or goes on, in the phase of the step after the finished ones; the optimizer's state
     /// is that phase's already.
-    pub(super) fn begin_phase(&mut self) -> Result<(), Error> {
+    pub(super) fn freeze(&mut self) -> Result<(), Error> {
         self.trained = self.trained_now();
         self.train_only_these()
     }
 
     /// Enters the phase of the step after the finished ones, if it is another: what is unfrozen
     /// begins with new state, and counts its updates from 1; the state of what is frozen is let go.
-    pub(super) fn enter_phase(&mut self) -> Result<(), Error> {
+    pub(super) fn freeze_and_unfreeze(&mut self) -> Result<(), Error> {
         let trained = self.trained_now();
         if trained == self.trained {
             return Ok(());

@@ -2,9 +2,9 @@
 //! statistics together.
 //!
 //! A rank runs its shards at once, each on a thread of its own. Where a layer needs the whole
-//! batch, they meet (`meeting.rs`), with those of the other ranks. A shard without samples takes
-//! part until the others are through. Everything comes back in the order of the shards, so the bits
-//! are those of any world size.
+//! batch, they call an all-gather (`shard_group.rs`) with those of the other ranks. A shard without
+//! samples takes part until the others are through. Everything comes back in the order of the
+//! shards, so the bits are those of any world size.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::collective::Collective;
 use crate::data::{Batch, sampler::MicroBatch};
-use crate::engine::meeting::{LEFT_ALONE, Meeting, Message, OTHER_LAYERS, Part};
+use crate::engine::shard_group::{ANOTHER_FAILED, Member, Message, OTHER_LAYERS, ShardGroup};
 use crate::engine::step::{NextBatch, Step};
 use crate::engine::vote::PassReport;
 use crate::engine::{Engine, Error};
@@ -29,7 +29,7 @@ const STACK_BYTES: usize = 512 << 20;
 
 /// This rank's shards, in one pass after another.
 pub(super) struct JointPasses {
-    meeting: Arc<Meeting>,
+    group: Arc<ShardGroup>,
     /// Threads of the shards but the first, which the training thread runs.
     pools: Vec<ThreadPool>,
 }
@@ -58,8 +58,8 @@ impl JointPasses {
             pool.map_err(|error| Error::Thread(std::io::Error::other(error)))
         };
         let pools = (1..shards).map(pool).collect::<std::result::Result<_, _>>()?;
-        let meeting = Arc::new(Meeting::new(shards, collective.clone()));
-        Ok(Some(Self { meeting, pools }))
+        let group = Arc::new(ShardGroup::new(shards, collective.clone()));
+        Ok(Some(Self { group, pools }))
     }
 
     /// Shards of this rank.
@@ -69,7 +69,7 @@ impl JointPasses {
 
     /// The other parts of the batch, for the layers of this rank's `shard`.
     pub(super) fn group(&self, shard: usize) -> BatchGroup {
-        Arc::new(Part { meeting: self.meeting.clone(), shard })
+        Arc::new(Member { group: self.group.clone(), shard })
     }
 
     /// Ends the pass of this rank's `shard`, whose layers, if it had samples, have asked for all
@@ -80,7 +80,7 @@ impl JointPasses {
     /// Another shard or rank failed, or runs other layers.
     pub(super) fn finish(&self, shard: usize, had_samples: bool) -> Result<()> {
         let mine = if had_samples { Message::Done } else { Message::Absent };
-        while self.meeting.meet(shard, mine.clone())?.iter().any(Message::is_statistics) {
+        while self.group.all_gather(shard, mine.clone())?.iter().any(Message::is_statistics) {
             if had_samples {
                 bail!("{OTHER_LAYERS}");
             }
@@ -91,10 +91,10 @@ impl JointPasses {
     /// What `work` gives for each shard of this rank, all at once. If one fails, the others do.
     pub(super) fn run<T: Send>(&self, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
         let watched = |shard| {
-            let stays = Stays(&self.meeting);
+            let abort = AbortOnDrop(&self.group);
             let done = pass_beside(shard, || work(shard));
             if done.is_ok() {
-                std::mem::forget(stays);
+                std::mem::forget(abort);
             }
             done
         };
@@ -106,7 +106,7 @@ impl JointPasses {
             }
         }
         // The others failed because it did.
-        let cause = failures.iter().position(|error| !error.to_string().contains(LEFT_ALONE));
+        let cause = failures.iter().position(|error| !error.to_string().contains(ANOTHER_FAILED));
         match cause {
             Some(cause) => Err(failures.swap_remove(cause)),
             None => failures.pop().map_or(Ok(found), Err),
@@ -114,12 +114,12 @@ impl JointPasses {
     }
 }
 
-/// Ends the meeting if its shard fails or panics, so that no other waits for it.
-struct Stays<'a>(&'a Meeting);
+/// Aborts the group if its shard fails or panics, so that no other waits for it.
+struct AbortOnDrop<'a>(&'a ShardGroup);
 
-impl Drop for Stays<'_> {
+impl Drop for AbortOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.abort();
     }
 }
 
@@ -213,14 +213,14 @@ impl Engine {
         let Some(joint) = &self.joint else { return Ok(()) };
         (self.observer)(step.number, Phase::Reducing);
         let finished = joint.finish(0, had_samples);
-        self.time.communication += joint.meeting.take_waited().as_secs_f64();
+        self.time.communication += joint.group.take_wait_time().as_secs_f64();
         finished.map_err(|source| self.pass_failed("joint", step, source))
     }
 
     /// Waiting for other ranks in a pass is communication, not computing.
     pub(super) fn count_waiting(&mut self, share: impl Fn(&mut TimeShares) -> &mut f64) {
         let Some(joint) = &self.joint else { return };
-        let waited = joint.meeting.take_waited().as_secs_f64();
+        let waited = joint.group.take_wait_time().as_secs_f64();
         *share(&mut self.time) -= waited;
         self.time.communication += waited;
     }
@@ -232,7 +232,7 @@ impl Engine {
         step: &Step,
         source: candle_core::Error,
     ) -> Error {
-        match self.joint.as_ref().and_then(|joint| joint.meeting.failure()) {
+        match self.joint.as_ref().and_then(|joint| joint.group.failure()) {
             Some(failure) => Error::Collective(failure),
             None => Error::Tensor { phase, step: step.number, source },
         }

@@ -1,12 +1,22 @@
-//! What the engine needs of whatever holds the gradients: the CPU's memory or a GPU's.
+//! What holds the gradients of a step and sums them over the ranks, in buckets: the CPU's memory,
+//! or a GPU's.
+
+pub mod buckets;
+mod cpu;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(any(feature = "cuda", test))]
+mod host_staged;
+
+pub(super) use cpu::CpuReducer;
+#[cfg(feature = "cuda")]
+pub(super) use gpu::{GpuReducer, Held, Marks};
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::average::{average_buffers, averaged_vars, swap_averages};
+use crate::engine::averaged_model::{average_buffers, averaged_vars, swap_averages};
 use crate::engine::error::Error;
-#[cfg(feature = "cuda")]
-use crate::engine::gpu_reducer::Marks;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Update};
