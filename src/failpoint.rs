@@ -20,14 +20,14 @@
 #[cfg(feature = "failpoints")]
 mod armed;
 #[cfg(feature = "failpoints")]
-mod noted;
+mod fs_call_log;
 #[cfg(feature = "failpoints")]
 mod rule;
 
 #[cfg(feature = "failpoints")]
 pub(crate) use armed::{check, enter_step, flips, reach, runs_out, waits};
 #[cfg(feature = "failpoints")]
-pub(crate) use noted::note;
+pub(crate) use fs_call_log::note;
 
 /// Whether `DDPRUN_FP` can be read, and what is wrong with it.
 #[cfg(not(feature = "failpoints"))]

@@ -6,9 +6,9 @@
 //! their end ([`Appended`]), most of them by whole lines ([`Lines`]). A run folder belongs to one
 //! process at a time ([`RunLock`]).
 
-mod appended;
-mod calls;
-mod lines;
+mod append_file;
+mod fs_calls;
+mod line_file;
 mod new_file;
 mod run_lock;
 
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failpoint;
 
-pub(crate) use appended::Appended;
-pub(crate) use lines::Lines;
+pub(crate) use append_file::Appended;
+pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
 pub(crate) use run_lock::{RunLock, lock_holder};
 
@@ -103,11 +103,11 @@ impl Error {
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let temporary = temporary_beside(path)?;
     let written = write_synced(&temporary, bytes)
-        .and_then(|()| calls::rename(&temporary, path).map_err(Error::io("rename to", path)));
+        .and_then(|()| fs_calls::rename(&temporary, path).map_err(Error::io("rename to", path)));
     match written {
         Ok(()) => sync_parent(path),
         Err(error) => {
-            let _ = calls::remove_file(&temporary);
+            let _ = fs_calls::remove_file(&temporary);
             Err(error)
         }
     }
@@ -140,7 +140,8 @@ pub(crate) fn write_folder_atomic<T, E: From<Error>>(
 ) -> Result<T, E> {
     create_folder(parent_of(path))?;
     let temporary = temporary_beside(path)?;
-    let made = calls::make_folders(&temporary).map_err(Error::io("create the folder", &temporary));
+    let made =
+        fs_calls::make_folders(&temporary).map_err(Error::io("create the folder", &temporary));
     let filled = made.map_err(E::from).and_then(|_| {
         let value = fill(&temporary)?;
         sync(&temporary)?;
@@ -149,7 +150,7 @@ pub(crate) fn write_folder_atomic<T, E: From<Error>>(
     match filled {
         Ok(value) => replace_folder(&temporary, path).map(|()| value).map_err(E::from),
         Err(error) => {
-            let _ = calls::remove_folder(&temporary);
+            let _ = fs_calls::remove_folder(&temporary);
             Err(error)
         }
     }
@@ -167,9 +168,9 @@ pub(crate) fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
     }
     let temporary = temporary_beside(link)?;
     let relative = relative_to(&resolved_parent(link)?, target)?;
-    calls::make_link(&relative, &temporary).map_err(Error::io("create the link", link))?;
-    if let Err(reason) = calls::rename(&temporary, link) {
-        let _ = calls::remove_file(&temporary);
+    fs_calls::make_link(&relative, &temporary).map_err(Error::io("create the link", link))?;
+    if let Err(reason) = fs_calls::rename(&temporary, link) {
+        let _ = fs_calls::remove_file(&temporary);
         return Err(Error::io("replace the link", link)(reason));
     }
     Ok(())
@@ -181,7 +182,7 @@ pub(crate) fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
 ///
 /// Something has the name, or the folder cannot be renamed.
 pub(crate) fn rename_folder(from: &Path, to: &Path) -> Result<(), Error> {
-    calls::rename(from, to).map_err(Error::io("rename to", to))?;
+    fs_calls::rename(from, to).map_err(Error::io("rename to", to))?;
     sync_parent(to)
 }
 
@@ -203,7 +204,7 @@ pub(crate) fn touch(path: &Path) -> Result<(), Error> {
 ///
 /// It cannot be removed.
 pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
-    calls::remove_file(path).map_err(Error::io("remove", path))
+    fs_calls::remove_file(path).map_err(Error::io("remove", path))
 }
 
 /// Removes a folder: under its name it is whole or gone, also when the power goes.
@@ -213,10 +214,10 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
 /// The folder cannot be renamed or removed.
 pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
     let temporary = temporary_beside(path)?;
-    calls::rename(path, &temporary).map_err(Error::io("remove", path))?;
+    fs_calls::rename(path, &temporary).map_err(Error::io("remove", path))?;
     failpoint::reach("remove");
     sync_parent(path)?;
-    calls::remove_folder(&temporary).map_err(Error::io("remove", path))
+    fs_calls::remove_folder(&temporary).map_err(Error::io("remove", path))
 }
 
 /// Waits until the file, or the names in the folder, at `path` are on disk.
@@ -225,7 +226,7 @@ pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
 ///
 /// It cannot be opened, or the operating system could not write it.
 pub(crate) fn sync(path: &Path) -> Result<(), Error> {
-    File::open(path).and_then(|file| calls::sync(&file, path)).map_err(Error::io("sync", path))
+    File::open(path).and_then(|file| fs_calls::sync(&file, path)).map_err(Error::io("sync", path))
 }
 
 /// Makes a folder and those above it; their names are on disk.
@@ -234,7 +235,7 @@ pub(crate) fn sync(path: &Path) -> Result<(), Error> {
 ///
 /// A part of the path cannot be made, or is a file.
 pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
-    let made = calls::make_folders(path).map_err(Error::io("create the folder", path))?;
+    let made = fs_calls::make_folders(path).map_err(Error::io("create the folder", path))?;
     made.into_iter().try_for_each(sync_parent)
 }
 
@@ -247,7 +248,7 @@ pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
 pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
     create_folder(path)?;
     let name = temporary_beside(&path.join("probe"))?;
-    let written = calls::make_nameless(path, &name).and_then(|mut probe| {
+    let written = fs_calls::make_nameless(path, &name).and_then(|mut probe| {
         probe.write_all(&vec![0; 64 << 10])?;
         probe.sync_all()
     });
@@ -271,7 +272,7 @@ pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
             come_back(&path, &folder.join(first))?;
         } else if is_temporary(&name) {
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let remove = if is_folder { calls::remove_folder } else { calls::remove_file };
+            let remove = if is_folder { fs_calls::remove_folder } else { fs_calls::remove_file };
             remove(&path).map_err(Error::io("remove", &path))?;
         } else {
             continue;
@@ -318,16 +319,16 @@ fn parent_of(path: &Path) -> &Path {
 fn replace_folder(new: &Path, path: &Path) -> Result<(), Error> {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
     let is_filled = |reason: &io::Error| matches!(reason.kind(), DirectoryNotEmpty | AlreadyExists);
-    match calls::rename(new, path) {
-        Err(reason) if is_filled(&reason) => replace_filled(new, path, calls::exchange),
+    match fs_calls::rename(new, path) {
+        Err(reason) if is_filled(&reason) => replace_filled(new, path, fs_calls::exchange),
         renamed => renamed.map_err(Error::io("rename to", path)),
     }
-    .inspect_err(|_| drop(calls::remove_folder(new)))?;
+    .inspect_err(|_| drop(fs_calls::remove_folder(new)))?;
     sync_parent(path)?;
     // After an exchange it is the old one.
     for old in [new.to_owned(), aside(path)?] {
         if old.exists() {
-            calls::remove_folder(&old).map_err(Error::io("remove", &old))?;
+            fs_calls::remove_folder(&old).map_err(Error::io("remove", &old))?;
         }
     }
     Ok(())
@@ -352,23 +353,23 @@ fn replace_filled(
     let old = aside(path)?;
     if old.exists() {
         // Of a process that was killed after the new one had its name.
-        calls::remove_folder(&old).map_err(Error::io("remove", &old))?;
+        fs_calls::remove_folder(&old).map_err(Error::io("remove", &old))?;
     }
-    calls::rename(path, &old).map_err(Error::io("rename", path))?;
+    fs_calls::rename(path, &old).map_err(Error::io("rename", path))?;
     sync_parent(path)?;
     failpoint::reach("replace.aside");
-    calls::rename(new, path).map_err(Error::io("rename to", path)).inspect_err(|_| {
+    fs_calls::rename(new, path).map_err(Error::io("rename to", path)).inspect_err(|_| {
         // The old content is better than none.
-        drop(calls::rename(&old, path));
+        drop(fs_calls::rename(&old, path));
     })
 }
 
 /// Gives a folder that made way its name again, or removes it where its successor has it.
 fn come_back(old: &Path, path: &Path) -> Result<(), Error> {
     if path.exists() {
-        return calls::remove_folder(old).map_err(Error::io("remove", old));
+        return fs_calls::remove_folder(old).map_err(Error::io("remove", old));
     }
-    calls::rename(old, path).map_err(Error::io("rename to", path))?;
+    fs_calls::rename(old, path).map_err(Error::io("rename to", path))?;
     sync_parent(path)
 }
 

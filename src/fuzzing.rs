@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Loaded, load_text, resolved};
-use crate::data::fuzzed;
+use crate::data::fuzz_readers;
 use crate::kinds::Kinds;
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::nn::{Builder, Init};
@@ -135,7 +135,7 @@ pub fn frame(bytes: &[u8]) {
 /// A refusal says nothing.
 pub fn csv(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
-        let refusals = fuzzed::table(&path);
+        let refusals = fuzz_readers::table(&path);
         assert!(refusals.iter().all(|refusal| !refusal.is_empty()));
     }
 }
@@ -146,7 +146,7 @@ pub fn csv(bytes: &[u8]) {
 ///
 /// A refusal says nothing, or an image is larger than the most that is admitted.
 pub fn image(bytes: &[u8]) {
-    match fuzzed::image(bytes) {
+    match fuzz_readers::image(bytes) {
         Ok(values) => assert!(values <= 3 * (64 << 20)),
         Err(refusal) => assert!(!refusal.is_empty()),
     }
@@ -155,21 +155,21 @@ pub fn image(bytes: &[u8]) {
 /// Trajectories.
 pub fn npz(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
-        drop(fuzzed::trajectories(&path));
+        drop(fuzz_readers::trajectories(&path));
     }
 }
 
 /// Trajectories in columns.
 pub fn parquet(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
-        drop(fuzzed::trajectories(&path));
+        drop(fuzz_readers::trajectories(&path));
     }
 }
 
 /// Speech.
 pub fn wav(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
-        drop(fuzzed::speech(&path));
+        drop(fuzz_readers::speech(&path));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::checkpoint::{self, Opened};
 use crate::cli::args::EvalArgs;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
 use crate::cli::run_files::{Description, enter_best_run};
-use crate::cli::{Refusal, tables, to_stdout};
+use crate::cli::{Refusal, evaluation_tables, to_stdout};
 use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
@@ -98,7 +98,7 @@ fn print(args: &EvalArgs, found: &Measured, head: &str, mut value: Value) -> Res
         return to_stdout(&format!("{value}\n"));
     }
     let lines = metrics.iter().map(|(name, value)| format!("{name} {}\n", metric(name, *value)));
-    let tables = details.iter().map(tables::of);
+    let tables = details.iter().map(evaluation_tables::of);
     to_stdout(&(head.to_owned() + &lines.chain(tables).collect::<String>()))
 }
 

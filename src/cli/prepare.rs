@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 
 use crate::cli::run_files::{self, Description, OtherData, stored_experiment};
-use crate::cli::{Refusal, abandoned, to_stderr};
+use crate::cli::{Refusal, incomplete_starts, to_stderr};
 use crate::config::kind::{Choice, Options};
 use crate::config::values::Auto;
 use crate::config::{self, Loaded, Problems, Vocabulary};
@@ -311,7 +311,7 @@ impl Drop for OwnedRun {
 /// Makes the folders of a new run.
 pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     let plan = &prepared.plan;
-    abandoned::remove(plan);
+    incomplete_starts::remove(plan);
     let id = new_id();
     let folders = RunFolders {
         logs: plan.logging.dir.join(&plan.name).join(&id),

@@ -159,13 +159,13 @@ fn has_rows(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::event::Saved;
-    use crate::record::examples;
+    use crate::record::example_events;
     use crate::units::Bytes;
 
     #[test]
     fn a_run_that_began_anew_has_saved_nothing_until_it_does() {
         let stamped = |event: Event| Stamped { time: jiff::Timestamp::UNIX_EPOCH, step: 0, event };
-        let started = |from: u64| stamped(Event::Started(examples::started(from)));
+        let started = |from: u64| stamped(Event::Started(example_events::started(from)));
         let saved = stamped(Event::Saved(Saved {
             step: 4,
             path: "step-00000004".into(),

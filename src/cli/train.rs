@@ -11,7 +11,7 @@ use crate::cli::prepare::{
 use crate::cli::refusal::Refusal;
 use crate::cli::request::RunRequest;
 use crate::cli::supervise::{Launched, report, take_part, watch};
-use crate::cli::{machines, nodes};
+use crate::cli::{machines, node_args};
 use crate::kinds::Kinds;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, JoinError, PreparedRun, RendezvousError, Role};
@@ -39,9 +39,9 @@ pub(crate) fn launch(
     make: impl FnOnce(Origin<'_>) -> Result<RunRequest, Refusal>,
     kinds: &Kinds,
 ) -> Result<Launched, Refusal> {
-    let place = nodes::place(launch)?;
+    let place = node_args::place(launch)?;
     match (role, place) {
-        (Role::Foreign(launched), None) => match nodes::launched_place(launched)? {
+        (Role::Foreign(launched), None) => match node_args::launched_place(launched)? {
             Some(place) => {
                 let request = make((role, place.nodes))?;
                 machines::train_launched(launched, &place, &request, kinds)

@@ -17,7 +17,7 @@
 mod call;
 mod error;
 mod reduce;
-mod mapping;
+mod shared_mapping;
 mod segment;
 mod group;
 #[cfg(any(feature = "cuda", test))]

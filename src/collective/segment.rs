@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::collective::mapping::SharedFloats;
+use crate::collective::shared_mapping::SharedFloats;
 
 /// Gradient memory, f32, that moves between the training thread and the communication thread.
 ///

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::collective::call::lengths_tag;
-use crate::collective::mapping::{Mapping, STAGING, SharedFloats};
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
+use crate::collective::shared_mapping::{Mapping, STAGING, SharedFloats};
 use crate::collective::shm_barrier::{self, MAX_WORLD, ShmBarrier};
 use crate::collective::{Collective, Error, Op, Segment};
 use crate::failpoint;
-use crate::plan::mapping::ALIGNMENT;
+use crate::plan::shm_layout::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Bytes that are exchanged between two barriers.

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use crate::collective::mapping::Mapping;
+use crate::collective::shared_mapping::Mapping;
 use crate::collective::{Call, Error, Missing, Op};
-use crate::plan::mapping::MOST_RANKS;
+use crate::plan::shm_layout::MOST_RANKS;
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Most ranks: their slots fit the header.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::data::names::IMAGE_ENDINGS;
+use crate::data::file_names::IMAGE_ENDINGS;
 use crate::registry::Unbuildable;
 
 /// The data cannot be used (exit 3), or its loader threads cannot run.

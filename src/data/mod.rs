@@ -27,8 +27,8 @@
 //! assert_eq!((found.n_train, found.sample), (2, Some(vec![1])));
 //! ```
 
-mod caught;
-mod names;
+mod decoder_panic;
+mod file_names;
 mod error;
 mod dataset;
 mod environment;
@@ -43,9 +43,9 @@ mod subset;
 mod survey;
 mod pipeline;
 #[cfg(test)]
-mod damaged;
+mod damaged_tests;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzzed;
+pub(crate) mod fuzz_readers;
 
 pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;

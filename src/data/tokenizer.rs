@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::Tokenizer as Inner;
 
-use crate::data::caught::caught;
+use crate::data::decoder_panic::caught;
 use crate::data::error::Error;
 use crate::data::read;
 

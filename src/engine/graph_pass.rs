@@ -19,7 +19,7 @@ use crate::nn::ForwardContext;
 use crate::ops::best_classes;
 use crate::ops::cuda::{Gpu, Graph, keep_shapes, put};
 use crate::plan::Plan;
-use crate::plan::capture::is_wanted;
+use crate::plan::cuda_graph::is_wanted;
 use crate::rng::Key;
 
 /// The recorded pass of a run, and the memory that it reads and writes.

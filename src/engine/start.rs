@@ -179,7 +179,7 @@ fn reducer(
         let overlap = overlap
             && collective.world_size() > WorldSize::ONE
             && (!is_shared || collective.on_gpu().is_some())
-            && !crate::plan::capture::is_wanted(plan);
+            && !crate::plan::cuda_graph::is_wanted(plan);
         let held = Held { layout, overlap, plan: &plan.optimizer, params, moments };
         return Ok(Box::new(GpuReducer::new(&gpu, collective, held)?));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
 
-use super::{Error, calls};
+use super::{Error, fs_calls};
 
 /// Bytes after which the disk is set to work. With smaller pieces the disk is slower, with larger
 /// ones it begins later.
@@ -29,7 +29,7 @@ impl NewFile {
     ///
     /// It exists, or cannot be made.
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
-        let file = calls::make_file(path).map_err(Error::io("create", path))?;
+        let file = fs_calls::make_file(path).map_err(Error::io("create", path))?;
         Ok(Self { file, path: path.to_owned(), written: 0, handed_over: 0 })
     }
 
@@ -40,7 +40,8 @@ impl NewFile {
     /// The write fails.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for piece in bytes.chunks(STRIDE) {
-            calls::write(&self.file, &self.path, piece).map_err(Error::io("write", &self.path))?;
+            fs_calls::write(&self.file, &self.path, piece)
+                .map_err(Error::io("write", &self.path))?;
             self.written += piece.len() as u64;
             if self.written - self.handed_over >= STRIDE as u64 {
                 self.hand_over();
@@ -55,7 +56,7 @@ impl NewFile {
     ///
     /// The operating system could not write it.
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        calls::sync(&self.file, &self.path).map_err(Error::io("sync", &self.path))
+        fs_calls::sync(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
     /// Sets the disk to work on what was written since the last call. Linux begins to write pages

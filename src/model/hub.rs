@@ -15,7 +15,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::Completion;
-use super::description::{Error, read};
+use super::config_json::{Error, read};
 use super::pretrained::Unfit;
 
 /// Name of the file.

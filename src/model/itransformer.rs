@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::encoder::{Encoder, Sizes};
+use super::informer_encoder::{Encoder, Sizes};
 use super::series::Window;
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Lora;
-use super::description::{Error, read};
+use super::config_json::{Error, read};
 use super::pretrained::Unfit;
 use crate::config::kind::Options;
 

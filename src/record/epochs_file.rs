@@ -81,7 +81,7 @@ fn parse(line: &[u8]) -> Result<EpochDone, Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     #[test]
     fn epochs_come_back_to_the_bit_and_a_torn_line_is_passed_over() {
@@ -89,19 +89,19 @@ mod tests {
         let path = folder.path().join(NAME);
         assert_eq!(read(&path).unwrap(), None);
         let metrics = [("val/mse".to_owned(), 0.1 + 0.2)].into();
-        let second = EpochDone { metrics, ..examples::epoch_done(2) };
-        let mut lines = open(&path, &[examples::epoch_done(1)]).unwrap();
+        let second = EpochDone { metrics, ..example_events::epoch_done(2) };
+        let mut lines = open(&path, &[example_events::epoch_done(1)]).unwrap();
         write(&mut lines, &second).unwrap();
         let torn = [fs::read(&path).unwrap(), b"{\"format\":1,\"epo\0\xff".to_vec()].concat();
         files::write_atomic(&path, &torn).unwrap();
-        assert_eq!(read(&path).unwrap().unwrap(), [examples::epoch_done(1), second]);
+        assert_eq!(read(&path).unwrap().unwrap(), [example_events::epoch_done(1), second]);
     }
 
     #[test]
     fn a_line_says_its_format_and_a_newer_one_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
-        open(&path, &[examples::epoch_done(1)]).unwrap();
+        open(&path, &[example_events::epoch_done(1)]).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("{\"format\":1,\"epoch\":1,\"step\":20,"), "{text}");
         files::write_atomic(&path, text.replace("\"format\":1", "\"format\":7").as_bytes())

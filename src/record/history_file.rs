@@ -132,15 +132,15 @@ fn encode(history: &History) -> Result<Vec<u8>, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     #[test]
     fn the_shape_is_that_of_python_and_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         let mut history = History::default();
-        history.push(&examples::epoch_done(1));
-        history.push(&crate::event::EpochDone { val_loss: None, ..examples::epoch_done(2) });
+        history.push(&example_events::epoch_done(1));
+        history.push(&crate::event::EpochDone { val_loss: None, ..example_events::epoch_done(2) });
         write(&path, &history).unwrap();
         insta::assert_snapshot!(fs::read_to_string(&path).unwrap(), @r#"
         {
@@ -175,13 +175,13 @@ mod tests {
         let path = folder.path().join(NAME);
         let mut keeper = Keeper::start(path.clone(), History::default()).unwrap();
         for epoch in 1..=1000 {
-            keeper.push(&examples::epoch_done(epoch)).unwrap();
+            keeper.push(&example_events::epoch_done(epoch)).unwrap();
         }
         keeper.finish().unwrap();
         assert_eq!(read(&path).unwrap().len(), 1000);
         keeper.finish().unwrap();
         let dropped = Keeper::start(path.clone(), History::default());
-        dropped.unwrap().push(&examples::epoch_done(1)).unwrap();
+        dropped.unwrap().push(&example_events::epoch_done(1)).unwrap();
         assert_eq!(read(&path).unwrap().len(), 1);
         assert_eq!(pause_after(Duration::from_millis(3)), PAUSE);
         assert_eq!(pause_after(Duration::from_secs(1)), Duration::from_secs(50));
@@ -194,7 +194,7 @@ mod tests {
         files::create_folder(path.parent().unwrap()).unwrap();
         let mut keeper = Keeper::start(path.clone(), History::default()).unwrap();
         files::remove_folder(path.parent().unwrap()).unwrap();
-        keeper.push(&examples::epoch_done(1)).unwrap();
+        keeper.push(&example_events::epoch_done(1)).unwrap();
         let message = keeper.finish().unwrap_err().to_string();
         assert!(message.starts_with("cannot create `"), "{message}");
     }

@@ -34,12 +34,12 @@
 mod environment;
 mod epochs_file;
 #[cfg(test)]
-pub(crate) mod examples;
+pub(crate) mod example_events;
 mod history_file;
-mod line;
+mod event_line;
 mod rank_log;
 mod sink;
-mod starts;
+mod run_json;
 mod stderr;
 mod summary;
 mod terminal;
@@ -52,15 +52,15 @@ use jiff::Timestamp;
 
 pub use environment::{Environment, NAME as ENVIRONMENT};
 pub use epochs_file::{NAME as EPOCHS, read as read_epochs};
+pub use event_line::{Context, device_line, line};
+pub(crate) use event_line::{quiet_line, restart};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
-pub use line::{Context, device_line, line};
-pub(crate) use line::{quiet_line, restart};
 pub use rank_log::RankLog;
+pub use run_json::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
 pub use sink::{
     Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,
     Stamped, Tensorboard, read_events,
 };
-pub use starts::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
 pub(crate) use stderr::{canvas, say, takes_words};
 pub use terminal::Screen;
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
@@ -297,11 +297,11 @@ mod tests {
 
     fn say_epoch(recorder: &mut Recorder, epoch: u64) {
         for step in 20 * (epoch - 1) + 1..=(20 * epoch).min(50) {
-            recorder.record(&Event::StepDone(examples::step_done(step))).unwrap();
+            recorder.record(&Event::StepDone(example_events::step_done(step))).unwrap();
         }
         let step = (20 * epoch).min(50);
-        recorder.record(&Event::Evaluated(examples::evaluated(step))).unwrap();
-        recorder.record(&Event::EpochDone(examples::epoch_done(epoch))).unwrap();
+        recorder.record(&Event::Evaluated(example_events::evaluated(step))).unwrap();
+        recorder.record(&Event::EpochDone(example_events::epoch_done(epoch))).unwrap();
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
         say_epoch(&mut first, 2);
         drop(first);
         let mut second = Recorder::open(settings(parts.path(), 20)).unwrap();
-        second.record(&Event::Started(examples::started(20))).unwrap();
+        second.record(&Event::Started(example_events::started(20))).unwrap();
         (2..=3).for_each(|epoch| say_epoch(&mut second, epoch));
         drop((undisturbed, second));
 
@@ -331,7 +331,8 @@ mod tests {
     #[test]
     fn a_history_that_an_older_ddprun_kept_in_its_checkpoint_goes_on() {
         let folder = tempfile::tempdir().unwrap();
-        let inherited = History::of(&[examples::epoch_done(1), examples::epoch_done(2)]);
+        let inherited =
+            History::of(&[example_events::epoch_done(1), example_events::epoch_done(2)]);
         let old = Settings { inherited: inherited.clone(), ..settings(folder.path(), 40) };
         let mut recorder = Recorder::open(old).unwrap();
         say_epoch(&mut recorder, 3);
@@ -352,15 +353,15 @@ mod tests {
         let growing = [EPOCHS, EVENTS, METRICS].map(|name| logs.join(name));
         assert_eq!(recorder.growing(), growing);
         // As a killed process leaves it.
-        assert_eq!(read_epochs(&growing[0]).unwrap().unwrap(), [examples::epoch_done(1)]);
+        assert_eq!(read_epochs(&growing[0]).unwrap().unwrap(), [example_events::epoch_done(1)]);
     }
 
     #[test]
     fn the_log_of_rank_0_holds_the_summary() {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
-        recorder.record(&Event::Started(examples::started(0))).unwrap();
-        recorder.record(&Event::Finished(examples::finished())).unwrap();
+        recorder.record(&Event::Started(example_events::started(0))).unwrap();
+        recorder.record(&Event::Finished(example_events::finished())).unwrap();
         let log = fs::read_to_string(folder.path().join("logs/rank-0.log")).unwrap();
         for words in ["Use device (DDP): cpu, rank 1/2", "best val/accuracy 72.50 %", "curves.png"]
         {
@@ -389,7 +390,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
         recorder.sinks.insert(0, Box::new(Full(Lines::open(Path::new("/dev/full")).unwrap())));
-        let error = recorder.record(&Event::StepDone(examples::step_done(1))).unwrap_err();
+        let error = recorder.record(&Event::StepDone(example_events::step_done(1))).unwrap_err();
         assert!(error.is_out_of_space(), "{error}");
         assert_eq!(error.to_string(), "cannot write `/dev/full`");
         let log = read_events(&folder.path().join("logs").join(EVENTS)).unwrap();

@@ -83,7 +83,7 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
     use crate::units::Bytes;
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
             ("best", "checkpoints/shapes/r/best".into()),
             ("history", "logs/shapes/r/training_history.json".into()),
         ];
-        assert_snapshot!(summary(&examples::finished(), "r", &places), @r"
+        assert_snapshot!(summary(&example_events::finished(), "r", &places), @r"
         completed after step 50 in 2m 31s, 1234 samples/s
         best val/accuracy 72.50 % at step 40
         time: data 1.3 %, forward 33.1 %, backward 52.3 %, communication 3.3 %,
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_run_that_was_over_has_no_speed() {
-        let finished = Finished { samples_per_second: 0.0, ..examples::finished() };
+        let finished = Finished { samples_per_second: 0.0, ..example_events::finished() };
         assert_snapshot!(summary(&finished, "r", &Vec::new()), @r"
         completed after step 50 in 2m 31s
         best val/accuracy 72.50 % at step 40
@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn the_largest_memory_is_named_where_it_is_known() {
-        let finished = Finished { peak_memory: Some(Bytes(400 << 20)), ..examples::finished() };
+        let finished =
+            Finished { peak_memory: Some(Bytes(400 << 20)), ..example_events::finished() };
         let text = summary(&finished, "r", &Vec::new());
         assert!(text.ends_with("\nmemory: peak 400.00 MiB (rank 0)"), "{text}");
     }
@@ -131,7 +132,7 @@ mod tests {
     fn the_last_line_of_a_run_that_was_stopped_continues_it() {
         let places = vec![("best", "checkpoints/shapes/r/best".into())];
         let last = |reason| {
-            let text = summary(&Finished { reason, ..examples::finished() }, "r-1", &places);
+            let text = summary(&Finished { reason, ..example_events::finished() }, "r-1", &places);
             text.lines().last().unwrap().to_owned()
         };
         for reason in [Reason::Stopped, Reason::Abandoned] {
@@ -139,7 +140,7 @@ mod tests {
         }
         let longer = "continue with: ddprun resume r-1 train.time=...";
         assert_eq!(last(Reason::OutOfTime), longer);
-        let over = Finished { reason: Reason::EarlyStopped, ..examples::finished() };
+        let over = Finished { reason: Reason::EarlyStopped, ..example_events::finished() };
         assert!(!summary(&over, "r-1", &places).contains("resume"));
     }
 }

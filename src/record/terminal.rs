@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::line::{Context, line, step_numbers};
+use super::event_line::{Context, line, step_numbers};
 use super::stderr::{canvas, say, takes_words};
 use super::text::{self, duration, time_left};
 use crate::event::{Event, Started, StepDone};
@@ -187,7 +187,7 @@ fn new_bar(started: &Started, context: &Context) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     #[test]
     fn the_template_of_the_bar_is_valid() {
@@ -202,24 +202,24 @@ mod tests {
     #[test]
     fn a_step_of_a_resumed_run_has_an_eta_from_its_own_steps() {
         let mut terminal = Terminal::new(Screen::Silent);
-        terminal.show(&Event::Started(examples::started(30)));
+        terminal.show(&Event::Started(example_events::started(30)));
         assert!(terminal.context.time_left.is_none());
-        let line = terminal.show(&Event::StepDone(examples::step_done(40))).unwrap();
+        let line = terminal.show(&Event::StepDone(example_events::step_done(40))).unwrap();
         assert!(line.starts_with("epoch 2/3  step 40/50  "), "{line}");
         assert!(line.ends_with("  ETA 0.00 s"), "{line}");
-        terminal.show(&Event::StepDone(examples::step_done(50)));
+        terminal.show(&Event::StepDone(example_events::step_done(50)));
         assert_eq!(prefix(3, &terminal.context), "epoch 3/3");
     }
 
     #[test]
     fn the_bar_and_the_time_left_move_with_each_step() {
         let mut terminal = Terminal::new(Screen::Bar);
-        terminal.show(&Event::Started(examples::started(0)));
+        terminal.show(&Event::Started(example_events::started(0)));
         terminal.bar.set_draw_target(ProgressDrawTarget::hidden());
         terminal.advance(1, 2.5);
         assert_eq!((terminal.bar.position(), terminal.bar.message()), (1, "loss 2.5000".into()));
         assert!(terminal.bar.prefix().starts_with("epoch 1/3  ETA "), "{}", terminal.bar.prefix());
-        terminal.show(&Event::StepDone(examples::step_done(2)));
+        terminal.show(&Event::StepDone(example_events::step_done(2)));
         terminal.advance(21, 2.5);
         assert_eq!((terminal.bar.position(), terminal.bar.length()), (1, Some(20)));
         assert!(terminal.bar.prefix().starts_with("epoch 2/3"), "{}", terminal.bar.prefix());

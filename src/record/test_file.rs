@@ -47,13 +47,13 @@ pub fn read(folder: &Path, checkpoint: &str) -> Option<Evaluated> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     #[test]
     fn a_test_is_known_of_the_checkpoint_that_it_was_made_with_and_of_no_other() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read(folder.path(), "5c1f"), None);
-        let tested = examples::evaluated(40);
+        let tested = example_events::evaluated(40);
         write(folder.path(), "5c1f", &tested).unwrap();
         assert_eq!(read(folder.path(), "5c1f"), Some(tested));
         assert_eq!(read(folder.path(), "77aa"), None);

@@ -4,20 +4,20 @@
 pub(crate) mod axis;
 pub(crate) mod confusion;
 pub(crate) mod curves;
-mod ending;
+mod outcome;
 mod find;
 pub(crate) mod panel;
 pub(crate) mod picture;
 mod progress;
-mod story;
+mod incidents;
 mod table;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use ending::Traces;
 pub(crate) use find::find_run;
+pub(crate) use incidents::story;
+pub(crate) use outcome::Traces;
 pub(crate) use progress::Progress;
-pub(crate) use story::story;
 
 use crate::event::{EpochDone, Event, History};
 use crate::files;
@@ -135,7 +135,7 @@ fn epoch(event: &Event) -> Option<EpochDone> {
 /// The records cannot be read, or the files cannot be written.
 pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
     let records = read(folder)?;
-    let title = story::title(&records.log).unwrap_or_else(|| folder.display().to_string());
+    let title = incidents::title(&records.log).unwrap_or_else(|| folder.display().to_string());
     let progress = records.progress();
     let best = progress.best(plan);
     if records.traces.holder.is_none() {
@@ -166,7 +166,7 @@ pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::plan::{Mode, RunFolders};
-    use crate::record::{Jsonl, Recorder, Screen, Settings, examples};
+    use crate::record::{Jsonl, Recorder, Screen, Settings, example_events};
     use crate::report::progress::tests::ranked_by;
 
     #[test]
@@ -187,11 +187,11 @@ mod tests {
             metrics: Vec::new(),
         };
         let mut recorder = Recorder::open(settings).unwrap();
-        recorder.record(&Event::Started(examples::started(0))).unwrap();
+        recorder.record(&Event::Started(example_events::started(0))).unwrap();
         for epoch in 1..=3 {
-            recorder.record(&Event::EpochDone(examples::epoch_done(epoch))).unwrap();
+            recorder.record(&Event::EpochDone(example_events::epoch_done(epoch))).unwrap();
         }
-        recorder.record(&Event::Finished(examples::finished())).unwrap();
+        recorder.record(&Event::Finished(example_events::finished())).unwrap();
         drop(recorder);
         let history = folder.path().join(HISTORY);
         let whole = std::fs::read(&history).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_epochs_of_an_older_run_are_in_its_history() {
         let folder = tempfile::tempdir().unwrap();
-        let epochs: Vec<EpochDone> = (1..=3).map(examples::epoch_done).collect();
+        let epochs: Vec<EpochDone> = (1..=3).map(example_events::epoch_done).collect();
         let path = folder.path().join(HISTORY);
         record::write_history(&path, &History::of(&epochs)).unwrap();
         let records = read(folder.path()).unwrap();

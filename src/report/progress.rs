@@ -139,7 +139,7 @@ fn by_step(events: &[&Stamped]) -> Vec<Row> {
 pub(crate) mod tests {
     use super::*;
     use crate::plan::Cadence;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     pub(crate) fn ranked_by(monitor: &str, mode: Mode) -> CheckpointPlan {
         let (monitor, dir) = (monitor.into(), "checkpoints".into());
@@ -152,10 +152,11 @@ pub(crate) mod tests {
     }
 
     fn progress(epochs: u64, steps: &[u64], validated: &[u64]) -> Progress {
-        let steps = steps.iter().map(|&step| Event::StepDone(examples::step_done(step)));
-        let validated = validated.iter().map(|&step| Event::Evaluated(examples::evaluated(step)));
+        let steps = steps.iter().map(|&step| Event::StepDone(example_events::step_done(step)));
+        let validated =
+            validated.iter().map(|&step| Event::Evaluated(example_events::evaluated(step)));
         let events: Vec<Stamped> = steps.chain(validated).map(stamped).collect();
-        let epochs: Vec<EpochDone> = (1..=epochs).map(examples::epoch_done).collect();
+        let epochs: Vec<EpochDone> = (1..=epochs).map(example_events::epoch_done).collect();
         Progress::of(&epochs, &events.iter().collect::<Vec<_>>())
     }
 
@@ -186,7 +187,7 @@ pub(crate) mod tests {
         let epoch = |epoch: u64, loss: f64, accuracy: Option<f64>| {
             let metrics = [("val/mae".to_owned(), 1.0 / epoch as f64)].into();
             let (val_loss, val_accuracy) = (Some(loss), accuracy);
-            EpochDone { val_loss, val_accuracy, metrics, ..examples::epoch_done(epoch) }
+            EpochDone { val_loss, val_accuracy, metrics, ..example_events::epoch_done(epoch) }
         };
         let epochs = [
             epoch(1, 0.4, Some(0.5)),

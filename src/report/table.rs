@@ -84,14 +84,14 @@ mod tests {
 
     use super::*;
     use crate::event::EpochDone;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     #[test]
     fn numbers_are_aligned_and_the_best_epoch_is_marked() {
         let epochs = [
-            examples::epoch_done(1),
-            EpochDone { val_accuracy: Some(0.9), ..examples::epoch_done(2) },
-            EpochDone { val_loss: None, val_accuracy: None, ..examples::epoch_done(3) },
+            example_events::epoch_done(1),
+            EpochDone { val_accuracy: Some(0.9), ..example_events::epoch_done(2) },
+            EpochDone { val_loss: None, val_accuracy: None, ..example_events::epoch_done(3) },
         ];
         assert_snapshot!(table(&Progress::of(&epochs, &[]), Some(2)), @r"
         epoch  train loss  train acc  val loss  val acc  learning rate
@@ -106,7 +106,8 @@ mod tests {
         let metrics = [("val/mae", 0.25), ("val/mse", 0.125)];
         let metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
         let (train_accuracy, val_accuracy) = (None, None);
-        let epoch = EpochDone { train_accuracy, val_accuracy, metrics, ..examples::epoch_done(1) };
+        let epoch =
+            EpochDone { train_accuracy, val_accuracy, metrics, ..example_events::epoch_done(1) };
         assert_snapshot!(table(&Progress::of(&[epoch], &[]), Some(1)), @r"
         epoch  train loss  val loss  val mae  val mse  learning rate
            *1      0.8000    0.5500   0.2500   0.1250           0.05

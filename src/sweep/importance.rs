@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
     use crate::rng::{Key, Purpose};
-    use crate::sweep::examples::{of_batch, search, trial};
+    use crate::sweep::example_sweeps::{of_batch, search, trial};
 
     #[test]
     fn what_decides_the_order_is_near_one_and_what_does_not_is_near_zero() {

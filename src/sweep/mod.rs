@@ -22,11 +22,11 @@
 mod chart;
 mod sampler;
 #[cfg(test)]
-mod examples;
+mod example_sweeps;
 mod gpus;
 mod importance;
 mod journal;
-mod leftovers;
+mod cleanup;
 mod method;
 mod request;
 mod parzen;
@@ -38,7 +38,7 @@ mod results;
 mod trial_scheduler;
 mod status;
 mod table;
-mod tail;
+mod trial_events;
 mod trial;
 mod view;
 

@@ -320,7 +320,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sweep::examples::{search, trial};
+    use crate::sweep::example_sweeps::{search, trial};
 
     fn example() -> (Search, Vec<Trial>) {
         let mut search = search("random");

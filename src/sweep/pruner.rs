@@ -114,7 +114,7 @@ fn countable(key: &'static str, every: Every) -> Option<Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::examples::{of_batch, trial};
+    use crate::sweep::example_sweeps::{of_batch, trial};
     use crate::sweep::trial::State;
 
     pub(super) const ASHA: Asha =

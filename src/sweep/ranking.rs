@@ -84,7 +84,7 @@ pub fn best(trials: &[Trial], goal: Mode) -> Option<&Trial> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::examples::{of_batch, trial};
+    use crate::sweep::example_sweeps::{of_batch, trial};
     use crate::sweep::pruner::Asha;
     use crate::sweep::trial::Report;
 

@@ -168,7 +168,7 @@ pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::examples::{subject, trial};
+    use crate::sweep::example_sweeps::{subject, trial};
 
     fn trials() -> Vec<Trial> {
         let with = |mut trial: Trial, values: Value| {

@@ -65,7 +65,7 @@ pub fn at(domain: &Domain, share: f64) -> Json {
 mod tests {
     use super::*;
     use crate::config::sweep::Parameter;
-    use crate::sweep::examples::search;
+    use crate::sweep::example_sweeps::search;
 
     #[test]
     fn a_draw_depends_on_seed_and_number_alone_and_stays_inside_its_bounds() {

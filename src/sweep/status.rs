@@ -9,8 +9,8 @@ use crate::sweep::journal::{self, Story};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::best;
 use crate::sweep::table::{WIDTH, table};
-use crate::sweep::tail::Tail;
 use crate::sweep::trial::State;
+use crate::sweep::trial_events::Tail;
 use crate::sweep::view::values_of;
 
 /// A sweep as it stands.

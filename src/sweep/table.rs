@@ -96,7 +96,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sweep::examples::{of_batch, subject, trial};
+    use crate::sweep::example_sweeps::{of_batch, subject, trial};
 
     fn with(mut trial: Trial, values: &Value) -> Trial {
         trial.values = values.as_object().unwrap().clone().into_iter().collect();

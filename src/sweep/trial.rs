@@ -123,7 +123,7 @@ pub fn cost(value: Option<f64>, goal: Mode) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::examples::trial;
+    use crate::sweep::example_sweeps::trial;
 
     #[test]
     fn a_value_that_is_not_finite_is_never_the_best() {

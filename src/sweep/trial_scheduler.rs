@@ -1,7 +1,7 @@
 //! The parent of all trials: draws, starts, listens, prunes, writes down, and starts the next as
 //! soon as there is room. One thread decides; one thread per running trial watches its ranks.
 
-mod ahead;
+mod preflight;
 mod reports;
 mod session;
 
@@ -17,7 +17,7 @@ use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::Trial;
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
-use crate::sweep::{Error, leftovers, prepared_folder, results};
+use crate::sweep::{Error, cleanup, prepared_folder, results};
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
 ///
@@ -71,7 +71,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
         Some(earlier) if *earlier != subject => journal.extended(&subject)?,
         Some(_) => {}
     }
-    leftovers::clear(&order, &session.trials);
+    cleanup::clear(&order, &session.trials);
     let ended = session.live(&mut journal)?;
     let (trials, ranking) = (session.trials, session.ranking);
     results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;

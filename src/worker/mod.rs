@@ -4,7 +4,7 @@
 #[cfg(feature = "cuda")]
 mod gpu_prefetch;
 mod build;
-mod details;
+mod evaluation_details;
 mod triggers;
 mod failure;
 mod batch_source;
@@ -37,8 +37,8 @@ pub(crate) use crate::launch::exit_code as exit;
 use crate::launch::{ErrorReport, Link, Membership, Stop};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
-pub(crate) use details::{ClassDetails, Details, WorstSample};
 use device::GroupHandles;
+pub(crate) use evaluation_details::{ClassDetails, Details, WorstSample};
 use rank_logger::RankLogger;
 pub(crate) use rollout::{Deed, Episode};
 pub(crate) use sample::Sampling;

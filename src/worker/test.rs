@@ -15,7 +15,7 @@ use crate::record;
 use crate::units::Rank;
 use crate::worker::batch_source::Feed;
 use crate::worker::broadcast_state::{share, told};
-use crate::worker::details::{Details, MOST_WORST};
+use crate::worker::evaluation_details::{Details, MOST_WORST};
 use crate::worker::rollout::{EPISODES, simulated, success};
 use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};

@@ -4,12 +4,12 @@
 //! path ─recognise─▶ Recognised { data, task } ─survey─▶ DataFacts ─recipe─▶ TOML, which is planned before it is written
 //! ```
 
-mod words;
+mod formatting;
 mod recognised;
 mod table;
 mod images;
 mod recognise;
 mod recipe;
-mod verb;
+mod command;
 
-pub(crate) use verb::init;
+pub(crate) use command::init;

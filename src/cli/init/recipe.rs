@@ -1,8 +1,8 @@
 //! What is known of data -> the tables of an experiment, with the reasons for their values.
 
+use crate::cli::init::formatting::{comment, count};
 use crate::cli::init::images::Photos;
 use crate::cli::init::recognised::{Recognised, Task};
-use crate::cli::init::words::{comment, count};
 use crate::plan::DataFacts;
 
 /// Shorter side of photos up to which a network for small images is taken, in pixels.

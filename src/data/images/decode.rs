@@ -10,7 +10,7 @@ use std::io::Cursor;
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use crate::data::caught::caught;
+use crate::data::decoder_panic::caught;
 use crate::data::images::jpeg;
 use crate::data::transform::{Area, Decoded, Pixels};
 

@@ -8,7 +8,7 @@
 
 use libjpeg_turbo_rs::{Decoder, PixelFormat};
 
-use crate::data::transform::{Area, Decoded, Pixels, spare};
+use crate::data::transform::{Area, Decoded, Pixels, buffer_pool};
 
 /// Columns beside a crop that its interpolated chroma may depend on: one sample, which covers at
 /// most 4.
@@ -129,7 +129,7 @@ pub(super) fn decode(mut bytes: Vec<u8>, header: &Header, area: Area) -> Result<
     if (left, right) != (0, width) {
         decoder.set_crop(left, right - left);
     }
-    let mut data = spare::take(decoder.output_buffer_size().map_err(failed)?);
+    let mut data = buffer_pool::take(decoder.output_buffer_size().map_err(failed)?);
     let found = decoder.decode_image_into(&mut data).map_err(failed)?;
     let pixels = Pixels { channels: 3, height: found.height, width: found.width, data };
     // The decoder begins at a unit, at or left of what was asked.

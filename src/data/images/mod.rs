@@ -3,4 +3,4 @@
 mod jpeg;
 pub(in crate::data) mod decode;
 #[cfg(test)]
-mod golden_images;
+mod golden_tests;

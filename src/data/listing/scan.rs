@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::{Error, shown};
+use crate::data::file_names::{IMAGE_ENDINGS, is_hidden, is_image};
 use crate::data::listing::paths::Paths;
-use crate::data::names::{IMAGE_ENDINGS, is_hidden, is_image};
 
 /// Endings of images that cannot be read: a user who has some of them wants to know.
 const FOREIGN: [&str; 7] = ["gif", "heic", "avif", "jp2", "jxl", "svg", "psd"];

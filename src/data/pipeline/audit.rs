@@ -85,8 +85,8 @@ pub fn audit(order: &EpochOrder, n: usize, all: &[Taken]) -> Result<Partition, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::pipeline::odds::Odds;
     use crate::data::pipeline::sampler::tests::{batch, data};
+    use crate::data::pipeline::weighted_sampling::Odds;
     use crate::plan::Sampler;
     use crate::units::WorldSize;
 

@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::data::caught::panic_message;
 use crate::data::dataset::Dataset;
+use crate::data::decoder_panic::panic_message;
 use crate::data::error::Error;
-use crate::data::pipeline::assemble::load;
+use crate::data::pipeline::collate::load;
 pub use crate::data::pipeline::request::{Loaded, Request, Settings, Unreadable};
 use crate::failpoint;
 

@@ -1,12 +1,12 @@
 //! Which samples come when, and how they become batches.
 
 mod mersenne;
-mod odds;
+mod weighted_sampling;
 pub mod sampler;
 pub mod audit;
 mod request;
 mod mixup;
-mod assemble;
+mod collate;
 pub mod loader;
 
-pub use odds::Odds;
+pub use weighted_sampling::Odds;

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::data::pipeline::mersenne;
-use crate::data::pipeline::odds::Odds;
+use crate::data::pipeline::weighted_sampling::Odds;
 use crate::plan::{BatchPlan, DataPlan, Sampler};
 use crate::rng::{self, Key, Purpose};
 use crate::units::{BatchSize, Rank, WorldSize};

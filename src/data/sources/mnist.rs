@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Choice, Kind, Modality, Offer, Options};
 use crate::data::error::{Error, SampleError};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::transform::{Decoded, Images, Pipeline, Pixels, Transforms, spare};
+use crate::data::transform::{Decoded, Images, Pipeline, Pixels, Transforms, buffer_pool};
 use crate::data::{Dataset, Splits, Target, read};
 use crate::rng::Key;
 use crate::units::Bytes;
@@ -171,7 +171,7 @@ impl Dataset for Digits {
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
         let (height, width) = self.size;
-        let mut data = spare::take(height * width);
+        let mut data = buffer_pool::take(height * width);
         data.copy_from_slice(&self.images[index * height * width..][..height * width]);
         let image = Decoded::whole(Pixels { channels: 1, height, width, data });
         self.pipeline

@@ -5,13 +5,13 @@
 //! key; without a key each transform does the middle of what it might do: crops are centred, and
 //! nothing is flipped, rotated or coloured.
 
-pub(crate) mod spare;
+pub(crate) mod buffer_pool;
 mod pixels;
 mod crop;
 mod affine;
 mod enhance;
-mod tone;
-mod automatic;
+mod image_ops;
+mod augmentation_space;
 mod family;
 mod center_crop;
 mod color_jitter;

@@ -2,7 +2,7 @@
 
 use crate::config::kind::Choice;
 use crate::data::error::Error;
-use crate::data::transform::{Area, Decoded, Images, Pixels, Transform, Transforms, spare};
+use crate::data::transform::{Area, Decoded, Images, Pixels, Transform, Transforms, buffer_pool};
 use crate::rng::{Key, Stream};
 
 /// The transforms of one split, with the size that they all lead to.
@@ -106,7 +106,7 @@ impl Pipeline {
         }
         let start = values.len();
         self.append(&image, values);
-        spare::give(image.data);
+        buffer_pool::give(image.data);
         for (position, change) in self.changes.iter().enumerate() {
             let mut stream = stream(key, self.first_change + position);
             change.change(&mut values[start..], self.shape, stream.as_mut());

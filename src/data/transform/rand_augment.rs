@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Wrong};
-use crate::data::transform::automatic::{NARROW, Operation, Space};
+use crate::data::transform::augmentation_space::{NARROW, Operation, Space};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::data::transform::tone::autocontrast;
+use crate::data::transform::image_ops::autocontrast;
 use crate::data::transform::{Area, Pixels, Transform, happens};
 use crate::rng::Stream;
 

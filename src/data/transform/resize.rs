@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::config::values::Shape2;
 use crate::data::transform::crop::crop;
-use crate::data::transform::{Area, Images, Pixels, Sides, Transform, spare};
+use crate::data::transform::{Area, Images, Pixels, Sides, Transform, buffer_pool};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
@@ -82,7 +82,7 @@ pub(super) fn resize_area(
     if (area.height, area.width) == (height as usize, width as usize) {
         return Ok(crop(image, area));
     }
-    let mut data = spare::take(height as usize * width as usize * image.channels);
+    let mut data = buffer_pool::take(height as usize * width as usize * image.channels);
     // One kind of pixels each: the crate's untyped way would compile all kinds that it knows into
     // this one.
     let resized = if image.channels == 1 {
@@ -91,7 +91,7 @@ pub(super) fn resize_area(
         resize_pixels::<U8x3>(&image, area, &mut data, [height, width])
     };
     resized.map_err(|error| format!("cannot resize: {error}"))?;
-    spare::give(image.data);
+    buffer_pool::give(image.data);
     let [height, width] = [height, width].map(|n| n as usize);
     Ok(Pixels { channels: image.channels, height, width, data })
 }

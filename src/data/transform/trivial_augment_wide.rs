@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::data::transform::automatic::{Operation, Space, WIDE};
+use crate::data::transform::augmentation_space::{Operation, Space, WIDE};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 

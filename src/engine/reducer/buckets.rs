@@ -8,7 +8,7 @@
 //! Parameters that are trained in different parts of a run never share a bucket: a bucket is
 //! reduced as a whole, or not at all. Those that are never trained have no place.
 
-use crate::plan::mapping::ALIGNMENT;
+use crate::plan::shm_layout::ALIGNMENT;
 use crate::units::Bytes;
 
 /// Place of one parameter's gradient.

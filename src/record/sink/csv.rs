@@ -173,27 +173,27 @@ fn or_empty(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     fn rows(events: &[Event]) -> String {
         events.iter().filter_map(|event| row(event, &[])).map(|row| row + "\n").collect()
     }
 
     fn step(step: u64) -> Event {
-        Event::StepDone(examples::step_done(step))
+        Event::StepDone(example_events::step_done(step))
     }
 
     #[test]
     fn each_row_has_as_many_fields_as_the_header() {
         let regression =
-            StepDone { accuracy: None, loss_scale: Some(65536.0), ..examples::step_done(2) };
+            StepDone { accuracy: None, loss_scale: Some(65536.0), ..example_events::step_done(2) };
         let of_numbers = [("val/loss", 0.25), ("val/mae", 0.5), ("val/mse", 0.25)];
         let metrics = of_numbers.map(|(name, value)| (name.to_owned(), value)).into();
-        let numbers = Evaluated { metrics, ..examples::evaluated(40) };
+        let numbers = Evaluated { metrics, ..example_events::evaluated(40) };
         let events = [
             step(1),
             Event::StepDone(regression),
-            Event::Evaluated(examples::evaluated(20)),
+            Event::Evaluated(example_events::evaluated(20)),
             Event::Evaluated(numbers),
             tested(40),
         ];
@@ -213,7 +213,7 @@ mod tests {
 
     fn tested(step: u64) -> Event {
         let metrics = [("test/loss".to_owned(), 0.375), ("test/mae".to_owned(), 0.125)].into();
-        Event::Tested(Evaluated { metrics, ..examples::evaluated(step) })
+        Event::Tested(Evaluated { metrics, ..example_events::evaluated(step) })
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
             val/loss,val/accuracy\n1,1,0.5,0.75,0.05,1.25,,1234.4,,\n20,1,,,,,,,0.55,0.725\n";
         files::write_atomic(&path, old.as_bytes()).unwrap();
         open(&path, 20, 50, &[]).unwrap();
-        let expected = rows(&[step(1), Event::Evaluated(examples::evaluated(20))]);
+        let expected = rows(&[step(1), Event::Evaluated(example_events::evaluated(20))]);
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{expected}", header(&[])));
     }
 

@@ -164,14 +164,14 @@ fn parse(line: &[u8]) -> Result<Stamped, Option<u32>> {
 mod tests {
     use super::*;
     use crate::event::StepDone;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     fn stamped(step: u64, event: Event) -> Stamped {
         Stamped { time: "2026-11-20T13:25:56.125Z".parse().unwrap(), step, event }
     }
 
     fn step(step: u64) -> Stamped {
-        stamped(step, Event::StepDone(examples::step_done(step)))
+        stamped(step, Event::StepDone(example_events::step_done(step)))
     }
 
     #[test]
@@ -186,13 +186,13 @@ mod tests {
     #[test]
     fn every_kind_of_event_comes_back_as_it_was_written() {
         let events = [
-            Event::Started(examples::started(0)),
-            Event::StepDone(examples::step_done(3)),
+            Event::Started(example_events::started(0)),
+            Event::StepDone(example_events::step_done(3)),
             Event::StepSkipped { step: 4, loss_scale: None },
-            Event::Evaluated(examples::evaluated(20)),
-            Event::EpochDone(examples::epoch_done(1)),
+            Event::Evaluated(example_events::evaluated(20)),
+            Event::EpochDone(example_events::epoch_done(1)),
             Event::Warned { message: "two\nlines".into() },
-            Event::Finished(examples::finished()),
+            Event::Finished(example_events::finished()),
         ];
         for event in events {
             let written = stamped(event.step().unwrap_or(5), event);
@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_not_a_number_comes_back_as_such() {
-        let done = StepDone { loss: f64::NAN, grad_norm: f64::INFINITY, ..examples::step_done(3) };
+        let done =
+            StepDone { loss: f64::NAN, grad_norm: f64::INFINITY, ..example_events::step_done(3) };
         let line = encode(&stamped(3, Event::StepDone(done))).unwrap();
         let Event::StepDone(read) = parse(line.as_bytes()).unwrap().event else { panic!("{line}") };
         assert!(read.loss.is_nan() && read.grad_norm.is_nan());
@@ -235,11 +236,11 @@ mod tests {
     fn steps_that_were_done_again_count_once() {
         let log = Log {
             events: vec![
-                stamped(0, Event::Started(examples::started(0))),
+                stamped(0, Event::Started(example_events::started(0))),
                 step(10),
                 step(20),
                 step(30),
-                stamped(20, Event::Started(examples::started(20))),
+                stamped(20, Event::Started(example_events::started(20))),
                 step(30),
             ],
             n_unreadable: 0,

@@ -185,7 +185,7 @@ fn masked(bytes: &[u8]) -> [u8; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
 
     fn now() -> Timestamp {
         Timestamp::from_millisecond(1_763_847_523_125).unwrap()
@@ -209,19 +209,19 @@ mod tests {
         let text = |event: &Event| {
             record(event, now()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         };
-        let step = StepDone { loss_scale: Some(65536.0), ..examples::step_done(3) };
+        let step = StepDone { loss_scale: Some(65536.0), ..example_events::step_done(3) };
         let step = text(&Event::StepDone(step)).unwrap();
         for tag in
             ["train/loss", "train/accuracy", "lr", "grad_norm", "loss_scale", "samples_per_second"]
         {
             assert!(step.contains(tag), "{tag}: {step}");
         }
-        let mut evaluated = examples::evaluated(20);
+        let mut evaluated = example_events::evaluated(20);
         evaluated.metrics.insert("train/loss".into(), 0.5);
         let tested = text(&Event::Tested(evaluated)).unwrap();
         assert!(tested.contains("val/loss") && tested.contains("val/accuracy"), "{tested}");
         assert!(!tested.contains("train/loss"), "{tested}");
-        assert_eq!(text(&Event::EpochDone(examples::epoch_done(1))), None);
+        assert_eq!(text(&Event::EpochDone(example_events::epoch_done(1))), None);
     }
 
     #[test]

@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
     use crate::config::sweep::{Condition, Domain};
-    use crate::sweep::examples::search;
+    use crate::sweep::example_sweeps::search;
 
     #[test]
     fn a_grid_holds_every_combination_with_the_last_parameter_fastest() {

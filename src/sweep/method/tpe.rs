@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::config::schema::Mode;
     use crate::config::sweep::Condition;
-    use crate::sweep::examples::{of_batch, search, trial};
+    use crate::sweep::example_sweeps::{of_batch, search, trial};
     use crate::sweep::ranking::Ranking;
     use crate::sweep::sampler::BaseValues;
     use crate::sweep::trial::{Length, Report, cost};

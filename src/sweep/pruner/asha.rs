@@ -105,7 +105,7 @@ impl Asha {
 mod tests {
     use super::*;
     use crate::config::schema::Mode;
-    use crate::sweep::examples::trial;
+    use crate::sweep::example_sweeps::trial;
     use crate::sweep::pruner::is_cut;
     use crate::sweep::pruner::tests::{ASHA, cuts};
     use crate::sweep::trial::State;

@@ -5,7 +5,7 @@ use crate::sweep::journal::Journal;
 use crate::sweep::request::{Cause, Outcome};
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
-use crate::sweep::{Error, leftovers, pruner};
+use crate::sweep::{Error, cleanup, pruner};
 
 impl Session<'_> {
     /// Reads what running trials have reported, and gives up those that are not worth it.
@@ -84,7 +84,7 @@ impl Session<'_> {
         };
         if running.is_cut {
             if !self.order.sweep.keep_pruned_checkpoints {
-                leftovers::remove_checkpoints(&running.job.folders);
+                cleanup::remove_checkpoints(&running.job.folders);
             }
             self.view.ended(trial.number, &self.trials);
             return Ok(false);

@@ -13,7 +13,7 @@ use crate::config::{Loaded, Vocabulary, load_text};
 use crate::files::{self, Lines};
 use crate::record::EVENTS;
 use crate::record::Screen;
-use crate::sweep::examples::search;
+use crate::sweep::example_sweeps::search;
 use crate::sweep::method::Methods;
 use crate::sweep::pruner::{Asha, Pruners};
 use crate::sweep::ranking::best;
@@ -540,7 +540,7 @@ fn one_folder_for_records_and_checkpoints_keeps_the_records_of_a_pruned_trial() 
     let at = folder.path().to_owned();
     files::write_atomic(&at.join(EVENTS), b"{}\n").unwrap();
     let folders = crate::plan::RunFolders { id: id(1), logs: at.clone(), checkpoints: at.clone() };
-    leftovers::remove_checkpoints(&folders);
+    cleanup::remove_checkpoints(&folders);
     assert!(at.join(EVENTS).exists());
 }
 

@@ -3,9 +3,9 @@
 use candle_core::{Result, Shape, Tensor};
 
 use super::chain;
-use super::lanes::{build, change_blocks, vectorised};
 use super::math::{self, erf, exp, logistic};
 use super::operation::{Gradients, Input, Operation};
+use super::simd::{build, change_blocks, vectorised};
 use super::storage::{overwrite, read};
 
 /// max(x, 0). The gradient at 0 is 0, as in PyTorch (Candle's own gives 1).

@@ -3,8 +3,8 @@
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use super::chain::apply;
-use super::lanes::{build, change_blocks, vectorised};
 use super::operation::{Gradients, Input, Operation};
+use super::simd::{build, change_blocks, vectorised};
 use super::storage::{overwrite, read, tensor};
 
 /// a + b, of one shape, f32.

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::lanes::vectorised;
+use super::simd::vectorised;
 
 /// Rows per partial sum.
 const ROWS: usize = 128;

@@ -8,7 +8,7 @@ use candle_core::Result;
 use rayon::prelude::*;
 
 use super::batch_norm::{Activation, BatchStatistics};
-use super::lanes::{PerChannel, build, change_blocks, for_each_piece, vectorised};
+use super::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
 use super::sync_batch_norm::{Extent, Moments};
 
 /// Rows per block.

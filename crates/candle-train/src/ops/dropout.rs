@@ -3,8 +3,8 @@
 use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
-use super::lanes::{build, change_blocks, vectorised};
 use super::operation::{Gradients, Input, Operation};
+use super::simd::{build, change_blocks, vectorised};
 use super::storage::overwrite;
 use crate::rng::Key;
 

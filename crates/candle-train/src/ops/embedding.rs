@@ -4,9 +4,9 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::lanes::build_rows;
 use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
+use super::simd::build_rows;
 use super::storage::read;
 use super::weight::{Destination, Weight};
 

@@ -7,9 +7,9 @@ use super::chain;
 use super::channel_norm::{
     ROWS, add_gradients, batch_statistics, input_gradient_in_place, normalised,
 };
-use super::lanes::vectorised;
 use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
+use super::simd::vectorised;
 use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 

@@ -5,9 +5,9 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::lanes::{sum, vectorised};
 use super::layout::transposed;
 use super::operation::{Gradients, Input, Operation};
+use super::simd::{sum, vectorised};
 use super::storage::{read, tensor};
 
 const EPS: f64 = 1e-5;

@@ -6,9 +6,9 @@ use rayon::prelude::*;
 use super::chain;
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::lanes::{build, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
 use super::operation::{Gradients, Input, Kept, Operation};
+use super::simd::{build, maximum, sum, sum_of_pairs, vectorised};
 use super::storage::{read, tensor};
 
 /// The label of a sample that does not count, as `ignore_index` of PyTorch; possible in i64 labels

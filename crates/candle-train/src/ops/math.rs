@@ -63,7 +63,7 @@ pub(super) fn logistic(x: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::vectorised;
+    use super::super::simd::vectorised;
     use super::*;
 
     /// Largest error of `f` on a grid over [-bound, bound], relative to the exact value.

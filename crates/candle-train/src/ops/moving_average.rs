@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::lanes::build_rows;
+use super::simd::build_rows;
 use super::storage::{read, tensor};
 
 /// Which values a moving average of a window is the average of.

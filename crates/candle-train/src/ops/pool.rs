@@ -5,9 +5,9 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::conv::{Window, output_size};
-use super::lanes::{build_rows, vectorised};
 use super::operation::{Gradients, Input, Kept, Operation};
 use super::scratch::zeros;
+use super::simd::{build_rows, vectorised};
 use super::storage::{read, tensor};
 
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.

@@ -5,8 +5,8 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::lanes::{build, build_rows, change_rows, vectorised};
 use super::operation::{Gradients, Input, Operation};
+use super::simd::{build, build_rows, change_rows, vectorised};
 use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 

@@ -11,10 +11,10 @@ use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
 use super::kernel::{Matrix, Panels, Sums, Write, multiply};
-use super::lanes::vectorised;
 use super::math::{logistic, tanh};
 use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree};
 use super::scratch::zeros;
+use super::simd::vectorised;
 use super::storage::{read, tensor};
 use super::weight::{Destination, Weight};
 

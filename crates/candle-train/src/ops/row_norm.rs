@@ -4,9 +4,9 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::lanes::{build_rows, sum, sum_of_pairs, vectorised};
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::scratch::Scratch;
+use super::simd::{build_rows, sum, sum_of_pairs, vectorised};
 use super::storage::{overwrite, read};
 use super::weight::{Destination, Weight};
 

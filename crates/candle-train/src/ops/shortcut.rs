@@ -3,8 +3,8 @@
 use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
-use super::lanes::build_rows;
 use super::operation::{Gradients, Input, Operation};
+use super::simd::build_rows;
 use super::storage::{read, tensor};
 
 /// Every `stride`-th row and column, with channels of zeros on both sides: (n, h, w, c) -> (n, h /

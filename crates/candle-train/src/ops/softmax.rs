@@ -3,9 +3,9 @@
 use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain;
-use super::lanes::{build_rows, change_rows, maximum, sum, sum_of_pairs, vectorised};
 use super::math::exp;
 use super::operation::{Gradients, Input, Operation};
+use super::simd::{build_rows, change_rows, maximum, sum, sum_of_pairs, vectorised};
 use super::storage::{overwrite, read};
 
 /// e^x / sum(e^x) over each row: (..., c) -> (..., c), f32. Minus infinity gives 0, NaN a row of

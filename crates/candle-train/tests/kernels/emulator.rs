@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::skipped::skipped;
 
-/// The kernels' text, as `ops/cuda/source.rs` puts it together.
+/// The kernels' text, as `ops/cuda/kernel_source.rs` puts it together.
 const KERNELS: &str = concat!(
     include_str!("../../src/ops/cuda/kernels/common.cu"),
     include_str!("../../src/ops/cuda/kernels/elementwise.cu"),

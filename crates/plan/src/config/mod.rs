@@ -48,4 +48,4 @@ pub use suggest::closest;
 pub use vocabulary::{MetricSpec, Vocabulary};
 
 #[cfg(test)]
-mod damaged;
+mod damaged_tests;

@@ -4,9 +4,9 @@ use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::transforms::Transformed;
 use crate::plan::{
-    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, batch, capture, data,
-    distributed, groups, keep, length, metrics, model, optimizer, precision, schedule, statistics,
-    transforms,
+    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, batch, batch_statistics,
+    checkpointing, cuda_graph, data, distributed, length, metrics, model, optimizer, param_groups,
+    precision, schedule, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -82,7 +82,7 @@ impl Plan {
         else {
             return Err(Problems::new(problems.0));
         };
-        let grouped = groups::decide(loaded, optimizer, &found, length.steps_per_epoch);
+        let grouped = param_groups::decide(loaded, optimizer, &found, length.steps_per_epoch);
         let Some(optimizer) = problems.take(grouped).filter(|_| problems.0.is_empty()) else {
             return Err(Problems::new(problems.0));
         };
@@ -113,14 +113,14 @@ impl Plan {
             metrics: metrics::wanted(experiment),
             sample_every: experiment.validation.sample_every.into(),
             test_time_augmentation: None,
-            checkpoint: keep::checkpoint(loaded, &measurable),
-            early_stopping: keep::early_stopping(experiment),
+            checkpoint: checkpointing::checkpoint(loaded, &measurable),
+            early_stopping: checkpointing::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,
             stall_timeout: experiment.fault.stall_timeout,
             compare_weights: experiment.fault.compare_weights.into(),
             on_oom: experiment.fault.on_oom,
             divergence_threshold: experiment.fault.divergence_threshold,
-            logging: keep::logging(experiment),
+            logging: checkpointing::logging(experiment),
             expect: experiment.expect.clone(),
         };
         // Without batch norms there is nothing to share.
@@ -131,8 +131,8 @@ impl Plan {
 
     /// What only the whole plan shows to be impossible.
     fn contradiction(&self, loaded: &Loaded) -> Option<Problem> {
-        if !statistics::suffice(self) {
-            return Some(statistics::refused(loaded, self));
+        if !batch_statistics::suffice(self) {
+            return Some(batch_statistics::refused(loaded, self));
         }
         if self.clip.noise.is_some() && self.distributed.is_on_gpus() {
             let problem = loaded.problem("train.gradient_noise", "has no kernel for GPUs");
@@ -146,7 +146,7 @@ impl Plan {
             return Some(loaded.problem("distributed.sync_batchnorm", what.to_owned()).help(help));
         }
         let asked = self.cuda_graph == Some(true);
-        capture::obstacle(self).filter(|_| asked).map(|why| capture::refused(loaded, why))
+        cuda_graph::obstacle(self).filter(|_| asked).map(|why| cuda_graph::refused(loaded, why))
     }
 
     fn shards_of_a_gpu_share_statistics(&self) -> bool {
@@ -231,7 +231,7 @@ impl Plan {
         plan.batch.size = BatchSize::new(size / parts)?;
         plan.batch.accumulation = AccumulationSteps::new(passes.checked_mul(parts)?)?;
         plan.val_batch_size = plan.val_batch_size.min(plan.batch.size);
-        statistics::suffice(&plan).then_some(plan)
+        batch_statistics::suffice(&plan).then_some(plan)
     }
 
     /// Number of ranks.

@@ -1,6 +1,6 @@
 //! The data, and how each rank reads it.
 
-mod older;
+mod legacy;
 mod subset;
 
 use serde::{Deserialize, Serialize};
@@ -55,10 +55,10 @@ pub struct DataPlan {
     #[serde(default = "most_unreadable")]
     pub max_bad_fraction: f64,
     /// Transforms of training images.
-    #[serde(deserialize_with = "older::transforms")]
+    #[serde(deserialize_with = "legacy::transforms")]
     pub train_transforms: Vec<Choice>,
     /// Transforms of validation images.
-    #[serde(deserialize_with = "older::transforms")]
+    #[serde(deserialize_with = "legacy::transforms")]
     pub val_transforms: Vec<Choice>,
     /// How training images are mixed in pairs; absent = not at all.
     #[serde(default)]

@@ -8,7 +8,7 @@ use crate::config::schema::Backend;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
-use crate::plan::mapping::{MOST_RANKS, Mapping};
+use crate::plan::shm_layout::{MOST_RANKS, Mapping};
 use crate::plan::{CommHook, Facts, OnOom, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 

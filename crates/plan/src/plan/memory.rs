@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::mapping::STAGING_BYTES;
+use crate::plan::shm_layout::STAGING_BYTES;
 use crate::plan::{BackendPlan, Cadence, Plan};
 use train_numbers::units::Bytes;
 

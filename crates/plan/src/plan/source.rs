@@ -1,6 +1,6 @@
 //! Where samples come from: the data set that was chosen, and what was found out about it.
 
-mod older;
+mod legacy;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for SourcePlan {
     /// Reads plans of earlier versions, too, in which each data set had a form of its own.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let value = if value.get("kind").is_some() { value } else { older::upgraded(&value) };
+        let value = if value.get("kind").is_some() { value } else { legacy::upgraded(&value) };
         Self::deserialize(value).map_err(D::Error::custom)
     }
 }

@@ -3,7 +3,7 @@
 mod calendar;
 mod dates;
 mod table;
-mod windows;
+mod csv_forecast;
 
 pub use calendar::Calendar;
-pub use windows::CsvForecast;
+pub use csv_forecast::CsvForecast;

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::file_names::is_hidden;
 use crate::data::listing::paths::{Paths, both};
-use crate::data::names::is_hidden;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::speech::mel::LogMel;
 use crate::data::sources::speech::noise::{self, Augmentation};

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::scores::{Block, Dropout, PerQuery, QUERIES};
 use crate::ops::kernel::{Columns, Output, Panels, Rows, Source, Sums, Write, product};
-use crate::ops::lanes::{sum_of_pairs, vectorised};
 use crate::ops::scratch::Scratch;
+use crate::ops::simd::{sum_of_pairs, vectorised};
 
 /// The head's part of an operand: row `i` is `values[i * stride..][..width]`.
 #[derive(Clone, Copy)]

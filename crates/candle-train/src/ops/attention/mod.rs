@@ -14,10 +14,10 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::flops::add_multiplications;
-use super::lanes::build_rows;
 use super::operation::{Gradients, Input, Kept, Operation};
 use super::precision::{round, rounded};
 use super::scratch::zeros;
+use super::simd::build_rows;
 use super::storage::{read, tensor};
 use crate::Precision;
 use crate::rng::Key;

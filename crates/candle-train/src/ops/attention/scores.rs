@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use crate::ops::lanes::vectorised;
 use crate::ops::math::exp;
 use crate::ops::scratch::Scratch;
+use crate::ops::simd::vectorised;
 use crate::rng::Key;
 
 /// Queries per block: the columns of a product's widest panel.

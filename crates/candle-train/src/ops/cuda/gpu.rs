@@ -17,8 +17,8 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 
 use super::address::Address;
+use super::kernel_source;
 use super::optimizer::{Place, Rule};
-use super::source;
 
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
 /// of common.cu.
@@ -251,7 +251,7 @@ impl Gpu {
             return Ok(());
         }
         let function =
-            self.device.get_or_load_custom_func(kernel, "candle_train", source::ptx()?)?;
+            self.device.get_or_load_custom_func(kernel, "candle_train", kernel_source::ptx()?)?;
         let mut builder = function.builder();
         for argument in arguments {
             match argument {

@@ -6,14 +6,14 @@
 //! Everything of a rank happens in the order of one stream, so memory may be freed, and a buffer be
 //! used again, as soon as its last use is enqueued.
 //!
-//! Unsafe code lives in `gpu.rs` (memory, launches), `batches.rs`, `h2d_prefetcher.rs` and
+//! Unsafe code lives in `gpu.rs` (memory, launches), `pinned_copy.rs`, `h2d_prefetcher.rs` and
 //! `staging.rs` (page-locked memory) and `cudnn.rs` (its C interface) and `graph.rs` (what the
 //! driver recorded).
 
 mod address;
 mod attention;
 mod batch_norm;
-mod batches;
+mod pinned_copy;
 mod buckets;
 mod columns;
 mod conv;
@@ -28,16 +28,16 @@ mod optimizer;
 mod pointwise;
 mod rows;
 mod series;
-mod source;
+mod kernel_source;
 mod staging;
-mod tables;
-mod visible;
+mod constant_tables;
+mod visible_devices;
 
 pub(super) use address::{Address, Half, of_tensor};
 pub(super) use attention::{Attend, Operand};
 pub(super) use batch_norm::{DeviceNorm, batch_norm, batch_norm_running, move_running};
-pub use batches::to_gpu;
 pub use buckets::{clear, compress, exchange, expand, pointer, put};
+pub(super) use constant_tables::table;
 pub(super) use conv::Conv;
 pub use gpu::Gpu;
 pub(super) use gpu::wrap;
@@ -49,6 +49,7 @@ pub(super) use losses::{
     CrossEntropy, Targets, regression, regression_gradient, regression_scores,
 };
 pub use optimizer::{Parameter, Rule, Updater};
+pub use pinned_copy::to_gpu;
 pub(super) use pointwise::{
     Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,
     embedding_gradient, finish,
@@ -56,5 +57,4 @@ pub(super) use pointwise::{
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
 pub(super) use series::{Spectra, Turn, moving_average};
 pub use staging::{Moment, Staging};
-pub(super) use tables::table;
-pub(super) use visible::visible;
+pub(super) use visible_devices::visible;

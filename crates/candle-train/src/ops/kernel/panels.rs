@@ -8,8 +8,8 @@ use rayon::prelude::*;
 
 use super::level::{Width, best};
 use super::transpose::transpose;
-use crate::ops::lanes::vectorised_for;
 use crate::ops::scratch::Scratch;
+use crate::ops::simd::vectorised_for;
 
 /// Rows of B packed together: a block that is read along columns stays in the first-level cache.
 const ROWS: usize = 16;

@@ -3,7 +3,7 @@
 use pulp::Arch;
 
 use super::level::best;
-use crate::ops::lanes::vectorised_for;
+use crate::ops::simd::vectorised_for;
 
 /// Rows and columns of a square.
 const SQUARE: usize = 8;

@@ -4,8 +4,8 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::ops::kernel::Epilogue;
-use crate::ops::lanes::{vectorised, vectorised_for};
 use crate::ops::math::{erf, exp, tanh};
+use crate::ops::simd::{vectorised, vectorised_for};
 
 /// Values per task of the passes of their own.
 const BLOCK: usize = 1 << 13;

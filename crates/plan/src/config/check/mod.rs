@@ -3,12 +3,12 @@
 //! A rule does not stop at its first finding, and does not speak about keys that were already
 //! reported: a value of the wrong kind has been replaced, so its consequences mean nothing.
 
-mod groups;
+mod param_groups;
 mod lists;
 mod names;
 mod options;
 mod ranges;
-mod together;
+mod conflicts;
 
 pub(crate) use options::range;
 pub(crate) use ranges::{bounds, limits};
@@ -84,17 +84,17 @@ pub(crate) fn all(
         ranges::lists,
         names::run_name,
         names::paths,
-        together::length_and_batch,
-        together::precision_and_backend,
-        groups::together,
+        conflicts::length_and_batch,
+        conflicts::precision_and_backend,
+        param_groups::together,
     ];
     rules
         .iter()
         .flat_map(|rule| rule(loaded))
         .chain(names::metrics(loaded, vocabulary))
         .chain(names::sinks(loaded, vocabulary))
-        .chain(together::transforms(loaded, vocabulary))
-        .chain(together::monitors(loaded, vocabulary))
+        .chain(conflicts::transforms(loaded, vocabulary))
+        .chain(conflicts::monitors(loaded, vocabulary))
         .chain(options::all(loaded, vocabulary))
         .chain(lists::all(loaded, vocabulary))
         .filter(|finding| !finding.is_consequence(broken))

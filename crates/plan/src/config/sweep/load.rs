@@ -17,7 +17,7 @@ use crate::config::schema::Mode;
 use crate::config::spans::Place;
 use crate::config::sweep::kind::{METHOD, PRUNER};
 use crate::config::sweep::reader::{Reader, join};
-use crate::config::sweep::{Search, Sweep, checks, hydra, kind, together};
+use crate::config::sweep::{Search, Sweep, checks, conflicts, hydra, kind};
 use crate::config::values::Auto;
 use crate::config::{self, Vocabulary, text};
 
@@ -105,8 +105,8 @@ pub fn load(
             .unwrap_or(false),
         search,
     };
-    together::check(&mut reader, &sweep);
-    let loaded = together::with_base(&mut reader, &mut sweep, vocabulary);
+    conflicts::check(&mut reader, &sweep);
+    let loaded = conflicts::with_base(&mut reader, &mut sweep, vocabulary);
     match loaded {
         Some(loaded) if reader.problems.is_empty() => Ok((sweep, loaded)),
         _ => Err(Problems::new(reader.problems)),

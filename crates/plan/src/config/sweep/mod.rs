@@ -16,12 +16,13 @@ mod kind;
 mod load;
 mod reader;
 mod space;
-mod together;
+mod conflicts;
 
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
+pub use conflicts::{MAX_POINTS, watching};
 pub use constraint::Constraint;
 pub use json_schema::{json_schema, reference};
 pub use kind::{METHOD, PRUNER};
@@ -29,7 +30,6 @@ pub(crate) use load::is_space;
 pub use load::{is_sweep_word, load};
 pub use space::{Condition, Domain, Parameter, change_of, in_order};
 pub use space::{as_written, on_grid, ordered, steps_of, value_of};
-pub use together::{MAX_POINTS, watching};
 
 use crate::config::kind::Choice;
 use crate::config::schema::Mode;

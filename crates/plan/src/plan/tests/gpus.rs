@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::GpuFacts;
-use crate::plan::capture::obstacle;
+use crate::plan::cuda_graph::obstacle;
 use train_numbers::units::Rank;
 
 fn with_gpus(count: usize) -> Facts {

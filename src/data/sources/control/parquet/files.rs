@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::data::error::Error;
-use crate::data::names::is_hidden;
+use crate::data::file_names::is_hidden;
 use crate::data::sources::control::episodes::Episodes;
 use crate::data::sources::control::parquet::table::{EXPECTED, Table};
 

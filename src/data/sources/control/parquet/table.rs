@@ -10,7 +10,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::ColumnDescriptor;
 
-use crate::data::caught::caught;
+use crate::data::decoder_panic::caught;
 use crate::data::error::Error;
 use crate::data::sources::control::episodes::{not_finite, opened};
 use crate::data::sources::control::parquet::footer;

@@ -1,7 +1,7 @@
 //! Records -> what happened in a run, in a few lines. Pure.
 
 use super::Records;
-use super::ending::ending;
+use super::outcome::ending;
 use crate::event::{Event, Started};
 use crate::record::text::escape;
 use crate::record::{Context, Log, Stamped, line, restart};
@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
     use crate::event::Evaluated;
-    use crate::record::examples;
-    use crate::report::ending::Traces;
+    use crate::record::example_events;
+    use crate::report::outcome::Traces;
 
     fn log(events: Vec<Event>) -> Log {
         let time = "2026-11-20T13:25:56Z".parse().unwrap();
@@ -106,16 +106,19 @@ mod tests {
     #[test]
     fn a_finished_run_tells_its_whole_story() {
         let events = vec![
-            Event::Started(examples::started(0)),
+            Event::Started(example_events::started(0)),
             Event::StepSkipped { step: 3, loss_scale: Some(32768.0) },
-            Event::StepDone(examples::step_done(30)),
-            Event::Started(Started { restarts: vec!["rank 1".into()], ..examples::started(20) }),
+            Event::StepDone(example_events::step_done(30)),
+            Event::Started(Started {
+                restarts: vec!["rank 1".into()],
+                ..example_events::started(20)
+            }),
             Event::Warned { message: "the disk is slow".into() },
             Event::Tested(Evaluated {
                 metrics: [("test/loss".to_owned(), 0.5)].into(),
-                ..examples::evaluated(40)
+                ..example_events::evaluated(40)
             }),
-            Event::Finished(examples::finished()),
+            Event::Finished(example_events::finished()),
             Event::Warned { message: "the run missed what it should reach".into() },
         ];
         assert_snapshot!(told_of(events), @r"
@@ -138,8 +141,9 @@ mod tests {
     #[test]
     fn a_run_that_was_given_more_epochs_is_told_by_its_newest_numbers() {
         let arithmetic = vec!["80 steps = 4 epochs".to_owned()];
-        let longer = Started { arithmetic, total_steps: 80, ..examples::started(50) };
-        let text = told_of(vec![Event::Started(examples::started(0)), Event::Started(longer)]);
+        let longer = Started { arithmetic, total_steps: 80, ..example_events::started(50) };
+        let text =
+            told_of(vec![Event::Started(example_events::started(0)), Event::Started(longer)]);
         assert!(text.contains("80 steps = 4 epochs\n2 ranks on cpu, 80 steps"), "{text}");
         assert!(!text.contains("50 steps"), "{text}");
     }

@@ -274,7 +274,7 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::record::examples;
+    use crate::record::example_events;
     use crate::units::{Bytes, Rank};
 
     fn check(event: &Event) -> String {
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_first_lines_state_the_arithmetic_and_every_ranks_device() {
-        assert_snapshot!(check(&Event::Started(examples::started(0))), @r"
+        assert_snapshot!(check(&Event::Started(example_events::started(0))), @r"
         shapes  20261120-132556-3fa2  ddprun 0.1.0
         128 = 32 x 2 ranks x 2 passes
         lr 0.05 = 0.1 x 128/256 (linear)
@@ -299,16 +299,16 @@ mod tests {
 
     #[test]
     fn a_continued_run_says_from_where() {
-        let lines = check(&Event::Started(examples::started(30)));
+        let lines = check(&Event::Started(example_events::started(30)));
         assert_eq!(lines.lines().last(), Some("resumed after step 30"));
     }
 
     #[test]
     fn a_step_shows_its_place_and_the_numbers_of_the_global_batch() {
-        assert_snapshot!(check(&Event::StepDone(examples::step_done(30))),
+        assert_snapshot!(check(&Event::StepDone(example_events::step_done(30))),
             @"epoch 2/3  step 30/50  loss 0.5000  accuracy 75.00 %  lr 0.05  grad norm 1.25  1234 samples/s  ETA 12m 34s");
         let half =
-            StepDone { accuracy: None, loss_scale: Some(65536.0), ..examples::step_done(10) };
+            StepDone { accuracy: None, loss_scale: Some(65536.0), ..example_events::step_done(10) };
         assert_snapshot!(check(&Event::StepDone(half)),
             @"epoch 1/3  step 10/50  loss 0.5000  lr 0.05  grad norm 1.25  1234 samples/s  loss scale 65536  ETA 12m 34s");
     }
@@ -316,19 +316,19 @@ mod tests {
     #[test]
     fn a_run_that_only_time_ends_has_no_last_step() {
         let context = Context { total_steps: NO_STEP_LIMIT, steps_per_epoch: 20, time_left: None };
-        let text = line(&Event::StepDone(examples::step_done(30)), &context).unwrap();
+        let text = line(&Event::StepDone(example_events::step_done(30)), &context).unwrap();
         assert!(text.starts_with("epoch 2  step 30  loss 0.5000"), "{text}");
     }
 
     #[test]
     fn an_epoch_shows_train_and_val_in_one_line() {
-        assert_snapshot!(check(&Event::EpochDone(examples::epoch_done(2))),
+        assert_snapshot!(check(&Event::EpochDone(example_events::epoch_done(2))),
             @"epoch 2/3  train loss 0.6000 acc 70.00 %  val loss 0.5500 acc 72.50 %  12.3 s");
         let without = EpochDone {
             val_loss: None,
             val_accuracy: None,
             train_accuracy: None,
-            ..examples::epoch_done(1)
+            ..example_events::epoch_done(1)
         };
         assert_snapshot!(check(&Event::EpochDone(without.clone())), @"epoch 1/3  train loss 0.8000  12.3 s");
         let metrics = [("val/mae".to_owned(), 0.25), ("val/mse".to_owned(), 0.125)].into();
@@ -339,21 +339,21 @@ mod tests {
 
     #[test]
     fn an_evaluation_is_shown_unless_the_epochs_line_shows_it() {
-        assert_snapshot!(check(&Event::Evaluated(examples::evaluated(30))),
+        assert_snapshot!(check(&Event::Evaluated(example_events::evaluated(30))),
             @"step 30/50  val loss 0.5500 acc 72.50 %  (1000 samples)");
         let context = Context { steps_per_epoch: 20, total_steps: 50, time_left: None };
-        assert_eq!(line(&Event::Evaluated(examples::evaluated(40)), &context), None);
+        assert_eq!(line(&Event::Evaluated(example_events::evaluated(40)), &context), None);
     }
 
     #[test]
     fn metrics_stand_with_their_part_of_the_data() {
         let metrics = [("train/loss", 0.3), ("val/loss", 0.2), ("val/mse", 0.1)];
         let metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
-        let evaluated = Evaluated { metrics, ..examples::evaluated(30) };
+        let evaluated = Evaluated { metrics, ..example_events::evaluated(30) };
         assert_snapshot!(check(&Event::Evaluated(evaluated)),
             @"step 30/50  train loss 0.3000  val loss 0.2000 mse 0.1000  (1000 samples)");
         let metrics = [("test/mae".to_owned(), 0.4), ("test/loss".to_owned(), 0.5)].into();
-        let tested = Evaluated { metrics, ..examples::evaluated(20) };
+        let tested = Evaluated { metrics, ..example_events::evaluated(20) };
         assert_snapshot!(check(&Event::Tested(tested)),
             @"test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)");
     }

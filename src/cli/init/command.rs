@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::cli::args::InitArgs;
+use crate::cli::init::formatting::{comment, name_of};
 use crate::cli::init::recipe::{Recipe, recipe};
 use crate::cli::init::recognise::recognise;
 use crate::cli::init::recognised::{Recognised, Task};
-use crate::cli::init::words::{comment, name_of};
 use crate::cli::prepare::{ALONE, Prepared, refused, vocabulary};
 use crate::cli::{Refusal, to_stdout};
 use crate::config;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use candle_core::{Device, Tensor};
 
-use crate::data::caught::panic_message;
+use crate::data::decoder_panic::panic_message;
 use crate::data::error::{Error, SampleError};
 use crate::data::pipeline::mixup::{Mixture, Place, Sample};
 use crate::data::pipeline::request::{Loaded, Request, Settings, Unreadable};

@@ -4,7 +4,7 @@
 use crate::data::transform::Pixels;
 use crate::data::transform::affine::{Motion, affine, rotation};
 use crate::data::transform::enhance::{brighten, contrast, saturate, sharpen};
-use crate::data::transform::tone::{autocontrast, equalize, posterize, solarize};
+use crate::data::transform::image_ops::{autocontrast, equalize, posterize, solarize};
 use crate::rng::Stream;
 
 /// An operation.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::{Error, calls, sync_parent};
+use super::{Error, fs_calls, sync_parent};
 
 /// A file that was opened for appending.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Appended {
     ///
     /// The file cannot be opened.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let (file, is_new) = calls::open_to_append(path).map_err(Error::io("open", path))?;
+        let (file, is_new) = fs_calls::open_to_append(path).map_err(Error::io("open", path))?;
         if is_new {
             // What is on disk is lost if the file's name is not.
             sync_parent(path)?;
@@ -33,7 +33,7 @@ impl Appended {
     ///
     /// The write fails. A part of the bytes may stand in the file.
     pub(crate) fn append(&self, bytes: &[u8]) -> Result<(), Error> {
-        calls::write(&self.file, &self.path, bytes).map_err(Error::io("write", &self.path))
+        fs_calls::write(&self.file, &self.path, bytes).map_err(Error::io("write", &self.path))
     }
 
     /// Waits until all bytes are on disk.
@@ -42,7 +42,7 @@ impl Appended {
     ///
     /// The operating system could not write them.
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
+        fs_calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 
     /// Where the file is.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::collective::{Error, reduce};
-use crate::plan::mapping::{HEADER_BYTES, STAGING_BYTES};
+use crate::plan::shm_layout::{HEADER_BYTES, STAGING_BYTES};
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Bytes before the first rank's area.

@@ -112,7 +112,7 @@ fn newer_than_the_start<T: DeserializeOwned>(folder: &Path, path: &Path) -> Opti
 mod tests {
     use super::*;
     use crate::event::{Reason, Started};
-    use crate::record::examples;
+    use crate::record::example_events;
 
     fn stamped(events: Vec<Event>) -> Vec<Stamped> {
         let time = "2026-11-20T13:25:56Z".parse().unwrap();
@@ -132,11 +132,11 @@ mod tests {
 
     #[test]
     fn each_end_has_its_word() {
-        let start = Event::Started(examples::started(0));
-        let step = Event::StepDone(examples::step_done(30));
+        let start = Event::Started(example_events::started(0));
+        let step = Event::StepDone(example_events::step_done(30));
         let running = vec![start.clone(), step];
         let with = |reason: Reason| {
-            let finished = Event::Finished(Finished { reason, ..examples::finished() });
+            let finished = Event::Finished(Finished { reason, ..example_events::finished() });
             ended(running.iter().cloned().chain([finished]).collect(), &traces())
         };
         let words = [
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn a_finished_run_that_is_resumed_is_as_finished_as_before() {
-        let start = Event::Started(examples::started(0));
-        let again = Event::Started(examples::started(50));
+        let start = Event::Started(example_events::started(0));
+        let again = Event::Started(example_events::started(50));
         let notice = Event::Warned { message: "already complete".into() };
-        let finished = Event::Finished(examples::finished());
+        let finished = Event::Finished(example_events::finished());
         let whole = vec![start.clone(), finished.clone(), again.clone(), notice.clone()];
         assert!(ended(whole, &traces()).starts_with("completed after step 50 in 2m 31s"));
         let unfinished = vec![start.clone(), again, notice];
@@ -173,7 +173,7 @@ mod tests {
             ended(unfinished, &traces()),
             "completed: all 50 steps were done before it was resumed"
         );
-        let longer = Event::Started(Started { total_steps: 60, ..examples::started(50) });
+        let longer = Event::Started(Started { total_steps: 60, ..example_events::started(50) });
         assert!(
             ended(vec![start, finished, longer], &traces()).starts_with("killed after step 50")
         );
@@ -196,14 +196,14 @@ mod tests {
         write("rank-0.error.json", &report("0", "peer", "rank 1 is gone"));
         write("rank-1.error.json", &report("1", "own", "the loss is not finite"));
         let of = |events: Vec<Event>| Traces::read(folder.path(), &stamped(events)).failure;
-        let start = Event::Started(examples::started(0));
+        let start = Event::Started(example_events::started(0));
         let said = "failed at step 12 (forward, exit 4): rank 1: the loss is not finite\n  \
                     do: use a smaller `optimizer.lr`";
         assert_eq!(of(vec![start]).as_deref(), Some(said));
         let later = Stamped {
             time: "2026-11-20T13:25:58Z".parse().unwrap(),
             step: 10,
-            event: Event::Started(examples::started(10)),
+            event: Event::Started(example_events::started(10)),
         };
         assert_eq!(Traces::read(folder.path(), &[later]).failure, None, "it was started again");
         let past = SystemTime::now() - std::time::Duration::from_mins(1);
